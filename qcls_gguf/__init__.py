@@ -1,0 +1,29 @@
+"""Label a query with a GGUF language model: N prompts, closed label sets, one decode."""
+
+__version__ = "0.1.0"
+
+from .classify import Classifier
+from .config import Config, ModelConfig, PromptConfig, RuntimeConfig, load_config
+from .errors import ConfigError, DecodeError, ModelError, PlanError, QclsError, ScoreError
+from .result import Counts, LabelScore, ModelInfo, PromptResult, Result
+
+__all__ = [
+    "Classifier",
+    "Config",
+    "ConfigError",
+    "Counts",
+    "DecodeError",
+    "LabelScore",
+    "ModelConfig",
+    "ModelError",
+    "ModelInfo",
+    "PlanError",
+    "PromptConfig",
+    "PromptResult",
+    "QclsError",
+    "Result",
+    "RuntimeConfig",
+    "ScoreError",
+    "__version__",
+    "load_config",
+]

@@ -1,0 +1,134 @@
+"""A loaded model with the prefixes of all prompts in its cache, and the decode of plans that branch from them.
+
+A prefix lives in a holder sequence, which is never decoded into. Leaf sequences share its cells; the plan's tokens are
+put behind them and trimmed away again. Which prefix a leaf sequence shares is remembered, so that requests of the usual
+shape move no cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import PlanError
+from .native import NativeContext, NativeModel
+from .plan import Plan, TokenTree
+
+Float32Array = npt.NDArray[np.float32]
+
+MAX_SEQ = 256
+"""llama.cpp's limit of sequences in one context (LLAMA_MAX_SEQ in src/llama-cparams.h)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Root:
+    """Where a plan branches off: the first n_cached positions of a stored prefix."""
+
+    holder: int
+    n_cached: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoded:
+    """What one decode returned."""
+
+    hidden: Float32Array
+    """(n_outputs, n_embd), a view that the next decode overwrites"""
+    batch_us: int
+    decode_us: int
+
+
+class Engine:
+    """One context over a model, its stored prefixes, and its leaf sequences. One thread at a time."""
+
+    def __init__(self, model: NativeModel, context: NativeContext, prefixes: Sequence[tuple[int, ...]]) -> None:
+        """Decode every distinct prefix once, with equal beginnings fed once, into holder sequences 0, 1, …
+
+        Takes over the context. Raises PlanError where the prefixes do not fit, DecodeError.
+        """
+        self.model = model
+        self.context = context
+        self._holder = {prefix: index for index, prefix in enumerate(dict.fromkeys(prefixes))}
+        self.n_holders = len(self._holder)
+        self.n_free = context.n_seq_max - self.n_holders
+        """Leaf sequences that one decode can use."""
+        if self.n_free < 1:
+            raise PlanError(f"{self.n_holders} prefixes leave no sequence of {context.n_seq_max} for a query")
+        self._shared: list[Root] = [Root(holder=0, n_cached=0)] * self.n_free
+        self._rows = np.empty((context.n_batch, context.row_size), np.float32)
+        self.n_cached = self._store(list(self._holder))
+        """Cells that the stored prefixes occupy; equal beginnings are stored once."""
+
+    def holder(self, prefix: tuple[int, ...]) -> int:
+        """The holder sequence of a stored prefix."""
+        return self._holder[prefix]
+
+    def leaf_seqs(self, n: int) -> range:
+        """The sequences for n leaves."""
+        return range(self.n_holders, self.n_holders + n)
+
+    def _store(self, prefixes: list[tuple[int, ...]]) -> int:
+        tree = TokenTree()
+        root = tree.add_root(0)
+        ends = [tree.add_path(root, prefix) for prefix in prefixes]
+        # A prefix that another one begins with ends at an inner node and has no leaf of its own: share its cells later.
+        leaf_of = {end: holder for holder, end in enumerate(ends)}
+        leaf_nodes = sorted(end for end in leaf_of if tree.is_leaf(end))
+        plan = tree.finish([leaf_of[node] for node in leaf_nodes])
+        for start in range(0, plan.n_tokens, self.context.n_batch):
+            self._decode(plan, start, min(start + self.context.n_batch, plan.n_tokens))
+        for holder, prefix in enumerate(prefixes):
+            if ends[holder] >= 0 and not tree.is_leaf(ends[holder]):
+                longer = next(
+                    i
+                    for i, other in enumerate(prefixes)
+                    if i != holder and other[: len(prefix)] == prefix and tree.is_leaf(ends[i])
+                )
+                self.context.share(longer, holder, 0, len(prefix))
+        return plan.n_tokens
+
+    def _decode(self, plan: Plan, start: int, end: int) -> Decoded:
+        output = plan.output[start:end]
+        rows = self._rows[: int(np.count_nonzero(output))]
+        batch_us, decode_us = self.context.decode(
+            plan.token[start:end], plan.pos[start:end], plan.seq_offset[start : end + 1], plan.seq_id, output, rows
+        )
+        return Decoded(hidden=rows, batch_us=batch_us, decode_us=decode_us)
+
+    def decode(self, plan: Plan, roots: Sequence[Root]) -> Decoded:
+        """One llama_decode of a plan whose leaf l is in sequence leaf_seqs(n)[l] and grows from roots[leaf_root[l]].
+
+        Call `clean` afterwards, also when this raises. Raises PlanError, before anything is decoded, and DecodeError.
+        """
+        for leaf, root_index in enumerate(plan.leaf_root):
+            root = roots[root_index]
+            if self._shared[leaf] != root:
+                self._share(leaf, root)
+        return self._decode(plan, 0, plan.n_tokens)
+
+    def _share(self, leaf: int, root: Root) -> None:
+        seq = self.n_holders + leaf
+        self.context.trim(np.array([seq], np.int32), np.zeros(1, np.int32))
+        self.context.share(root.holder, seq, 0, root.n_cached)
+        self._shared[leaf] = root
+
+    def clean(self, plan: Plan) -> None:
+        """Trim the plan's leaf sequences back to what they share of their prefixes."""
+        n = plan.n_leaves
+        seq = np.arange(self.n_holders, self.n_holders + n, dtype=np.int32)
+        self.context.trim(seq, np.array([root.n_cached for root in self._shared[:n]], np.int32))
+
+    def close(self) -> None:
+        """Free the context, then the model; may be called again."""
+        self.context.close()
+        self.model.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

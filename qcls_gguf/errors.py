@@ -1,0 +1,25 @@
+"""The exceptions that this package raises."""
+
+
+class QclsError(Exception):
+    """The base of every error that this package raises on purpose."""
+
+
+class ConfigError(QclsError):
+    """The configuration, or an argument of a call, is not usable as it is."""
+
+
+class ModelError(QclsError):
+    """The model file is missing, damaged, unreachable or of an unsupported kind."""
+
+
+class PlanError(QclsError):
+    """A request does not fit into the token tree or the limits of the context."""
+
+
+class DecodeError(QclsError):
+    """The native library refused or failed a decode."""
+
+
+class ScoreError(QclsError):
+    """The scores cannot be computed, or are not finite."""

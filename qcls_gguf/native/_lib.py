@@ -1,0 +1,396 @@
+"""The ctypes border to libqcls (see qcls.h); the only module that imports ctypes.
+
+Arrays cross it as numpy arrays whose dtype, dimensions and contiguity are checked here, once. ctypes releases the
+interpreter lock during a call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Iterator
+from ctypes import POINTER, byref, c_char_p, c_float, c_int32, c_int64, c_uint64, c_void_p
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import DecodeError, ModelError, PlanError, QclsError
+
+ABI = 1
+_OK, _BAD_ARGUMENT, _LOAD_FAILED, _UNSUPPORTED, _DECODE_FAILED, _TOO_SMALL = range(6)
+_ERRORS = {
+    _BAD_ARGUMENT: PlanError,
+    _LOAD_FAILED: ModelError,
+    _UNSUPPORTED: ModelError,
+    _DECODE_FAILED: DecodeError,
+}
+_FACTS = (
+    "n_vocab",
+    "n_embd",
+    "n_layer",
+    "n_ctx_train",
+    "size_bytes",
+    "n_params",
+    "token_bos",
+    "token_eos",
+    "token_eot",
+    "add_bos",
+)
+_DEVICE_KINDS = ("CPU", "GPU", "iGPU", "other")
+_LOG_FN = ctypes.CFUNCTYPE(None, c_int32, c_char_p, c_void_p)
+_PROGRESS_FN = ctypes.CFUNCTYPE(c_int32, c_float, c_void_p)
+
+Int32Array = npt.NDArray[np.int32]
+Float32Array = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildInfo:
+    """What the loaded library was built from."""
+
+    llama_cpp_commit: str
+    llama_cpp_python_version: str
+    source_digest: str
+    """The first 16 hex digits of a sha256 over the sdist's checksum and every patch's."""
+    backend: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A device that llama.cpp can compute on; memory in bytes."""
+
+    kind: Literal["CPU", "GPU", "iGPU", "other"]
+    name: str
+    free_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What the model file says of itself; a token id is -1 where the vocabulary has none."""
+
+    n_vocab: int
+    n_embd: int
+    n_layer: int
+    n_ctx_train: int
+    size_bytes: int
+    n_params: int
+    token_bos: int
+    token_eos: int
+    token_eot: int
+    add_bos: bool
+    description: str
+
+
+def library_folder() -> Path:
+    """The folder that holds libqcls and the patched libllama.
+
+    Raises ModelError where the package was not built.
+    """
+    name = "libqcls.dylib" if sys.platform == "darwin" else "libqcls.so"
+    # An editable install keeps the compiled files apart from the sources: the package's path names both.
+    for folder in sys.modules[__package__].__path__:
+        if (Path(folder) / "lib" / name).is_file():
+            return Path(folder) / "lib"
+    raise ModelError(f"{name} is not installed beside {__package__}: build the package with pip install")
+
+
+@cache
+def _library() -> Any:
+    name = "libqcls.dylib" if sys.platform == "darwin" else "libqcls.so"
+    lib = ctypes.CDLL(str(library_folder() / name))
+    error = [c_char_p, c_int32]
+    signatures: dict[str, tuple[Any, list[Any]]] = {
+        "qcls_abi": (c_int32, []),
+        "qcls_build_info": (c_char_p, []),
+        "qcls_set_log": (None, [_LOG_FN, c_void_p]),
+        "qcls_device": (
+            c_int32,
+            [c_int32, POINTER(c_int32), c_char_p, c_int32, POINTER(c_uint64), POINTER(c_uint64)],
+        ),
+        "qcls_model_open": (c_int32, [c_char_p, c_int32, _PROGRESS_FN, c_void_p, POINTER(c_void_p), *error]),
+        "qcls_model_close": (None, [c_void_p]),
+        "qcls_model_facts": (None, [c_void_p, POINTER(c_int64)]),
+        "qcls_model_description": (None, [c_void_p, c_char_p, c_int32]),
+        "qcls_tokenize": (
+            c_int32,
+            [c_void_p, c_char_p, c_int32, c_int32, c_void_p, c_int32, POINTER(c_int32), *error],
+        ),
+        "qcls_token_piece": (
+            c_int32,
+            [c_void_p, c_int32, c_char_p, c_int32, POINTER(c_int32), POINTER(c_int32), *error],
+        ),
+        "qcls_context_open": (c_int32, [c_void_p, *[c_int32] * 7, c_char_p, POINTER(c_void_p), *error]),
+        "qcls_context_close": (None, [c_void_p]),
+        "qcls_context_limits": (None, [c_void_p, POINTER(c_int64)]),
+        "qcls_seq_share": (c_int32, [c_void_p, c_int32, c_int32, c_int32, c_int32, *error]),
+        "qcls_seq_trim": (c_int32, [c_void_p, c_int32, c_void_p, c_void_p, *error]),
+        "qcls_decode": (
+            c_int32,
+            [c_void_p, c_int32, *[c_void_p] * 5, c_void_p, c_int32, POINTER(c_int64), *error],
+        ),
+    }
+    for symbol, (result, arguments) in signatures.items():
+        function = getattr(lib, symbol)
+        function.restype, function.argtypes = result, arguments
+    if lib.qcls_abi() != ABI:
+        raise ModelError(f"{name} speaks ABI {lib.qcls_abi()}, this package {ABI}: build and install them together")
+    return lib
+
+
+def _check(status: int, error: Any, path: Path | None = None) -> None:
+    if status != _OK:
+        message = error.value.decode(errors="replace")
+        raise _ERRORS.get(status, QclsError)(f"{path}: {message}" if path else message)
+
+
+def _pointer(array: npt.NDArray[Any], dtype: type[np.generic], ndim: int, size: int) -> int:
+    """The address of an array that C may read `size` elements of."""
+    if array.dtype != dtype or array.ndim != ndim or not array.flags.c_contiguous or array.size < size:
+        raise PlanError(
+            f"expected a contiguous {np.dtype(dtype).name} array of {ndim} dimensions and at least {size} elements, "
+            f"got {array.dtype.name} {array.shape}"
+        )
+    return array.ctypes.data
+
+
+@cache
+def build_info() -> BuildInfo:
+    """What the loaded library was built from."""
+    commit, version, digest, backend = _library().qcls_build_info().decode().split("\t")
+    return BuildInfo(llama_cpp_commit=commit, llama_cpp_python_version=version, source_digest=digest, backend=backend)
+
+
+def devices() -> Iterator[Device]:
+    """The devices that llama.cpp sees, GPUs first."""
+    kind, free, total = c_int32(), c_uint64(), c_uint64()
+    name = ctypes.create_string_buffer(256)
+    index = 0
+    while _library().qcls_device(index, byref(kind), name, len(name), byref(free), byref(total)) == _OK:
+        text = name.value.decode(errors="replace")
+        yield Device(kind=_DEVICE_KINDS[kind.value], name=text, free_bytes=free.value, total_bytes=total.value)  # type: ignore[arg-type]
+        index += 1
+
+
+_log_keeper: Any = None
+
+
+def set_log(log: Callable[[int, str], None] | None) -> None:
+    """Send llama.cpp's log to `log(level, text)` (1 debug, 2 info, 3 warning, 4 error, 5 continued), or nowhere."""
+    global _log_keeper
+
+    def forward(level: int, text: bytes, _user: Any) -> None:
+        if log is not None:
+            log(level, text.decode(errors="replace"))
+
+    callback = _LOG_FN(forward) if log is not None else _LOG_FN()
+    _library().qcls_set_log(callback, None)
+    _log_keeper = callback  # C holds only the pointer; the previous callback is freed after C let go of it
+
+
+class NativeModel:
+    """A loaded model. Close contexts first; `close` is idempotent. The tokenizer may be used by many threads."""
+
+    def __init__(self, path: Path, *, n_gpu_layers: int = -1, progress: Callable[[float], bool] | None = None) -> None:
+        """Load a GGUF file; n_gpu_layers < 0 puts all layers on the GPU, if there is one.
+
+        progress(fraction) returns False to stop the load. Raises ModelError.
+        """
+        self._handle = c_void_p()
+        handle, error = c_void_p(), ctypes.create_string_buffer(2048)
+        callback = _PROGRESS_FN(lambda done, _user: int(progress(done))) if progress else _PROGRESS_FN()
+        status = _library().qcls_model_open(
+            os.fsencode(path), n_gpu_layers, callback, None, byref(handle), error, len(error)
+        )
+        _check(status, error, path)
+        self._handle = handle
+        self.path = path
+        fact = (c_int64 * len(_FACTS))()
+        _library().qcls_model_facts(handle, fact)
+        text = ctypes.create_string_buffer(256)
+        _library().qcls_model_description(handle, text, len(text))
+        values: dict[str, Any] = dict(zip(_FACTS, fact, strict=True))
+        values["add_bos"] = bool(values["add_bos"])
+        self.facts = ModelFacts(**values, description=text.value.decode(errors="replace"))
+
+    @property
+    def handle(self) -> c_void_p:
+        if not self._handle:
+            raise ModelError("the model is closed")
+        return self._handle
+
+    def tokenize(self, text: str, *, parse_special: bool) -> Int32Array:
+        """Token ids of text, shape (n_tokens,); no BOS is added. parse_special: spelt special tokens become tokens.
+
+        Raises PlanError for text that is not valid Unicode.
+        """
+        try:
+            data = text.encode()
+        except UnicodeEncodeError as e:
+            raise PlanError(f"character {e.start} of the text is not valid Unicode ({e.reason})") from None
+        n_tokens, error = c_int32(), ctypes.create_string_buffer(256)
+        capacity = len(data) + 8  # no tokenizer here makes more tokens than bytes, but for a leading space
+        for _ in range(2):
+            token = np.empty(capacity, np.int32)
+            status = _library().qcls_tokenize(
+                self.handle,
+                data,
+                len(data),
+                int(parse_special),
+                token.ctypes.data,
+                capacity,
+                byref(n_tokens),
+                error,
+                len(error),
+            )
+            if status != _TOO_SMALL:
+                break
+            capacity = n_tokens.value
+        _check(status, error)
+        return token[: n_tokens.value]
+
+    def piece(self, token: int) -> tuple[bytes, bool]:
+        """The bytes of a token, and whether it is a special one, which splits text before it is tokenised."""
+        n_bytes, special, error = c_int32(), c_int32(), ctypes.create_string_buffer(256)
+        size = 64
+        for _ in range(2):
+            text = ctypes.create_string_buffer(size)
+            status = _library().qcls_token_piece(
+                self.handle, token, text, size, byref(n_bytes), byref(special), error, len(error)
+            )
+            if status != _TOO_SMALL:
+                break
+            size = n_bytes.value
+        _check(status, error)
+        return text.raw[: n_bytes.value], bool(special.value)
+
+    def close(self) -> None:
+        if self._handle:
+            _library().qcls_model_close(self._handle)
+            self._handle = c_void_p()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class NativeContext:
+    """A llama.cpp context with a unified KV cache. One thread at a time; `close` is idempotent."""
+
+    def __init__(
+        self,
+        model: NativeModel,
+        *,
+        n_ctx: int,
+        n_batch: int,
+        n_seq_max: int,
+        n_outputs_max: int,
+        n_threads: int,
+        hidden_only: bool = True,
+        flash_attn: bool | None = None,
+        kv_type: str = "f16",
+    ) -> None:
+        """Open a context; with hidden_only its rows are final-norm hidden states, else logits (stock llama.cpp).
+
+        Raises PlanError for a limit out of range, ModelError for a model whose hidden states do not give its logits.
+        """
+        self._handle = c_void_p()
+        handle, error = c_void_p(), ctypes.create_string_buffer(2048)
+        status = _library().qcls_context_open(
+            model.handle,
+            int(hidden_only),
+            n_ctx,
+            n_batch,
+            n_seq_max,
+            n_outputs_max,
+            n_threads,
+            -1 if flash_attn is None else int(flash_attn),
+            kv_type.encode(),
+            byref(handle),
+            error,
+            len(error),
+        )
+        _check(status, error, None if status == _BAD_ARGUMENT else model.path)
+        self._handle = handle
+        self._error = error
+        self._elapsed_us = (c_int64 * 2)()
+        self.n_outputs_max = n_outputs_max
+        limit = (c_int64 * 4)()
+        _library().qcls_context_limits(handle, limit)
+        self.n_ctx, self.n_batch, self.n_seq_max, self.row_size = (int(value) for value in limit)
+
+    @property
+    def handle(self) -> c_void_p:
+        if not self._handle:
+            raise DecodeError("the context is closed")
+        return self._handle
+
+    def share(self, src: int, dst: int, start: int, end: int) -> None:
+        """Let sequence dst share src's cells at positions [start, end); copies nothing."""
+        _check(_library().qcls_seq_share(self.handle, src, dst, start, end, self._error, len(self._error)), self._error)
+
+    def trim(self, seq: Int32Array, start: Int32Array) -> None:
+        """Sequence seq[i] loses its cells at positions >= start[i]; both int32, shape (n,)."""
+        n = len(seq)
+        status = _library().qcls_seq_trim(
+            self.handle,
+            n,
+            _pointer(seq, np.int32, 1, n),
+            _pointer(start, np.int32, 1, n),
+            self._error,
+            len(self._error),
+        )
+        _check(status, self._error)
+
+    def decode(
+        self,
+        token: Int32Array,
+        pos: Int32Array,
+        seq_offset: Int32Array,
+        seq_id: Int32Array,
+        output: npt.NDArray[np.bool_],
+        rows: Float32Array,
+    ) -> tuple[int, int]:
+        """One llama_decode of a plan (see plan.Plan for the arrays) into rows, shape (n_outputs, row_size).
+
+        Returns the microseconds spent on filling the batch and on decoding. Raises PlanError for a plan that does not
+        fit, before anything changed, and DecodeError.
+        """
+        n = len(token)
+        if rows.ndim != 2 or rows.shape[1] != self.row_size:
+            raise PlanError(f"rows must have shape (n, {self.row_size}), not {rows.shape}")
+        offsets = _pointer(seq_offset, np.int32, 1, n + 1)
+        status = _library().qcls_decode(
+            self.handle,
+            n,
+            _pointer(token, np.int32, 1, n),
+            _pointer(pos, np.int32, 1, n),
+            offsets,
+            _pointer(seq_id, np.int32, 1, int(seq_offset[n])),
+            _pointer(output, np.bool_, 1, n),
+            _pointer(rows, np.float32, 2, 0),
+            len(rows),
+            self._elapsed_us,
+            self._error,
+            len(self._error),
+        )
+        _check(status, self._error)
+        return self._elapsed_us[0], self._elapsed_us[1]
+
+    def close(self) -> None:
+        if self._handle:
+            _library().qcls_context_close(self._handle)
+            self._handle = c_void_p()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

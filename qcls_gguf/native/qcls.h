@@ -1,0 +1,99 @@
+/* The C ABI between qcls-gguf and llama.cpp. Handles are opaque, everything else is a scalar or a flat array.
+ *
+ * Every function that can fail returns a qcls_status and, on failure, writes a zero-terminated UTF-8 message into the
+ * caller's `error` buffer of `error_size` bytes. The caller owns every buffer; C borrows it for the call. A context
+ * belongs to the model it was opened on and must be closed before it. One thread at a time may use a context; the
+ * tokenizer of a model may be used by any number of threads.
+ */
+#ifndef QCLS_H
+#define QCLS_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define QCLS_ABI 1
+#define QCLS_API __attribute__((visibility("default")))
+
+typedef struct qcls_model qcls_model;
+typedef struct qcls_context qcls_context;
+
+typedef enum qcls_status {
+    QCLS_OK = 0,
+    QCLS_BAD_ARGUMENT = 1, /* refused before llama.cpp saw it; nothing changed */
+    QCLS_LOAD_FAILED = 2,  /* the model or the context could not be made */
+    QCLS_UNSUPPORTED = 3,  /* the model's architecture has no exact hidden-state path */
+    QCLS_DECODE_FAILED = 4,/* llama_decode failed; sequences may hold part of the plan */
+    QCLS_TOO_SMALL = 5     /* the caller's buffer is too small; the needed count was written */
+} qcls_status;
+
+/* llama.cpp's log, a line or a part of one at a time; level: 1 debug, 2 info, 3 warning, 4 error, 5 continuation. */
+typedef void (*qcls_log_fn)(int32_t level, const char * text, void * user);
+/* Model loading, 0..1; return 0 to stop. */
+typedef int32_t (*qcls_progress_fn)(float progress, void * user);
+
+QCLS_API int32_t qcls_abi(void);
+/* Tab-separated: llama.cpp commit, llama-cpp-python version, digest of source and patches, backend of this build. */
+QCLS_API const char * qcls_build_info(void);
+/* Sends the log to `log`, or nowhere where it is NULL (the state at start). */
+QCLS_API void qcls_set_log(qcls_log_fn log, void * user);
+
+/* Device i's name and memory in bytes; QCLS_BAD_ARGUMENT past the last one. type: 0 CPU, 1 GPU, 2 integrated GPU, 3 other. */
+QCLS_API int32_t qcls_device(int32_t index, int32_t * type, char * name, int32_t name_size, uint64_t * free_bytes,
+                             uint64_t * total_bytes);
+
+/* Loads a model (NULL progress: none). n_gpu_layers < 0: all layers. Free with qcls_model_close. */
+QCLS_API int32_t qcls_model_open(const char * path, int32_t n_gpu_layers, qcls_progress_fn progress, void * user,
+                                 qcls_model ** out, char * error, int32_t error_size);
+QCLS_API void qcls_model_close(qcls_model * model);
+
+/* fact[QCLS_N_FACTS]: see the enum. A token id is -1 where the vocabulary has none. */
+enum {
+    QCLS_FACT_N_VOCAB, QCLS_FACT_N_EMBD, QCLS_FACT_N_LAYER, QCLS_FACT_N_CTX_TRAIN, QCLS_FACT_SIZE_BYTES,
+    QCLS_FACT_N_PARAMS, QCLS_FACT_TOKEN_BOS, QCLS_FACT_TOKEN_EOS, QCLS_FACT_TOKEN_EOT, QCLS_FACT_ADD_BOS,
+    QCLS_N_FACTS
+};
+QCLS_API void qcls_model_facts(const qcls_model * model, int64_t * fact);
+/* llama.cpp's one-line description, such as "qwen3 8B Q4_K - Medium". */
+QCLS_API void qcls_model_description(const qcls_model * model, char * text, int32_t text_size);
+
+/* Token ids of UTF-8 text. parse_special != 0: text that spells a special token becomes that token. No BOS is added. */
+QCLS_API int32_t qcls_tokenize(const qcls_model * model, const char * text, int32_t n_bytes, int32_t parse_special,
+                               int32_t * token, int32_t capacity, int32_t * n_tokens, char * error, int32_t error_size);
+/* The bytes of a token, not zero-terminated; special tokens as they are spelt. special: 1 for a control or
+ * user-defined token, which splits text before it is tokenised. */
+QCLS_API int32_t qcls_token_piece(const qcls_model * model, int32_t token, char * text, int32_t capacity,
+                                  int32_t * n_bytes, int32_t * special, char * error, int32_t error_size);
+
+/* Opens a context. hidden_only != 0: qcls_decode returns final-norm hidden states and no LM head is computed;
+ * otherwise it returns logits, as stock llama.cpp does. flash_attn: -1 auto, 0 off, 1 on. kv_type: "f16", "q8_0", ...
+ * Free with qcls_context_close, before the model. */
+QCLS_API int32_t qcls_context_open(qcls_model * model, int32_t hidden_only, int32_t n_ctx, int32_t n_batch,
+                                   int32_t n_seq_max, int32_t n_outputs_max, int32_t n_threads, int32_t flash_attn,
+                                   const char * kv_type, qcls_context ** out, char * error, int32_t error_size);
+QCLS_API void qcls_context_close(qcls_context * context);
+/* limit[4]: n_ctx, n_batch, n_seq_max, floats a row, as the context really has them. */
+QCLS_API void qcls_context_limits(const qcls_context * context, int64_t * limit);
+
+/* Lets dst share src's cells at positions [from, to); to < 0: to the end. Copies nothing. */
+QCLS_API int32_t qcls_seq_share(qcls_context * context, int32_t src, int32_t dst, int32_t from, int32_t to,
+                                char * error, int32_t error_size);
+/* Trims n sequences: seq[i] loses its cells at positions >= from[i]. */
+QCLS_API int32_t qcls_seq_trim(qcls_context * context, int32_t n, const int32_t * seq, const int32_t * from,
+                               char * error, int32_t error_size);
+
+/* One llama_decode of a plan: token[n_tokens], pos[n_tokens], the sequences of token i in
+ * seq_id[seq_offset[i] .. seq_offset[i + 1]), output[n_tokens] != 0 where a row is wanted. rows receives
+ * n_rows * row_size float32 in plan order, n_rows being the number of flagged tokens.
+ * elapsed_us[2]: filling the batch; decoding until the rows are here. */
+QCLS_API int32_t qcls_decode(qcls_context * context, int32_t n_tokens, const int32_t * token, const int32_t * pos,
+                             const int32_t * seq_offset, const int32_t * seq_id, const uint8_t * output, float * rows,
+                             int32_t n_rows, int64_t * elapsed_us, char * error, int32_t error_size);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

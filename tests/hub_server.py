@@ -1,0 +1,189 @@
+"""A local server that speaks as much of the Hub's protocol as a download of model files needs.
+
+Like the Hub it answers a request for a file with a redirect to another host, where the bytes are: `localhost`
+stands for that host, 127.0.0.1 for the Hub.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Self
+from urllib.parse import unquote, urlsplit
+
+_RANGE = re.compile(r"bytes=(\d+)-")
+
+
+@dataclass(kw_only=True)
+class HubRepo:
+    """A model repository whose one branch, `main`, holds `files`; `token` is what a private or gated one asks for."""
+
+    files: dict[str, bytes]
+    token: str | None = None
+    gated: bool = False
+    past: dict[str, dict[str, bytes]] = field(default_factory=dict)
+
+    @property
+    def commit(self) -> str:
+        """The id of the branch's last commit."""
+        return f"{len(self.past):040x}"
+
+    def replace(self, files: dict[str, bytes]) -> None:
+        """Add a commit to the branch, with other files; the earlier commits can still be asked for by id."""
+        self.past[self.commit] = self.files
+        self.files = files
+
+    def commits(self) -> dict[str, dict[str, bytes]]:
+        """The files by commit id."""
+        return self.past | {self.commit: self.files}
+
+
+@dataclass(kw_only=True)
+class HubServer:
+    """Serves `repos` on 127.0.0.1 while it is entered; `requests` are the lines received, such as `GET /api/...`."""
+
+    repos: dict[str, HubRepo] = field(default_factory=dict)
+    requests: list[str] = field(default_factory=list)
+    drops: int = 0
+    """How many of the next file bodies end early, each after `drop_after` bytes."""
+    drop_after: int = 0
+    status: int | None = None
+    """Answer every request with this status."""
+    after_file: Callable[[], object] = lambda: None
+    """Called when the bytes of a file have been sent."""
+
+    def __enter__(self) -> Self:
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+        self._http.hub = self  # type: ignore[attr-defined]
+        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02})
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.shutdown()
+        self._thread.join()
+        self._http.server_close()
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return int(self._http.server_address[1])
+
+    @property
+    def url(self) -> str:
+        """What HF_ENDPOINT has to be."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def downloads(self) -> list[str]:
+        """The names of the files whose bytes were asked for since `requests` was last cleared."""
+        return [line.split("/", 5)[-1] for line in self.requests if line.startswith("GET /cdn/")]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Keep the test's output free of the access log."""
+
+    def do_HEAD(self) -> None:
+        """Answer without a body."""
+        self._answer()
+
+    def do_GET(self) -> None:
+        """Answer with a body."""
+        self._answer()
+
+    def _answer(self) -> None:
+        hub: HubServer = self.server.hub  # type: ignore[attr-defined]
+        path = unquote(urlsplit(self.path).path)
+        hub.requests.append(f"{self.command} {path}")
+        match path.strip("/").split("/"):
+            case _ if hub.status is not None:
+                self._send(hub.status)
+            case ["api", "models", user, name]:
+                self._info(hub, f"{user}/{name}", "main")
+            case ["api", "models", user, name, "revision", revision]:
+                self._info(hub, f"{user}/{name}", revision)
+            case [user, name, "resolve", revision, *file]:
+                self._resolve(hub, f"{user}/{name}", revision, "/".join(file))
+            case ["cdn", user, name, commit, *file]:
+                self._body(hub, hub.repos[f"{user}/{name}"].commits()[commit]["/".join(file)])
+                hub.after_file()
+            case _:
+                self._send(404)
+
+    def _find(self, hub: HubServer, repo_id: str, revision: str) -> tuple[HubRepo, str] | None:
+        """The repository and the commit, unless the answer is that one of them or the right to see it is missing."""
+        repo = hub.repos.get(repo_id)
+        sent = self.headers.get("Authorization")
+        if repo is None or (repo.token and not repo.gated and sent != f"Bearer {repo.token}"):
+            # The Hub does not tell a private repository from a missing one.
+            self._send(401, {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"})
+            return None
+        commit = repo.commit if revision == "main" else revision
+        if commit not in repo.commits():
+            self._send(404, {"X-Error-Code": "RevisionNotFound", "X-Error-Message": f"Invalid rev id: {revision}"})
+            return None
+        return repo, commit
+
+    def _info(self, hub: HubServer, repo_id: str, revision: str) -> None:
+        found = self._find(hub, repo_id, revision)
+        if found is not None:
+            repo, commit = found
+            siblings = [{"rfilename": name} for name in repo.commits()[commit]]
+            info = {"id": repo_id, "modelId": repo_id, "sha": commit, "siblings": siblings, "gated": repo.gated}
+            self._send(200, {"Content-Type": "application/json"}, json.dumps(info).encode())
+
+    def _resolve(self, hub: HubServer, repo_id: str, revision: str, file: str) -> None:
+        found = self._find(hub, repo_id, revision)
+        if found is None:
+            return
+        repo, commit = found
+        files = repo.commits()[commit]
+        headers = {"X-Repo-Commit": commit}
+        if repo.gated and self.headers.get("Authorization") != f"Bearer {repo.token}":
+            self._send(403, headers | {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted"})
+        elif file not in files:
+            self._send(404, headers | {"X-Error-Code": "EntryNotFound", "X-Error-Message": "Entry not found"})
+        else:
+            content = files[file]
+            linked = {
+                "X-Linked-Size": str(len(content)),
+                "X-Linked-ETag": f'"{hashlib.sha256(content).hexdigest()}"',
+                "Location": f"http://localhost:{hub.port}/cdn/{repo_id}/{commit}/{file}",
+            }
+            self._send(302, headers | linked)
+
+    def _body(self, hub: HubServer, content: bytes) -> None:
+        assert self.headers.get("Authorization") is None, "the Hub's token went to another host"
+        found = _RANGE.fullmatch(self.headers.get("Range", ""))
+        start = int(found[1]) if found else 0
+        headers = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "Accept-Ranges": "bytes"}
+        if found:
+            headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
+        cut = None
+        if hub.drops > 0:
+            hub.drops -= 1
+            cut = hub.drop_after
+        self._send(206 if found else 200, headers, content[start:], cut=cut)
+
+    def _send(
+        self, status: int, headers: dict[str, str] | None = None, body: bytes = b"", *, cut: int | None = None
+    ) -> None:
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body[:cut])
+        self.close_connection = True

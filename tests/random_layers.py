@@ -1,0 +1,195 @@
+"""The layers of small random models: which tensors and keys each family of architectures reads."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from random_tensors import RandomTensors
+
+HEAD_DIM = 64
+CONTEXT_LENGTH = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Sizes of one model."""
+
+    n_layer: int
+    n_embd: int
+    n_ff: int
+
+    @property
+    def n_head(self) -> int:
+        """Query heads."""
+        return self.n_embd // HEAD_DIM
+
+    @property
+    def n_head_kv(self) -> int:
+        """Key and value heads, where they are fewer than query heads."""
+        return self.n_head // 2
+
+
+def _attention(
+    t: RandomTensors,
+    shape: Shape,
+    prefix: str,
+    *,
+    n_head_kv: int,
+    qkv_bias: bool = False,
+    out_bias: bool = False,
+    qk_norm: bool = False,
+    out_name: str = "attn_output",
+) -> None:
+    t.matrix(f"{prefix}attn_q", shape.n_embd, shape.n_head * HEAD_DIM, bias=qkv_bias)
+    t.matrix(f"{prefix}attn_k", shape.n_embd, n_head_kv * HEAD_DIM, bias=qkv_bias)
+    t.matrix(f"{prefix}attn_v", shape.n_embd, n_head_kv * HEAD_DIM, bias=qkv_bias)
+    # The mean over the context is small: the gain lets it weigh as much as the token itself.
+    t.matrix(f"{prefix}{out_name}", shape.n_head * HEAD_DIM, shape.n_embd, gain=3.0, bias=out_bias)
+    if qk_norm:
+        t.norm(f"{prefix}attn_q_norm", HEAD_DIM)
+        t.norm(f"{prefix}attn_k_norm", HEAD_DIM)
+
+
+def _gated_ffn(t: RandomTensors, shape: Shape, prefix: str) -> None:
+    t.matrix(f"{prefix}ffn_gate", shape.n_embd, shape.n_ff)
+    t.matrix(f"{prefix}ffn_up", shape.n_embd, shape.n_ff)
+    t.matrix(f"{prefix}ffn_down", shape.n_ff, shape.n_embd, gain=2.0)
+
+
+def _plain_ffn(t: RandomTensors, shape: Shape, prefix: str) -> None:
+    t.matrix(f"{prefix}ffn_up", shape.n_embd, shape.n_ff, bias=True)
+    t.matrix(f"{prefix}ffn_down", shape.n_ff, shape.n_embd, gain=2.0, bias=True)
+
+
+def _experts(t: RandomTensors, shape: Shape, prefix: str, n_expert: int, n_ff: int) -> None:
+    t.matrix(f"{prefix}ffn_gate_inp", shape.n_embd, n_expert, type_name="F32")
+    t.matrix(f"{prefix}ffn_gate_exps", shape.n_embd, n_ff, n_expert=n_expert)
+    t.matrix(f"{prefix}ffn_up_exps", shape.n_embd, n_ff, n_expert=n_expert)
+    t.matrix(f"{prefix}ffn_down_exps", n_ff, shape.n_embd, gain=2.0, n_expert=n_expert)
+
+
+def decoder(
+    t: RandomTensors,
+    shape: Shape,
+    *,
+    keys: Mapping[str, float | bool] | None = None,
+    qkv_bias: bool = False,
+    qk_norm: bool = False,
+    ffn_norm: bool = True,
+    post_norm: bool = False,
+    n_expert: int = 0,
+) -> None:
+    """RMS-normed layers of attention and a gated network, in the details that architectures differ in."""
+    t.key("attention.head_count", shape.n_head)
+    t.key("attention.head_count_kv", shape.n_head_kv)
+    for key, value in (keys or {}).items():
+        t.key(key, value)
+    n_ff_expert = shape.n_ff // 4
+    if n_expert:
+        t.key("expert_count", n_expert)
+        t.key("expert_used_count", 2)
+        t.key("expert_feed_forward_length", n_ff_expert)
+    for i in range(shape.n_layer):
+        prefix = f"blk.{i}."
+        t.norm(f"{prefix}attn_norm", shape.n_embd)
+        _attention(t, shape, prefix, n_head_kv=shape.n_head_kv, qkv_bias=qkv_bias, qk_norm=qk_norm)
+        if ffn_norm:
+            t.norm(f"{prefix}ffn_norm", shape.n_embd)
+        if post_norm:
+            t.norm(f"{prefix}post_attention_norm", shape.n_embd)
+            t.norm(f"{prefix}post_ffw_norm", shape.n_embd)
+        if n_expert:
+            _experts(t, shape, prefix, n_expert, n_ff_expert)
+        else:
+            _gated_ffn(t, shape, prefix)
+    t.norm("output_norm", shape.n_embd)
+
+
+def biased_decoder(t: RandomTensors, shape: Shape, *, ffn_norm: bool) -> None:
+    """Layers with biases in every norm and product, and a network without a gate."""
+    t.key("attention.head_count", shape.n_head)
+    t.key("attention.head_count_kv", shape.n_head_kv)
+    for i in range(shape.n_layer):
+        prefix = f"blk.{i}."
+        t.norm(f"{prefix}attn_norm", shape.n_embd, bias=True)
+        _attention(t, shape, prefix, n_head_kv=shape.n_head_kv, qkv_bias=True, out_bias=True)
+        if ffn_norm:
+            t.norm(f"{prefix}ffn_norm", shape.n_embd, bias=True)
+        _plain_ffn(t, shape, prefix)
+    t.norm("output_norm", shape.n_embd, bias=True)
+
+
+def mamba(t: RandomTensors, shape: Shape) -> None:
+    """State-space layers, no attention."""
+    n_inner, n_state, n_conv, dt_rank = 2 * shape.n_embd, 16, 4, shape.n_embd // 16
+    t.key("ssm.conv_kernel", n_conv)
+    t.key("ssm.inner_size", n_inner)
+    t.key("ssm.state_size", n_state)
+    t.key("ssm.time_step_rank", dt_rank)
+    for i in range(shape.n_layer):
+        prefix = f"blk.{i}."
+        t.norm(f"{prefix}attn_norm", shape.n_embd)
+        t.matrix(f"{prefix}ssm_in", shape.n_embd, 2 * n_inner)
+        t.matrix(f"{prefix}ssm_conv1d", n_conv, n_inner, bias=True, type_name="F32")
+        t.matrix(f"{prefix}ssm_x", n_inner, dt_rank + 2 * n_state)
+        t.matrix(f"{prefix}ssm_dt", dt_rank, n_inner, bias=True, type_name="F32")
+        decay = -np.exp(t.rng.normal(0, 0.5, (n_inner, n_state)))
+        t.writer.add_tensor(f"{prefix}ssm_a", decay.astype(np.float32))
+        t.vector(f"{prefix}ssm_d", n_inner, mean=1.0)
+        t.matrix(f"{prefix}ssm_out", n_inner, shape.n_embd, gain=3.0)
+    t.norm("output_norm", shape.n_embd)
+
+
+def lfm2(t: RandomTensors, shape: Shape) -> None:
+    """Short convolutions in even layers, attention in odd ones. The final norm has the name `token_embd_norm`."""
+    n_head_kv = [shape.n_head_kv if i % 2 else 0 for i in range(shape.n_layer)]
+    t.key("attention.head_count", shape.n_head)
+    t.key("attention.head_count_kv", n_head_kv)
+    t.key("shortconv.l_cache", 3)
+    for i in range(shape.n_layer):
+        prefix = f"blk.{i}."
+        t.norm(f"{prefix}attn_norm", shape.n_embd)
+        if n_head_kv[i]:
+            _attention(t, shape, prefix, n_head_kv=n_head_kv[i], qk_norm=True)
+        else:
+            t.matrix(f"{prefix}shortconv.in_proj", shape.n_embd, 3 * shape.n_embd)
+            t.matrix(f"{prefix}shortconv.conv", 3, shape.n_embd, type_name="F32")
+            t.matrix(f"{prefix}shortconv.out_proj", shape.n_embd, shape.n_embd)
+        t.norm(f"{prefix}ffn_norm", shape.n_embd)
+        _gated_ffn(t, shape, prefix)
+    t.norm("token_embd_norm", shape.n_embd)
+
+
+def bert(t: RandomTensors, shape: Shape) -> None:
+    """Encoder layers with learned positions and a norm behind each part."""
+    t.writer.add_token_type_count(1)
+    t.key("attention.head_count", shape.n_head)
+    t.key("attention.causal", False)
+    t.matrix("position_embd", shape.n_embd, CONTEXT_LENGTH, type_name="F32")
+    t.norm("token_embd_norm", shape.n_embd, bias=True)
+    for i in range(shape.n_layer):
+        prefix = f"blk.{i}."
+        _attention(t, shape, prefix, n_head_kv=shape.n_head, qkv_bias=True, out_bias=True)
+        t.norm(f"{prefix}attn_output_norm", shape.n_embd, bias=True)
+        _plain_ffn(t, shape, prefix)
+        t.norm(f"{prefix}layer_output_norm", shape.n_embd, bias=True)
+
+
+def t5(t: RandomTensors, shape: Shape) -> None:
+    """As many encoder layers as decoder layers; every head has its own keys and values."""
+    n_buckets = 32
+    t.key("attention.head_count", shape.n_head)
+    t.key("attention.relative_buckets_count", n_buckets)
+    for part in ("enc", "dec"):
+        for i in range(shape.n_layer):
+            prefix = f"{part}.blk.{i}."
+            t.norm(f"{prefix}attn_norm", shape.n_embd)
+            _attention(t, shape, prefix, n_head_kv=shape.n_head, out_name="attn_o")
+            if i == 0:
+                t.matrix(f"{prefix}attn_rel_b", shape.n_head, n_buckets, type_name="F32")
+            if part == "dec":
+                t.norm(f"{prefix}cross_attn_norm", shape.n_embd)
+                _attention(t, shape, f"{prefix}cross_", n_head_kv=shape.n_head, out_name="attn_o")
+            t.norm(f"{prefix}ffn_norm", shape.n_embd)
+            _gated_ffn(t, shape, prefix)
+        t.norm(f"{part}.output_norm", shape.n_embd)

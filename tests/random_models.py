@@ -1,0 +1,230 @@
+"""Small random-weight GGUF files of many architectures, for tests against llama.cpp.
+
+`ARCHS` lists the models and says what their graph does behind the final norm; `write_model` writes one, below 5 MB (t5:
+11 MB). Matrices keep activations near unit size, so that logits spread over a few units and depend on the context.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from gguf import GGUFWriter, PoolingType
+from random_layers import CONTEXT_LENGTH, Shape, bert, biased_decoder, decoder, lfm2, mamba, t5
+from random_tensors import RandomTensors
+from random_vocab import VocabKind, build_vocab
+
+LOGIT_SPREAD = 2.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchSpec:
+    """One kind of model.
+
+    `arch` is llama.cpp's name of the architecture. `tail` is what turns the final norm's result into logits: the
+    product with the head alone, or more, or there are no logits. `memory` is what the model keeps of earlier tokens:
+    all keys and values, those of a window in some layers, a recurrent state, keys and values in some layers and a
+    state in others, those of an encoder too, or nothing (each token attends to later ones as well). `head` says
+    whether the head is the token embedding. `note` is the finding in llama.cpp's `src/models`.
+    """
+
+    arch: str
+    build: Callable[[RandomTensors, Shape], None]
+    tail: Literal["head", "bias", "scale", "softcap", "none"] = "head"
+    memory: Literal["full", "window", "recurrent", "hybrid", "encoder", "none"] = "full"
+    head: Literal["either", "tied", "untied", "none"] = "either"
+    note: str
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether logits are exactly head times final norm, and every layer attends to all earlier tokens."""
+        return self.tail == "head" and self.memory == "full"
+
+
+def write_model(
+    path: Path,
+    name: str = "qwen3",
+    *,
+    tied: bool | None = None,
+    head_type: str = "F32",
+    weight_type: str = "F32",
+    n_layer: int = 2,
+    n_embd: int = 256,
+    n_ff: int = 256,
+    n_vocab: int | None = None,
+    vocab: VocabKind = "bpe",
+    add_bos: bool = False,
+    seed: int = 0,
+) -> Path:
+    """Write the model `ARCHS[name]` to `path` and return `path`.
+
+    `tied` None means untied where the architecture allows it. `head_type` is the type of the matrix that gives the
+    logits, `weight_type` of the other matrices: F32, F16, BF16, Q8_0, Q4_K, Q6_K. `n_embd` and `n_ff` are multiples of
+    256. `n_vocab` pads the vocabulary with unused tokens.
+    """
+    spec = ARCHS[name]
+    if tied is None:
+        tied = spec.head == "tied"
+    if spec.head in ("tied", "untied") and tied != (spec.head == "tied"):
+        raise ValueError(f"tied={tied}: the head of a {name} model is always {spec.head}")
+    tokens = build_vocab(vocab) if n_vocab is None else build_vocab(vocab).padded(n_vocab)
+    shape = Shape(n_layer=n_layer, n_embd=n_embd, n_ff=n_ff)
+
+    writer = GGUFWriter(path, spec.arch)
+    writer.add_name(f"random-{name}")
+    tokens.write(writer, add_bos=add_bos)
+    tensors = RandomTensors(writer, np.random.default_rng(seed), weight_type)
+    for key, value in {
+        "context_length": CONTEXT_LENGTH,
+        "block_count": n_layer,
+        "embedding_length": n_embd,
+        "feed_forward_length": n_ff,
+        "attention.layer_norm_epsilon": 1e-5,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+    }.items():
+        tensors.key(key, value)
+    embedding_type = head_type if tied else None
+    tensors.matrix("token_embd", n_embd, len(tokens.tokens), gain=LOGIT_SPREAD, type_name=embedding_type)
+    if not tied and spec.head != "none":
+        has_bias = spec.tail == "bias"
+        tensors.matrix("output", n_embd, len(tokens.tokens), gain=LOGIT_SPREAD, type_name=head_type, bias=has_bias)
+    spec.build(tensors, shape)
+
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+_WINDOW = {"attention.sliding_window": 8, "attention.sliding_window_pattern": 2}
+
+ARCHS: dict[str, ArchSpec] = {
+    "qwen3": ArchSpec(
+        arch="qwen3",
+        build=partial(decoder, qk_norm=True),
+        note="qwen3.cpp: head times final norm",
+    ),
+    "qwen3moe": ArchSpec(
+        arch="qwen3moe",
+        build=partial(decoder, qk_norm=True, n_expert=4),
+        note="qwen3moe.cpp: head times final norm",
+    ),
+    "qwen2": ArchSpec(
+        arch="qwen2",
+        build=partial(decoder, qkv_bias=True),
+        note="qwen2.cpp: head times final norm; a bias follows only where the file has output.bias",
+    ),
+    "qwen3_pooled": ArchSpec(
+        arch="qwen3",
+        build=partial(decoder, keys={"pooling_type": PoolingType.LAST.value}, qk_norm=True),
+        note="qwen3.cpp: head times final norm; pooling applies to contexts with embeddings only",
+    ),
+    "qwen3_bidirectional": ArchSpec(
+        arch="qwen3",
+        build=partial(decoder, keys={"attention.causal": False}, qk_norm=True),
+        memory="none",
+        note="qwen3.cpp: head times final norm, tokens attend to later ones",
+    ),
+    "llama": ArchSpec(
+        arch="llama",
+        build=decoder,
+        note="llama.cpp: head times final norm",
+    ),
+    "mistral3": ArchSpec(
+        arch="mistral3",
+        build=decoder,
+        note="mistral3.cpp: head times final norm",
+    ),
+    "starcoder2": ArchSpec(
+        arch="starcoder2",
+        build=partial(biased_decoder, ffn_norm=True),
+        note="starcoder2.cpp: head times final norm, which is a LayerNorm with bias",
+    ),
+    "qwen2_bias": ArchSpec(
+        arch="qwen2",
+        build=partial(decoder, qkv_bias=True),
+        tail="bias",
+        head="untied",
+        note="qwen2.cpp: adds output.bias where the file has it",
+    ),
+    "phi2": ArchSpec(
+        arch="phi2",
+        build=partial(biased_decoder, ffn_norm=False),
+        tail="bias",
+        head="untied",
+        note="phi2.cpp: adds output.bias, which every file has",
+    ),
+    "granite": ArchSpec(
+        arch="granite",
+        build=partial(decoder, keys={"logit_scale": 1.5}),
+        tail="scale",
+        note="granite.cpp: divides by logit_scale, which every file has",
+    ),
+    "minicpm": ArchSpec(
+        arch="minicpm",
+        build=partial(decoder, keys={"logit_scale": 1.5}),
+        tail="scale",
+        note="minicpm.cpp with granite.cpp's graph: divides by logit_scale, or by 256 / n_embd in files without it",
+    ),
+    "command-r": ArchSpec(
+        arch="command-r",
+        build=partial(decoder, keys={"logit_scale": 0.5}, ffn_norm=False),
+        tail="scale",
+        head="tied",
+        note="command-r.cpp: multiplies by logit_scale where the file has it",
+    ),
+    "gemma2": ArchSpec(
+        arch="gemma2",
+        build=partial(decoder, keys={**_WINDOW, "final_logit_softcapping": 3.0}, post_norm=True),
+        tail="softcap",
+        memory="window",
+        head="tied",
+        note="gemma2.cpp: caps logits at final_logit_softcapping, or at 30 in files without it",
+    ),
+    "gemma3": ArchSpec(
+        arch="gemma3",
+        build=partial(decoder, keys=_WINDOW, qk_norm=True, post_norm=True),
+        memory="window",
+        note="gemma3.cpp: head times final norm; logits are capped only where the file says so",
+    ),
+    "gemma3_full": ArchSpec(
+        arch="gemma3",
+        build=partial(decoder, qk_norm=True, post_norm=True),
+        note="gemma3.cpp: no layer has a window in files without attention.sliding_window",
+    ),
+    "mamba": ArchSpec(
+        arch="mamba",
+        build=mamba,
+        memory="recurrent",
+        note="mamba.cpp: head times final norm",
+    ),
+    "lfm2": ArchSpec(
+        arch="lfm2",
+        build=lfm2,
+        memory="hybrid",
+        note="lfm2.cpp: head times final norm",
+    ),
+    "t5": ArchSpec(
+        arch="t5",
+        build=t5,
+        memory="encoder",
+        note="t5.cpp: the decoder's graph is head times final norm, the encoder's graph has no logits",
+    ),
+    "dream": ArchSpec(
+        arch="dream",
+        build=partial(decoder, qkv_bias=True),
+        memory="none",
+        note="dream.cpp: head times final norm, attention is not causal",
+    ),
+    "bert": ArchSpec(
+        arch="bert",
+        build=bert,
+        tail="none",
+        memory="none",
+        head="none",
+        note="bert.cpp: no logits",
+    ),
+}

@@ -1,0 +1,95 @@
+"""Random tensors and keys for a GGUF file: matrices of a given spread in any type, norms, biases."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from gguf import GGMLQuantizationType, GGUFWriter
+from gguf.constants import GGML_QUANT_SIZES
+from gguf.quants import quantize
+
+
+@dataclass(frozen=True, slots=True)
+class RandomTensors:
+    """Adds tensors and keys to one GGUF file, all drawn from one generator.
+
+    `weight_type` is the name of the type that matrices have unless told otherwise.
+    """
+
+    writer: GGUFWriter
+    rng: np.random.Generator
+    weight_type: str
+
+    def key(self, name: str, value: float | bool | list[int]) -> None:
+        """Add the key `<arch>.<name>`, typed as its value is."""
+        key = f"{self.writer.arch}.{name}"
+        if isinstance(value, bool):
+            self.writer.add_bool(key, value)
+        elif isinstance(value, int):
+            self.writer.add_uint32(key, value)
+        elif isinstance(value, float):
+            self.writer.add_float32(key, value)
+        else:
+            self.writer.add_array(key, value)
+
+    def matrix(
+        self,
+        name: str,
+        n_in: int,
+        n_out: int,
+        *,
+        gain: float = 1.0,
+        bias: bool = False,
+        n_expert: int | None = None,
+        type_name: str | None = None,
+    ) -> None:
+        """Add `name.weight` (n_out, n_in), or (n_expert, n_out, n_in), with `name.bias` (n_out,) if asked for.
+
+        For an input of spread 1 its product has spread `gain`. A row that no whole number of blocks fills is F16, as
+        llama-quantize would have it.
+        """
+        shape = (n_out, n_in) if n_expert is None else (n_expert, n_out, n_in)
+        kind = GGMLQuantizationType[type_name or self.weight_type]
+        if n_in % GGML_QUANT_SIZES[kind][0]:
+            kind = GGMLQuantizationType.F16
+        std = gain / n_in**0.5
+        if kind in (GGMLQuantizationType.Q4_K, GGMLQuantizationType.Q6_K):
+            rows = _random_blocks(self.rng, kind, shape, std)
+        else:
+            rows = quantize(self.rng.normal(0, std, shape).astype(np.float32), kind)
+        self.writer.add_tensor(f"{name}.weight", rows, raw_dtype=kind)
+        if bias:
+            self.vector(f"{name}.bias", n_out)
+
+    def vector(self, name: str, n: int, *, mean: float = 0.0, std: float = 0.2) -> None:
+        """Add the F32 tensor `name` (n,)."""
+        self.writer.add_tensor(name, self.rng.normal(mean, std, n).astype(np.float32))
+
+    def norm(self, name: str, n: int, *, bias: bool = False) -> None:
+        """Add norm weights `name.weight` (n,) around 1, with `name.bias` (n,) around 0 if asked for."""
+        self.vector(f"{name}.weight", n, mean=1.0)
+        if bias:
+            self.vector(f"{name}.bias", n)
+
+
+def _random_blocks(
+    rng: np.random.Generator, kind: GGMLQuantizationType, shape: tuple[int, ...], std: float
+) -> npt.NDArray[np.uint8]:
+    """Random valid Q4_K or Q6_K blocks of values with mean about 0 and spread about `std`.
+
+    gguf has no K-quant encoder. All bytes are random but the float16 scales; the layouts are those of ggml-common.h:
+    Q4_K is d, dmin, 12 bytes of scales, 128 of quants; Q6_K is 192 bytes of quants, 16 of scales, d. Returns bytes
+    (..., n_in / 256 * block bytes).
+    """
+    n_values, n_bytes = GGML_QUANT_SIZES[kind]
+    blocks = rng.integers(0, 256, (*shape[:-1], shape[-1] // n_values, n_bytes), dtype=np.uint8)
+    if kind == GGMLQuantizationType.Q4_K:
+        # value = d * scale * quant - dmin * min, scale and min uniform in 0..63, quant in 0..15
+        d = std / 257
+        scales = {0: d, 2: 7.5 * d}
+    else:
+        # value = d * scale * quant, scale uniform in -128..127, quant in -32..31
+        scales = {208: std / 1366}
+    for offset, value in scales.items():
+        blocks[..., offset : offset + 2] = np.frombuffer(np.float16(value).tobytes(), np.uint8)
+    return blocks.reshape(*shape[:-1], -1)

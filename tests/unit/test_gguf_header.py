@@ -1,0 +1,270 @@
+"""The header reader, on files written by the gguf package and on every way of damaging them."""
+
+from __future__ import annotations
+
+import struct
+import time
+import tracemalloc
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from qcls_gguf.errors import ModelError
+from qcls_gguf.gguf_header import ArrayInfo, read_header
+
+# The fixture holds bytes that no example changes, and every example writes its own file anew.
+PROPERTY = settings(
+    deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
+)
+
+
+def write_model(path: Path, *, alignment: int | None = None) -> Path:
+    """Write a small GGUF file with every kind of metadata and tensors of three types."""
+    writer = gguf.GGUFWriter(path, "qwen3")
+    if alignment is not None:
+        writer.add_custom_alignment(alignment)
+    writer.add_file_type(7)
+    writer.add_context_length(64)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_bool("test.bool", True)
+    writer.add_int8("test.i8", -8)
+    writer.add_uint64("test.u64", 1 << 40)
+    writer.add_float64("test.f64", 0.25)
+    writer.add_token_list(["a", "bé", "", "d" * 300])
+    writer.add_token_types([1, 1, 3, 1])
+    writer.add_array("test.floats", [0.5, 1.5])
+    writer.add_tensor("token_embd.weight", np.arange(96, dtype=np.float32).reshape(3, 32))
+    writer.add_tensor("norm.weight", np.ones(5, dtype=np.float16))
+    blocks = gguf.quants.quantize(
+        np.linspace(-1, 1, 128, dtype=np.float32).reshape(2, 64), gguf.GGMLQuantizationType.Q8_0
+    )
+    writer.add_tensor("output.weight", blocks, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return write_model(tmp_path_factory.mktemp("gguf") / "model.gguf").read_bytes()
+
+
+def header_bytes(*, version: int = 3, n_tensors: int = 0, n_keys: int = 0, body: bytes = b"") -> bytes:
+    return struct.pack("<4sIQQ", b"GGUF", version, n_tensors, n_keys) + body
+
+
+def string(text: bytes) -> bytes:
+    return struct.pack("<Q", len(text)) + text
+
+
+def one_key(layout: str, *values: float, key: bytes = b"k") -> bytes:
+    return header_bytes(n_keys=1, body=string(key) + struct.pack("<" + layout, *values))
+
+
+def one_tensor(layout: str, *values: int) -> bytes:
+    return header_bytes(n_tensors=1, body=string(b"t") + struct.pack("<" + layout, *values))
+
+
+def write_sparse(path: Path, content: bytes) -> Path:
+    """Write `content` and behind it a hole of 8 GiB, which takes no disk space but minutes to walk over."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.truncate(8 << 30)
+    return path
+
+
+@pytest.mark.parametrize("alignment", [None, 8, 128])
+def test_agrees_with_the_gguf_package(tmp_path: Path, alignment: int | None) -> None:
+    path = write_model(tmp_path / "model.gguf", alignment=alignment)
+    header = read_header(path)
+    reader = gguf.GGUFReader(path)
+    assert (header.version, header.n_tensors) == (3, 3)
+    assert header.alignment == reader.alignment == (alignment or 32)
+    assert header.data_offset == reader.data_offset
+    assert list(header.tensors) == [tensor.name for tensor in reader.tensors]
+    content = path.read_bytes()
+    for tensor in reader.tensors:
+        info = header.tensors[tensor.name]
+        assert info.shape == tuple(tensor.shape.tolist())
+        assert (info.ggml_type, info.offset, info.n_bytes) == (tensor.tensor_type, tensor.data_offset, tensor.n_bytes)
+        assert content[info.offset : info.offset + info.n_bytes] == tensor.data.tobytes()
+    assert header.arch == "qwen3"
+    assert header.file_type == 7
+    assert header.scalars["test.bool"] is True
+    assert header.scalars["test.i8"] == -8
+    assert header.scalars["test.u64"] == 1 << 40
+    assert header.scalars["test.f64"] == 0.25
+    assert header.scalars["qwen3.attention.layer_norm_rms_epsilon"] == pytest.approx(1e-6)
+    assert header.arrays == {
+        "tokenizer.ggml.tokens": ArrayInfo(element_type="str", length=4),
+        "tokenizer.ggml.token_type": ArrayInfo(element_type="i32", length=4),
+        "test.floats": ArrayInfo(element_type="f32", length=2),
+    }
+
+
+def test_block_sizes_of_all_types_are_known(tmp_path: Path) -> None:
+    sizes = {int(kind): size for kind, size in gguf.GGML_QUANT_SIZES.items()}
+    sizes |= {40: (64, 36), 41: (128, 18), 42: (64, 18)}
+    for kind, (block, n_bytes) in sizes.items():
+        info = string(b"t") + struct.pack("<IQQIQ", 2, block * 2, 3, kind, 0)
+        path = tmp_path / f"{kind}.gguf"
+        content = header_bytes(n_tensors=1, body=info)
+        content += bytes(-len(content) % 32 + 6 * n_bytes)
+        path.write_bytes(content)
+        assert read_header(path).tensors["t"].n_bytes == 6 * n_bytes
+        path.write_bytes(content[:-1])
+        with pytest.raises(ModelError, match="its tensors end at"):
+            read_header(path)
+
+
+@PROPERTY
+@given(data=st.data())
+def test_a_truncated_file_is_refused(model: bytes, tmp_path: Path, data: st.DataObject) -> None:
+    path = tmp_path / "cut.gguf"
+    path.write_bytes(model)
+    end = max(tensor.offset + tensor.n_bytes for tensor in read_header(path).tensors.values())
+    length = data.draw(st.integers(0, end - 1))
+    path.write_bytes(model[:length])
+    with pytest.raises(ModelError) as caught:
+        read_header(path)
+    assert str(path) in str(caught.value)
+    path.write_bytes(model[:end])  # the padding behind the last tensor may be missing
+    assert read_header(path).n_tensors == 3
+
+
+@PROPERTY
+@given(data=st.data())
+def test_damaged_bytes_never_do_worse_than_an_error(model: bytes, tmp_path: Path, data: st.DataObject) -> None:
+    damaged = bytearray(model)
+    for _ in range(data.draw(st.integers(1, 4))):
+        patch = data.draw(
+            st.binary(min_size=1, max_size=9) | st.sampled_from([b"\xff" * 8, b"\0" * 8, b"\xff" * 7 + b"\x7f"])
+        )
+        at = data.draw(st.integers(0, 1100))
+        damaged[at : at + len(patch)] = patch
+    path = tmp_path / "damaged.gguf"
+    path.write_bytes(damaged)
+    tracemalloc.start()
+    began = time.perf_counter()
+    message, ends = "", [0]
+    try:
+        ends += [tensor.offset + tensor.n_bytes for tensor in read_header(path).tensors.values()]
+    except ModelError as error:
+        message = str(error)
+    finally:
+        _, peak_bytes = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert max(ends) <= len(damaged)
+    assert "\n" not in message
+    assert time.perf_counter() - began < 1
+    assert peak_bytes < 1 << 20
+
+
+@PROPERTY
+@given(body=st.binary(max_size=200))
+def test_arbitrary_bytes_never_do_worse_than_an_error(tmp_path: Path, body: bytes) -> None:
+    path = tmp_path / "any.gguf"
+    path.write_bytes(header_bytes(n_tensors=2, n_keys=2, body=body))
+    with pytest.raises(ModelError):
+        read_header(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (header_bytes(n_tensors=1 << 60), "1,152,921,504,606,846,976 tensors"),
+        (header_bytes(n_keys=1 << 63), "metadata keys"),
+        (one_key("IIQ", 9, 8, 1 << 40), "announces 1,099,511,627,776 strings"),
+        (one_key("IIQ", 9, 6, 1 << 62), "ends inside its header, at the metadata value of 'k'"),
+        (one_key("IIQQ", 9, 8, 2, 1 << 63), "ends inside its header, at the metadata value of 'k'"),
+        (one_key("IIQQ", 9, 8, 1, 1 << 63), "ends inside its header, at the metadata value of 'k'"),
+        (one_key("IIQ", 9, 9, 1), "array of the unknown type 9"),
+        (one_key("IQ", 8, 1 << 32), "string of 4,294,967,296 bytes"),
+        (one_key("I", 99), "unknown type 99"),
+        (one_key("II", 4, 12, key=b"general.alignment"), "12, not a power of two"),
+        (one_key("If", 6, 32, key=b"general.alignment"), "32.0, not a power of two"),
+        (one_key("I", 4, key=b"\xff\xfe"), "not valid UTF-8"),
+        (one_key("I", 4, key=b""), "empty"),
+        (header_bytes(n_keys=2, body=(string(b"k") + struct.pack("<IB", 7, 1)) * 2), "a second 'k'"),
+        (header_bytes(n_tensors=1, body=string(b"n" * 64)), "string of 64 bytes, the limit is 63"),
+        (one_tensor("I", 5), "5 dimensions"),
+        (one_tensor("IQIQ", 1, 32, 4, 0), "unknown type 4"),
+        (one_tensor("IQIQ", 1, 33, 2, 0), "33 values, not whole blocks of 32"),
+        (one_tensor("IIQ", 0, 2, 0), "1 values, not whole blocks of 32"),
+        (one_tensor("IQIQ", 1, 32, 0, 64), "at 64 .*expected at 0"),
+        (one_tensor("I4QIQ", 4, *[1 << 63] * 4, 0, 0), "its tensors end at"),
+        (header_bytes(n_tensors=2, body=(string(b"t") + struct.pack("<IQIQ", 1, 0, 0, 0)) * 2), "a second 't'"),
+    ],
+    ids=range(22),
+)
+def test_corrupted_headers_in_front_of_gigabytes(tmp_path: Path, content: bytes, words: str) -> None:
+    path = write_sparse(tmp_path / "sparse.gguf", content)
+    began = time.perf_counter()
+    with pytest.raises(ModelError, match=words):
+        read_header(path)
+    assert time.perf_counter() - began < 1
+
+
+def test_the_most_strings_that_are_believed_take_no_minutes(tmp_path: Path) -> None:
+    path = write_sparse(tmp_path / "sparse.gguf", one_key("IIQ", 9, 8, 4 << 20))
+    began = time.perf_counter()
+    assert read_header(path).arrays["k"].length == 4 << 20
+    assert time.perf_counter() - began < 10
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is empty"),
+        (b"GG", "starts with 47 47"),
+        (b"<!DOCTYPE html><title>404</title>", "an HTML or XML page"),
+        (b"\n\n<HTML>", "an HTML or XML page"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "git lfs pull"),
+        (b"PK\x03\x04" + bytes(30), "zip archive"),
+        (struct.pack("<Q", 40) + b'{"__metadata__":{}}', "safetensors"),
+        (b"tjgg" + bytes(20), "before GGUF"),
+        (b'{"error":"Entry not found"}', "JSON"),
+        (bytes(64), "zeros only"),
+        (b"\x7fELF\x02\x01\x01\x00\x00", "7f 45 4c 46 02 01 01 00"),
+        (header_bytes(version=1), "version 1 is not supported, only 2 and 3 are"),
+        (header_bytes(version=4), "version 4 is not supported"),
+        (header_bytes(version=3 << 24), "version 3 in big-endian byte order; choose a little-endian file"),
+    ],
+)
+def test_files_of_another_kind(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(content)
+    with pytest.raises(ModelError, match=words):
+        read_header(path)
+
+
+def test_big_endian_file_of_the_gguf_package(tmp_path: Path) -> None:
+    path = tmp_path / "big.gguf"
+    writer = gguf.GGUFWriter(path, "qwen3", endianess=gguf.GGUFEndian.BIG)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(ModelError, match="big-endian"):
+        read_header(path)
+
+
+def test_a_real_vocabulary_is_read_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "vocabulary.gguf"
+    tokens = [f"token {number}" for number in range(152_000)]
+    writer = gguf.GGUFWriter(path, "qwen3")
+    writer.add_token_list(tokens)
+    writer.add_token_merges(tokens)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    began = time.perf_counter()
+    header = read_header(path)
+    assert time.perf_counter() - began < 0.5  # 20 ms where it was written; GGUFReader takes seconds
+    assert header.arrays["tokenizer.ggml.merges"].length == 152_000
+    assert header.data_offset == path.stat().st_size

@@ -1,0 +1,273 @@
+"""Fetching from the Hub, against a local server that speaks its protocol and with the library's real cache.
+
+huggingface_hub reads its environment when it is imported, so every test has a process of its own to fetch in.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hub_server import HubRepo, HubServer
+
+Q4, Q8 = b"four " * 40_000, b"eight " * 40_000
+REPO = {
+    "README.md": b"# a model",
+    "Tiny-Q4_K_M.gguf": Q4,
+    "Tiny-Q4_K_S.gguf": b"small",
+    "tiny.q8_0.gguf": Q8,
+    "BF16/Tiny-BF16-00001-of-00002.gguf": b"first",
+    "BF16/Tiny-BF16-00002-of-00002.gguf": b"second",
+    "mmproj-F16.gguf": b"eyes",
+    "Tiny-imatrix.gguf": b"matrix",
+}
+WORKER = """
+import json, sys
+import qcls_gguf.hub as hub
+assert "huggingface_hub" not in sys.modules
+for line in sys.stdin:
+    try:
+        answer = {"path": str(hub.fetch_model(**json.loads(line)))}
+    except Exception as error:
+        answer = {"error": type(error).__name__, "message": str(error)}
+    print(json.dumps(answer), flush=True)
+"""
+
+
+@dataclass(kw_only=True)
+class Fetcher:
+    """A process that has fetch_model, and the environment for the next one."""
+
+    env: dict[str, str]
+    home: Path
+    process: subprocess.Popen[str] | None = None
+    stderr: str = ""
+
+    def ask(self, spec: str, **options: object) -> dict[str, str]:
+        """Call fetch_model and return its path, or its error and message."""
+        if self.process is None:
+            self.process = subprocess.Popen(
+                [sys.executable, "-W", "error", "-c", WORKER],
+                env=self.env | {"HF_HOME": str(self.home)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps({"spec": spec, **options}) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            pytest.fail(f"the process ended: {self.close()}")
+        answer: dict[str, str] = json.loads(line)
+        return answer
+
+    def path(self, spec: str, **options: object) -> Path:
+        """Call fetch_model, which has to succeed."""
+        answer = self.ask(spec, **options)
+        assert "path" in answer, answer
+        return Path(answer["path"])
+
+    def error(self, kind: str, spec: str, **options: object) -> str:
+        """Call fetch_model, which has to raise `kind` with one line of text."""
+        answer = self.ask(spec, **options)
+        assert answer.get("error") == kind, answer
+        assert "\n" not in answer["message"]
+        return answer["message"]
+
+    def close(self) -> str:
+        """End the process; the next call starts another. Returns what it wrote on stderr."""
+        if self.process is not None:
+            _, self.stderr = self.process.communicate(timeout=30)
+            self.process = None
+        return self.stderr
+
+
+@pytest.fixture
+def hub() -> Iterator[HubServer]:
+    with HubServer(repos={"user/Tiny-GGUF": HubRepo(files=dict(REPO))}) as server:
+        yield server
+
+
+@pytest.fixture
+def fetcher(hub: HubServer, tmp_path: Path) -> Iterator[Fetcher]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
+    env |= {"HF_ENDPOINT": hub.url, "NO_PROXY": "127.0.0.1,localhost", "PYTHONPATH": os.pathsep.join(sys.path)}
+    worker = Fetcher(env=env, home=tmp_path / "hf")
+    yield worker
+    worker.close()
+
+
+def test_downloads_once_then_answers_from_the_cache(hub: HubServer, fetcher: Fetcher) -> None:
+    fetcher.env["TQDM_POSITION"] = "-1"  # shows the library's progress bar although stderr is no terminal
+    path = fetcher.path("user/Tiny-GGUF:Q4_K_M")
+    assert path.name == "Tiny-Q4_K_M.gguf"
+    assert path.read_bytes() == Q4
+    assert path.is_relative_to(fetcher.home)
+    assert hub.downloads() == ["Tiny-Q4_K_M.gguf"]
+    assert "Tiny-Q4_K_M.gguf" in fetcher.close(), "no progress was shown"
+
+    hub.requests.clear()
+    assert fetcher.path("user/Tiny-GGUF", quantization="q4_k_m") == path
+    assert fetcher.path("user/Tiny-GGUF") == path
+    asked = [line.split()[0] for line in hub.requests if "Tiny-GGUF" in line]
+    assert asked == ["HEAD", "HEAD"]
+
+
+def test_no_progress_when_not_wanted(fetcher: Fetcher) -> None:
+    fetcher.env["TQDM_POSITION"] = "-1"
+    fetcher.path("user/Tiny-GGUF:q8_0", progress=False)
+    assert fetcher.close() == ""
+    fetcher.path("user/Tiny-GGUF:q4_k_s", progress=False)
+    fetcher.path("user/Tiny-GGUF:q4_k_m", progress=True)
+    shown = fetcher.close()
+    assert "Q4_K_M" in shown
+    assert "Q4_K_S" not in shown
+
+
+def test_a_new_version_on_the_hub_is_fetched(hub: HubServer, fetcher: Fetcher) -> None:
+    repo = hub.repos["user/Tiny-GGUF"]
+    old, old_commit = fetcher.path("user/Tiny-GGUF"), repo.commit
+    repo.replace({"Tiny-Q4_K_M.gguf": b"newer"})
+    assert fetcher.path("user/Tiny-GGUF").read_bytes() == b"newer"
+    repo.replace({"renamed-Q4_K_M.gguf": b"newer"})
+    assert fetcher.path("user/Tiny-GGUF").name == "renamed-Q4_K_M.gguf"
+    hub.requests.clear()
+    assert fetcher.path("user/Tiny-GGUF", revision=old_commit) == old
+    assert hub.requests == []
+    assert fetcher.path("user/Tiny-GGUF", revision=old_commit, offline=True).read_bytes() == Q4
+
+
+def test_split_model_brings_all_parts(hub: HubServer, fetcher: Fetcher) -> None:
+    path = fetcher.path("user/Tiny-GGUF:bf16")
+    assert path.name == "Tiny-BF16-00001-of-00002.gguf"
+    assert path.read_bytes() == b"first"
+    assert path.with_name("Tiny-BF16-00002-of-00002.gguf").read_bytes() == b"second"
+    assert fetcher.path("user/Tiny-GGUF:BF16", offline=True) == path
+    path.with_name("Tiny-BF16-00002-of-00002.gguf").unlink()
+    assert "lacks parts" in fetcher.error("ModelError", "user/Tiny-GGUF:BF16", offline=True)
+    assert fetcher.path("user/Tiny-GGUF:BF16") == path
+    assert path.with_name("Tiny-BF16-00002-of-00002.gguf").exists()
+
+    hub.repos["user/Tiny-GGUF"].replace({"Tiny-BF16-00001-of-00002.gguf": b"alone"})
+    assert "lacks parts" in fetcher.error("ModelError", "user/Tiny-GGUF:Tiny-BF16-00001-of-00002.gguf")
+
+
+def test_parts_are_of_one_commit(hub: HubServer, fetcher: Fetcher) -> None:
+    repo = hub.repos["user/Tiny-GGUF"]
+    old = repo.files
+    hub.after_file = lambda: repo.replace(dict.fromkeys(old, b"newer"))
+    path = fetcher.path("user/Tiny-GGUF:BF16")
+    assert path.read_bytes() == b"first"
+    assert path.with_name("Tiny-BF16-00002-of-00002.gguf").read_bytes() == b"second"
+
+
+def test_offline_after_a_download(hub: HubServer, fetcher: Fetcher) -> None:
+    path = fetcher.path("user/Tiny-GGUF:Q8_0")
+    fetcher.close()
+    hub.requests.clear()
+    assert fetcher.path("user/Tiny-GGUF:Q8_0", offline=True) == path
+    assert fetcher.path("user/Tiny-GGUF", offline=True) == path
+    message = fetcher.error("ModelError", "user/Tiny-GGUF:Q4_K_M", offline=True)
+    assert "Q4_K_M" in message
+    assert "has Q8_0" in message
+    fetcher.close()
+    fetcher.env["HF_HUB_OFFLINE"] = "1"
+    assert fetcher.path("user/Tiny-GGUF:Q8_0") == path
+    assert "has Q8_0" in fetcher.error("ModelError", "user/Tiny-GGUF:Q4_K_M")
+    assert hub.requests == []
+
+
+def test_offline_with_nothing_cached(hub: HubServer, fetcher: Fetcher) -> None:
+    message = fetcher.error("ModelError", "user/Tiny-GGUF:Q4_K_M", offline=True)
+    assert "user/Tiny-GGUF is not in the local cache: run once online" in message
+    assert hub.requests == []
+
+
+def test_hub_down(hub: HubServer, fetcher: Fetcher) -> None:
+    cached = fetcher.path("user/Tiny-GGUF")
+    hub.status = 503
+    assert fetcher.path("user/Tiny-GGUF") == cached
+    assert "down (HTTP 503)" in fetcher.error("ModelError", "user/Tiny-GGUF:Q8_0")
+    fetcher.close()
+    fetcher.env["HF_ENDPOINT"] = "http://127.0.0.1:9"  # the discard port: nothing listens there
+    assert fetcher.path("user/Tiny-GGUF") == cached
+    message = fetcher.error("ModelError", "user/Tiny-GGUF:Q8_0")
+    assert "cannot be fetched from http://127.0.0.1:9" in message
+    assert "check the network" in message
+
+
+def test_a_quantisation_that_is_not_there(hub: HubServer, fetcher: Fetcher) -> None:
+    message = fetcher.error("ConfigError", "user/Tiny-GGUF:Q4_K")
+    assert "'Q4_K'" in message
+    assert "BF16, Q4_K_M, Q4_K_S, Q8_0" in message
+    hub.repos["user/Tiny-GGUF"].replace({"Tiny-Q4_0.gguf": b"", "Tiny-Q4_1.gguf": b""})
+    assert "has no Q4_K_M, the default" in fetcher.error("ConfigError", "user/Tiny-GGUF")
+    hub.repos["user/one"] = HubRepo(files={"Tiny-Q5_0.gguf": b"one", "mmproj-Q8_0.gguf": b""})
+    assert fetcher.path("user/one").name == "Tiny-Q5_0.gguf"
+    hub.repos["user/none"] = HubRepo(files={"model.safetensors": b""})
+    assert "has no GGUF model" in fetcher.error("ConfigError", "user/none")
+    hub.repos["user/two"] = HubRepo(files={"a-Q4_0.gguf": b"a", "b-Q4_0.gguf": b"b"})
+    assert "a-Q4_0.gguf, b-Q4_0.gguf" in fetcher.error("ConfigError", "user/two:Q4_0")
+    assert fetcher.path("user/two:b-Q4_0.gguf").read_bytes() == b"b"
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "words"),
+    [
+        ("Tiny-GGUF", {}, "user/repo:quantization"),
+        ("user/repo:", {}, "user/repo:quantization"),
+        ("user/repo/more", {}, "user/repo:quantization"),
+        ("user/repo:Q4_0:Q4_1", {}, "user/repo:quantization"),
+        ("models/tiny.gguf", {}, "no such file"),
+        ("user/repo:Q4_0", {"quantization": "Q8_0"}, "disagree"),
+        ("user/repo", {"quantization": ""}, "empty"),
+        ("user/re--po", {}, "not a valid name"),
+    ],
+)
+def test_malformed_requests(
+    fetcher: Fetcher, hub: HubServer, spec: str, options: dict[str, object], words: str
+) -> None:
+    assert words in fetcher.error("ConfigError", spec, **options)
+    assert hub.requests == []
+
+
+def test_repositories_that_refuse(hub: HubServer, fetcher: Fetcher) -> None:
+    hub.repos["user/gated"] = HubRepo(files={"m-Q4_K_M.gguf": b"gated"}, token="hf_right", gated=True)
+    hub.repos["user/private"] = HubRepo(files={"m-Q4_K_M.gguf": b"private"}, token="hf_right")
+    message = fetcher.error("ModelError", "user/gated")
+    assert "gated" in message
+    assert "HF_TOKEN" in message
+    assert "does not exist, or is private" in fetcher.error("ModelError", "user/private")
+    assert "does not exist, or is private" in fetcher.error("ModelError", "user/missing")
+    assert "no revision 'v9'" in fetcher.error("ModelError", "user/Tiny-GGUF", revision="v9")
+    fetcher.close()
+    fetcher.env["HF_TOKEN"] = "hf_right"
+    assert fetcher.path("user/gated").read_bytes() == b"gated"
+    assert fetcher.path("user/private").read_bytes() == b"private"
+
+
+def test_a_dropped_connection_is_resumed(hub: HubServer, fetcher: Fetcher) -> None:
+    hub.drops, hub.drop_after = 1, 70_000
+    assert fetcher.path("user/Tiny-GGUF").read_bytes() == Q4
+    assert len(hub.downloads()) == 2
+
+
+def test_a_connection_that_keeps_dropping(hub: HubServer, fetcher: Fetcher) -> None:
+    hub.drops = 1_000_000
+    assert "cannot be fetched" in fetcher.error("ModelError", "user/Tiny-GGUF")
+    assert "not in the local cache" in fetcher.error("ModelError", "user/Tiny-GGUF", offline=True)
+
+
+def test_a_cache_that_cannot_be_written(fetcher: Fetcher) -> None:
+    fetcher.home.write_text("a file where the folder should be")
+    message = fetcher.error("ModelError", "user/Tiny-GGUF")
+    assert "HF_HOME" in message

@@ -1,0 +1,236 @@
+"""Checking and identifying model files, with real files and the real cache in a folder of the test's own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from qcls_gguf.errors import ModelError
+from qcls_gguf.model_file import ModelIdentity, check_gguf, identify, model_parts
+
+LARGE_BYTES = 16 << 20
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "qcls-gguf" / "sha256.json"
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    path = tmp_path / "large.gguf"
+    path.write_bytes(os.urandom(1 << 20) * 16)
+    assert path.stat().st_size == LARGE_BYTES
+    return path
+
+
+def write_gguf(path: Path, *, arch: str = "qwen3", n_tensors: int = 1) -> Path:
+    """Write a GGUF file with little in it."""
+    writer = gguf.GGUFWriter(path, arch)
+    for number in range(n_tensors):
+        writer.add_tensor(f"tensor.{number}", np.zeros(8, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def write_split(folder: Path, name: str = "model") -> list[Path]:
+    """Write a model with a tensor in each of two parts, as GGUFWriter splits it."""
+    writer = gguf.GGUFWriter(folder / f"{name}.gguf", "qwen3", split_max_tensors=1)
+    writer.add_tensor("a", np.zeros(8, dtype=np.float32))
+    writer.add_tensor("b", np.ones(8, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return sorted(folder.glob(f"{name}-*.gguf"))
+
+
+def hashed(path: Path) -> tuple[ModelIdentity, bool]:
+    """The identity of `path`, and whether the file was read for it."""
+    calls: list[tuple[int, int]] = []
+    identity = identify(path, on_progress=lambda done, size: calls.append((done, size)))
+    return identity, bool(calls)
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_identity_of_a_small_file_is_not_cached(tmp_path: Path, cache: Path) -> None:
+    path = tmp_path / "small.gguf"
+    for content in (b"", b"one", b"x" * (5 << 20)):
+        path.write_bytes(content)
+        identity = identify(path)
+        assert identity == ModelIdentity(path=path, size_bytes=len(content), sha256=sha256(path))
+    assert not cache.exists()
+
+
+def test_a_large_file_is_hashed_once(large: Path, cache: Path) -> None:
+    progress: list[tuple[int, int]] = []
+    identity = identify(large, on_progress=lambda done, size: progress.append((done, size)))
+    assert identity.sha256 == sha256(large)
+    assert progress[-1] == (LARGE_BYTES, LARGE_BYTES)
+    assert progress == sorted(set(progress))
+    assert hashed(large) == (identity, False)
+    link = large.with_name("link.gguf")
+    link.symlink_to(large)
+    assert hashed(link) == (ModelIdentity(path=link, size_bytes=LARGE_BYTES, sha256=identity.sha256), False)
+    assert [entry.name for entry in cache.parent.iterdir()] == ["sha256.json"]
+
+
+def test_a_changed_file_is_hashed_again(large: Path) -> None:
+    before = identify(large)
+    found = large.stat()
+    with large.open("r+b") as file:
+        file.write(b"changed")
+    os.utime(large, ns=(found.st_atime_ns, found.st_mtime_ns + 1))
+    after, read = hashed(large)
+    assert read
+    assert after.sha256 == sha256(large) != before.sha256
+    with large.open("ab") as file:
+        file.write(b"longer")
+    os.utime(large, ns=(found.st_atime_ns, found.st_mtime_ns + 1))
+    assert hashed(large)[1]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"\xff\xfe\x00",
+        b"[" * 100_000,
+        b'{"PATH": 3}',
+        b'{"PATH": {"files": FILES, "sha256": 4}}',
+        b'{"PATH": {"files": FILES, "sha256": "short"}}',
+        b'{"PATH": {"files": "x", "sha256": "' + b"0" * 64 + b'"}}',
+    ],
+)
+def test_a_damaged_cache_is_ignored_and_written_anew(large: Path, cache: Path, damage: bytes) -> None:
+    identity = identify(large)
+    (key, entry), *_ = json.loads(cache.read_bytes()).items()
+    cache.write_bytes(damage.replace(b"PATH", key.encode()).replace(b"FILES", json.dumps(entry["files"]).encode()))
+    assert hashed(large) == (identity, True)
+    assert hashed(large) == (identity, False)
+
+
+def test_an_unwritable_cache_is_no_error(large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert hashed(large)[1]
+    assert hashed(large)[1]
+
+
+def test_the_cache_is_in_the_home_without_xdg(large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for value in ("", "relative"):
+        monkeypatch.setenv("XDG_CACHE_HOME", value)
+        identify(large)
+        (tmp_path / "home/.cache/qcls-gguf/sha256.json").unlink()
+
+
+def test_the_cache_stays_small(large: Path, cache: Path) -> None:
+    cache.parent.mkdir(parents=True)
+    cache.write_text(json.dumps({f"/old/{number}": {} for number in range(1000)}))
+    identify(large)
+    entries = list(json.loads(cache.read_bytes()))
+    assert len(entries) == 256
+    assert entries[-1] == str(large)
+
+
+def test_writers_at_once_leave_a_whole_cache(large: Path, cache: Path) -> None:
+    code = """
+import sys
+from pathlib import Path
+from qcls_gguf import model_file
+for number in range(200):
+    model_file._remember([(sys.argv[1] + str(number), number, 0)], "0" * 64)
+    assert model_file._load_cache(model_file._cache_path()), "half a cache"
+"""
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    processes = [subprocess.Popen([sys.executable, "-W", "error", "-c", code, f"/{name}"], env=env) for name in "abc"]
+    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    assert json.loads(cache.read_bytes())
+    assert [entry.name for entry in cache.parent.iterdir()] == ["sha256.json"]
+
+
+def test_a_file_that_grows_while_it_is_hashed(large: Path, cache: Path) -> None:
+    def grow(done: int, size: int) -> None:
+        if done < size:
+            with large.open("ab") as file:
+                file.write(b"more")
+
+    with pytest.raises(ModelError, match="changed while it was read"):
+        identify(large, on_progress=grow)
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize("name", ["missing.gguf", "folder", "null\0byte"])
+def test_files_that_cannot_be_read(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ModelError):
+        identify(tmp_path / name)
+    with pytest.raises(ModelError):
+        check_gguf(tmp_path / name)
+
+
+def test_check_says_what_kind_of_path_it_got(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no such file"):
+        check_gguf(tmp_path / "missing.gguf")
+    with pytest.raises(ModelError, match="is a directory"):
+        check_gguf(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ModelError, match="not a regular file"):
+        check_gguf(tmp_path / "pipe")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_check_names_missing_permissions(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "model.gguf")
+    path.chmod(0)
+    with pytest.raises(ModelError, match="Permission denied"):
+        check_gguf(path)
+
+
+def test_check_wants_a_whole_model(tmp_path: Path) -> None:
+    assert check_gguf(write_gguf(tmp_path / "model.gguf")).arch == "qwen3"
+    with pytest.raises(ModelError, match="only a vocabulary"):
+        check_gguf(write_gguf(tmp_path / "vocabulary.gguf", n_tensors=0))
+    with pytest.raises(ModelError, match="no architecture"):
+        check_gguf(write_gguf(tmp_path / "nothing.gguf", arch=""))
+
+
+def test_split_models(tmp_path: Path) -> None:
+    first, second = write_split(tmp_path)
+    assert model_parts(first) == (first, second)
+    assert check_gguf(first).scalars["split.count"] == 2
+    assert identify(first).sha256 == hashlib.sha256(first.read_bytes() + second.read_bytes()).hexdigest()
+    assert identify(first).size_bytes == first.stat().st_size + second.stat().st_size
+    for function in (check_gguf, identify):
+        with pytest.raises(ModelError, match="part 2 of 2 of a split model: give its first, model-00001-of"):
+            function(second)
+    renamed = first.rename(tmp_path / "renamed.gguf")
+    with pytest.raises(ModelError, match="split in 2, which its name does not say"):
+        check_gguf(renamed)
+    renamed.rename(first)
+    second.write_bytes(second.read_bytes()[:-40])
+    with pytest.raises(ModelError, match=r"00002-of-00002\.gguf: .*its tensors end at"):
+        check_gguf(first)
+    second.unlink()
+    for function in (check_gguf, identify):
+        with pytest.raises(ModelError, match="00002-of-00002"):
+            function(first)
