@@ -1,0 +1,255 @@
+"""The pipeline: queries to label scores in one decode. The public API."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from .config import Config, load_config
+from .engine import Decoded, Engine, Root
+from .errors import PlanError
+from .plan import Plan, TokenTree
+from .prompt import Prompt
+from .result import Counts, LabelScore, ModelInfo, PromptResult, Result
+from .score import LabelScores, Scorer
+from .startup import Parts, start
+from .timing import Stopwatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Unit:
+    """One prompt of one query: what it adds to the tree."""
+
+    prompt: int
+    root: Root
+    tokens: list[int]
+    fast_path: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chunk:
+    """Units that share a decode, their plan, and the row of each hidden state that their scores read."""
+
+    plan: Plan
+    roots: list[Root]
+    rows: list[int]
+
+
+class Classifier:
+    """Labels queries by all prompts of a configuration.
+
+    Everything is loaded, cached and warmed when it is made. Usable from several threads, which take turns.
+
+        with Classifier.from_config("configs/fashion-8.yaml") as classifier:
+            print(classifier.classify("red dress for girls").labels)
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        """Use `from_config`."""
+        self._parts = parts
+        self._engine: Engine = parts.engine
+        self._prompts: Sequence[Prompt] = parts.prompts
+        self._scorer: Scorer = parts.scorer
+        self._holders = [self._engine.holder(prompt.prefix) for prompt in self._prompts]
+        self._lock = threading.Lock()
+
+    @classmethod
+    def from_config(
+        cls,
+        config: str | Path | Config,
+        *,
+        offline: bool = False,
+        on_step: Callable[[str, str, float], None] | None = None,
+        on_load: Callable[[float], None] | None = None,
+    ) -> Self:
+        """Load the model, cache the prompts and warm up.
+
+        config: a YAML file, or a Config; offline: take a model of the hub from the local cache only;
+        on_step(step, what, ms) follows the start-up, on_load(fraction) the loading of the model.
+        Raises ConfigError or ModelError.
+        """
+        if not isinstance(config, Config):
+            config = load_config(config)
+        classifier = cls(start(config, offline=offline, on_step=on_step, on_load=on_load))
+        try:
+            classifier.classify("warm up")
+        except BaseException:
+            classifier.close()
+            raise
+        classifier._parts.ledger.step("warm-up", "one request")
+        return classifier
+
+    @property
+    def model(self) -> ModelInfo:
+        """Which model answers."""
+        return self._parts.model
+
+    @property
+    def prompts(self) -> Sequence[Prompt]:
+        """The compiled prompts."""
+        return self._prompts
+
+    @property
+    def startup_ms(self) -> dict[str, float]:
+        """Milliseconds of each step of the start-up."""
+        return dict(self._parts.ledger.steps_ms)
+
+    def classify(self, query: str) -> Result:
+        """Label one query; see `classify_batch`."""
+        return self.classify_batch([query])[0]
+
+    def classify_batch(self, queries: Sequence[str]) -> list[Result]:
+        """Label several queries in one decode, or in as few as the limits allow (counts.n_decodes tells).
+
+        Raises PlanError for a query that is too long or not valid Unicode, before anything is computed; DecodeError
+        and ScoreError. After an error the classifier is as before.
+        """
+        if isinstance(queries, str):
+            raise PlanError("classify_batch takes a list of queries: give one query to classify")
+        if not queries:
+            return []
+        with self._lock:
+            return self._classify(queries)
+
+    def _classify(self, queries: Sequence[str]) -> list[Result]:
+        watch = Stopwatch()
+        fragments = [self._tokenize(query) for query in queries]
+        watch.mark("tokenize")
+        units = [self._unit(index, tokens[index]) for tokens in fragments for index in range(len(self._prompts))]
+        chunks = [self._plan(group) for group in self._groups(units)]
+        watch.mark("plan")
+        hidden, rows, n_rows = [], [], 0
+        for chunk in chunks:
+            decoded = self._decode(chunk, watch)
+            # the next decode overwrites the rows
+            hidden.append(decoded.hidden if len(chunks) == 1 else decoded.hidden.copy())
+            rows += [n_rows + row for row in chunk.rows]
+            n_rows += len(decoded.hidden)
+        scores = self._scorer.score(
+            hidden[0] if len(hidden) == 1 else np.concatenate(hidden), np.array(rows, np.intp).reshape(len(queries), -1)
+        )
+        counts = Counts(
+            n_queries=len(queries),
+            n_decodes=len(chunks),
+            n_tokens_new=sum(chunk.plan.n_tokens for chunk in chunks),
+            n_tokens_cached=sum(unit.root.n_cached for unit in units),
+            n_positions=n_rows,
+        )
+        n = len(self._prompts)
+        answers = [self._answers(scores, i, units[i * n : (i + 1) * n]) for i in range(len(queries))]
+        watch.mark("score")
+        return [
+            Result(
+                query=query,
+                total_ms=watch.total_ms,
+                stage_ms=dict(watch.stage_ms),
+                counts=counts,
+                results=answer,
+                model=self.model,
+            )
+            for query, answer in zip(queries, answers, strict=True)
+        ]
+
+    def _tokenize(self, query: str) -> list[list[int]]:
+        """The fragment's tokens for every prompt; equal fragments are tokenised once."""
+        found: dict[tuple[str, str], list[int]] = {}
+        limit = self._parts.config.runtime.max_query_tokens
+        for prompt, n_empty in zip(self._prompts, self._parts.n_empty, strict=True):
+            if prompt.fragment not in found:
+                text = prompt.before + query + prompt.after
+                tokens = self._engine.model.tokenize(text, parse_special=False).tolist()
+                if len(tokens) > n_empty + limit:
+                    raise PlanError(
+                        f"the query has {len(tokens) - n_empty} tokens ({len(query)} characters), more than "
+                        f"runtime.max_query_tokens: {limit}: shorten it or raise the limit"
+                    )
+                found[prompt.fragment] = tokens
+        return [found[prompt.fragment] for prompt in self._prompts]
+
+    def _unit(self, index: int, fragment: list[int]) -> _Unit:
+        prompt = self._prompts[index]
+        n_cached, tokens = prompt.new_tokens(fragment)
+        return _Unit(
+            prompt=index,
+            root=Root(holder=self._holders[index], n_cached=n_cached),
+            tokens=tokens,
+            fast_path=n_cached == len(prompt.prefix),
+        )
+
+    def _groups(self, units: Sequence[_Unit]) -> list[list[_Unit]]:
+        """Consecutive units that fit one decode each: sequences, tokens and rows, counted as if nothing were shared."""
+        groups: list[list[_Unit]] = [[]]
+        room = full = (self._engine.n_free, self._engine.context.n_batch, self._engine.context.n_outputs_max)
+        for unit in units:
+            trie = self._prompts[unit.prompt].trie
+            need = (trie.n_leaves, len(unit.tokens) + len(trie.fed), len(trie.read))
+            if any(n > left for n, left in zip(need, room, strict=True)):
+                groups.append([])
+                room = full
+            groups[-1].append(unit)
+            room = (room[0] - need[0], room[1] - need[1], room[2] - need[2])
+        return groups
+
+    def _plan(self, units: Sequence[_Unit]) -> _Chunk:
+        tree = TokenTree()
+        roots: dict[Root, int] = {}
+        read: list[int] = []
+        for unit in units:
+            root = roots.get(unit.root)
+            if root is None:
+                root = roots[unit.root] = tree.add_root(unit.root.n_cached)
+            trie = self._prompts[unit.prompt].trie
+            nodes = [tree.add_path(root, unit.tokens)]
+            for parent, token in trie.fed:
+                nodes.append(tree.add_path(nodes[parent], (token,)))
+            for node in trie.read:
+                tree.read(nodes[node])
+                read.append(nodes[node])
+        plan = tree.finish(self._engine.leaf_seqs(tree.n_leaves()))
+        return _Chunk(plan=plan, roots=list(roots), rows=plan.node_row[read].tolist())
+
+    def _decode(self, chunk: _Chunk, watch: Stopwatch) -> Decoded:
+        try:
+            decoded = self._engine.decode(chunk.plan, chunk.roots)
+            watch.mark("decode")
+            watch.move("decode", "batch", decoded.batch_us)
+        finally:
+            self._engine.clean(chunk.plan)
+            watch.mark("cleanup")
+        return decoded
+
+    def _answers(self, scores: LabelScores, query: int, units: Sequence[_Unit]) -> tuple[PromptResult, ...]:
+        score, probability = scores.score[query].tolist(), scores.probability[query].tolist()
+        answers = []
+        for prompt, unit, first in zip(self._prompts, units, self._scorer.first, strict=False):
+            labels = tuple(
+                LabelScore(label=label, score=score[i], probability=probability[i], n_tokens=len(tokens))
+                for i, (label, tokens) in enumerate(zip(prompt.labels, prompt.label_tokens, strict=True), first)
+            )
+            winner = max(labels, key=lambda label: label.probability)
+            answers.append(
+                PromptResult(
+                    prompt=prompt.name,
+                    label=winner.label,
+                    probability=winner.probability,
+                    fast_path=unit.fast_path,
+                    scores=labels,
+                )
+            )
+        return tuple(answers)
+
+    def close(self) -> None:
+        """Free the context and the model; may be called again."""
+        with self._lock:
+            self._engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,81 @@
+"""What a classification returns."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelScore:
+    """One label of one prompt."""
+
+    label: str
+    score: float
+    """first_token: the logit of the label's first token; tree: the log-probability among the labels"""
+    probability: float
+    n_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptResult:
+    """One prompt's answer: the winner, and every label in the order of the configuration."""
+
+    prompt: str
+    label: str
+    probability: float
+    fast_path: bool
+    """False where the query changed tokens of the cached prefix, so that some had to be fed anew"""
+    scores: tuple[LabelScore, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What the decodes of a request did, for all its queries together."""
+
+    n_queries: int
+    n_decodes: int
+    n_tokens_new: int
+    """tokens that were fed"""
+    n_tokens_cached: int
+    """tokens of the rendered prompts that came from the cache"""
+    n_positions: int
+    """hidden states that came back"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """Which model answered, and what computed it."""
+
+    path: str
+    sha256: str
+    quantization: str
+    description: str
+    size_bytes: int
+    n_gpu_layers: int
+    device: str
+    llama_cpp_commit: str
+    source_digest: str
+    backend: str
+    package_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One query's answer. Times and counts are of the whole request, which it may share with other queries."""
+
+    query: str
+    total_ms: float
+    stage_ms: dict[str, float]
+    counts: Counts
+    results: tuple[PromptResult, ...]
+    model: ModelInfo
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The winning label of each prompt."""
+        return {result.prompt: result.label for result in self.results}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as `qcls-gguf run --format json` prints them."""
+        return asdict(self)

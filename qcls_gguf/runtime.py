@@ -1,0 +1,105 @@
+"""From a runtime configuration to numbers: threads, GPU layers, and the limits of the context."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .config import RuntimeConfig
+from .engine import MAX_SEQ
+from .errors import ConfigError
+from .native import devices
+from .prompt import Prompt
+
+_GPU_RESERVE_BYTES = 1 << 30
+"""What a GPU keeps free for the KV cache, the compute buffers and its driver, when layers are fitted to it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The sizes of a context; see llama.cpp for n_ctx, n_batch and n_seq_max."""
+
+    n_ctx: int
+    n_batch: int
+    n_seq_max: int
+    n_outputs_max: int
+
+
+def physical_cores() -> int:
+    """Cores that this process may use, counting a core with two threads once where the system tells."""
+    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    siblings = set()
+    for cpu in usable:
+        topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        try:
+            siblings.add(topology.read_text())
+        except OSError:
+            return max(1, len(usable))
+    return max(1, len(siblings))
+
+
+def n_threads(runtime: RuntimeConfig) -> int:
+    """The threads to compute with. A busy neighbour on the last core once cost a hundredfold: leave it one."""
+    if runtime.n_threads != "auto":
+        return runtime.n_threads
+    cores = physical_cores()
+    return cores - 1 if cores > 2 else cores
+
+
+def n_gpu_layers(runtime: RuntimeConfig, size_bytes: int, n_layer: int) -> int:
+    """The layers to put on the GPU, -1 for all; `auto` fits them, taken as equally large, to its free memory."""
+    if runtime.n_gpu_layers == "all":
+        return -1
+    if runtime.n_gpu_layers != "auto":
+        return runtime.n_gpu_layers
+    free = sum(device.free_bytes for device in devices() if device.kind in ("GPU", "iGPU"))
+    if free >= size_bytes + _GPU_RESERVE_BYTES:
+        return -1
+    return max(0, int((free - _GPU_RESERVE_BYTES) / size_bytes * n_layer))
+
+
+def limits(runtime: RuntimeConfig, prompts: Sequence[Prompt], n_empty: Sequence[int], n_ctx_train: int) -> Limits:
+    """The context that the prompts need; n_empty[p] is the fragment length of prompt p for an empty query.
+
+    Raises ConfigError where a limit of the configuration, of the model or of llama.cpp is too small.
+    """
+    n_holders = len({prompt.prefix for prompt in prompts})
+    n_leaves = [prompt.trie.n_leaves for prompt in prompts]
+    for prompt, n in zip(prompts, n_leaves, strict=True):
+        if n_holders + n > MAX_SEQ:
+            raise ConfigError(
+                f"prompts.{prompt.name}: its labels need {n} sequences and the prefixes {n_holders}, more than "
+                f"llama.cpp's {MAX_SEQ}: use fewer labels that share first tokens, or scoring: first_token"
+            )
+    n_seq_max = min(MAX_SEQ, n_holders + sum(n_leaves) * runtime.max_batch)
+    n_outputs_max = max(n_seq_max, sum(len(prompt.trie.read) for prompt in prompts) * runtime.max_batch)
+
+    fragments = [n + runtime.max_query_tokens for n in n_empty]
+    behind = [len(prompt.tail) + len(prompt.trie.fed) for prompt in prompts]
+    whole = [len(prompt.head) + n + rest for prompt, n, rest in zip(prompts, fragments, behind, strict=True)]
+    for prompt, n in zip(prompts, whole, strict=True):
+        if n_ctx_train > 0 and n > n_ctx_train:
+            raise ConfigError(
+                f"prompts.{prompt.name}: with a query of runtime.max_query_tokens ({runtime.max_query_tokens}) it has "
+                f"{n} tokens, and the model was trained for {n_ctx_train}: lower max_query_tokens or shorten the prompt"
+            )
+    new = [n - len(prompt.stable) + rest for prompt, n, rest in zip(prompts, fragments, behind, strict=True)]
+    # one query over all prompts on the fast path; any one prompt where a query changes what is cached
+    n_batch = max(sum(new), *whole, n_outputs_max)
+    if runtime.n_batch != "auto":
+        least = max(*whole, n_outputs_max)
+        if runtime.n_batch < least:
+            raise ConfigError(f"runtime.n_batch: {runtime.n_batch} is less than the {least} that one prompt needs")
+        n_batch = runtime.n_batch
+    n_prefix = sum(len(prefix) for prefix in {prompt.prefix for prompt in prompts})
+    n_ctx = -(-(n_prefix + n_batch) // 256) * 256  # llama.cpp's own step
+    if runtime.n_ctx != "auto":
+        if runtime.n_ctx < n_prefix + n_batch:
+            raise ConfigError(
+                f"runtime.n_ctx: {runtime.n_ctx} is less than the {n_prefix + n_batch} cells that the prefixes "
+                f"({n_prefix}) and a batch ({n_batch}) need: raise it, or lower n_batch or max_query_tokens"
+            )
+        n_ctx = runtime.n_ctx
+    return Limits(n_ctx=n_ctx, n_batch=n_batch, n_seq_max=n_seq_max, n_outputs_max=n_outputs_max)

@@ -1,0 +1,226 @@
+"""From a configuration to a ready engine: every step that a request must not pay for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import gguf
+
+from . import __version__
+from .config import Config, ModelConfig, PromptConfig
+from .engine import Engine
+from .errors import ConfigError, ModelError
+from .gguf_header import GgufHeader
+from .head import read_head_rows
+from .hub import fetch_model
+from .model_file import ModelIdentity, check_gguf, identify
+from .native import NativeContext, NativeModel, build_info, devices
+from .prompt import Prompt, compile_prompt
+from .resources import embedded_model
+from .result import ModelInfo
+from .runtime import limits, n_gpu_layers, n_threads
+from .score import Scorer
+from .timing import Ledger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Everything a classifier works with; the engine owns the model and the context."""
+
+    config: Config
+    engine: Engine
+    prompts: tuple[Prompt, ...]
+    n_empty: tuple[int, ...]
+    """the fragment's length for an empty query, for each prompt"""
+    scorer: Scorer
+    model: ModelInfo
+    ledger: Ledger
+
+
+def start(
+    config: Config,
+    *,
+    offline: bool = False,
+    on_step: Callable[[str, str, float], None] | None = None,
+    on_load: Callable[[float], None] | None = None,
+) -> Parts:
+    """Find, check and load the model; compile and cache the prompts. Raises ConfigError or ModelError."""
+    ledger = Ledger(on_step)
+    path = find_model(config.model, offline=offline)
+    header = check_gguf(path)
+    ledger.step("find model", str(path))
+    with _Hashing(path) as hashing:
+        layers = n_gpu_layers(config.runtime, path.stat().st_size, _n_layer(header))
+        model = NativeModel(path, n_gpu_layers=layers, progress=_progress(on_load))
+        try:
+            ledger.step("load model", f"{model.facts.description}, {_gpu_words(layers)}")
+            prompts, n_empty = _compile(config.prompts, model)
+            scorer = _scorer(prompts, path)
+            ledger.step("compile prompts", f"{len(prompts)} prompts, {scorer.n_positions} hidden states a query")
+            engine = _engine(config, model, prompts, n_empty, ledger)
+        except BaseException:
+            model.close()
+            raise
+    identity = hashing.identity()
+    ledger.step("hash model", f"sha256 {identity.sha256[:16]}…, in the background")
+    build = build_info()
+    return Parts(
+        config=config,
+        engine=engine,
+        prompts=prompts,
+        n_empty=n_empty,
+        scorer=scorer,
+        ledger=ledger,
+        model=ModelInfo(
+            path=str(path),
+            sha256=identity.sha256,
+            quantization=_quantization(header),
+            description=model.facts.description,
+            size_bytes=identity.size_bytes,
+            n_gpu_layers=model.facts.n_layer + 1 if layers < 0 else layers,
+            device=_device_name(layers),
+            llama_cpp_commit=build.llama_cpp_commit,
+            source_digest=build.source_digest,
+            backend=build.backend,
+            package_version=__version__,
+        ),
+    )
+
+
+def find_model(model: ModelConfig, *, offline: bool) -> Path:
+    """The model's file: the one named, one of the hub, or the embedded one. Raises ConfigError or ModelError."""
+    if model.hf_repo:
+        return fetch_model(
+            model.hf_repo, quantization=model.quantization, revision=model.revision, offline=offline, progress=True
+        )
+    return model.path or embedded_model()
+
+
+class _Hashing:
+    """Hashes the model file beside its loading: both read it, and a large file is hashed for seconds."""
+
+    def __init__(self, path: Path) -> None:
+        self._identity: ModelIdentity | None = None
+        self._error: ModelError | None = None
+        self._thread = threading.Thread(target=self._run, args=(path,))
+
+    def _run(self, path: Path) -> None:
+        try:
+            self._identity = identify(path)
+        except ModelError as e:
+            self._error = e
+
+    def __enter__(self) -> _Hashing:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join()
+
+    def identity(self) -> ModelIdentity:
+        if self._identity is None:
+            raise self._error or ModelError("the model file could not be hashed")
+        return self._identity
+
+
+def _compile(configs: Sequence[PromptConfig], model: NativeModel) -> tuple[tuple[Prompt, ...], tuple[int, ...]]:
+    prompts = tuple(
+        compile_prompt(
+            model,
+            name=config.name,
+            template=config.prompt_template,
+            label_prefix=config.label_prefix,
+            labels=config.labels,
+            scoring=config.scoring,
+            bos=model.facts.token_bos if model.facts.add_bos else -1,
+            end=_end_token(config, model),
+        )
+        for config in configs
+    )
+    return prompts, tuple(len(model.tokenize(p.before + p.after, parse_special=False)) for p in prompts)
+
+
+def _end_token(config: PromptConfig, model: NativeModel) -> int:
+    if config.label_end is None:
+        return model.facts.token_eot if model.facts.token_eot >= 0 else model.facts.token_eos
+    tokens = model.tokenize(config.label_end, parse_special=True)
+    if len(tokens) != 1:
+        raise ConfigError(
+            f"prompts.{config.name}.label_end: {config.label_end!r} is {len(tokens)} tokens of this model: "
+            "give the text of one, such as <|im_end|>"
+        )
+    return int(tokens[0])
+
+
+def _scorer(prompts: Sequence[Prompt], path: Path) -> Scorer:
+    tries = [prompt.trie for prompt in prompts]
+    return Scorer(tries, read_head_rows(path, sorted({edge.token for trie in tries for edge in trie.edges})))
+
+
+def _engine(
+    config: Config, model: NativeModel, prompts: Sequence[Prompt], n_empty: Sequence[int], ledger: Ledger
+) -> Engine:
+    runtime = config.runtime
+    size = limits(runtime, prompts, n_empty, model.facts.n_ctx_train)
+    threads = n_threads(runtime)
+    context = NativeContext(
+        model,
+        n_ctx=size.n_ctx,
+        n_batch=size.n_batch,
+        n_seq_max=size.n_seq_max,
+        n_outputs_max=size.n_outputs_max,
+        n_threads=threads,
+        flash_attn=None if runtime.flash_attn == "auto" else runtime.flash_attn,
+        kv_type=runtime.kv_type,
+    )
+    try:
+        ledger.step(
+            "open context",
+            f"{context.n_ctx} cells, {context.n_batch} tokens a decode, {context.n_seq_max} sequences, "
+            f"{threads} threads",
+        )
+        engine = Engine(model, context, [prompt.prefix for prompt in prompts])
+    except BaseException:
+        context.close()
+        raise
+    ledger.step("cache prefixes", f"{engine.n_cached} tokens of {engine.n_holders} prefixes")
+    return engine
+
+
+def _progress(on_load: Callable[[float], None] | None) -> Callable[[float], bool] | None:
+    if on_load is None:
+        return None
+
+    def progress(fraction: float) -> bool:
+        on_load(fraction)
+        return True
+
+    return progress
+
+
+def _n_layer(header: GgufHeader) -> int:
+    return int(header.scalars.get(f"{header.arch}.block_count", 0)) or 1
+
+
+def _quantization(header: GgufHeader) -> str:
+    if header.file_type is None:
+        return "unknown"
+    try:
+        return gguf.LlamaFileType(header.file_type).name.removeprefix("MOSTLY_").removeprefix("ALL_")
+    except ValueError:
+        return "unknown"
+
+
+def _gpu_words(layers: int) -> str:
+    if not any(device.kind == "GPU" for device in devices()):
+        return "on the CPU"
+    return "all layers on the GPU" if layers < 0 else f"{layers} layers on the GPU"
+
+
+def _device_name(layers: int) -> str:
+    kinds = ("GPU", "iGPU") if layers else ("CPU",)
+    found = list(devices())
+    return next((d.name for d in found if d.kind in kinds), found[0].name)
