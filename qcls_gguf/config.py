@@ -41,7 +41,7 @@ class RuntimeConfig:
     n_gpu_layers: int | Literal["auto", "all"] = "auto"
     """layers on the GPU; auto: as many as its free memory holds"""
     n_threads: int | Auto = "auto"
-    """auto: the physical cores, less one where there are more than two"""
+    """auto: the physical cores less one"""
     n_ctx: int | Auto = "auto"
     """cells of the KV cache; auto: the prefixes and the largest request"""
     n_batch: int | Auto = "auto"

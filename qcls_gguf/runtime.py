@@ -41,11 +41,10 @@ def physical_cores() -> int:
 
 
 def n_threads(runtime: RuntimeConfig) -> int:
-    """The threads to compute with. A busy neighbour on the last core once cost a hundredfold: leave it one."""
+    """The threads to compute with: all cores but one, since a neighbour on the last one can cost a hundredfold."""
     if runtime.n_threads != "auto":
         return runtime.n_threads
-    cores = physical_cores()
-    return cores - 1 if cores > 2 else cores
+    return max(1, physical_cores() - 1)
 
 
 def n_gpu_layers(runtime: RuntimeConfig, size_bytes: int, n_layer: int) -> int:

@@ -37,15 +37,10 @@ class Scorer:
 
     def __init__(self, tries: Sequence[LabelTrie], rows: dict[int, Float32Array]) -> None:
         """rows[t] is the head row of token t, shape (n_embd,), for every token on an edge of the tries."""
-        tokens = sorted({edge.token for trie in tries for edge in trie.edges})
-        column = {token: index for index, token in enumerate(tokens)}
         self.n_positions = sum(len(trie.read) for trie in tries)
         """Hidden states that one query's scores read: prompt by prompt, each prompt's in the order of trie.read."""
-        # (n_embd, n_columns), so that one product gives every logit
-        self._head = np.ascontiguousarray(np.stack([rows[token] for token in tokens]).T, np.float32)
-
         position: list[int] = []
-        edge_column: list[int] = []
+        edge_row: list[Float32Array] = []
         node_start: list[int] = []
         label_edge: list[int] = []
         label_start: list[int] = []
@@ -59,7 +54,7 @@ class Scorer:
                 for edge in trie.edges:
                     if edge.node == node:
                         position.append(n_positions + index)
-                        edge_column.append(column[edge.token])
+                        edge_row.append(rows[edge.token])
             n_positions += len(trie.read)
             for edges in trie.label_edges:
                 label_start.append(len(label_edge))
@@ -67,7 +62,7 @@ class Scorer:
             first_token += [trie.scoring == "first_token"] * len(trie.label_edges)
             self.first.append(self.first[-1] + len(trie.label_edges))
         self._position = np.array(position, np.intp)
-        self._column = np.array(edge_column, np.intp)
+        self._edge_rows = np.stack(edge_row).astype(np.float32)  # (n_edges, n_embd)
         self._node_start = np.array(node_start, np.intp)
         n_edges = np.diff([*node_start, len(position)]).astype(np.intp)
         self._node_of_edge = np.repeat(np.arange(len(node_start)), n_edges)
@@ -81,8 +76,9 @@ class Scorer:
         hidden: (n_rows, n_embd) final-norm hidden states; row: (n_queries, n_positions) which row each read node is.
         Raises ScoreError where a hidden state is not finite.
         """
-        logits = hidden @ self._head
-        edge = logits[row[:, self._position], self._column]
+        # One dot product an edge: an order less work than hidden @ rows.T, whose BLAS threads also stall on a busy
+        # machine. Measured on 2 busy cores, 95 edges of 4096: median 0.05 ms against 0.19, worst 4 ms against 150.
+        edge = np.vecdot(hidden[row[:, self._position]], self._edge_rows)
         top = np.maximum.reduceat(edge, self._node_start, axis=1)
         shifted = edge - top[:, self._node_of_edge]
         log_sum = np.log(np.add.reduceat(np.exp(shifted), self._node_start, axis=1))
