@@ -16,7 +16,7 @@ import typer
 from . import Classifier, Config, ModelConfig, __version__, load_config
 from .errors import ConfigError, ModelError, QclsError
 from .native import build_info
-from .queries import Line, read_queries
+from .queries import Line, check_source, read_queries
 from .report import console, printable, result_table
 from .resources import config_path
 
@@ -117,6 +117,8 @@ def run(
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     try:
+        if input_:
+            check_source(input_)
         settings = _settings(config, model, hf_repo, n_gpu_layers, threads)
         with Classifier.from_config(
             settings, offline=offline, on_step=None if quiet else _print_step, on_load=_load_bar(quiet)

@@ -6,6 +6,7 @@ Every refusal names the place (`runtime.n_ctxx`), the value, and the remedy. Pat
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -184,7 +185,7 @@ def _model(tree: Any, folder: Path) -> ModelConfig:
         if texts.get(key) and not texts.get("hf_repo"):
             raise ConfigError(f"model.{key}: is only for hf_repo, which is not given")
     path = texts.pop("path", None)
-    return ModelConfig(path=folder / Path(path).expanduser() if path else None, **texts)
+    return ModelConfig(path=Path(os.path.normpath(folder / Path(path).expanduser())) if path else None, **texts)
 
 
 def _runtime(tree: Any) -> RuntimeConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -19,6 +20,16 @@ class Line:
 
     text: str
     error: str | None = None
+
+
+def check_source(source: str) -> None:
+    """Refuse an input that cannot be read, before anything is loaded for it. Raises ConfigError."""
+    if source == "-":
+        return
+    if not os.path.exists(source):
+        raise ConfigError(f"--input {source}: no such file")
+    if os.path.isdir(source) or not os.access(source, os.R_OK):
+        raise ConfigError(f"--input {source}: cannot be read: give a readable file, or - for standard input")
 
 
 def read_queries(source: str) -> Iterator[Line]:

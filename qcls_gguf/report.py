@@ -53,7 +53,7 @@ def result_table(result: Result, n_top: int) -> Group:
         f"{counts.n_decodes} decode{'s' * (counts.n_decodes > 1)}, {counts.n_tokens_new} tokens new, "
         f"{counts.n_tokens_cached} cached, {counts.n_positions} positions"
     )
-    return Group(title, table, Text(f"ms: {stages}   {numbers}", style="dim"), Text())
+    return Group(title, table, Text(f"ms: {stages}", style="dim"), Text(numbers, style="dim"), Text())
 
 
 def _percent(probability: float) -> str:
