@@ -20,6 +20,10 @@ from .score import LabelScores, Scorer
 from .startup import Parts, start
 from .timing import Stopwatch
 
+# Query lengths that a GPU is warmed with: 1, 5, … tokens. Beyond, its kernels are the same.
+_WARM_TOKENS = 64
+_WARM_STEP = 4
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Unit:
@@ -77,12 +81,19 @@ class Classifier:
             config = load_config(config)
         classifier = cls(start(config, offline=offline, on_step=on_step, on_load=on_load))
         try:
-            classifier.classify("warm up")
+            classifier._warm_up()
         except BaseException:
             classifier.close()
             raise
-        classifier._parts.ledger.step("warm-up", "one request")
         return classifier
+
+    def _warm_up(self) -> None:
+        """Run what requests will run: a GPU loads a kernel when a number of tokens first needs it."""
+        longest = min(_WARM_TOKENS, self._parts.config.runtime.max_query_tokens) if self.model.n_gpu_layers else 1
+        lengths = range(1, longest + 1, _WARM_STEP)
+        for n in lengths:
+            self.classify(" a" * n)
+        self._parts.ledger.step("warm-up", f"{len(lengths)} requests")
 
     @property
     def model(self) -> ModelInfo:

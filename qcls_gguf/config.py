@@ -95,9 +95,11 @@ class _Loader(yaml.SafeLoader):
 
 def load_config(path: str | Path) -> Config:
     """Read and check a configuration file. Raises ConfigError."""
-    path = Path(path).expanduser()
     try:
+        path = Path(path).expanduser()
         text = path.read_text(encoding="utf-8")
+    except RuntimeError as e:  # a home folder that nobody has
+        raise ConfigError(f"{path}: the configuration cannot be read: {e}") from None
     except OSError as e:
         raise ConfigError(f"{path}: the configuration cannot be read: {e.strerror}") from None
     except UnicodeDecodeError as e:
@@ -112,7 +114,8 @@ def parse_config(text: str, *, folder: Path, path: Path | None = None) -> Config
     """Check a configuration given as YAML text; relative paths in it resolve from folder. Raises ConfigError."""
     try:
         tree = yaml.load(text, _Loader)
-    except yaml.YAMLError as e:
+    except (yaml.YAMLError, ValueError, KeyError, AttributeError, RecursionError) as e:
+        # the safe loader lets through what converting an odd scalar (2024-13-01, !!bool x) raises
         raise ConfigError(f"not valid YAML: {e}") from None
     known = {"prompts", "model", "runtime", "scoring", "force_single_token_labels", "label_end"}
     top = _mapping(tree, "", known)
@@ -185,7 +188,11 @@ def _model(tree: Any, folder: Path) -> ModelConfig:
         if texts.get(key) and not texts.get("hf_repo"):
             raise ConfigError(f"model.{key}: is only for hf_repo, which is not given")
     path = texts.pop("path", None)
-    return ModelConfig(path=Path(os.path.normpath(folder / Path(path).expanduser())) if path else None, **texts)
+    try:
+        place = Path(os.path.normpath(folder / Path(path).expanduser())) if path else None
+    except RuntimeError as e:  # a home folder that nobody has
+        raise ConfigError(f"model.path: {path}: {e}") from None
+    return ModelConfig(path=place, **texts)
 
 
 def _runtime(tree: Any) -> RuntimeConfig:
@@ -235,6 +242,10 @@ def _required(mapping: dict[str, Any], where: str, key: str) -> Any:
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, str):
         raise ConfigError(f"{where}: {value!r} is {_kind(value)}, not text: write it in quotes")
+    try:
+        value.encode()
+    except UnicodeEncodeError as e:
+        raise ConfigError(f"{where}: {value!r} is not valid Unicode: {e.reason}") from None
     return value
 
 

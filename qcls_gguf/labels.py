@@ -61,7 +61,15 @@ def with_end_tokens(labels: Sequence[str], tokens: Sequence[tuple[int, ...]], en
                 f"label {by_tokens[path]!r} is the beginning of another label, and the vocabulary has no end-of-turn "
                 "token to tell them apart: set label_end"
             )
-    return [(*path, end) if path in inner else path for path in tokens]
+    ended = [(*path, end) if path in inner else path for path in tokens]
+    for label, path in zip(labels, tokens, strict=True):
+        for other, other_path in zip(labels, ended, strict=True):
+            if path in inner and other != label and other_path[: len(path) + 1] == (*path, end):
+                raise ConfigError(
+                    f"label {other!r} continues label {label!r} with the end-of-label token {end}: "
+                    "set another label_end"
+                )
+    return ended
 
 
 def build_trie(labels: Sequence[str], tokens: Sequence[tuple[int, ...]], end: int, scoring: Scoring) -> LabelTrie:

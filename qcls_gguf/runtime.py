@@ -48,15 +48,20 @@ def n_threads(runtime: RuntimeConfig) -> int:
 
 
 def n_gpu_layers(runtime: RuntimeConfig, size_bytes: int, n_layer: int) -> int:
-    """The layers to put on the GPU, -1 for all; `auto` fits them, taken as equally large, to its free memory."""
+    """The layers to put on the GPU, at most n_layer + 1 with the output layer; 0 where there is no GPU.
+
+    `auto` fits them, taken as equally large, to its free memory.
+    """
+    gpus = [device for device in devices() if device.kind in ("GPU", "iGPU")]
+    if not gpus:
+        return 0
+    n_all = n_layer + 1
     if runtime.n_gpu_layers == "all":
-        return -1
+        return n_all
     if runtime.n_gpu_layers != "auto":
-        return runtime.n_gpu_layers
-    free = sum(device.free_bytes for device in devices() if device.kind in ("GPU", "iGPU"))
-    if free >= size_bytes + _GPU_RESERVE_BYTES:
-        return -1
-    return max(0, int((free - _GPU_RESERVE_BYTES) / size_bytes * n_layer))
+        return min(runtime.n_gpu_layers, n_all)
+    free = sum(device.free_bytes for device in gpus) - _GPU_RESERVE_BYTES
+    return max(0, min(n_all, int(free / size_bytes * n_all)))
 
 
 def limits(runtime: RuntimeConfig, prompts: Sequence[Prompt], n_empty: Sequence[int], n_ctx_train: int) -> Limits:

@@ -80,7 +80,7 @@ def start(
             quantization=_quantization(header),
             description=model.facts.description,
             size_bytes=identity.size_bytes,
-            n_gpu_layers=model.facts.n_layer + 1 if layers < 0 else layers,
+            n_gpu_layers=layers,
             device=_device_name(layers),
             llama_cpp_commit=build.llama_cpp_commit,
             source_digest=build.source_digest,
@@ -215,9 +215,7 @@ def _quantization(header: GgufHeader) -> str:
 
 
 def _gpu_words(layers: int) -> str:
-    if not any(device.kind == "GPU" for device in devices()):
-        return "on the CPU"
-    return "all layers on the GPU" if layers < 0 else f"{layers} layers on the GPU"
+    return f"{layers} layers on the GPU" if layers else "on the CPU"
 
 
 def _device_name(layers: int) -> str:

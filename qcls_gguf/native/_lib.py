@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from ctypes import POINTER, byref, c_char_p, c_float, c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
@@ -149,6 +150,13 @@ def _check(status: int, error: Any, path: Path | None = None) -> None:
         raise _ERRORS.get(status, QclsError)(f"{path}: {message}" if path else message)
 
 
+def _int32(value: int) -> int:
+    """A value that ctypes will not cut to 32 bits."""
+    if not -(1 << 31) <= value < 1 << 31:
+        raise PlanError(f"{value} does not fit 32 bits")
+    return value
+
+
 def _pointer(array: npt.NDArray[Any], dtype: type[np.generic], ndim: int, size: int) -> int:
     """The address of an array that C may read `size` elements of."""
     if array.dtype != dtype or array.ndim != ndim or not array.flags.c_contiguous or array.size < size:
@@ -177,24 +185,26 @@ def devices() -> Iterator[Device]:
         index += 1
 
 
-_log_keeper: Any = None
+_log: Callable[[int, str], None] | None = None
+
+
+def _pass_on(level: int, text: bytes, _user: Any) -> None:
+    if _log is not None:
+        _log(level, text.decode(errors="replace"))
+
+
+_forward_log = _LOG_FN(_pass_on)  # one for good: C may be in it when the log is changed
 
 
 def set_log(log: Callable[[int, str], None] | None) -> None:
     """Send llama.cpp's log to `log(level, text)` (1 debug, 2 info, 3 warning, 4 error, 5 continued), or nowhere."""
-    global _log_keeper
-
-    def forward(level: int, text: bytes, _user: Any) -> None:
-        if log is not None:
-            log(level, text.decode(errors="replace"))
-
-    callback = _LOG_FN(forward) if log is not None else _LOG_FN()
-    _library().qcls_set_log(callback, None)
-    _log_keeper = callback  # C holds only the pointer; the previous callback is freed after C let go of it
+    global _log
+    _log = log
+    _library().qcls_set_log(_forward_log if log is not None else _LOG_FN(), None)
 
 
 class NativeModel:
-    """A loaded model. Close contexts first; `close` is idempotent. The tokenizer may be used by many threads."""
+    """A loaded model. `close` closes its contexts first, and is idempotent. Many threads may use the tokenizer."""
 
     def __init__(self, path: Path, *, n_gpu_layers: int = -1, progress: Callable[[float], bool] | None = None) -> None:
         """Load a GGUF file; n_gpu_layers < 0 puts all layers on the GPU, if there is one.
@@ -210,6 +220,7 @@ class NativeModel:
         _check(status, error, path)
         self._handle = handle
         self.path = path
+        self.contexts: weakref.WeakSet[NativeContext] = weakref.WeakSet()
         fact = (c_int64 * len(_FACTS))()
         _library().qcls_model_facts(handle, fact)
         text = ctypes.create_string_buffer(256)
@@ -271,6 +282,8 @@ class NativeModel:
 
     def close(self) -> None:
         if self._handle:
+            for context in list(self.contexts):
+                context.close()
             _library().qcls_model_close(self._handle)
             self._handle = c_void_p()
 
@@ -303,15 +316,11 @@ class NativeContext:
         """
         self._handle = c_void_p()
         handle, error = c_void_p(), ctypes.create_string_buffer(2048)
+        numbers = n_ctx, n_batch, n_seq_max, n_outputs_max, n_threads, -1 if flash_attn is None else int(flash_attn)
         status = _library().qcls_context_open(
             model.handle,
             int(hidden_only),
-            n_ctx,
-            n_batch,
-            n_seq_max,
-            n_outputs_max,
-            n_threads,
-            -1 if flash_attn is None else int(flash_attn),
+            *map(_int32, numbers),
             kv_type.encode(),
             byref(handle),
             error,
@@ -319,6 +328,7 @@ class NativeContext:
         )
         _check(status, error, None if status == _BAD_ARGUMENT else model.path)
         self._handle = handle
+        model.contexts.add(self)
         self._error = error
         self._elapsed_us = (c_int64 * 2)()
         self.n_outputs_max = n_outputs_max
@@ -334,7 +344,8 @@ class NativeContext:
 
     def share(self, src: int, dst: int, start: int, end: int) -> None:
         """Let sequence dst share src's cells at positions [start, end); copies nothing."""
-        _check(_library().qcls_seq_share(self.handle, src, dst, start, end, self._error, len(self._error)), self._error)
+        numbers = map(_int32, (src, dst, start, end))
+        _check(_library().qcls_seq_share(self.handle, *numbers, self._error, len(self._error)), self._error)
 
     def trim(self, seq: Int32Array, start: Int32Array) -> None:
         """Sequence seq[i] loses its cells at positions >= start[i]; both int32, shape (n,)."""
@@ -364,8 +375,8 @@ class NativeContext:
         fit, before anything changed, and DecodeError.
         """
         n = len(token)
-        if rows.ndim != 2 or rows.shape[1] != self.row_size:
-            raise PlanError(f"rows must have shape (n, {self.row_size}), not {rows.shape}")
+        if rows.ndim != 2 or rows.shape[1] != self.row_size or not rows.flags.writeable:
+            raise PlanError(f"rows must be writable and have shape (n, {self.row_size}), not {rows.shape}")
         offsets = _pointer(seq_offset, np.int32, 1, n + 1)
         status = _library().qcls_decode(
             self.handle,

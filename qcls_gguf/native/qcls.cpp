@@ -35,7 +35,7 @@ struct qcls_context {
 namespace {
 
 struct {
-    std::mutex mutex;
+    std::recursive_mutex mutex;  // a log function may set another one
     qcls_log_fn log = nullptr;
     void * user = nullptr;
 } sink;
@@ -47,7 +47,7 @@ void on_log(ggml_log_level level, const char * text, void *) {
     if (level == GGML_LOG_LEVEL_ERROR) {
         complaints += text;
     }
-    std::lock_guard<std::mutex> lock(sink.mutex);
+    std::lock_guard<std::recursive_mutex> lock(sink.mutex);
     if (sink.log) {
         sink.log((int32_t) level, text, sink.user);
     }
@@ -131,7 +131,7 @@ const char * qcls_build_info(void) {
 
 void qcls_set_log(qcls_log_fn log, void * user) {
     {
-        std::lock_guard<std::mutex> lock(sink.mutex);
+        std::lock_guard<std::recursive_mutex> lock(sink.mutex);
         sink.log = log;
         sink.user = user;
     }
@@ -363,9 +363,15 @@ int32_t qcls_decode(qcls_context * context, int32_t n_tokens, const int32_t * to
                         std::to_string(context->n_batch), error, error_size);
         }
         int32_t n_flagged = 0;
+        bool ascending = seq_offset[0] >= 0;
         for (int32_t i = 0; i < n_tokens; ++i) {
-            bool good = token[i] >= 0 && token[i] < context->n_vocab && pos[i] >= 0 && seq_offset[i] >= 0 &&
-                        seq_offset[i + 1] > seq_offset[i];
+            ascending = ascending && seq_offset[i + 1] > seq_offset[i];
+        }
+        if (!ascending) {
+            return fail(QCLS_BAD_ARGUMENT, "decode: seq_offset must ascend, so that every token has a sequence", error, error_size);
+        }
+        for (int32_t i = 0; i < n_tokens; ++i) {
+            bool good = token[i] >= 0 && token[i] < context->n_vocab && pos[i] >= 0;
             for (int32_t j = seq_offset[i]; good && j < seq_offset[i + 1]; ++j) {
                 good = is_seq(context, seq_id[j]);
             }
