@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -12,7 +13,7 @@ import numpy as np
 
 from .config import Config, load_config
 from .engine import Decoded, Engine, Root
-from .errors import PlanError
+from .errors import PlanError, ScoreError
 from .plan import Plan, TokenTree
 from .prompt import Prompt
 from .result import Counts, LabelScore, ModelInfo, PromptResult, Result
@@ -42,6 +43,24 @@ class _Chunk:
     plan: Plan
     roots: list[Root]
     rows: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Grown:
+    """The tree of some units, and the nodes that their scores read."""
+
+    tree: TokenTree
+    roots: list[Root]
+    read: list[int]
+
+    def fits(self, limits: tuple[int, int, int]) -> bool:
+        """Whether one decode holds it: sequences, tokens, rows."""
+        n_seqs, n_tokens, n_rows = limits
+        return self.tree.n_leaves() <= n_seqs and len(self.tree) <= n_tokens and len(set(self.read)) <= n_rows
+
+    def finish(self, engine: Engine) -> _Chunk:
+        plan = self.tree.finish(engine.leaf_seqs(self.tree.n_leaves()))
+        return _Chunk(plan=plan, roots=self.roots, rows=plan.node_row[self.read].tolist())
 
 
 class Classifier:
@@ -92,7 +111,8 @@ class Classifier:
         longest = min(_WARM_TOKENS, self._parts.config.runtime.max_query_tokens) if self.model.n_gpu_layers else 1
         lengths = range(1, longest + 1, _WARM_STEP)
         for n in lengths:
-            self.classify(" a" * n)
+            with suppress(PlanError):  # more tokens than letters, in some vocabulary
+                self.classify(" a" * n)
         self._parts.ledger.step("warm-up", f"{len(lengths)} requests")
 
     @property
@@ -132,7 +152,7 @@ class Classifier:
         fragments = [self._tokenize(query) for query in queries]
         watch.mark("tokenize")
         units = [self._unit(index, tokens[index]) for tokens in fragments for index in range(len(self._prompts))]
-        chunks = [self._plan(group) for group in self._groups(units)]
+        chunks = self._chunks(units)
         watch.mark("plan")
         hidden, rows, n_rows = [], [], 0
         for chunk in chunks:
@@ -141,9 +161,12 @@ class Classifier:
             hidden.append(decoded.hidden if len(chunks) == 1 else decoded.hidden.copy())
             rows += [n_rows + row for row in chunk.rows]
             n_rows += len(decoded.hidden)
-        scores = self._scorer.score(
-            hidden[0] if len(hidden) == 1 else np.concatenate(hidden), np.array(rows, np.intp).reshape(len(queries), -1)
-        )
+        row = np.array(rows, np.intp).reshape(len(queries), -1)
+        try:
+            scores = self._scorer.score(hidden[0] if len(hidden) == 1 else np.concatenate(hidden), row)
+        except ScoreError:
+            self._engine.restore()
+            raise
         counts = Counts(
             n_queries=len(queries),
             n_decodes=len(chunks),
@@ -192,10 +215,14 @@ class Classifier:
             fast_path=n_cached == len(prompt.prefix),
         )
 
-    def _groups(self, units: Sequence[_Unit]) -> list[list[_Unit]]:
-        """Consecutive units that fit one decode each: sequences, tokens and rows, counted as if nothing were shared."""
+    def _chunks(self, units: Sequence[_Unit]) -> list[_Chunk]:
+        """The plans of as few decodes as the limits allow: one, or else consecutive units counted as unshared."""
+        engine = self._engine
+        room = full = (engine.n_free, engine.context.n_batch, engine.context.n_outputs_max)
+        whole = self._grow(units)
+        if whole.fits(full):
+            return [whole.finish(engine)]
         groups: list[list[_Unit]] = [[]]
-        room = full = (self._engine.n_free, self._engine.context.n_batch, self._engine.context.n_outputs_max)
         for unit in units:
             trie = self._prompts[unit.prompt].trie
             need = (trie.n_leaves, len(unit.tokens) + len(trie.fed), len(trie.read))
@@ -204,9 +231,9 @@ class Classifier:
                 room = full
             groups[-1].append(unit)
             room = (room[0] - need[0], room[1] - need[1], room[2] - need[2])
-        return groups
+        return [self._grow(group).finish(engine) for group in groups]
 
-    def _plan(self, units: Sequence[_Unit]) -> _Chunk:
+    def _grow(self, units: Sequence[_Unit]) -> _Grown:
         tree = TokenTree()
         roots: dict[Root, int] = {}
         read: list[int] = []
@@ -221,8 +248,7 @@ class Classifier:
             for node in trie.read:
                 tree.read(nodes[node])
                 read.append(nodes[node])
-        plan = tree.finish(self._engine.leaf_seqs(tree.n_leaves()))
-        return _Chunk(plan=plan, roots=list(roots), rows=plan.node_row[read].tolist())
+        return _Grown(tree=tree, roots=list(roots), read=read)
 
     def _decode(self, chunk: _Chunk, watch: Stopwatch) -> Decoded:
         try:

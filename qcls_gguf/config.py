@@ -6,7 +6,6 @@ Every refusal names the place (`runtime.n_ctxx`), the value, and the remedy. Pat
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -18,6 +17,7 @@ from .errors import ConfigError
 from .labels import SCORINGS, Scoring
 from .prompt import SLOT
 
+_LARGEST = (1 << 24) - 1
 KV_TYPES = ("f16", "q8_0", "bf16", "f32", "q4_0")
 Auto = Literal["auto"]
 
@@ -79,12 +79,17 @@ class Config:
     """the file it came from"""
 
 
+_MERGE = "tag:yaml.org,2002:merge"  # `<<: *anchor`, whose keys may be given again
+
+
 class _Loader(yaml.SafeLoader):
     """A safe loader that refuses a key given twice, which YAML would let silently win over the first."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
+            if key_node.tag == _MERGE:
+                continue
             key = self.construct_object(key_node, deep=True)
             if isinstance(key, Hashable):
                 if key in seen:
@@ -98,12 +103,12 @@ def load_config(path: str | Path) -> Config:
     try:
         path = Path(path).expanduser()
         text = path.read_text(encoding="utf-8")
-    except RuntimeError as e:  # a home folder that nobody has
-        raise ConfigError(f"{path}: the configuration cannot be read: {e}") from None
     except OSError as e:
         raise ConfigError(f"{path}: the configuration cannot be read: {e.strerror}") from None
     except UnicodeDecodeError as e:
         raise ConfigError(f"{path}: the configuration is not valid UTF-8 at byte {e.start}") from None
+    except (RuntimeError, ValueError) as e:  # a home folder that nobody has; a NUL in the path
+        raise ConfigError(f"{path}: the configuration cannot be read: {e}") from None
     try:
         return parse_config(text, folder=path.parent, path=path)
     except ConfigError as e:
@@ -189,8 +194,8 @@ def _model(tree: Any, folder: Path) -> ModelConfig:
             raise ConfigError(f"model.{key}: is only for hf_repo, which is not given")
     path = texts.pop("path", None)
     try:
-        place = Path(os.path.normpath(folder / Path(path).expanduser())) if path else None
-    except RuntimeError as e:  # a home folder that nobody has
+        place = _tidy(folder / Path(path).expanduser()) if path else None
+    except (RuntimeError, ValueError) as e:  # a home folder that nobody has; a NUL in the path
         raise ConfigError(f"model.path: {path}: {e}") from None
     return ModelConfig(path=place, **texts)
 
@@ -206,14 +211,19 @@ def _runtime(tree: Any) -> RuntimeConfig:
         ("max_batch", 1, ()),
     ):
         value = runtime.get(key, low)
-        if value not in words and (type(value) is not int or not low <= value < 1 << 24):
+        if value not in words and (type(value) is not int or not low <= value <= _LARGEST):
             choices = "".join(f" or {word}" for word in words)
-            raise ConfigError(f"runtime.{key}: {value!r} is not a whole number from {low}{choices}")
+            raise ConfigError(f"runtime.{key}: {value!r} is not a whole number from {low} to {_LARGEST}{choices}")
     if not isinstance(flash := runtime.get("flash_attn", "auto"), bool) and flash != "auto":
         raise ConfigError(f"runtime.flash_attn: {flash!r} is not auto, true or false")
     if (kv := runtime.get("kv_type", "f16")) not in KV_TYPES:
         raise ConfigError(f"runtime.kv_type: {kv!r} is not one of {', '.join(KV_TYPES)}")
     return RuntimeConfig(**runtime)
+
+
+def _tidy(path: Path) -> Path:
+    """The path without `..`; its last name stays, for a link's target may have another, which tells less."""
+    return path.parent.resolve() / path.name
 
 
 def _at(where: str, key: str) -> str:

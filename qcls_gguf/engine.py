@@ -58,10 +58,11 @@ class Engine:
         """Leaf sequences that one decode can use."""
         if self.n_free < 1:
             raise PlanError(f"{self.n_holders} prefixes leave no sequence of {context.n_seq_max} for a query")
-        self._shared: list[Root] = [Root(holder=0, n_cached=0)] * self.n_free
+        self._shared: list[Root] = []
         self._rows = np.empty((context.n_batch, context.row_size), np.float32)
-        self.n_cached = self._store(list(self._holder))
+        self.n_cached = 0
         """Cells that the stored prefixes occupy; equal beginnings are stored once."""
+        self.restore()
 
     def holder(self, prefix: tuple[int, ...]) -> int:
         """The holder sequence of a stored prefix."""
@@ -70,6 +71,12 @@ class Engine:
     def leaf_seqs(self, n: int) -> range:
         """The sequences for n leaves."""
         return range(self.n_holders, self.n_holders + n)
+
+    def restore(self) -> None:
+        """Empty the cache and store the prefixes again; a NaN in a freed cell can spoil later requests."""
+        self.context.clear()
+        self._shared = [Root(holder=0, n_cached=0)] * self.n_free
+        self.n_cached = self._store(list(self._holder))
 
     def _store(self, prefixes: list[tuple[int, ...]]) -> int:
         tree = TokenTree()

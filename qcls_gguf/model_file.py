@@ -20,6 +20,7 @@ _CHUNK_BYTES = 4 << 20
 # Below this a file is hashed faster than a cache entry is worth.
 _CACHED_FROM_BYTES = 16 << 20
 _MAX_CACHED = 256
+_MAX_LAYERS = 512  # LLAMA_MAX_LAYERS in src/llama-hparams.h
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -63,6 +64,9 @@ def check_gguf(path: Path) -> GgufHeader:
         )
     if not header.arch:
         raise ModelError(f"{path} names no architecture (general.architecture): choose a file with a language model")
+    n_layers = header.scalars.get(f"{header.arch}.block_count")
+    if type(n_layers) is int and not 0 < n_layers <= _MAX_LAYERS:
+        raise ModelError(f"{path} has {n_layers} layers (block_count), of 1 to {_MAX_LAYERS}: it is damaged")
     n_tensors = header.n_tensors + sum(read_header(part).n_tensors for part in parts[1:])
     if n_tensors == 0:
         raise ModelError(f"{path} has no tensors, only a vocabulary: choose a file with a whole model")

@@ -90,7 +90,7 @@ class Prompt:
         # nothing is left to feed, but the hidden state of the prompt's last token is read
         tokens = [*self.head, *fragment_tokens]
         if not tokens:
-            raise PlanError(f"prompt {self.name!r} is empty for an empty query: nothing can be computed")
+            raise PlanError(f"prompts.{self.name} is empty for an empty query: nothing can be computed")
         return len(tokens) - 1, tokens[-1:]
 
 
@@ -133,16 +133,14 @@ def compile_prompt(
     whole = tokenizer.tokenize(template.replace(SLOT, PROBES[0]), parse_special=True).tolist()
     if [*head, *fragments[0], *tail][-len(whole) :] != whole:
         raise ConfigError(
-            f"prompt {name!r}: this model's tokenizer changes the text beside its special tokens, so the prompt cannot "
+            f"prompts.{name}: this model's tokenizer changes the text beside its special tokens, so the prompt cannot "
             "be cached in parts; remove the white space beside the special tokens of the template"
         )
-    label_tokens = [
-        _label_tokens(tokenizer, name, label, label_prefix, before, after, tail_text, fragments) for label in labels
-    ]
+    label_tokens = [_label_tokens(tokenizer, name, label, label_prefix, before, after, tail_text) for label in labels]
     try:
         trie = build_trie(labels, label_tokens, end, scoring)
     except ConfigError as e:
-        raise ConfigError(f"prompt {name!r}: {e}") from None
+        raise ConfigError(f"prompts.{name}: {e}") from None
     return Prompt(
         name=name,
         labels=tuple(labels),
@@ -162,12 +160,10 @@ def _pieces(tokenizer: Tokenizer, text: str) -> list[tuple[bytes, bool]]:
 
 def _split_at_last_special(tokenizer: Tokenizer, text: str) -> tuple[str, str]:
     """(text up to and with its last special token, the rest)."""
-    rest = b""
     for piece, special in reversed(_pieces(tokenizer, text)):
         at = text.encode().rfind(piece) if special else -1
         if at >= 0:
             return _cut(text, at + len(piece))
-        rest = piece + rest
     return "", text
 
 
@@ -193,28 +189,36 @@ def _label_tokens(
     before: str,
     after: str,
     tail_text: str,
-    fragments: list[list[int]],
 ) -> tuple[int, ...]:
-    """The tokens that follow the prompt's in the tokenisation of both together, the same whatever the query is."""
+    """The tokens that follow the prompt's in the tokenisation of both together, the same whatever the query is.
+
+    Both are taken from the prompt's last special token on, as plain text.
+    """
     text = label_prefix + label
     if tail_text:
-        pairs = [(tokenizer.tokenize(tail_text, parse_special=True).tolist(), tail_text)]
+        endings = [_split_at_last_special(tokenizer, tail_text)[1]]
+    elif after or text[:1].isspace():
+        endings = [before + probe + after for probe in PROBES]
     else:
-        pairs = [(tokens, before + probe + after) for tokens, probe in zip(fragments, PROBES, strict=True)]
+        raise ConfigError(
+            f"prompts.{name}: nothing stands between {SLOT} and label {label!r}, which merges with some queries: "
+            f"put text between them, or begin label_prefix with a space"
+        )
     found: set[tuple[int, ...]] = set()
-    for prompt_tokens, prompt_text in pairs:
-        both = tokenizer.tokenize(prompt_text + text, parse_special=bool(tail_text)).tolist()
-        if both[: len(prompt_tokens)] != prompt_tokens:
+    for ending in endings:
+        alone = tokenizer.tokenize(ending, parse_special=False).tolist()
+        both = tokenizer.tokenize(ending + text, parse_special=False).tolist()
+        if both[: len(alone)] != alone:
             raise ConfigError(
-                f"prompt {name!r}: label {label!r} with its prefix {label_prefix!r} merges with the prompt's last "
-                f"token {tokenizer.piece(prompt_tokens[-1])[0].decode(errors='replace')!r}: end the template or begin "
+                f"prompts.{name}: label {label!r} with its prefix {label_prefix!r} merges with the prompt's last "
+                f"token {tokenizer.piece(alone[-1])[0].decode(errors='replace')!r}: end the template or begin "
                 "the prefix so that a token ends between them"
             )
-        found.add(tuple(both[len(prompt_tokens) :]))
+        found.add(tuple(both[len(alone) :]))
     if found == {()}:
-        raise ConfigError(f"prompt {name!r}: label {label!r} has no tokens in this model's vocabulary")
+        raise ConfigError(f"prompts.{name}: label {label!r} has no tokens in this model's vocabulary")
     if len(found) > 1:
         raise ConfigError(
-            f"prompt {name!r}: the tokens of label {label!r} depend on the query: put text between {SLOT} and the label"
+            f"prompts.{name}: the tokens of label {label!r} depend on the query: put text between {SLOT} and the label"
         )
     return found.pop()

@@ -10,7 +10,7 @@ from pathlib import Path
 from .config import RuntimeConfig
 from .engine import MAX_SEQ
 from .errors import ConfigError
-from .native import devices
+from .native import Device
 from .prompt import Prompt
 
 _GPU_RESERVE_BYTES = 1 << 30
@@ -47,15 +47,14 @@ def n_threads(runtime: RuntimeConfig) -> int:
     return max(1, physical_cores() - 1)
 
 
-def n_gpu_layers(runtime: RuntimeConfig, size_bytes: int, n_layer: int) -> int:
+def n_gpu_layers(runtime: RuntimeConfig, size_bytes: int, n_layer: int, gpus: Sequence[Device]) -> int:
     """The layers to put on the GPU, at most n_layer + 1 with the output layer; 0 where there is no GPU.
 
-    `auto` fits them, taken as equally large, to its free memory.
+    `auto` fits them, taken as equally large, to the GPUs' free memory.
     """
-    gpus = [device for device in devices() if device.kind in ("GPU", "iGPU")]
+    n_all = n_layer + 1
     if not gpus:
         return 0
-    n_all = n_layer + 1
     if runtime.n_gpu_layers == "all":
         return n_all
     if runtime.n_gpu_layers != "auto":
@@ -95,7 +94,11 @@ def limits(runtime: RuntimeConfig, prompts: Sequence[Prompt], n_empty: Sequence[
     if runtime.n_batch != "auto":
         least = max(*whole, n_outputs_max)
         if runtime.n_batch < least:
-            raise ConfigError(f"runtime.n_batch: {runtime.n_batch} is less than the {least} that one prompt needs")
+            raise ConfigError(
+                f"runtime.n_batch: {runtime.n_batch} is less than the {least} that the longest prompt ({max(whole)} "
+                f"tokens) and the rows of max_batch queries ({n_outputs_max}) need: raise it, or lower "
+                "max_query_tokens or max_batch"
+            )
         n_batch = runtime.n_batch
     n_prefix = sum(len(prefix) for prefix in {prompt.prefix for prompt in prompts})
     n_ctx = -(-(n_prefix + n_batch) // 256) * 256  # llama.cpp's own step

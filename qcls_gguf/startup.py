@@ -16,7 +16,7 @@ from .errors import ConfigError, ModelError
 from .gguf_header import GgufHeader
 from .head import read_head_rows
 from .hub import fetch_model
-from .model_file import ModelIdentity, check_gguf, identify
+from .model_file import ModelIdentity, check_gguf, identify, model_parts
 from .native import NativeContext, NativeModel, build_info, devices
 from .prompt import Prompt, compile_prompt
 from .resources import embedded_model
@@ -53,7 +53,9 @@ def start(
     header = check_gguf(path)
     ledger.step("find model", str(path))
     with _Hashing(path) as hashing:
-        layers = n_gpu_layers(config.runtime, path.stat().st_size, _n_layer(header))
+        gpus = [device for device in devices() if device.kind in ("GPU", "iGPU")]
+        size_bytes = sum(part.stat().st_size for part in model_parts(path))
+        layers = n_gpu_layers(config.runtime, size_bytes, _n_layer(header), gpus)
         model = NativeModel(path, n_gpu_layers=layers, progress=_progress(on_load))
         try:
             ledger.step("load model", f"{model.facts.description}, {_gpu_words(layers)}")

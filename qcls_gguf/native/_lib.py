@@ -128,6 +128,7 @@ def _library() -> Any:
         ),
         "qcls_context_open": (c_int32, [c_void_p, *[c_int32] * 7, c_char_p, POINTER(c_void_p), *error]),
         "qcls_context_close": (None, [c_void_p]),
+        "qcls_context_clear": (None, [c_void_p]),
         "qcls_context_limits": (None, [c_void_p, POINTER(c_int64)]),
         "qcls_seq_share": (c_int32, [c_void_p, c_int32, c_int32, c_int32, c_int32, *error]),
         "qcls_seq_trim": (c_int32, [c_void_p, c_int32, c_void_p, c_void_p, *error]),
@@ -213,10 +214,22 @@ class NativeModel:
         """
         self._handle = c_void_p()
         handle, error = c_void_p(), ctypes.create_string_buffer(2048)
-        callback = _PROGRESS_FN(lambda done, _user: int(progress(done))) if progress else _PROGRESS_FN()
+        interrupted: list[BaseException] = []
+
+        def go_on(done: float, _user: Any) -> int:
+            try:
+                return int(progress is None or progress(done))
+            except BaseException as e:  # ctypes would swallow it
+                interrupted.append(e)
+                return 0
+
+        callback = _PROGRESS_FN(go_on)
         status = _library().qcls_model_open(
             os.fsencode(path), n_gpu_layers, callback, None, byref(handle), error, len(error)
         )
+        if interrupted:
+            _library().qcls_model_close(handle)
+            raise interrupted[0]
         _check(status, error, path)
         self._handle = handle
         self.path = path
@@ -359,6 +372,10 @@ class NativeContext:
             len(self._error),
         )
         _check(status, self._error)
+
+    def clear(self) -> None:
+        """Forget every sequence, and overwrite the cells."""
+        _library().qcls_context_clear(self.handle)
 
     def decode(
         self,

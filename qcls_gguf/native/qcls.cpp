@@ -9,6 +9,7 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -53,9 +54,26 @@ void on_log(ggml_log_level level, const char * text, void *) {
     }
 }
 
+// While a file is being loaded, a failed assertion of llama.cpp (a damaged vocabulary, say) is an error like others:
+// its loader catches exceptions. Anywhere else the process ends, as llama.cpp means it to.
+thread_local bool loading = false;
+
+struct loading_scope {
+    loading_scope() { loading = true; }
+    ~loading_scope() { loading = false; }
+};
+
+void on_abort(const char * message) {
+    if (loading) {
+        throw std::runtime_error(message);
+    }
+    fprintf(stderr, "%s\n", message);
+}
+
 void init_once() {
     static const bool done = [] {
         llama_log_set(on_log, nullptr);
+        ggml_set_abort_callback(on_abort);
         llama_backend_init();
         return true;
     }();
@@ -180,6 +198,7 @@ int32_t qcls_model_open(const char * path, int32_t n_gpu_layers, qcls_progress_f
                 return s->fn(done, s->user) != 0;
             };
         }
+        const loading_scope scope;
         llama_model * model = llama_model_load_from_file(path, params);
         if (!model) {
             return fail(QCLS_LOAD_FAILED, with_complaints("llama.cpp could not load the model"), error, error_size);
@@ -351,6 +370,10 @@ int32_t qcls_seq_trim(qcls_context * context, int32_t n, const int32_t * seq, co
         }
         return (int32_t) QCLS_OK;
     });
+}
+
+void qcls_context_clear(qcls_context * context) {
+    llama_memory_clear(context->memory, true);
 }
 
 int32_t qcls_decode(qcls_context * context, int32_t n_tokens, const int32_t * token, const int32_t * pos,

@@ -84,6 +84,9 @@ QCLS_API int32_t qcls_seq_share(qcls_context * context, int32_t src, int32_t dst
 QCLS_API int32_t qcls_seq_trim(qcls_context * context, int32_t n, const int32_t * seq, const int32_t * from,
                                char * error, int32_t error_size);
 
+/* Forgets every sequence, and overwrites the cells. */
+QCLS_API void qcls_context_clear(qcls_context * context);
+
 /* One llama_decode of a plan: token[n_tokens], pos[n_tokens], the sequences of token i in
  * seq_id[seq_offset[i] .. seq_offset[i + 1]), output[n_tokens] != 0 where a row is wanted. rows receives
  * n_rows * row_size float32 in plan order, n_rows being the number of flagged tokens.

@@ -1,0 +1,229 @@
+"""Arrays and ids that do not fit are refused before llama.cpp sees them, and the context goes on as before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from conftest import OpenContext
+from oracle import Float32Array, decode_sequence
+
+from qcls_gguf.errors import DecodeError, PlanError
+from qcls_gguf.native import NativeContext, NativeModel
+
+N_TOKENS = 4
+NO_SEQ = np.zeros(1, np.int32)
+
+
+def good_plan(context: NativeContext) -> dict[str, npt.NDArray[Any]]:
+    """Four tokens of sequence 0, two of them flagged."""
+    return {
+        "token": np.array([5, 6, 7, 8], np.int32),
+        "pos": np.arange(N_TOKENS, dtype=np.int32),
+        "seq_offset": np.arange(N_TOKENS + 1, dtype=np.int32),
+        "seq_id": np.zeros(N_TOKENS, np.int32),
+        "output": np.array([False, True, False, True]),
+        "rows": np.zeros((2, context.row_size), np.float32),
+    }
+
+
+def decode_good(context: NativeContext) -> Float32Array:
+    context.trim(NO_SEQ, NO_SEQ)
+    return decode_sequence(context, [5, 6, 7, 8])
+
+
+def assert_refused(context: NativeContext, **changed: Any) -> None:
+    before = decode_good(context)
+    context.trim(NO_SEQ, NO_SEQ)
+    with pytest.raises(PlanError):
+        context.decode(**{**good_plan(context), **changed})
+    assert (decode_good(context) == before).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("token", np.int64),
+        ("token", np.uint32),
+        ("token", ">i4"),
+        ("pos", np.int64),
+        ("pos", np.float32),
+        ("seq_offset", np.int64),
+        ("seq_id", np.int16),
+        ("output", np.uint8),
+        ("output", np.int32),
+        ("rows", np.float64),
+        ("rows", np.float16),
+    ],
+)
+def test_wrong_dtypes(name: str, dtype: Any, model: NativeModel, open_context: OpenContext) -> None:
+    context = open_context(model)
+    assert_refused(context, **{name: good_plan(context)[name].astype(dtype)})
+
+
+@pytest.mark.parametrize("name", ["token", "pos", "seq_offset", "seq_id", "output", "rows"])
+def test_arrays_with_gaps(name: str, model: NativeModel, open_context: OpenContext) -> None:
+    context = open_context(model)
+    array = good_plan(context)[name]
+    spread = np.zeros((*array.shape[:-1], array.shape[-1] * 2), array.dtype)[..., ::2]
+    spread[...] = array
+    assert_refused(context, **{name: spread})
+
+
+@pytest.mark.parametrize("name", ["token", "pos", "seq_offset", "seq_id", "output"])
+def test_short_arrays(name: str, model: NativeModel, open_context: OpenContext) -> None:
+    context = open_context(model)
+    short = good_plan(context)[name][:-1]
+    if name == "token":  # the number of tokens is its length: make another one the short one
+        assert_refused(context, token=np.arange(5, dtype=np.int32))
+    else:
+        assert_refused(context, **{name: short})
+
+
+@pytest.mark.parametrize("name", ["token", "pos", "seq_id", "output", "seq_offset"])
+def test_arrays_of_two_dimensions(name: str, model: NativeModel, open_context: OpenContext) -> None:
+    context = open_context(model)
+    assert_refused(context, **{name: good_plan(context)[name][:, None]})
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 255), (2, 257), (1, 2, 256), (1, 256), (3, 256), (0, 256)], ids=str)
+def test_rows_of_another_shape(shape: tuple[int, ...], model: NativeModel, open_context: OpenContext) -> None:
+    context = open_context(model)
+    assert context.row_size == 256
+    assert_refused(context, rows=np.zeros(shape, np.float32))
+
+
+def test_rows_that_may_not_be_written(model: NativeModel, open_context: OpenContext) -> None:
+    context = open_context(model)
+    rows = np.zeros((2, context.row_size), np.float32)
+    rows.flags.writeable = False
+    assert_refused(context, rows=rows)
+    assert not rows.any()
+
+
+@pytest.mark.parametrize(
+    ("name", "index", "value"),
+    [
+        ("token", 0, -1),
+        ("token", 3, 1 << 20),
+        ("token", 2, np.iinfo(np.int32).min),
+        ("pos", 0, -1),
+        ("seq_id", 1, -1),
+        ("seq_id", 1, 8),
+        ("seq_id", 1, np.iinfo(np.int32).max),
+        ("seq_offset", 0, -1),
+        ("seq_offset", 1, 0),
+        ("seq_offset", 2, 1),
+        ("seq_offset", 4, 5),
+        ("seq_offset", 4, -1),
+        ("seq_offset", 4, 3),
+    ],
+)
+def test_ids_out_of_range(name: str, index: int, value: int, model: NativeModel, open_context: OpenContext) -> None:
+    context = open_context(model)
+    array = good_plan(context)[name].copy()
+    array[index] = value
+    assert_refused(context, **{name: array})
+
+
+@pytest.mark.parametrize("value", [1 << 30, 64])
+def test_offsets_that_go_down_again(value: int, model: NativeModel, open_context: OpenContext) -> None:
+    """Only the last offset is compared with the length of seq_id: one before it must not lead further."""
+    context = open_context(model)
+    assert_refused(context, seq_offset=np.array([0, value, 2, 3, 4], np.int32))
+
+
+@pytest.mark.parametrize("n", [0, 65])
+def test_a_number_of_tokens_that_does_not_fit(n: int, model: NativeModel, open_context: OpenContext) -> None:
+    context = open_context(model)
+    assert_refused(
+        context,
+        token=np.ones(n, np.int32),
+        pos=np.arange(n, dtype=np.int32),
+        seq_offset=np.arange(n + 1, dtype=np.int32),
+        seq_id=np.zeros(n, np.int32),
+        output=np.zeros(n, np.bool_),
+        rows=np.zeros((0, context.row_size), np.float32),
+    )
+
+
+def test_more_flagged_tokens_than_the_context_allows(model: NativeModel, open_context: OpenContext) -> None:
+    context = open_context(model, n_seq_max=1, n_outputs_max=3)
+    before = decode_sequence(context, [5, 6, 7])
+    context.trim(NO_SEQ, NO_SEQ)
+    with pytest.raises(PlanError, match="4 flagged tokens, room for 3 rows"):
+        decode_sequence(context, [5, 6, 7, 8])
+    assert (decode_sequence(context, [5, 6, 7]) == before).all()
+
+
+@pytest.mark.parametrize("start", [1, 5, np.iinfo(np.int32).max])
+def test_positions_with_a_gap_before_them(start: int, model: NativeModel, open_context: OpenContext) -> None:
+    """Left to llama.cpp, which refuses them: position 3 must be followed by 4."""
+    context = open_context(model)
+    before = decode_good(context)
+    with pytest.raises(DecodeError):
+        decode_sequence(context, [9], start=start)
+    assert (decode_good(context) == before).all()
+
+
+def test_more_cells_than_there_are(model: NativeModel, open_context: OpenContext) -> None:
+    context = open_context(model)
+    before = decode_good(context)
+    context.trim(NO_SEQ, NO_SEQ)
+    for seq in range(4):
+        decode_sequence(context, [1] * 64, seq=seq)
+    with pytest.raises(DecodeError, match="no free cells"):
+        decode_sequence(context, [1], seq=4)
+    context.trim(np.arange(8, dtype=np.int32), np.zeros(8, np.int32))
+    assert (decode_good(context) == before).all()
+
+
+@pytest.mark.parametrize(
+    ("seq", "start"),
+    [(-1, 0), (8, 0), (np.iinfo(np.int32).max, 0), (0, -1)],
+)
+def test_trimming_out_of_range_trims_nothing(
+    seq: int, start: int, model: NativeModel, open_context: OpenContext
+) -> None:
+    context = open_context(model)
+    decode_sequence(context, [5, 6, 7])
+    with pytest.raises(PlanError, match="seq_trim"):
+        context.trim(np.array([0, seq], np.int32), np.array([0, start], np.int32))
+    with pytest.raises(DecodeError):  # position 0 would be free if sequence 0 had been trimmed
+        decode_sequence(context, [5])
+    decode_sequence(context, [8], start=3)
+
+
+def test_trimming_checks_its_arrays(model: NativeModel, open_context: OpenContext) -> None:
+    context = open_context(model)
+    two = np.zeros(2, np.int32)
+    bad: list[tuple[Any, Any]] = [(two, two[:1]), (two.astype(np.int64), two), (two[::-1], two), (two[None], two)]
+    for seq, start in bad:
+        with pytest.raises(PlanError):
+            context.trim(seq, start)
+    context.trim(two[:0], two[:0])
+
+
+@pytest.mark.parametrize(("src", "dst", "start"), [(-1, 0, 0), (0, -1, 0), (0, 8, 0), (8, 0, 0), (0, 1, -1)])
+def test_sharing_out_of_range(src: int, dst: int, start: int, model: NativeModel, open_context: OpenContext) -> None:
+    context = open_context(model)
+    with pytest.raises(PlanError, match="seq_share"):
+        context.share(src, dst, start, 4)
+
+
+@pytest.mark.parametrize("dst", [1 << 32, (1 << 32) + 1, -(1 << 32)])
+def test_integers_that_no_int32_holds(dst: int, model: NativeModel, open_context: OpenContext) -> None:
+    context = open_context(model)
+    with pytest.raises(PlanError):
+        context.share(0, dst, 0, 4)
+
+
+def test_shared_cells_give_what_decoding_gives(model: NativeModel, open_context: OpenContext) -> None:
+    context = open_context(model)
+    decode_sequence(context, [5, 6, 7], seq=3)
+    context.share(3, 6, 0, 2)
+    mine = decode_sequence(context, [9, 10], seq=6, start=2)
+    alone = decode_sequence(open_context(model), [5, 6, 9, 10])[2:]
+    np.testing.assert_allclose(mine, alone, rtol=0, atol=1e-4)

@@ -1,0 +1,216 @@
+"""Loading a model: what llama.cpp says of a bad file, the log, the progress, the facts of file and build."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import gguf
+import pytest
+from conftest import MakeModel, OpenContext, RunPython
+
+from qcls_gguf.errors import ModelError
+from qcls_gguf.native import NativeModel, build_info, devices, library_folder, set_log
+
+PIN = Path(__file__).parents[2] / "vendor" / "pin.toml"
+
+
+@pytest.fixture
+def log() -> Iterator[list[tuple[int, str]]]:
+    """What llama.cpp logs while the test runs."""
+    lines: list[tuple[int, str]] = []
+    set_log(lambda level, text: lines.append((level, text)))
+    yield lines
+    set_log(None)
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    path = tmp_path / "none.gguf"
+    with pytest.raises(ModelError, match="No such file or directory") as caught:
+        NativeModel(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=str(tmp_path)):
+        NativeModel(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"GGUF", b"garbage" * 100, b"GGUF\xff\xff\xff\xff" * 10], ids=len)
+def test_garbage(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "garbage.gguf"
+    path.write_bytes(content)
+    with pytest.raises(ModelError, match=r"gguf_init|failed|invalid"):
+        NativeModel(path)
+
+
+@pytest.mark.parametrize("n_bytes", [30, 1000, 20_000, -1_000_000, -4])
+def test_a_file_cut_short(n_bytes: int, make_model: MakeModel, tmp_path: Path) -> None:
+    path = tmp_path / "short.gguf"
+    path.write_bytes(make_model().read_bytes()[:n_bytes])
+    with pytest.raises(ModelError, match=r"gguf_init|corrupted|failed to read"):
+        NativeModel(path)
+
+
+def test_a_vocabulary_without_a_model(tmp_path: Path) -> None:
+    path = tmp_path / "empty.gguf"
+    writer = gguf.GGUFWriter(path, "no-such-architecture")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(ModelError, match="no-such-architecture"):
+        NativeModel(path)
+
+
+def test_the_reason_is_that_of_this_load(make_model: MakeModel, tmp_path: Path) -> None:
+    """An error names nothing of the loads before it."""
+    missing, garbage = tmp_path / "missing.gguf", tmp_path / "garbage.gguf"
+    garbage.write_bytes(b"garbage")
+    with pytest.raises(ModelError):
+        NativeModel(missing)
+    NativeModel(make_model()).close()
+    with pytest.raises(ModelError) as caught:
+        NativeModel(garbage)
+    assert "missing.gguf" not in str(caught.value)
+
+
+def test_a_refusal_gives_its_reason_alone(make_model: MakeModel, open_context: OpenContext) -> None:
+    """Warnings that have nothing to do with it would hide the reason."""
+    with NativeModel(make_model("phi2")) as model, pytest.raises(ModelError) as caught:
+        open_context(model)
+    assert "pooling_type" not in str(caught.value)
+    assert "compute buffer size" not in str(caught.value)
+
+
+def test_nothing_is_printed(make_model: MakeModel, run_python: RunPython) -> None:
+    code = """
+import sys
+from pathlib import Path
+from qcls_gguf.errors import ModelError
+from qcls_gguf.native import NativeContext, NativeModel, devices
+list(devices())
+with NativeModel(Path(sys.argv[1])) as model:
+    NativeContext(model, n_ctx=256, n_batch=64, n_seq_max=8, n_outputs_max=64, n_threads=1).close()
+try:
+    NativeModel(Path(sys.argv[1] + "-missing"))
+except ModelError:
+    print("fine")
+"""
+    done = run_python(code, make_model())
+    assert (done.stdout, done.stderr) == ("fine\n", "")
+
+
+def test_the_log_goes_where_it_is_sent(
+    make_model: MakeModel,
+    open_context: OpenContext,
+    log: list[tuple[int, str]],
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    with NativeModel(make_model()) as model:
+        open_context(model).close()
+    text = "".join(text for _, text in log)
+    assert "general.architecture" in text
+    assert "llama_kv_cache" in text
+    assert {level for level, _ in log} <= {1, 2, 3, 4, 5}
+    with pytest.raises(ModelError):
+        NativeModel(tmp_path / "none.gguf")
+    assert any(level == 4 and "none.gguf" in text for level, text in log)
+    set_log(None)
+    n_lines = len(log)
+    NativeModel(make_model()).close()
+    assert len(log) == n_lines
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_log_may_be_replaced_while_models_load(make_model: MakeModel) -> None:
+    loads = [threading.Thread(target=lambda: NativeModel(make_model()).close()) for _ in range(4)]
+    make_model()
+    lines: list[str] = []
+    for thread in loads:
+        thread.start()
+    for n in range(200):
+        set_log(None if n % 2 else lambda _level, text: lines.append(text))
+    for thread in loads:
+        thread.join()
+    set_log(None)
+
+
+def test_a_log_function_may_switch_the_log_off(make_model: MakeModel, run_python: RunPython) -> None:
+    code = """
+import sys
+from pathlib import Path
+from qcls_gguf.native import NativeModel, set_log
+lines = []
+def first_line(level, text):
+    lines.append(text)
+    set_log(None)
+set_log(first_line)
+NativeModel(Path(sys.argv[1])).close()
+print(len(lines))
+"""
+    assert run_python(code, make_model(), timeout=10).stdout == "1\n"
+
+
+def test_progress_rises_to_one(make_model: MakeModel) -> None:
+    seen: list[float] = []
+
+    def progress(fraction: float) -> bool:
+        seen.append(fraction)
+        return True
+
+    NativeModel(make_model(), progress=progress).close()
+    assert seen == sorted(seen)
+    assert seen[-1] == 1.0
+
+
+@pytest.mark.parametrize("after", [0.0, 0.5])
+def test_progress_can_stop_the_load(after: float, make_model: MakeModel) -> None:
+    seen: list[float] = []
+
+    def progress(fraction: float) -> bool:
+        seen.append(fraction)
+        return fraction < after
+
+    with pytest.raises(ModelError):
+        NativeModel(make_model(), progress=progress)
+    assert seen[-1] < 1.0
+
+
+def test_facts_are_those_of_the_file(make_model: MakeModel) -> None:
+    path = make_model("llama", vocab="spm", add_bos=True, n_layer=3, n_ff=512)
+    reader = gguf.GGUFReader(path)
+    with NativeModel(path) as model:
+        facts = model.facts
+    assert facts.n_layer == 3
+    assert facts.n_embd == 256
+    assert facts.n_ctx_train == 512
+    assert facts.n_vocab == len(reader.fields["tokenizer.ggml.tokens"].data)
+    assert facts.n_params == sum(int(tensor.n_elements) for tensor in reader.tensors)
+    assert facts.size_bytes == sum(int(tensor.n_bytes) for tensor in reader.tensors)
+    assert facts.add_bos is True
+    assert facts.token_bos == reader.fields["tokenizer.ggml.bos_token_id"].contents()
+    assert facts.token_eos == reader.fields["tokenizer.ggml.eos_token_id"].contents()
+    assert "llama" in facts.description
+
+
+def test_the_build_is_that_of_the_pin() -> None:
+    info = build_info()
+    pin = PIN.read_text(encoding="utf-8")
+    assert f'commit = "{info.llama_cpp_commit}"' in pin
+    assert f'version = "{info.llama_cpp_python_version}"' in pin
+    assert len(info.source_digest) == 16
+    assert int(info.source_digest, 16) >= 0
+    assert info.backend in ("CPU", "CUDA")
+
+
+def test_the_library_folder_holds_what_a_peer_loads() -> None:
+    names = {path.name.partition(".")[0] for path in library_folder().iterdir()}
+    assert {"libqcls", "libllama", "libggml", "libggml-base"} <= names
+
+
+def test_devices_name_a_cpu() -> None:
+    found = list(devices())
+    assert [device.kind for device in found][-1] == "CPU"
+    assert all(device.name and 0 <= device.free_bytes <= device.total_bytes for device in found)

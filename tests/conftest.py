@@ -1,0 +1,109 @@
+"""Fixtures of the tests that need the compiled library: small random models, contexts, fresh interpreters."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from oracle import PromptSpec
+from random_models import write_model
+
+from qcls_gguf import Classifier
+from qcls_gguf.native import NativeContext, NativeModel
+
+MakeModel = Callable[..., Path]
+OpenContext = Callable[..., NativeContext]
+WriteConfig = Callable[..., Path]
+OpenClassifier = Callable[..., Classifier]
+RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="session")
+def make_model(tmp_path_factory: pytest.TempPathFactory) -> MakeModel:
+    """`write_model(name, **options)` into a folder of the session; equal calls give one file."""
+    folder = tmp_path_factory.mktemp("models")
+    paths: dict[str, Path] = {}
+
+    def make(name: str = "qwen3", **options: Any) -> Path:
+        key = "-".join([name, *(f"{option}={value}" for option, value in sorted(options.items()))])
+        if key not in paths:
+            paths[key] = write_model(folder / f"{key}.gguf", name, **options)
+        return paths[key]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def model(make_model: MakeModel) -> Iterator[NativeModel]:
+    """A small qwen3 with F32 weights."""
+    with NativeModel(make_model()) as model:
+        yield model
+
+
+@pytest.fixture
+def open_context() -> Iterator[OpenContext]:
+    """Opens small contexts, hidden states only unless told otherwise, and closes them after the test."""
+    with ExitStack() as stack:
+
+        def open_one(model: NativeModel, **options: Any) -> NativeContext:
+            sizes = {"n_ctx": 256, "n_batch": 64, "n_seq_max": 8, "n_outputs_max": 64, "n_threads": 1}
+            return stack.enter_context(NativeContext(model, **{**sizes, **options}))
+
+        yield open_one
+
+
+@pytest.fixture
+def write_config(tmp_path: Path) -> WriteConfig:
+    """Writes the configuration of a model file and some prompts, with runtime settings as keywords."""
+
+    def write(model: Path, prompts: Sequence[PromptSpec], **runtime: Any) -> Path:
+        tree = {
+            "model": {"path": str(model)},
+            "runtime": {"n_threads": 1, "max_query_tokens": 64, **runtime},
+            "prompts": [
+                {
+                    "name": prompt.name,
+                    "prompt_template": prompt.template,
+                    "labels": list(prompt.labels),
+                    "label_prefix": prompt.label_prefix,
+                    "scoring": prompt.scoring,
+                    **({"label_end": prompt.label_end} if prompt.label_end else {}),
+                }
+                for prompt in prompts
+            ],
+        }
+        path = tmp_path / f"config-{len(list(tmp_path.iterdir()))}.yaml"
+        path.write_text(yaml.safe_dump(tree, allow_unicode=True), encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def open_classifier(write_config: WriteConfig) -> Iterator[OpenClassifier]:
+    """Opens a classifier on what `write_config` takes, and closes it after the test."""
+    with ExitStack() as stack:
+
+        def open_one(model: Path, prompts: Sequence[PromptSpec], **runtime: Any) -> Classifier:
+            return stack.enter_context(Classifier.from_config(write_config(model, prompts, **runtime)))
+
+        yield open_one
+
+
+@pytest.fixture(scope="session")
+def run_python() -> RunPython:
+    """Runs code in a fresh interpreter, where an abort or a hang fails one test only; `args` are its sys.argv[1:]."""
+
+    def run(code: str, *args: object, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-X", "faulthandler", "-c", code, *map(str, args)]
+        environment = {**os.environ, "GGML_NO_BACKTRACE": "1"}  # an abort would start a debugger
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, env=environment)
+
+    return run

@@ -1,0 +1,170 @@
+"""The command as its users run it, in processes of their own, on the embedded model."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+COMMAND = str(Path(sys.executable).parent / "qcls-gguf")
+PROMPTS = ["category", "audience", "colour", "season", "occasion", "material", "price", "fit"]
+
+
+def run(*arguments: str, stdin: bytes = b"", cwd: Path | None = None) -> subprocess.CompletedProcess[bytes]:
+    command = [COMMAND, "run", *arguments]
+    return subprocess.run(command, input=stdin, capture_output=True, timeout=120, check=False, cwd=cwd)
+
+
+def objects(text: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.decode().splitlines()]
+
+
+def test_json_is_one_object_with_every_part() -> None:
+    done = run("--query", "red dress for girls", "--format", "json")
+    assert done.returncode == 0
+    answer = json.loads(done.stdout)
+    assert answer["query"] == "red dress for girls"
+    assert list(answer["stage_ms"]) == ["tokenize", "plan", "batch", "decode", "score", "cleanup"]
+    assert sum(answer["stage_ms"].values()) == pytest.approx(answer["total_ms"], abs=1e-9)
+    assert answer["counts"]["n_decodes"] == 1
+    assert [result["prompt"] for result in answer["results"]] == PROMPTS
+    labels = {result["prompt"]: result["label"] for result in answer["results"]}
+    assert (labels["category"], labels["audience"], labels["colour"]) == ("dress", "girl", "red")
+    for result in answer["results"]:
+        assert sum(score["probability"] for score in result["scores"]) == pytest.approx(1, abs=1e-5)
+        assert result["fast_path"] is True
+    assert answer["model"]["quantization"] == "Q8_0"
+    assert len(answer["model"]["sha256"]) == 64
+
+
+def test_startup_goes_to_standard_error_only() -> None:
+    done = run("--query", "x", "--format", "jsonl")
+    assert len(objects(done.stdout)) == 1
+    for step in (b"load model", b"cache prefixes", b"warm-up"):
+        assert step in done.stderr
+    assert run("--query", "x", "--quiet").stderr == b""
+
+
+def test_table_shows_winners_and_stages() -> None:
+    text = run("--query", "孕妇牛仔裤", "--top", "0").stdout.decode()
+    assert "jeans" in text
+    assert "pregnant" in text
+    assert "decode" in text
+    assert "1 decode," in text
+
+
+def test_table_escapes_what_could_move_the_cursor() -> None:
+    text = run("--query", "red \x1b[31mdress [bold]").stdout
+    assert b"\x1b" not in text
+    assert rb"red \x1b[31mdress [bold]" in text
+
+
+def test_lines_are_answered_while_the_input_is_open() -> None:
+    with subprocess.Popen(
+        [COMMAND, "run", "--input", "-", "--format", "jsonl", "--quiet"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for query in ("blue jeans", "wool coat"):
+            process.stdin.write(query.encode() + b"\n")
+            process.stdin.flush()
+            assert json.loads(process.stdout.readline())["query"] == query
+        process.stdin.close()
+        assert process.wait(60) == 0
+
+
+def test_bad_queries_are_reported_and_the_others_answered() -> None:
+    done = run("--format", "jsonl", stdin=b"one\n\xff\xfe\n" + b"long " * 2000 + b"\nlast\n")
+    assert done.returncode == 1
+    first, invalid, long, last = objects(done.stdout)
+    assert (first["query"], last["query"]) == ("one", "last")
+    assert "not valid UTF-8" in invalid["error"]
+    assert "max_query_tokens: 256" in long["error"]
+    assert b"not valid UTF-8" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--config", "missing.yaml"], 2, "missing.yaml: the configuration cannot be read"),
+        (["--input", "missing.txt"], 2, "--input missing.txt: no such file"),
+        (["--model", "a.gguf", "--hf-repo", "b/c"], 2, "--model and --hf-repo are both given"),
+        (["-ngl", "many"], 2, "'many' is not a number of layers"),
+        (["--threads", "0"], 2, "--threads"),
+        (["--nonsense"], 2, "--nonsense"),
+        (["--model", "missing.gguf"], 3, "missing.gguf"),
+        (["--model", str(ROOT / "README.md")], 3, "README.md"),
+        (["-hf", "no-slash"], 2, "no-slash"),
+    ],
+)
+def test_refusals_have_their_exit_code_and_say_what(arguments: list[str], code: int, words: str) -> None:
+    done = run("--query", "x", *arguments)
+    assert done.returncode == code
+    assert words in done.stderr.decode()
+    assert b"Traceback" not in done.stderr
+    assert done.stdout == b""
+
+
+def test_works_from_any_folder(tmp_path: Path) -> None:
+    assert run("--query", "x", "--quiet", "--format", "jsonl", cwd=tmp_path).returncode == 0
+
+
+def test_interactive_on_a_terminal_ends_at_an_empty_line() -> None:
+    main, terminal = pty.openpty()
+    with subprocess.Popen(
+        [COMMAND, "run", "--quiet"], stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True
+    ) as process:
+        os.close(terminal)
+        os.write(main, b"black leather trousers\n\n")
+        shown = b""
+        while True:
+            try:
+                shown += (data := os.read(main, 4096))
+            except OSError:  # the terminal's other end is closed
+                break
+            if not data:
+                break
+        assert process.wait(60) == 0
+    os.close(main)
+    assert b"query> " in shown
+    assert b"leather" in shown.split(b"query> ", 1)[1]
+    assert b"material" in shown
+
+
+def test_interrupt_ends_quietly() -> None:
+    with subprocess.Popen(
+        [COMMAND, "run", "--input", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if b"warm-up" in line:
+                break
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 130
+    assert errors == b""
+
+
+def test_closed_pipe_ends_quietly() -> None:
+    command = f"yes 'red dress' | head -2000 | {COMMAND} run --input - --quiet --format jsonl | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=120, check=False)
+    assert len(objects(done.stdout)) == 1
+    assert done.stderr == b""
+
+
+def test_help_and_version() -> None:
+    text = run("--help").stdout.decode()
+    for option in ("--query", "--input", "--config", "--model", "-hf", "--offline", "-ngl", "-t,", "--format"):
+        assert option in text
+    done = subprocess.run([COMMAND, "--version"], capture_output=True, text=True, check=True)
+    assert "llama.cpp 0c1e57098 patched" in done.stdout

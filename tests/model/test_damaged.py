@@ -1,0 +1,171 @@
+"""Damaged model files: an error that says so, never a crash, never a label."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import MakeModel, OpenClassifier, RunPython, WriteConfig
+from oracle import PromptSpec
+
+from qcls_gguf import Classifier, ModelError, ScoreError
+from qcls_gguf.gguf_header import TensorInfo, read_header
+from qcls_gguf.native import NativeModel
+
+PROMPTS = [
+    PromptSpec(
+        name="color",
+        template="<|im_start|>user\nquery: {query}<|im_end|>\n<|im_start|>assistant\ncolor:",
+        labels=("light blue", "light pink", "red", "none"),
+    )
+]
+NAN = struct.pack("<f", float("nan"))
+
+TRY = """
+import sys
+from pathlib import Path
+from qcls_gguf import Classifier, QclsError
+config = sys.argv[1]
+try:
+    with Classifier.from_config(config) as classifier:
+        result = classifier.classify("red dress")
+        print("label", result.results[0].probability)
+except QclsError as e:
+    print(type(e).__name__, e)
+"""
+
+
+def damaged(source: Path, target: Path, change: Callable[[bytearray], None]) -> Path:
+    data = bytearray(source.read_bytes())
+    change(data)
+    target.write_bytes(data)
+    return target
+
+
+def fill(tensor: TensorInfo, value: bytes, *, start: int = 0, n: int | None = None) -> Callable[[bytearray], None]:
+    """Overwrites n F32 values of a tensor, or all from start on."""
+    n_values = tensor.n_bytes // 4 - start if n is None else n
+
+    def change(data: bytearray) -> None:
+        first = tensor.offset + 4 * start
+        data[first : first + 4 * n_values] = value * n_values
+
+    return change
+
+
+@pytest.mark.parametrize("n_bytes", [0, 3, 4, 24, 1000, 15_000, 100_000, -1_000_000, -32, -1])
+def test_a_truncated_file(n_bytes: int, make_model: MakeModel, write_config: WriteConfig, tmp_path: Path) -> None:
+    path = tmp_path / "short.gguf"
+    path.write_bytes(make_model().read_bytes()[:n_bytes])
+    with pytest.raises(ModelError, match=r"short\.gguf"):
+        Classifier.from_config(write_config(path, PROMPTS))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"GGUF", b"<!DOCTYPE html><html>", b"\0" * 4096, b"GGUF" + b"\xff" * 4096, b"PK\x03\x04" * 100],
+    ids=range(5),
+)
+def test_another_kind_of_file(content: bytes, write_config: WriteConfig, tmp_path: Path) -> None:
+    path = tmp_path / "other.gguf"
+    path.write_bytes(content)
+    with pytest.raises(ModelError, match=r"other\.gguf"):
+        Classifier.from_config(write_config(path, PROMPTS))
+
+
+@pytest.mark.parametrize(
+    "name", ["output_norm.weight", "blk.1.attn_v.weight", "blk.0.ffn_down.weight", "token_embd.weight"]
+)
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite(
+    name: str, value: float, make_model: MakeModel, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    tensor = read_header(make_model()).tensors[name]
+    path = damaged(make_model(), tmp_path / "nan.gguf", fill(tensor, struct.pack("<f", value)))
+    with pytest.raises((ScoreError, ModelError), match="not finite"):
+        Classifier.from_config(write_config(path, PROMPTS))
+
+
+def test_a_label_row_that_is_not_finite(make_model: MakeModel, write_config: WriteConfig, tmp_path: Path) -> None:
+    path = damaged(make_model(), tmp_path / "nan.gguf", fill(read_header(make_model()).tensors["output.weight"], NAN))
+    with pytest.raises(ModelError, match=r"output.weight holds values that are not finite"):
+        Classifier.from_config(write_config(path, PROMPTS))
+
+
+@pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "plain"])
+def test_a_bad_token_harms_no_other_query(
+    flash_attn: bool, make_model: MakeModel, open_classifier: OpenClassifier, tmp_path: Path
+) -> None:
+    """The embedding of `~` is not a number: its cells must not reach the next request, masked as they are."""
+    good = open_classifier(make_model(), PROMPTS, flash_attn=flash_attn)
+    with NativeModel(make_model()) as model:
+        token = int(model.tokenize("~", parse_special=False)[0])
+    tensor = read_header(make_model()).tensors["token_embd.weight"]
+    n_embd = tensor.shape[0]
+    path = damaged(make_model(), tmp_path / "nan.gguf", fill(tensor, NAN, start=token * n_embd, n=n_embd))
+    classifier = open_classifier(path, PROMPTS, flash_attn=flash_attn, max_batch=2)
+    wanted = good.classify("red dress").results
+    for queries in (["~~~"], ["red dress", "~"], ["~" * 40, ""]):
+        with pytest.raises(ScoreError, match="not finite"):
+            classifier.classify_batch(queries)
+        assert classifier.classify("red dress").results == wanted
+
+
+def test_another_shape_than_announced(make_model: MakeModel, write_config: WriteConfig, tmp_path: Path) -> None:
+    """The tensors are whole, but the keys ask for others: llama.cpp's own check."""
+
+    def change(data: bytearray) -> None:
+        key = b"qwen3.feed_forward_length"
+        at = data.index(key) + len(key) + 4
+        data[at : at + 4] = struct.pack("<I", 512)
+
+    path = damaged(make_model(), tmp_path / "shape.gguf", change)
+    with pytest.raises(ModelError, match="wrong shape"):
+        Classifier.from_config(write_config(path, PROMPTS))
+
+
+KEYS = ("block_count", "embedding_length", "feed_forward_length", "attention.head_count", "attention.head_count_kv")
+
+
+@pytest.mark.parametrize("value", [0, 1, 3, 1 << 20, (1 << 32) - 1])
+@pytest.mark.parametrize("key", KEYS)
+def test_absurd_sizes(
+    key: str, value: int, make_model: MakeModel, write_config: WriteConfig, run_python: RunPython, tmp_path: Path
+) -> None:
+    def change(data: bytearray) -> None:
+        name = b"qwen3." + key.encode()
+        at = data.index(name) + len(name) + 4
+        data[at : at + 4] = struct.pack("<I", value)
+
+    path = damaged(make_model(), tmp_path / "absurd.gguf", change)
+    done = run_python(TRY, write_config(path, PROMPTS))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(("ModelError ", "ConfigError ")), done.stdout
+
+
+N_FLIPS = 60
+
+
+def test_random_bytes_in_the_header(
+    make_model: MakeModel, write_config: WriteConfig, run_python: RunPython, tmp_path: Path
+) -> None:
+    """Each file has four random bytes in its header; most are refused, some change nothing that matters."""
+    end = min(tensor.offset for tensor in read_header(make_model()).tensors.values())
+    rng = np.random.default_rng(0)
+    configs = []
+    for n in range(N_FLIPS):
+        data = bytearray(make_model().read_bytes())
+        for place, value in zip(rng.integers(0, end, 4).tolist(), rng.integers(0, 256, 4).tolist(), strict=True):
+            data[place] = value
+        path = tmp_path / f"{n}.gguf"
+        path.write_bytes(data)
+        configs.append(write_config(path, PROMPTS))
+    code = "import sys\nfor config in sys.argv[1:]:\n    sys.argv[1] = config\n    print(config, flush=True)\n"
+    done = run_python(code + "\n".join("    " + line for line in TRY.splitlines()), *configs)
+    assert done.returncode == 0, done.stdout.splitlines()[-1] + done.stderr
+    lines = done.stdout.splitlines()
+    assert sum(line.startswith(("ModelError ", "ConfigError ", "ScoreError ", "label ")) for line in lines) == N_FLIPS
+    assert not any("nan" in line for line in lines if line.startswith("label "))

@@ -1,0 +1,296 @@
+"""The classifier against the slow mirror in oracle.py, over random models, prompts, label sets and queries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import MakeModel, OpenClassifier
+from oracle import Oracle, PromptSpec
+
+from qcls_gguf import Classifier, PlanError, Result
+
+EXACT: dict[str, Any] = {"flash_attn": False, "kv_type": "f32"}
+LARGEST_DIFFERENCE = {"exact": 5e-5, "exact, gelu": 1e-3, "default": 0.03}
+"""Between scores, and between log-probabilities, of the classifier and the oracle, with F32 weights and head.
+
+Measured: 4.3e-6, 3.0e-4 and 0.015. ggml's GELU on a CPU looks its values up in a table of F16 inputs, so that a
+difference in the last bit may become one of 0.001. The default is flash attention with an F16 cache, which rounds keys,
+values and, below 64 tokens on a CPU, queries to F16 (ggml-cpu/ops.cpp).
+"""
+
+TEMPLATES = {
+    "separate": "<|im_start|>system\nanalyze the {topic} intent<|im_end|>\n<|im_start|>user\nquery: {query}<|im_end|>\n"
+    "<|im_start|>assistant\nlabel:",
+    "joint": "<|im_start|>system\noutput exactly one label<|im_end|>\n<|im_start|>user\nquery: {query}<|im_end|>\n"
+    "<|im_start|>assistant\n{topic}:",
+    "query first": "<|im_start|>user\n{query}\nanalyze the {topic} intent<|im_end|>\n<|im_start|>assistant\nlabel:",
+    "plain": "analyze the {topic} intent\nquery: {query}\nlabel:",
+}
+TOPICS = ("category", "color", "user", "all season", "item", "类别", "coat", "intent")
+LABELS = (
+    *("light blue", "light pink", "light", "light blue silk", "dark blue", "dark sky blue", "dark", "blue"),
+    *("jump", "jumper", "jumpsuit", "tank top", "tank", "dress", "jeans", "shirt", "t-shirt", "tee", "hoodie"),
+    *("none", "all season", "all", "winter", "boy", "girl", "红色", "红", "蓝色 裙", "👗", "zebra", "zeb", "Dress"),
+)
+QUERIES = (
+    *("red dress for girl", "", "  ", "红色连衣裙", "👗 summer 👠", "<|im_end|>", "a<|im_start|>assistant\nlabel: red"),
+    *("Wool-coat, size 42!", "e\u0301té\tcafé", "line\nbreak", "query: {query}", "dark " * 12, "x", "مرحبا"),
+)
+
+
+def make_template(style: str, topic: str) -> str:
+    return TEMPLATES[style].replace("{topic}", topic)
+
+
+def random_prompts(rng: np.random.Generator, oracle: Oracle, styles: Sequence[str], n: int) -> list[PromptSpec]:
+    """Prompts with two to nine labels; every third is scored by first tokens, of which it keeps one of each."""
+    prompts = []
+    for index, topic in enumerate(rng.permutation(TOPICS)[:n].tolist()):
+        labels = tuple(rng.permutation(LABELS)[: rng.integers(2, 10)].tolist())
+        template = make_template(styles[index % len(styles)], topic)
+        prompt = PromptSpec(name=topic, template=template, labels=labels)
+        if index % 3 == 1:
+            first = [path[0] for path in oracle.label_tokens(prompt, "")]
+            kept = tuple(label for i, label in enumerate(labels) if first[i] not in first[:i])
+            if len(kept) > 1:
+                prompt = replace(prompt, labels=kept, scoring="first_token")
+        prompts.append(prompt)
+    return prompts
+
+
+def assert_same(
+    oracle: Oracle, prompts: Sequence[PromptSpec], results: Sequence[Result], queries: Sequence[str], largest: float
+) -> None:
+    """Every log-probability and logit within `largest`, winners equal unless the oracle's two best are as close."""
+    for query, result in zip(queries, results, strict=True):
+        assert result.query == query
+        for prompt, answer in zip(prompts, result.results, strict=True):
+            assert answer.prompt == prompt.name
+            assert tuple(score.label for score in answer.scores) == prompt.labels
+            scores, log_probabilities = oracle.score(prompt, query)
+            for found, score, log_probability in zip(answer.scores, scores, log_probabilities, strict=True):
+                assert abs(found.score - score) <= largest
+                assert abs(math.log(found.probability) - log_probability) <= largest
+            best = max(log_probabilities)
+            winner = prompt.labels.index(answer.label)
+            near = [value for value in log_probabilities if value >= best - 2 * largest]
+            assert log_probabilities[winner] == best or (len(near) > 1 and log_probabilities[winner] in near)
+            assert answer.probability == answer.scores[winner].probability
+            n_tokens = [len(path) for path in oracle.label_tokens(prompt, query)]
+            assert [score.n_tokens for score in answer.scores] == n_tokens
+
+
+def n_trie_tokens(
+    oracle: Oracle, classifier: Classifier, prompts: Sequence[PromptSpec], queries: Sequence[str]
+) -> tuple[int, int, int]:
+    """(tokens fed, tokens cached, positions read) of a request in one decode: distinct paths behind the prefixes."""
+    fed, n_cached, n_read = set(), 0, set()
+    for query in queries:
+        for prompt, compiled in zip(prompts, classifier.prompts, strict=True):
+            start = oracle.rendered(prompt.template, query)
+            prefix = compiled.prefix
+            assert tuple(start[: len(prefix)]) == prefix, "the query breaks the prefix"
+            n_cached += len(prefix)
+            choices: dict[tuple[int, ...], set[int]] = {(): set()}
+            if prompt.scoring == "tree":
+                for tokens in oracle.paths(prompt, query):
+                    for depth, token in enumerate(tokens):
+                        choices.setdefault(tuple(tokens[:depth]), set()).add(token)
+            read = {path for path, nexts in choices.items() if len(nexts) > 1 or prompt.scoring == "first_token"}
+            for path in read:
+                whole = (*start, *path)
+                fed |= {(prefix, whole[:n]) for n in range(len(prefix) + 1, len(whole) + 1)}
+                n_read.add((prefix, whole))
+            fed |= {(prefix, tuple(start[:n])) for n in range(len(prefix) + 1, len(start) + 1)}
+    return len(fed), n_cached, len(n_read)
+
+
+MODELS: dict[str, dict[str, Any]] = {
+    "untied": {"name": "qwen3"},
+    "tied": {"name": "qwen3", "tied": True},
+    "sentencepiece": {"name": "llama", "vocab": "spm", "add_bos": True},
+    "bos": {"name": "llama", "add_bos": True},
+    "window": {"name": "gemma3"},
+    "experts": {"name": "qwen3moe"},
+    "biased": {"name": "starcoder2"},
+}
+STYLES = {"separate": ["separate"], "joint": ["joint"], "mixed": ["query first", "plain", "joint", "separate"]}
+
+
+@pytest.mark.parametrize("runtime", ["exact", "default"])
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("model", MODELS)
+def test_random_prompts(
+    model: str, style: str, runtime: str, make_model: MakeModel, open_classifier: OpenClassifier
+) -> None:
+    rng = np.random.default_rng([list(MODELS).index(model), list(STYLES).index(style)])
+    path = make_model(**MODELS[model], seed=int(rng.integers(1000)))
+    options = EXACT if runtime == "exact" else {}
+    with Oracle(path, **options) as oracle:
+        prompts = random_prompts(rng, oracle, STYLES[style], int(rng.integers(1, 9)))
+        queries = rng.permutation(QUERIES)[: rng.integers(1, 6)].tolist()
+        classifier = open_classifier(path, prompts, max_batch=len(queries), n_batch=1500, **options)
+        results = classifier.classify_batch(queries)
+        gelu = ", gelu" if runtime == "exact" and model in ("window", "biased") else ""
+        assert_same(oracle, prompts, results, queries, LARGEST_DIFFERENCE[runtime + gelu])
+        assert all(answer.fast_path for result in results for answer in result.results)
+        assert results[0].counts.n_decodes == 1
+        counts = results[0].counts
+        found = (counts.n_tokens_new, counts.n_tokens_cached, counts.n_positions)
+        assert found == n_trie_tokens(oracle, classifier, prompts, queries)
+
+
+SEPARATE = [
+    PromptSpec(
+        name="color",
+        template=make_template("separate", "color"),
+        labels=("light blue", "light pink", "red", "none"),
+    ),
+    PromptSpec(name="item", template=make_template("separate", "item"), labels=("jump", "jumper", "jumpsuit", "dress")),
+]
+JOINT = [replace(prompt, template=make_template("joint", prompt.name)) for prompt in SEPARATE]
+
+
+def plain_scores(results: Sequence[Result]) -> list[list[list[float]]]:
+    return [[[score.score for score in answer.scores] for answer in result.results] for result in results]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "n_decodes"),
+    [({"max_batch": 5, "n_batch": 400}, 1), ({"max_batch": 2, "n_batch": 400}, 3), ({"max_batch": 1}, 5)],
+    ids=["one", "few sequences", "fewer sequences"],
+)
+def test_a_batch_takes_as_many_decodes_as_its_limits_ask_for(
+    runtime: dict[str, int], n_decodes: int, make_model: MakeModel, open_classifier: OpenClassifier
+) -> None:
+    queries = list(QUERIES[:5])
+    classifier = open_classifier(make_model(), SEPARATE, **runtime, **EXACT)
+    results = classifier.classify_batch(queries)
+    assert {result.counts.n_decodes for result in results} == {n_decodes}
+    with Oracle(make_model(), **EXACT) as oracle:
+        assert_same(oracle, SEPARATE, results, queries, LARGEST_DIFFERENCE["exact"])
+        n = runtime["max_batch"]
+        decodes = [n_trie_tokens(oracle, classifier, SEPARATE, queries[start : start + n]) for start in range(0, 5, n)]
+    counts = results[0].counts
+    found = (counts.n_tokens_new, counts.n_tokens_cached, counts.n_positions)
+    assert counts.n_queries == 5
+    assert found == tuple(map(sum, zip(*decodes, strict=True)))
+
+
+def test_a_small_batch_splits_even_one_query(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    prompts = [
+        replace(SEPARATE[0], name=f"{n}", template=make_template("separate", topic)) for n, topic in enumerate(TOPICS)
+    ]
+    query = "dark " * 30
+    whole = open_classifier(make_model(), prompts, **EXACT).classify(query)
+    classifier = open_classifier(make_model(), prompts, n_batch=110, **EXACT)
+    split = classifier.classify(query)
+    assert (whole.counts.n_decodes, split.counts.n_decodes) == (1, 4)
+    np.testing.assert_allclose(plain_scores([split]), plain_scores([whole]), rtol=0, atol=5e-5)
+    with Oracle(make_model(), **EXACT) as oracle:
+        assert_same(oracle, prompts, [split], [query], LARGEST_DIFFERENCE["exact"])
+
+
+def test_joint_prompts_feed_the_query_once(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    """Three more words in the query are three more tokens, where two prompts of their own feed six."""
+    for prompts, n_more in ((SEPARATE, 6), (JOINT, 3)):
+        classifier = open_classifier(make_model(), prompts)
+        short, long = (classifier.classify(query).counts for query in ("red dress", "red dress for boy girl"))
+        assert long.n_tokens_new - short.n_tokens_new == n_more
+        assert long.n_tokens_cached == short.n_tokens_cached
+
+
+def test_tree_scoring_of_distinct_first_tokens_is_first_token_scoring(
+    make_model: MakeModel, open_classifier: OpenClassifier
+) -> None:
+    tree = [replace(prompt, labels=("light blue", "red", "tank top", "jumper", "none")) for prompt in SEPARATE]
+    first = [replace(prompt, scoring="first_token") for prompt in tree]
+    by_tree, by_first = (open_classifier(make_model(), prompts).classify("red dress") for prompts in (tree, first))
+    assert by_tree.counts == by_first.counts
+    for one, other in zip(by_tree.results, by_first.results, strict=True):
+        assert [score.probability for score in one.scores] == [score.probability for score in other.scores]
+        assert abs(sum(score.probability for score in one.scores) - 1) < 1e-6
+
+
+@pytest.mark.parametrize("label_end", [None, "<|im_end|>", "<|endoftext|>"])
+def test_the_end_of_label_token_is_the_one_asked_for(
+    label_end: str | None, make_model: MakeModel, open_classifier: OpenClassifier
+) -> None:
+    prompts = [replace(prompt, label_end=label_end) for prompt in SEPARATE]
+    with Oracle(make_model(), **EXACT) as oracle:
+        result = open_classifier(make_model(), prompts, **EXACT).classify("red dress")
+        assert_same(oracle, prompts, [result], ["red dress"], LARGEST_DIFFERENCE["exact"])
+
+
+@pytest.mark.parametrize("label_prefix", ["", " ", "\n", ' "'])
+def test_any_label_prefix(label_prefix: str, make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    prompts = [replace(prompt, label_prefix=label_prefix) for prompt in SEPARATE]
+    with Oracle(make_model(), **EXACT) as oracle:
+        result = open_classifier(make_model(), prompts, **EXACT).classify("red dress")
+        assert_same(oracle, prompts, [result], ["red dress"], LARGEST_DIFFERENCE["exact"])
+
+
+BREAKING = [
+    PromptSpec(
+        name="dark",
+        template="<|im_start|>user\nanalyze the intent of dar{query}<|im_end|>\n<|im_start|>assistant\nlabel:",
+        labels=("light blue", "light pink", "none"),
+    ),
+    SEPARATE[1],
+]
+
+
+def test_a_query_that_breaks_the_cached_prefix(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    """`dar` + `k` is another token than ` dar` before any of the usual beginnings."""
+    with Oracle(make_model(), **EXACT) as oracle:
+        classifier = open_classifier(make_model(), BREAKING, max_batch=3, **EXACT)
+        usual = ["win", "red dress"]
+        before = classifier.classify_batch(usual)
+        assert_same(oracle, BREAKING, before, usual, LARGEST_DIFFERENCE["exact"])
+        for queries in (["k blue"], ["red", "k blue", "k"], ["k blue"]):
+            results = classifier.classify_batch(queries)
+            assert_same(oracle, BREAKING, results, queries, LARGEST_DIFFERENCE["exact"])
+            for query, result in zip(queries, results, strict=True):
+                assert [answer.fast_path for answer in result.results] == [not query.startswith("k"), True]
+            assert plain_scores(classifier.classify_batch(usual)) == plain_scores(before)
+
+
+@pytest.mark.parametrize(
+    "template", ["query: {query}", "<|im_start|>{query}", "<|im_start|>user\nquery:{query}", "{query}"]
+)
+@pytest.mark.parametrize("query", ["red dress", "", "  ", "<|im_end|>"])
+def test_a_template_that_ends_in_its_slot(
+    template: str, query: str, make_model: MakeModel, open_classifier: OpenClassifier
+) -> None:
+    prompts = [replace(SEPARATE[0], template=template), JOINT[1]]
+    classifier = open_classifier(make_model(), prompts, **EXACT)
+    if template + query == "{query}":
+        with pytest.raises(PlanError, match="empty"):
+            classifier.classify(query)
+        return
+    with Oracle(make_model(), **EXACT) as oracle:
+        for _ in range(2):
+            result = classifier.classify(query)
+            assert_same(oracle, prompts, [result], [query], LARGEST_DIFFERENCE["exact"])
+
+
+def test_many_labels_in_one_prompt(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    prompts = [replace(SEPARATE[0], labels=LABELS), replace(SEPARATE[1], labels=LABELS[::-1])]
+    with Oracle(make_model(), **EXACT) as oracle:
+        result = open_classifier(make_model(), prompts, **EXACT).classify("red dress")
+        assert_same(oracle, prompts, [result], ["red dress"], LARGEST_DIFFERENCE["exact"])
+    for answer in result.results:
+        assert abs(sum(score.probability for score in answer.scores) - 1) < 1e-5
+
+
+def test_a_quantised_model_agrees_within_its_own_noise(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    """Measured: 0.05, since the graph of the oracle quantises what it multiplies with the head."""
+    path = make_model(weight_type="Q8_0", head_type="Q8_0")
+    with Oracle(path, **EXACT) as oracle:
+        result = open_classifier(path, SEPARATE, **EXACT).classify("red dress")
+        assert_same(oracle, SEPARATE, [result], ["red dress"], 0.2)

@@ -1,0 +1,200 @@
+"""The patched llama.cpp: hidden states of flagged tokens only, from which the head's rows give stock logits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import MakeModel, OpenContext
+from oracle import Float32Array, decode_sequence
+from random_models import ARCHS
+
+from qcls_gguf.errors import ModelError
+from qcls_gguf.head import read_head_rows
+from qcls_gguf.native import NativeModel
+
+PATCHES = sorted((Path(__file__).parents[2] / "patches").glob("*.patch"))
+
+LARGEST_DIFFERENCE = {"F32": 1e-4, "F16": 0.005, "Q8_0": 0.1, "Q6_K": 0.16, "Q4_K": 0.17}
+"""Between hidden state · head rows and stock logits, which spread over 2.5 units.
+
+Measured on x86-64 over all models here: F32 1.6e-5, F16 0.0025, Q8_0 0.073, Q6_K 0.114, Q4_K 0.120. The graph rounds
+activations to F16 or quantises them to 8 bits before it multiplies them with such a head; the product here does not.
+"""
+
+PLAIN = [name for name, spec in ARCHS.items() if spec.is_plain]
+REFUSED_IN_CONTEXT = [name for name, spec in ARCHS.items() if spec.tail in ("bias", "scale", "softcap")]
+REFUSED_AT_LOAD = {
+    "qwen3_bidirectional": "bidirectional",
+    "dream": "diffusion",
+    "bert": "bidirectional",
+    "mamba": "recurrent",
+    "lfm2": "hybrid",
+    "t5": "decoder-only",
+}
+
+
+def random_tokens(model: NativeModel, n: int, seed: int = 0) -> list[int]:
+    return [int(token) for token in np.random.default_rng(seed).integers(0, model.facts.n_vocab - 5, n)]
+
+
+def head_logits(path: Path, model: NativeModel, hidden: Float32Array) -> Float32Array:
+    rows = read_head_rows(path, range(model.facts.n_vocab))
+    return hidden @ np.stack([rows[token] for token in range(model.facts.n_vocab)]).T
+
+
+def assert_head_gives_logits(path: Path, open_context: OpenContext, largest: float) -> None:
+    with NativeModel(path) as model:
+        tokens = random_tokens(model, 24)
+        hidden, stock = open_context(model), open_context(model, hidden_only=False)
+        found = head_logits(path, model, decode_sequence(hidden, tokens))
+        wanted = decode_sequence(stock, tokens)
+        hidden.close()
+        stock.close()
+    assert wanted.std() > 1
+    assert np.abs(found - wanted).max() <= largest
+
+
+@pytest.mark.parametrize("head_type", LARGEST_DIFFERENCE)
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("name", PLAIN)
+def test_hidden_states_times_head_rows_are_the_logits(
+    name: str, tied: bool, head_type: str, make_model: MakeModel, open_context: OpenContext
+) -> None:
+    path = make_model(name, tied=tied, head_type=head_type)
+    assert_head_gives_logits(path, open_context, LARGEST_DIFFERENCE[head_type])
+
+
+def test_the_same_holds_with_quantised_layers(make_model: MakeModel, open_context: OpenContext) -> None:
+    path = make_model(weight_type="Q4_K", head_type="Q6_K")
+    assert_head_gives_logits(path, open_context, LARGEST_DIFFERENCE["Q6_K"])
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+def test_a_sliding_window_is_no_obstacle(tied: bool, make_model: MakeModel, open_context: OpenContext) -> None:
+    assert_head_gives_logits(make_model("gemma3", tied=tied), open_context, LARGEST_DIFFERENCE["F32"])
+
+
+@pytest.mark.parametrize("name", REFUSED_IN_CONTEXT)
+def test_a_tail_that_is_more_than_the_head_is_refused(
+    name: str, make_model: MakeModel, open_context: OpenContext
+) -> None:
+    with NativeModel(make_model(name)) as model:
+        with pytest.raises(ModelError, match="more than one product with the LM head"):
+            open_context(model)
+        stock = open_context(model, hidden_only=False)
+        logits = decode_sequence(stock, random_tokens(model, 8))
+        stock.close()
+    assert np.isfinite(logits).all()
+    assert logits.std() > 0.1
+
+
+@pytest.mark.parametrize(("name", "why"), REFUSED_AT_LOAD.items())
+def test_a_model_that_cannot_branch_is_refused_at_load(name: str, why: str, make_model: MakeModel) -> None:
+    with pytest.raises(ModelError, match=why):
+        NativeModel(make_model(name))
+
+
+def test_only_flagged_tokens_come_back_in_order(model: NativeModel, open_context: OpenContext) -> None:
+    tokens = random_tokens(model, 40)
+    every = decode_sequence(open_context(model), tokens)
+    for seed in range(5):
+        output = np.random.default_rng(seed).random(40) < 0.3
+        np.testing.assert_allclose(
+            decode_sequence(open_context(model), tokens, output=output), every[output], rtol=0, atol=1e-4
+        )
+
+
+def test_nothing_is_written_behind_the_flagged_rows(model: NativeModel, open_context: OpenContext) -> None:
+    context = open_context(model)
+    buffer = np.full((4, context.row_size), 7.0, np.float32)
+    ids = np.arange(3, dtype=np.int32)
+    output = np.array([False, True, False])
+    context.decode(ids, ids, np.arange(4, dtype=np.int32), np.zeros(3, np.int32), output, buffer[:1])
+    assert (buffer[0] != 7).any()
+    assert (buffer[1:] == 7).all()
+
+
+def test_rows_of_a_tree_are_those_of_its_branches(model: NativeModel, open_context: OpenContext) -> None:
+    """Two shared tokens, then three branches of different length whose tokens alternate, in sequences 5, 2 and 7."""
+    shared, branches, seqs = [10, 20], [[30, 31, 32, 33], [40], [50, 51]], [5, 2, 7]
+    nodes = [(token, depth, seqs) for depth, token in enumerate(shared)]
+    for depth in range(4):
+        nodes += [
+            (branch[depth], 2 + depth, [seq]) for branch, seq in zip(branches, seqs, strict=True) if depth < len(branch)
+        ]
+    token, pos, owners = zip(*nodes, strict=True)
+    context = open_context(model)
+    rows = np.empty((len(nodes), context.row_size), np.float32)
+    context.decode(
+        np.array(token, np.int32),
+        np.array(pos, np.int32),
+        np.cumsum([0, *map(len, owners)], dtype=np.int32),
+        np.array([seq for some in owners for seq in some], np.int32),
+        np.ones(len(nodes), np.bool_),
+        rows,
+    )
+    for branch, seq in zip(branches, seqs, strict=True):
+        alone = decode_sequence(open_context(model), shared + branch)
+        mine = rows[[seq in some for some in owners]]
+        np.testing.assert_allclose(mine, alone, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("sizes", [(17, 23), (1, 38, 1), (1,) * 40], ids=["two", "single ends", "one by one"])
+@pytest.mark.parametrize(
+    ("options", "largest"),
+    [({"flash_attn": False, "kv_type": "f32"}, 1e-5), ({"flash_attn": False}, 0.002), ({}, 0.006)],
+    ids=["F32 cache", "F16 cache", "flash attention"],
+)
+def test_rows_hardly_depend_on_the_batch_split(
+    options: dict[str, Any], largest: float, sizes: Sequence[int], model: NativeModel, open_context: OpenContext
+) -> None:
+    """Measured for rows of unit size: 2.2e-6, 6.2e-4 and 2.3e-3.
+
+    Flash attention on a CPU has a less precise kernel for a token alone (ggml-cpu/ops.cpp), and an F16 cache rounds
+    keys that differ in the last bit to neighbours.
+    """
+    tokens = random_tokens(model, 40)
+    whole = decode_sequence(open_context(model, **options), tokens)
+    context, parts, start = open_context(model, **options), [], 0
+    for size in sizes:
+        parts.append(decode_sequence(context, tokens[start : start + size], start=start))
+        start += size
+    np.testing.assert_allclose(np.concatenate(parts), whole, rtol=0, atol=largest)
+
+
+def test_both_kinds_of_context_share_a_model(model: NativeModel, open_context: OpenContext) -> None:
+    tokens = random_tokens(model, 12)
+    stock, hidden = open_context(model, hidden_only=False), open_context(model)
+    logits, states = decode_sequence(stock, tokens), decode_sequence(hidden, tokens)
+    empty = np.zeros(1, np.int32)
+    for context, wanted in ((stock, logits), (hidden, states)):
+        context.trim(empty, empty)
+        assert (decode_sequence(context, tokens) == wanted).all()
+    assert stock.row_size == model.facts.n_vocab
+    assert hidden.row_size == model.facts.n_embd
+
+
+def test_a_decode_may_flag_nothing(model: NativeModel, open_context: OpenContext) -> None:
+    tokens = random_tokens(model, 12)
+    context = open_context(model)
+    assert decode_sequence(context, tokens[:11], output=np.zeros(11, np.bool_)).shape == (0, context.row_size)
+    last = decode_sequence(context, tokens[11:], start=11)
+    np.testing.assert_allclose(last, decode_sequence(open_context(model), tokens)[11:], rtol=0, atol=1e-4)
+
+
+def test_public_headers_only_gain_declarations() -> None:
+    """A program built for the stock library, such as llama-cpp-python, must run with this one."""
+    series = "".join(patch.read_text(encoding="utf-8") for patch in PATCHES)
+    files = re.split(r"^diff --git ", series, flags=re.MULTILINE)[1:]
+    headers = [text for text in files if re.search(r"^\+\+\+ b/(ggml/)?include/", text, re.MULTILINE)]
+    assert len(headers) >= 2
+    for text in headers:
+        lines = text.partition("@@")[2].splitlines()[1:]
+        assert not [line for line in lines if line.startswith("-")]
+        added = [line[1:].strip() for line in lines if line.startswith("+")]
+        assert all(line.startswith(("//", "LLAMA_API ", "GGML_API ")) or not line for line in added)

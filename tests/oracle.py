@@ -1,0 +1,159 @@
+"""The slow, obvious mirror of the classifier: one prompt, one label, one whole sequence, stock logits.
+
+Nothing is cached, shared or merged: every label's score comes from a decode of the rendered prompt with the label
+behind it. The code follows the definitions and takes nothing from the package but the native library.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from qcls_gguf.native import NativeContext, NativeModel
+
+Float32Array = npt.NDArray[np.float32]
+N_CTX = 512
+
+
+def decode_sequence(
+    context: NativeContext,
+    tokens: Sequence[int],
+    *,
+    output: npt.NDArray[np.bool_] | None = None,
+    start: int = 0,
+    seq: int = 0,
+) -> Float32Array:
+    """Decode tokens at positions start, start + 1, … of one sequence.
+
+    output: (n_tokens,) flags, all if not given. Returns the flagged rows, (n_flagged, row_size).
+    """
+    n = len(tokens)
+    output = np.ones(n, np.bool_) if output is None else output
+    rows = np.full((int(output.sum()), context.row_size), np.nan, np.float32)
+    context.decode(
+        np.array(tokens, np.int32),
+        np.arange(start, start + n, dtype=np.int32),
+        np.arange(n + 1, dtype=np.int32),
+        np.full(n, seq, np.int32),
+        output,
+        rows,
+    )
+    return rows
+
+
+def log_softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The log-probabilities that logits (n,) stand for."""
+    shifted: npt.NDArray[np.float64] = logits - logits.max()
+    return np.asarray(shifted - np.log(np.exp(shifted).sum()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptSpec:
+    """What a configuration says of one prompt. label_end: the end-of-label token's text; None: the model's own."""
+
+    name: str
+    template: str
+    labels: tuple[str, ...]
+    label_prefix: str = " "
+    scoring: Literal["tree", "first_token"] = "tree"
+    label_end: str | None = None
+
+
+class Oracle:
+    """Scores labels one at a time in a stock context. Close it after use."""
+
+    def __init__(self, path: Path, *, kv_type: str = "f16", flash_attn: bool | None = None) -> None:
+        self.model = NativeModel(path)
+        self.context = NativeContext(
+            self.model,
+            n_ctx=N_CTX,
+            n_batch=N_CTX,
+            n_seq_max=1,
+            n_outputs_max=N_CTX,
+            n_threads=1,
+            hidden_only=False,
+            kv_type=kv_type,
+            flash_attn=flash_attn,
+        )
+        pieces = [(token, *self.model.piece(token)) for token in range(self.model.facts.n_vocab)]
+        self.special = {piece.decode(): token for token, piece, is_special in pieces if is_special}
+        longest_first = sorted(self.special, key=len, reverse=True)
+        self._splitter = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
+
+    def close(self) -> None:
+        self.context.close()
+        self.model.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def rendered(self, template: str, query: str, behind: str = "") -> list[int]:
+        """Tokens of the template with the query in its slot and `behind` at its end, query and `behind` being text."""
+        parts = self._splitter.split(template)
+        parts[-1] += behind
+        tokens: list[int] = []
+        for part in parts:
+            if part in self.special:
+                tokens.append(self.special[part])
+            elif part:
+                text = part.replace("{query}", query)
+                tokens += self.model.tokenize(text, parse_special=False).tolist()
+        facts = self.model.facts
+        if facts.add_bos and tokens[:1] != [facts.token_bos]:
+            tokens.insert(0, facts.token_bos)
+        return tokens
+
+    def label_tokens(self, prompt: PromptSpec, query: str) -> list[list[int]]:
+        """The tokens by which each label goes beyond the rendered prompt."""
+        start = self.rendered(prompt.template, query)
+        paths = []
+        for label in prompt.labels:
+            whole = self.rendered(prompt.template, query, prompt.label_prefix + label)
+            assert whole[: len(start)] == start, f"{label!r} merges with the prompt"
+            paths.append(whole[len(start) :])
+        return paths
+
+    def paths(self, prompt: PromptSpec, query: str) -> list[list[int]]:
+        """The tokens of each label, with the end-of-label token where another label begins with it."""
+        facts = self.model.facts
+        end = facts.token_eot if facts.token_eot >= 0 else facts.token_eos
+        if prompt.label_end is not None:
+            end = self.special[prompt.label_end]
+        tokens = self.label_tokens(prompt, query)
+        return [
+            [*path, end] if any(len(other) > len(path) and other[: len(path)] == path for other in tokens) else path
+            for path in tokens
+        ]
+
+    def score(self, prompt: PromptSpec, query: str) -> tuple[list[float], list[float]]:
+        """(score, log-probability) of each label, each label's own sequence decoded anew."""
+        start = self.rendered(prompt.template, query)
+        if prompt.scoring == "first_token":
+            logits = [float(self._logits(start)[-1, path[0]]) for path in self.label_tokens(prompt, query)]
+            return logits, log_softmax(np.array(logits)).tolist()
+        paths = self.paths(prompt, query)
+        scores = [self._tree_score(start, path, paths) for path in paths]
+        return scores, scores
+
+    def _tree_score(self, start: list[int], path: list[int], paths: list[list[int]]) -> float:
+        logits = self._logits(start + path)
+        total = 0.0
+        for depth, token in enumerate(path):
+            children = sorted({other[depth] for other in paths if other[:depth] == path[:depth]})
+            row = logits[len(start) - 1 + depth]
+            total += log_softmax(row[children])[children.index(token)]
+        return total
+
+    def _logits(self, tokens: list[int]) -> npt.NDArray[np.float64]:
+        """Logits behind every token of a sequence of its own, (n_tokens, n_vocab)."""
+        self.context.trim(np.zeros(1, np.int32), np.zeros(1, np.int32))
+        return decode_sequence(self.context, tokens).astype(np.float64)

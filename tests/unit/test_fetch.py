@@ -1,0 +1,131 @@
+"""vendor/fetch.py on a small tree: what it unpacks, when it does nothing, and each of its refusals."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+VENDOR = Path(__file__).parents[2] / "vendor"
+PATCH = """\
+--- a/src/a.txt
++++ b/src/a.txt
+@@ -1,2 +1,2 @@
+ one
+-two
++three
+"""
+
+
+class Project:
+    """A copy of the fetch script beside a pin, a patch and an sdist of a few files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.tree = folder / "vendor" / "llama.cpp"
+        (folder / "vendor").mkdir()
+        (folder / "patches").mkdir()
+        shutil.copy(VENDOR / "fetch.py", folder / "vendor")
+        self.sdist = folder / "sdist.tar.gz"
+        with tarfile.open(self.sdist, "w:gz") as archive:
+            for name, text in {
+                "p-1/vendor/llama.cpp/src/a.txt": "one\ntwo\n",
+                "p-1/vendor/llama.cpp/docs/long.txt": "left out",
+                "p-1/vendor/llama.cpp/.git": "gitdir: elsewhere",
+                "p-1/.git/modules/vendor/llama.cpp/HEAD": "not the tree",
+                "p-1/setup.txt": "not the tree",
+            }.items():
+                member = tarfile.TarInfo(name)
+                member.size, member.mtime = len(text), 1_000_000_000
+                archive.addfile(member, io.BytesIO(text.encode()))
+        self.write_pin(hashlib.sha256(self.sdist.read_bytes()).hexdigest())
+        self.write_patch(PATCH)
+
+    def write_pin(self, sha256: str) -> None:
+        (self.folder / "vendor" / "pin.toml").write_text(
+            f'[llama-cpp-python]\nversion = "1"\nsha256 = "{sha256}"\nsize_bytes = 1\n'
+        )
+
+    def write_patch(self, text: str) -> None:
+        (self.folder / "patches" / "series").write_text("# a comment\n0001.patch\n")
+        (self.folder / "patches" / "0001.patch").write_text(text)
+
+    def fetch(self, **environment: str) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {"QCLS_LLAMA_CPP_SDIST": str(self.sdist)} | environment
+        command = [sys.executable, str(self.folder / "vendor" / "fetch.py")]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+def test_unpacks_the_tree_and_patches_it(project: Project) -> None:
+    assert project.fetch().returncode == 0
+    files = {str(path.relative_to(project.tree)) for path in project.tree.rglob("*") if path.is_file()}
+    assert files == {"src/a.txt", ".qcls-stamp"}
+    assert (project.tree / "src" / "a.txt").read_text() == "one\nthree\n"
+
+
+def test_patches_inside_a_repository(project: Project) -> None:
+    subprocess.run(["git", "init", "-q"], cwd=project.folder, check=True)
+    (project.folder / ".gitignore").write_text("/vendor/llama.cpp/\n")
+    assert project.fetch().returncode == 0
+    assert (project.tree / "src" / "a.txt").read_text() == "one\nthree\n"
+
+
+def test_does_nothing_while_pin_and_patches_stay(project: Project) -> None:
+    project.fetch()
+    (project.tree / "mark").touch()
+    assert project.fetch(QCLS_LLAMA_CPP_SDIST="/nowhere").returncode == 0
+    assert (project.tree / "mark").exists()
+
+
+def test_a_changed_patch_makes_the_tree_anew(project: Project) -> None:
+    project.fetch()
+    project.write_patch(PATCH.replace("three", "four"))
+    assert project.fetch().returncode == 0
+    assert (project.tree / "src" / "a.txt").read_text() == "one\nfour\n"
+
+
+def test_wrong_checksum_names_both_and_the_remedy(project: Project) -> None:
+    project.write_pin("0" * 64)
+    result = project.fetch()
+    assert result.returncode != 0
+    assert "wrong checksum" in result.stderr
+    assert hashlib.sha256(project.sdist.read_bytes()).hexdigest() in result.stderr
+    assert "0" * 64 in result.stderr
+    assert not project.tree.exists()
+
+
+def test_missing_sdist_is_named(project: Project) -> None:
+    result = project.fetch(QCLS_LLAMA_CPP_SDIST="/nowhere/x.tar.gz")
+    assert result.returncode != 0
+    assert "QCLS_LLAMA_CPP_SDIST=/nowhere/x.tar.gz: no such file" in result.stderr
+
+
+def test_patch_that_does_not_apply_is_named_and_leaves_no_tree(project: Project) -> None:
+    project.write_patch(PATCH.replace("-two", "-zwei"))
+    result = project.fetch()
+    assert result.returncode != 0
+    assert "patches/0001.patch does not apply" in result.stderr
+    assert not project.tree.exists()
+
+
+def test_no_tool_to_patch_with(project: Project) -> None:
+    result = project.fetch(PATH=str(project.folder))
+    assert result.returncode != 0
+    assert "neither git nor patch is installed" in result.stderr
+
+
+def test_pin_is_the_series_and_nothing_else() -> None:
+    names = [line for line in (VENDOR.parent / "patches" / "series").read_text().splitlines() if line[:1] != "#"]
+    assert names == sorted(path.name for path in (VENDOR.parent / "patches").glob("*.patch"))

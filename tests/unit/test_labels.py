@@ -1,0 +1,221 @@
+"""The label trie: what is fed, what is read, and which edges a label's score takes."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from qcls_gguf.errors import ConfigError
+from qcls_gguf.labels import SCORINGS, LabelTrie, Scoring, build_trie, with_end_tokens
+
+PROPERTY = settings(deadline=None, max_examples=100, derandomize=True)
+END = 99
+
+Path = tuple[int, ...]
+label_sets = st.lists(
+    st.lists(st.integers(0, 3), min_size=1, max_size=4).map(tuple), min_size=2, max_size=10, unique=True
+)
+
+
+def names(tokens: list[Path]) -> list[str]:
+    return ["-".join(map(str, path)) for path in tokens]
+
+
+def trie_of(tokens: list[Path], end: int = END, scoring: Scoring = "tree") -> LabelTrie:
+    return build_trie(names(tokens), tokens, end, scoring)
+
+
+def node_paths(trie: LabelTrie) -> list[Path]:
+    """The tokens from the end of the prompt to each node."""
+    paths: list[Path] = [()]
+    for parent, token in trie.fed:
+        assert parent < len(paths)
+        paths.append((*paths[parent], token))
+    return paths
+
+
+def edge_path(trie: LabelTrie, edge: int) -> Path:
+    return (*node_paths(trie)[trie.edges[edge].node], trie.edges[edge].token)
+
+
+def children(paths: list[Path], node: Path) -> set[int]:
+    return {path[len(node)] for path in paths if len(path) > len(node) and path[: len(node)] == node}
+
+
+def forks(paths: list[Path]) -> set[Path]:
+    """The beginnings after which labels differ."""
+    beginnings = {path[:n] for path in paths for n in range(len(path))}
+    return {beginning for beginning in beginnings if len(children(paths, beginning)) > 1}
+
+
+@PROPERTY
+@given(label_sets)
+def test_an_end_token_stands_behind_exactly_the_labels_that_begin_another(tokens: list[Path]) -> None:
+    for path, ended in zip(tokens, with_end_tokens(names(tokens), tokens, END), strict=True):
+        begins_another = any(other != path and other[: len(path)] == path for other in tokens)
+        assert ended == ((*path, END) if begins_another else path)
+
+
+@PROPERTY
+@given(label_sets)
+def test_the_forks_are_read_and_only_what_leads_to_them_is_fed(tokens: list[Path]) -> None:
+    trie = trie_of(tokens)
+    forked = forks(with_end_tokens(names(tokens), tokens, END))
+    nodes = node_paths(trie)
+    assert {nodes[node] for node in trie.read} == forked
+    assert trie.read == tuple(sorted(set(trie.read)))
+    assert sorted(nodes) == sorted({(), *(path[:n] for path in forked for n in range(len(path) + 1))})
+
+
+@PROPERTY
+@given(label_sets)
+def test_the_last_token_of_a_label_is_fed_only_as_the_beginning_of_another(tokens: list[Path]) -> None:
+    for node in node_paths(trie_of(tokens))[1:]:
+        assert any(path[: len(node)] == node and len(path) > len(node) for path in tokens)
+
+
+@PROPERTY
+@given(label_sets)
+def test_edges_are_the_children_of_the_read_nodes(tokens: list[Path]) -> None:
+    trie = trie_of(tokens)
+    ended = with_end_tokens(names(tokens), tokens, END)
+    nodes = node_paths(trie)
+    for node in trie.read:
+        candidates = [edge.token for edge in trie.edges if edge.node == node]
+        assert len(candidates) == len(set(candidates))
+        assert set(candidates) == children(ended, nodes[node])
+        assert candidates == list(dict.fromkeys(p[len(nodes[node])] for p in ended if children([p], nodes[node])))
+    assert all(a.node <= b.node for a, b in pairwise(trie.edges))
+    assert {edge.node for edge in trie.edges} == set(trie.read)
+
+
+@PROPERTY
+@given(label_sets)
+def test_a_label_takes_one_edge_at_each_fork_on_its_way(tokens: list[Path]) -> None:
+    trie = trie_of(tokens)
+    ended = with_end_tokens(names(tokens), tokens, END)
+    forked = forks(ended)
+    for path, edges in zip(ended, trie.label_edges, strict=True):
+        expected = [path[: n + 1] for n in range(len(path)) if path[:n] in forked]
+        assert [edge_path(trie, edge) for edge in edges] == expected
+        assert edges
+    assert len(set(trie.label_edges)) == len(tokens)
+
+
+@PROPERTY
+@given(label_sets)
+def test_n_leaves_is_the_number_of_ends_of_the_fed_tree(tokens: list[Path]) -> None:
+    trie = trie_of(tokens)
+    fed = node_paths(trie)[1:]
+    ends = [path for path in fed if not children(fed, path)]
+    assert trie.n_leaves == max(1, len(ends))
+
+
+@PROPERTY
+@given(label_sets, st.integers(0, 3))
+def test_an_end_token_that_continues_a_label_is_refused(tokens: list[Path], end: int) -> None:
+    begun = {path for path in tokens if any(children([other], path) for other in tokens)}
+    ambiguous = any(end in children(tokens, path) for path in begun)
+    if ambiguous:
+        with pytest.raises(ConfigError):
+            trie_of(tokens, end)
+    else:
+        assert len(set(trie_of(tokens, end).label_edges)) == len(tokens)
+
+
+def test_an_end_token_that_makes_two_labels_one_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"tank.*tank top|tank top.*tank"):
+        build_trie(["tank", "tank top", "tee"], [(1,), (1, 2), (3,)], 2, "tree")
+
+
+@PROPERTY
+@given(label_sets)
+def test_the_order_of_the_labels_changes_no_label(tokens: list[Path]) -> None:
+    forward, backward = trie_of(tokens), trie_of(tokens[::-1])
+    taken = [[edge_path(forward, edge) for edge in edges] for edges in forward.label_edges]
+    reverse = [[edge_path(backward, edge) for edge in edges] for edges in backward.label_edges]
+    assert taken == reverse[::-1]
+
+
+@PROPERTY
+@given(label_sets)
+def test_first_token_scoring_feeds_nothing(tokens: list[Path]) -> None:
+    assume(len({path[0] for path in tokens}) == len(tokens))
+    trie = trie_of(tokens, -1, "first_token")
+    assert (trie.fed, trie.read, trie.n_leaves, trie.scoring) == ((), (0,), 1, "first_token")
+    assert [edge.token for edge in trie.edges] == [path[0] for path in tokens]
+    assert {edge.node for edge in trie.edges} == {0}
+    assert trie.label_edges == tuple((index,) for index in range(len(tokens)))
+
+
+@PROPERTY
+@given(label_sets)
+def test_first_token_scoring_refuses_shared_first_tokens(tokens: list[Path]) -> None:
+    assume(len({path[0] for path in tokens}) < len(tokens))
+    with pytest.raises(ConfigError, match="share their first token"):
+        trie_of(tokens, END, "first_token")
+
+
+def test_labels_of_one_token_feed_nothing() -> None:
+    trie = trie_of([(1,), (2,), (3,)], -1)
+    assert (trie.fed, trie.read, trie.n_leaves) == ((), (0,), 1)
+    assert [edge.token for edge in trie.edges] == [1, 2, 3]
+    assert trie.label_edges == ((0,), (1,), (2,))
+
+
+def test_long_labels_without_a_shared_beginning_feed_nothing() -> None:
+    trie = trie_of([(1, 5, 6), (2, 5, 7)], -1)
+    assert (trie.fed, trie.read) == ((), (0,))
+    assert trie.label_edges == ((0,), (1,))
+
+
+def test_light_blue_and_light_pink_feed_light() -> None:
+    blue, pink, red = (1, 2), (1, 3), (4,)
+    trie = trie_of([blue, red, pink], -1)
+    assert (trie.fed, trie.read, trie.n_leaves) == (((0, 1),), (0, 1), 1)
+    assert [(edge.node, edge.token) for edge in trie.edges] == [(0, 1), (0, 4), (1, 2), (1, 3)]
+    assert trie.label_edges == ((0, 2), (1,), (0, 3))
+
+
+def test_a_shared_beginning_without_a_choice_is_fed_but_not_read() -> None:
+    trie = trie_of([(1, 2, 3), (1, 2, 4)], -1)
+    assert (trie.fed, trie.read, trie.n_leaves) == (((0, 1), (1, 2)), (2,), 1)
+    assert trie.label_edges == ((0,), (1,))
+
+
+def test_two_forks_need_two_leaves() -> None:
+    trie = trie_of([(1, 2), (1, 3), (4, 2), (4, 3)], -1)
+    assert (trie.fed, trie.read, trie.n_leaves) == (((0, 1), (0, 4)), (0, 1, 2), 2)
+
+
+def test_jump_and_jumper_are_told_apart_by_the_end_token() -> None:
+    trie = trie_of([(1,), (1, 2), (3,)])
+    assert (trie.fed, trie.read) == (((0, 1),), (0, 1))
+    assert [(edge.node, edge.token) for edge in trie.edges] == [(0, 1), (0, 3), (1, END), (1, 2)]
+    assert trie.label_edges == ((0, 2), (0, 3), (1,))
+
+
+def test_a_label_that_begins_another_needs_an_end_token() -> None:
+    with pytest.raises(ConfigError, match=r"^label 'jump' is the beginning of another label.*set label_end$"):
+        build_trie(["jumper", "jump"], [(1, 2), (1,)], -1, "tree")
+
+
+@pytest.mark.parametrize("end", [-1, END])
+def test_labels_of_equal_tokens_are_refused(end: int) -> None:
+    with pytest.raises(ConfigError, match=r"^labels 'grey' and 'gray' are the same tokens: keep one of them$"):
+        build_trie(["grey", "red", "gray"], [(1, 2), (3,), (1, 2)], end, "tree")
+
+
+def test_a_first_token_collision_names_both_labels_and_the_token() -> None:
+    message = "labels 'light blue' and 'light pink' share their first token 17, so first_token scoring"
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
+        build_trie(["red", "light blue", "light pink"], [(4,), (17, 2), (17, 3)], END, "first_token")
+
+
+@pytest.mark.parametrize("scoring", SCORINGS)
+def test_a_trie_knows_its_scoring(scoring: Scoring) -> None:
+    assert trie_of([(1,), (2,)], -1, scoring).scoring == scoring

@@ -1,0 +1,222 @@
+"""The limits of a context, from small prompts made by hand, and the choice of threads and GPU layers."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qcls_gguf.config import RuntimeConfig
+from qcls_gguf.engine import MAX_SEQ
+from qcls_gguf.errors import ConfigError
+from qcls_gguf.labels import build_trie
+from qcls_gguf.native import Device
+from qcls_gguf.prompt import Prompt
+from qcls_gguf.runtime import Limits, limits, n_gpu_layers, n_threads, physical_cores
+
+GIB = 1 << 30
+TWO_WORDS = ((1,), (2,))
+LIGHT = ((1, 2), (1, 3), (4,))
+
+
+def prompt_of(
+    *,
+    name: str = "category",
+    n_head: int = 0,
+    n_stable: int = 0,
+    n_tail: int = 0,
+    first: int = 0,
+    labels: tuple[tuple[int, ...], ...] = TWO_WORDS,
+) -> Prompt:
+    """A prompt of so many tokens; `first` is its first token."""
+    texts = tuple(map(str, labels))
+    return Prompt(
+        name=name,
+        labels=texts,
+        label_tokens=labels,
+        trie=build_trie(texts, labels, -1, "tree"),
+        before="",
+        after="",
+        head=(first,) * n_head,
+        stable=(first,) * n_stable,
+        tail=(0,) * n_tail,
+    )
+
+
+def forks(n: int) -> tuple[tuple[int, ...], ...]:
+    """Labels that need n sequences: n pairs, each with its own first token."""
+    return tuple((first, second) for first in range(n) for second in (1000, 1001))
+
+
+@st.composite
+def setups(draw: st.DrawFn) -> tuple[RuntimeConfig, list[Prompt], list[int]]:
+    """Prompts with an empty query's fragment lengths, and a runtime of automatic limits."""
+    prompts, n_empty = [], []
+    for index in range(draw(st.integers(1, 5))):
+        n_stable = draw(st.integers(0, 9))
+        prompts.append(
+            prompt_of(
+                n_head=draw(st.integers(0, 60)),
+                n_stable=n_stable,
+                n_tail=draw(st.integers(0, 9)),
+                first=index % draw(st.integers(1, 3)),
+                labels=draw(st.sampled_from([TWO_WORDS, LIGHT, forks(3), forks(40)])),
+            )
+        )
+        n_empty.append(n_stable + draw(st.integers(0, 4)))
+    config = RuntimeConfig(max_query_tokens=draw(st.integers(1, 300)), max_batch=draw(st.integers(1, 9)))
+    return config, prompts, n_empty
+
+
+@settings(deadline=None, max_examples=100, derandomize=True)
+@given(setups())
+def test_automatic_limits_suffice(setup: tuple[RuntimeConfig, list[Prompt], list[int]]) -> None:
+    config, prompts, n_empty = setup
+    found = limits(config, prompts, n_empty, 0)
+    prefixes = {prompt.prefix for prompt in prompts}
+    n_query = [n + config.max_query_tokens for n in n_empty]
+    fast = sum(n - len(p.stable) + len(p.tail) + len(p.trie.fed) for n, p in zip(n_query, prompts, strict=True))
+    slow = max(n + len(p.head) + len(p.tail) + len(p.trie.fed) for n, p in zip(n_query, prompts, strict=True))
+    assert found.n_batch >= max(fast, slow)
+    assert found.n_batch >= found.n_outputs_max >= found.n_seq_max
+    assert found.n_ctx % 256 == 0
+    assert 0 <= found.n_ctx - (sum(map(len, prefixes)) + found.n_batch) < 256
+    n_leaves = [prompt.trie.n_leaves for prompt in prompts]
+    assert len(prefixes) + max(n_leaves) <= found.n_seq_max <= MAX_SEQ
+    wanted = len(prefixes) + sum(n_leaves) * config.max_batch
+    assert found.n_seq_max == min(MAX_SEQ, wanted)
+    n_read = sum(len(prompt.trie.read) for prompt in prompts)
+    assert found.n_outputs_max == max(found.n_seq_max, n_read * config.max_batch)
+
+
+def test_limits_worked_by_hand() -> None:
+    prompts = [
+        prompt_of(n_head=10, n_stable=3, n_tail=6, labels=LIGHT),
+        prompt_of(n_head=20, n_stable=2, n_tail=5, first=1),
+    ]
+    found = limits(RuntimeConfig(max_query_tokens=8, max_batch=1), prompts, [4, 2], 0)
+    # fast: 4 - 3 + 8 + 6 + 1 and 2 - 2 + 8 + 5; slow: 10 + 4 + 8 + 6 + 1 and 20 + 2 + 8 + 5
+    assert found == Limits(n_ctx=256, n_batch=35, n_seq_max=4, n_outputs_max=4)
+
+
+def test_equal_prefixes_are_held_once() -> None:
+    config = RuntimeConfig(max_query_tokens=1, max_batch=1)
+    alike = [prompt_of(n_head=200), prompt_of(n_head=200)]
+    different = [prompt_of(n_head=200), prompt_of(n_head=200, first=1)]
+    assert limits(config, alike, [0, 0], 0) == Limits(n_ctx=512, n_batch=201, n_seq_max=3, n_outputs_max=3)
+    assert limits(config, different, [0, 0], 0) == Limits(n_ctx=768, n_batch=201, n_seq_max=4, n_outputs_max=4)
+
+
+def test_the_batch_holds_all_that_a_full_request_reads() -> None:
+    found = limits(RuntimeConfig(max_query_tokens=1, max_batch=4), [prompt_of(labels=forks(40))], [0], 0)
+    assert (found.n_seq_max, found.n_outputs_max, found.n_batch) == (161, 164, 164)
+
+
+def test_sequences_are_capped_where_one_request_could_use_more() -> None:
+    found = limits(RuntimeConfig(max_query_tokens=1, max_batch=1000), [prompt_of(labels=forks(40))], [0], 0)
+    assert (found.n_seq_max, found.n_outputs_max) == (MAX_SEQ, 41_000)
+
+
+def test_too_many_sequences_are_refused() -> None:
+    config = RuntimeConfig(max_query_tokens=1)
+    prompts = [prompt_of(), prompt_of(name="colour", first=1, n_head=1, labels=forks(MAX_SEQ - 2))]
+    assert limits(config, prompts, [0, 0], 0).n_seq_max == MAX_SEQ
+    prompts[1] = prompt_of(name="colour", first=1, n_head=1, labels=forks(MAX_SEQ - 1))
+    message = "prompts.colour: its labels need 255 sequences and the prefixes 2, more than llama.cpp's 256: use"
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)} .*scoring: first_token$"):
+        limits(config, prompts, [0, 0], 0)
+
+
+def test_a_prompt_longer_than_the_training_context_is_refused() -> None:
+    prompts = [prompt_of(), prompt_of(name="colour", n_head=10, n_stable=3, n_tail=6, labels=LIGHT)]
+    config = RuntimeConfig(max_query_tokens=8)
+    assert limits(config, prompts, [0, 4], 29).n_batch >= 29
+    assert limits(config, prompts, [0, 4], 0)
+    assert limits(config, prompts, [0, 4], -1)
+    message = "prompts.colour: with a query of runtime.max_query_tokens (8) it has 29 tokens, and the model was trained"
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)} for 28: lower max_query_tokens"):
+        limits(config, prompts, [0, 4], 28)
+
+
+def test_a_batch_too_small_for_one_prompt_is_refused() -> None:
+    prompts = [prompt_of(n_head=20, n_tail=5), prompt_of(n_head=30, n_tail=5, first=1)]
+    for n_batch in (43, 60):
+        assert limits(RuntimeConfig(max_query_tokens=8, n_batch=n_batch), prompts, [0, 0], 0).n_batch == n_batch
+    with pytest.raises(ConfigError, match=r"^runtime\.n_batch: 42 is less than the 43 that"):
+        limits(RuntimeConfig(max_query_tokens=8, n_batch=42), prompts, [0, 0], 0)
+
+
+def test_a_batch_too_small_for_the_outputs_is_refused() -> None:
+    prompts = [prompt_of(labels=forks(40))]
+    assert limits(RuntimeConfig(max_query_tokens=1, n_batch=164), prompts, [0], 0).n_batch == 164
+    with pytest.raises(ConfigError, match=r"^runtime\.n_batch: 163 is less than the 164 that"):
+        limits(RuntimeConfig(max_query_tokens=1, n_batch=163), prompts, [0], 0)
+
+
+def test_a_context_too_small_for_prefixes_and_batch_is_refused() -> None:
+    prompts = [prompt_of(n_head=20, n_stable=1, n_tail=5)]
+    assert limits(RuntimeConfig(max_query_tokens=8, n_ctx=56), prompts, [2], 0).n_ctx == 56
+    message = "runtime.n_ctx: 55 is less than the 56 cells that the prefixes (21) and a batch (35) need: raise it"
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}, or lower n_batch or max_query_tokens$"):
+        limits(RuntimeConfig(max_query_tokens=8, n_ctx=55), prompts, [2], 0)
+
+
+def test_a_given_batch_sizes_the_context() -> None:
+    prompts = [prompt_of(n_head=20)]
+    assert limits(RuntimeConfig(n_batch=1024), prompts, [0], 0).n_ctx == 1280
+    with pytest.raises(ConfigError, match=r"^runtime\.n_ctx: 1043 is less than the 1044 cells"):
+        limits(RuntimeConfig(n_batch=1024, n_ctx=1043), prompts, [0], 0)
+
+
+def gpus_of(*free_bytes: int) -> list[Device]:
+    return [Device(kind="GPU", name="", free_bytes=free, total_bytes=free) for free in free_bytes]
+
+
+@pytest.mark.parametrize(("given_layers", "layers"), [(0, 0), (1, 1), (37, 37), (38, 37), (99, 37), ("all", 37)])
+def test_given_gpu_layers_are_taken_up_to_all(given_layers: int | Literal["all"], layers: int) -> None:
+    config = RuntimeConfig(n_gpu_layers=given_layers)
+    assert n_gpu_layers(config, GIB, 36, gpus_of(0)) == layers
+    assert n_gpu_layers(config, GIB, 36, []) == 0
+
+
+@pytest.mark.parametrize(
+    ("free_gib", "layers"),
+    [((), 0), ((0,), 0), ((1,), 0), ((3,), 18), ((2, 1), 18), ((4.99,), 36), ((5,), 37), ((3, 2), 37), ((80,), 37)],
+)
+def test_automatic_gpu_layers_fit_the_free_memory(free_gib: tuple[float, ...], layers: int) -> None:
+    gpus = gpus_of(*(round(gib * GIB) for gib in free_gib))
+    assert n_gpu_layers(RuntimeConfig(), 4 * GIB, 36, gpus) == layers
+
+
+@pytest.mark.parametrize(("n_cores", "threads"), [(1, 1), (2, 1), (3, 2), (16, 15)])
+def test_automatic_threads_leave_a_core_where_there_is_another(
+    monkeypatch: pytest.MonkeyPatch, n_cores: int, threads: int
+) -> None:
+    unknown_to_the_system = set(range(900_000, 900_000 + n_cores))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: unknown_to_the_system, raising=False)
+    assert physical_cores() == n_cores
+    assert n_threads(RuntimeConfig()) == threads
+    assert n_threads(RuntimeConfig(n_threads=7)) == 7
+
+
+def test_a_core_with_two_threads_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 4, 5}, raising=False)
+
+    def siblings(path: Path) -> str:
+        cpu = int(path.parts[-3].removeprefix("cpu"))
+        return f"{cpu % 4},{cpu % 4 + 4}\n"
+
+    monkeypatch.setattr(Path, "read_text", siblings)
+    assert physical_cores() == 3
+
+
+def test_a_system_without_affinity_counts_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    for count, cores in ((900_000, None), (None, 1)):
+        monkeypatch.setattr(os, "cpu_count", lambda count=count: count)
+        assert physical_cores() == (cores or count)
