@@ -388,7 +388,7 @@ def test_the_numbers_of_the_runtime_have_limits(key: str, low: int, words: list[
     }.items():
         refused(
             f"{PROMPT}runtime: {{{key}: {yaml_text}}}",
-            f"runtime.{key}: {value} is not a whole number from {low}{choices}",
+            f"runtime.{key}: {value} is not a whole number from {low} to 16777215{choices}",
         )
 
 
