@@ -1,0 +1,43 @@
+"""A model of the hub, from the command line to a label, against a local server that speaks the hub's protocol."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from hub_server import HubRepo, HubServer
+
+COMMAND = str(Path(sys.executable).parent / "qcls-gguf")
+MODEL = Path(__file__).parents[2] / "models" / "fashion-tiny-Q8_0.gguf"
+
+
+def test_a_model_of_the_hub_is_fetched_once_and_found_offline(tmp_path: Path) -> None:
+    environment = os.environ | {"HF_HOME": str(tmp_path), "HF_HUB_DISABLE_XET": "1"}
+
+    def run(repo: str, *arguments: str, endpoint: str = "http://127.0.0.1:9") -> subprocess.CompletedProcess[str]:
+        command = [COMMAND, "run", "-hf", repo, "--query", "blue jeans", "--format", "jsonl", *arguments]
+        return subprocess.run(
+            command, env=environment | {"HF_ENDPOINT": endpoint}, capture_output=True, text=True, check=False
+        )
+
+    files = {"Fashion-Q8_0.gguf": MODEL.read_bytes(), "README.md": b"a model"}
+    with HubServer(repos={"some/fashion": HubRepo(files=files)}) as hub:
+        first = run("some/fashion:Q8_0", endpoint=hub.url)
+        assert first.returncode == 0, first.stderr
+        assert run("some/fashion:Q8_0", endpoint=hub.url).returncode == 0
+        assert len(hub.downloads()) == 1
+        missing = run("some/fashion:Q2_K", endpoint=hub.url)
+    assert missing.returncode == 2
+    assert "Q8_0" in missing.stderr
+    answer = json.loads(first.stdout)
+    assert answer["model"]["path"].endswith("Fashion-Q8_0.gguf")
+    offline = run("some/fashion:Q8_0", "--offline")
+    assert offline.returncode == 0, offline.stderr
+    assert json.loads(offline.stdout)["results"] == answer["results"]
+    absent = run("some/other:Q8_0", "--offline")
+    assert absent.returncode == 3
+    assert "some/other" in absent.stderr
+    assert "Traceback" not in absent.stderr + missing.stderr
