@@ -16,8 +16,8 @@ from .engine import Decoded, Engine, Root
 from .errors import PlanError, ScoreError
 from .plan import Plan, TokenTree
 from .prompt import Prompt
-from .result import Counts, LabelScore, ModelInfo, PromptResult, Result
-from .score import LabelScores, Scorer
+from .result import Audit, Counts, LabelScore, ModelInfo, PromptResult, Result
+from .score import ExactScores, LabelScores, Scorer
 from .startup import Parts, start
 from .timing import Stopwatch
 
@@ -89,16 +89,18 @@ class Classifier:
         offline: bool = False,
         on_step: Callable[[str, str, float], None] | None = None,
         on_load: Callable[[float], None] | None = None,
+        audit: bool = False,
     ) -> Self:
         """Load the model, cache the prompts and warm up.
 
         config: a YAML file, or a Config; offline: take a model of the hub from the local cache only;
         on_step(step, what, ms) follows the start-up, on_load(fraction) the loading of the model.
+        audit: let every answer carry its exact scores; costs the LM head and the labels' own tokens.
         Raises ConfigError or ModelError.
         """
         if not isinstance(config, Config):
             config = load_config(config)
-        classifier = cls(start(config, offline=offline, on_step=on_step, on_load=on_load))
+        classifier = cls(start(config, offline=offline, on_step=on_step, on_load=on_load, audit=audit))
         try:
             classifier._warm_up()
         except BaseException:
@@ -126,13 +128,30 @@ class Classifier:
         return self._prompts
 
     @property
+    def parts(self) -> Parts:
+        """The configuration, the engine, the start-up: what it works with, to look at."""
+        return self._parts
+
+    @property
     def startup_ms(self) -> dict[str, float]:
         """Milliseconds of each step of the start-up."""
         return dict(self._parts.ledger.steps_ms)
 
+    def check(self, query: str) -> None:
+        """Raise PlanError for a query that `classify` would refuse; nothing is computed."""
+        with self._lock:
+            for index, tokens in enumerate(self._tokenize(query)):
+                self._unit(index, tokens)
+
     def classify(self, query: str) -> Result:
         """Label one query; see `classify_batch`."""
         return self.classify_batch([query])[0]
+
+    def plan_counts(self, query: str) -> Counts:
+        """What `classify` would feed and read for a query; computes nothing. Raises PlanError as `classify` does."""
+        with self._lock:
+            units = [self._unit(index, tokens) for index, tokens in enumerate(self._tokenize(query))]
+            return _counts(1, units, self._chunks(units))
 
     def classify_batch(self, queries: Sequence[str]) -> list[Result]:
         """Label several queries in one decode, or in as few as the limits allow (counts.n_decodes tells).
@@ -167,13 +186,7 @@ class Classifier:
         except ScoreError:
             self._engine.restore()
             raise
-        counts = Counts(
-            n_queries=len(queries),
-            n_decodes=len(chunks),
-            n_tokens_new=sum(chunk.plan.n_tokens for chunk in chunks),
-            n_tokens_cached=sum(unit.root.n_cached for unit in units),
-            n_positions=n_rows,
-        )
+        counts = _counts(len(queries), units, chunks)
         n = len(self._prompts)
         answers = [self._answers(scores, i, units[i * n : (i + 1) * n]) for i in range(len(queries))]
         watch.mark("score")
@@ -276,6 +289,7 @@ class Classifier:
                     probability=winner.probability,
                     fast_path=unit.fast_path,
                     scores=labels,
+                    audit=_audit(scores.exact, query, unit.prompt, first, labels, winner.label),
                 )
             )
         return tuple(answers)
@@ -290,3 +304,30 @@ class Classifier:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _counts(n_queries: int, units: Sequence[_Unit], chunks: Sequence[_Chunk]) -> Counts:
+    return Counts(
+        n_queries=n_queries,
+        n_decodes=len(chunks),
+        n_tokens_new=sum(chunk.plan.n_tokens for chunk in chunks),
+        n_tokens_cached=sum(unit.root.n_cached for unit in units),
+        n_positions=sum(chunk.plan.n_outputs for chunk in chunks),
+    )
+
+
+def _audit(
+    exact: ExactScores | None, query: int, prompt: int, first: int, labels: Sequence[LabelScore], answer: str
+) -> Audit | None:
+    if exact is None:
+        return None
+    joint, mean = (row[query, first : first + len(labels)].tolist() for row in (exact.joint, exact.mean))
+    joint_label = labels[joint.index(max(joint))].label
+    return Audit(
+        joint=tuple(joint),
+        mean=tuple(mean),
+        label_mass=float(exact.label_mass[query, prompt]),
+        joint_label=joint_label,
+        mean_label=labels[mean.index(max(mean))].label,
+        changes=joint_label != answer,
+    )

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import StrEnum
-from pathlib import Path
-from typing import Annotated, Literal, NoReturn
+from typing import Annotated
 
 import typer
 
-from . import Classifier, Config, ModelConfig, __version__, load_config
-from .errors import ConfigError, ModelError, QclsError
+from . import Classifier, __version__
+from .cli_inspect import inspect_command
+from .errors import QclsError
+from .labels import SCORINGS
 from .native import build_info
+from .options import (
+    ConfigOption,
+    LayersOption,
+    ModelOption,
+    OfflineOption,
+    RepoOption,
+    ThreadsOption,
+    settings,
+)
 from .queries import Line, check_source, read_queries
 from .report import console, printable, result_table
-from .resources import config_path
-
-EXIT_OTHER, EXIT_USAGE, EXIT_MODEL, EXIT_INTERRUPTED = 1, 2, 3, 130
+from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step
 
 app = typer.Typer(
     add_completion=False,
@@ -37,14 +43,6 @@ class Format(StrEnum):
     table = "table"
     json = "json"
     jsonl = "jsonl"
-
-
-def _layers(text: str) -> int | Literal["auto", "all"]:
-    if text in ("auto", "all"):
-        return "auto" if text == "auto" else "all"
-    if not text.isdecimal():
-        raise typer.BadParameter(f"{text!r} is not a number of layers, auto or all")
-    return int(text)
 
 
 def _version(wanted: bool) -> None:
@@ -69,25 +67,18 @@ def run(
     input_: Annotated[
         str | None, typer.Option("--input", "-i", metavar="FILE|-", help="A query a line, labelled as they come.")
     ] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="Prompts, labels, model and runtime (YAML).", metavar="FILE")
+    config: ConfigOption = None,
+    model: ModelOption = None,
+    hf_repo: RepoOption = None,
+    offline: OfflineOption = False,
+    n_gpu_layers: LayersOption = None,
+    scoring: Annotated[
+        str | None, typer.Option("--scoring", help="The scoring of every prompt.", metavar="|".join(SCORINGS))
     ] = None,
-    model: Annotated[
-        Path | None, typer.Option("--model", "-m", help="A GGUF file, instead of the configuration's.", metavar="FILE")
-    ] = None,
-    hf_repo: Annotated[
-        str | None,
-        typer.Option("--hf-repo", "-hf", help="A model of the Hugging Face hub.", metavar="USER/REPO[:QUANT]"),
-    ] = None,
-    offline: Annotated[
-        bool, typer.Option("--offline", help="Take a model of the hub from the local cache only.")
+    audit: Annotated[
+        bool, typer.Option("--audit", help="Add joint, mean and label mass, and whether joint picks another label.")
     ] = False,
-    n_gpu_layers: Annotated[
-        str | None, typer.Option("--n-gpu-layers", "-ngl", help="Layers on the GPU.", metavar="N|auto|all")
-    ] = None,
-    threads: Annotated[
-        int | None, typer.Option("--threads", "-t", min=1, max=512, metavar="N", help="CPU threads.")
-    ] = None,
+    threads: ThreadsOption = None,
     format_: Annotated[
         Format, typer.Option("--format", "-f", help="A table for people, JSON for machines.")
     ] = Format.table,
@@ -113,53 +104,16 @@ def run(
     qcls-gguf run --input queries.txt --format jsonl > labels.jsonl
     qcls-gguf run --config my.yaml -hf Qwen/Qwen3-8B-GGUF:Q4_K_M -ngl all
     """
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-    try:
+    with exit_codes():
         if input_:
             check_source(input_)
-        settings = _settings(config, model, hf_repo, n_gpu_layers, threads)
+        chosen = settings(config, model, hf_repo, n_gpu_layers, threads, scoring)
         with Classifier.from_config(
-            settings, offline=offline, on_step=None if quiet else _print_step, on_load=_load_bar(quiet)
+            chosen, offline=offline, on_step=None if quiet else print_step, on_load=load_bar(quiet), audit=audit
         ) as classifier:
             failed = _label(classifier, _queries(query, input_, interactive), format_, top)
-    except KeyboardInterrupt:
-        raise typer.Exit(EXIT_INTERRUPTED) from None
-    except BrokenPipeError:
-        # whoever read our output has left; a flush at exit would fail once more
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(0) from None
-    except ConfigError as e:
-        _fail(e, EXIT_USAGE)
-    except ModelError as e:
-        _fail(e, EXIT_MODEL)
-    except QclsError as e:
-        _fail(e, EXIT_OTHER)
     if failed:
         raise typer.Exit(EXIT_OTHER)
-
-
-def _fail(error: Exception, code: int) -> NoReturn:
-    print(f"qcls-gguf: {error}", file=sys.stderr)
-    raise typer.Exit(code)
-
-
-def _settings(
-    path: Path | None, model: Path | None, hf_repo: str | None, n_gpu_layers: str | None, threads: int | None
-) -> Config:
-    """The configuration with what the command line overrides."""
-    if model and hf_repo:
-        raise ConfigError("--model and --hf-repo are both given: keep one of them")
-    settings = load_config(path or config_path("fashion-8.yaml"))
-    runtime = settings.runtime
-    if n_gpu_layers is not None:
-        runtime = dataclasses.replace(runtime, n_gpu_layers=_layers(n_gpu_layers))
-    if threads is not None:
-        runtime = dataclasses.replace(runtime, n_threads=threads)
-    if model or hf_repo:
-        settings = dataclasses.replace(settings, model=ModelConfig(path=model, hf_repo=hf_repo))
-    return dataclasses.replace(settings, runtime=runtime)
 
 
 def _queries(given: list[str] | None, source: str | None, interactive: bool) -> Iterator[Line]:
@@ -219,20 +173,7 @@ def _print_json(value: dict[str, object], format_: Format) -> None:
     print(json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False), flush=True)
 
 
-def _print_step(name: str, what: str, ms: float) -> None:
-    print(f"{name:16}{ms:10.1f} ms  {what}", file=sys.stderr)
-
-
-def _load_bar(quiet: bool) -> Callable[[float], None] | None:
-    """A percentage on the terminal while a large model loads."""
-    if quiet or not sys.stderr.isatty():
-        return None
-
-    def show(fraction: float) -> None:
-        # the line is overwritten by the step's own line
-        print(f"\rload model {fraction:6.0%}", end="\r" if fraction < 1 else "\r\033[K", file=sys.stderr, flush=True)
-
-    return show
+app.command("inspect")(inspect_command)
 
 
 def main() -> None:

@@ -167,17 +167,25 @@ def _prompt(item: Any, where: str, defaults: dict[str, Any]) -> PromptConfig:
     )
 
 
+def parse_scoring(value: Any, where: str) -> Scoring:
+    """A scoring by its name. Raises ConfigError, which names `where`."""
+    for scoring in SCORINGS:
+        if value == scoring:
+            return scoring
+    raise ConfigError(f"{where}: {value!r} is not one of {', '.join(SCORINGS)}")
+
+
 def _scoring(mapping: dict[str, Any], where: str) -> Scoring | None:
     scoring, forced = mapping.get("scoring"), mapping.get("force_single_token_labels")
-    if scoring is not None and scoring not in SCORINGS:
-        raise ConfigError(f"{_at(where, 'scoring')}: {scoring!r} is not one of {', '.join(SCORINGS)}")
+    if scoring is not None:
+        scoring = parse_scoring(scoring, _at(where, "scoring"))
     if forced is None:
         return scoring
     if not isinstance(forced, bool):
         raise ConfigError(f"{_at(where, 'force_single_token_labels')}: {forced!r} is not true or false")
-    if forced and scoring == "tree":
+    if forced and scoring not in (None, "first_token"):
         raise ConfigError(
-            f"{_at(where, 'force_single_token_labels')}: true contradicts scoring: tree: remove one of the two"
+            f"{_at(where, 'force_single_token_labels')}: true contradicts scoring: {scoring}: remove one of the two"
         )
     if forced:
         return "first_token"

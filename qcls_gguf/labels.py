@@ -8,8 +8,10 @@ from typing import Literal
 
 from .errors import ConfigError
 
-Scoring = Literal["tree", "first_token"]
-SCORINGS: tuple[Scoring, ...] = ("tree", "first_token")
+Scoring = Literal["tree", "first_token", "joint", "mean"]
+SCORINGS: tuple[Scoring, ...] = ("tree", "first_token", "joint", "mean")
+EXACT_SCORINGS: tuple[Scoring, ...] = ("joint", "mean")
+"""Those that need the log-sum-exp over the vocabulary at every label token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +26,9 @@ class Edge:
 class LabelTrie:
     """The nodes of the trie that are fed, and the edges that the scores read.
 
-    Only nodes at or above one that is read are fed: the last token of a label never is, and a path without a choice
-    costs nothing. In `first_token` scoring nothing is fed but the prompt.
+    Only nodes at or above one that is read are fed: the last token of a label never is. `tree` reads the nodes with a
+    choice, so that a path without one costs nothing; `first_token` reads the end of the prompt; the exact scorings read
+    every node, and from these the other two follow as well.
     """
 
     scoring: Scoring
@@ -72,13 +75,18 @@ def with_end_tokens(labels: Sequence[str], tokens: Sequence[tuple[int, ...]], en
     return ended
 
 
-def build_trie(labels: Sequence[str], tokens: Sequence[tuple[int, ...]], end: int, scoring: Scoring) -> LabelTrie:
+def build_trie(
+    labels: Sequence[str], tokens: Sequence[tuple[int, ...]], end: int, scoring: Scoring, *, exact: bool = False
+) -> LabelTrie:
     """The trie of a label set; tokens[i] are the tokens of labels[i], end the end-of-label token or -1.
 
+    exact: read every node, whatever the scoring needs.
     Raises ConfigError for labels that the scoring cannot tell apart.
     """
     if scoring == "first_token":
-        return _first_token_trie(labels, tokens)
+        fast = _first_token_trie(labels, tokens)
+        if not exact:
+            return fast
     paths = with_end_tokens(labels, tokens, end)
     choices: dict[tuple[int, ...], list[int]] = {}
     for path in paths:
@@ -86,7 +94,8 @@ def build_trie(labels: Sequence[str], tokens: Sequence[tuple[int, ...]], end: in
             children = choices.setdefault(path[:n], [])
             if path[n] not in children:
                 children.append(path[n])
-    read_paths = {path for path, children in choices.items() if len(children) > 1}
+    every = exact or scoring in EXACT_SCORINGS
+    read_paths = {path for path, children in choices.items() if every or len(children) > 1}
     node_of: dict[tuple[int, ...], int] = {(): 0}
     fed: list[tuple[int, int]] = []
     for path in choices:  # parents come first

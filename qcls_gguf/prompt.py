@@ -114,10 +114,11 @@ def compile_prompt(
     scoring: Scoring,
     bos: int = -1,
     end: int = -1,
+    exact: bool = False,
 ) -> Prompt:
     """Tokenise a template and its labels once.
 
-    bos: the token to put first, -1 for none; end: the end-of-label token, -1 for none.
+    bos: the token to put first, -1 for none; end: the end-of-label token, -1 for none; exact: see build_trie.
     Raises ConfigError, naming the prompt and the label, where the tokens would not be what the template says.
     """
     before_slot, _, after_slot = template.partition(SLOT)
@@ -138,7 +139,7 @@ def compile_prompt(
         )
     label_tokens = [_label_tokens(tokenizer, name, label, label_prefix, before, after, tail_text) for label in labels]
     try:
-        trie = build_trie(labels, label_tokens, end, scoring)
+        trie = build_trie(labels, label_tokens, end, scoring, exact=exact)
     except ConfigError as e:
         raise ConfigError(f"prompts.{name}: {e}") from None
     return Prompt(

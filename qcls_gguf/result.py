@@ -12,9 +12,26 @@ class LabelScore:
 
     label: str
     score: float
-    """first_token: the logit of the label's first token; tree: the log-probability among the labels"""
+    """first_token: the logit of the label's first token; tree: the log-probability among the labels; joint and mean:
+    the log-probability in the whole vocabulary, and that per token"""
     probability: float
     n_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """What the whole vocabulary says of a prompt's labels; log-probabilities in the order of the configuration."""
+
+    joint: tuple[float, ...]
+    """log p(label | prompt), the end-of-label token included where a label has one"""
+    mean: tuple[float, ...]
+    """joint per token"""
+    label_mass: float
+    """the probability that lies on the labels at all"""
+    joint_label: str
+    mean_label: str
+    changes: bool
+    """whether joint picks another label than the answer"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +44,8 @@ class PromptResult:
     fast_path: bool
     """False where the query changed tokens of the cached prefix, so that some had to be fed anew"""
     scores: tuple[LabelScore, ...]
+    audit: Audit | None = None
+    """only with audit, or where a prompt has an exact scoring"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,5 +96,9 @@ class Result:
         return {result.prompt: result.label for result in self.results}
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as `qcls-gguf run --format json` prints them."""
-        return asdict(self)
+        """Plain values, as `qcls-gguf run --format json` prints them; no `audit` where there was none."""
+        answer = asdict(self)
+        for result in answer["results"]:
+            if result["audit"] is None:
+                del result["audit"]
+        return answer

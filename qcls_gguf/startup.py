@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import gguf
+import numpy as np
+import numpy.typing as npt
 
 from . import __version__
 from .config import Config, ModelConfig, PromptConfig
@@ -16,6 +18,7 @@ from .errors import ConfigError, ModelError
 from .gguf_header import GgufHeader
 from .head import read_head_rows
 from .hub import fetch_model
+from .labels import EXACT_SCORINGS
 from .model_file import ModelIdentity, check_gguf, identify, model_parts
 from .native import NativeContext, NativeModel, build_info, devices
 from .prompt import Prompt, compile_prompt
@@ -24,6 +27,8 @@ from .result import ModelInfo
 from .runtime import limits, n_gpu_layers, n_threads
 from .score import Scorer
 from .timing import Ledger
+
+Int32Array = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +51,12 @@ def start(
     offline: bool = False,
     on_step: Callable[[str, str, float], None] | None = None,
     on_load: Callable[[float], None] | None = None,
+    audit: bool = False,
 ) -> Parts:
-    """Find, check and load the model; compile and cache the prompts. Raises ConfigError or ModelError."""
+    """Find, check and load the model; compile and cache the prompts.
+
+    audit: let every answer carry its exact scores. Raises ConfigError or ModelError.
+    """
     ledger = Ledger(on_step)
     path = find_model(config.model, offline=offline)
     header = check_gguf(path)
@@ -59,10 +68,13 @@ def start(
         model = NativeModel(path, n_gpu_layers=layers, progress=_progress(on_load))
         try:
             ledger.step("load model", f"{model.facts.description}, {_gpu_words(layers)}")
-            prompts, n_empty = _compile(config.prompts, model)
-            scorer = _scorer(prompts, path)
+            prompts, n_empty = _compile(config.prompts, model, exact=audit)
+            exact = audit or any(prompt.scoring in EXACT_SCORINGS for prompt in config.prompts)
+            tokens = _label_tokens(prompts)
+            rows = read_head_rows(path, tokens.tolist())
+            scorer = Scorer([prompt.trie for prompt in prompts], rows, tokens if exact else None)
             ledger.step("compile prompts", f"{len(prompts)} prompts, {scorer.n_positions} hidden states a query")
-            engine = _engine(config, model, prompts, n_empty, ledger)
+            engine = _engine(config, model, prompts, n_empty, tokens if exact else None, ledger)
         except BaseException:
             model.close()
             raise
@@ -128,7 +140,9 @@ class _Hashing:
         return self._identity
 
 
-def _compile(configs: Sequence[PromptConfig], model: NativeModel) -> tuple[tuple[Prompt, ...], tuple[int, ...]]:
+def _compile(
+    configs: Sequence[PromptConfig], model: NativeModel, *, exact: bool
+) -> tuple[tuple[Prompt, ...], tuple[int, ...]]:
     prompts = tuple(
         compile_prompt(
             model,
@@ -139,6 +153,7 @@ def _compile(configs: Sequence[PromptConfig], model: NativeModel) -> tuple[tuple
             scoring=config.scoring,
             bos=model.facts.token_bos if model.facts.add_bos else -1,
             end=_end_token(config, model),
+            exact=exact,
         )
         for config in configs
     )
@@ -157,13 +172,18 @@ def _end_token(config: PromptConfig, model: NativeModel) -> int:
     return int(tokens[0])
 
 
-def _scorer(prompts: Sequence[Prompt], path: Path) -> Scorer:
-    tries = [prompt.trie for prompt in prompts]
-    return Scorer(tries, read_head_rows(path, sorted({edge.token for trie in tries for edge in trie.edges})))
+def _label_tokens(prompts: Sequence[Prompt]) -> Int32Array:
+    """Every token that is a candidate somewhere, ascending."""
+    return np.unique(np.array([edge.token for prompt in prompts for edge in prompt.trie.edges], np.int32))
 
 
 def _engine(
-    config: Config, model: NativeModel, prompts: Sequence[Prompt], n_empty: Sequence[int], ledger: Ledger
+    config: Config,
+    model: NativeModel,
+    prompts: Sequence[Prompt],
+    n_empty: Sequence[int],
+    label_tokens: Int32Array | None,
+    ledger: Ledger,
 ) -> Engine:
     runtime = config.runtime
     size = limits(runtime, prompts, n_empty, model.facts.n_ctx_train)
@@ -177,6 +197,7 @@ def _engine(
         n_threads=threads,
         flash_attn=None if runtime.flash_attn == "auto" else runtime.flash_attn,
         kv_type=runtime.kv_type,
+        label_tokens=label_tokens,
     )
     try:
         ledger.step(

@@ -61,7 +61,7 @@ class PromptSpec:
     template: str
     labels: tuple[str, ...]
     label_prefix: str = " "
-    scoring: Literal["tree", "first_token"] = "tree"
+    scoring: Literal["tree", "first_token", "joint", "mean"] = "tree"
     label_end: str | None = None
 
 
@@ -143,6 +143,16 @@ class Oracle:
         paths = self.paths(prompt, query)
         scores = [self._tree_score(start, path, paths) for path in paths]
         return scores, scores
+
+    def joint(self, prompt: PromptSpec, query: str) -> list[list[float]]:
+        """log p of every token of each label, an end-of-label token included, over the whole vocabulary."""
+        start = self.rendered(prompt.template, query)
+        answers = []
+        for path in self.paths(prompt, query):
+            logits = self._logits(start + path)
+            rows = [logits[len(start) - 1 + depth] for depth in range(len(path))]
+            answers.append([float(log_softmax(row)[token]) for row, token in zip(rows, path, strict=True)])
+        return answers
 
     def _tree_score(self, start: list[int], path: list[int], paths: list[list[int]]) -> float:
         logits = self._logits(start + path)

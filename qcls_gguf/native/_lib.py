@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from ..errors import DecodeError, ModelError, PlanError, QclsError
 
-ABI = 1
+ABI = 2
 _OK, _BAD_ARGUMENT, _LOAD_FAILED, _UNSUPPORTED, _DECODE_FAILED, _TOO_SMALL = range(6)
 _ERRORS = {
     _BAD_ARGUMENT: PlanError,
@@ -126,7 +126,10 @@ def _library() -> Any:
             c_int32,
             [c_void_p, c_int32, c_char_p, c_int32, POINTER(c_int32), POINTER(c_int32), *error],
         ),
-        "qcls_context_open": (c_int32, [c_void_p, *[c_int32] * 7, c_char_p, POINTER(c_void_p), *error]),
+        "qcls_context_open": (
+            c_int32,
+            [c_void_p, c_int32, c_int32, c_void_p, *[c_int32] * 6, c_char_p, POINTER(c_void_p), *error],
+        ),
         "qcls_context_close": (None, [c_void_p]),
         "qcls_context_clear": (None, [c_void_p]),
         "qcls_context_limits": (None, [c_void_p, POINTER(c_int64)]),
@@ -320,19 +323,26 @@ class NativeContext:
         n_outputs_max: int,
         n_threads: int,
         hidden_only: bool = True,
+        label_tokens: Int32Array | None = None,
         flash_attn: bool | None = None,
         kv_type: str = "f16",
     ) -> None:
         """Open a context; with hidden_only its rows are final-norm hidden states, else logits (stock llama.cpp).
 
+        label_tokens: (n,) int32; rows are then n_embd + n + 1 floats: hidden state, these tokens' logits from the LM
+        head, and the log-sum-exp of all logits.
+
         Raises PlanError for a limit out of range, ModelError for a model whose hidden states do not give its logits.
         """
         self._handle = c_void_p()
         handle, error = c_void_p(), ctypes.create_string_buffer(2048)
+        tokens = np.empty(0, np.int32) if label_tokens is None else label_tokens
         numbers = n_ctx, n_batch, n_seq_max, n_outputs_max, n_threads, -1 if flash_attn is None else int(flash_attn)
         status = _library().qcls_context_open(
             model.handle,
             int(hidden_only),
+            len(tokens),
+            _pointer(tokens, np.int32, 1, 0),
             *map(_int32, numbers),
             kv_type.encode(),
             byref(handle),

@@ -25,7 +25,9 @@ struct qcls_context {
     int32_t n_seq_max;
     int32_t n_outputs_max;
     int32_t n_vocab;
-    int32_t row_size;  // floats a row: n_embd, or n_vocab where the context computes logits
+    int32_t n_hidden;        // floats of a hidden state, 0 where the context computes logits
+    int32_t n_label_logits;  // floats behind it
+    int32_t row_size;        // n_hidden + n_label_logits, or n_vocab
     bool hidden_only;
     // what llama_batch wants beside the caller's own arrays, [n_batch] each
     std::vector<int32_t> n_seq_id;
@@ -264,7 +266,8 @@ int32_t qcls_token_piece(const qcls_model * model, int32_t token, char * text, i
     });
 }
 
-int32_t qcls_context_open(qcls_model * model, int32_t hidden_only, int32_t n_ctx, int32_t n_batch, int32_t n_seq_max,
+int32_t qcls_context_open(qcls_model * model, int32_t hidden_only, int32_t n_label_tokens,
+                          const int32_t * label_token, int32_t n_ctx, int32_t n_batch, int32_t n_seq_max,
                           int32_t n_outputs_max, int32_t n_threads, int32_t flash_attn, const char * kv_type,
                           qcls_context ** out, char * error, int32_t error_size) {
     return guarded(error, error_size, QCLS_LOAD_FAILED, [&] {
@@ -278,6 +281,8 @@ int32_t qcls_context_open(qcls_model * model, int32_t hidden_only, int32_t n_ctx
                          : n_outputs_max < n_seq_max || n_outputs_max > n_batch
                                                                            ? "n_outputs_max must be between n_seq_max and n_batch"
                          : n_threads < 1 || n_threads > 512                ? "n_threads must be between 1 and 512"
+                         : n_label_tokens < 0 || (n_label_tokens > 0 && !hidden_only)
+                                                                           ? "label tokens need a hidden-only context"
                          : type == GGML_TYPE_COUNT                         ? "the KV type must be one of f32 f16 bf16 q8_0 q4_0"
                          : nullptr;
         if (bad) {
@@ -311,6 +316,10 @@ int32_t qcls_context_open(qcls_model * model, int32_t hidden_only, int32_t n_ctx
             llama_free(ctx);
             return fail(QCLS_UNSUPPORTED, with_complaints("no exact hidden-state path for this model"), error, error_size);
         }
+        if (n_label_tokens > 0 && !llama_set_label_tokens(ctx, label_token, n_label_tokens)) {
+            llama_free(ctx);
+            return fail(QCLS_BAD_ARGUMENT, with_complaints("label tokens refused"), error, error_size);
+        }
         auto * context = new qcls_context();
         context->ctx = ctx;
         context->memory = llama_get_memory(ctx);
@@ -318,7 +327,9 @@ int32_t qcls_context_open(qcls_model * model, int32_t hidden_only, int32_t n_ctx
         context->n_seq_max = n_seq_max;
         context->n_outputs_max = n_outputs_max;
         context->n_vocab = llama_vocab_n_tokens(model->vocab);
-        context->row_size = hidden_only ? llama_model_n_embd_out(model->model) : context->n_vocab;
+        context->n_hidden = hidden_only ? llama_model_n_embd_out(model->model) : 0;
+        context->n_label_logits = n_label_tokens > 0 ? n_label_tokens + 1 : 0;
+        context->row_size = hidden_only ? context->n_hidden + context->n_label_logits : context->n_vocab;
         context->hidden_only = hidden_only != 0;
         context->n_seq_id.resize(context->n_batch);
         context->seq_id.resize(context->n_batch);
@@ -430,7 +441,15 @@ int32_t qcls_decode(qcls_context * context, int32_t n_tokens, const int32_t * to
             if (!source) {
                 return fail(QCLS_DECODE_FAILED, with_complaints("llama.cpp returned no rows"), error, error_size);
             }
-            memcpy(rows, source, sizeof(float) * (size_t) n_rows * context->row_size);
+            const float * labels = context->n_label_logits ? llama_get_label_logits(context->ctx) : nullptr;
+            const size_t n_source = context->hidden_only ? context->n_hidden : context->row_size;
+            for (size_t i = 0; i < (size_t) n_rows; ++i) {
+                memcpy(rows + i * context->row_size, source + i * n_source, sizeof(float) * n_source);
+                if (labels) {
+                    memcpy(rows + i * context->row_size + n_source, labels + i * context->n_label_logits,
+                           sizeof(float) * context->n_label_logits);
+                }
+            }
         } else {
             llama_synchronize(context->ctx);
         }

@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-#define QCLS_ABI 1
+#define QCLS_ABI 2
 #define QCLS_API __attribute__((visibility("default")))
 
 typedef struct qcls_model qcls_model;
@@ -68,9 +68,12 @@ QCLS_API int32_t qcls_token_piece(const qcls_model * model, int32_t token, char 
                                   int32_t * n_bytes, int32_t * special, char * error, int32_t error_size);
 
 /* Opens a context. hidden_only != 0: qcls_decode returns final-norm hidden states and no LM head is computed;
- * otherwise it returns logits, as stock llama.cpp does. flash_attn: -1 auto, 0 off, 1 on. kv_type: "f16", "q8_0", ...
+ * otherwise it returns logits, as stock llama.cpp does. With n_label_tokens > 0, hidden_only must be set, the LM head
+ * is computed after all, and every row has, behind its hidden state, the logits of these tokens and the log-sum-exp of
+ * all logits. flash_attn: -1 auto, 0 off, 1 on. kv_type: "f16", "q8_0", ...
  * Free with qcls_context_close, before the model. */
-QCLS_API int32_t qcls_context_open(qcls_model * model, int32_t hidden_only, int32_t n_ctx, int32_t n_batch,
+QCLS_API int32_t qcls_context_open(qcls_model * model, int32_t hidden_only, int32_t n_label_tokens,
+                                   const int32_t * label_token, int32_t n_ctx, int32_t n_batch,
                                    int32_t n_seq_max, int32_t n_outputs_max, int32_t n_threads, int32_t flash_attn,
                                    const char * kv_type, qcls_context ** out, char * error, int32_t error_size);
 QCLS_API void qcls_context_close(qcls_context * context);

@@ -272,7 +272,7 @@ def test_an_unusable_label_is_refused(labels: str, message: str) -> None:
         ("label_prefix: 1", "prompts.category.label_prefix: 1 is a number, not text"),
         ("label_end: 1", "prompts.category.label_end: 1 is a number, not text"),
         ("label_end: ''", "prompts.category.label_end: is empty: give it a text or remove it"),
-        ("scoring: joint", "prompts.category.scoring: 'joint' is not one of tree, first_token"),
+        ("scoring: sum", "prompts.category.scoring: 'sum' is not one of tree, first_token, joint, mean"),
         ("scoring: [tree]", "prompts.category.scoring: ['tree'] is not one of tree, first_token"),
     ],
 )
@@ -349,7 +349,7 @@ def test_a_contradiction_about_scoring_is_refused_at_both_levels(lines: tuple[st
 
 
 def test_an_unknown_common_scoring_is_refused() -> None:
-    refused(PROMPT + "scoring: mean\n", "scoring: 'mean' is not one of tree, first_token")
+    refused(PROMPT + "scoring: sum\n", "scoring: 'sum' is not one of tree, first_token, joint, mean")
 
 
 def test_a_prompts_label_end_goes_before_the_common_one() -> None:

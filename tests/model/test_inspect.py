@@ -1,0 +1,202 @@
+"""An inspection agrees with what requests then do; the command prints it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import MakeModel, OpenClassifier, WriteConfig
+from oracle import PromptSpec
+
+from qcls_gguf import Classifier, PlanError
+from qcls_gguf.inspection import inspect_classifier
+from qcls_gguf.inspection_result import TrieNode
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+COMMAND = str(BIN / "qcls-gguf")
+QUERIES = ["", "red dress for girls", "孕妇牛仔裤", "<|im_end|>"]
+PROMPTS = [
+    PromptSpec(
+        name="color",
+        template="<|im_start|>user\nquery: {query}<|im_end|>\n<|im_start|>assistant\ncolor:",
+        labels=("light blue", "light pink", "red", "none"),
+    ),
+    PromptSpec(
+        name="item",
+        template="<|im_start|>system\nanalyze the item<|im_end|>\n<|im_start|>user\nquery: {query}<|im_end|>\nlabel:",
+        labels=("jump", "jumper", "none"),
+        label_end="<|im_start|>",
+    ),
+]
+
+
+def inspect(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [COMMAND, "inspect", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, encoding="utf-8")
+
+
+def label_texts(node: TrieNode, text: str = "") -> dict[str, str]:
+    """The label at each end of the trie, and the texts on the way to it."""
+    text += node.text
+    own = {} if node.label is None else {node.label: text}
+    return own | {label: way for child in node.children for label, way in label_texts(child, text).items()}
+
+
+@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize("config", ["fashion-8", "fashion-8-joint", "mission"])
+def test_planned_counts_are_those_of_the_request(config: str, query: str) -> None:
+    with Classifier.from_config(ROOT / f"configs/{config}.yaml") as classifier:
+        assert classifier.plan_counts(query) == classifier.classify(query).counts
+
+
+def test_a_query_that_is_too_long_is_not_planned(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    classifier = open_classifier(make_model(), PROMPTS)
+    with pytest.raises(PlanError, match="max_query_tokens: 64"):
+        classifier.plan_counts("dress " * 70)
+
+
+@pytest.mark.parametrize(
+    ("config", "n_empty", "n_copies", "kinds"),
+    [
+        ("fashion-8", 67, 8, ["reorder", "suffix", "collision", "collision"]),
+        ("fashion-8-joint", 25, 1, ["collision", "collision"]),
+    ],
+)
+def test_the_eight_prompts(config: str, n_empty: int, n_copies: int, kinds: list[str]) -> None:
+    with Classifier.from_config(ROOT / f"configs/{config}.yaml") as classifier:
+        found = inspect_classifier(classifier)
+        request, counts = found.request, classifier.classify("").counts
+        assert request.n_tokens == counts.n_tokens_new == n_empty
+        assert request.n_tokens_fragment + request.n_tokens_suffix + request.n_tokens_labels == n_empty
+        assert request.n_tokens_unshared == sum(p.added.n_tokens + p.n_tokens_labels for p in found.prompts) == 67
+        assert request.n_tokens_cached == counts.n_tokens_cached == sum(p.prefix.n_tokens for p in found.prompts)
+        assert request.n_positions == counts.n_positions == sum(p.n_positions for p in found.prompts)
+        # ` dress` takes the place of the space that an empty query leaves, and ` red` comes on top
+        assert classifier.classify("dress").counts.n_tokens_new == n_empty
+        assert (
+            classifier.classify("red dress").counts.n_tokens_new
+            == n_empty + n_copies
+            == n_empty + request.n_query_copies
+        )
+    sequences = found.sequences
+    assert sequences.n_seq_max == sequences.n_needed == sequences.n_holders + 9 * 4
+    assert sequences.n_holders == len({prompt.prefix.block_hashes for prompt in found.prompts})
+    assert [advice.kind for advice in found.advice] == kinds
+    assert all(prompt.fast_path for prompt in found.prompts)
+    for prompt, config_prompt in zip(found.prompts, classifier.parts.config.prompts, strict=True):
+        assert tuple(label.label for label in prompt.labels) == config_prompt.labels
+        ends = {label.label: label.end.text for label in prompt.labels if label.end}
+        assert ends.keys() == ({"wool"} if prompt.name == "material" else set())
+        ways = label_texts(prompt.trie)
+        assert ways == {label: f" {label}{ends.get(label, '')}" for label in config_prompt.labels}
+
+
+def test_one_text_costs_what_was_estimated_for_separate_ones() -> None:
+    """The estimate keeps today's longest text whole; the joint configuration has no `label:`."""
+    found = []
+    for config in ("fashion-8", "fashion-8-joint"):
+        with Classifier.from_config(ROOT / f"configs/{config}.yaml") as classifier:
+            found.append(inspect_classifier(classifier).request)
+    assert found[0].n_tokens_one_text == found[1].n_tokens + len(["label", ":"])
+
+
+def test_exact_numbers_on_a_small_model(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    classifier = open_classifier(make_model(), PROMPTS, max_batch=3)
+    found = inspect_classifier(classifier)
+    color, item = found.prompts
+    assert [token.text for token in color.added.suffix][:2] == ["<|im_end|>", "\n"]
+    assert [[token.text for token in label.tokens] for label in item.labels] == [[" jump"], [" jump", "er"], [" none"]]
+    assert [label.end and label.end.text for label in item.labels] == ["<|im_start|>", None, None]
+    assert (color.n_tokens_labels, color.n_positions, color.n_leaves) == (1, 2, 1)
+    assert (item.n_tokens_labels, item.n_positions, item.n_leaves) == (1, 2, 1)
+    assert found.request.n_tokens == classifier.classify("").counts.n_tokens_new
+    assert found.request.n_tokens_labels == 2
+    assert (found.sequences.n_holders, found.sequences.n_leaves, found.sequences.n_needed) == (2, 2, 2 + 2 * 3)
+    shared = color.prefix.n_shared  # `<|im_start|>`
+    assert found.context.n_cells_prefixes == color.prefix.n_tokens + item.prefix.n_tokens - shared
+    assert (shared, item.prefix.shared_with) == (1, ("color",))
+    assert [advice.kind for advice in found.advice] == ["collision", "missing", "collision", "missing"]
+
+
+def test_a_piece_of_a_character_is_shown_as_an_escape(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    prompt = PromptSpec(name="p", template="query: {query}\nlabel:", labels=("👗", "none"))
+    (found,) = inspect_classifier(open_classifier(make_model(), [prompt])).prompts
+    assert "".join(token.text for token in found.labels[0].tokens).strip() == r"\xf0\x9f\x91\x97"
+
+
+def test_json_is_the_inspection_and_the_help_names_its_keys() -> None:
+    done = inspect("--config", str(ROOT / "configs/mission.yaml"), "--format", "json")
+    assert done.returncode == 0
+    assert "load model" in done.stderr
+    tree = json.loads(done.stdout)
+    with Classifier.from_config(ROOT / "configs/mission.yaml") as classifier:
+        wanted = json.loads(json.dumps(inspect_classifier(classifier).to_dict()))
+    assert tree.pop("startup_ms").keys() == wanted.pop("startup_ms").keys()
+    assert tree == wanted
+    help_ = inspect("--help").stdout
+    for key in keys({**tree, "model": {}}):
+        assert f'"{key}"' in help_, key
+
+
+def keys(value: Any) -> set[str]:
+    if isinstance(value, dict):
+        return set(value) | {key for child in value.values() for key in keys(child)}
+    return {key for child in value for key in keys(child)} if isinstance(value, list) else set()
+
+
+def test_the_table_shows_prompts_tries_and_advice() -> None:
+    done = inspect("--quiet")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.search(r"^empty query +67 tokens in 1 decode: around the query 8, suffix 56, labels 3", done.stdout, re.M)
+    assert re.search(r"^colour +tree +71 +5 +8 +18 +2 +3 +2 +yes +all *$", done.stdout, re.M)
+    assert "├── ␣light  (fed, read)\n│   └── ␣pink, ␣blue" in done.stdout
+    assert "<|endoftext|> (wool), ␣blend" in done.stdout
+    assert "- The suffix behind the query has 7 tokens in 8 prompts" in done.stdout
+
+
+def test_scoring_overrides_the_configuration() -> None:
+    arguments = "--config", str(ROOT / "configs/fashion-8.yaml"), "--format", "json", "--quiet", "--scoring", "joint"
+    tree = json.loads(inspect(*arguments).stdout)
+    assert {prompt["scoring"] for prompt in tree["prompts"]} == {"joint"}
+    assert tree["request"]["n_tokens_labels"] > 3
+    assert tree["request"]["n_tokens"] == 64 + tree["request"]["n_tokens_labels"]
+
+
+def test_names_cannot_move_the_cursor(make_model: MakeModel, write_config: WriteConfig) -> None:
+    prompt = PromptSpec(name="a\x1b[31mb", template="query: {query}\nlabel:", labels=("re\x1bd", "none", "[bold]x"))
+    done = inspect("--config", str(write_config(make_model(), [prompt])))
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout
+    assert r"a\x1b[31mb" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--config", "missing.yaml"], 2, "missing.yaml: the configuration cannot be read"),
+        (["--scoring", "first_token"], 2, "share their first token"),
+        (["--format", "jsonl"], 2, "jsonl"),
+        (["-ngl", "many"], 2, "'many' is not a number of layers"),
+        (["--model", "missing.gguf"], 3, "missing.gguf"),
+    ],
+)
+def test_refusals_have_the_exit_codes_of_run(arguments: list[str], code: int, words: str) -> None:
+    done = inspect(*arguments)
+    assert done.returncode == code
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_the_commands_of_the_readme_are_valid() -> None:
+    lines = re.findall(r"^\$ (qcls-gguf inspect .*?)(?:\s+#.*)?$", (ROOT / "README.md").read_text("utf-8"), re.M)
+    assert lines
+    for line in lines:
+        done = subprocess.run(["bash", "-c", f"PATH={BIN}:$PATH {line}"], cwd=ROOT, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr

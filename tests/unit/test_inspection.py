@@ -1,0 +1,261 @@
+"""What an inspection counts and advises, on a tokenizer of whole words whose tokens can be counted by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+import struct
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from qcls_gguf.inspection import block_hashes, inspect_prompts, request_of
+from qcls_gguf.inspection_advice import advise
+from qcls_gguf.inspection_result import Advice, Request, Sequences, TrieNode
+from qcls_gguf.labels import Scoring
+from qcls_gguf.prompt import Prompt, compile_prompt
+from qcls_gguf.result import Counts
+
+SPECIAL, WORD = r"<\|\w+\|>", r" ?\w+|\s|[^\w\s]"
+COLOR = "<|s|>color: light blue, light pink, red<|e|>\nquery: {query}<|e|>\nlabel:"
+ITEM = "<|s|>item: dress, jeans<|e|>\nquery: {query}<|e|>\nlabel:"
+COLORS, ITEMS = ("light blue", "light pink", "red"), ("dress", "jeans")
+
+
+class Words:
+    """A tokenizer whose tokens are words with the space before them, single other characters, and <|special|> ones."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def tokenize(self, text: str, *, parse_special: bool) -> npt.NDArray[np.int32]:
+        found = re.findall(f"{SPECIAL}|{WORD}" if parse_special else WORD, text)
+        self.texts += [piece for piece in dict.fromkeys(found) if piece not in self.texts]
+        return np.array([self.texts.index(piece) for piece in found], np.int32)
+
+    def piece(self, token: int) -> tuple[bytes, bool]:
+        return self.texts[token].encode(), re.fullmatch(SPECIAL, self.texts[token]) is not None
+
+
+@pytest.fixture
+def words() -> Words:
+    return Words()
+
+
+def compiled(
+    words: Words, name: str, template: str, labels: tuple[str, ...], scoring: Scoring = "tree", end: str = "<|e|>"
+) -> Prompt:
+    token = int(words.tokenize(end, parse_special=True)[0])
+    return compile_prompt(
+        words, name=name, template=template, label_prefix=" ", labels=labels, scoring=scoring, end=token
+    )
+
+
+def counted(n_tokens: int = 0, n_decodes: int = 1) -> Counts:
+    return Counts(n_queries=1, n_decodes=n_decodes, n_tokens_new=n_tokens, n_tokens_cached=24, n_positions=3)
+
+
+def shape(node: TrieNode) -> Any:
+    """(text, label, flags, children): f for fed, r for read."""
+    return node.text, node.label, "f" * node.fed + "r" * node.read, [shape(child) for child in node.children]
+
+
+@pytest.mark.parametrize(("n_tokens", "n_blocks"), [(0, 0), (1, 1), (16, 1), (17, 2), (33, 3)])
+def test_a_hash_for_every_block_begun(n_tokens: int, n_blocks: int) -> None:
+    assert len(block_hashes(range(n_tokens))) == n_blocks
+
+
+def test_hashes_are_a_chain_over_the_bytes_of_the_tokens() -> None:
+    tokens = [7, 70000, *range(14), 5, 6]
+    first = hashlib.sha256(struct.pack("<16i", *tokens[:16])).digest()
+    second = hashlib.sha256(first + struct.pack("<2i", 5, 6)).digest()
+    assert block_hashes(tokens) == (first.hex()[:12], second.hex()[:12])
+    assert block_hashes([8, *tokens[1:]])[1] != second.hex()[:12]
+    assert block_hashes([*tokens[:17], 9])[0] == first.hex()[:12]
+
+
+def test_prefix_and_added_tokens(words: Words) -> None:
+    color, item = inspect_prompts(
+        [compiled(words, "color", COLOR, COLORS), compiled(words, "item", ITEM, ITEMS, "first_token")], words
+    )
+    assert (color.prefix.n_tokens, item.prefix.n_tokens) == (14, 10)  # `\n`, `query` and `:` are cached, ` ` is not
+    assert (color.prefix.n_shared, color.prefix.shared_with) == (1, ("item",))
+    assert [token.text for token in color.added.fragment] == [" "]
+    assert [token.text for token in color.added.suffix] == ["<|e|>", "\n", "label", ":"]
+    assert color.added.n_tokens == 5
+    assert (color.n_tokens_labels, color.n_positions, color.n_leaves) == (1, 2, 1)
+    assert (item.n_tokens_labels, item.n_positions, item.n_leaves) == (0, 1, 1)
+    assert (color.scoring, item.scoring) == ("tree", "first_token")
+    assert color.fast_path
+    assert item.fast_path
+
+
+def test_the_longest_shared_beginning_names_all_that_have_it(words: Words) -> None:
+    templates = {"a": "one two three {query} x", "b": "one two {query} x", "c": "one two three four {query} x"}
+    found = inspect_prompts([compiled(words, name, text, ITEMS) for name, text in templates.items()], words)
+    assert [(prompt.prefix.n_shared, prompt.prefix.shared_with) for prompt in found] == [
+        (3, ("c",)),
+        (2, ("a", "c")),
+        (3, ("a",)),
+    ]
+    (alone,) = inspect_prompts([compiled(words, "a", templates["a"], ITEMS)], words)
+    assert (alone.prefix.n_shared, alone.prefix.shared_with) == (0, ())
+
+
+def test_label_tokens_and_trie(words: Words) -> None:
+    (prompt,) = inspect_prompts([compiled(words, "p", ITEM, ("wool", "wool blend", "all season", "red"))], words)
+    assert [[token.text for token in label.tokens] for label in prompt.labels] == [
+        [" wool"],
+        [" wool", " blend"],
+        [" all", " season"],
+        [" red"],
+    ]
+    assert [label.end and label.end.text for label in prompt.labels] == ["<|e|>", None, None, None]
+    assert shape(prompt.trie) == (
+        "",
+        None,
+        "fr",
+        [
+            (" wool", None, "fr", [("<|e|>", "wool", "", []), (" blend", "wool blend", "", [])]),
+            (" all", None, "", [(" season", "all season", "", [])]),
+            (" red", "red", "", []),
+        ],
+    )
+    assert prompt.trie.token is None
+    assert words.texts[prompt.trie.children[0].token or 0] == " wool"
+
+
+def test_an_exact_scoring_reads_and_feeds_every_inner_token(words: Words) -> None:
+    (prompt,) = inspect_prompts([compiled(words, "p", ITEM, ("wool", "wool blend", "all season"), "joint")], words)
+    assert (prompt.n_tokens_labels, prompt.n_positions, prompt.n_leaves) == (2, 3, 2)
+    assert shape(prompt.trie.children[1]) == (" all", None, "fr", [(" season", "all season", "", [])])
+
+
+def test_request_of_prompts_with_separate_texts(words: Words) -> None:
+    prompts = [compiled(words, "color", COLOR, COLORS), compiled(words, "item", ITEM, ITEMS)]
+    assert request_of(prompts, words, counted(11)) == Request(
+        n_decodes=1,
+        n_tokens=11,
+        n_tokens_fragment=2,
+        n_tokens_suffix=8,
+        n_tokens_labels=1,
+        n_tokens_unshared=11,
+        n_tokens_one_text=10,  # `<space><|e|>\nlabel:`, `color:`, `item:`, ` light`
+        n_tokens_cached=24,
+        n_positions=3,
+        n_query_copies=2,
+    )
+
+
+def test_request_of_prompts_that_share_their_text(words: Words) -> None:
+    texts = [(name, f"<|s|>label it<|e|>\nquery: {{query}}<|e|>\n{name}:") for name in ("color", "item")]
+    prompts = [compiled(words, name, text, COLORS) for name, text in texts]
+    request = request_of(prompts, words, counted(9))
+    parts = request.n_tokens_fragment, request.n_tokens_suffix, request.n_tokens_labels
+    assert parts == (1, 6, 2)  # ` `; `<|e|>\n` once, `color:`, `item:`; ` light` twice
+    assert request.n_tokens_unshared == 2 * (1 + 4 + 1)
+    assert request.n_query_copies == 1
+
+
+def test_a_prompt_whose_query_is_its_end_feeds_its_last_token_again(words: Words) -> None:
+    prompt = compiled(words, "p", "what{query}", ITEMS)
+    assert request_of([prompt], words, counted(1)).n_tokens_fragment == 1
+    (found,) = inspect_prompts([prompt], words)
+    assert [token.text for token in found.added.fragment] == ["what"]
+    assert found.added.suffix == ()
+
+
+SEQUENCES = Sequences(n_holders=8, n_leaves=9, max_batch=4, n_needed=44, n_seq_max=44, n_limit=256)
+REQUEST = Request(
+    n_decodes=1,
+    n_tokens=67,
+    n_tokens_fragment=8,
+    n_tokens_suffix=5,
+    n_tokens_labels=3,
+    n_tokens_unshared=67,
+    n_tokens_one_text=60,
+    n_tokens_cached=429,
+    n_positions=11,
+    n_query_copies=8,
+)
+
+
+def advice(
+    words: Words,
+    template: str = ITEM,
+    labels: tuple[str, ...] = ITEMS,
+    *,
+    scoring: Scoring = "tree",
+    request: Request = REQUEST,
+    sequences: Sequences = SEQUENCES,
+) -> tuple[Advice, ...]:
+    prompts = inspect_prompts([compiled(words, "p", template, labels, scoring)], words)
+    return advise(prompts, [template], request, sequences)
+
+
+def test_nothing_is_advised_where_nothing_is_to_gain(words: Words) -> None:
+    assert advice(words) == ()
+
+
+@pytest.mark.parametrize(("n_one_text", "n_copies", "n_advised"), [(53, 8, 1), (54, 8, 0), (27, 1, 0)])
+def test_one_text_is_advised_where_it_saves_a_fifth(
+    words: Words, n_one_text: int, n_copies: int, n_advised: int
+) -> None:
+    request = dataclasses.replace(REQUEST, n_tokens_one_text=n_one_text, n_query_copies=n_copies)
+    found = advice(words, request=request)
+    assert [one.kind for one in found] == ["reorder"] * n_advised
+    for one in found:
+        assert "feeds 67 tokens, and every token of a query is fed 8 times" in one.text
+        assert "about 53 tokens" in one.text
+
+
+def test_a_long_suffix(words: Words) -> None:
+    request = dataclasses.replace(REQUEST, n_tokens_suffix=6)
+    (found,) = advice(words, request=request)
+    assert found.kind == "suffix"
+    assert "has 4 tokens in 1 prompt: every request feeds 6 for it, of the 17" in found.text
+
+
+@pytest.mark.parametrize(("n_needed", "n_advised"), [(256, 0), (257, 1)])
+def test_more_sequences_than_there_are(words: Words, n_needed: int, n_advised: int) -> None:
+    sequences = dataclasses.replace(SEQUENCES, n_needed=n_needed)
+    found = advice(words, sequences=sequences)
+    assert [one.kind for one in found] == ["sequences"] * n_advised
+    for one in found:
+        assert "8 + 4 × 9 = 257 sequences, more than llama.cpp's 256" in one.text
+
+
+@pytest.mark.parametrize(
+    ("scoring", "end"), [("tree", "to tell them apart."), ("joint", "to tell them apart; joint feeds 4.")]
+)
+def test_labels_whose_first_tokens_collide(words: Words, scoring: Scoring, end: str) -> None:
+    labels = ("light blue", "light pink", "all season", "dark red a", "dark red b", "red")
+    (found,) = advice(words, "{query}: " + ", ".join(labels), labels, scoring=scoring)
+    if scoring == "tree":
+        assert found.kind == "collision"
+    assert found.prompts == ("p",)
+    assert "'light blue', 'light pink' (with ' light'), 'dark red a', 'dark red b' (with ' dark')" in found.text
+    assert "feeds 3 tokens " in found.text  # ` light`, ` dark`, ` dark red`; not ` all`
+    assert found.text.endswith(end)
+
+
+def test_labels_that_the_template_does_not_name(words: Words) -> None:
+    (found,) = advice(words, "woman, 男或女: {query}:", ("man", "woman", "男", "Woman"))[:1]
+    assert found.kind == "missing"
+    assert found.text == "prompts.p: the template does not name 2 of its 4 labels: 'man', 'Woman'."
+
+
+def test_many_missing_labels_are_counted(words: Words) -> None:
+    (found,) = advice(words, "{query}:", tuple("abcdefghijklm"))
+    assert found.text.endswith("13 of its 13 labels: " + ", ".join(map(repr, "abcdefghij")) + " and 3 more.")
+
+
+def test_labels_that_are_alike(words: Words) -> None:
+    labels = ("red", "Red", "light blue", "lightblue", "blue")
+    found = advice(words, "{query}: " + ", ".join(labels), labels)
+    assert [one.kind for one in found] == ["alike", "alike"]
+    assert "'red', 'Red'" in found[0].text
+    assert "'light blue', 'lightblue'" in found[1].text
