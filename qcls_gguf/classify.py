@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,9 @@ from typing import Self
 
 import numpy as np
 
-from .config import Config, load_config
+from .config import Config, check_config, load_config
 from .engine import Decoded, Engine, Root
-from .errors import PlanError, ScoreError
+from .errors import DecodeError, PlanError, ScoreError
 from .plan import Plan, TokenTree
 from .prompt import Prompt
 from .result import Audit, Counts, LabelScore, ModelInfo, PromptResult, Result
@@ -80,6 +81,7 @@ class Classifier:
         self._scorer: Scorer = parts.scorer
         self._holders = [self._engine.holder(prompt.prefix) for prompt in self._prompts]
         self._lock = threading.Lock()
+        self._pid = os.getpid()
 
     @classmethod
     def from_config(
@@ -98,8 +100,7 @@ class Classifier:
         audit: let every answer carry its exact scores; costs the LM head and the labels' own tokens.
         Raises ConfigError or ModelError.
         """
-        if not isinstance(config, Config):
-            config = load_config(config)
+        config = load_config(config) if isinstance(config, str | Path) else check_config(config)
         classifier = cls(start(config, offline=offline, on_step=on_step, on_load=on_load, audit=audit))
         try:
             classifier._warm_up()
@@ -153,7 +154,7 @@ class Classifier:
             units = [self._unit(index, tokens) for index, tokens in enumerate(self._tokenize(query))]
             return _counts(1, units, self._chunks(units))
 
-    def classify_batch(self, queries: Sequence[str]) -> list[Result]:
+    def classify_batch(self, queries: Iterable[str]) -> list[Result]:
         """Label several queries in one decode, or in as few as the limits allow (counts.n_decodes tells).
 
         Raises PlanError for a query that is too long or not valid Unicode, before anything is computed; DecodeError
@@ -161,8 +162,13 @@ class Classifier:
         """
         if isinstance(queries, str):
             raise PlanError("classify_batch takes a list of queries: give one query to classify")
+        queries = list(queries)
+        for query in queries:
+            _check_query(query)
         if not queries:
             return []
+        if os.getpid() != self._pid:
+            raise DecodeError("this Classifier was made in another process: make one in each process after forking")
         with self._lock:
             return self._classify(queries)
 
@@ -331,3 +337,12 @@ def _audit(
         mean_label=labels[mean.index(max(mean))].label,
         changes=joint_label != answer,
     )
+
+
+def _check_query(query: object) -> None:
+    if not isinstance(query, str):
+        raise PlanError(f"a query is text, not {type(query).__name__}: {query!r}")
+    try:
+        query.encode()
+    except UnicodeEncodeError as e:
+        raise PlanError(f"character {e.start} of the query is not valid Unicode ({e.reason})") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from enum import StrEnum
 from typing import Annotated
 
@@ -105,7 +106,7 @@ def run(
     qcls-gguf run --config my.yaml -hf Qwen/Qwen3-8B-GGUF:Q4_K_M -ngl all
     """
     with exit_codes():
-        if input_:
+        if input_ is not None:
             check_source(input_)
         chosen = settings(config, model, hf_repo, n_gpu_layers, threads, scoring)
         with Classifier.from_config(
@@ -119,16 +120,17 @@ def run(
 def _queries(given: list[str] | None, source: str | None, interactive: bool) -> Iterator[Line]:
     for text in given or []:
         yield Line(text)
-    if source:
+    if source is not None:
         yield from read_queries(source)
-    if sys.stdin.isatty() and source != "-" and (interactive or not (given or source)):
+    if sys.stdin.isatty() and source != "-" and (interactive or not (given or source is not None)):
         yield from _ask()
-    elif not (given or source or interactive):
+    elif not (given or source is not None or interactive):
         yield from read_queries("-")
 
 
 def _ask() -> Iterator[Line]:
-    import readline  # noqa: F401  (gives input() its line editing)
+    with suppress(ImportError):
+        import readline  # noqa: F401  (gives input() its line editing)
 
     print("Type a query; an empty line or Ctrl-D ends.", file=sys.stderr)
     while True:

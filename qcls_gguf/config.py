@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -122,13 +122,36 @@ def parse_config(text: str, *, folder: Path, path: Path | None = None) -> Config
     except (yaml.YAMLError, ValueError, KeyError, AttributeError, RecursionError) as e:
         # the safe loader lets through what converting an odd scalar (2024-13-01, !!bool x) raises
         raise ConfigError(f"not valid YAML: {e}") from None
+    return _config(tree, folder=folder, path=path, block_scalars=True)
+
+
+def check_config(config: Config) -> Config:
+    """Check a Config that was made in Python as one from a file is checked. Raises ConfigError."""
+    if not isinstance(config, Config):
+        raise ConfigError(f"expected a configuration file or a Config, got {type(config).__name__}")
+    prompts = [_plain(prompt) for prompt in config.prompts] if isinstance(config.prompts, list | tuple) else None
+    tree = {"prompts": prompts, "model": _plain(config.model), "runtime": _plain(config.runtime)}
+    return _config(tree, folder=Path(), path=config.path, block_scalars=False)
+
+
+def _plain(part: Any) -> Any:
+    """A dataclass as YAML would have given it."""
+    if not is_dataclass(part):
+        return part
+    values = {f.name: getattr(part, f.name) for f in fields(part)}
+    texts = {key: str(value) if isinstance(value, Path) else value for key, value in values.items()}
+    lists = {key: list(value) if isinstance(value, tuple) else value for key, value in texts.items()}
+    return {key: value for key, value in lists.items() if value is not None}
+
+
+def _config(tree: Any, *, folder: Path, path: Path | None, block_scalars: bool) -> Config:
     known = {"prompts", "model", "runtime", "scoring", "force_single_token_labels", "label_end"}
     top = _mapping(tree, "", known)
     defaults = {"scoring": _scoring(top, "") or "tree", "label_end": _text_or_none(top, "", "label_end")}
     prompts = _required(top, "", "prompts")
     if not isinstance(prompts, list) or not prompts:
         raise ConfigError("prompts: expected a list of at least one prompt")
-    parsed = tuple(_prompt(item, f"prompts[{index}]", defaults) for index, item in enumerate(prompts))
+    parsed = tuple(_prompt(item, f"prompts[{index}]", defaults, block_scalars) for index, item in enumerate(prompts))
     _distinct([prompt.name for prompt in parsed], "prompts", "name")
     return Config(
         prompts=parsed,
@@ -138,15 +161,16 @@ def parse_config(text: str, *, folder: Path, path: Path | None = None) -> Config
     )
 
 
-def _prompt(item: Any, where: str, defaults: dict[str, Any]) -> PromptConfig:
+def _prompt(item: Any, where: str, defaults: dict[str, Any], block_scalars: bool) -> PromptConfig:
     known = {f.name for f in fields(PromptConfig)} | {"force_single_token_labels"}
     prompt = _mapping(item, where, known)
     name = _text(_required(prompt, where, "name"), f"{where}.name")
     if not name.strip():
         raise ConfigError(f"{where}.name: is empty: give the prompt a name")
     where = f"prompts.{name}"
-    # A block scalar (`|`) ends in a line break that nobody means as part of the prompt.
-    template = _text(_required(prompt, where, "prompt_template"), f"{where}.prompt_template").removesuffix("\n")
+    template = _text(_required(prompt, where, "prompt_template"), f"{where}.prompt_template")
+    if block_scalars:  # a block scalar (`|`) ends in a line break that nobody means as part of the prompt
+        template = template.removesuffix("\n")
     if (n_slots := template.count(SLOT)) != 1:
         raise ConfigError(f"{where}.prompt_template: has {n_slots} {SLOT} slots: it needs exactly one")
     labels = _required(prompt, where, "labels")
@@ -226,6 +250,10 @@ def _runtime(tree: Any) -> RuntimeConfig:
         raise ConfigError(f"runtime.flash_attn: {flash!r} is not auto, true or false")
     if (kv := runtime.get("kv_type", "f16")) not in KV_TYPES:
         raise ConfigError(f"runtime.kv_type: {kv!r} is not one of {', '.join(KV_TYPES)}")
+    if flash is False and kv in ("q8_0", "q4_0"):
+        raise ConfigError(
+            f"runtime.kv_type: {kv} needs flash attention: set flash_attn to auto or true, or kv_type to f16"
+        )
     return RuntimeConfig(**runtime)
 
 

@@ -32,6 +32,9 @@ class Root:
     n_cached: int
 
 
+_NOTHING = Root(holder=-1, n_cached=0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
     """What one decode returned."""
@@ -39,7 +42,7 @@ class Decoded:
     hidden: Float32Array
     """(n_outputs, n_embd), a view that the next decode overwrites"""
     batch_us: int
-    decode_us: int
+    """microseconds of filling the batch"""
 
 
 class Engine:
@@ -59,6 +62,8 @@ class Engine:
         if self.n_free < 1:
             raise PlanError(f"{self.n_holders} prefixes leave no sequence of {context.n_seq_max} for a query")
         self._shared: list[Root] = []
+        # False while cells change: what an interrupt leaves of them is not trusted
+        self._stored = self._clean = False
         self._rows = np.empty((context.n_batch, context.row_size), np.float32)
         self.n_cached = 0
         """Cells that the stored prefixes occupy; equal beginnings are stored once."""
@@ -74,9 +79,11 @@ class Engine:
 
     def restore(self) -> None:
         """Empty the cache and store the prefixes again; a NaN in a freed cell can spoil later requests."""
+        self._stored = False
         self.context.clear()
-        self._shared = [Root(holder=0, n_cached=0)] * self.n_free
+        self._shared = [_NOTHING] * self.n_free
         self.n_cached = self._store(list(self._holder))
+        self._stored = self._clean = True
 
     def _store(self, prefixes: list[tuple[int, ...]]) -> int:
         tree = TokenTree()
@@ -101,16 +108,20 @@ class Engine:
     def _decode(self, plan: Plan, start: int, end: int) -> Decoded:
         output = plan.output[start:end]
         rows = self._rows[: int(np.count_nonzero(output))]
-        batch_us, decode_us = self.context.decode(
+        batch_us, _ = self.context.decode(
             plan.token[start:end], plan.pos[start:end], plan.seq_offset[start : end + 1], plan.seq_id, output, rows
         )
-        return Decoded(hidden=rows, batch_us=batch_us, decode_us=decode_us)
+        return Decoded(hidden=rows, batch_us=batch_us)
 
     def decode(self, plan: Plan, roots: Sequence[Root]) -> Decoded:
         """One llama_decode of a plan whose leaf l is in sequence leaf_seqs(n)[l] and grows from roots[leaf_root[l]].
 
-        Call `clean` afterwards, also when this raises. Raises PlanError, before anything is decoded, and DecodeError.
+        Call `clean` afterwards; without it the next decode stores the prefixes anew.
+        Raises PlanError, before anything is decoded, and DecodeError.
         """
+        if not (self._stored and self._clean):
+            self.restore()
+        self._clean = False
         for leaf, root_index in enumerate(plan.leaf_root):
             root = roots[root_index]
             if self._shared[leaf] != root:
@@ -119,6 +130,7 @@ class Engine:
 
     def _share(self, leaf: int, root: Root) -> None:
         seq = self.n_holders + leaf
+        self._shared[leaf] = _NOTHING
         self.context.trim(np.array([seq], np.int32), np.zeros(1, np.int32))
         self.context.share(root.holder, seq, 0, root.n_cached)
         self._shared[leaf] = root
@@ -128,6 +140,7 @@ class Engine:
         n = plan.n_leaves
         seq = np.arange(self.n_holders, self.n_holders + n, dtype=np.int32)
         self.context.trim(seq, np.array([root.n_cached for root in self._shared[:n]], np.int32))
+        self._clean = True
 
     def close(self) -> None:
         """Free the context, then the model; may be called again."""

@@ -65,7 +65,7 @@ def check_gguf(path: Path) -> GgufHeader:
     if not header.arch:
         raise ModelError(f"{path} names no architecture (general.architecture): choose a file with a language model")
     n_layers = header.scalars.get(f"{header.arch}.block_count")
-    if type(n_layers) is int and not 0 < n_layers <= _MAX_LAYERS:
+    if n_layers is not None and (type(n_layers) is not int or not 0 < n_layers <= _MAX_LAYERS):
         raise ModelError(f"{path} has {n_layers} layers (block_count), of 1 to {_MAX_LAYERS}: it is damaged")
     n_tensors = header.n_tensors + sum(read_header(part).n_tensors for part in parts[1:])
     if n_tensors == 0:

@@ -46,7 +46,9 @@ def settings(
     scoring: str | None = None,
 ) -> Config:
     """The configuration with what the command line overrides."""
-    if model and hf_repo:
+    if hf_repo is not None and not hf_repo.strip():
+        raise ConfigError("--hf-repo is empty: give USER/REPO[:QUANT], or leave it out")
+    if model is not None and hf_repo is not None:
         raise ConfigError("--model and --hf-repo are both given: keep one of them")
     config = load_config(path or config_path("fashion-8.yaml"))
     runtime = config.runtime
@@ -54,7 +56,7 @@ def settings(
         runtime = dataclasses.replace(runtime, n_gpu_layers=_layers(n_gpu_layers))
     if threads is not None:
         runtime = dataclasses.replace(runtime, n_threads=threads)
-    if model or hf_repo:
+    if model is not None or hf_repo is not None:
         config = dataclasses.replace(config, model=ModelConfig(path=model, hf_repo=hf_repo))
     prompts = config.prompts
     if scoring is not None:

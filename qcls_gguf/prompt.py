@@ -131,8 +131,10 @@ def compile_prompt(
 
     fragments = [tokenizer.tokenize(before + probe + after, parse_special=False).tolist() for probe in PROBES]
     n_stable = min(common_prefix(fragments[0], other) for other in fragments[1:])
-    whole = tokenizer.tokenize(template.replace(SLOT, PROBES[0]), parse_special=True).tolist()
-    if [*head, *fragments[0], *tail][-len(whole) :] != whole:
+    for probe, fragment in zip(PROBES, fragments, strict=True):
+        whole = tokenizer.tokenize(template.replace(SLOT, probe), parse_special=True).tolist()
+        if [*head, *fragment, *tail][len(head) + len(fragment) + len(tail) - len(whole) :] == whole:
+            continue
         raise ConfigError(
             f"prompts.{name}: this model's tokenizer changes the text beside its special tokens, so the prompt cannot "
             "be cached in parts; remove the white space beside the special tokens of the template"

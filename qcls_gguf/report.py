@@ -25,11 +25,17 @@ def bar(fraction: float) -> str:
     return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(_BAR_CELLS)
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to the command, which ends quietly; rich would exit with 1."""
+        raise BrokenPipeError
+
+
 def console(*, stderr: bool = False) -> Console:
     """A console that keeps tables wide where it writes to a file or pipe."""
-    made = Console(stderr=stderr, highlight=False, soft_wrap=stderr)
+    made = _Console(stderr=stderr, highlight=False, soft_wrap=stderr)
     if not made.is_terminal:
-        made = Console(stderr=stderr, highlight=False, soft_wrap=stderr, width=max(_MIN_WIDTH, made.width))
+        made = _Console(stderr=stderr, highlight=False, soft_wrap=stderr, width=max(_MIN_WIDTH, made.width))
     return made
 
 

@@ -63,8 +63,17 @@ def n_gpu_layers(runtime: RuntimeConfig, size_bytes: int, n_layer: int, gpus: Se
     return max(0, min(n_all, int(free / size_bytes * n_all)))
 
 
-def limits(runtime: RuntimeConfig, prompts: Sequence[Prompt], n_empty: Sequence[int], n_ctx_train: int) -> Limits:
+def limits(
+    runtime: RuntimeConfig,
+    prompts: Sequence[Prompt],
+    n_empty: Sequence[int],
+    n_ctx_train: int,
+    n_ctx_short: int | None = None,
+) -> Limits:
     """The context that the prompts need; n_empty[p] is the fragment length of prompt p for an empty query.
+
+    n_ctx_short: up to how many cells llama.cpp uses the short factors of a model with two sets of RoPE factors (it
+    goes by the whole cache, not by a sequence: get_rope_factors in src/llama-model.cpp); none for other models.
 
     Raises ConfigError where a limit of the configuration, of the model or of llama.cpp is too small.
     """
@@ -77,7 +86,8 @@ def limits(runtime: RuntimeConfig, prompts: Sequence[Prompt], n_empty: Sequence[
                 f"llama.cpp's {MAX_SEQ}: use fewer labels that share first tokens, or scoring: first_token"
             )
     n_seq_max = min(MAX_SEQ, n_holders + sum(n_leaves) * runtime.max_batch)
-    n_outputs_max = max(n_seq_max, sum(len(prompt.trie.read) for prompt in prompts) * runtime.max_batch)
+    n_queries = min(runtime.max_batch, -(-(MAX_SEQ - n_holders) // sum(n_leaves)))  # of one decode, the last in part
+    n_outputs_max = max(n_seq_max, sum(len(prompt.trie.read) for prompt in prompts) * n_queries)
 
     fragments = [n + runtime.max_query_tokens for n in n_empty]
     behind = [len(prompt.tail) + len(prompt.trie.fed) for prompt in prompts]
@@ -109,4 +119,9 @@ def limits(runtime: RuntimeConfig, prompts: Sequence[Prompt], n_empty: Sequence[
                 f"({n_prefix}) and a batch ({n_batch}) need: raise it, or lower n_batch or max_query_tokens"
             )
         n_ctx = runtime.n_ctx
+    if n_ctx_short is not None and max(whole) <= n_ctx_short < n_ctx:
+        raise ConfigError(
+            f"runtime: a cache of {n_ctx} cells would make this model use its RoPE factors for sequences longer than "
+            f"{n_ctx_short} tokens, and the longest prompt has {max(whole)}: lower max_query_tokens or max_batch"
+        )
     return Limits(n_ctx=n_ctx, n_batch=n_batch, n_seq_max=n_seq_max, n_outputs_max=n_outputs_max)

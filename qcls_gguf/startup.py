@@ -74,12 +74,12 @@ def start(
             rows = read_head_rows(path, tokens.tolist())
             scorer = Scorer([prompt.trie for prompt in prompts], rows, tokens if exact else None)
             ledger.step("compile prompts", f"{len(prompts)} prompts, {scorer.n_positions} hidden states a query")
-            engine = _engine(config, model, prompts, n_empty, tokens if exact else None, ledger)
+            engine = _engine(config, model, prompts, n_empty, tokens if exact else None, _n_ctx_short(header), ledger)
+            identity = hashing.identity()
+            ledger.step("hash model", f"sha256 {identity.sha256[:16]}…, in the background")
         except BaseException:
             model.close()
             raise
-    identity = hashing.identity()
-    ledger.step("hash model", f"sha256 {identity.sha256[:16]}…, in the background")
     build = build_info()
     return Parts(
         config=config,
@@ -119,22 +119,29 @@ class _Hashing:
     def __init__(self, path: Path) -> None:
         self._identity: ModelIdentity | None = None
         self._error: ModelError | None = None
+        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(path,))
 
     def _run(self, path: Path) -> None:
         try:
-            self._identity = identify(path)
+            self._identity = identify(path, on_progress=self._go_on)
         except ModelError as e:
             self._error = e
+
+    def _go_on(self, _n_done: int, _size_bytes: int) -> None:
+        if self._stop.is_set():
+            raise ModelError("the start-up ended before the model file was hashed")
 
     def __enter__(self) -> _Hashing:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._stop.set()
         self._thread.join()
 
     def identity(self) -> ModelIdentity:
+        self._thread.join()
         if self._identity is None:
             raise self._error or ModelError("the model file could not be hashed")
         return self._identity
@@ -183,10 +190,11 @@ def _engine(
     prompts: Sequence[Prompt],
     n_empty: Sequence[int],
     label_tokens: Int32Array | None,
+    n_ctx_short: int | None,
     ledger: Ledger,
 ) -> Engine:
     runtime = config.runtime
-    size = limits(runtime, prompts, n_empty, model.facts.n_ctx_train)
+    size = limits(runtime, prompts, n_empty, model.facts.n_ctx_train, n_ctx_short)
     threads = n_threads(runtime)
     context = NativeContext(
         model,
@@ -226,6 +234,14 @@ def _progress(on_load: Callable[[float], None] | None) -> Callable[[float], bool
 
 def _n_layer(header: GgufHeader) -> int:
     return int(header.scalars.get(f"{header.arch}.block_count", 0)) or 1
+
+
+def _n_ctx_short(header: GgufHeader) -> int | None:
+    """The original context length of a model with two sets of RoPE factors, such as Phi-3."""
+    if "rope_factors_long.weight" not in header.tensors:
+        return None
+    length = header.scalars.get(f"{header.arch}.rope.scaling.original_context_length")
+    return int(length) if isinstance(length, int) else None
 
 
 def _quantization(header: GgufHeader) -> str:

@@ -18,16 +18,19 @@ EXIT_OTHER, EXIT_USAGE, EXIT_MODEL, EXIT_INTERRUPTED = 1, 2, 3, 130
 @contextmanager
 def exit_codes() -> Iterator[None]:
     """Print UTF-8, and turn what ends a command early into a line on standard error and its exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    for name, errors in (("stdin", "surrogateescape"), ("stdout", "backslashreplace"), ("stderr", "backslashreplace")):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by whoever started us
+            flags, mode = (os.O_RDONLY, "r") if name == "stdin" else (os.O_WRONLY, "w")
+            setattr(sys, name, os.fdopen(os.open(os.devnull, flags), mode))
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors=errors)
     try:
         yield
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
     except BrokenPipeError:
-        # whoever read our output has left; a flush at exit would fail once more
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # whoever read it has left
         raise typer.Exit(0) from None
     except ConfigError as e:
         _fail(e, EXIT_USAGE)
@@ -35,6 +38,14 @@ def exit_codes() -> Iterator[None]:
         _fail(e, EXIT_MODEL)
     except QclsError as e:
         _fail(e, EXIT_OTHER)
+    except OSError as e:
+        _drop_output()
+        _fail(e, EXIT_OTHER)
+
+
+def _drop_output() -> None:
+    """Let the flush at exit not fail once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(error: Exception, code: int) -> NoReturn:

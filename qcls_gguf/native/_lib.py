@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from ctypes import POINTER, byref, c_char_p, c_float, c_int32, c_int64, c_uint64, c_void_p
@@ -217,24 +218,36 @@ class NativeModel:
         """
         self._handle = c_void_p()
         handle, error = c_void_p(), ctypes.create_string_buffer(2048)
-        interrupted: list[BaseException] = []
+        stop: list[BaseException] = []  # what ends the load: from `progress`, or an interrupt of this thread
+        status = _LOAD_FAILED
 
         def go_on(done: float, _user: Any) -> int:
             try:
-                return int(progress is None or progress(done))
+                return int(not stop and (progress is None or progress(done)))
             except BaseException as e:  # ctypes would swallow it
-                interrupted.append(e)
+                stop.append(e)
                 return 0
 
-        callback = _PROGRESS_FN(go_on)
-        status = _library().qcls_model_open(
-            os.fsencode(path), n_gpu_layers, callback, None, byref(handle), error, len(error)
-        )
-        if interrupted:
+        def load() -> None:
+            nonlocal status
+            status = _library().qcls_model_open(
+                os.fsencode(path), n_gpu_layers, _PROGRESS_FN(go_on), None, byref(handle), error, len(error)
+            )
+
+        # In a thread of its own: an interrupt would be raised in the callback, and lost there.
+        loader = threading.Thread(target=load)
+        loader.start()
+        try:
+            loader.join()
+        except BaseException as e:
+            stop.append(e)
+            loader.join()
+        if stop:
             _library().qcls_model_close(handle)
-            raise interrupted[0]
+            raise stop[0]
         _check(status, error, path)
         self._handle = handle
+        self._free = weakref.finalize(self, _library().qcls_model_close, handle)
         self.path = path
         self.contexts: weakref.WeakSet[NativeContext] = weakref.WeakSet()
         fact = (c_int64 * len(_FACTS))()
@@ -282,7 +295,7 @@ class NativeModel:
         return token[: n_tokens.value]
 
     def piece(self, token: int) -> tuple[bytes, bool]:
-        """The bytes of a token, and whether it is a special one, which splits text before it is tokenised."""
+        """The bytes of a token, and whether it is a special one, which only parse_special finds in text."""
         n_bytes, special, error = c_int32(), c_int32(), ctypes.create_string_buffer(256)
         size = 64
         for _ in range(2):
@@ -300,7 +313,7 @@ class NativeModel:
         if self._handle:
             for context in list(self.contexts):
                 context.close()
-            _library().qcls_model_close(self._handle)
+            self._free()
             self._handle = c_void_p()
 
     def __enter__(self) -> Self:
@@ -351,6 +364,8 @@ class NativeContext:
         )
         _check(status, error, None if status == _BAD_ARGUMENT else model.path)
         self._handle = handle
+        self._model = model  # which must not be freed before the context
+        self._free = weakref.finalize(self, _library().qcls_context_close, handle)
         model.contexts.add(self)
         self._error = error
         self._elapsed_us = (c_int64 * 2)()
@@ -424,7 +439,7 @@ class NativeContext:
 
     def close(self) -> None:
         if self._handle:
-            _library().qcls_context_close(self._handle)
+            self._free()
             self._handle = c_void_p()
 
     def __enter__(self) -> Self:

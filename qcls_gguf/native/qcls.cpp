@@ -261,7 +261,7 @@ int32_t qcls_token_piece(const qcls_model * model, int32_t token, char * text, i
         const int32_t n = llama_token_to_piece(model->vocab, token, text, capacity, 0, true);
         const int attr = llama_vocab_get_attr(model->vocab, token);
         *n_bytes = n < 0 ? -n : n;
-        *special = (attr & (LLAMA_TOKEN_ATTR_CONTROL | LLAMA_TOKEN_ATTR_USER_DEFINED | LLAMA_TOKEN_ATTR_UNKNOWN)) != 0;
+        *special = (attr & (LLAMA_TOKEN_ATTR_CONTROL | LLAMA_TOKEN_ATTR_UNKNOWN)) != 0;
         return (int32_t) (n < 0 ? QCLS_TOO_SMALL : QCLS_OK);
     });
 }

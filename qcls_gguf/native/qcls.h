@@ -62,8 +62,8 @@ QCLS_API void qcls_model_description(const qcls_model * model, char * text, int3
 /* Token ids of UTF-8 text. parse_special != 0: text that spells a special token becomes that token. No BOS is added. */
 QCLS_API int32_t qcls_tokenize(const qcls_model * model, const char * text, int32_t n_bytes, int32_t parse_special,
                                int32_t * token, int32_t capacity, int32_t * n_tokens, char * error, int32_t error_size);
-/* The bytes of a token, not zero-terminated; special tokens as they are spelt. special: 1 for a control or
- * user-defined token, which splits text before it is tokenised. */
+/* The bytes of a token, not zero-terminated; special tokens as they are spelt. special: 1 for a control
+ * token, which splits text before it is tokenised where special tokens are parsed, and only there. */
 QCLS_API int32_t qcls_token_piece(const qcls_model * model, int32_t token, char * text, int32_t capacity,
                                   int32_t * n_bytes, int32_t * special, char * error, int32_t error_size);
 

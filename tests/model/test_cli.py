@@ -168,3 +168,33 @@ def test_help_and_version() -> None:
         assert option in text
     done = subprocess.run([COMMAND, "--version"], capture_output=True, text=True, check=True)
     assert "llama.cpp 0c1e57098 patched" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["--hf-repo", ""], ["--input", ""]])
+def test_an_empty_option_is_no_option_left_out(arguments: list[str]) -> None:
+    done = run("--query", "x", *arguments)
+    assert done.returncode == 2
+    assert done.stdout == b""
+
+
+@pytest.mark.parametrize("arguments", ["--query x", "", "--input -", "--query x 2>&-"])
+def test_closed_streams_end_nothing(arguments: str) -> None:
+    command = f"{COMMAND} run --quiet --format jsonl {arguments} <&-"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(objects(done.stdout)) == ("--query" in arguments)
+
+
+@pytest.mark.parametrize("format_", ["table", "jsonl"])
+def test_a_full_disk_is_one_line(format_: str) -> None:
+    command = f"{COMMAND} run --quiet --format {format_} --query x > /dev/full"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert "No space left" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_closed_pipe_is_quiet_for_tables_too() -> None:
+    command = f"yes 'red dress' | head -300 | {COMMAND} run --input - --quiet | head -1; exit ${{PIPESTATUS[2]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import MakeModel, OpenContext
-from oracle import Float32Array, decode_sequence
+from conftest import MakeModel, OpenClassifier, OpenContext
+from oracle import Float32Array, PromptSpec, decode_sequence
 
 from qcls_gguf.engine import Engine, Root
 from qcls_gguf.errors import DecodeError, PlanError
@@ -154,3 +155,35 @@ def test_closing_frees_context_and_model(make_model: MakeModel, open_context: Op
     engine.close()
     with pytest.raises(DecodeError, match="closed"):
         branch(engine, (1, 2), [[3]])
+
+
+@pytest.mark.parametrize("place", ["trim", "share", "decode", "clear"])
+def test_an_interrupt_anywhere_leaves_right_answers(
+    place: str, make_model: MakeModel, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The native call is made, then the interrupt comes, at each call of a request that moves every prefix."""
+    specs = [
+        PromptSpec(name=name, template=f"analyze the {name}: {{query}}\nlabel:", labels=("boy", "girl", "none"))
+        for name in ("user", "category", "item")
+    ]
+    classifier = open_classifier(make_model(), specs)
+    wanted = [answer.scores for answer in classifier.classify("red dress").results]
+    context = classifier.parts.engine.context
+    call = getattr(context, place)
+    for n in range(1, 8):
+        left = n
+
+        def interrupted(*arguments: object) -> object:
+            nonlocal left
+            left -= 1
+            answer = call(*arguments)
+            if left == 0:
+                raise KeyboardInterrupt
+            return answer
+
+        with monkeypatch.context() as patch:
+            patch.setattr(context, place, interrupted)
+            with suppress(KeyboardInterrupt):
+                classifier.parts.engine.restore()
+                classifier.classify("x y z")
+        assert [answer.scores for answer in classifier.classify("red dress").results] == wanted

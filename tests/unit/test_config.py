@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from qcls_gguf.config import KV_TYPES, Config, ModelConfig, RuntimeConfig, load_config, parse_config
+from qcls_gguf.config import KV_TYPES, Config, ModelConfig, RuntimeConfig, check_config, load_config, parse_config
 from qcls_gguf.errors import ConfigError
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
@@ -114,7 +116,7 @@ def test_what_is_given_is_taken() -> None:
     label_end: "<|im_end|>"
     scoring: first_token"""
     runtime = """runtime:
-  {n_gpu_layers: 3, n_threads: 4, n_ctx: 512, n_batch: 64, flash_attn: false, kv_type: q8_0, max_query_tokens: 9,
+  {n_gpu_layers: 3, n_threads: 4, n_ctx: 512, n_batch: 64, flash_attn: true, kv_type: q8_0, max_query_tokens: 9,
    max_batch: 2}
 """
     config = parse(with_prompt_line(prompt) + runtime)
@@ -126,7 +128,7 @@ def test_what_is_given_is_taken() -> None:
         n_threads=4,
         n_ctx=512,
         n_batch=64,
-        flash_attn=False,
+        flash_attn=True,
         kv_type="q8_0",
         max_query_tokens=9,
         max_batch=2,
@@ -494,3 +496,29 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "missing.yaml", tmp_path):
         with pytest.raises(ConfigError, match=f"^{re.escape(str(path))}: the configuration cannot be read: "):
             load_config(str(path))
+
+
+@pytest.mark.parametrize("kv_type", ["q8_0", "q4_0"])
+def test_a_quantised_cache_needs_flash_attention(kv_type: str) -> None:
+    refused(f"{PROMPT}runtime: {{flash_attn: false, kv_type: {kv_type}}}", f"runtime.kv_type: {kv_type} needs flash")
+
+
+def test_a_configuration_made_in_python_is_checked_as_a_file_is() -> None:
+    config = parse(MISSION)
+    assert check_config(config) == config
+    ends = replace(config.prompts[0], prompt_template="{query}\n\n")
+    assert check_config(replace(config, prompts=(ends,))).prompts[0].prompt_template == "{query}\n\n"
+    first: Any = config.prompts[0]
+    changes: list[tuple[dict[str, Any], str]] = [
+        ({"prompts": ()}, "prompts: expected a list of at least one prompt"),
+        ({"prompts": (first, first)}, "prompts[1]: name 'category' is given twice"),
+        ({"prompts": (replace(first, labels=()),)}, "prompts.category.labels: expected a list of at least two labels"),
+        ({"prompts": (replace(first, labels="red"),)}, "prompts.category.labels: expected a list of at least two"),
+        ({"prompts": (replace(first, scoring="sum"),)}, "prompts.category.scoring: 'sum' is not one of"),
+        ({"runtime": RuntimeConfig(max_batch=0)}, "runtime.max_batch: 0 is not a whole number from 1"),
+        ({"runtime": RuntimeConfig(kv_type="foo")}, "runtime.kv_type: 'foo' is not one of"),
+        ({"model": ModelConfig(quantization="Q8_0")}, "model.quantization: is only for hf_repo"),
+    ]
+    for change, message in changes:
+        with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
+            check_config(replace(config, **change))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from pathlib import Path
@@ -91,7 +92,8 @@ def test_automatic_limits_suffice(setup: tuple[RuntimeConfig, list[Prompt], list
     wanted = len(prefixes) + sum(n_leaves) * config.max_batch
     assert found.n_seq_max == min(MAX_SEQ, wanted)
     n_read = sum(len(prompt.trie.read) for prompt in prompts)
-    assert found.n_outputs_max == max(found.n_seq_max, n_read * config.max_batch)
+    n_queries = min(config.max_batch, math.ceil((MAX_SEQ - len(prefixes)) / sum(n_leaves)))
+    assert found.n_outputs_max == max(found.n_seq_max, n_read * n_queries)
 
 
 def test_limits_worked_by_hand() -> None:
@@ -119,7 +121,18 @@ def test_the_batch_holds_all_that_a_full_request_reads() -> None:
 
 def test_sequences_are_capped_where_one_request_could_use_more() -> None:
     found = limits(RuntimeConfig(max_query_tokens=1, max_batch=1000), [prompt_of(labels=forks(40))], [0], 0)
-    assert (found.n_seq_max, found.n_outputs_max) == (MAX_SEQ, 41_000)
+    assert (found.n_seq_max, found.n_outputs_max) == (MAX_SEQ, 7 * 41)
+
+
+def test_a_cache_that_changes_the_rope_factors_is_refused() -> None:
+    config, prompts = (
+        RuntimeConfig(max_query_tokens=1, max_batch=1),
+        [prompt_of(n_head=200), prompt_of(n_head=200, first=1)],
+    )
+    assert limits(config, prompts, [0, 0], 0, 768).n_ctx == 768
+    assert limits(config, prompts, [0, 0], 0, 200).n_ctx == 768  # one prompt alone is past it: the long ones are right
+    with pytest.raises(ConfigError, match=r"cache of 768 cells .* longer than 512"):
+        limits(config, prompts, [0, 0], 0, 512)
 
 
 def test_too_many_sequences_are_refused() -> None:
