@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from . import Classifier, __version__
+from .cli_eval import eval_command
 from .cli_inspect import inspect_command
 from .errors import QclsError
 from .labels import SCORINGS
@@ -176,6 +177,7 @@ def _print_json(value: dict[str, object], format_: Format) -> None:
 
 
 app.command("inspect")(inspect_command)
+app.command("eval")(eval_command)
 
 
 def main() -> None:

@@ -68,7 +68,7 @@ def start(
         model = NativeModel(path, n_gpu_layers=layers, progress=_progress(on_load))
         try:
             ledger.step("load model", f"{model.facts.description}, {_gpu_words(layers)}")
-            prompts, n_empty = _compile(config.prompts, model, exact=audit)
+            prompts, n_empty = _compile(config.prompts, model, header, exact=audit)
             exact = audit or any(prompt.scoring in EXACT_SCORINGS for prompt in config.prompts)
             tokens = _label_tokens(prompts)
             rows = read_head_rows(path, tokens.tolist())
@@ -148,7 +148,7 @@ class _Hashing:
 
 
 def _compile(
-    configs: Sequence[PromptConfig], model: NativeModel, *, exact: bool
+    configs: Sequence[PromptConfig], model: NativeModel, header: GgufHeader, *, exact: bool
 ) -> tuple[tuple[Prompt, ...], tuple[int, ...]]:
     prompts = tuple(
         compile_prompt(
@@ -159,7 +159,7 @@ def _compile(
             labels=config.labels,
             scoring=config.scoring,
             bos=model.facts.token_bos if model.facts.add_bos else -1,
-            end=_end_token(config, model),
+            end=_end_token(config, model, header),
             exact=exact,
         )
         for config in configs
@@ -167,9 +167,17 @@ def _compile(
     return prompts, tuple(len(model.tokenize(p.before + p.after, parse_special=False)) for p in prompts)
 
 
-def _end_token(config: PromptConfig, model: NativeModel) -> int:
+def _end_token(config: PromptConfig, model: NativeModel, header: GgufHeader) -> int:
+    """The token named by the configuration, else the file's own end-of-turn token, else its end-of-sequence token.
+
+    llama_vocab_eot is asked last: where the file names none, it is the first of several likely texts that a hash map
+    yields, which may be <|endoftext|> in a vocabulary with <|im_end|> (src/llama-vocab.cpp).
+    """
     if config.label_end is None:
-        return model.facts.token_eot if model.facts.token_eot >= 0 else model.facts.token_eos
+        named = header.scalars.get("tokenizer.ggml.eot_token_id")
+        if isinstance(named, int) and 0 <= named < model.facts.n_vocab:
+            return named
+        return model.facts.token_eos if model.facts.token_eos >= 0 else model.facts.token_eot
     tokens = model.tokenize(config.label_end, parse_special=True)
     if len(tokens) != 1:
         raise ConfigError(

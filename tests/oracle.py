@@ -125,7 +125,7 @@ class Oracle:
     def paths(self, prompt: PromptSpec, query: str) -> list[list[int]]:
         """The tokens of each label, with the end-of-label token where another label begins with it."""
         facts = self.model.facts
-        end = facts.token_eot if facts.token_eot >= 0 else facts.token_eos
+        end = facts.token_eos  # the random models name no end-of-turn token
         if prompt.label_end is not None:
             end = self.special[prompt.label_end]
         tokens = self.label_tokens(prompt, query)

@@ -1,0 +1,146 @@
+"""`qcls-gguf eval`: labelled queries to accuracy, calibration and cost of every scoring mode."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from .config import parse_scoring
+from .errors import ConfigError
+from .eval_record import Evaluation, OnProgress, evaluate
+from .eval_table import evaluation_tables
+from .labels import SCORINGS, Scoring
+from .options import ConfigOption, LayersOption, ModelOption, OfflineOption, RepoOption, ThreadsOption, settings
+from .report import console
+from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step
+
+
+class EvalFormat(StrEnum):
+    """How the evaluation is printed."""
+
+    table = "table"
+    json = "json"
+
+
+def eval_command(
+    data: Annotated[Path, typer.Option("--data", "-d", help="Labelled queries, JSON lines or CSV.", metavar="FILE")],
+    scoring: Annotated[
+        list[str] | None,
+        typer.Option("--scoring", help="A mode to evaluate; repeatable. Default: all.", metavar="|".join(SCORINGS)),
+    ] = None,
+    audit: Annotated[
+        bool, typer.Option("--audit", help="Compare with joint although no exact mode is evaluated.")
+    ] = False,
+    config: ConfigOption = None,
+    model: ModelOption = None,
+    hf_repo: RepoOption = None,
+    offline: OfflineOption = False,
+    n_gpu_layers: LayersOption = None,
+    threads: ThreadsOption = None,
+    format_: Annotated[
+        EvalFormat, typer.Option("--format", "-f", help="Tables for people, JSON for machines.")
+    ] = EvalFormat.table,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Also write a report with diagrams.", metavar="FILE")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", help="Keep each row's scores here, and go on from them.", metavar="FILE")
+    ] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out and count rows that cannot be used.")] = False,
+    latency_sample: Annotated[
+        int, typer.Option("--latency-sample", min=0, metavar="N", help="Queries that each mode is timed with.")
+    ] = 200,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Do not show the progress.")] = False,
+) -> None:
+    """Measure accuracy, calibration and cost of the scoring modes on labelled queries.
+
+    A line of data is {"query": …, "labels": {prompt: label, or a list of accepted labels}}; CSV has the columns query
+    and the prompts' names, with accepted labels separated by |. All modes' scores come from one decode a query; times
+    come from a second, light pass of each mode on its own. Exit codes: 0; 1 if scores are not finite or a decode
+    failed; 2 for usage, configuration and data; 3 for a model that can't be loaded.
+
+    JSON is one object. What a mode or a prompt has no value for is null; p50_ms and n_tokens_new are of requests, which
+    serve all prompts at once, and only a mode has them.
+
+    \b
+    {"data": {"path", "sha256", "n_rows", "n_bad", "bad": [{"line", "reason"}]}, "config", "model", "environment",
+     "modes": {MODE: {"n_rows", "accuracy", "accuracy_ci": [low, high], "macro_f1", "log_loss", "n_clipped", "brier",
+       "ece", "agreement_with_joint", "label_mass": {"mean", "p10", "min"}, "n_non_finite", "p50_ms", "n_tokens_new",
+       "coverage": [{"threshold", "n", "coverage", "accuracy"}], "latency", "n_prompts",
+       "reliability": [{"low", "high", "n", "confidence", "accuracy"}],
+       "prompts": {NAME: {as above, "labels": {LABEL: {"precision", "recall", "f1", "support", "n_predicted"}},
+         "confusions": [{"label", "answer", "n"}], "confusion_matrix"} or {"not_applicable": reason}}}},
+     "worst": [{"mode", "prompt", "line", "query", "accepted", "p_accepted", "answer", "probability"}],
+     "non_finite": [{"line", "query", "error"}]}
+
+    \b
+    qcls-gguf eval --data labelled.jsonl --scoring tree --scoring joint
+    qcls-gguf eval --data labelled.csv --format json --html report.html --resume scores.jsonl
+    """
+    with exit_codes():
+        wanted = Evaluation(
+            config=settings(config, model, hf_repo, n_gpu_layers, threads),
+            path=data,
+            modes=_modes(scoring),
+            audit=audit,
+            skip_bad=skip_bad,
+            n_latency=latency_sample,
+            resume=resume,
+            offline=offline,
+        )
+        if html:
+            _check_html(html)
+        with _progress(quiet) as on_progress:
+            found = evaluate(
+                wanted, on_step=None if quiet else print_step, on_load=load_bar(quiet), on_progress=on_progress
+            )
+        if html:
+            from .eval_report import report_html  # matplotlib is an extra
+
+            html.write_text(report_html(found), encoding="utf-8")
+        if format_ is EvalFormat.json:
+            print(json.dumps(found, ensure_ascii=False, indent=2, allow_nan=False), flush=True)
+        else:
+            console().print(evaluation_tables(found))
+    if found["non_finite"]:
+        raise typer.Exit(EXIT_OTHER)
+
+
+def _modes(names: list[str] | None) -> tuple[Scoring, ...]:
+    modes = tuple(parse_scoring(name, "--scoring") for name in names or SCORINGS)
+    return tuple(dict.fromkeys(modes))
+
+
+def _check_html(path: Path) -> None:
+    """Refuse a report that could not be written, before anything is computed for it."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError("--html needs matplotlib: pip install 'qcls-gguf[report]'")
+    try:
+        path.open("a").close()
+    except OSError as e:
+        raise ConfigError(f"--html {path}: cannot be written: {e.strerror}") from None
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[OnProgress]:
+    """A bar on the terminal for each part of the work; it appears with the first call."""
+    shown = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=shown, transient=True, disable=quiet or not shown.is_terminal) as progress:
+        tasks = {}
+
+        def on_progress(part: str, done: int, total: int) -> None:
+            if part not in tasks:
+                tasks[part] = progress.add_task(part, total=total)
+            progress.update(tasks[part], completed=done)
+
+        yield on_progress

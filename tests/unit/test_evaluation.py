@@ -1,0 +1,280 @@
+"""Every statistic on a table small enough to be worked by hand, and the reading of labelled rows."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qcls_gguf.errors import ConfigError
+from qcls_gguf.evaluation import (
+    Scored,
+    calibration_error,
+    overall_statistics,
+    prompt_statistics,
+    reliability,
+    rows_of,
+    wilson,
+)
+from qcls_gguf.labelled import BadRow, Labelled, read_labelled, refusal
+
+LABELS = {"category": ("dress", "jeans", "a|b"), "user": ("boy", "girl", "none")}
+PROBABILITY = [
+    [0.8, 0.1, 0.1],  # a is right
+    [0.5, 0.3, 0.2],  # b would be
+    [0.4, 0.35, 0.25],  # b and c would be, together 0.6
+    [0.1, 0.1, 0.8],  # a and c are, together 0.9
+    [0.0, 1.0, 0.0],  # a would be, and has no probability at all
+]
+ACCEPTED = ["a", "b", "bc", "ac", "a"]
+
+
+def scored(
+    probability: list[list[float]] = PROBABILITY, accepted: list[str] = ACCEPTED, *, exact: bool = True
+) -> Scored:
+    n = len(probability)
+    return Scored(
+        labels=("a", "b", "c"),
+        probability=np.array(probability, np.float64).reshape(-1, 3),
+        accepted=np.array([[label in row for label in "abc"] for row in accepted]).reshape(-1, 3),
+        true=np.array(["abc".index(row[0]) for row in accepted], np.intp),
+        joint_winner=np.array([0, 1, 0, 2, 1][:n], np.intp) if exact else None,
+        label_mass=np.array([1, 0.5, 0.6, 0.7, 0.2][:n]) if exact else None,
+    )
+
+
+def test_the_whole_table() -> None:
+    found, _ = prompt_statistics(scored())
+    assert found["n_rows"] == 5
+    assert found["accuracy"] == pytest.approx(2 / 5)
+    assert found["accuracy_ci"] == pytest.approx([0.1176, 0.7693], abs=1e-4)
+    logs = [math.log(p) for p in (0.8, 0.3, 0.6, 0.9, 1e-12)]
+    assert found["log_loss"] == pytest.approx(-sum(logs) / 5)
+    assert found["n_clipped"] == 1
+    assert found["brier"] == pytest.approx((0.06 + 0.78 + 0.32 + 0.02 + 2) / 5)
+    # two rows at 0.8, both right; one each at 0.5, 0.4 and 1, all wrong
+    assert found["ece"] == pytest.approx((2 * 0.2 + 0.5 + 0.4 + 1) / 5)
+    assert found["agreement_with_joint"] == pytest.approx(4 / 5)
+    assert found["label_mass"] == pytest.approx({"mean": 0.6, "p10": 0.32, "min": 0.2})
+    assert found["n_non_finite"] == 0
+
+
+def test_labels_and_confusions() -> None:
+    found, _ = prompt_statistics(scored())
+    assert found["confusion_matrix"] == [[1, 1, 0], [2, 0, 0], [0, 0, 1]]
+    assert found["confusions"] == [{"label": "b", "answer": "a", "n": 2}, {"label": "a", "answer": "b", "n": 1}]
+    assert found["labels"] == {
+        "a": {"precision": 1 / 3, "recall": 1 / 2, "f1": 2 / 5, "support": 2, "n_predicted": 3},
+        "b": {"precision": 0, "recall": 0, "f1": 0, "support": 2, "n_predicted": 1},
+        "c": {"precision": 1, "recall": 1, "f1": 1, "support": 1, "n_predicted": 1},
+    }
+    assert found["macro_f1"] == pytest.approx((2 / 5 + 0 + 1) / 3)
+
+
+def test_a_label_that_never_occurs_is_left_out_of_macro_f1() -> None:
+    found, _ = prompt_statistics(scored(PROBABILITY[:1], ["a"]))
+    assert found["labels"]["b"] == {"precision": None, "recall": None, "f1": None, "support": 0, "n_predicted": 0}
+    assert found["macro_f1"] == 1
+
+
+def test_coverage() -> None:
+    coverage = {each["threshold"]: each for each in prompt_statistics(scored())[0]["coverage"]}
+    assert list(coverage) == [0.5, 0.7, 0.8, 0.9, 0.95, 0.99]
+    assert coverage[0.5] == {"threshold": 0.5, "n": 4, "coverage": 0.8, "accuracy": 0.5}
+    assert coverage[0.8] == {"threshold": 0.8, "n": 3, "coverage": 0.6, "accuracy": pytest.approx(2 / 3)}
+    assert coverage[0.99] == {"threshold": 0.99, "n": 1, "coverage": 0.2, "accuracy": 0}
+
+
+def test_coverage_of_nothing_has_no_accuracy() -> None:
+    coverage = prompt_statistics(scored(PROBABILITY[:1], ["a"]))[0]["coverage"]
+    assert coverage[-1] == {"threshold": 0.99, "n": 0, "coverage": 0, "accuracy": None}
+
+
+@pytest.mark.parametrize(
+    ("n_right", "n", "low", "high"),
+    # R. G. Newcombe, Two-sided confidence intervals for the single proportion, 1998, table I, method 3
+    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
+)
+def test_wilson_against_published_intervals(n_right: int, n: int, low: float, high: float) -> None:
+    assert wilson(n_right, n) == pytest.approx((low, high), abs=5e-5)
+    assert wilson(n - n_right, n) == pytest.approx((1 - high, 1 - low), abs=5e-5)
+
+
+def test_wilson_of_nothing() -> None:
+    assert wilson(0, 0) is None
+
+
+def test_reliability_bins_hold_every_row_once() -> None:
+    bins = reliability(rows_of(scored()))
+    assert len(bins) == 15
+    assert {i: each["n"] for i, each in enumerate(bins) if each["n"]} == {6: 1, 7: 1, 12: 2, 14: 1}
+    assert bins[12]["confidence"] == pytest.approx(0.8)
+    assert bins[12]["accuracy"] == 1
+    assert bins[0] == {"low": 0, "high": 1 / 15, "n": 0, "confidence": None, "accuracy": None}
+
+
+def test_perfect_calibration_has_no_error() -> None:
+    rows = [[0.75, 0.25, 0.0]] * 4
+    assert calibration_error(reliability(rows_of(scored(rows, ["a", "a", "a", "b"])))) == pytest.approx(0)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_rows_that_are_not_finite_are_counted_and_left_out(value: float) -> None:
+    found, _ = prompt_statistics(scored([*PROBABILITY[:4], [0.2, value, 0.8]]))
+    clean, _ = prompt_statistics(scored(PROBABILITY[:4], ACCEPTED[:4]))
+    assert found.pop("n_non_finite") == 1
+    assert clean.pop("n_non_finite") == 0
+    assert found == clean
+
+
+def test_without_rows_there_is_nothing_but_counts() -> None:
+    found, _ = prompt_statistics(scored([], []))
+    assert (found["n_rows"], found["n_clipped"], found["confusions"]) == (0, 0, [])
+    for name in ("accuracy", "accuracy_ci", "macro_f1", "log_loss", "brier", "ece", "agreement_with_joint"):
+        assert found[name] is None, name
+    assert found["label_mass"] is None
+    json.dumps(found, allow_nan=False)
+
+
+def test_without_joint_there_is_no_agreement() -> None:
+    found, _ = prompt_statistics(scored(exact=False))
+    assert found["agreement_with_joint"] is None
+    assert found["label_mass"] is None
+
+
+def test_equal_probabilities_are_won_by_the_first() -> None:
+    assert rows_of(scored([[0.4, 0.4, 0.2]], ["b"])).right.tolist() == [False]
+
+
+def test_prompts_together_are_all_their_rows() -> None:
+    first = prompt_statistics(scored(PROBABILITY[:1], ["a"]))
+    second = prompt_statistics(scored())
+    found = overall_statistics([first, second])
+    assert found["n_rows"] == 6
+    assert found["accuracy"] == pytest.approx(3 / 6)
+    assert found["brier"] == pytest.approx((0.06 + 3.18) / 6)
+    assert found["macro_f1"] == pytest.approx((1 + 1.4 / 3) / 2)
+    assert found["agreement_with_joint"] == pytest.approx(5 / 6)
+
+
+# reading
+
+
+def read(folder: Path, text: str | bytes, name: str = "rows.jsonl") -> Labelled:
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return read_labelled(path, LABELS)
+
+
+def rows(found: Labelled) -> list[tuple[int, str, dict[str, Any]]]:
+    return [(row.line, row.query, dict(row.labels)) for row in found.rows]
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    found = read(
+        tmp_path,
+        '\ufeff{"query": "红 dress", "labels": {"category": "dress", "user": ["girl", "none", "girl"]}, "id": 7}\r\n'
+        '\n{"query": "", "labels": {"category": "a|b", "user": null}}',
+    )
+    assert found.bad == ()
+    assert rows(found) == [
+        (1, "红 dress", {"category": ("dress",), "user": ("girl", "none")}),
+        (3, "", {"category": ("a|b",)}),
+    ]
+    assert len(found.sha256) == 64
+
+
+def test_csv(tmp_path: Path) -> None:
+    found = read(
+        tmp_path,
+        '\ufeffcategory,query,user\r\ndress,"red, ""new""\ndress",girl|none\r\n\r\na|b,x,\r\n,y,boy\r\n',
+        "rows.CSV",
+    )
+    assert found.bad == ()
+    assert rows(found) == [
+        (2, 'red, "new"\ndress', {"category": ("dress",), "user": ("girl", "none")}),
+        (5, "x", {"category": ("a|b",)}),
+        (6, "y", {"user": ("boy",)}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"{", "is not valid JSON: Expecting property name"),
+        (b"[" * 100_000, "is not valid JSON"),
+        (b'"x"', "expected an object"),
+        (b'{"query": "\xff"}', "is not valid UTF-8 at byte 11"),
+        (b'{"query": "\\ud800", "labels": {"user": "boy"}}', "query: is not valid UTF-8"),
+        (b'{"labels": {"user": "boy"}}', "has no 'query'"),
+        (b'{"query": "x"}', "has no 'labels'"),
+        (b'{"query": 1, "labels": {"user": "boy"}}', "query: 1 is not text"),
+        (b'{"query": "x", "labels": "boy"}', "labels: 'boy' is not an object"),
+        (b'{"query": "x", "labels": {}}', "has no label of any prompt"),
+        (b'{"query": "x", "labels": {"usr": "boy"}}', "'usr' is no prompt, did you mean 'user'?"),
+        (b'{"query": "x", "labels": {"user": "boys"}}', "'boys' is no label of this prompt, did you mean 'boy'?"),
+        (b'{"query": "x", "labels": {"user": "?"}}', "'?' is no label of this prompt: known are boy, girl, none"),
+        (b'{"query": "x", "labels": {"user": 3}}', "3 is no label of this prompt"),
+        (b'{"query": "x", "labels": {"user": [{}]}}', "{} is no label of this prompt"),
+        (b'{"query": "x", "labels": {"user": []}}', "labels.user: is an empty list"),
+        (b'{"query": "x", "labels": {"user": "boy", "user": "girl"}}', "key 'user' is given twice"),
+    ],
+)
+def test_bad_json_lines_have_a_place_and_a_reason(tmp_path: Path, line: bytes, reason: str) -> None:
+    good = b'{"query": "x", "labels": {"user": "boy"}}'
+    found = read(tmp_path, b"\n".join([good, line, good]))
+    assert [row.line for row in found.rows] == [1, 3]
+    assert [row.line for row in found.bad] == [2]
+    assert reason in found.bad[0].reason
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"x", "has 1 fields, the header 2"),
+        (b"x,boy,y", "has 3 fields, the header 2"),
+        (b"x,man", "'man' is no label of this prompt"),
+        (b"x,boy|", "'' is no label of this prompt"),
+        (b"x,", "has no label of any prompt"),
+        (b"\xff,boy", "query: is not valid UTF-8"),
+        (b'"x"y,boy', "is not valid CSV"),
+    ],
+)
+def test_bad_csv_rows_have_a_place_and_a_reason(tmp_path: Path, line: bytes, reason: str) -> None:
+    found = read(tmp_path, b"\n".join([b"query,user", b"x,boy", line, b"x,girl"]), "rows.csv")
+    assert [row.line for row in found.rows] == [2, 4]
+    assert [row.line for row in found.bad] == [3]
+    assert reason in found.bad[0].reason
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("rows.jsonl", "", "has no rows"),
+        ("rows.jsonl", "\n \n", "has no rows"),
+        ("rows.csv", "query,user\n", "has no rows"),
+        ("rows.csv", "", "has no rows"),
+        ("rows.csv", "text,user\nx,boy\n", "has no column 'query'"),
+        ("rows.csv", "query,usr\nx,boy\n", "column 'usr' is no prompt, did you mean 'user'?"),
+        ("rows.csv", "query,user,user\nx,boy,boy\n", "column 'user' is given twice"),
+    ],
+)
+def test_files_that_cannot_be_used(tmp_path: Path, name: str, text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words.replace("?", r"\?")):
+        read(tmp_path, text, name)
+
+
+def test_missing_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"rows\.csv: cannot be read: No such file"):
+        read_labelled(tmp_path / "rows.csv", LABELS)
+
+
+def test_at_most_twenty_bad_rows_are_listed(tmp_path: Path) -> None:
+    bad = [BadRow(line, "is odd") for line in range(3, 28)]
+    lines = str(refusal(tmp_path / "rows.csv", bad, 30)).splitlines()
+    assert lines[0].endswith("rows.csv: 25 of 30 rows cannot be used: correct them, or leave them out with --skip-bad")
+    assert lines[1:] == [*(f"  line {line}: is odd" for line in range(3, 23)), "  and 5 more"]
