@@ -65,7 +65,7 @@ class PromptConfig:
     label_prefix: str = " "
     scoring: Scoring = "tree"
     label_end: str | None = None
-    """the token that ends a label which another label begins with; none: the file's end-of-turn token, else end-of-sequence"""
+    """the token that ends a label which another begins with; none: the file's end of turn, else end of sequence"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -156,7 +156,7 @@ def test_the_table_shows_prompts_tries_and_advice() -> None:
     assert re.search(r"^empty query +67 tokens in 1 decode: around the query 8, suffix 56, labels 3", done.stdout, re.M)
     assert re.search(r"^colour +tree +71 +5 +8 +18 +2 +3 +2 +yes +all *$", done.stdout, re.M)
     assert "├── ␣light  (fed, read)\n│   └── ␣pink, ␣blue" in done.stdout
-    assert "<|endoftext|> (wool), ␣blend" in done.stdout
+    assert "<|im_end|> (wool), ␣blend" in done.stdout
     assert "- The suffix behind the query has 7 tokens in 8 prompts" in done.stdout
 
 
