@@ -6,17 +6,16 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 
 from .config import Config, check_config, load_config
-from .engine import Decoded, Engine, Root
+from .engine import Decoded, Engine
 from .errors import DecodeError, PlanError, ScoreError
-from .plan import Plan, TokenTree
 from .prompt import Prompt
+from .request import Chunk, Planner, Unit
 from .result import Audit, Counts, LabelScore, ModelInfo, PromptResult, Result
 from .score import ExactScores, LabelScores, Scorer
 from .startup import Parts, start
@@ -25,43 +24,6 @@ from .timing import Stopwatch
 # Query lengths that a GPU is warmed with: 1, 5, … tokens. Beyond, its kernels are the same.
 _WARM_TOKENS = 64
 _WARM_STEP = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Unit:
-    """One prompt of one query: what it adds to the tree."""
-
-    prompt: int
-    root: Root
-    tokens: list[int]
-    fast_path: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Chunk:
-    """Units that share a decode, their plan, and the row of each hidden state that their scores read."""
-
-    plan: Plan
-    roots: list[Root]
-    rows: list[int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Grown:
-    """The tree of some units, and the nodes that their scores read."""
-
-    tree: TokenTree
-    roots: list[Root]
-    read: list[int]
-
-    def fits(self, limits: tuple[int, int, int]) -> bool:
-        """Whether one decode holds it: sequences, tokens, rows."""
-        n_seqs, n_tokens, n_rows = limits
-        return self.tree.n_leaves() <= n_seqs and len(self.tree) <= n_tokens and len(set(self.read)) <= n_rows
-
-    def finish(self, engine: Engine) -> _Chunk:
-        plan = self.tree.finish(engine.leaf_seqs(self.tree.n_leaves()))
-        return _Chunk(plan=plan, roots=self.roots, rows=plan.node_row[self.read].tolist())
 
 
 class Classifier:
@@ -79,7 +41,7 @@ class Classifier:
         self._engine: Engine = parts.engine
         self._prompts: Sequence[Prompt] = parts.prompts
         self._scorer: Scorer = parts.scorer
-        self._holders = [self._engine.holder(prompt.prefix) for prompt in self._prompts]
+        self._planner = Planner(parts.engine, parts.prompts)
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
@@ -142,7 +104,7 @@ class Classifier:
         """Raise PlanError for a query that `classify` would refuse; nothing is computed."""
         with self._lock:
             for index, tokens in enumerate(self._tokenize(query)):
-                self._unit(index, tokens)
+                self._planner.unit(index, tokens)
 
     def classify(self, query: str) -> Result:
         """Label one query; see `classify_batch`."""
@@ -151,8 +113,8 @@ class Classifier:
     def plan_counts(self, query: str) -> Counts:
         """What `classify` would feed and read for a query; computes nothing. Raises PlanError as `classify` does."""
         with self._lock:
-            units = [self._unit(index, tokens) for index, tokens in enumerate(self._tokenize(query))]
-            return _counts(1, units, self._chunks(units))
+            units = [self._planner.unit(index, tokens) for index, tokens in enumerate(self._tokenize(query))]
+            return _counts(1, units, self._planner.chunks(units))
 
     def classify_batch(self, queries: Iterable[str]) -> list[Result]:
         """Label several queries in one decode, or in as few as the limits allow (counts.n_decodes tells).
@@ -176,8 +138,10 @@ class Classifier:
         watch = Stopwatch()
         fragments = [self._tokenize(query) for query in queries]
         watch.mark("tokenize")
-        units = [self._unit(index, tokens[index]) for tokens in fragments for index in range(len(self._prompts))]
-        chunks = self._chunks(units)
+        units = [
+            self._planner.unit(index, tokens[index]) for tokens in fragments for index in range(len(self._prompts))
+        ]
+        chunks = self._planner.chunks(units)
         watch.mark("plan")
         hidden, rows, n_rows = [], [], 0
         for chunk in chunks:
@@ -224,52 +188,7 @@ class Classifier:
                 found[prompt.fragment] = tokens
         return [found[prompt.fragment] for prompt in self._prompts]
 
-    def _unit(self, index: int, fragment: list[int]) -> _Unit:
-        prompt = self._prompts[index]
-        n_cached, tokens = prompt.new_tokens(fragment)
-        return _Unit(
-            prompt=index,
-            root=Root(holder=self._holders[index], n_cached=n_cached),
-            tokens=tokens,
-            fast_path=n_cached == len(prompt.prefix),
-        )
-
-    def _chunks(self, units: Sequence[_Unit]) -> list[_Chunk]:
-        """The plans of as few decodes as the limits allow: one, or else consecutive units counted as unshared."""
-        engine = self._engine
-        room = full = (engine.n_free, engine.context.n_batch, engine.context.n_outputs_max)
-        whole = self._grow(units)
-        if whole.fits(full):
-            return [whole.finish(engine)]
-        groups: list[list[_Unit]] = [[]]
-        for unit in units:
-            trie = self._prompts[unit.prompt].trie
-            need = (trie.n_leaves, len(unit.tokens) + len(trie.fed), len(trie.read))
-            if any(n > left for n, left in zip(need, room, strict=True)):
-                groups.append([])
-                room = full
-            groups[-1].append(unit)
-            room = (room[0] - need[0], room[1] - need[1], room[2] - need[2])
-        return [self._grow(group).finish(engine) for group in groups]
-
-    def _grow(self, units: Sequence[_Unit]) -> _Grown:
-        tree = TokenTree()
-        roots: dict[Root, int] = {}
-        read: list[int] = []
-        for unit in units:
-            root = roots.get(unit.root)
-            if root is None:
-                root = roots[unit.root] = tree.add_root(unit.root.n_cached)
-            trie = self._prompts[unit.prompt].trie
-            nodes = [tree.add_path(root, unit.tokens)]
-            for parent, token in trie.fed:
-                nodes.append(tree.add_path(nodes[parent], (token,)))
-            for node in trie.read:
-                tree.read(nodes[node])
-                read.append(nodes[node])
-        return _Grown(tree=tree, roots=list(roots), read=read)
-
-    def _decode(self, chunk: _Chunk, watch: Stopwatch) -> Decoded:
+    def _decode(self, chunk: Chunk, watch: Stopwatch) -> Decoded:
         try:
             decoded = self._engine.decode(chunk.plan, chunk.roots)
             watch.mark("decode")
@@ -279,7 +198,7 @@ class Classifier:
             watch.mark("cleanup")
         return decoded
 
-    def _answers(self, scores: LabelScores, query: int, units: Sequence[_Unit]) -> tuple[PromptResult, ...]:
+    def _answers(self, scores: LabelScores, query: int, units: Sequence[Unit]) -> tuple[PromptResult, ...]:
         score, probability = scores.score[query].tolist(), scores.probability[query].tolist()
         answers = []
         for prompt, unit, first in zip(self._prompts, units, self._scorer.first, strict=False):
@@ -312,7 +231,7 @@ class Classifier:
         self.close()
 
 
-def _counts(n_queries: int, units: Sequence[_Unit], chunks: Sequence[_Chunk]) -> Counts:
+def _counts(n_queries: int, units: Sequence[Unit], chunks: Sequence[Chunk]) -> Counts:
     return Counts(
         n_queries=n_queries,
         n_decodes=len(chunks),
