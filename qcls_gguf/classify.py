@@ -103,8 +103,7 @@ class Classifier:
     def check(self, query: str) -> None:
         """Raise PlanError for a query that `classify` would refuse; nothing is computed."""
         with self._lock:
-            for index, tokens in enumerate(self._tokenize(query)):
-                self._planner.unit(index, tokens)
+            self._planner.units(self._tokenize(query))
 
     def classify(self, query: str) -> Result:
         """Label one query; see `classify_batch`."""
@@ -113,7 +112,7 @@ class Classifier:
     def plan_counts(self, query: str) -> Counts:
         """What `classify` would feed and read for a query; computes nothing. Raises PlanError as `classify` does."""
         with self._lock:
-            units = [self._planner.unit(index, tokens) for index, tokens in enumerate(self._tokenize(query))]
+            units = self._planner.units(self._tokenize(query))
             return _counts(1, units, self._planner.chunks(units))
 
     def classify_batch(self, queries: Iterable[str]) -> list[Result]:
@@ -138,9 +137,7 @@ class Classifier:
         watch = Stopwatch()
         fragments = [self._tokenize(query) for query in queries]
         watch.mark("tokenize")
-        units = [
-            self._planner.unit(index, tokens[index]) for tokens in fragments for index in range(len(self._prompts))
-        ]
+        units = [unit for tokens in fragments for unit in self._planner.units(tokens)]
         chunks = self._planner.chunks(units)
         watch.mark("plan")
         hidden, rows, n_rows = [], [], 0

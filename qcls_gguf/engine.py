@@ -64,7 +64,7 @@ class Engine:
         self._shared: list[Root] = []
         # False while cells change: what an interrupt leaves of them is not trusted
         self._stored = self._clean = False
-        self._rows = np.empty((context.n_batch, context.row_size), np.float32)
+        self._rows = np.empty((context.n_outputs_max, context.row_size), np.float32)
         self.n_cached = 0
         """Cells that the stored prefixes occupy; equal beginnings are stored once."""
         self.restore()

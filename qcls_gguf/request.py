@@ -55,8 +55,14 @@ class Planner:
         self._prompts = prompts
         self._holders = [engine.holder(prompt.prefix) for prompt in prompts]
 
-    def unit(self, index: int, fragment: list[int]) -> Unit:
-        """What prompt `index` adds for the tokens of its fragment with the query in it. Raises PlanError."""
+    def units(self, fragments: Sequence[list[int]]) -> list[Unit]:
+        """What each prompt adds for one query, given the tokens of its fragment with the query in it.
+
+        Raises PlanError where there is nothing to feed.
+        """
+        return [self._unit(index, fragment) for index, fragment in enumerate(fragments)]
+
+    def _unit(self, index: int, fragment: list[int]) -> Unit:
         prompt = self._prompts[index]
         n_cached, tokens = prompt.new_tokens(fragment)
         return Unit(
