@@ -14,16 +14,20 @@ import numpy as np
 from .config import Config, check_config, load_config
 from .engine import Decoded, Engine
 from .errors import DecodeError, PlanError, ScoreError
+from .plan import Int32Array
 from .prompt import Prompt
 from .request import Chunk, Planner, Unit
 from .result import Audit, Counts, LabelScore, ModelInfo, PromptResult, Result
+from .runtime import shapes
 from .score import ExactScores, LabelScores, Scorer
 from .startup import Parts, start
+from .template import Templates
 from .timing import Stopwatch
 
-# Query lengths that a GPU is warmed with: 1, 5, … tokens. Beyond, its kernels are the same.
+# Query lengths that are planned at start-up, and whose kernels a GPU loads; beyond, the kernels are the same.
 _WARM_TOKENS = 64
 _WARM_STEP = 4
+_N_UNTIL_CAPTURED = 3
 
 
 class Classifier:
@@ -42,6 +46,9 @@ class Classifier:
         self._prompts: Sequence[Prompt] = parts.prompts
         self._scorer: Scorer = parts.scorer
         self._planner = Planner(parts.engine, parts.prompts)
+        self._templates = Templates(parts.engine, parts.prompts, self._planner, parts.n_empty)
+        # the distinct texts around the query, with their numbers of tokens for an empty one
+        self._fragments = {prompt.fragment: n for prompt, n in zip(parts.prompts, parts.n_empty, strict=True)}
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
@@ -72,13 +79,28 @@ class Classifier:
         return classifier
 
     def _warm_up(self) -> None:
-        """Run what requests will run: a GPU loads a kernel when a number of tokens first needs it."""
-        longest = min(_WARM_TOKENS, self._parts.config.runtime.max_query_tokens) if self.model.n_gpu_layers else 1
-        lengths = range(1, longest + 1, _WARM_STEP)
-        for n in lengths:
-            with suppress(PlanError):  # more tokens than letters, in some vocabulary
-                self.classify(" a" * n)
-        self._parts.ledger.step("warm-up", f"{len(lengths)} requests")
+        """Run what requests will run: kernels load when first used, graphs are built, and captured when used again."""
+        runtime, on_gpu = self._parts.config.runtime, self.model.n_gpu_layers > 0
+        n_shapes, n_warm = shapes(runtime, self.model.n_gpu_layers)
+        if on_gpu:
+            for n in range(n_warm, min(_WARM_TOKENS, runtime.max_query_tokens) + 1, _WARM_STEP):
+                self._warm_request([" a" * n])
+            for n in range(2, runtime.max_batch + 1):
+                self._warm_request([f" a{' b' * i}" for i in range(n)])
+        for n in range(min(n_warm, n_shapes - 2), -2, -1):  # the shorter a query, the longer its graph is kept
+            if template := self._templates.of_query(n):
+                for _ in range(_N_UNTIL_CAPTURED if on_gpu else 1):
+                    self._engine.decode(template.chunk.plan, template.chunk.leaf_roots, template.any_tokens())
+                    self._engine.clean(template.chunk.plan)
+        for n in range(_WARM_TOKENS):
+            self._templates.of_query(n)
+        self._warm_request(["a"])
+        kept = self._engine.context.counters()
+        self._parts.ledger.step("warm-up", f"{kept.n_shapes} graphs, {kept.shapes_bytes / (1 << 20):.0f} MiB")
+
+    def _warm_request(self, queries: Sequence[str]) -> None:
+        with suppress(PlanError):  # more tokens than letters, in some vocabulary
+            self.classify_batch(queries)
 
     @property
     def model(self) -> ModelInfo:
@@ -103,7 +125,7 @@ class Classifier:
     def check(self, query: str) -> None:
         """Raise PlanError for a query that `classify` would refuse; nothing is computed."""
         with self._lock:
-            self._planner.units(self._tokenize(query))
+            self._units(self._tokenize(query))
 
     def classify(self, query: str) -> Result:
         """Label one query; see `classify_batch`."""
@@ -112,7 +134,7 @@ class Classifier:
     def plan_counts(self, query: str) -> Counts:
         """What `classify` would feed and read for a query; computes nothing. Raises PlanError as `classify` does."""
         with self._lock:
-            units = self._planner.units(self._tokenize(query))
+            units = self._units(self._tokenize(query))
             return _counts(1, units, self._planner.chunks(units))
 
     def classify_batch(self, queries: Iterable[str]) -> list[Result]:
@@ -137,17 +159,16 @@ class Classifier:
         watch = Stopwatch()
         fragments = [self._tokenize(query) for query in queries]
         watch.mark("tokenize")
-        units = [unit for tokens in fragments for unit in self._planner.units(tokens)]
-        chunks = self._planner.chunks(units)
+        units, chunks, tokens = self._plan(fragments)
         watch.mark("plan")
         hidden, rows, n_rows = [], [], 0
-        for chunk in chunks:
-            decoded = self._decode(chunk, watch)
+        for chunk, token in zip(chunks, tokens, strict=True):
+            decoded = self._decode(chunk, token, watch)
             # the next decode overwrites the rows
             hidden.append(decoded.hidden if len(chunks) == 1 else decoded.hidden.copy())
-            rows += [n_rows + row for row in chunk.rows]
+            rows.append(chunk.rows + n_rows)
             n_rows += len(decoded.hidden)
-        row = np.array(rows, np.intp).reshape(len(queries), -1)
+        row = np.concatenate(rows).reshape(len(queries), -1)
         try:
             scores = self._scorer.score(hidden[0] if len(hidden) == 1 else np.concatenate(hidden), row)
         except ScoreError:
@@ -169,25 +190,39 @@ class Classifier:
             for query, answer in zip(queries, answers, strict=True)
         ]
 
-    def _tokenize(self, query: str) -> list[list[int]]:
-        """The fragment's tokens for every prompt; equal fragments are tokenised once."""
-        found: dict[tuple[str, str], list[int]] = {}
+    def _tokenize(self, query: str) -> list[Int32Array]:
+        """The tokens of each distinct fragment, in the order in which the prompts first have them."""
         limit = self._parts.config.runtime.max_query_tokens
-        for prompt, n_empty in zip(self._prompts, self._parts.n_empty, strict=True):
-            if prompt.fragment not in found:
-                text = prompt.before + query + prompt.after
-                tokens = self._engine.model.tokenize(text, parse_special=False).tolist()
-                if len(tokens) > n_empty + limit:
-                    raise PlanError(
-                        f"the query has {len(tokens) - n_empty} tokens ({len(query)} characters), more than "
-                        f"runtime.max_query_tokens: {limit}: shorten it or raise the limit"
-                    )
-                found[prompt.fragment] = tokens
-        return [found[prompt.fragment] for prompt in self._prompts]
+        found = []
+        for (before, after), n_empty in self._fragments.items():
+            tokens = self._engine.model.tokenize(before + query + after, parse_special=False)
+            if len(tokens) > n_empty + limit:
+                raise PlanError(
+                    f"the query has {len(tokens) - n_empty} tokens ({len(query)} characters), more than "
+                    f"runtime.max_query_tokens: {limit}: shorten it or raise the limit"
+                )
+            found.append(tokens)
+        return found
 
-    def _decode(self, chunk: Chunk, watch: Stopwatch) -> Decoded:
+    def _units(self, fragments: Sequence[Int32Array]) -> list[Unit]:
+        """What each prompt adds for one query; may raise PlanError."""
+        tokens = {text: each.tolist() for text, each in zip(self._fragments, fragments, strict=True)}
+        return self._planner.units([tokens[prompt.fragment] for prompt in self._prompts])
+
+    def _plan(
+        self, fragments: Sequence[Sequence[Int32Array]]
+    ) -> tuple[Sequence[Unit], Sequence[Chunk], Sequence[Int32Array]]:
+        """The units of all queries, the decodes that hold them, and the tokens of each decode."""
+        if len(fragments) == 1 and (found := self._templates.find(fragments[0])):
+            template, behind = found
+            return template.units, (template.chunk,), (template.fill(behind),)
+        units = [unit for each in fragments for unit in self._units(each)]
+        chunks = self._planner.chunks(units)
+        return units, chunks, [chunk.plan.token for chunk in chunks]
+
+    def _decode(self, chunk: Chunk, token: Int32Array, watch: Stopwatch) -> Decoded:
         try:
-            decoded = self._engine.decode(chunk.plan, chunk.roots)
+            decoded = self._engine.decode(chunk.plan, chunk.leaf_roots, token)
             watch.mark("decode")
             watch.move("decode", "batch", decoded.batch_us)
         finally:

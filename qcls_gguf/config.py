@@ -53,6 +53,10 @@ class RuntimeConfig:
     """longer queries are refused"""
     max_batch: int = 4
     """queries that classify_batch puts into one decode, where the sequences suffice"""
+    warm_query_tokens: int | Auto = "auto"
+    """up to how many tokens of a query its graph is built at start-up; auto: 16 on a GPU, 1 on a CPU"""
+    n_shapes: int | Auto = "auto"
+    """graphs that are kept, each with its compute buffers; auto: those of the start-up and 8 more"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,6 +245,8 @@ def _runtime(tree: Any) -> RuntimeConfig:
         ("n_batch", 1, ("auto",)),
         ("max_query_tokens", 1, ()),
         ("max_batch", 1, ()),
+        ("warm_query_tokens", 0, ("auto",)),
+        ("n_shapes", 0, ("auto",)),
     ):
         value = runtime.get(key, low)
         if value not in words and (type(value) is not int or not low <= value <= _LARGEST):

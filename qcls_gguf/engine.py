@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from .errors import PlanError
 from .native import NativeContext, NativeModel
-from .plan import Plan, TokenTree
+from .plan import Int32Array, Plan, TokenTree
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -62,6 +62,8 @@ class Engine:
         if self.n_free < 1:
             raise PlanError(f"{self.n_holders} prefixes leave no sequence of {context.n_seq_max} for a query")
         self._shared: list[Root] = []
+        self._leaf_seq = np.arange(self.n_holders, context.n_seq_max, dtype=np.int32)
+        self._leaf_start = np.zeros(self.n_free, np.int32)  # what each shares of its prefix
         # False while cells change: what an interrupt leaves of them is not trusted
         self._stored = self._clean = False
         self._rows = np.empty((context.n_outputs_max, context.row_size), np.float32)
@@ -82,6 +84,7 @@ class Engine:
         self._stored = False
         self.context.clear()
         self._shared = [_NOTHING] * self.n_free
+        self._leaf_start[:] = 0
         self.n_cached = self._store(list(self._holder))
         self._stored = self._clean = True
 
@@ -105,41 +108,41 @@ class Engine:
                 self.context.share(longer, holder, 0, len(prefix))
         return plan.n_tokens
 
-    def _decode(self, plan: Plan, start: int, end: int) -> Decoded:
+    def _decode(self, plan: Plan, start: int, end: int, token: Int32Array | None = None) -> Decoded:
         output = plan.output[start:end]
         rows = self._rows[: int(np.count_nonzero(output))]
+        token = plan.token if token is None else token
         batch_us, _ = self.context.decode(
-            plan.token[start:end], plan.pos[start:end], plan.seq_offset[start : end + 1], plan.seq_id, output, rows
+            token[start:end], plan.pos[start:end], plan.seq_offset[start : end + 1], plan.seq_id, output, rows
         )
         return Decoded(hidden=rows, batch_us=batch_us)
 
-    def decode(self, plan: Plan, roots: Sequence[Root]) -> Decoded:
-        """One llama_decode of a plan whose leaf l is in sequence leaf_seqs(n)[l] and grows from roots[leaf_root[l]].
+    def decode(self, plan: Plan, leaf_roots: Sequence[Root], token: Int32Array | None = None) -> Decoded:
+        """One llama_decode of a plan whose leaf l is in sequence leaf_seqs(n)[l] and grows from leaf_roots[l].
 
-        Call `clean` afterwards; without it the next decode stores the prefixes anew.
+        token: (n_tokens,) instead of the plan's. Call `clean` afterwards; without it the next decode stores the
+        prefixes anew.
         Raises PlanError, before anything is decoded, and DecodeError.
         """
         if not (self._stored and self._clean):
             self.restore()
         self._clean = False
-        for leaf, root_index in enumerate(plan.leaf_root):
-            root = roots[root_index]
-            if self._shared[leaf] != root:
+        for leaf, root in enumerate(leaf_roots):
+            if self._shared[leaf] is not root and self._shared[leaf] != root:
                 self._share(leaf, root)
-        return self._decode(plan, 0, plan.n_tokens)
+        return self._decode(plan, 0, plan.n_tokens, token)
 
     def _share(self, leaf: int, root: Root) -> None:
         seq = self.n_holders + leaf
         self._shared[leaf] = _NOTHING
-        self.context.trim(np.array([seq], np.int32), np.zeros(1, np.int32))
+        self.context.trim(self._leaf_seq[leaf : leaf + 1], np.zeros(1, np.int32))
         self.context.share(root.holder, seq, 0, root.n_cached)
         self._shared[leaf] = root
+        self._leaf_start[leaf] = root.n_cached
 
     def clean(self, plan: Plan) -> None:
         """Trim the plan's leaf sequences back to what they share of their prefixes."""
-        n = plan.n_leaves
-        seq = np.arange(self.n_holders, self.n_holders + n, dtype=np.int32)
-        self.context.trim(seq, np.array([root.n_cached for root in self._shared[:n]], np.int32))
+        self.context.trim(self._leaf_seq[: plan.n_leaves], self._leaf_start[: plan.n_leaves])
         self._clean = True
 
     def close(self) -> None:

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from .engine import Engine, Root
 from .plan import Plan, TokenTree
 from .prompt import Prompt
+
+IndexArray = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +30,10 @@ class Chunk:
     """Units that share a decode, their plan, and the row of each hidden state that their scores read."""
 
     plan: Plan
-    roots: list[Root]
-    rows: list[int]
+    leaf_roots: list[Root]
+    """where each leaf of the plan grows from"""
+    rows: IndexArray
+    """(n_read,)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +51,8 @@ class _Grown:
 
     def finish(self, engine: Engine) -> Chunk:
         plan = self.tree.finish(engine.leaf_seqs(self.tree.n_leaves()))
-        return Chunk(plan=plan, roots=self.roots, rows=plan.node_row[self.read].tolist())
+        leaf_roots = [self.roots[root] for root in plan.leaf_root]
+        return Chunk(plan=plan, leaf_roots=leaf_roots, rows=plan.node_row[self.read].astype(np.intp))
 
 
 class Planner:

@@ -24,7 +24,7 @@ from .native import NativeContext, NativeModel, build_info, devices
 from .prompt import Prompt, compile_prompt
 from .resources import embedded_model
 from .result import ModelInfo
-from .runtime import limits, n_gpu_layers, n_threads
+from .runtime import limits, n_gpu_layers, n_threads, shapes
 from .score import Scorer
 from .timing import Ledger
 
@@ -75,6 +75,7 @@ def start(
             scorer = Scorer([prompt.trie for prompt in prompts], rows, tokens if exact else None)
             ledger.step("compile prompts", f"{len(prompts)} prompts, {scorer.n_positions} hidden states a query")
             engine = _engine(config, model, prompts, n_empty, tokens if exact else None, _n_ctx_short(header), ledger)
+            engine.context.keep_shapes(shapes(config.runtime, layers)[0])
             identity = hashing.identity()
             ledger.step("hash model", f"sha256 {identity.sha256[:16]}…, in the background")
         except BaseException:

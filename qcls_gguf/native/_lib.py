@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from ..errors import DecodeError, ModelError, PlanError, QclsError
 
-ABI = 2
+ABI = 3
 _OK, _BAD_ARGUMENT, _LOAD_FAILED, _UNSUPPORTED, _DECODE_FAILED, _TOO_SMALL = range(6)
 _ERRORS = {
     _BAD_ARGUMENT: PlanError,
@@ -89,6 +89,20 @@ class ModelFacts:
     description: str
 
 
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What a context did and holds."""
+
+    n_graphs_reused: int
+    """decodes that found their graph built"""
+    n_shapes: int
+    """graphs kept now"""
+    shapes_bytes: int
+    """their compute buffers, on all devices"""
+    n_cuda_graphs: int
+    """CUDA graphs launched by this process; -1 in a build without CUDA"""
+
+
 def library_folder() -> Path:
     """The folder that holds libqcls and the patched libllama.
 
@@ -134,6 +148,8 @@ def _library() -> Any:
         "qcls_context_close": (None, [c_void_p]),
         "qcls_context_clear": (None, [c_void_p]),
         "qcls_context_limits": (None, [c_void_p, POINTER(c_int64)]),
+        "qcls_context_keep_shapes": (c_int32, [c_void_p, c_int32, *error]),
+        "qcls_context_counters": (None, [c_void_p, POINTER(c_int64)]),
         "qcls_seq_share": (c_int32, [c_void_p, c_int32, c_int32, c_int32, c_int32, *error]),
         "qcls_seq_trim": (c_int32, [c_void_p, c_int32, c_void_p, c_void_p, *error]),
         "qcls_decode": (
@@ -379,6 +395,17 @@ class NativeContext:
         if not self._handle:
             raise DecodeError("the context is closed")
         return self._handle
+
+    def keep_shapes(self, n_shapes: int) -> None:
+        """Keep the graphs of the last n_shapes shapes of decode, each with its compute buffers; 0: llama.cpp's one."""
+        status = _library().qcls_context_keep_shapes(self.handle, _int32(n_shapes), self._error, len(self._error))
+        _check(status, self._error)
+
+    def counters(self) -> Counters:
+        """What the context did since it was opened, and holds now."""
+        counter = (c_int64 * 4)()
+        _library().qcls_context_counters(self.handle, counter)
+        return Counters(*counter)
 
     def share(self, src: int, dst: int, start: int, end: int) -> None:
         """Let sequence dst share src's cells at positions [start, end); copies nothing."""

@@ -139,6 +139,12 @@ ggml_type kv_type_from_name(const char * name) {
     return GGML_TYPE_COUNT;
 }
 
+int64_t n_cuda_graph_launches() {
+    ggml_backend_reg_t cuda = ggml_backend_reg_by_name("CUDA");
+    void * launches = cuda ? ggml_backend_reg_get_proc_address(cuda, "ggml_backend_cuda_n_graph_launches") : nullptr;
+    return launches ? reinterpret_cast<int64_t (*)()>(launches)() : -1;
+}
+
 }  // namespace
 
 int32_t qcls_abi(void) {
@@ -351,6 +357,23 @@ void qcls_context_limits(const qcls_context * context, int64_t * limit) {
     limit[1] = context->n_batch;
     limit[2] = context->n_seq_max;
     limit[3] = context->row_size;
+}
+
+int32_t qcls_context_keep_shapes(qcls_context * context, int32_t n_shapes, char * error, int32_t error_size) {
+    return guarded(error, error_size, QCLS_BAD_ARGUMENT, [&] {
+        if (n_shapes < 0 || !llama_set_n_shapes(context->ctx, n_shapes)) {
+            return fail(QCLS_BAD_ARGUMENT, with_complaints("n_shapes must not be negative"), error, error_size);
+        }
+        return (int32_t) QCLS_OK;
+    });
+}
+
+void qcls_context_counters(const qcls_context * context, int64_t * counter) {
+    size_t shapes_bytes = 0;
+    counter[QCLS_COUNTER_GRAPHS_REUSED] = llama_perf_context(context->ctx).n_reused;
+    counter[QCLS_COUNTER_SHAPES]        = llama_get_n_shapes(context->ctx, &shapes_bytes);
+    counter[QCLS_COUNTER_SHAPES_BYTES]  = (int64_t) shapes_bytes;
+    counter[QCLS_COUNTER_CUDA_GRAPHS]   = n_cuda_graph_launches();
 }
 
 static bool is_seq(const qcls_context * context, int32_t seq) {

@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-#define QCLS_ABI 2
+#define QCLS_ABI 3
 #define QCLS_API __attribute__((visibility("default")))
 
 typedef struct qcls_model qcls_model;
@@ -79,6 +79,18 @@ QCLS_API int32_t qcls_context_open(qcls_model * model, int32_t hidden_only, int3
 QCLS_API void qcls_context_close(qcls_context * context);
 /* limit[4]: n_ctx, n_batch, n_seq_max, floats a row, as the context really has them. */
 QCLS_API void qcls_context_limits(const qcls_context * context, int64_t * limit);
+
+/* Keeps the graphs of the last n_shapes shapes of decode, each with its compute buffers; 0: llama.cpp's one. */
+QCLS_API int32_t qcls_context_keep_shapes(qcls_context * context, int32_t n_shapes, char * error, int32_t error_size);
+/* counter[QCLS_N_COUNTERS]: see the enum. */
+enum {
+    QCLS_COUNTER_GRAPHS_REUSED,  /* decodes that found their graph built, since the context was opened */
+    QCLS_COUNTER_SHAPES,         /* graphs kept now */
+    QCLS_COUNTER_SHAPES_BYTES,   /* their compute buffers, on all devices */
+    QCLS_COUNTER_CUDA_GRAPHS,    /* CUDA graphs launched by this process, -1 in a build without CUDA */
+    QCLS_N_COUNTERS
+};
+QCLS_API void qcls_context_counters(const qcls_context * context, int64_t * counter);
 
 /* Lets dst share src's cells at positions [from, to); to < 0: to the end. Copies nothing. */
 QCLS_API int32_t qcls_seq_share(qcls_context * context, int32_t src, int32_t dst, int32_t from, int32_t to,

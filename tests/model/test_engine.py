@@ -39,7 +39,8 @@ def branch(engine: Engine, prefix: tuple[int, ...], paths: Sequence[Sequence[int
         tree.read(end)
     plan = tree.finish(engine.leaf_seqs(tree.n_leaves()))
     try:
-        decoded = engine.decode(plan, [Root(holder=engine.holder(prefix), n_cached=n_cached)])
+        branch_point = Root(holder=engine.holder(prefix), n_cached=n_cached)
+        decoded = engine.decode(plan, [branch_point] * plan.n_leaves)
         return decoded.hidden[plan.node_row[ends]].copy()
     finally:
         engine.clean(plan)

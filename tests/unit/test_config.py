@@ -117,7 +117,7 @@ def test_what_is_given_is_taken() -> None:
     scoring: first_token"""
     runtime = """runtime:
   {n_gpu_layers: 3, n_threads: 4, n_ctx: 512, n_batch: 64, flash_attn: true, kv_type: q8_0, max_query_tokens: 9,
-   max_batch: 2}
+   max_batch: 2, warm_query_tokens: 5, n_shapes: 7}
 """
     config = parse(with_prompt_line(prompt) + runtime)
     assert config.prompts[0].label_prefix == ""
@@ -132,6 +132,8 @@ def test_what_is_given_is_taken() -> None:
         kv_type="q8_0",
         max_query_tokens=9,
         max_batch=2,
+        warm_query_tokens=5,
+        n_shapes=7,
     )
 
 
@@ -369,6 +371,8 @@ def test_a_prompts_label_end_goes_before_the_common_one() -> None:
         ("n_batch", 1, ["auto"]),
         ("max_query_tokens", 1, []),
         ("max_batch", 1, []),
+        ("warm_query_tokens", 0, ["auto"]),
+        ("n_shapes", 0, ["auto"]),
     ],
 )
 def test_the_numbers_of_the_runtime_have_limits(key: str, low: int, words: list[str]) -> None:

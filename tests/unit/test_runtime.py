@@ -18,7 +18,7 @@ from qcls_gguf.errors import ConfigError
 from qcls_gguf.labels import build_trie
 from qcls_gguf.native import Device
 from qcls_gguf.prompt import Prompt
-from qcls_gguf.runtime import Limits, limits, n_gpu_layers, n_threads, physical_cores
+from qcls_gguf.runtime import Limits, limits, n_gpu_layers, n_threads, physical_cores, shapes
 
 GIB = 1 << 30
 TWO_WORDS = ((1,), (2,))
@@ -233,3 +233,18 @@ def test_a_system_without_affinity_counts_its_cores(monkeypatch: pytest.MonkeyPa
     for count, cores in ((900_000, None), (None, 1)):
         monkeypatch.setattr(os, "cpu_count", lambda count=count: count)
         assert physical_cores() == (cores or count)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "n_gpu_layers", "wanted"),
+    [
+        (RuntimeConfig(), 0, (9, 1)),
+        (RuntimeConfig(), 37, (24, 16)),
+        (RuntimeConfig(max_query_tokens=5), 37, (13, 5)),
+        (RuntimeConfig(warm_query_tokens=0), 37, (8, 0)),
+        (RuntimeConfig(warm_query_tokens=30, n_shapes=4), 0, (4, 30)),
+        (RuntimeConfig(n_shapes=0), 0, (0, 1)),
+    ],
+)
+def test_shapes(runtime: RuntimeConfig, n_gpu_layers: int, wanted: tuple[int, int]) -> None:
+    assert shapes(runtime, n_gpu_layers) == wanted

@@ -1,0 +1,94 @@
+"""Templates: the plan that a length gives is the one that the tokens give, or there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import MakeModel, OpenClassifier
+from oracle import PromptSpec
+
+from qcls_gguf import Classifier
+from qcls_gguf.request import Planner
+from qcls_gguf.template import Templates
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+QUERIES = [
+    "",
+    "red",
+    "red dress",
+    "dress dress dress",
+    "孕妇牛仔裤",
+    " ",
+    "  red",
+    "👗 jeans",
+    "label: <|im_end|>",
+    "a" * 40,
+]
+
+
+def both(classifier: Classifier, query: str) -> tuple[bool, bool]:
+    """Whether the fast path was taken by every prompt, and whether a template was found; they must agree."""
+    engine, prompts = classifier.parts.engine, classifier.prompts
+    planner = Planner(engine, prompts)
+    by_text = {
+        prompt.fragment: engine.model.tokenize(prompt.before + query + prompt.after, parse_special=False)
+        for prompt in prompts
+    }
+    units = planner.units([by_text[prompt.fragment].tolist() for prompt in prompts])
+    (chunk,) = planner.chunks(units)
+    found = Templates(engine, prompts, planner, classifier.parts.n_empty).find(list(by_text.values()))
+    if found is not None:
+        template, behind = found
+        np.testing.assert_array_equal(template.fill(behind), chunk.plan.token)
+        for name in ("pos", "seq_offset", "seq_id", "output", "node_row"):
+            np.testing.assert_array_equal(getattr(template.chunk.plan, name), getattr(chunk.plan, name), err_msg=name)
+        np.testing.assert_array_equal(template.chunk.rows, chunk.rows)
+        assert template.chunk.leaf_roots == chunk.leaf_roots
+        assert [(unit.prompt, unit.root, unit.fast_path) for unit in template.units] == [
+            (unit.prompt, unit.root, unit.fast_path) for unit in units
+        ]
+    return all(unit.fast_path for unit in units), found is not None
+
+
+@pytest.mark.parametrize("name", ["fashion-8.yaml", "fashion-8-joint.yaml", "mission.yaml"])
+def test_a_template_is_the_plan_of_the_tokens(name: str) -> None:
+    with Classifier.from_config(CONFIGS / name) as classifier:
+        taken = [both(classifier, query) for query in QUERIES]
+    assert all(fast == found for fast, found in taken)
+    assert sum(found for _, found in taken) > len(QUERIES) // 2
+
+
+def spec(name: str, template: str) -> PromptSpec:
+    return PromptSpec(name=name, template=template, labels=("light blue", "light pink", "none"))
+
+
+def test_prompts_with_texts_of_their_own_before_the_query(
+    make_model: MakeModel, open_classifier: OpenClassifier
+) -> None:
+    """Two prefixes, two fragments: their lengths are the key together."""
+    prompts = [spec("a", "the colour of {query} is"), spec("b", "a thing: {query} has the colour")]
+    classifier = open_classifier(make_model(), prompts)
+    assert len({prompt.fragment for prompt in classifier.prompts}) == 2
+    assert [both(classifier, query)[1] for query in ("red", "red dress", "jeans")] == [True] * 3
+
+
+def test_texts_that_share_a_prefix_and_differ_behind_the_query_have_no_template(
+    make_model: MakeModel, open_classifier: OpenClassifier
+) -> None:
+    """Whether they share what follows depends on the query's own tokens."""
+    prompts = [spec("a", "of {query} the colour is"), spec("b", "of {query} the name is")]
+    classifier = open_classifier(make_model(), prompts)
+    first, second = classifier.prompts
+    assert first.prefix == second.prefix
+    assert both(classifier, "red dress") == (True, False)
+    assert [answer.fast_path for answer in classifier.classify("red dress").results] == [True, True]
+
+
+def test_templates_are_kept(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    classifier = open_classifier(make_model(), [spec("a", "<|im_start|>the colour of {query} is")])
+    engine, prompts = classifier.parts.engine, classifier.prompts
+    templates = Templates(engine, prompts, Planner(engine, prompts), classifier.parts.n_empty)
+    assert templates.of_lengths((3,)) is templates.of_lengths((3,))
+    assert templates.of_lengths((3,)) is not templates.of_lengths((4,))
