@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -23,17 +23,20 @@ from .score import ExactScores, LabelScores, Scorer
 from .startup import Parts, start
 from .template import Templates
 from .timing import Stopwatch
+from .turns import Turns
 
 # Query lengths that are planned at start-up, and whose kernels a GPU loads; beyond, the kernels are the same.
 _WARM_TOKENS = 64
 _WARM_STEP = 4
 _N_UNTIL_CAPTURED = 3
+_MENTIONED_MS = 0.05  # of waiting
 
 
 class Classifier:
     """Labels queries by all prompts of a configuration.
 
-    Everything is loaded, cached and warmed when it is made. Usable from several threads, which take turns.
+    Everything is loaded, cached and warmed when it is made. Usable from several threads: while one request is computed
+    others wait, and then share the next decode, up to `runtime.max_batch` queries.
 
         with Classifier.from_config("configs/fashion-8.yaml") as classifier:
             print(classifier.classify("red dress for girls").labels)
@@ -49,7 +52,8 @@ class Classifier:
         self._templates = Templates(parts.engine, parts.prompts, self._planner, parts.n_empty)
         # the distinct texts around the query, with their numbers of tokens for an empty one
         self._fragments = {prompt.fragment: n for prompt, n in zip(parts.prompts, parts.n_empty, strict=True)}
-        self._lock = threading.Lock()
+        runtime = parts.config.runtime
+        self._turns = Turns(self._classify, max_batch=runtime.max_batch, max_waiting=runtime.max_waiting)
         self._pid = os.getpid()
 
     @classmethod
@@ -124,7 +128,7 @@ class Classifier:
 
     def check(self, query: str) -> None:
         """Raise PlanError for a query that `classify` would refuse; nothing is computed."""
-        with self._lock:
+        with self._turns.alone():
             self._units(self._tokenize(query))
 
     def classify(self, query: str) -> Result:
@@ -133,15 +137,15 @@ class Classifier:
 
     def plan_counts(self, query: str) -> Counts:
         """What `classify` would feed and read for a query; computes nothing. Raises PlanError as `classify` does."""
-        with self._lock:
+        with self._turns.alone():
             units = self._units(self._tokenize(query))
             return _counts(1, units, self._planner.chunks(units))
 
     def classify_batch(self, queries: Iterable[str]) -> list[Result]:
         """Label several queries in one decode, or in as few as the limits allow (counts.n_decodes tells).
 
-        Raises PlanError for a query that is too long or not valid Unicode, before anything is computed; DecodeError
-        and ScoreError. After an error the classifier is as before.
+        Raises PlanError for a query that is too long or not valid Unicode, before anything is computed; DecodeError,
+        ScoreError, and BusyError where too many callers wait. After an error the classifier is as before.
         """
         if isinstance(queries, str):
             raise PlanError("classify_batch takes a list of queries: give one query to classify")
@@ -152,8 +156,8 @@ class Classifier:
             return []
         if os.getpid() != self._pid:
             raise DecodeError("this Classifier was made in another process: make one in each process after forking")
-        with self._lock:
-            return self._classify(queries)
+        results, wait_ms = self._turns.submit(queries)
+        return [replace(result, wait_ms=wait_ms) for result in results] if wait_ms > _MENTIONED_MS else list(results)
 
     def _classify(self, queries: Sequence[str]) -> list[Result]:
         watch = Stopwatch()
@@ -253,7 +257,7 @@ class Classifier:
 
     def close(self) -> None:
         """Free the context and the model; may be called again."""
-        with self._lock:
+        with self._turns.alone():
             self._engine.close()
 
     def __enter__(self) -> Self:

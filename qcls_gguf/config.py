@@ -53,6 +53,8 @@ class RuntimeConfig:
     """longer queries are refused"""
     max_batch: int = 4
     """queries that classify_batch puts into one decode, where the sequences suffice"""
+    max_waiting: int = 64
+    """callers of other threads that may wait for their turn; more are refused"""
     warm_query_tokens: int | Auto = "auto"
     """up to how many tokens of a query its graph is built at start-up; auto: 16 on a GPU, 1 on a CPU"""
     n_shapes: int | Auto = "auto"
@@ -245,6 +247,7 @@ def _runtime(tree: Any) -> RuntimeConfig:
         ("n_batch", 1, ("auto",)),
         ("max_query_tokens", 1, ()),
         ("max_batch", 1, ()),
+        ("max_waiting", 0, ()),
         ("warm_query_tokens", 0, ("auto",)),
         ("n_shapes", 0, ("auto",)),
     ):

@@ -23,3 +23,7 @@ class DecodeError(QclsError):
 
 class ScoreError(QclsError):
     """The scores cannot be computed, or are not finite."""
+
+
+class BusyError(QclsError):
+    """More callers wait than are allowed to; nothing was computed."""

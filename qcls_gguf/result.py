@@ -89,6 +89,8 @@ class Result:
     counts: Counts
     results: tuple[PromptResult, ...]
     model: ModelInfo
+    wait_ms: float = 0.0
+    """before the times above: until other callers' requests were done"""
 
     @property
     def labels(self) -> dict[str, str]:

@@ -7,6 +7,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier, WriteConfig
 from oracle import PromptSpec
@@ -27,6 +28,8 @@ PROMPTS = [
         scoring="first_token",
     ),
 ]
+LARGEST_DIFFERENCE = 0.01
+"""of probabilities; flash attention on the CPU rounds to F16"""
 QUERIES = ["red dress", "", "jeans for girl", "👗", "红色连衣裙", "tank top " * 5]
 
 
@@ -40,22 +43,51 @@ def answers(result: Result) -> Any:
     return result.results
 
 
-def test_threads_take_turns(classifier: Classifier) -> None:
+def test_threads_take_turns(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    classifier = open_classifier(make_model(), PROMPTS, max_batch=1)
     queries = QUERIES * 20
     wanted = [answers(classifier.classify(query)) for query in queries]
     with ThreadPoolExecutor(8) as pool:
-        assert [answers(result) for result in pool.map(classifier.classify, queries)] == wanted
+        results = list(pool.map(classifier.classify, queries))
+    assert [answers(result) for result in results] == wanted
+    assert {result.counts.n_queries for result in results} == {1}
+
+
+def test_threads_that_wait_share_a_decode(classifier: Classifier) -> None:
+    queries = QUERIES * 20
+    wanted = [classifier.classify(query) for query in queries]
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(classifier.classify, queries))
+    assert [result.query for result in results] == queries
+    for result, alone in zip(results, wanted, strict=True):
+        assert_alike(result, alone)
+    assert {result.counts.n_queries for result in results} > {1}
+    assert max(result.counts.n_queries for result in results) <= 4
+    assert any(result.wait_ms > 0 for result in results)
+    assert all(result.total_ms == pytest.approx(sum(result.stage_ms.values())) for result in results)
+
+
+def assert_alike(result: Result, other: Result) -> None:
+    """Equal but for what the number of tokens in a decode does to the arithmetic."""
+    for answer, wanted in zip(result.results, other.results, strict=True):
+        np.testing.assert_allclose(
+            [score.probability for score in answer.scores],
+            [score.probability for score in wanted.scores],
+            rtol=0,
+            atol=LARGEST_DIFFERENCE,
+        )
 
 
 def test_batches_and_single_queries_from_threads(classifier: Classifier) -> None:
-    wanted = {query: answers(classifier.classify(query)) for query in QUERIES}
+    wanted = {query: classifier.classify(query) for query in QUERIES}
     batch = [answers(result) for result in classifier.classify_batch(QUERIES)]
 
     def work(n: int) -> bool:
         if n % 2:
             return [answers(result) for result in classifier.classify_batch(QUERIES)] == batch
         query = QUERIES[n % len(QUERIES)]
-        return bool(answers(classifier.classify(query)) == wanted[query])
+        assert_alike(classifier.classify(query), wanted[query])
+        return True
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(work, range(60)))
@@ -183,7 +215,7 @@ def test_a_result_as_plain_values(make_model: MakeModel, classifier: Classifier)
     tree = result.to_dict()
     assert json.loads(json.dumps(tree)) == json.loads(json.dumps(tree, ensure_ascii=False))
     tree = json.loads(json.dumps(tree))
-    assert list(tree) == ["query", "total_ms", "stage_ms", "counts", "results", "model"]
+    assert list(tree) == ["query", "total_ms", "stage_ms", "counts", "results", "model", "wait_ms"]
     assert tree["query"] == "红色 dress"
     assert list(tree["stage_ms"]) == ["tokenize", "plan", "batch", "decode", "score", "cleanup"]
     assert sum(tree["stage_ms"].values()) == tree["total_ms"]

@@ -371,6 +371,7 @@ def test_a_prompts_label_end_goes_before_the_common_one() -> None:
         ("n_batch", 1, ["auto"]),
         ("max_query_tokens", 1, []),
         ("max_batch", 1, []),
+        ("max_waiting", 0, []),
         ("warm_query_tokens", 0, ["auto"]),
         ("n_shapes", 0, ["auto"]),
     ],
