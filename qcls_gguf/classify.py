@@ -91,7 +91,8 @@ class Classifier:
                 self._warm_request([" a" * n])
             for n in range(2, runtime.max_batch + 1):
                 self._warm_request([f" a{' b' * i}" for i in range(n)])
-        for n in range(min(n_warm, n_shapes - 2), -2, -1):  # the shorter a query, the longer its graph is kept
+        lengths = range(min(n_warm, n_shapes - 2), -2, -1) if n_warm else ()
+        for n in lengths:  # the shorter a query, the longer its graph is kept
             if template := self._templates.of_query(n):
                 for _ in range(_N_UNTIL_CAPTURED if on_gpu else 1):
                     self._engine.decode(template.chunk.plan, template.chunk.leaf_roots, template.any_tokens())

@@ -23,6 +23,7 @@ from .options import (
     ModelOption,
     OfflineOption,
     RepoOption,
+    StateCacheOption,
     ThreadsOption,
     settings,
 )
@@ -73,6 +74,7 @@ def run(
     model: ModelOption = None,
     hf_repo: RepoOption = None,
     offline: OfflineOption = False,
+    no_state_cache: StateCacheOption = False,
     n_gpu_layers: LayersOption = None,
     scoring: Annotated[
         str | None, typer.Option("--scoring", help="The scoring of every prompt.", metavar="|".join(SCORINGS))
@@ -109,7 +111,7 @@ def run(
     with exit_codes():
         if input_ is not None:
             check_source(input_)
-        chosen = settings(config, model, hf_repo, n_gpu_layers, threads, scoring)
+        chosen = settings(config, model, hf_repo, n_gpu_layers, threads, scoring, no_state_cache=no_state_cache)
         with Classifier.from_config(
             chosen, offline=offline, on_step=None if quiet else print_step, on_load=load_bar(quiet), audit=audit
         ) as classifier:

@@ -53,10 +53,12 @@ class RuntimeConfig:
     """longer queries are refused"""
     max_batch: int = 4
     """queries that classify_batch puts into one decode, where the sequences suffice"""
+    state_cache: bool = True
+    """keep the cells of prefixes that took long to compute in a file for the next start; on a CPU"""
     max_waiting: int = 64
     """callers of other threads that may wait for their turn; more are refused"""
     warm_query_tokens: int | Auto = "auto"
-    """up to how many tokens of a query its graph is built at start-up; auto: 16 on a GPU, 1 on a CPU"""
+    """up to how many tokens of a query its graph is built at start-up; auto: 16 on a GPU, 0 on a CPU"""
     n_shapes: int | Auto = "auto"
     """graphs that are kept, each with its compute buffers; auto: those of the start-up and 8 more"""
 
@@ -255,6 +257,8 @@ def _runtime(tree: Any) -> RuntimeConfig:
         if value not in words and (type(value) is not int or not low <= value <= _LARGEST):
             choices = "".join(f" or {word}" for word in words)
             raise ConfigError(f"runtime.{key}: {value!r} is not a whole number from {low} to {_LARGEST}{choices}")
+    if not isinstance(state_cache := runtime.get("state_cache", True), bool):
+        raise ConfigError(f"runtime.state_cache: {state_cache!r} is not true or false")
     if not isinstance(flash := runtime.get("flash_attn", "auto"), bool) and flash != "auto":
         raise ConfigError(f"runtime.flash_attn: {flash!r} is not auto, true or false")
     if (kv := runtime.get("kv_type", "f16")) not in KV_TYPES:

@@ -48,10 +48,17 @@ class Decoded:
 class Engine:
     """One context over a model, its stored prefixes, and its leaf sequences. One thread at a time."""
 
-    def __init__(self, model: NativeModel, context: NativeContext, prefixes: Sequence[tuple[int, ...]]) -> None:
+    def __init__(
+        self,
+        model: NativeModel,
+        context: NativeContext,
+        prefixes: Sequence[tuple[int, ...]],
+        state: bytes | None = None,
+    ) -> None:
         """Decode every distinct prefix once, with equal beginnings fed once, into holder sequences 0, 1, …
 
-        Takes over the context. Raises PlanError where the prefixes do not fit, DecodeError.
+        state: what `saved_prefixes` gave of the same prefixes, instead of decoding. Takes over the context.
+        Raises PlanError where the prefixes do not fit, DecodeError.
         """
         self.model = model
         self.context = context
@@ -69,7 +76,7 @@ class Engine:
         self._rows = np.empty((context.n_outputs_max, context.row_size), np.float32)
         self.n_cached = 0
         """Cells that the stored prefixes occupy; equal beginnings are stored once."""
-        self.restore()
+        self.restore(state)
 
     def holder(self, prefix: tuple[int, ...]) -> int:
         """The holder sequence of a stored prefix."""
@@ -79,14 +86,25 @@ class Engine:
         """The sequences for n leaves."""
         return range(self.n_holders, self.n_holders + n)
 
-    def restore(self) -> None:
+    def restore(self, state: bytes | None = None) -> None:
         """Empty the cache and store the prefixes again; a NaN in a freed cell can spoil later requests."""
         self._stored = False
         self.context.clear()
         self._shared = [_NOTHING] * self.n_free
         self._leaf_start[:] = 0
-        self.n_cached = self._store(list(self._holder))
+        if state is None:
+            self.n_cached = self._store(list(self._holder))
+        else:
+            self.context.load_state(state)
+            self.n_cached = len({prefix[:n] for prefix in self._holder for n in range(1, len(prefix) + 1)})
         self._stored = self._clean = True
+
+    def saved_prefixes(self) -> bytes:
+        """The cells of the stored prefixes. Leaf sequences give up what they share."""
+        self.context.trim(self._leaf_seq, np.zeros_like(self._leaf_seq))
+        self._shared = [_NOTHING] * self.n_free
+        self._leaf_start[:] = 0
+        return self.context.save_state()
 
     def _store(self, prefixes: list[tuple[int, ...]]) -> int:
         tree = TokenTree()

@@ -23,6 +23,9 @@ RepoOption = Annotated[
     typer.Option("--hf-repo", "-hf", help="A model of the Hugging Face hub.", metavar="USER/REPO[:QUANT]"),
 ]
 OfflineOption = Annotated[bool, typer.Option("--offline", help="Take a model of the hub from the local cache only.")]
+StateCacheOption = Annotated[
+    bool, typer.Option("--no-state-cache", help="Compute all prefixes, whatever an earlier start saved.")
+]
 LayersOption = Annotated[
     str | None, typer.Option("--n-gpu-layers", "-ngl", help="Layers on the GPU.", metavar="N|auto|all")
 ]
@@ -44,6 +47,8 @@ def settings(
     n_gpu_layers: str | None,
     threads: int | None,
     scoring: str | None = None,
+    *,
+    no_state_cache: bool = False,
 ) -> Config:
     """The configuration with what the command line overrides."""
     if hf_repo is not None and not hf_repo.strip():
@@ -56,6 +61,8 @@ def settings(
         runtime = dataclasses.replace(runtime, n_gpu_layers=_layers(n_gpu_layers))
     if threads is not None:
         runtime = dataclasses.replace(runtime, n_threads=threads)
+    if no_state_cache:
+        runtime = dataclasses.replace(runtime, state_cache=False)
     if model is not None or hf_repo is not None:
         config = dataclasses.replace(config, model=ModelConfig(path=model, hf_repo=hf_repo))
     prompts = config.prompts

@@ -15,6 +15,7 @@ from .prompt import Prompt
 
 _GPU_RESERVE_BYTES = 1 << 30
 """What a GPU keeps free for the KV cache, the compute buffers and its driver, when layers are fitted to it."""
+_N_WARM_GPU = 16
 _N_SPARE_SHAPES = 8
 
 
@@ -69,8 +70,9 @@ def shapes(runtime: RuntimeConfig, n_gpu_layers: int) -> tuple[int, int]:
 
     On a GPU a new graph costs a fifth of a short request, and two requests until it is captured; on a CPU 2 %.
     """
-    wanted = runtime.warm_query_tokens
-    n_warm = min((16 if n_gpu_layers else 1) if wanted == "auto" else wanted, runtime.max_query_tokens)
+    on_gpu = n_gpu_layers > 0
+    n_warm = (_N_WARM_GPU if on_gpu else 0) if runtime.warm_query_tokens == "auto" else runtime.warm_query_tokens
+    n_warm = min(n_warm, runtime.max_query_tokens)
     return (n_warm + _N_SPARE_SHAPES if runtime.n_shapes == "auto" else runtime.n_shapes), n_warm
 
 

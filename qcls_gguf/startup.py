@@ -21,6 +21,7 @@ from .hub import fetch_model
 from .labels import EXACT_SCORINGS
 from .model_file import ModelIdentity, check_gguf, identify, model_parts
 from .native import NativeContext, NativeModel, build_info, devices
+from .prefixes import cache_prefixes
 from .prompt import Prompt, compile_prompt
 from .resources import embedded_model
 from .result import ModelInfo
@@ -74,8 +75,11 @@ def start(
             rows = read_head_rows(path, tokens.tolist())
             scorer = Scorer([prompt.trie for prompt in prompts], rows, tokens if exact else None)
             ledger.step("compile prompts", f"{len(prompts)} prompts, {scorer.n_positions} hidden states a query")
-            engine = _engine(config, model, prompts, n_empty, tokens if exact else None, _n_ctx_short(header), ledger)
-            engine.context.keep_shapes(shapes(config.runtime, layers)[0])
+            context = _context(config, model, prompts, n_empty, tokens if exact else None, _n_ctx_short(header), ledger)
+            engine = cache_prefixes(
+                config.runtime, context, model, prompts, layers, lambda: hashing.identity().sha256, ledger
+            )
+            context.keep_shapes(shapes(config.runtime, layers)[0])
             identity = hashing.identity()
             ledger.step("hash model", f"sha256 {identity.sha256[:16]}…, in the background")
         except BaseException:
@@ -193,7 +197,7 @@ def _label_tokens(prompts: Sequence[Prompt]) -> Int32Array:
     return np.unique(np.array([edge.token for prompt in prompts for edge in prompt.trie.edges], np.int32))
 
 
-def _engine(
+def _context(
     config: Config,
     model: NativeModel,
     prompts: Sequence[Prompt],
@@ -201,7 +205,7 @@ def _engine(
     label_tokens: Int32Array | None,
     n_ctx_short: int | None,
     ledger: Ledger,
-) -> Engine:
+) -> NativeContext:
     runtime = config.runtime
     size = limits(runtime, prompts, n_empty, model.facts.n_ctx_train, n_ctx_short)
     threads = n_threads(runtime)
@@ -216,18 +220,11 @@ def _engine(
         kv_type=runtime.kv_type,
         label_tokens=label_tokens,
     )
-    try:
-        ledger.step(
-            "open context",
-            f"{context.n_ctx} cells, {context.n_batch} tokens a decode, {context.n_seq_max} sequences, "
-            f"{threads} threads",
-        )
-        engine = Engine(model, context, [prompt.prefix for prompt in prompts])
-    except BaseException:
-        context.close()
-        raise
-    ledger.step("cache prefixes", f"{engine.n_cached} tokens of {engine.n_holders} prefixes")
-    return engine
+    ledger.step(
+        "open context",
+        f"{context.n_ctx} cells, {context.n_batch} tokens a decode, {context.n_seq_max} sequences, {threads} threads",
+    )
+    return context
 
 
 def _progress(on_load: Callable[[float], None] | None) -> Callable[[float], bool] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
@@ -26,7 +27,9 @@ def exit_codes() -> Iterator[None]:
         elif hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors=errors)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            yield
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
     except BrokenPipeError:
@@ -41,6 +44,10 @@ def exit_codes() -> Iterator[None]:
     except OSError as e:
         _drop_output()
         _fail(e, EXIT_OTHER)
+
+
+def _show_warning(message: Warning | str, *_: object) -> None:
+    print(f"qcls-gguf: warning: {message}", file=sys.stderr)
 
 
 def _drop_output() -> None:

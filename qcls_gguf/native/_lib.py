@@ -150,6 +150,8 @@ def _library() -> Any:
         "qcls_context_limits": (None, [c_void_p, POINTER(c_int64)]),
         "qcls_context_keep_shapes": (c_int32, [c_void_p, c_int32, *error]),
         "qcls_context_counters": (None, [c_void_p, POINTER(c_int64)]),
+        "qcls_state_save": (c_int32, [c_void_p, c_void_p, POINTER(c_int64), *error]),
+        "qcls_state_load": (c_int32, [c_void_p, c_char_p, c_int64, *error]),
         "qcls_seq_share": (c_int32, [c_void_p, c_int32, c_int32, c_int32, c_int32, *error]),
         "qcls_seq_trim": (c_int32, [c_void_p, c_int32, c_void_p, c_void_p, *error]),
         "qcls_decode": (
@@ -423,6 +425,24 @@ class NativeContext:
             self._error,
             len(self._error),
         )
+        _check(status, self._error)
+
+    def save_state(self) -> bytes:
+        """The cells of all sequences, for `load_state` of a context like this one in the same build."""
+        size = c_int64(0)
+        state = np.empty(0, np.uint8)
+        status = _TOO_SMALL
+        while status == _TOO_SMALL:
+            state = np.empty(size.value, np.uint8)
+            status = _library().qcls_state_save(
+                self.handle, state.ctypes.data, byref(size), self._error, len(self._error)
+            )
+        _check(status, self._error)
+        return state[: size.value].tobytes()
+
+    def load_state(self, state: bytes) -> None:
+        """Replace all sequences by saved ones. Raises DecodeError, with an empty cache, where they do not fit."""
+        status = _library().qcls_state_load(self.handle, state, len(state), self._error, len(self._error))
         _check(status, self._error)
 
     def clear(self) -> None:

@@ -410,6 +410,35 @@ void qcls_context_clear(qcls_context * context) {
     llama_memory_clear(context->memory, true);
 }
 
+int32_t qcls_state_save(qcls_context * context, uint8_t * state, int64_t * size_bytes, char * error,
+                        int32_t error_size) {
+    return guarded(error, error_size, QCLS_DECODE_FAILED, [&] {
+        const int64_t capacity = *size_bytes;
+        *size_bytes = (int64_t) llama_state_get_size(context->ctx);
+        if (*size_bytes > capacity) {
+            return (int32_t) QCLS_TOO_SMALL;
+        }
+        if ((int64_t) llama_state_get_data(context->ctx, state, *size_bytes) != *size_bytes) {
+            return fail(QCLS_DECODE_FAILED, with_complaints("the cells could not be saved"), error, error_size);
+        }
+        return (int32_t) QCLS_OK;
+    });
+}
+
+int32_t qcls_state_load(qcls_context * context, const uint8_t * state, int64_t size_bytes, char * error,
+                        int32_t error_size) {
+    const int32_t status = guarded(error, error_size, QCLS_DECODE_FAILED, [&] {
+        if ((int64_t) llama_state_set_data(context->ctx, state, size_bytes) != size_bytes) {
+            return fail(QCLS_DECODE_FAILED, with_complaints("the saved cells do not fit this context"), error, error_size);
+        }
+        return (int32_t) QCLS_OK;
+    });
+    if (status != QCLS_OK) {
+        llama_memory_clear(context->memory, true);
+    }
+    return status;
+}
+
 int32_t qcls_decode(qcls_context * context, int32_t n_tokens, const int32_t * token, const int32_t * pos,
                     const int32_t * seq_offset, const int32_t * seq_id, const uint8_t * output, float * rows,
                     int32_t n_rows, int64_t * elapsed_us, char * error, int32_t error_size) {

@@ -102,6 +102,14 @@ QCLS_API int32_t qcls_seq_trim(qcls_context * context, int32_t n, const int32_t 
 /* Forgets every sequence, and overwrites the cells. */
 QCLS_API void qcls_context_clear(qcls_context * context);
 
+/* The cells of all sequences as bytes, which only this build and a context like this one reads. size_bytes: of `state`
+ * on the way in, what was needed on the way out; QCLS_TOO_SMALL where that is more. */
+QCLS_API int32_t qcls_state_save(qcls_context * context, uint8_t * state, int64_t * size_bytes, char * error,
+                                 int32_t error_size);
+/* Replaces all sequences by saved ones. On failure the cache is empty. */
+QCLS_API int32_t qcls_state_load(qcls_context * context, const uint8_t * state, int64_t size_bytes, char * error,
+                                 int32_t error_size);
+
 /* One llama_decode of a plan: token[n_tokens], pos[n_tokens], the sequences of token i in
  * seq_id[seq_offset[i] .. seq_offset[i + 1]), output[n_tokens] != 0 where a row is wanted. rows receives
  * n_rows * row_size float32 in plan order, n_rows being the number of flagged tokens.
