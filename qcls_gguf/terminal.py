@@ -28,7 +28,7 @@ def exit_codes() -> Iterator[None]:
             stream.reconfigure(encoding="utf-8", errors=errors)
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _show_warning
+            warnings.showwarning = _show_warning  # type: ignore[assignment]
             yield
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
