@@ -69,12 +69,12 @@ class Verdict:
         return self.log_loss_before - self.log_loss_after > self.standard_error
 
 
-def check_n_rows(n_rows: int, n_folds: int) -> None:
-    """Raise ConfigError for fewer rows than the folds need."""
+def check_n_rows(n_rows: int, n_folds: int, where: str) -> None:
+    """Raise ConfigError, which names `where`, for fewer rows than the folds need."""
     if n_rows < n_folds * N_ROWS_A_FOLD:
         raise ConfigError(
-            f"has {n_rows} labelled rows, and {n_folds} folds of at least {N_ROWS_A_FOLD} need "
-            f"{n_folds * N_ROWS_A_FOLD}: label more, or lower --folds"
+            f"{where}: has {n_rows} labelled rows, {n_folds} folds need {n_folds * N_ROWS_A_FOLD}: "
+            "label more, lower --folds, or name the prompts to fit with --prompt"
         )
 
 
@@ -83,11 +83,10 @@ def cross_validate(
 ) -> Verdict:
     """Fit to all rows, and judge it by fits to all folds but one.
 
-    score: (n_rows, n_labels) raw scores less the prior; accepted: (n_rows, n_labels), one label a row at least.
-    Raises ConfigError for too few rows.
+    score: (n_rows, n_labels) raw scores less the prior; accepted: (n_rows, n_labels), one label a row at least;
+    see check_n_rows.
     """
     n = len(score)
-    check_n_rows(n, n_folds)
     held_out = np.empty_like(score)
     for fold in np.array_split(np.random.default_rng(seed).permutation(n), n_folds):
         others = np.ones(n, np.bool_)
@@ -148,4 +147,4 @@ def _ece(log_p: FloatArray, accepted: BoolArray) -> float:
             label_mass=None,
         )
     )
-    return calibration_error(reliability(rows)) or 0.0
+    return calibration_error(reliability(rows)) or 0.0  # none of no rows
