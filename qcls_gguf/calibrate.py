@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from .adjustment import Adjustment
+from .adjustment import Adjustment, FloatArray
 from .calibration_file import calibration_text, prompt_hash
-from .calibration_fit import BoolArray, FloatArray, Verdict, check_n_rows, cross_validate
+from .calibration_fit import BoolArray, Verdict, check_n_rows, cross_validate
 from .config import Config, PromptConfig
 from .errors import ConfigError, ScoreError
 from .eval_modes import non_finite_rows

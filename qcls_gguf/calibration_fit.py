@@ -3,10 +3,11 @@
 With s a row's scores less the prior, A its accepted labels and p = softmax(s / T + b), the loss of a row is
 -ln Σ_A p. The fit minimises
 
-    mean of the rows' losses + Σ b² / (2 n_rows)
+    mean of the rows' losses + ((ln T)² + Σ b²) / (2 n_rows)
 
-over ln T in [ln 0.05, ln 20] and, where asked, b: the penalty is that of independent standard normal priors on the
-biases. It also makes Σ b = 0 at the minimum, for the loss alone does not change when all biases grow alike.
+over ln T in [ln 0.05, ln 20] and, where asked, b: the penalty is that of independent standard normal priors on all of
+them. Without it a few rows that are all right would sharpen without end. It also makes Σ b = 0 at the minimum, for the
+loss alone does not change when all biases grow alike.
 
 Whether a fit is worth having is decided on rows that it has not seen: in K-fold cross-validation its mean loss has to
 be lower than that of the uncalibrated scores by more than one standard error of the paired differences of the rows.
@@ -21,11 +22,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize
 
-from .adjustment import log_softmax, log_sum_exp
+from .adjustment import FloatArray, log_softmax, log_sum_exp
 from .errors import ConfigError
 from .evaluation import Scored, calibration_error, reliability, rows_of
 
-FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
 LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 0.05, 20.0
@@ -44,7 +44,7 @@ class Parameters:
     def scale(self, score: FloatArray) -> FloatArray:
         """(n_rows, n_labels) calibrated log-probabilities."""
         scaled = score / self.temperature
-        return np.asarray(log_softmax(scaled if self.bias is None else scaled + self.bias), np.float64)
+        return log_softmax(scaled if self.bias is None else scaled + self.bias)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ def cross_validate(
         others = np.ones(n, np.bool_)
         others[fold] = False
         held_out[fold] = fit(score[others], accepted[others], with_bias=with_bias).scale(score[fold])
-    raw = np.asarray(log_softmax(score), np.float64)
+    raw = log_softmax(score)
     before, after = log_losses(raw, accepted), log_losses(held_out, accepted)
     return Verdict(
         parameters=fit(score, accepted, with_bias=with_bias),
@@ -113,17 +113,13 @@ def fit(score: FloatArray, accepted: BoolArray, *, with_bias: bool) -> Parameter
 
     def loss(x: FloatArray) -> tuple[float, FloatArray]:
         scaled = score * math.exp(-x[0])
-        log_p = np.asarray(log_softmax(scaled + x[1:] if with_bias else scaled), np.float64)
+        log_p = log_softmax(scaled + x[1:] if with_bias else scaled)
         p = np.exp(log_p)
         log_accepted = log_sum_exp(np.where(accepted, log_p, -np.inf), axis=1)
         # d(row's loss) / d(what the softmax takes): p less p among the accepted labels alone
         slope = (p - np.where(accepted, np.exp(log_p - log_accepted[:, None]), 0)) / n
-        value, by_log_temperature = -log_accepted.mean(), -(slope * scaled).sum()
-        if not with_bias:
-            return float(value), np.array([by_log_temperature])
-        bias = x[1:]
-        penalty = float(bias @ bias) / (2 * n)
-        return float(value) + penalty, np.array([by_log_temperature, *(slope.sum(axis=0) + bias / n)])
+        by_bias = slope.sum(axis=0) if with_bias else ()
+        return float(x @ x / (2 * n) - log_accepted.mean()), np.array([-(slope * scaled).sum(), *by_bias]) + x / n
 
     bounds = [(math.log(LOWEST_TEMPERATURE), math.log(HIGHEST_TEMPERATURE))] + [(None, None)] * n_labels * with_bias
     found = minimize(loss, np.zeros(len(bounds)), jac=True, bounds=bounds, method="L-BFGS-B").x
@@ -133,14 +129,14 @@ def fit(score: FloatArray, accepted: BoolArray, *, with_bias: bool) -> Parameter
 
 def log_losses(log_p: FloatArray, accepted: BoolArray) -> FloatArray:
     """(n_rows,) the loss of each row, in nats."""
-    return 0 - np.asarray(log_sum_exp(np.where(accepted, log_p, -np.inf), axis=1), np.float64)
+    return np.asarray(0 - log_sum_exp(np.where(accepted, log_p, -np.inf), axis=1))
 
 
 def _ece(log_p: FloatArray, accepted: BoolArray) -> float:
     rows = rows_of(
         Scored(
             labels=(),
-            probability=np.exp(log_p),
+            probability=np.exp(log_p, dtype=np.float64),
             accepted=accepted,
             true=accepted.argmax(axis=1),
             joint_winner=None,

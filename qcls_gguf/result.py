@@ -45,11 +45,11 @@ class PromptResult:
     """the most probable label; the fallback where it is less probable than min_confidence"""
     probability: float
     """of the most probable label"""
+    abstained: bool = False
+    """whether label is the fallback"""
     fast_path: bool
     """False where the query changed tokens of the cached prefix, so that some had to be fed anew"""
     scores: tuple[LabelScore, ...]
-    abstained: bool = False
-    """whether label is the fallback"""
     audit: Audit | None = None
     """only with audit, or where a prompt has an exact scoring"""
 
