@@ -13,8 +13,7 @@ class LabelScore:
     label: str
     score: float
     """first_token: the logit of the label's first token; tree: the log-probability among the labels; joint and mean:
-    the log-probability in the whole vocabulary, and that per token"""
-    """raw: neither prior nor temperature nor bias are in it"""
+    the log-probability in the whole vocabulary, and that per token; raw, without prior, temperature and bias"""
     probability: float
     """calibrated, where the configuration calibrates"""
     n_tokens: int
@@ -103,7 +102,7 @@ class Result:
 
     @property
     def labels(self) -> dict[str, str]:
-        """The winning label of each prompt."""
+        """The answer of each prompt."""
         return {result.prompt: result.label for result in self.results}
 
     def to_dict(self) -> dict[str, Any]:
