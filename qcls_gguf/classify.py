@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
+import numpy.typing as npt
 
+from .adjustment import Adjustments
 from .config import Config, check_config, load_config
 from .engine import Decoded, Engine
 from .errors import DecodeError, PlanError, ScoreError
 from .plan import Int32Array
 from .prompt import Prompt
+from .prompt_adjustments import adjustments_of, content_free_queries
 from .request import Chunk, Planner, Unit
 from .result import Audit, Counts, LabelScore, ModelInfo, PromptResult, Result
 from .runtime import shapes
@@ -48,6 +51,7 @@ class Classifier:
         self._engine: Engine = parts.engine
         self._prompts: Sequence[Prompt] = parts.prompts
         self._scorer: Scorer = parts.scorer
+        self._adjustments: Adjustments | None = None  # until the priors, which raw scores give, are known
         self._planner = Planner(parts.engine, parts.prompts)
         self._templates = Templates(parts.engine, parts.prompts, self._planner, parts.n_empty)
         # the distinct texts around the query, with their numbers of tokens for an empty one
@@ -77,6 +81,7 @@ class Classifier:
         classifier = cls(start(config, offline=offline, on_step=on_step, on_load=on_load, audit=audit))
         try:
             classifier._warm_up()
+            classifier._adjust()
         except BaseException:
             classifier.close()
             raise
@@ -106,6 +111,20 @@ class Classifier:
     def _warm_request(self, queries: Sequence[str]) -> None:
         with suppress(PlanError):  # more tokens than letters, in some vocabulary
             self.classify_batch(queries)
+
+    def _adjust(self) -> None:
+        """From here on calibrate the answers, where the configuration says so."""
+        config = self._parts.config
+        found = adjustments_of(config.prompts, self._parts.calibration, self._raw_scores)
+        if queries := content_free_queries(config.prompts):
+            n_prompts = sum(prompt.prior == "content_free" for prompt in config.prompts)
+            self._parts.ledger.step("priors", f"{len(queries)} content-free queries, {n_prompts} prompts")
+        if not all(adjustment.is_neutral for adjustment in found):
+            self._adjustments = Adjustments(found, self._scorer.first)
+
+    def _raw_scores(self, query: str) -> dict[str, npt.NDArray[np.float64]]:
+        answers = self.classify(query).results
+        return {answer.prompt: np.array([score.score for score in answer.scores]) for answer in answers}
 
     @property
     def model(self) -> ModelInfo:
@@ -179,6 +198,8 @@ class Classifier:
         except ScoreError:
             self._engine.restore()
             raise
+        if self._adjustments is not None:
+            self._adjustments.apply(scores.score, scores.probability)
         counts = _counts(len(queries), units, chunks)
         n = len(self._prompts)
         answers = [self._answers(scores, i, units[i * n : (i + 1) * n]) for i in range(len(queries))]
@@ -238,17 +259,20 @@ class Classifier:
     def _answers(self, scores: LabelScores, query: int, units: Sequence[Unit]) -> tuple[PromptResult, ...]:
         score, probability = scores.score[query].tolist(), scores.probability[query].tolist()
         answers = []
-        for prompt, unit, first in zip(self._prompts, units, self._scorer.first, strict=False):
+        settings = self._parts.config.prompts
+        for prompt, setting, unit, first in zip(self._prompts, settings, units, self._scorer.first, strict=False):
             labels = tuple(
                 LabelScore(label=label, score=score[i], probability=probability[i], n_tokens=len(tokens))
                 for i, (label, tokens) in enumerate(zip(prompt.labels, prompt.label_tokens, strict=True), first)
             )
             winner = max(labels, key=lambda label: label.probability)
+            fallback = setting.fallback if winner.probability < (setting.min_confidence or 0) else None
             answers.append(
                 PromptResult(
                     prompt=prompt.name,
-                    label=winner.label,
+                    label=fallback or winner.label,
                     probability=winner.probability,
+                    abstained=fallback is not None,
                     fast_path=unit.fast_path,
                     scores=labels,
                     audit=_audit(scores.exact, query, unit.prompt, first, labels, winner.label),

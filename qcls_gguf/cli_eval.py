@@ -65,7 +65,9 @@ def eval_command(
 
     A line of data is {"query": …, "labels": {prompt: label, or a list of accepted labels}}; CSV has the columns query
     and the prompts' names, with accepted labels separated by |. All modes' scores come from one decode a query; times
-    come from a second, light pass of each mode on its own. Exit codes: 0; 1 if scores are not finite or a decode
+    come from a second, light pass of each mode on its own. The modes are raw; where the configuration has a prior, a
+    temperature or a calibration, the mode `calibrated` is every prompt in its own scoring with these, timed as it is
+    configured. Exit codes: 0; 1 if scores are not finite or a decode
     failed; 2 for usage, configuration and data; 3 for a model that can't be loaded.
 
     JSON is one object. What a mode or a prompt has no value for is null; p50_ms and n_tokens_new are of requests, which
@@ -99,7 +101,7 @@ def eval_command(
         )
         if html:
             _check_html(html)
-        with _progress(quiet) as on_progress:
+        with progress(quiet) as on_progress:
             found = evaluate(
                 wanted, on_step=None if quiet else print_step, on_load=load_bar(quiet), on_progress=on_progress
             )
@@ -131,16 +133,16 @@ def _check_html(path: Path) -> None:
 
 
 @contextmanager
-def _progress(quiet: bool) -> Iterator[OnProgress]:
+def progress(quiet: bool) -> Iterator[OnProgress]:
     """A bar on the terminal for each part of the work; it appears with the first call."""
     shown = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=shown, transient=True, disable=quiet or not shown.is_terminal) as progress:
+    with Progress(*columns, console=shown, transient=True, disable=quiet or not shown.is_terminal) as bars:
         tasks = {}
 
         def on_progress(part: str, done: int, total: int) -> None:
             if part not in tasks:
-                tasks[part] = progress.add_task(part, total=total)
-            progress.update(tasks[part], completed=done)
+                tasks[part] = bars.add_task(part, total=total)
+            bars.update(tasks[part], completed=done)
 
         yield on_progress

@@ -5,17 +5,15 @@ Every refusal names the place (`runtime.n_ctxx`), the value, and the remedy. Pat
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
+from .calibration_settings import CONTENT_FREE_QUERIES, SHARED, Prior, calibration_settings, check_fallback
 from .errors import ConfigError
 from .labels import SCORINGS, Scoring
 from .prompt import SLOT
+from .yaml_values import at, check_distinct, load_yaml, mapping_of, required, text_of, text_or_none
 
 _LARGEST = (1 << 24) - 1
 KV_TYPES = ("f16", "q8_0", "bf16", "f32", "q4_0")
@@ -74,6 +72,16 @@ class PromptConfig:
     scoring: Scoring = "tree"
     label_end: str | None = None
     """the token that ends a label which another begins with; none: the file's end of turn, else end of sequence"""
+    prior: Prior = "none"
+    """content_free: what the labels score without content is taken off their scores"""
+    content_free_queries: tuple[str, ...] = CONTENT_FREE_QUERIES
+    """what such a prior is computed from"""
+    temperature: float | None = None
+    """what the scores are divided by; none: the calibration file's, else 1"""
+    min_confidence: float | None = None
+    """below this probability the answer is the fallback; none: never"""
+    fallback: str | None = None
+    """a text that need not be a label; only with min_confidence"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,27 +91,10 @@ class Config:
     prompts: tuple[PromptConfig, ...]
     model: ModelConfig = field(default_factory=ModelConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
+    calibration: Path | None = None
+    """what `qcls-gguf calibrate` fitted"""
     path: Path | None = None
     """the file it came from"""
-
-
-_MERGE = "tag:yaml.org,2002:merge"  # `<<: *anchor`, whose keys may be given again
-
-
-class _Loader(yaml.SafeLoader):
-    """A safe loader that refuses a key given twice, which YAML would let silently win over the first."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            if key_node.tag == _MERGE:
-                continue
-            key = self.construct_object(key_node, deep=True)
-            if isinstance(key, Hashable):
-                if key in seen:
-                    raise ConfigError(f"line {key_node.start_mark.line + 1}: key {key!r} is given twice")
-                seen.add(key)
-        return super().construct_mapping(node, deep)
 
 
 def load_config(path: str | Path) -> Config:
@@ -125,12 +116,7 @@ def load_config(path: str | Path) -> Config:
 
 def parse_config(text: str, *, folder: Path, path: Path | None = None) -> Config:
     """Check a configuration given as YAML text; relative paths in it resolve from folder. Raises ConfigError."""
-    try:
-        tree = yaml.load(text, _Loader)
-    except (yaml.YAMLError, ValueError, KeyError, AttributeError, RecursionError) as e:
-        # the safe loader lets through what converting an odd scalar (2024-13-01, !!bool x) raises
-        raise ConfigError(f"not valid YAML: {e}") from None
-    return _config(tree, folder=folder, path=path, block_scalars=True)
+    return _config(load_yaml(text), folder=folder, path=path, block_scalars=True)
 
 
 def check_config(config: Config) -> Config:
@@ -139,6 +125,8 @@ def check_config(config: Config) -> Config:
         raise ConfigError(f"expected a configuration file or a Config, got {type(config).__name__}")
     prompts = [_plain(prompt) for prompt in config.prompts] if isinstance(config.prompts, list | tuple) else None
     tree = {"prompts": prompts, "model": _plain(config.model), "runtime": _plain(config.runtime)}
+    if config.calibration is not None:
+        tree["calibration"] = str(config.calibration) if isinstance(config.calibration, Path) else config.calibration
     return _config(tree, folder=Path(), path=config.path, block_scalars=False)
 
 
@@ -153,49 +141,54 @@ def _plain(part: Any) -> Any:
 
 
 def _config(tree: Any, *, folder: Path, path: Path | None, block_scalars: bool) -> Config:
-    known = {"prompts", "model", "runtime", "scoring", "force_single_token_labels", "label_end"}
-    top = _mapping(tree, "", known)
-    defaults = {"scoring": _scoring(top, "") or "tree", "label_end": _text_or_none(top, "", "label_end")}
-    prompts = _required(top, "", "prompts")
+    known = {"prompts", "model", "runtime", "scoring", "force_single_token_labels", "label_end", "calibration", *SHARED}
+    top = mapping_of(tree, "", known)
+    defaults: dict[str, Any] = {"scoring": _scoring(top, "") or "tree", "label_end": text_or_none(top, "", "label_end")}
+    defaults["calibration"] = calibration_settings(top, "")
+    prompts = required(top, "", "prompts")
     if not isinstance(prompts, list) or not prompts:
         raise ConfigError("prompts: expected a list of at least one prompt")
     parsed = tuple(_prompt(item, f"prompts[{index}]", defaults, block_scalars) for index, item in enumerate(prompts))
-    _distinct([prompt.name for prompt in parsed], "prompts", "name")
+    check_distinct([prompt.name for prompt in parsed], "prompts", "name")
     return Config(
         prompts=parsed,
         model=_model(top.get("model", {}), folder),
         runtime=_runtime(top.get("runtime", {})),
+        calibration=_place(folder, text_or_none(top, "", "calibration"), "calibration"),
         path=path,
     )
 
 
 def _prompt(item: Any, where: str, defaults: dict[str, Any], block_scalars: bool) -> PromptConfig:
     known = {f.name for f in fields(PromptConfig)} | {"force_single_token_labels"}
-    prompt = _mapping(item, where, known)
-    name = _text(_required(prompt, where, "name"), f"{where}.name")
+    prompt = mapping_of(item, where, known)
+    name = text_of(required(prompt, where, "name"), f"{where}.name")
     if not name.strip():
         raise ConfigError(f"{where}.name: is empty: give the prompt a name")
     where = f"prompts.{name}"
-    template = _text(_required(prompt, where, "prompt_template"), f"{where}.prompt_template")
+    template = text_of(required(prompt, where, "prompt_template"), f"{where}.prompt_template")
     if block_scalars:  # a block scalar (`|`) ends in a line break that nobody means as part of the prompt
         template = template.removesuffix("\n")
     if (n_slots := template.count(SLOT)) != 1:
         raise ConfigError(f"{where}.prompt_template: has {n_slots} {SLOT} slots: it needs exactly one")
-    labels = _required(prompt, where, "labels")
+    labels = required(prompt, where, "labels")
     if not isinstance(labels, list) or len(labels) < 2:
         raise ConfigError(f"{where}.labels: expected a list of at least two labels")
-    texts = [_text(label, f"{where}.labels[{index}]") for index, label in enumerate(labels)]
+    texts = [text_of(label, f"{where}.labels[{index}]") for index, label in enumerate(labels)]
     for index, text in enumerate(texts):
         if not text.strip():
             raise ConfigError(f"{where}.labels[{index}]: is empty: give it a text or remove it")
-    _distinct(texts, f"{where}.labels", "label")
+    check_distinct(texts, f"{where}.labels", "label")
+    calibration = {**defaults["calibration"], **calibration_settings(prompt, where)}
+    check_fallback(calibration, where)
     return PromptConfig(
         name=name,
         prompt_template=template,
         labels=tuple(texts),
-        label_prefix=_text(prompt.get("label_prefix", " "), f"{where}.label_prefix"),
+        label_prefix=text_of(prompt.get("label_prefix", " "), f"{where}.label_prefix"),
         scoring=_scoring(prompt, where) or defaults["scoring"],
-        label_end=_text_or_none(prompt, where, "label_end") or defaults["label_end"],
+        label_end=text_or_none(prompt, where, "label_end") or defaults["label_end"],
+        **calibration,
     )
 
 
@@ -210,14 +203,14 @@ def parse_scoring(value: Any, where: str) -> Scoring:
 def _scoring(mapping: dict[str, Any], where: str) -> Scoring | None:
     scoring, forced = mapping.get("scoring"), mapping.get("force_single_token_labels")
     if scoring is not None:
-        scoring = parse_scoring(scoring, _at(where, "scoring"))
+        scoring = parse_scoring(scoring, at(where, "scoring"))
     if forced is None:
         return scoring
     if not isinstance(forced, bool):
-        raise ConfigError(f"{_at(where, 'force_single_token_labels')}: {forced!r} is not true or false")
+        raise ConfigError(f"{at(where, 'force_single_token_labels')}: {forced!r} is not true or false")
     if forced and scoring not in (None, "first_token"):
         raise ConfigError(
-            f"{_at(where, 'force_single_token_labels')}: true contradicts scoring: {scoring}: remove one of the two"
+            f"{at(where, 'force_single_token_labels')}: true contradicts scoring: {scoring}: remove one of the two"
         )
     if forced:
         return "first_token"
@@ -225,23 +218,18 @@ def _scoring(mapping: dict[str, Any], where: str) -> Scoring | None:
 
 
 def _model(tree: Any, folder: Path) -> ModelConfig:
-    model = _mapping(tree, "model", {f.name for f in fields(ModelConfig)})
-    texts = {key: _text_or_none(model, "model", key) for key in model}
+    model = mapping_of(tree, "model", {f.name for f in fields(ModelConfig)})
+    texts = {key: text_or_none(model, "model", key) for key in model}
     if texts.get("path") and texts.get("hf_repo"):
         raise ConfigError("model: path and hf_repo are both given: keep one of them")
     for key in ("quantization", "revision"):
         if texts.get(key) and not texts.get("hf_repo"):
             raise ConfigError(f"model.{key}: is only for hf_repo, which is not given")
-    path = texts.pop("path", None)
-    try:
-        place = _tidy(folder / Path(path).expanduser()) if path else None
-    except (RuntimeError, ValueError) as e:  # a home folder that nobody has; a NUL in the path
-        raise ConfigError(f"model.path: {path}: {e}") from None
-    return ModelConfig(path=place, **texts)
+    return ModelConfig(path=_place(folder, texts.pop("path", None), "model.path"), **texts)
 
 
 def _runtime(tree: Any) -> RuntimeConfig:
-    runtime = _mapping(tree, "runtime", {f.name for f in fields(RuntimeConfig)})
+    runtime = mapping_of(tree, "runtime", {f.name for f in fields(RuntimeConfig)})
     for key, low, words in (
         ("n_gpu_layers", 0, ("auto", "all")),
         ("n_threads", 1, ("auto",)),
@@ -270,59 +258,13 @@ def _runtime(tree: Any) -> RuntimeConfig:
     return RuntimeConfig(**runtime)
 
 
+def _place(folder: Path, path: str | None, where: str) -> Path | None:
+    try:
+        return _tidy(folder / Path(path).expanduser()) if path else None
+    except (RuntimeError, ValueError) as e:  # a home folder that nobody has; a NUL in the path
+        raise ConfigError(f"{where}: {path}: {e}") from None
+
+
 def _tidy(path: Path) -> Path:
     """The path without `..`; its last name stays, for a link's target may have another, which tells less."""
     return path.parent.resolve() / path.name
-
-
-def _at(where: str, key: str) -> str:
-    return f"{where}.{key}" if where else key
-
-
-def _mapping(tree: Any, where: str, known: set[str]) -> dict[str, Any]:
-    if tree is None and where:
-        return {}
-    if not isinstance(tree, dict):
-        raise ConfigError(f"{where or 'the configuration'}: expected keys and values, got {_kind(tree)}")
-    for key in tree:
-        if key not in known:
-            close = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(known))}"
-            raise ConfigError(f"{_at(where, str(key))}: unknown key, {hint}")
-    return tree
-
-
-def _required(mapping: dict[str, Any], where: str, key: str) -> Any:
-    if mapping.get(key) is None:
-        raise ConfigError(f"{_at(where, key)}: is missing")
-    return mapping[key]
-
-
-def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str):
-        raise ConfigError(f"{where}: {value!r} is {_kind(value)}, not text: write it in quotes")
-    try:
-        value.encode()
-    except UnicodeEncodeError as e:
-        raise ConfigError(f"{where}: {value!r} is not valid Unicode: {e.reason}") from None
-    return value
-
-
-def _text_or_none(mapping: dict[str, Any], where: str, key: str) -> str | None:
-    value = mapping.get(key)
-    if value is None:
-        return None
-    if not _text(value, _at(where, key)):
-        raise ConfigError(f"{_at(where, key)}: is empty: give it a text or remove it")
-    return str(value)
-
-
-def _kind(value: Any) -> str:
-    names = {bool: "a truth value", int: "a number", float: "a number", list: "a list", dict: "a mapping", str: "text"}
-    return names.get(type(value), "nothing" if value is None else f"a {type(value).__name__}")
-
-
-def _distinct(texts: Sequence[str], where: str, what: str) -> None:
-    for index, text in enumerate(texts):
-        if text in texts[:index]:
-            raise ConfigError(f"{where}[{index}]: {what} {text!r} is given twice")

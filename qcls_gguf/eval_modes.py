@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from .eval_pass import RowScores, not_applicable
-from .evaluation import Scored, overall_statistics, prompt_statistics
+from .eval_pass import PromptScores, RowScores, not_applicable
+from .evaluation import FloatArray, Scored, overall_statistics, prompt_statistics
 from .labelled import LabelledQuery
 from .labels import Scoring
 from .prompt import Prompt
 
 N_WORST = 10
+CALIBRATED = "calibrated"
+"""The mode that is every prompt in its configured scoring, calibrated as the configuration says."""
+
+Reading = Callable[[PromptScores], FloatArray]
+"""A prompt's probabilities, (n_labels,), from its scores."""
 
 
 def modes_table(
@@ -21,23 +27,31 @@ def modes_table(
     prompts: Sequence[Prompt],
     rows: Sequence[LabelledQuery],
     scores: Sequence[RowScores],
-    latencies: Mapping[Scoring, dict[str, Any]],
+    latencies: Mapping[str, dict[str, Any]],
     *,
     exact: bool,
-) -> dict[Scoring, dict[str, Any]]:
+    calibrated: Sequence[Reading] | None = None,
+) -> dict[str, dict[str, Any]]:
     """The statistics of each mode, over all rows and by prompt; a prompt that cannot have a mode says why.
 
-    exact: whether the scores hold `joint`, with which the modes are compared.
+    exact: whether the scores hold `joint`, with which the modes are compared; calibrated: each prompt's calibrated
+    probabilities, which are a mode of their own.
     """
-    table: dict[Scoring, dict[str, Any]] = {}
-    for mode in modes:
+    readings: dict[str, list[Reading | str]] = {
+        mode: [not_applicable(prompt, mode) or partial(PromptScores.probability, mode=mode) for prompt in prompts]
+        for mode in modes
+    }
+    if calibrated is not None:
+        readings[CALIBRATED] = list(calibrated)
+    table: dict[str, dict[str, Any]] = {}
+    for mode, by_mode in readings.items():
         by_prompt: dict[str, dict[str, Any]] = {}
         counted = []
-        for prompt in prompts:
-            if reason := not_applicable(prompt, mode):
-                by_prompt[prompt.name] = {"not_applicable": reason}
+        for prompt, reading in zip(prompts, by_mode, strict=True):
+            if isinstance(reading, str):
+                by_prompt[prompt.name] = {"not_applicable": reading}
                 continue
-            found = prompt_statistics(scored(mode, prompt, rows, scores, exact=exact))
+            found = prompt_statistics(scored(reading, prompt, rows, scores, exact=exact))
             by_prompt[prompt.name] = found[0]
             counted.append(found)
         latency = latencies.get(mode)
@@ -53,9 +67,9 @@ def modes_table(
 
 
 def scored(
-    mode: Scoring, prompt: Prompt, rows: Sequence[LabelledQuery], scores: Sequence[RowScores], *, exact: bool
+    reading: Reading, prompt: Prompt, rows: Sequence[LabelledQuery], scores: Sequence[RowScores], *, exact: bool
 ) -> Scored:
-    """A prompt's labelled rows in a mode; the probabilities of rows without scores are not numbers."""
+    """A prompt's labelled rows by a reading; the probabilities of rows without scores are not numbers."""
     n = len(prompt.labels)
     probability, accepted, true, winners, mass = [], [], [], [], []
     for row, found in zip(rows, scores, strict=True):
@@ -65,7 +79,7 @@ def scored(
         accepted.append([label in right for label in prompt.labels])
         true.append(prompt.labels.index(right[0]))
         here = found.prompts[prompt.name] if found.prompts else None
-        probability.append(here.probability(mode) if here else np.full(n, np.nan))
+        probability.append(reading(here) if here else np.full(n, np.nan))
         if exact:
             winners.append(here.probability("joint").argmax() if here else 0)
             mass.append(here.label_mass if here else np.nan)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .classify import Classifier
-from .config import Config
+from .config import Config, PromptConfig
 from .errors import ConfigError, PlanError, ScoreError
 from .labelled import BadRow, LabelledQuery
 from .labels import Scoring, build_trie
@@ -31,22 +31,26 @@ class PromptScores:
     """One query's scores for one prompt's labels, in the order of the configuration."""
 
     tree: list[float]
-    """probabilities"""
+    """log-probabilities among the labels"""
     joint: list[float] | None = None
     """log p(label | prompt); none without an exact pass"""
     mean: list[float] | None = None
     """joint per token"""
     label_mass: float | None = None
 
-    def probability(self, mode: Scoring) -> npt.NDArray[np.float64]:
-        """(n_labels,) the mode's probabilities, from the one decode.
+    def scores(self, mode: Scoring) -> npt.NDArray[np.float64]:
+        """(n_labels,) the mode's scores, from the one decode; those of `first_token` but for a constant.
 
         Where all labels differ in their first token, `tree` has no other choice than the one that `first_token`
         scores, and the two are one softmax over the same logits.
         """
+        return np.array(self.tree if mode in ("tree", "first_token") else self.joint if mode == "joint" else self.mean)
+
+    def probability(self, mode: Scoring) -> npt.NDArray[np.float64]:
+        """(n_labels,) the mode's probabilities."""
+        scores = self.scores(mode)
         if mode in ("tree", "first_token"):
-            return np.array(self.tree)
-        scores = np.array(self.joint if mode == "joint" else self.mean)
+            return np.exp(scores)
         power = np.exp(scores - scores.max())
         return np.asarray(power / power.sum())
 
@@ -60,8 +64,8 @@ class RowScores:
 
 
 def pass_config(config: Config) -> Config:
-    """The configuration of the pass: `tree` for every prompt, from which an audit gives every mode."""
-    return _with_scoring(config, "tree", [prompt.name for prompt in config.prompts])
+    """The configuration of the pass: raw `tree` for every prompt, from which an audit gives every mode."""
+    return raw_config(config, "tree", [prompt.name for prompt in config.prompts])
 
 
 def not_applicable(prompt: Prompt, mode: Scoring) -> str | None:
@@ -110,7 +114,7 @@ def _score(classifier: Classifier, query: str) -> RowScores:
 
 
 def _prompt_scores(answer: PromptResult) -> PromptScores:
-    tree = [score.probability for score in answer.scores]
+    tree = [score.score for score in answer.scores]
     if (audit := answer.audit) is None:
         return PromptScores(tree=tree)
     return PromptScores(tree=tree, joint=list(audit.joint), mean=list(audit.mean), label_mass=audit.label_mass)
@@ -188,17 +192,11 @@ def _run_digest(config: Config, model: ModelInfo, *, exact: bool) -> str:
 
 
 def latency(
-    config: Config,
-    mode: Scoring,
-    prompts: Sequence[str],
-    queries: Sequence[str],
-    *,
-    offline: bool,
-    on_query: Callable[[], None],
+    config: Config, what: str, queries: Sequence[str], *, offline: bool, on_query: Callable[[], None]
 ) -> dict[str, Any]:
-    """Time and tokens of requests in a mode, by a classifier of these prompts that has nothing else to compute."""
+    """Time and tokens of requests, by a classifier that has nothing else to compute; what: its scoring, in words."""
     total_ms, n_tokens = [], []
-    with Classifier.from_config(_with_scoring(config, mode, prompts), offline=offline) as classifier:
+    with Classifier.from_config(config, offline=offline) as classifier:
         for query in queries[:_N_WARM]:
             classifier.classify(query)
         for query in queries:
@@ -211,11 +209,23 @@ def latency(
         "p90_ms": float(np.quantile(total_ms, 0.9)),
         "n_tokens_new": statistics.fmean(n_tokens),
         "n_queries": len(queries),
-        "n_prompts": len(prompts),
-        "measured_by": f"a warm classifier with scoring {mode} and no audit, one query a request",
+        "n_prompts": len(config.prompts),
+        "measured_by": f"a warm classifier with {what} and no audit, one query a request",
     }
 
 
-def _with_scoring(config: Config, mode: Scoring, names: Sequence[str]) -> Config:
-    prompts = tuple(dataclasses.replace(prompt, scoring=mode) for prompt in config.prompts if prompt.name in names)
-    return dataclasses.replace(config, prompts=prompts)
+def raw_config(config: Config, mode: Scoring, names: Sequence[str]) -> Config:
+    """The configuration with these prompts only, in one mode, neither calibrated nor abstaining."""
+    prompts = tuple(
+        PromptConfig(
+            name=prompt.name,
+            prompt_template=prompt.prompt_template,
+            labels=prompt.labels,
+            label_prefix=prompt.label_prefix,
+            scoring=mode,
+            label_end=prompt.label_end,
+        )
+        for prompt in config.prompts
+        if prompt.name in names
+    )
+    return dataclasses.replace(config, prompts=prompts, calibration=None)

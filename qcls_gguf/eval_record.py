@@ -8,27 +8,35 @@ import platform
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from .adjustment import Adjustment, FloatArray, adjusted_scores
+from .calibration_file import read_calibration
 from .classify import Classifier
 from .config import Config
-from .errors import ConfigError
-from .eval_modes import modes_table, non_finite_rows, worst_rows
+from .errors import ConfigError, ScoreError
+from .eval_modes import CALIBRATED, Reading, modes_table, non_finite_rows, worst_rows
 from .eval_pass import (
     KeptScores,
+    PromptScores,
     RowScores,
     latency,
     not_applicable,
     pass_config,
+    raw_config,
     refused_queries,
     score_rows,
 )
 from .labelled import BadRow, Labelled, LabelledQuery, read_labelled, refusal
 from .labels import EXACT_SCORINGS, Scoring
 from .prompt import Prompt
+from .prompt_adjustments import adjustments_of, calibrates
+from .result import ModelInfo
 from .runtime import n_threads
 
 OnProgress = Callable[[str, int, int], None]
@@ -58,7 +66,32 @@ class Evaluation:
     @property
     def exact(self) -> bool:
         """Whether the pass computes the exact scores."""
-        return self.audit or any(mode in EXACT_SCORINGS for mode in self.modes)
+        configured = [prompt.scoring for prompt in self.config.prompts] if calibrates(self.config) else []
+        return self.audit or any(mode in EXACT_SCORINGS for mode in (*self.modes, *configured))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredRows:
+    """The usable rows of a file with their raw scores, and what scored them."""
+
+    given: Labelled
+    bad: list[BadRow]
+    rows: list[LabelledQuery]
+    scores: list[RowScores]
+    prompts: Sequence[Prompt]
+    adjustments: list[Adjustment]
+    """what the configuration does to each prompt's raw scores"""
+    model: ModelInfo
+
+    def record(self) -> dict[str, Any]:
+        """The data, as JSON has it."""
+        return {
+            "path": str(self.given.path),
+            "sha256": self.given.sha256,
+            "n_rows": len(self.rows),
+            "n_bad": len(self.bad),
+            "bad": [dataclasses.asdict(row) for row in self.bad[:_MAX_LISTED]],
+        }
 
 
 def evaluate(
@@ -72,7 +105,31 @@ def evaluate(
 
     Raises ConfigError for data that cannot be used, before anything is computed; and what Classifier raises.
     """
-    config = pass_config(wanted.config)
+    found = score_data(wanted, on_step=on_step, on_load=on_load, on_progress=on_progress)
+    latencies = _latencies(wanted, found, on_progress)
+    return {
+        "data": found.record(),
+        "config": _plain(wanted.config),
+        "model": dataclasses.asdict(found.model),
+        "environment": _environment(wanted.config),
+        "modes": modes_table(
+            wanted.modes, found.prompts, found.rows, found.scores, latencies, exact=wanted.exact,
+            calibrated=_calibrated(wanted.config, found.adjustments),
+        ),
+        "worst": worst_rows(wanted.modes, found.prompts, found.rows, found.scores),
+        "non_finite": non_finite_rows(found.rows, found.scores),
+    }  # fmt: skip
+
+
+def score_data(
+    wanted: Evaluation,
+    *,
+    on_step: Callable[[str, str, float], None] | None = None,
+    on_load: Callable[[float], None] | None = None,
+    on_progress: OnProgress = lambda part, done, total: None,
+) -> ScoredRows:
+    """Read the data and score it in one pass; raises as `evaluate` does."""
+    config, calibration = pass_config(wanted.config), read_calibration(wanted.config)
     given = read_labelled(wanted.path, {prompt.name: prompt.labels for prompt in config.prompts})
     _check(wanted, given, given.bad)
     with Classifier.from_config(
@@ -83,28 +140,41 @@ def evaluate(
         _check(wanted, given, bad)
         unusable = {row.line for row in bad}
         rows = [row for row in given.rows if row.line not in unusable]
-        model, prompts = classifier.model, classifier.prompts
+        if calibration is not None:
+            calibration.check_model(classifier.model.sha256)
         with _kept(wanted, config, classifier) as kept:
-            scores = score_rows(classifier, rows, kept, _counter(on_progress, "score", len(rows)))
-    record: dict[str, Any] = {
-        "data": {
-            "path": str(wanted.path),
-            "sha256": given.sha256,
-            "n_rows": len(rows),
-            "n_bad": len(bad),
-            "bad": [dataclasses.asdict(row) for row in bad[:_MAX_LISTED]],
-        },
-        "config": _plain(wanted.config),
-        "model": dataclasses.asdict(model),
-        "environment": _environment(config),
-    }
-    latencies = _latencies(wanted, prompts, rows, scores, on_progress)
-    return {
-        **record,
-        "modes": modes_table(wanted.modes, prompts, rows, scores, latencies, exact=wanted.exact),
-        "worst": worst_rows(wanted.modes, prompts, rows, scores),
-        "non_finite": non_finite_rows(rows, scores),
-    }
+
+            def raw_scores(query: str) -> dict[str, FloatArray]:
+                content_free = LabelledQuery(line=0, query=query, labels={})
+                found = score_rows(classifier, [content_free], kept, lambda: None)[0]
+                if found.prompts is None:
+                    raise ScoreError(f"content-free query {query!r}: {found.error}")
+                return {prompt.name: found.prompts[prompt.name].scores(prompt.scoring) for prompt in configured}
+
+            configured = wanted.config.prompts
+            return ScoredRows(
+                given=given,
+                bad=bad,
+                rows=rows,
+                adjustments=adjustments_of(configured, calibration, raw_scores),
+                scores=score_rows(classifier, rows, kept, _counter(on_progress, "score", len(rows))),
+                prompts=classifier.prompts,
+                model=classifier.model,
+            )
+
+
+def _calibrated(config: Config, adjustments: Sequence[Adjustment]) -> list[Reading] | None:
+    """Each prompt's calibrated probabilities from its scores; none where the configuration calibrates nothing."""
+    if not calibrates(config):
+        return None
+
+    def read(scores: PromptScores, scoring: Scoring, adjustment: Adjustment) -> npt.NDArray[np.float64]:
+        return np.exp(adjusted_scores(scores.scores(scoring), adjustment), dtype=np.float64)
+
+    return [
+        partial(read, scoring=prompt.scoring, adjustment=adjustment)
+        for prompt, adjustment in zip(config.prompts, adjustments, strict=True)
+    ]
 
 
 def _check(wanted: Evaluation, given: Labelled, bad: Sequence[BadRow]) -> None:
@@ -121,24 +191,23 @@ def _kept(wanted: Evaluation, config: Config, classifier: Classifier) -> KeptSco
     return KeptScores(wanted.resume, config, classifier.model, exact=wanted.exact)
 
 
-def _latencies(
-    wanted: Evaluation,
-    prompts: Sequence[Prompt],
-    rows: Sequence[LabelledQuery],
-    scores: Sequence[RowScores],
-    on_progress: OnProgress,
-) -> dict[Scoring, dict[str, Any]]:
+def _latencies(wanted: Evaluation, scored: ScoredRows, on_progress: OnProgress) -> dict[str, dict[str, Any]]:
     """Each mode by a classifier that computes nothing else, on queries spread evenly over the rows."""
-    queries = [row.query for row, found in zip(rows, scores, strict=True) if found.prompts]
+    queries = [row.query for row, found in zip(scored.rows, scored.scores, strict=True) if found.prompts]
     n = min(wanted.n_latency, len(queries))
     sample = [queries[i * len(queries) // n] for i in range(n)]
-    found = {}
+    configs: dict[str, tuple[Config, str]] = {}
     for mode in wanted.modes:
-        names = [prompt.name for prompt in prompts if not not_applicable(prompt, mode)]
-        if sample and names:
-            on_query = _counter(on_progress, f"time {mode}", n)
-            found[mode] = latency(wanted.config, mode, names, sample, offline=wanted.offline, on_query=on_query)
-    return found
+        names = [prompt.name for prompt in scored.prompts if not not_applicable(prompt, mode)]
+        if names:
+            configs[mode] = (raw_config(wanted.config, mode, names), f"scoring {mode}")
+    if calibrates(wanted.config):
+        configs[CALIBRATED] = (wanted.config, "its scorings, calibrated as configured,")
+    return {
+        mode: latency(config, what, sample, offline=wanted.offline, on_query=_counter(on_progress, f"time {mode}", n))
+        for mode, (config, what) in configs.items()
+        if sample
+    }
 
 
 def _counter(on_progress: OnProgress, part: str, total: int) -> Callable[[], None]:
@@ -156,6 +225,7 @@ def _plain(config: Config) -> dict[str, Any]:
     """The configuration as JSON has it."""
     plain = dataclasses.asdict(config)
     plain["path"] = config.path and str(config.path)
+    plain["calibration"] = config.calibration and str(config.calibration)
     plain["model"]["path"] = config.model.path and str(config.model.path)
     return plain
 

@@ -50,8 +50,8 @@ def result_table(result: Result, n_top: int) -> Group:
     table.add_column(style="dim", overflow="fold")
     for answer in result.results:
         table.add_row(
-            Text(answer.prompt), Text(answer.label), bar(answer.probability), _percent(answer.probability),
-            Text(_others(answer, n_top)),
+            Text(answer.prompt), Text(answer.label, style="yellow" if answer.abstained else ""),
+            bar(answer.probability), _percent(answer.probability), Text(_others(answer, n_top)),
         )  # fmt: skip
     stages = "  ".join(f"{stage} {ms:.2f}" for stage, ms in result.stage_ms.items())
     counts = result.counts
@@ -68,5 +68,7 @@ def _percent(probability: float) -> str:
 
 def _others(answer: PromptResult, n_top: int) -> str:
     ranked = sorted(answer.scores, key=lambda score: score.probability, reverse=True)
-    shown = ranked[1 : n_top or None]
-    return "  ".join(f"{score.label} {_percent(score.probability)}" for score in shown)
+    # who abstained shows the label that would have been the answer as well
+    shown = ranked[0 if answer.abstained else 1 : n_top or None]
+    others = "  ".join(f"{score.label} {_percent(score.probability)}" for score in shown)
+    return f"abstained: {others}" if answer.abstained else others

@@ -13,8 +13,9 @@ class LabelScore:
     label: str
     score: float
     """first_token: the logit of the label's first token; tree: the log-probability among the labels; joint and mean:
-    the log-probability in the whole vocabulary, and that per token"""
+    the log-probability in the whole vocabulary, and that per token; raw, without prior, temperature and bias"""
     probability: float
+    """calibrated, where the configuration calibrates"""
     n_tokens: int
 
 
@@ -40,12 +41,21 @@ class PromptResult:
 
     prompt: str
     label: str
+    """the most probable label; the fallback where it is less probable than min_confidence"""
     probability: float
+    """of the most probable label"""
+    abstained: bool = False
+    """whether label is the fallback"""
     fast_path: bool
     """False where the query changed tokens of the cached prefix, so that some had to be fed anew"""
     scores: tuple[LabelScore, ...]
     audit: Audit | None = None
     """only with audit, or where a prompt has an exact scoring"""
+
+    @property
+    def most_probable(self) -> str:
+        """The most probable label, whether it is the answer or not; of equally probable ones the first."""
+        return max(self.scores, key=lambda score: score.probability).label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,13 +104,18 @@ class Result:
 
     @property
     def labels(self) -> dict[str, str]:
-        """The winning label of each prompt."""
+        """The answer of each prompt."""
         return {result.prompt: result.label for result in self.results}
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as `qcls-gguf run --format json` prints them; no `audit` where there was none."""
+        """Plain values, as `qcls-gguf run --format json` prints them; no `audit` where there was none.
+
+        `most_probable` is there where the prompt abstained.
+        """
         answer = asdict(self)
-        for result in answer["results"]:
+        for result, given in zip(answer["results"], self.results, strict=True):
             if result["audit"] is None:
                 del result["audit"]
+            if given.abstained:
+                result["most_probable"] = given.most_probable
         return answer

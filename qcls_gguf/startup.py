@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import __version__
+from .calibration_file import Calibration, read_calibration
 from .config import Config, ModelConfig, PromptConfig
 from .engine import Engine
 from .errors import ConfigError, ModelError
@@ -42,6 +43,8 @@ class Parts:
     n_empty: tuple[int, ...]
     """the fragment's length for an empty query, for each prompt"""
     scorer: Scorer
+    calibration: Calibration | None
+    """what the configuration's calibration file holds"""
     model: ModelInfo
     ledger: Ledger
 
@@ -59,6 +62,7 @@ def start(
     audit: let every answer carry its exact scores. Raises ConfigError or ModelError.
     """
     ledger = Ledger(on_step)
+    calibration = read_calibration(config)
     path = find_model(config.model, offline=offline)
     header = check_gguf(path)
     ledger.step("find model", str(path))
@@ -81,6 +85,8 @@ def start(
             )
             context.keep_shapes(shapes(config.runtime, layers)[0])
             identity = hashing.identity()
+            if calibration is not None:
+                calibration.check_model(identity.sha256)
             ledger.step("hash model", f"sha256 {identity.sha256[:16]}…, in the background")
         except BaseException:
             model.close()
@@ -92,6 +98,7 @@ def start(
         prompts=prompts,
         n_empty=n_empty,
         scorer=scorer,
+        calibration=calibration,
         ledger=ledger,
         model=ModelInfo(
             path=str(path),

@@ -222,7 +222,7 @@ def test_a_result_as_plain_values(make_model: MakeModel, classifier: Classifier)
     assert {"n_queries", "n_decodes", "n_tokens_new", "n_tokens_cached", "n_positions"} <= tree["counts"].keys()
     assert all(type(value) is int for value in tree["counts"].values())
     assert [list(answer) for answer in tree["results"]] == [
-        ["prompt", "label", "probability", "fast_path", "scores"]
+        ["prompt", "label", "probability", "abstained", "fast_path", "scores"]
     ] * 2
     for answer, prompt in zip(tree["results"], PROMPTS, strict=True):
         assert answer["prompt"] == prompt.name

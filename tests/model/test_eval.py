@@ -305,7 +305,7 @@ def test_kept_scores_are_taken_for_the_same_run_only(
     assert n_lines(write_config(make_model(), specs()[::-1], flash_attn=False, kv_type="f32")) == 12
     first = json.loads(kept.read_text().splitlines()[0])
     for name, labels in LABELS.items():
-        first["prompts"][name]["tree"] = [1.0] + [0.0] * (len(labels) - 1)
+        first["prompts"][name]["tree"] = [0.0] + [-200.0] * (len(labels) - 1)
     kept.write_text(json.dumps(first) + "\n")
     found = evaluate(wanted(random_config, rows, resume=kept, modes=("tree",), audit=True))
     assert found["modes"]["tree"]["n_rows"] == 5

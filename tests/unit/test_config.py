@@ -154,7 +154,7 @@ def test_an_empty_section_means_its_defaults(section: str) -> None:
         (PROMPT + "runtime: {n_ctxx: 1}\n", "runtime.n_ctxx: unknown key, did you mean n_ctx?"),
         (PROMPT + "model: {hf_rep: a/b}\n", "model.hf_rep: unknown key, did you mean hf_repo?"),
         (with_prompt_line("label_prefx: a"), "prompts[0].label_prefx: unknown key, did you mean label_prefix?"),
-        (PROMPT + "path: a.gguf\n", "path: unknown key, known are force_single_token_labels, label_end, model, "),
+        (PROMPT + "path: a.gguf\n", "path: unknown key, known are calibration, content_free_queries, fallback, force_"),
         (PROMPT + "model: {zzz: 1}\n", "model.zzz: unknown key, known are hf_repo, path, quantization, revision"),
         (PROMPT + "1: 2\n", "1: unknown key, known are "),
     ],

@@ -1,0 +1,93 @@
+"""Raw label scores to calibrated probabilities: pure numpy.
+
+With s (n_labels,) a prompt's scores in its scoring (natural logarithms, to which any constant may be added):
+
+- p = softmax((s - prior) / temperature + bias)
+- prior = log of the mean over content-free queries of softmax(s): what the labels get without content, as in
+  contextual calibration (Zhao et al., 2021, "Calibrate Before Use")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adjustment:
+    """What calibrates one prompt's scores."""
+
+    temperature: float = 1.0
+    prior: FloatArray | None = None
+    """(n_labels,); none: 0"""
+    bias: FloatArray | None = None
+    """(n_labels,); none: 0"""
+
+    @property
+    def is_neutral(self) -> bool:
+        """Whether it leaves every probability as it is."""
+        return self.temperature == 1 and self.prior is None and self.bias is None
+
+
+class Adjustments:
+    """The adjustments of all prompts, over their labels side by side."""
+
+    def __init__(self, prompts: Sequence[Adjustment], first: Sequence[int]) -> None:
+        """Prompt p's labels lie at [first[p], first[p + 1]); one prompt at least is not neutral."""
+        columns: list[int] = []
+        owner: list[int] = []
+        start: list[int] = []
+        temperature: list[float] = []
+        prior, bias = [], []
+        for adjustment, low, high in zip(prompts, first[:-1], first[1:], strict=True):
+            if adjustment.is_neutral:
+                continue
+            n = high - low
+            owner += [len(start)] * n
+            start.append(len(columns))
+            columns += range(low, high)
+            temperature += [adjustment.temperature] * n
+            prior.append(np.zeros(n) if adjustment.prior is None else adjustment.prior)
+            bias.append(np.zeros(n) if adjustment.bias is None else adjustment.bias)
+        self._columns = np.array(columns, np.intp)
+        self._start = np.array(start, np.intp)
+        self._owner = np.array(owner, np.intp)
+        self._scale = (1 / np.array(temperature)).astype(np.float32)
+        # (s - prior) / temperature + bias as one product and one sum
+        self._shift = (np.concatenate(bias) - np.concatenate(prior) / np.array(temperature)).astype(np.float32)
+
+    def apply(self, score: FloatArray, probability: FloatArray) -> None:
+        """Overwrite the probabilities of adjusted prompts; both arrays are (n_queries, n_labels) over all prompts."""
+        adjusted = score[:, self._columns] * self._scale + self._shift
+        adjusted -= np.maximum.reduceat(adjusted, self._start, axis=1)[:, self._owner]
+        power = np.exp(adjusted)
+        probability[:, self._columns] = power / np.add.reduceat(power, self._start, axis=1)[:, self._owner]
+
+
+def adjusted_scores(score: FloatArray, adjustment: Adjustment) -> FloatArray:
+    """(…, n_labels) one prompt's calibrated log-probabilities."""
+    own = score if adjustment.prior is None else score - adjustment.prior
+    scaled = np.asarray(own / adjustment.temperature)
+    return log_softmax(scaled if adjustment.bias is None else scaled + adjustment.bias)
+
+
+def log_prior(score: FloatArray) -> FloatArray:
+    """(n_labels,) the prior of one prompt's raw scores on content-free queries, (n_queries, n_labels)."""
+    return np.asarray(log_sum_exp(log_softmax(score), axis=0) - np.log(len(score)))
+
+
+def log_softmax(score: FloatArray) -> FloatArray:
+    """Over the last axis."""
+    return np.asarray(score - log_sum_exp(score, axis=-1)[..., None])
+
+
+def log_sum_exp(score: FloatArray, axis: int) -> FloatArray:
+    """Over an axis, on which one score at least is finite."""
+    top = score.max(axis=axis, keepdims=True)
+    return np.asarray((np.log(np.exp(score - top).sum(axis=axis, keepdims=True)) + top).squeeze(axis))

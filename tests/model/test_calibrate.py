@@ -1,0 +1,368 @@
+"""Calibrated answers, abstention, and `qcls-gguf calibrate` from labelled data to the answers of the next run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from conftest import MakeModel, RunPython, WriteConfig
+from oracle import PromptSpec
+
+from qcls_gguf import Classifier, ConfigError, load_config
+from qcls_gguf.calibrate import Calibrating, calibrate
+from qcls_gguf.calibration_file import calibration_text, prompt_hash
+from qcls_gguf.eval_record import Evaluation, evaluate
+from qcls_gguf.labels import SCORINGS, Scoring
+
+ROOT = Path(__file__).parents[2]
+COMMAND = str(Path(sys.executable).parent / "qcls-gguf")
+DEV = ROOT / "models" / "tiny" / "dev.jsonl"
+TEMPLATE = "<|im_start|>user\n{topic} of {query}<|im_end|>\n<|im_start|>assistant\nlabel:"
+LABELS = {"item": ("jump", "jumper", "tank top", "none"), "user": ("boy", "girl", "man")}
+FASHION = ("audience", "colour")
+QUERY = "red dress"
+
+
+def specs(*scorings: Scoring) -> list[PromptSpec]:
+    """The prompts, each in its scoring."""
+    return [
+        PromptSpec(name=name, template=TEMPLATE.replace("{topic}", name), labels=LABELS[name], scoring=scoring)
+        for name, scoring in zip(LABELS, scorings, strict=True)
+    ]
+
+
+def changed(path: Path, *, prompt: str | None = None, **keys: Any) -> Path:
+    """A copy of a configuration with more keys: of a prompt, or of the top level."""
+    tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    place = tree if prompt is None else next(each for each in tree["prompts"] if each["name"] == prompt)
+    place.update(keys)
+    copy = path.with_name(f"{path.stem}-{len(list(path.parent.iterdir()))}.yaml")
+    copy.write_text(yaml.safe_dump(tree, allow_unicode=True), encoding="utf-8")
+    return copy
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=300, check=False)
+
+
+def probabilities(path: Path, query: str = QUERY) -> dict[str, list[float]]:
+    with Classifier.from_config(path) as classifier:
+        results = classifier.classify(query).results
+    return {answer.prompt: [score.probability for score in answer.scores] for answer in results}
+
+
+def softmax(score: list[float]) -> list[float]:
+    power = np.exp(np.array(score) - max(score))
+    return [float(p) for p in power / power.sum()]
+
+
+@pytest.fixture
+def config(make_model: MakeModel, write_config: WriteConfig) -> Path:
+    return write_config(make_model(), specs("tree", "first_token"), flash_attn=False, kv_type="f32")
+
+
+@pytest.mark.parametrize("scoring", SCORINGS)
+def test_a_content_free_query_is_uniform_under_its_own_prior(
+    scoring: Scoring, make_model: MakeModel, write_config: WriteConfig
+) -> None:
+    other: Scoring = "tree" if scoring == "first_token" else scoring
+    path = write_config(make_model(), specs(other, scoring), flash_attn=False, kv_type="f32")
+    path = changed(path, prior="content_free", content_free_queries=["N/A"])
+    with Classifier.from_config(path) as classifier:
+        assert list(classifier.startup_ms)[-1] == "priors"
+        uniform, dress = classifier.classify("N/A"), classifier.classify(QUERY)
+    for answer, of_dress in zip(uniform.results, dress.results, strict=True):
+        n = len(answer.scores)
+        assert [score.probability for score in answer.scores] == pytest.approx([1 / n] * n, abs=1e-5)
+        assert len({score.score for score in answer.scores}) > 1
+        assert max(score.probability for score in of_dress.scores) > 1 / n + 1e-4
+
+
+def test_a_prior_is_of_all_its_queries_and_a_temperature_comes_on_top(config: Path) -> None:
+    queries = ["", "N/A", "[MASK]"]
+    with Classifier.from_config(config) as classifier:
+        assert "priors" not in classifier.startup_ms
+        raw = {
+            query: {answer.prompt: answer for answer in classifier.classify(query).results}
+            for query in [*queries, QUERY]
+        }
+    path = changed(changed(config, prior="content_free"), prompt="user", temperature=0.5)
+    found = probabilities(path)
+    for name, temperature in (("item", 1.0), ("user", 0.5)):
+        mean = np.mean([softmax([s.score for s in raw[query][name].scores]) for query in queries], axis=0)
+        score = np.array([s.score for s in raw[QUERY][name].scores])
+        expected = softmax(list((score - np.log(mean)) / temperature))
+        assert found[name] == pytest.approx(expected, abs=1e-4)
+
+
+def test_what_is_not_calibrated_stays_the_same_bits(config: Path) -> None:
+    raw = probabilities(config)
+    assert probabilities(changed(config, prompt="user", temperature=1.0)) == raw
+    found = probabilities(changed(config, prompt="user", temperature=2.0))
+    assert found["item"] == raw["item"]
+    assert found["user"] != raw["user"]
+    assert found["user"] == pytest.approx(softmax([0.5 * np.log(p) for p in raw["user"]]), abs=1e-5)
+
+
+def test_a_content_free_query_that_cannot_be_labelled_is_named(config: Path) -> None:
+    path = changed(config, prompt="user", prior="content_free", content_free_queries=["", "long " * 80])
+    with pytest.raises(ConfigError, match=r"^prompts\.user\.content_free_queries: 'long long .*max_query_tokens: 64"):
+        Classifier.from_config(path)
+
+
+def test_below_its_confidence_a_prompt_abstains(config: Path) -> None:
+    """By its calibrated probability, and for each query of a batch on its own."""
+    with Classifier.from_config(config) as classifier:
+        raw = classifier.classify(QUERY)
+    best = raw.results[1]
+    path = changed(config, prompt="user", min_confidence=best.probability, fallback="ask a person")
+    with Classifier.from_config(path) as classifier:
+        assert classifier.classify(QUERY).labels == raw.labels
+    path = changed(path, prompt="user", temperature=3.0)
+    with Classifier.from_config(path) as classifier:
+        for result in classifier.classify_batch([QUERY, QUERY]):
+            kept, answer = result.results
+            assert (kept.label, kept.abstained) == (raw.results[0].label, False)
+            assert (answer.label, answer.abstained, answer.most_probable) == ("ask a person", True, best.label)
+            assert answer.probability == max(score.probability for score in answer.scores) < best.probability
+            assert result.labels["user"] == "ask a person"
+            first, second = result.to_dict()["results"]
+            assert (second["abstained"], second["most_probable"]) == (True, best.label)
+            assert first["abstained"] is False
+            assert "most_probable" not in first
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A hundred labelled queries for two of the embedded model's own prompts."""
+    rows = [json.loads(line) for line in DEV.read_text(encoding="utf-8").splitlines()[:100]]
+    for row in rows:
+        row["labels"] = {name: row["labels"][name] for name in FASHION}
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def fashion(tmp_path: Path) -> Path:
+    """The embedded model with these two prompts, as a file to change."""
+    tree = yaml.safe_load((ROOT / "configs" / "fashion-8.yaml").read_text(encoding="utf-8"))
+    tree["model"]["path"] = str(ROOT / "models" / "fashion-tiny-Q8_0.gguf")
+    tree["prompts"] = [prompt for prompt in tree["prompts"] if prompt["name"] in FASHION]
+    path = tmp_path / "fashion.yaml"
+    path.write_text(yaml.safe_dump(tree, allow_unicode=True), encoding="utf-8")
+    return path
+
+
+def test_the_command_shows_an_abstention_and_what_would_have_been(fashion: Path) -> None:
+    path = changed(fashion, prompt="colour", min_confidence=1.0, fallback="ask a person")
+    table = run("run", "--quiet", "--config", path, "--query", "red dress")
+    assert table.returncode == 0, table.stderr
+    line = next(line for line in table.stdout.splitlines() if line.startswith("colour"))
+    assert line.split()[1:4] == ["ask", "a", "person"]
+    assert "abstained: red " in line
+    assert table.stdout.count("abstained") == 1
+    answer = json.loads(run("run", "--quiet", "--config", path, "--query", "red dress", "--format", "json").stdout)
+    colour = answer["results"][1]
+    assert (colour["label"], colour["abstained"], colour["most_probable"]) == ("ask a person", True, "red")
+    assert [result["abstained"] for result in answer["results"]].count(True) == 1
+
+
+def test_from_labelled_queries_to_calibrated_answers(data: Path, fashion: Path, tmp_path: Path) -> None:
+    """Fit, write, use, and evaluate: all from one pass, kept in one file.
+
+    The prior takes `none` for the answer without content, which here it is right to be: biases have much to correct.
+    """
+    fashion = changed(fashion, prompt="audience", prior="content_free", content_free_queries=["N/A"])
+    out, kept = tmp_path / "fits.yaml", tmp_path / "kept.jsonl"
+    arguments = (
+        "calibrate",
+        "--data",
+        data,
+        "--config",
+        fashion,
+        "--out",
+        out,
+        "--resume",
+        kept,
+        "--prompt",
+        "audience",
+    )
+    done = run(*arguments, "--bias", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    assert f"written: {out}" in done.stderr
+    record = json.loads(done.stdout)
+    assert (record["written"], list(record["prompts"]), record["data"]["n_rows"]) == (str(out), ["audience"], 100)
+    fit = record["prompts"]["audience"]
+    assert fit["accepted"] is True
+    assert fit["log_loss"]["before"] - fit["log_loss"]["after"] > fit["log_loss"]["standard_error"] > 0
+
+    text = out.read_text(encoding="utf-8")
+    assert text.startswith("# Written by `qcls-gguf calibrate`")
+    tree = yaml.safe_load(text)
+    assert tree["model_sha256"] == record["model"]["sha256"]
+    entry = tree["prompts"]["audience"]
+    assert (entry["temperature"], entry["bias"], entry["scoring"]) == (fit["temperature"], fit["bias"], "tree")
+    assert entry["fit"]["n_rows"] == 100
+
+    calibrated = changed(fashion, calibration="fits.yaml")
+    raw, found = probabilities(fashion), probabilities(calibrated)
+    bias = np.array(list(entry["bias"].values()))
+    expected = softmax(list(np.log(raw["audience"]) / entry["temperature"] + bias))
+    assert found["audience"] == pytest.approx(expected, abs=1e-4)
+    assert {name: found[name] for name in found if name != "audience"} == {
+        name: raw[name] for name in raw if name != "audience"
+    }
+
+    rows = [json.loads(line) for line in data.read_text(encoding="utf-8").splitlines()]
+    lines = kept.read_bytes().count(b"\n")
+    wanted = Evaluation(config=load_config(calibrated), path=data, modes=("tree",), n_latency=0, resume=kept)
+    modes = evaluate(wanted)["modes"]
+    assert kept.read_bytes().count(b"\n") == lines == len({row["query"] for row in rows} | {"N/A"})
+    assert list(modes) == ["tree", "calibrated"]
+    assert modes["calibrated"]["prompts"]["audience"]["log_loss"] < fit["log_loss"]["before"]
+    assert modes["calibrated"]["prompts"]["colour"]["log_loss"] == pytest.approx(
+        modes["tree"]["prompts"]["colour"]["log_loss"]
+    )
+
+    again = run(*arguments)
+    assert again.returncode == 2
+    assert f"--out {out}: is there already: name another file, or overwrite it with --force" in again.stderr
+    assert out.read_text(encoding="utf-8") == text
+    table = run(*arguments, "--bias", "--force", "--config", calibrated)
+    assert table.returncode == 0, table.stderr
+    assert "kept: +" in table.stdout
+    assert out.read_text(encoding="utf-8") == text  # whatever the calibration was that it replaces
+
+
+def test_the_calibrated_mode_is_what_the_classifier_answers(
+    make_model: MakeModel, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    """In the configured scorings, with prior and temperature; its priors are kept and taken with --resume as well."""
+    path = write_config(make_model(), specs("joint", "first_token"), flash_attn=False, kv_type="f32")
+    path = changed(changed(path, prior="content_free"), prompt="item", temperature=0.3, min_confidence=1, fallback="?")
+    rows, kept = tmp_path / "rows.jsonl", tmp_path / "kept.jsonl"
+    given = [
+        {"query": "red dress", "labels": {"item": "jump", "user": ["boy", "man"]}},
+        {"query": "", "labels": {"user": "man"}},
+    ]
+    rows.write_text("".join(json.dumps(row) + "\n" for row in given))
+    wanted = Evaluation(config=load_config(path), path=rows, modes=("tree",), n_latency=2, resume=kept)
+    found = evaluate(wanted)
+    assert kept.read_bytes().count(b"\n") == 4  # the empty query is a row and content-free
+    again = evaluate(wanted)
+    assert {**again["modes"]["calibrated"], "latency": 0, "p50_ms": 0} == {
+        **found["modes"]["calibrated"], "latency": 0, "p50_ms": 0
+    }  # fmt: skip
+    modes = found["modes"]
+    assert "calibrated as configured" in modes["calibrated"]["latency"]["measured_by"]
+    assert modes["calibrated"]["agreement_with_joint"] is not None  # item is scored by joint
+    losses = []
+    with Classifier.from_config(path) as classifier:
+        for row in given:
+            for answer in classifier.classify(str(row["query"])).results:
+                labels: Any = row["labels"]
+                if accepted := labels.get(answer.prompt):
+                    losses.append(-np.log(sum(s.probability for s in answer.scores if s.label in accepted)))
+    assert modes["calibrated"]["log_loss"] == pytest.approx(np.mean(losses), abs=1e-4)
+    assert modes["calibrated"]["log_loss"] != pytest.approx(modes["tree"]["log_loss"], abs=1e-3)
+
+
+def test_raw_modes_stay_raw(config: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"query": "red dress", "labels": {"item": "jump", "user": "boy"}}\n')
+    calibrated = changed(config, prior="content_free", min_confidence=1, fallback="?")
+    calibrated = changed(calibrated, prompt="user", temperature=5.0)
+    plain, found = (evaluate(Evaluation(config=load_config(path), path=rows, modes=SCORINGS, n_latency=0))
+                    for path in (config, calibrated))  # fmt: skip
+    assert list(plain["modes"]) == list(SCORINGS)
+    assert list(found["modes"]) == [*SCORINGS, "calibrated"]
+    assert {mode: found["modes"][mode] for mode in SCORINGS} == plain["modes"]
+
+
+def test_fits_to_what_cannot_be_told_are_refused_and_nothing_is_written(
+    make_model: MakeModel, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    """The labels are drawn from the model's own probabilities: no temperature is better than 1."""
+    path = write_config(make_model(), specs("tree", "tree"))
+    random, rows = Random(1), []
+    with Classifier.from_config(path) as classifier:
+        for i in range(60):
+            answers = classifier.classify(query := f"query {i}").results
+            drawn = {a.prompt: random.choices(LABELS[a.prompt], [s.probability for s in a.scores])[0] for a in answers}
+            rows.append({"query": query, "labels": drawn})
+    (data := tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = run("calibrate", "--data", data, "--config", path, "--out", tmp_path / "fits.yaml")
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.count("refused: ") == 2
+    assert "nothing written: no fit lowers the held-out log-loss" in done.stderr
+    assert not (tmp_path / "fits.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"names": ("colours",)}, "--prompt colours: is no prompt of the configuration, did you mean colour?"),
+        ({"n_folds": 11}, "rows.jsonl: prompt audience: has 100 labelled rows, 11 folds need 110: label more"),
+        ({"out": "rows.jsonl", "force": True}, "is the file of --data: name another"),
+        ({"out": "fashion.yaml", "force": True}, "is the file of --config: name another"),
+        ({"out": "missing/fits.yaml"}, "missing/fits.yaml: cannot be written: No such file"),
+        ({"data": "missing.jsonl"}, "missing.jsonl: cannot be read: No such file"),
+        ({"config": {"temperature": 2}}, "prompts.colour.temperature: 2 is given, and calibrate fits one: remove it"),
+    ],
+)
+def test_refusals_come_before_the_model_is_loaded(
+    change: dict[str, Any], words: str, data: Path, fashion: Path, tmp_path: Path
+) -> None:
+    steps: list[str] = []
+    options = {"data": data, "out": tmp_path / "fits.yaml", "config": {}, **change}
+    options |= {key: tmp_path / options[key] for key in ("data", "out")}
+    path = changed(fashion, prompt="colour", **options["config"]) if options["config"] else fashion
+    before = {each: each.read_bytes() for each in tmp_path.iterdir()}
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        calibrate(Calibrating(**{**options, "config": load_config(path)}), on_step=lambda *step: steps.append(step[0]))
+    assert steps == []
+    assert {each: each.read_bytes() for each in tmp_path.iterdir()} == before
+
+
+def test_a_calibration_is_for_its_own_model_and_prompts(fashion: Path, tmp_path: Path) -> None:
+    sha256 = hashlib.sha256((ROOT / "models" / "fashion-tiny-Q8_0.gguf").read_bytes()).hexdigest()
+    colour = load_config(fashion).prompts[1]
+    entry = {"prompt_hash": prompt_hash(colour), "scoring": "tree", "temperature": 2.0, "fit": {}}
+    (tmp_path / "fits.yaml").write_text(calibration_text(sha256, {"colour": entry}), encoding="utf-8")
+    path = changed(fashion, calibration="fits.yaml")
+    assert run("run", "--config", path, "--query", "x", "--quiet").returncode == 0
+    other = run("run", "--config", path, "--query", "x", "--model", ROOT / "models" / "fashion-tiny-Q4_K_M.gguf")
+    assert other.returncode == 2
+    assert f"the fits of prompts colour were made with the model of sha256 {sha256[:12]}…" in other.stderr
+    scoring = run("run", "--config", path, "--query", "x", "--scoring", "joint")
+    assert scoring.returncode == 2
+    assert (
+        "prompts.colour: was fitted to scoring tree, the prompt has joint: run `qcls-gguf calibrate` again"
+        in scoring.stderr
+    )
+    assert "load model" not in scoring.stderr
+    prior = run("eval", "--data", DEV, "--config", changed(path, prompt="colour", prior="content_free"))
+    assert prior.returncode == 2
+    assert f"was fitted to the prompt of hash {prompt_hash(colour)[:12]}…" in prior.stderr
+    assert "load model" not in prior.stderr
+
+
+def test_without_scipy_it_says_how_to_install_it(run_python: RunPython, tmp_path: Path) -> None:
+    code = (
+        "import importlib.util as u, sys; find = u.find_spec;"
+        "u.find_spec = lambda name, *rest: None if name == 'scipy' else find(name, *rest);"
+        "from qcls_gguf.cli import main; sys.argv = ['qcls-gguf', 'calibrate', '--data', 'missing.jsonl']; main()"
+    )
+    done = run_python(code)
+    assert done.returncode == 2
+    assert "calibrate needs scipy: pip install 'qcls-gguf[calibrate]'" in done.stderr

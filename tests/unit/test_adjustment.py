@@ -1,0 +1,126 @@
+"""Calibrated probabilities: worked by hand, against the plain formula, and what must hold for any scores."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qcls_gguf.adjustment import Adjustment, Adjustments, adjusted_scores, log_prior
+
+PROPERTY = settings(deadline=None, max_examples=80, derandomize=True)
+FloatArray = npt.NDArray[np.float64]
+number = st.floats(-30, 30)
+
+
+def logs(*p: float) -> FloatArray:
+    return np.asarray(np.log(p), np.float64)
+
+
+def calibrated(score: FloatArray, **adjustment: Any) -> list[float]:
+    return [float(p) for p in np.exp(adjusted_scores(score, Adjustment(**adjustment)))]
+
+
+def test_temperature_by_hand() -> None:
+    """0.8 and 0.2 are 4 : 1; at temperature 2 they are 2 : 1."""
+    assert calibrated(logs(0.8, 0.2), temperature=2.0) == pytest.approx([2 / 3, 1 / 3])
+    assert calibrated(logs(0.8, 0.2), temperature=0.5) == pytest.approx([16 / 17, 1 / 17])
+
+
+def test_prior_by_hand() -> None:
+    """The mean of (0.9, 0.1) and (0.7, 0.3) is (0.8, 0.2), less which 0.8 : 0.2 is even and 0.5 : 0.5 is 1 : 4."""
+    prior = log_prior(np.stack([logs(0.9, 0.1), logs(0.7, 0.3)]))
+    assert np.exp(prior).tolist() == pytest.approx([0.8, 0.2])
+    assert calibrated(logs(0.8, 0.2), prior=prior) == pytest.approx([0.5, 0.5])
+    assert calibrated(logs(0.5, 0.5), prior=prior) == pytest.approx([0.2, 0.8])
+
+
+def test_bias_and_all_three_by_hand() -> None:
+    """The prior is taken off first, then the temperature divides, then the bias is added."""
+    bias = np.array([math.log(3), 0.0])
+    assert calibrated(logs(0.5, 0.5), bias=bias) == pytest.approx([0.75, 0.25])
+    # 0.8 : 0.2 less 0.2 : 0.8 is 16 : 1, its root 4 : 1, three times that 12 : 1
+    assert calibrated(logs(0.8, 0.2), prior=logs(0.2, 0.8), temperature=2.0, bias=bias) == pytest.approx(
+        [12 / 13, 1 / 13]
+    )
+
+
+def test_a_prior_of_scores_that_are_no_probabilities() -> None:
+    """Logits and joint log-probabilities are made probabilities before their mean is taken."""
+    assert np.exp(log_prior(np.array([[math.log(9) + 40, 40.0], [-7.0, -7.0]]))).tolist() == pytest.approx([0.7, 0.3])
+
+
+@st.composite
+def prompts(draw: st.DrawFn) -> tuple[list[Adjustment], list[int], npt.NDArray[np.float32]]:
+    """Adjustments of several prompts, not all neutral, where their labels lie, and scores of several queries."""
+    sizes = draw(st.lists(st.integers(2, 5), min_size=1, max_size=4))
+    found = []
+    for n in sizes:
+        numbers = st.lists(number, min_size=n, max_size=n).map(np.array)
+        found.append(
+            Adjustment(
+                temperature=draw(st.sampled_from([1.0, 0.3, 4.0])),
+                prior=draw(st.none() | numbers),
+                bias=draw(st.none() | numbers),
+            )
+        )
+    if all(adjustment.is_neutral for adjustment in found):
+        found[0] = Adjustment(temperature=2.0)
+    first = [0, *np.cumsum(sizes).tolist()]
+    n_queries = draw(st.integers(1, 3))
+    flat = draw(st.lists(number, min_size=n_queries * first[-1], max_size=n_queries * first[-1]))
+    return found, first, np.array(flat, np.float32).reshape(n_queries, -1)
+
+
+@PROPERTY
+@given(prompts())
+def test_all_prompts_at_once_are_each_by_the_formula(
+    case: tuple[list[Adjustment], list[int], npt.NDArray[np.float32]],
+) -> None:
+    """And the probabilities of a prompt without an adjustment stay the same bits."""
+    found, first, score = case
+    raw = np.random.default_rng(0).random(score.shape, np.float32)
+    probability = raw.copy()
+    Adjustments(found, first).apply(score, probability)
+    for adjustment, low, high in zip(found, first[:-1], first[1:], strict=True):
+        here = probability[:, low:high]
+        if adjustment.is_neutral:
+            assert here.tobytes() == raw[:, low:high].tobytes()
+            continue
+        for row, given_scores in zip(here, score[:, low:high].astype(np.float64), strict=True):
+            own = given_scores - (0 if adjustment.prior is None else adjustment.prior)
+            power = np.exp(own / adjustment.temperature + (0 if adjustment.bias is None else adjustment.bias))
+            np.testing.assert_allclose(row, power / power.sum(), rtol=0, atol=1e-4)
+            assert row.sum() == pytest.approx(1, abs=1e-5)
+
+
+@PROPERTY
+@given(st.lists(number, min_size=2, max_size=6), st.floats(0.05, 20))
+def test_a_temperature_keeps_the_order(scores: list[float], temperature: float) -> None:
+    score = np.array(scores)
+    adjusted = adjusted_scores(score, Adjustment(temperature=temperature))
+    order = np.argsort(score, kind="stable")
+    assert (np.diff(adjusted[order]) >= -1e-12).all()
+
+
+@PROPERTY
+@given(st.lists(number, min_size=2, max_size=6), number)
+def test_the_prior_of_equal_scores_changes_nothing(scores: list[float], level: float) -> None:
+    prior = log_prior(np.full((3, len(scores)), level))
+    np.testing.assert_allclose(
+        calibrated(np.array(scores), prior=prior), calibrated(np.array(scores)), rtol=1e-9, atol=1e-12
+    )
+
+
+@PROPERTY
+@given(st.lists(number, min_size=2, max_size=6), number)
+def test_scores_may_have_any_constant_added(scores: list[float], level: float) -> None:
+    """So the log-probabilities of a label set stand for its logits."""
+    score = np.array(scores)
+    adjustment = {"temperature": 1.7, "prior": log_prior(score[None] * 0.3), "bias": np.arange(len(scores)) * 0.1}
+    np.testing.assert_allclose(calibrated(score + level, **adjustment), calibrated(score, **adjustment), atol=1e-9)
