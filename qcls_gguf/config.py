@@ -15,7 +15,7 @@ import yaml
 
 from .errors import ConfigError
 from .labels import SCORINGS, Scoring
-from .prompt import SLOT
+from .template import check_template, expand_labels
 
 _LARGEST = (1 << 24) - 1
 KV_TYPES = ("f16", "q8_0", "bf16", "f32", "q4_0")
@@ -57,7 +57,7 @@ class RuntimeConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptConfig:
-    """One prompt: a template with one `{query}` slot and a closed label set."""
+    """One prompt: a template with one `{query}` slot, perhaps one `{labels}` slot, and a closed label set."""
 
     name: str
     prompt_template: str
@@ -66,6 +66,11 @@ class PromptConfig:
     scoring: Scoring = "tree"
     label_end: str | None = None
     """the token that ends a label which another begins with; none: the file's end of turn, else end of sequence"""
+
+    @property
+    def expanded_template(self) -> str:
+        """The template with the labels in place of `{labels}`: what is compiled."""
+        return expand_labels(self.prompt_template, self.labels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,8 +176,6 @@ def _prompt(item: Any, where: str, defaults: dict[str, Any], block_scalars: bool
     template = _text(_required(prompt, where, "prompt_template"), f"{where}.prompt_template")
     if block_scalars:  # a block scalar (`|`) ends in a line break that nobody means as part of the prompt
         template = template.removesuffix("\n")
-    if (n_slots := template.count(SLOT)) != 1:
-        raise ConfigError(f"{where}.prompt_template: has {n_slots} {SLOT} slots: it needs exactly one")
     labels = _required(prompt, where, "labels")
     if not isinstance(labels, list) or len(labels) < 2:
         raise ConfigError(f"{where}.labels: expected a list of at least two labels")
@@ -181,6 +184,7 @@ def _prompt(item: Any, where: str, defaults: dict[str, Any], block_scalars: bool
         if not text.strip():
             raise ConfigError(f"{where}.labels[{index}]: is empty: give it a text or remove it")
     _distinct(texts, f"{where}.labels", "label")
+    check_template(template, texts, where)
     return PromptConfig(
         name=name,
         prompt_template=template,
