@@ -8,6 +8,7 @@ import platform
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 from .classify import Classifier
 from .config import Config
 from .errors import ConfigError
+from .eval_drift import drift_record
 from .eval_modes import modes_table, non_finite_rows, worst_rows
 from .eval_pass import (
     KeptScores,
@@ -26,6 +28,7 @@ from .eval_pass import (
     refused_queries,
     score_rows,
 )
+from .eval_shuffle import check_slots, shuffle_record
 from .labelled import BadRow, Labelled, LabelledQuery, read_labelled, refusal
 from .labels import EXACT_SCORINGS, Scoring
 from .prompt import Prompt
@@ -54,6 +57,12 @@ class Evaluation:
     resume: Path | None = None
     """where each row's scores are kept"""
     offline: bool = False
+    n_shuffles: int = 0
+    """other orders of the labels that the templates list; 0: none"""
+    drift: bool = False
+    """score the rows again in batches, after other rows, with restored prefixes and after a fresh start"""
+    seed: int = 0
+    """of the orders of labels and rows"""
 
     @property
     def exact(self) -> bool:
@@ -72,6 +81,8 @@ def evaluate(
 
     Raises ConfigError for data that cannot be used, before anything is computed; and what Classifier raises.
     """
+    if wanted.n_shuffles:
+        check_slots(wanted.config)
     config = pass_config(wanted.config)
     given = read_labelled(wanted.path, {prompt.name: prompt.labels for prompt in config.prompts})
     _check(wanted, given, given.bad)
@@ -98,12 +109,14 @@ def evaluate(
         "model": dataclasses.asdict(model),
         "environment": _environment(config),
     }
+    robustness = _robustness(wanted, config, prompts, rows, scores, on_progress)
     latencies = _latencies(wanted, prompts, rows, scores, on_progress)
     return {
         **record,
         "modes": modes_table(wanted.modes, prompts, rows, scores, latencies, exact=wanted.exact),
         "worst": worst_rows(wanted.modes, prompts, rows, scores),
         "non_finite": non_finite_rows(rows, scores),
+        **robustness,
     }
 
 
@@ -119,6 +132,36 @@ def _kept(wanted: Evaluation, config: Config, classifier: Classifier) -> KeptSco
     if wanted.resume.exists() and wanted.path.samefile(wanted.resume):
         raise ConfigError(f"--resume {wanted.resume}: is the data itself: name a file of its own")
     return KeptScores(wanted.resume, config, classifier.model, exact=wanted.exact)
+
+
+def _robustness(
+    wanted: Evaluation,
+    config: Config,
+    prompts: Sequence[Prompt],
+    rows: Sequence[LabelledQuery],
+    scores: Sequence[RowScores],
+    on_progress: OnProgress,
+) -> dict[str, Any]:
+    """The entries of what was asked for: `shuffle_labels`, `drift`."""
+    found: dict[str, Any] = {}
+
+    def score(rendering: Config, part: str) -> list[RowScores]:
+        with (
+            Classifier.from_config(rendering, offline=wanted.offline, audit=wanted.exact) as classifier,
+            _kept(wanted, rendering, classifier) as kept,
+        ):
+            return score_rows(classifier, rows, kept, _counter(on_progress, part, len(rows)))
+
+    if wanted.n_shuffles:
+        found["shuffle_labels"] = shuffle_record(
+            config, wanted.modes, prompts, rows, scores, k=wanted.n_shuffles, seed=wanted.seed, score=score
+        )
+    if wanted.drift:
+        with Classifier.from_config(config, offline=wanted.offline, audit=wanted.exact) as classifier:
+            found["drift"] = drift_record(
+                classifier, wanted.modes, rows, scores, seed=wanted.seed, counter=partial(_counter, on_progress)
+            )
+    return found
 
 
 def _latencies(
