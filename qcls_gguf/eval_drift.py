@@ -48,11 +48,9 @@ def drift_record(
         "fresh": (every, fresh),
     }
     return {
-        case: _statistics(
-            classifier.prompts, modes, [rows[i] for i in chosen], [scores[i] for i in chosen], after
-        )
+        case: _statistics(classifier.prompts, modes, [rows[i] for i in chosen], [scores[i] for i in chosen], after)
         for case, (chosen, after) in cases.items()
-    }  # fmt: skip
+    }
 
 
 def _one_by_one(classifier: Classifier, queries: Sequence[str], on_row: Callable[[], None]) -> list[RowScores]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .config import Config
+from .config import Config, PromptConfig
 from .errors import ConfigError
 from .eval_compare import Change, changes, differences, listed_flips
 from .eval_pass import RowScores, not_applicable
@@ -47,13 +47,12 @@ def label_orders(labels: Sequence[str], k: int, seed: str) -> list[tuple[str, ..
 
 def _rendering(config: Config, orders: Mapping[str, Sequence[Sequence[str]]], index: int) -> Config:
     """The configuration with other lists of labels in its templates, all else as it is."""
-    prompts = tuple(
-        dataclasses.replace(
-            prompt, prompt_template=expand_labels(prompt.prompt_template, orders[prompt.name][index])
-        ) if prompt.name in orders else prompt
-        for prompt in config.prompts
-    )  # fmt: skip
-    return dataclasses.replace(config, prompts=prompts)
+
+    def listed(prompt: PromptConfig) -> PromptConfig:
+        labels = orders[prompt.name][index] if prompt.name in orders else prompt.labels
+        return dataclasses.replace(prompt, prompt_template=expand_labels(prompt.prompt_template, labels))
+
+    return dataclasses.replace(config, prompts=tuple(map(listed, config.prompts)))
 
 
 def shuffle_record(
