@@ -56,7 +56,7 @@ class Calibration:
 def prompt_hash(prompt: PromptConfig) -> str:
     """sha256 of everything but the model that a prompt's scores and prior depend on."""
     parts = {
-        "prompt_template": prompt.prompt_template,
+        "prompt_template": prompt.expanded_template,
         "label_prefix": prompt.label_prefix,
         "labels": prompt.labels,
         "scoring": prompt.scoring,

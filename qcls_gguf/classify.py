@@ -17,6 +17,7 @@ from .config import Config, check_config, load_config
 from .engine import Decoded, Engine
 from .errors import DecodeError, PlanError, ScoreError
 from .plan import Int32Array
+from .plan_template import Templates
 from .prompt import Prompt
 from .prompt_adjustments import adjustments_of, content_free_queries
 from .request import Chunk, Planner, Unit
@@ -24,7 +25,6 @@ from .result import Audit, Counts, LabelScore, ModelInfo, PromptResult, Result
 from .runtime import shapes
 from .score import ExactScores, LabelScores, Scorer
 from .startup import Parts, start
-from .template import Templates
 from .timing import Stopwatch
 from .turns import Turns
 

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from .config import parse_scoring
 from .errors import ConfigError
 from .eval_record import Evaluation, OnProgress, evaluate
+from .eval_robustness import robustness_tables
 from .eval_table import evaluation_tables
 from .labels import SCORINGS, Scoring
 from .options import ConfigOption, LayersOption, ModelOption, OfflineOption, RepoOption, ThreadsOption, settings
@@ -59,6 +60,13 @@ def eval_command(
     latency_sample: Annotated[
         int, typer.Option("--latency-sample", min=0, metavar="N", help="Queries that each mode is timed with.")
     ] = 200,
+    shuffle_labels: Annotated[
+        int, typer.Option("--shuffle-labels", min=0, metavar="K", help="Also list the labels in K other orders.")
+    ] = 0,
+    drift: Annotated[
+        bool, typer.Option("--drift", help="Also score the rows in batches, after others, restored and afresh.")
+    ] = False,
+    seed: Annotated[int, typer.Option("--seed", metavar="S", help="Of the orders of labels and rows.")] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not show the progress.")] = False,
 ) -> None:
     """Measure accuracy, calibration and cost of the scoring modes on labelled queries.
@@ -84,9 +92,23 @@ def eval_command(
      "worst": [{"mode", "prompt", "line", "query", "accepted", "p_accepted", "answer", "probability"}],
      "non_finite": [{"line", "query", "error"}]}
 
+    --shuffle-labels K scores the rows K times more, with the labels of the prompts whose templates have a {labels} slot
+    listed in other orders. --drift scores them again in batches of four, each after other rows in a shuffled order,
+    up to 100 of them with the prefixes computed anew, and in a freshly started classifier. A flip is another answer; a
+    row's difference is the largest of its labels' probabilities. Lists of flips hold those that moved furthest.
+
+    \b
+    {"shuffle_labels": {"k", "seed", "orders": {NAME: [[label]]}, "modes": {MODE: {"prompts": {NAME: {"flip_rate",
+       "n_flips", "n_rows", "accuracy": {"configured", "mean", "min", "max"}, "largest_probability_difference",
+       "mean_probability_difference"} or {"not_applicable": reason}}}}, "flips": [{"mode", "prompt", "line", "query",
+       "rendering", "answer", "probability", "margin", "other_answer", "other_probability", "difference"}]},
+     "drift": {"batches" | "traffic" | "restored" | "fresh": {"n_rows", "n_answers", "n_flips",
+       "largest_probability_difference", "mean_probability_difference", "flips": [as above]}}}
+
     \b
     qcls-gguf eval --data labelled.jsonl --scoring tree --scoring joint
     qcls-gguf eval --data labelled.csv --format json --html report.html --resume scores.jsonl
+    qcls-gguf eval --data labelled.jsonl --scoring tree --drift --shuffle-labels 5
     """
     with exit_codes():
         wanted = Evaluation(
@@ -98,6 +120,9 @@ def eval_command(
             n_latency=latency_sample,
             resume=resume,
             offline=offline,
+            n_shuffles=shuffle_labels,
+            drift=drift,
+            seed=seed,
         )
         if html:
             _check_html(html)
@@ -112,7 +137,7 @@ def eval_command(
         if format_ is EvalFormat.json:
             print(json.dumps(found, ensure_ascii=False, indent=2, allow_nan=False), flush=True)
         else:
-            console().print(evaluation_tables(found))
+            console().print(evaluation_tables(found), robustness_tables(found))
     if found["non_finite"]:
         raise typer.Exit(EXIT_OTHER)
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from .calibration_settings import CONTENT_FREE_QUERIES, SHARED, Prior, calibration_settings, check_fallback
 from .errors import ConfigError
 from .labels import SCORINGS, Scoring
-from .prompt import SLOT
+from .template import check_template, expand_labels
 from .yaml_values import at, check_distinct, load_yaml, mapping_of, required, text_of, text_or_none
 
 _LARGEST = (1 << 24) - 1
@@ -63,7 +63,7 @@ class RuntimeConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptConfig:
-    """One prompt: a template with one `{query}` slot and a closed label set."""
+    """One prompt: a template with one `{query}` slot, perhaps one `{labels}` slot, and a closed label set."""
 
     name: str
     prompt_template: str
@@ -82,6 +82,11 @@ class PromptConfig:
     """below this probability the answer is the fallback; none: never"""
     fallback: str | None = None
     """a text that need not be a label; only with min_confidence"""
+
+    @property
+    def expanded_template(self) -> str:
+        """The template with the labels in place of `{labels}`: what is compiled."""
+        return expand_labels(self.prompt_template, self.labels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,8 +174,6 @@ def _prompt(item: Any, where: str, defaults: dict[str, Any], block_scalars: bool
     template = text_of(required(prompt, where, "prompt_template"), f"{where}.prompt_template")
     if block_scalars:  # a block scalar (`|`) ends in a line break that nobody means as part of the prompt
         template = template.removesuffix("\n")
-    if (n_slots := template.count(SLOT)) != 1:
-        raise ConfigError(f"{where}.prompt_template: has {n_slots} {SLOT} slots: it needs exactly one")
     labels = required(prompt, where, "labels")
     if not isinstance(labels, list) or len(labels) < 2:
         raise ConfigError(f"{where}.labels: expected a list of at least two labels")
@@ -179,6 +182,7 @@ def _prompt(item: Any, where: str, defaults: dict[str, Any], block_scalars: bool
         if not text.strip():
             raise ConfigError(f"{where}.labels[{index}]: is empty: give it a text or remove it")
     check_distinct(texts, f"{where}.labels", "label")
+    check_template(template, texts, where)
     calibration = {**defaults["calibration"], **calibration_settings(prompt, where)}
     check_fallback(calibration, where)
     return PromptConfig(

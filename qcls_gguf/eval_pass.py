@@ -21,7 +21,7 @@ from .errors import ConfigError, PlanError, ScoreError
 from .labelled import BadRow, LabelledQuery
 from .labels import Scoring, build_trie
 from .prompt import Prompt
-from .result import ModelInfo, PromptResult
+from .result import ModelInfo, PromptResult, Result
 
 _N_WARM = 5
 
@@ -110,6 +110,11 @@ def _score(classifier: Classifier, query: str) -> RowScores:
         result = classifier.classify(query)
     except ScoreError as e:
         return RowScores(error=str(e))
+    return row_scores(result)
+
+
+def row_scores(result: Result) -> RowScores:
+    """What an answer of the pass's classifier says."""
     return RowScores(prompts={answer.prompt: _prompt_scores(answer) for answer in result.results})
 
 

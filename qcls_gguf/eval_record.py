@@ -20,6 +20,7 @@ from .calibration_file import read_calibration
 from .classify import Classifier
 from .config import Config
 from .errors import ConfigError, ScoreError
+from .eval_drift import drift_record
 from .eval_modes import CALIBRATED, Reading, modes_table, non_finite_rows, worst_rows
 from .eval_pass import (
     KeptScores,
@@ -32,6 +33,7 @@ from .eval_pass import (
     refused_queries,
     score_rows,
 )
+from .eval_shuffle import check_slots, shuffle_record
 from .labelled import BadRow, Labelled, LabelledQuery, read_labelled, refusal
 from .labels import EXACT_SCORINGS, Scoring
 from .prompt import Prompt
@@ -62,6 +64,12 @@ class Evaluation:
     resume: Path | None = None
     """where each row's scores are kept"""
     offline: bool = False
+    n_shuffles: int = 0
+    """other orders of the labels that the templates list; 0: none"""
+    drift: bool = False
+    """score the rows again in batches, after other rows, with restored prefixes and after a fresh start"""
+    seed: int = 0
+    """of the orders of labels and rows"""
 
     @property
     def exact(self) -> bool:
@@ -105,7 +113,10 @@ def evaluate(
 
     Raises ConfigError for data that cannot be used, before anything is computed; and what Classifier raises.
     """
+    if wanted.n_shuffles:
+        check_slots(wanted.config)
     found = score_data(wanted, on_step=on_step, on_load=on_load, on_progress=on_progress)
+    robustness = _robustness(wanted, found, on_progress)
     latencies = _latencies(wanted, found, on_progress)
     return {
         "data": found.record(),
@@ -118,6 +129,7 @@ def evaluate(
         ),
         "worst": worst_rows(wanted.modes, found.prompts, found.rows, found.scores),
         "non_finite": non_finite_rows(found.rows, found.scores),
+        **robustness,
     }  # fmt: skip
 
 
@@ -189,6 +201,30 @@ def _kept(wanted: Evaluation, config: Config, classifier: Classifier) -> KeptSco
     if wanted.resume.exists() and wanted.path.samefile(wanted.resume):
         raise ConfigError(f"--resume {wanted.resume}: is the data itself: name a file of its own")
     return KeptScores(wanted.resume, config, classifier.model, exact=wanted.exact)
+
+
+def _robustness(wanted: Evaluation, scored: ScoredRows, on_progress: OnProgress) -> dict[str, Any]:
+    """The entries of what was asked for: `shuffle_labels`, `drift`."""
+    found: dict[str, Any] = {}
+    config, rows, scores = pass_config(wanted.config), scored.rows, scored.scores
+
+    def score(rendering: Config, part: str) -> list[RowScores]:
+        with (
+            Classifier.from_config(rendering, offline=wanted.offline, audit=wanted.exact) as classifier,
+            _kept(wanted, rendering, classifier) as kept,
+        ):
+            return score_rows(classifier, rows, kept, _counter(on_progress, part, len(rows)))
+
+    if wanted.n_shuffles:
+        found["shuffle_labels"] = shuffle_record(
+            config, wanted.modes, scored.prompts, rows, scores, k=wanted.n_shuffles, seed=wanted.seed, score=score
+        )
+    if wanted.drift:
+        with Classifier.from_config(config, offline=wanted.offline, audit=wanted.exact) as classifier:
+            found["drift"] = drift_record(
+                classifier, wanted.modes, rows, scores, seed=wanted.seed, counter=partial(_counter, on_progress)
+            )
+    return found
 
 
 def _latencies(wanted: Evaluation, scored: ScoredRows, on_progress: OnProgress) -> dict[str, dict[str, Any]]:

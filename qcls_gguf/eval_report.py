@@ -17,6 +17,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from .eval_robustness import robustness_sections
 from .eval_table import MODE_COLUMNS, mode_row, notes, number, percent
 
 # Text stays text, so that the reader's fonts show every script; a $ in a label is no formula.
@@ -63,7 +64,8 @@ def report_html(evaluation: dict[str, Any]) -> str:
         f"<p class=faint>Accuracy with its Wilson 95 % interval; log-loss in nats; ECE over 15 bins; as joint: the "
         f"share of rows with the answer of joint; mass: the mean probability that lies on the labels at all; times and "
         f"tokens are of a whole request, {escape(_measured(modes))}.</p>"
-        f"<div class=figures>{overall}</div>\n{_coverage(modes)}{prompts}{_worst(evaluation)}</body></html>\n"
+        f"<div class=figures>{overall}</div>\n{_coverage(modes)}{prompts}{_worst(evaluation)}{_robustness(evaluation)}"
+        f"</body></html>\n"
     )
 
 
@@ -126,6 +128,13 @@ def _worst(evaluation: dict[str, Any]) -> str:
         for each in evaluation["worst"]
     ]  # fmt: skip
     return f"<h2>Worst-scored rows</h2>{_table(columns, rows, n_text=6)}"
+
+
+def _robustness(evaluation: dict[str, Any]) -> str:
+    return "".join(
+        f"<h2>{escape(section.title)}</h2>{_table(section.columns, section.rows, n_text=section.n_text)}"
+        for section in robustness_sections(evaluation)
+    )
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], n_text: int = 1) -> str:

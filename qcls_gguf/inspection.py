@@ -50,7 +50,7 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
         n_limit=MAX_SEQ,
     )
     looked = inspect_prompts(prompts, tokenizer)
-    templates = [prompt.prompt_template for prompt in parts.config.prompts]
+    templates = [prompt.expanded_template for prompt in parts.config.prompts]
     return Inspection(
         config=None if parts.config.path is None else str(parts.config.path),
         model=classifier.model,

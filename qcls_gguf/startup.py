@@ -166,7 +166,7 @@ def _compile(
         compile_prompt(
             model,
             name=config.name,
-            template=config.prompt_template,
+            template=config.expanded_template,
             label_prefix=config.label_prefix,
             labels=config.labels,
             scoring=config.scoring,

@@ -68,11 +68,11 @@ class PromptSpec:
 class Oracle:
     """Scores labels one at a time in a stock context. Close it after use."""
 
-    def __init__(self, path: Path, *, kv_type: str = "f16", flash_attn: bool | None = None) -> None:
+    def __init__(self, path: Path, *, n_ctx: int = N_CTX, kv_type: str = "f16", flash_attn: bool | None = None) -> None:
         self.model = NativeModel(path)
         self.context = NativeContext(
             self.model,
-            n_ctx=N_CTX,
+            n_ctx=n_ctx,
             n_batch=N_CTX,
             n_seq_max=1,
             n_outputs_max=N_CTX,
@@ -138,7 +138,7 @@ class Oracle:
         """(score, log-probability) of each label, each label's own sequence decoded anew."""
         start = self.rendered(prompt.template, query)
         if prompt.scoring == "first_token":
-            logits = [float(self._logits(start)[-1, path[0]]) for path in self.label_tokens(prompt, query)]
+            logits = [float(self.logits(start)[-1, path[0]]) for path in self.label_tokens(prompt, query)]
             return logits, log_softmax(np.array(logits)).tolist()
         paths = self.paths(prompt, query)
         scores = [self._tree_score(start, path, paths) for path in paths]
@@ -149,13 +149,13 @@ class Oracle:
         start = self.rendered(prompt.template, query)
         answers = []
         for path in self.paths(prompt, query):
-            logits = self._logits(start + path)
+            logits = self.logits(start + path)
             rows = [logits[len(start) - 1 + depth] for depth in range(len(path))]
             answers.append([float(log_softmax(row)[token]) for row, token in zip(rows, path, strict=True)])
         return answers
 
     def _tree_score(self, start: list[int], path: list[int], paths: list[list[int]]) -> float:
-        logits = self._logits(start + path)
+        logits = self.logits(start + path)
         total = 0.0
         for depth, token in enumerate(path):
             children = sorted({other[depth] for other in paths if other[:depth] == path[:depth]})
@@ -163,7 +163,7 @@ class Oracle:
             total += log_softmax(row[children])[children.index(token)]
         return total
 
-    def _logits(self, tokens: list[int]) -> npt.NDArray[np.float64]:
+    def logits(self, tokens: list[int]) -> npt.NDArray[np.float64]:
         """Logits behind every token of a sequence of its own, (n_tokens, n_vocab)."""
         self.context.trim(np.zeros(1, np.int32), np.zeros(1, np.int32))
         return decode_sequence(self.context, tokens).astype(np.float64)

@@ -119,6 +119,24 @@ def biased_decoder(t: RandomTensors, shape: Shape, *, ffn_norm: bool) -> None:
     t.norm("output_norm", shape.n_embd, bias=True)
 
 
+def longrope_decoder(t: RandomTensors, shape: Shape) -> None:
+    """Phi-3's layers, with RoPE factors for caches of up to CONTEXT_LENGTH cells and others for longer ones."""
+    t.key("attention.head_count", shape.n_head)
+    t.key("attention.head_count_kv", shape.n_head_kv)
+    t.key("rope.scaling.original_context_length", CONTEXT_LENGTH)
+    for name, (low, high) in {"short": (1.0, 1.5), "long": (2.0, 20.0)}.items():
+        factors = np.linspace(low, high, HEAD_DIM // 2, dtype=np.float32)
+        t.writer.add_tensor(f"rope_factors_{name}.weight", factors)
+    for i in range(shape.n_layer):
+        prefix = f"blk.{i}."
+        t.norm(f"{prefix}attn_norm", shape.n_embd)
+        _attention(t, shape, prefix, n_head_kv=shape.n_head_kv)
+        t.norm(f"{prefix}ffn_norm", shape.n_embd)
+        t.matrix(f"{prefix}ffn_up", shape.n_embd, 2 * shape.n_ff)  # the gate and its factor in one
+        t.matrix(f"{prefix}ffn_down", shape.n_ff, shape.n_embd, gain=2.0)
+    t.norm("output_norm", shape.n_embd)
+
+
 def mamba(t: RandomTensors, shape: Shape) -> None:
     """State-space layers, no attention."""
     n_inner, n_state, n_conv, dt_rank = 2 * shape.n_embd, 16, 4, shape.n_embd // 16

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 from gguf import GGUFWriter, PoolingType
-from random_layers import CONTEXT_LENGTH, Shape, bert, biased_decoder, decoder, lfm2, mamba, t5
+from random_layers import CONTEXT_LENGTH, Shape, bert, biased_decoder, decoder, lfm2, longrope_decoder, mamba, t5
 from random_tensors import RandomTensors
 from random_vocab import VocabKind, build_vocab
 
@@ -137,6 +137,11 @@ ARCHS: dict[str, ArchSpec] = {
         arch="mistral3",
         build=decoder,
         note="mistral3.cpp: head times final norm",
+    ),
+    "longrope": ArchSpec(
+        arch="phi3",
+        build=longrope_decoder,
+        note="phi3.cpp: head times final norm; RoPE factors by the size of the cache, not of a sequence",
     ),
     "starcoder2": ArchSpec(
         arch="starcoder2",

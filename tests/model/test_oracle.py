@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier
 from oracle import Oracle, PromptSpec
+from random_layers import CONTEXT_LENGTH
 
-from qcls_gguf import Classifier, PlanError, Result
+from qcls_gguf import Classifier, ConfigError, PlanError, Result
 
 EXACT: dict[str, Any] = {"flash_attn": False, "kv_type": "f32"}
 LARGEST_DIFFERENCE = {"exact": 5e-5, "exact, gelu": 1e-3, "default": 0.03}
@@ -294,3 +295,32 @@ def test_a_quantised_model_agrees_within_its_own_noise(make_model: MakeModel, op
     with Oracle(path, **EXACT) as oracle:
         result = open_classifier(path, SEPARATE, **EXACT).classify("red dress")
         assert_same(oracle, SEPARATE, [result], ["red dress"], 0.2)
+
+
+@pytest.mark.parametrize("runtime", ["exact", "default"])
+@pytest.mark.parametrize("prompts", [SEPARATE, JOINT], ids=["separate", "joint"])
+def test_short_rope_factors(
+    prompts: list[PromptSpec], runtime: str, make_model: MakeModel, open_classifier: OpenClassifier
+) -> None:
+    """In a cache as large as a model with two sets of RoPE factors allows for the short ones."""
+    path, options = make_model("longrope"), EXACT if runtime == "exact" else {}
+    queries = ["red dress for girl", "dark " * 12, "红色连衣裙"]
+    with Oracle(path, **options) as oracle:
+        classifier = open_classifier(path, prompts, n_ctx=CONTEXT_LENGTH, max_batch=3, **options)
+        results = classifier.classify_batch(queries)
+        assert_same(oracle, prompts, results, queries, LARGEST_DIFFERENCE[runtime])
+
+
+def test_a_larger_cache_would_change_the_rope_factors(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    """What limits() refuses: the same tokens give other logits once the cache is larger, in such a model only."""
+    n_larger = CONTEXT_LENGTH + 256
+    with pytest.raises(ConfigError, match=f"a cache of {n_larger} cells .* longer than {CONTEXT_LENGTH} tokens"):
+        open_classifier(make_model("longrope"), SEPARATE, n_ctx=n_larger)
+    assert open_classifier(make_model("llama"), SEPARATE, n_ctx=n_larger).classify("red dress").labels
+    differences = {}
+    for name in ("longrope", "llama"):
+        with Oracle(make_model(name), **EXACT) as small, Oracle(make_model(name), n_ctx=n_larger, **EXACT) as large:
+            tokens = small.rendered(SEPARATE[0].template, "red dress")
+            differences[name] = float(np.abs(small.logits(tokens) - large.logits(tokens)).max())
+    assert differences["longrope"] > 0.5  # measured: 6.7
+    assert differences["llama"] < 1e-5

@@ -1,0 +1,187 @@
+"""`eval --shuffle-labels` and `eval --drift`, and what the embedded model must keep: its winners."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import MakeModel, OpenClassifier, WriteConfig
+from oracle import PromptSpec
+
+from qcls_gguf import Classifier, ModelConfig, load_config
+from qcls_gguf.eval_drift import N_BATCH, drift_record
+from qcls_gguf.eval_pass import pass_config, score_rows
+from qcls_gguf.eval_record import Evaluation, evaluate
+from qcls_gguf.labelled import read_labelled
+
+ROOT = Path(__file__).parents[2]
+COMMAND = str(Path(sys.executable).parent / "qcls-gguf")
+HELD_OUT = ROOT / "models" / "tiny" / "heldout.jsonl"
+EXACT: dict[str, Any] = {"flash_attn": False, "kv_type": "f32"}
+TEMPLATE = "<|im_start|>user\n{topic} of [{labels}]: {query}<|im_end|>\n<|im_start|>assistant\nlabel:"
+LABELS = {"item": ("jump", "jumper", "tank top", "none"), "user": ("boy", "girl")}
+SLOTS = [PromptSpec(name=name, template=TEMPLATE.replace("{topic}", name), labels=LABELS[name]) for name in LABELS]
+PLAIN = PromptSpec(name="plain", template="<|im_start|>{query}<|im_end|>label:", labels=("red", "blue"))
+ROWS: list[dict[str, Any]] = [
+    {"query": "red dress", "labels": {"item": ["jump", "none"], "user": "girl", "plain": "red"}},
+    {"query": "coat", "labels": {"user": "boy"}},
+    {"query": "红色", "labels": {"item": "tank top", "user": ["boy", "girl"]}},
+    {"query": "light blue", "labels": {"item": "none", "plain": "blue"}},
+    {"query": "", "labels": {"plain": "red"}},
+]
+COMPANY = (
+    "travel bodycon satiny white jeans",
+    "类似INS风  单排扣风衣  女朋友穿的",
+    "cheap slim fit office shirt for men",
+)
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def config(make_model: MakeModel, write_config: WriteConfig) -> Path:
+    return write_config(make_model(), [*SLOTS, PLAIN], **EXACT)
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [COMMAND, "eval", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_shuffled_labels_are_what_the_written_templates_answer(
+    config: Path, rows: Path, make_model: MakeModel, open_classifier: OpenClassifier, tmp_path: Path
+) -> None:
+    """The statistics against classifiers on templates with the lists written out in the orders of the record."""
+    k, kept = 3, tmp_path / "kept.jsonl"
+    wanted = Evaluation(
+        config=load_config(config), path=rows, modes=("tree", "first_token"), n_latency=0, n_shuffles=k, seed=5
+    )
+    found = evaluate(wanted)["shuffle_labels"]
+    assert (found["k"], found["seed"], set(found["orders"])) == (3, 5, {"item", "user"})
+    written = [
+        [replace(spec, template=spec.template.replace("{labels}", ", ".join(order))) for spec, order in pairs]
+        for pairs in [
+            [(spec, spec.labels) for spec in SLOTS],
+            *([(spec, found["orders"][spec.name][i]) for spec in SLOTS] for i in range(k)),
+        ]
+    ]
+    classifiers = [open_classifier(make_model(), [*specs, PLAIN], **EXACT) for specs in written]
+    for p, name in enumerate(LABELS):
+        counted = [row for row in ROWS if name in row["labels"]]
+        answers = [[each.classify(row["query"]).results[p] for row in counted] for each in classifiers]
+        right = [
+            np.mean([answer.label in row["labels"][name] for answer, row in zip(each, counted, strict=True)])
+            for each in answers
+        ]
+        probabilities = np.array([[[s.probability for s in answer.scores] for answer in each] for each in answers])
+        moved = np.abs(probabilities[1:] - probabilities[0]).max(axis=2)
+        n_flips = sum(
+            one.label != other.label for each in answers[1:] for one, other in zip(answers[0], each, strict=True)
+        )
+        here = found["modes"]["tree"]["prompts"][name]
+        assert (here["n_rows"], here["n_flips"]) == (len(counted), n_flips)
+        assert here["flip_rate"] == n_flips / (k * len(counted))
+        assert here["accuracy"] == {
+            "configured": pytest.approx(right[0]),
+            "mean": pytest.approx(np.mean(right[1:])),
+            "min": pytest.approx(min(right[1:])),
+            "max": pytest.approx(max(right[1:])),
+        }
+        assert here["largest_probability_difference"] == pytest.approx(moved.max(), abs=1e-5)
+        assert here["mean_probability_difference"] == pytest.approx(moved.mean(), abs=1e-5)
+        assert here["largest_probability_difference"] > 0.01
+    for mode in found["modes"].values():
+        assert mode["prompts"]["plain"] == {"not_applicable": "its prompt_template has no {labels} slot"}
+    assert "share their first token" in found["modes"]["first_token"]["prompts"]["item"]["not_applicable"]
+    assert evaluate(replace(wanted, resume=kept))["shuffle_labels"] == found
+    assert len(kept.read_text().splitlines()) == (1 + k) * len(ROWS)
+    assert evaluate(replace(wanted, resume=kept))["shuffle_labels"] == found
+    assert len(kept.read_text().splitlines()) == (1 + k) * len(ROWS)
+
+
+def test_templates_without_a_slot_are_refused_before_anything_is_loaded(
+    make_model: MakeModel, write_config: WriteConfig, rows: Path
+) -> None:
+    rows.write_text('{"query": "x", "labels": {"plain": "red"}}\n')
+    done = run("--data", rows, "--config", write_config(make_model(), [PLAIN]), "--shuffle-labels", 2)
+    assert done.returncode == 2
+    assert "--shuffle-labels: no prompt_template has a {labels} slot: write it in place of" in done.stderr
+    assert "[{labels}]" in done.stderr
+    assert "load model" not in done.stderr
+
+
+def test_the_command_has_both_in_its_record_its_tables_and_its_report(config: Path, rows: Path, tmp_path: Path) -> None:
+    html = tmp_path / "report.html"
+    arguments = ["--data", rows, "--config", config, "--scoring", "joint", "--latency-sample", 0, "--drift"]
+    arguments += ["--shuffle-labels", 2, "--seed", 1]
+    done = run(*arguments, "--format", "json", "--html", html)
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert list(record)[-2:] == ["shuffle_labels", "drift"]
+    assert list(record["drift"]) == ["batches", "traffic", "restored", "fresh"]
+    for case in record["drift"].values():
+        assert (case["n_rows"], case["n_answers"], case["n_flips"], case["flips"]) == (5, 15, 0, [])
+        assert 0 <= case["mean_probability_difference"] <= case["largest_probability_difference"] < 1e-4
+    table = run(*arguments)
+    assert table.returncode == 0
+    for word in (
+        "Labels listed in 2 other orders, seed 1",
+        "not applicable",
+        "The same rows in other company",
+        "fresh",
+    ):
+        assert word in table.stdout
+        assert word in html.read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(not HELD_OUT.exists(), reason="the held-out data are not part of the source distribution")
+@pytest.mark.parametrize(
+    ("config_name", "n_prompts", "every"), [("fashion-8-joint.yaml", 8, 20), ("fashion-8.yaml", 3, 40)]
+)
+@pytest.mark.parametrize("quantization", ["Q8_0", "Q4_K_M"])
+def test_no_company_changes_a_winner_of_the_embedded_model(
+    quantization: str, config_name: str, n_prompts: int, every: int
+) -> None:
+    """On sixty rows of each file; README.md has the figures of all."""
+    shipped = load_config(ROOT / "configs" / config_name)
+    model = ModelConfig(path=ROOT / "models" / f"fashion-tiny-{quantization}.gguf")
+    config = pass_config(replace(shipped, model=model, prompts=shipped.prompts[:n_prompts]))
+    labels = {prompt.name: prompt.labels for prompt in shipped.prompts}
+    rows = read_labelled(HELD_OUT, labels).rows[::every]
+    with Classifier.from_config(config) as classifier:
+        scores = score_rows(classifier, rows, None, lambda: None)
+    with Classifier.from_config(config) as classifier:
+        found = drift_record(classifier, ("tree",), rows, scores, seed=0, counter=lambda part, n: lambda: None)
+    assert len(rows) > 3 * N_BATCH
+    for case, statistics in found.items():
+        assert statistics["n_answers"] == len(rows) * len(config.prompts)
+        assert statistics["flips"] == [], case
+    assert found["fresh"]["largest_probability_difference"] == 0
+
+
+@pytest.mark.parametrize("query", ["尺碼表", "red dress for girls"])
+def test_a_batch_changes_no_close_winner_without_flash_attention(query: str) -> None:
+    """llama.cpp's CPU flash attention has one kernel below 64 tokens and another above, which differ by up to 0.05.
+
+    With it the first query, a size chart, changes its category in a batch: `none` and `other` are 0.02 apart.
+    """
+    shipped = load_config(ROOT / "configs" / "fashion-8-joint.yaml")
+    model = ModelConfig(path=ROOT / "models" / "fashion-tiny-Q4_K_M.gguf")
+    runtime = replace(shipped.runtime, flash_attn=False)
+    with Classifier.from_config(replace(shipped, model=model, runtime=runtime)) as classifier:
+        alone = classifier.classify(query)
+        together = classifier.classify_batch([query, *COMPANY])[0]
+    assert alone.counts.n_tokens_new < 64 <= together.counts.n_tokens_new
+    assert together.counts.n_decodes == 1
+    assert together.labels == alone.labels
