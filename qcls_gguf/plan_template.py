@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .engine import Engine
+from .errors import PlanError
 from .plan import Int32Array
 from .prompt import Prompt
 from .request import Chunk, IndexArray, Planner, Unit
@@ -100,7 +101,10 @@ class Templates:
             [*stable.tolist(), *range(first, first + n)]
             for stable, first, n in zip(self._stable, start, lengths, strict=False)
         ]
-        units = self._planner.units([fragments[index] for index in self._fragment_of])
+        try:
+            units = self._planner.units([fragments[index] for index in self._fragment_of])
+        except PlanError:  # which the request itself will raise
+            return None
         if not all(unit.fast_path for unit in units):
             return None
         chunks = self._planner.chunks(units)
