@@ -143,8 +143,8 @@ def test_below_its_confidence_a_prompt_abstains(config: Path) -> None:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A hundred labelled queries for two of the embedded model's own prompts."""
-    rows = [json.loads(line) for line in DEV.read_text(encoding="utf-8").splitlines()[:100]]
+    """Sixty labelled queries for two of the embedded model's own prompts."""
+    rows = [json.loads(line) for line in DEV.read_text(encoding="utf-8").splitlines()[:60]]
     for row in rows:
         row["labels"] = {name: row["labels"][name] for name in FASHION}
     path = tmp_path / "rows.jsonl"
@@ -201,7 +201,7 @@ def test_from_labelled_queries_to_calibrated_answers(data: Path, fashion: Path, 
     assert done.returncode == 0, done.stderr
     assert f"written: {out}" in done.stderr
     record = json.loads(done.stdout)
-    assert (record["written"], list(record["prompts"]), record["data"]["n_rows"]) == (str(out), ["audience"], 100)
+    assert (record["written"], list(record["prompts"]), record["data"]["n_rows"]) == (str(out), ["audience"], 60)
     fit = record["prompts"]["audience"]
     assert fit["accepted"] is True
     assert fit["log_loss"]["before"] - fit["log_loss"]["after"] > fit["log_loss"]["standard_error"] > 0
@@ -212,7 +212,7 @@ def test_from_labelled_queries_to_calibrated_answers(data: Path, fashion: Path, 
     assert tree["model_sha256"] == record["model"]["sha256"]
     entry = tree["prompts"]["audience"]
     assert (entry["temperature"], entry["bias"], entry["scoring"]) == (fit["temperature"], fit["bias"], "tree")
-    assert entry["fit"]["n_rows"] == 100
+    assert entry["fit"]["n_rows"] == 60
 
     calibrated = changed(fashion, calibration="fits.yaml")
     raw, found = probabilities(fashion), probabilities(calibrated)
@@ -312,7 +312,7 @@ def test_fits_to_what_cannot_be_told_are_refused_and_nothing_is_written(
     ("change", "words"),
     [
         ({"names": ("colours",)}, "--prompt colours: is no prompt of the configuration, did you mean colour?"),
-        ({"n_folds": 11}, "rows.jsonl: prompt audience: has 100 labelled rows, 11 folds need 110: label more"),
+        ({"n_folds": 7}, "rows.jsonl: prompt audience: has 60 labelled rows, 7 folds need 70: label more"),
         ({"out": "rows.jsonl", "force": True}, "is the file of --data: name another"),
         ({"out": "fashion.yaml", "force": True}, "is the file of --config: name another"),
         ({"out": "missing/fits.yaml"}, "missing/fits.yaml: cannot be written: No such file"),
