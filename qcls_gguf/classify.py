@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .adjustment import Adjustments
+from .answers import Answers, counts_of
 from .config import Config, check_config, load_config
 from .engine import Decoded, Engine
 from .errors import DecodeError, PlanError, ScoreError
@@ -21,9 +22,9 @@ from .plan_template import Templates
 from .prompt import Prompt
 from .prompt_adjustments import adjustments_of, content_free_queries
 from .request import Chunk, Planner, Unit
-from .result import Audit, Counts, LabelScore, ModelInfo, PromptResult, Result
+from .result import Counts, ModelInfo, Result
 from .runtime import shapes
-from .score import ExactScores, LabelScores, Scorer
+from .score import Scorer
 from .startup import Parts, start
 from .timing import Stopwatch
 from .turns import Turns
@@ -51,6 +52,7 @@ class Classifier:
         self._engine: Engine = parts.engine
         self._prompts: Sequence[Prompt] = parts.prompts
         self._scorer: Scorer = parts.scorer
+        self._answers = Answers(parts.prompts, parts.config.prompts, parts.scorer.first)
         self._adjustments: Adjustments | None = None  # until the priors, which raw scores give, are known
         self._planner = Planner(parts.engine, parts.prompts)
         self._templates = Templates(parts.engine, parts.prompts, self._planner, parts.n_empty)
@@ -159,7 +161,7 @@ class Classifier:
         """What `classify` would feed and read for a query; computes nothing. Raises PlanError as `classify` does."""
         with self._turns.alone():
             units = self._units(self._tokenize(query))
-            return _counts(1, units, self._planner.chunks(units))
+            return counts_of(1, units, self._planner.chunks(units))
 
     def classify_batch(self, queries: Iterable[str]) -> list[Result]:
         """Label several queries in one decode, or in as few as the limits allow (counts.n_decodes tells).
@@ -200,9 +202,9 @@ class Classifier:
             raise
         if self._adjustments is not None:
             self._adjustments.apply(scores.score, scores.probability)
-        counts = _counts(len(queries), units, chunks)
+        counts = counts_of(len(queries), units, chunks)
         n = len(self._prompts)
-        answers = [self._answers(scores, i, units[i * n : (i + 1) * n]) for i in range(len(queries))]
+        answers = [self._answers.of(scores, i, units[i * n : (i + 1) * n]) for i in range(len(queries))]
         watch.mark("score")
         return [
             Result(
@@ -256,30 +258,6 @@ class Classifier:
             watch.mark("cleanup")
         return decoded
 
-    def _answers(self, scores: LabelScores, query: int, units: Sequence[Unit]) -> tuple[PromptResult, ...]:
-        score, probability = scores.score[query].tolist(), scores.probability[query].tolist()
-        answers = []
-        settings = self._parts.config.prompts
-        for prompt, setting, unit, first in zip(self._prompts, settings, units, self._scorer.first, strict=False):
-            labels = tuple(
-                LabelScore(label=label, score=score[i], probability=probability[i], n_tokens=len(tokens))
-                for i, (label, tokens) in enumerate(zip(prompt.labels, prompt.label_tokens, strict=True), first)
-            )
-            winner = max(labels, key=lambda label: label.probability)
-            fallback = setting.fallback if winner.probability < (setting.min_confidence or 0) else None
-            answers.append(
-                PromptResult(
-                    prompt=prompt.name,
-                    label=fallback or winner.label,
-                    probability=winner.probability,
-                    abstained=fallback is not None,
-                    fast_path=unit.fast_path,
-                    scores=labels,
-                    audit=_audit(scores.exact, query, unit.prompt, first, labels, winner.label),
-                )
-            )
-        return tuple(answers)
-
     def close(self) -> None:
         """Free the context and the model; may be called again."""
         with self._turns.alone():
@@ -290,33 +268,6 @@ class Classifier:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _counts(n_queries: int, units: Sequence[Unit], chunks: Sequence[Chunk]) -> Counts:
-    return Counts(
-        n_queries=n_queries,
-        n_decodes=len(chunks),
-        n_tokens_new=sum(chunk.plan.n_tokens for chunk in chunks),
-        n_tokens_cached=sum(unit.root.n_cached for unit in units),
-        n_positions=sum(chunk.plan.n_outputs for chunk in chunks),
-    )
-
-
-def _audit(
-    exact: ExactScores | None, query: int, prompt: int, first: int, labels: Sequence[LabelScore], answer: str
-) -> Audit | None:
-    if exact is None:
-        return None
-    joint, mean = (row[query, first : first + len(labels)].tolist() for row in (exact.joint, exact.mean))
-    joint_label = labels[joint.index(max(joint))].label
-    return Audit(
-        joint=tuple(joint),
-        mean=tuple(mean),
-        label_mass=float(exact.label_mass[query, prompt]),
-        joint_label=joint_label,
-        mean_label=labels[mean.index(max(mean))].label,
-        changes=joint_label != answer,
-    )
 
 
 def _check_query(query: object) -> None:

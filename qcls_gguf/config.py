@@ -17,6 +17,7 @@ from .yaml_values import at, check_distinct, load_yaml, mapping_of, required, te
 
 _LARGEST = (1 << 24) - 1
 KV_TYPES = ("f16", "q8_0", "bf16", "f32", "q4_0")
+QUANTISED_KV_TYPES = ("q8_0", "q4_0")
 Auto = Literal["auto"]
 
 
@@ -46,6 +47,7 @@ class RuntimeConfig:
     n_batch: int | Auto = "auto"
     """tokens of one decode; auto: one query of max_query_tokens over all prompts"""
     flash_attn: bool | Auto = "auto"
+    """auto: on a GPU where it can, on a CPU only for a quantised cache"""
     kv_type: str = "f16"
     max_query_tokens: int = 256
     """longer queries are refused"""
@@ -255,7 +257,7 @@ def _runtime(tree: Any) -> RuntimeConfig:
         raise ConfigError(f"runtime.flash_attn: {flash!r} is not auto, true or false")
     if (kv := runtime.get("kv_type", "f16")) not in KV_TYPES:
         raise ConfigError(f"runtime.kv_type: {kv!r} is not one of {', '.join(KV_TYPES)}")
-    if flash is False and kv in ("q8_0", "q4_0"):
+    if flash is False and kv in QUANTISED_KV_TYPES:
         raise ConfigError(
             f"runtime.kv_type: {kv} needs flash attention: set flash_attn to auto or true, or kv_type to f16"
         )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabelScore:
-    """One label of one prompt."""
+class LabelScore(NamedTuple):
+    """One label of one prompt; a tuple, since a request makes many."""
 
     label: str
     score: float
@@ -114,6 +113,7 @@ class Result:
         """
         answer = asdict(self)
         for result, given in zip(answer["results"], self.results, strict=True):
+            result["scores"] = [score._asdict() for score in given.scores]
             if result["audit"] is None:
                 del result["audit"]
             if given.abstained:

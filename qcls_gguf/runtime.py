@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .config import RuntimeConfig
+from .config import QUANTISED_KV_TYPES, RuntimeConfig
 from .engine import MAX_SEQ
 from .errors import ConfigError
 from .native import Device
@@ -63,6 +63,17 @@ def n_gpu_layers(runtime: RuntimeConfig, size_bytes: int, n_layer: int, gpus: Se
         return min(runtime.n_gpu_layers, n_all)
     free = sum(device.free_bytes for device in gpus) - _GPU_RESERVE_BYTES
     return max(0, min(n_all, int(free / size_bytes * n_all)))
+
+
+def flash_attention(runtime: RuntimeConfig, n_gpu_layers: int) -> bool | None:
+    """Whether to use flash attention; none leaves it to llama.cpp.
+
+    On a CPU its kernel depends on the number of tokens, so that scores would depend on who shares a decode, and it
+    rounds to F16; it gains nothing there for few tokens. A quantised cache needs it.
+    """
+    if runtime.flash_attn != "auto":
+        return runtime.flash_attn
+    return None if n_gpu_layers > 0 or runtime.kv_type in QUANTISED_KV_TYPES else False
 
 
 def shapes(runtime: RuntimeConfig, n_gpu_layers: int) -> tuple[int, int]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from . import __version__
 from .calibration_file import Calibration, read_calibration
-from .config import Config, ModelConfig, PromptConfig
+from .config import Config, ModelConfig, PromptConfig, RuntimeConfig
 from .engine import Engine
 from .errors import ConfigError, ModelError
 from .gguf_header import GgufHeader
@@ -26,7 +26,7 @@ from .prefixes import cache_prefixes
 from .prompt import Prompt, compile_prompt
 from .resources import embedded_model
 from .result import ModelInfo
-from .runtime import limits, n_gpu_layers, n_threads, shapes
+from .runtime import flash_attention, limits, n_gpu_layers, n_threads, shapes
 from .score import Scorer
 from .timing import Ledger
 
@@ -79,7 +79,9 @@ def start(
             rows = read_head_rows(path, tokens.tolist())
             scorer = Scorer([prompt.trie for prompt in prompts], rows, tokens if exact else None)
             ledger.step("compile prompts", f"{len(prompts)} prompts, {scorer.n_positions} hidden states a query")
-            context = _context(config, model, prompts, n_empty, tokens if exact else None, _n_ctx_short(header), ledger)
+            context = _context(
+                config.runtime, layers, model, prompts, n_empty, tokens if exact else None, _n_ctx_short(header), ledger
+            )
             engine = cache_prefixes(
                 config.runtime, context, model, prompts, layers, lambda: hashing.identity().sha256, ledger
             )
@@ -205,7 +207,8 @@ def _label_tokens(prompts: Sequence[Prompt]) -> Int32Array:
 
 
 def _context(
-    config: Config,
+    runtime: RuntimeConfig,
+    n_gpu_layers: int,
     model: NativeModel,
     prompts: Sequence[Prompt],
     n_empty: Sequence[int],
@@ -213,7 +216,6 @@ def _context(
     n_ctx_short: int | None,
     ledger: Ledger,
 ) -> NativeContext:
-    runtime = config.runtime
     size = limits(runtime, prompts, n_empty, model.facts.n_ctx_train, n_ctx_short)
     threads = n_threads(runtime)
     context = NativeContext(
@@ -223,7 +225,7 @@ def _context(
         n_seq_max=size.n_seq_max,
         n_outputs_max=size.n_outputs_max,
         n_threads=threads,
-        flash_attn=None if runtime.flash_attn == "auto" else runtime.flash_attn,
+        flash_attn=flash_attention(runtime, n_gpu_layers),
         kv_type=runtime.kv_type,
         label_tokens=label_tokens,
     )
