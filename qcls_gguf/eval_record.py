@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import platform
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from .classify import Classifier
 from .config import Config
+from .environment import environment, plain_config
 from .errors import ConfigError
 from .eval_modes import modes_table, non_finite_rows, worst_rows
 from .eval_pass import (
@@ -29,7 +26,6 @@ from .eval_pass import (
 from .labelled import BadRow, Labelled, LabelledQuery, read_labelled, refusal
 from .labels import EXACT_SCORINGS, Scoring
 from .prompt import Prompt
-from .runtime import n_threads
 
 OnProgress = Callable[[str, int, int], None]
 """(part, done, total)"""
@@ -94,9 +90,9 @@ def evaluate(
             "n_bad": len(bad),
             "bad": [dataclasses.asdict(row) for row in bad[:_MAX_LISTED]],
         },
-        "config": _plain(wanted.config),
+        "config": plain_config(wanted.config),
         "model": dataclasses.asdict(model),
-        "environment": _environment(config),
+        "environment": environment(config),
     }
     latencies = _latencies(wanted, prompts, rows, scores, on_progress)
     return {
@@ -150,22 +146,3 @@ def _counter(on_progress: OnProgress, part: str, total: int) -> Callable[[], Non
         on_progress(part, done, total)
 
     return count
-
-
-def _plain(config: Config) -> dict[str, Any]:
-    """The configuration as JSON has it."""
-    plain = dataclasses.asdict(config)
-    plain["path"] = config.path and str(config.path)
-    plain["model"]["path"] = config.model.path and str(config.model.path)
-    return plain
-
-
-def _environment(config: Config) -> dict[str, Any]:
-    return {
-        "platform": platform.platform(),
-        "machine": platform.machine(),
-        "n_cpus": os.cpu_count(),
-        "n_threads": n_threads(config.runtime),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-    }
