@@ -13,6 +13,7 @@ import typer
 
 from . import Classifier, __version__
 from .cli_calibrate import calibrate_command
+from .cli_compare import compare_command
 from .cli_eval import eval_command
 from .cli_inspect import inspect_command
 from .errors import QclsError
@@ -182,6 +183,7 @@ def _print_json(value: dict[str, object], format_: Format) -> None:
 app.command("inspect")(inspect_command)
 app.command("eval")(eval_command)
 app.command("calibrate")(calibrate_command)
+app.command("compare")(compare_command)
 
 
 def main() -> None:

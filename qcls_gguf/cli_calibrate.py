@@ -13,11 +13,10 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from .cli_eval import progress
 from .errors import ConfigError
 from .options import ConfigOption, LayersOption, ModelOption, OfflineOption, RepoOption, ThreadsOption, settings
 from .report import console, printable
-from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step
+from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step, progress_bars
 
 
 class CalibrateFormat(StrEnum):
@@ -93,7 +92,7 @@ def calibrate_command(
             resume=resume,
             offline=offline,
         )
-        with progress(quiet) as on_progress:
+        with progress_bars(quiet) as on_progress:
             found = calibrate(
                 wanted, on_step=None if quiet else print_step, on_load=load_bar(quiet), on_progress=on_progress
             )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import platform
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from .adjustment import Adjustment, FloatArray, adjusted_scores
 from .calibration_file import read_calibration
 from .classify import Classifier
 from .config import Config
+from .environment import environment, plain_config
 from .errors import ConfigError, ScoreError
 from .eval_drift import drift_record
 from .eval_modes import CALIBRATED, Reading, modes_table, non_finite_rows, worst_rows
@@ -39,7 +38,6 @@ from .labels import EXACT_SCORINGS, Scoring
 from .prompt import Prompt
 from .prompt_adjustments import adjustments_of, calibrates
 from .result import ModelInfo
-from .runtime import n_threads
 
 OnProgress = Callable[[str, int, int], None]
 """(part, done, total)"""
@@ -120,9 +118,9 @@ def evaluate(
     latencies = _latencies(wanted, found, on_progress)
     return {
         "data": found.record(),
-        "config": _plain(wanted.config),
+        "config": plain_config(wanted.config),
         "model": dataclasses.asdict(found.model),
-        "environment": _environment(wanted.config),
+        "environment": environment(wanted.config),
         "modes": modes_table(
             wanted.modes, found.prompts, found.rows, found.scores, latencies, exact=wanted.exact,
             calibrated=_calibrated(wanted.config, found.adjustments),
@@ -255,23 +253,3 @@ def _counter(on_progress: OnProgress, part: str, total: int) -> Callable[[], Non
         on_progress(part, done, total)
 
     return count
-
-
-def _plain(config: Config) -> dict[str, Any]:
-    """The configuration as JSON has it."""
-    plain = dataclasses.asdict(config)
-    plain["path"] = config.path and str(config.path)
-    plain["calibration"] = config.calibration and str(config.calibration)
-    plain["model"]["path"] = config.model.path and str(config.model.path)
-    return plain
-
-
-def _environment(config: Config) -> dict[str, Any]:
-    return {
-        "platform": platform.platform(),
-        "machine": platform.machine(),
-        "n_cpus": os.cpu_count(),
-        "n_threads": n_threads(config.runtime),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-    }

@@ -1,0 +1,78 @@
+"""CAPPr on llama-cpp-python: every label's mean log-probability over the whole vocabulary, one sequence at a time."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from typing import ClassVar
+
+from .llama_python import import_llama_cpp
+from .way import AbsentError, Answer, TaskPrompt, Way
+
+
+class Cappr(Way):
+    """`cappr.llama_cpp.classify.log_probs_conditional`, prompt after prompt."""
+
+    name: ClassVar[str] = "cappr"
+    about: ClassVar[str] = "cappr.llama_cpp: mean log-probability of each label's tokens, prompt after prompt"
+
+    def start(self) -> None:
+        if importlib.util.find_spec("cappr") is None:
+            raise AbsentError("cappr is not installed: pip install cappr, and the extra `peers`")
+        llama_cpp = import_llama_cpp()
+        for prompt in self.task.prompts:
+            if prompt.label_prefix not in ("", " "):
+                raise AbsentError(
+                    f"prompts.{prompt.compiled.name}: cappr joins prompt and label with a space or with nothing, "
+                    f"not with label_prefix {prompt.label_prefix!r}"
+                )
+
+        n_ctx = max(256, self.task.n_longest + 2)
+        self._llama = llama_cpp.Llama(
+            model_path=str(self.task.model_path),
+            n_ctx=n_ctx,
+            n_batch=n_ctx,
+            n_ubatch=n_ctx,
+            n_threads=self.task.n_threads,
+            n_threads_batch=self.task.n_threads,
+            n_gpu_layers=self.task.n_gpu_layers,
+            flash_attn=self.task.flash_attn is not False,
+            logits_all=True,
+            verbose=False,
+        )
+        # cappr tokenises with the defaults, which spell special tokens out
+        self._llama.tokenize = functools.partial(self._llama.tokenize, special=True)
+        try:
+            from cappr.llama_cpp.classify import log_probs_conditional
+        except ImportError as e:
+            raise AbsentError(f"cappr cannot be imported: {e}") from e
+        self._score = log_probs_conditional
+
+    def _answer(self, prompt: TaskPrompt, query: str) -> Answer:
+        labels = prompt.compiled.labels
+        found = self._score(
+            prompt.template.replace("{query}", query),
+            labels,
+            self._llama,
+            end_of_prompt=prompt.label_prefix,
+            show_progress_bar=False,
+        )
+        joint = tuple(
+            float(sum(tokens)) if len(tokens) == len(path) else None  # cappr adds no end-of-label token
+            for tokens, path in zip(found, prompt.reader.paths, strict=True)
+        )
+        mean = [sum(tokens) / len(tokens) for tokens in found]
+        return Answer(label=labels[mean.index(max(mean))], joint=joint)
+
+    def classify(self, query: str) -> list[Answer]:
+        return [self._answer(prompt, query) for prompt in self.task.prompts]
+
+    def remarks(self) -> list[str]:
+        return [
+            "its answer is the highest mean log-probability (our scoring `mean`), without end-of-label tokens",
+            "its Llama was made to read special tokens in text, which cappr's calls spell out",
+        ]
+
+    def close(self) -> None:
+        if hasattr(self, "_llama"):
+            self._llama.close()

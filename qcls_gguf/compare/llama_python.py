@@ -1,0 +1,92 @@
+"""llama-cpp-python's `Llama` on this package's library: its high-level class, prompt after prompt.
+
+It loads no second copy of the library: LLAMA_CPP_LIB_PATH names ours, which this process has open already. The model is
+loaded a second time, since the class takes a path.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..native import build_info, library_folder
+from .reader import log_sum_exp
+from .way import AbsentError, Answer, TaskPrompt, Way
+
+_INSTALL = "CMAKE_ARGS=-DLLAMA_BUILD=OFF pip install 'qcls-gguf[peers]'"
+
+
+def import_llama_cpp() -> Any:
+    """The module, on our library. Raises AbsentError."""
+    if importlib.util.find_spec("llama_cpp") is None:
+        raise AbsentError(f"llama-cpp-python is not installed: {_INSTALL}")
+    version, wanted = importlib.metadata.version("llama_cpp_python"), build_info().llama_cpp_python_version
+    if version != wanted:
+        raise AbsentError(f"llama-cpp-python {version} does not fit the library, which is that of {wanted}: {_INSTALL}")
+    os.environ["LLAMA_CPP_LIB_PATH"] = str(library_folder())
+    try:
+        import llama_cpp
+    except (ImportError, OSError, RuntimeError, FileNotFoundError) as e:
+        raise AbsentError(f"llama-cpp-python cannot be imported: {e}") from e
+    return llama_cpp
+
+
+class LlamaPython(Way):
+    """`Llama.generate` of one token a prompt, whose own prefix match keeps what two prompts in turn begin with."""
+
+    name: ClassVar[str] = "llama-cpp-python"
+    about: ClassVar[str] = "Llama.generate for each prompt in turn, its own prefix match, logits of the last position"
+
+    def start(self) -> None:
+        self._module = import_llama_cpp()
+        n_ctx = max(256, self.task.n_longest + 1)
+        self._llama = self._module.Llama(
+            model_path=str(self.task.model_path),
+            n_ctx=n_ctx,
+            n_batch=n_ctx,
+            n_ubatch=n_ctx,
+            n_threads=self.task.n_threads,
+            n_threads_batch=self.task.n_threads,
+            n_gpu_layers=self.task.n_gpu_layers,
+            flash_attn=self.task.flash_attn is not False,
+            verbose=False,
+        )
+
+    def _logits(self, tokens: list[int]) -> npt.NDArray[np.float32]:
+        """(n_vocab,) behind the last token; a view that the next call overwrites."""
+        next(self._llama.generate(tokens, temp=0.0))
+        pointer = self._module.llama_get_logits_ith(self._llama.ctx, -1)
+        return np.asarray(np.ctypeslib.as_array(pointer, shape=(self._llama.n_vocab(),)))
+
+    def _answer(self, prompt: TaskPrompt, query: str, *, exact: bool) -> Answer:
+        compiled, reader = prompt.compiled, prompt.reader
+        text = (compiled.before + query + compiled.after).encode()
+        fragment = self._llama.tokenize(text, add_bos=False, special=False) if text else []
+        start = [*compiled.head, *fragment, *compiled.tail]
+        edges, log_sums = [], []
+        for node, tokens in zip(reader.trie.read, reader.edge_tokens, strict=True):
+            logits = self._logits([*start, *reader.node_path(node)])
+            edges.append(logits[tokens])
+            log_sums.append(log_sum_exp(logits) if exact else 0.0)
+        tree = reader.tree(edges)
+        joint = reader.joint(edges, log_sums) if exact else ()
+        return Answer(label=reader.winner(tree), tree=tree, joint=joint)
+
+    def classify(self, query: str) -> list[Answer]:
+        return [self._answer(prompt, query, exact=False) for prompt in self.task.prompts]
+
+    def audit(self, query: str) -> list[Answer]:
+        return [self._answer(prompt, query, exact=True) for prompt in self.task.prompts]
+
+    def remarks(self) -> list[str]:
+        n = sum(len(prompt.reader.trie.read) for prompt in self.task.prompts)
+        return [f"{n} decodes a request: one for each choice between labels; the model is loaded a second time"]
+
+    def close(self) -> None:
+        if hasattr(self, "_llama"):
+            self._llama.close()

@@ -1,0 +1,146 @@
+"""llama-server over HTTP: a request a prompt, each in a slot of its own that keeps the prompt's prefix."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, ClassVar
+
+from .http_peer import Connection, HttpWay
+from .way import AbsentError, PeerError, Task, TaskPrompt
+
+_START_S = 600.0
+_POLL_S = 0.1
+_ANSWER_S = 10.0
+
+
+class LlamaServer(HttpWay):
+    """`/completion` with one token to predict and the log-probabilities of the likeliest tokens."""
+
+    name: ClassVar[str] = "llama-server"
+    about: ClassVar[str] = (
+        "HTTP, a request a prompt at once, slots pinned, prompts cached, one token with log-probabilities"
+    )
+    n_top = 100
+    remedy_outside = "a larger n_probs would return them"
+
+    def __init__(self, task: Task, url: str | None = None, binary: Path | None = None) -> None:
+        super().__init__(task)
+        self._url = url
+        self._binary = binary
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log: Any = None
+        self._n_slots = len(task.prompts)
+
+    def start(self) -> None:
+        url = self._url
+        if url is None:
+            if self._binary is None:
+                raise AbsentError(
+                    "no server: give --llama-server URL, or --spawn-llama-server BINARY (cmake -DQCLS_PEERS=ON builds "
+                    "one, see README)"
+                )
+            url = self._spawn(self._binary)
+        self.open(url)
+
+    def _spawn(self, binary: Path) -> str:
+        program = shutil.which(binary)
+        if program is None:
+            raise AbsentError(f"--spawn-llama-server {binary}: no such program")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        n = len(self.task.prompts)
+        # One cache for all slots lets prompts of unequal length share a decode; with it, idle slots are emptied unless
+        # the cache in main memory is off (tools/server/server-context.cpp).
+        options: list[str | int | Path] = [
+            "--model", self.task.model_path, "--host", "127.0.0.1", "--port", port, "--parallel", n,
+            "--ctx-size", n * max(256, self.task.n_longest + 8), "--kv-unified", "--cache-ram", 0,
+            "--threads", self.task.n_threads, "--threads-batch", self.task.n_threads,
+            "--n-gpu-layers", self.task.n_gpu_layers, "--no-webui",
+            "--cache-type-k", self.task.runtime.kv_type, "--cache-type-v", self.task.runtime.kv_type,
+            "--flash-attn", {None: "auto", True: "on", False: "off"}[self.task.flash_attn],
+        ]  # fmt: skip
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  open as long as the server runs
+        self._process = subprocess.Popen(
+            [program, *map(str, options)], stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT
+        )
+        url = f"http://127.0.0.1:{port}"
+        deadline = time.monotonic() + _START_S
+        while True:
+            connection = Connection(url, _ANSWER_S)
+            try:
+                connection.request("GET", "/health")
+                return url
+            except PeerError as e:
+                if self._process.poll() is not None:
+                    raise AbsentError(f"{binary} ended with {self._process.returncode}: {self._last_words()}") from e
+                if time.monotonic() > deadline:
+                    raise AbsentError(f"{binary} was not ready within {_START_S:g} s: {self._last_words()}") from e
+            finally:
+                connection.close()
+            time.sleep(_POLL_S)
+
+    def _last_words(self) -> str:
+        self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, self._log.tell() - 2000))
+        lines = self._log.read().decode(errors="replace").strip().splitlines()
+        return " / ".join(lines[-3:]) or "it wrote nothing"
+
+    def check_server(self, connection: Connection) -> None:
+        found = connection.request("GET", "/props")
+        slots = found.get("total_slots") if isinstance(found, dict) else None
+        if not isinstance(slots, int) or slots < 1:
+            raise PeerError("/props names no total_slots: it is no llama-server, or one without slots")
+        self._n_slots = slots
+
+    def top(self, connection: Connection, index: int, prompt: TaskPrompt, text: str) -> dict[int, float]:
+        answer = connection.request(
+            "POST",
+            "/completion",
+            {
+                "prompt": text,
+                "n_predict": 1,
+                "n_probs": self.n_top,
+                "temperature": 0,
+                "id_slot": index % self._n_slots,
+                "cache_prompt": True,
+            },
+        )
+        try:
+            entries = answer["completion_probabilities"][0]["top_logprobs"]
+            found = {int(entry["id"]): float(entry["logprob"]) for entry in entries}
+        except (KeyError, IndexError, TypeError, ValueError) as e:
+            raise PeerError(f"llama-server's answer has no completion_probabilities with top_logprobs: {e!r}") from e
+        # a probability of 0 comes as the lowest float
+        return {token: p for token, p in found.items() if math.isfinite(p) and p > -1e30}
+
+    def remarks(self) -> list[str]:
+        found = super().remarks()
+        n = len(self.task.prompts)
+        if self._n_slots < n:
+            found.append(
+                f"the server has {self._n_slots} slots for {n} prompts, which drive each other's prefixes out: "
+                f"start it with --parallel {n}"
+            )
+        if self._url is not None:
+            found.append(f"the model and the settings are those of {self._url}; whether they are ours is not checked")
+        return found
+
+    def close(self) -> None:
+        super().close()
+        if self._process and self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(10)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        if self._log:
+            self._log.close()

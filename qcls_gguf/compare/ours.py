@@ -1,0 +1,31 @@
+"""Our own classifier, in the configuration's scoring: what the others are compared with."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+from .way import Answer, Way
+
+
+class Qcls(Way):
+    """One decode over all prompts, hidden states only."""
+
+    name: ClassVar[str] = "qcls"
+    about: ClassVar[str] = (
+        "one decode for all prompts, hidden states dotted with label rows; exact scorings add the LM head"
+    )
+
+    def classify(self, query: str) -> list[Answer]:
+        return [Answer(label=answer.label) for answer in self.task.classifier.classify(query).results]
+
+    def audit(self, query: str) -> list[Answer]:
+        """With the probabilities among the labels, where the scoring gives those of the tree."""
+        answers = []
+        for answer, prompt in zip(self.task.classifier.classify(query).results, self.task.prompts, strict=True):
+            scores = answer.scores
+            tree = prompt.compiled.trie.scoring in ("tree", "first_token") and all(s.probability > 0 for s in scores)
+            log_p = tuple(math.log(score.probability) for score in scores) if tree else None
+            joint = answer.audit.joint if answer.audit else ()
+            answers.append(Answer(label=answer.label, tree=log_p, joint=joint))
+        return answers

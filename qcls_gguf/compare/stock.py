@@ -1,0 +1,191 @@
+"""Stock llama.cpp on the same loaded model: a context with logits over the whole vocabulary, fed in three ways."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..engine import MAX_SEQ
+from ..native import NativeContext
+from ..plan import TokenTree
+from .reader import LabelReader, log_sum_exp
+from .way import AbsentError, Answer, Way
+
+Float32Array = npt.NDArray[np.float32]
+_CELLS = 256  # llama.cpp rounds a cache up to this
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """One prompt of one query: what is fed behind what is cached, in which sequences."""
+
+    reader: LabelReader
+    seqs: tuple[int, ...]
+    """one for each leaf of the label trie"""
+    n_cached: int
+    tokens: list[int]
+
+
+class StockWay(Way):
+    """A context with logits; the ways differ in what a decode holds and in what is cached."""
+
+    cached: ClassVar[bool]
+    """whether every prompt's prefix stays in the cache, in sequences of its own"""
+
+    def start(self) -> None:
+        readers = [prompt.reader for prompt in self.task.prompts]
+        n_leaves = [reader.trie.n_leaves for reader in readers]
+        if self.cached:
+            first = np.cumsum([0, *(1 + n for n in n_leaves)]).tolist()
+            self._holders: list[int] = first[:-1]
+            self._seqs = [tuple(range(start + 1, start + 1 + n)) for start, n in zip(first, n_leaves, strict=False)]
+            n_seq = first[-1]
+        else:
+            self._seqs = [tuple(range(n)) for n in n_leaves]
+            n_seq = max(n_leaves)
+        if n_seq > MAX_SEQ:
+            raise AbsentError(f"it needs {n_seq} sequences, and llama.cpp has {MAX_SEQ}: compare with fewer prompts")
+        requests = [self._units(query) for query in self.task.queries]
+        decodes = [group for units in requests for group in self._groups(units)]
+        n_tokens = max(sum(len(unit.tokens) + len(unit.reader.trie.fed) for unit in group) for group in decodes)
+        n_rows = max(sum(len(unit.reader.trie.read) for unit in group) for group in decodes)
+        prefixes = [prompt.compiled.prefix for prompt in self.task.prompts] if self.cached else []
+        ours = self.task.classifier.parts.engine  # what it takes, the other ways take as well
+        n_batch = max(ours.context.n_batch, n_tokens, n_rows, n_seq)
+        self._context = NativeContext(
+            ours.model,
+            n_ctx=-(-(sum(map(len, prefixes)) + n_batch) // _CELLS) * _CELLS,
+            n_batch=n_batch,
+            n_seq_max=n_seq,
+            n_outputs_max=max(n_rows, n_seq),
+            n_threads=self.task.n_threads,
+            hidden_only=False,
+            flash_attn=self.task.flash_attn,
+            kv_type=self.task.runtime.kv_type,
+        )
+        self._rows = np.empty((max(n_rows, 1), self._context.row_size), np.float32)
+        for index, prefix in enumerate(prefixes):
+            if prefix:
+                self._store(index, prefix)
+
+    def _store(self, index: int, prefix: tuple[int, ...]) -> None:
+        tree = TokenTree()
+        tree.add_path(tree.add_root(0), prefix)
+        plan = tree.finish([self._holders[index]])
+        self._context.decode(plan.token, plan.pos, plan.seq_offset, plan.seq_id, plan.output, self._rows[:0])
+        self._share(index, len(prefix))
+
+    def _share(self, index: int, n_cached: int) -> None:
+        """Let the leaves of a prompt begin with n_cached tokens of its prefix, and nothing else."""
+        seqs = np.array(self._seqs[index], np.int32)
+        self._context.trim(seqs, np.zeros(len(seqs), np.int32))
+        for seq in self._seqs[index]:
+            self._context.share(self._holders[index], seq, 0, n_cached)
+
+    def _units(self, query: str) -> list[Unit]:
+        units = []
+        for prompt, seqs in zip(self.task.prompts, self._seqs, strict=True):
+            n_cached, tokens = self.task.tokens(prompt.compiled, query)
+            if not self.cached:
+                whole = [*prompt.compiled.head, *prompt.compiled.stable]
+                n_cached, tokens = 0, [*whole[:n_cached], *tokens]
+            units.append(Unit(reader=prompt.reader, seqs=seqs, n_cached=n_cached, tokens=tokens))
+        return units
+
+    def _groups(self, units: Sequence[Unit]) -> list[list[Unit]]:
+        """Which units share a decode."""
+        return [[unit] for unit in units]
+
+    def _read(self, query: str) -> list[list[Float32Array]]:
+        """The logits at every prompt's read nodes; views into one buffer where a decode holds all."""
+        found: list[list[Float32Array]] = []
+        units = self._units(query)
+        broken = [index for index, unit in enumerate(units) if self.cached and unit.n_cached < self._n_prefix(index)]
+        for index in broken:  # the query changed what is cached
+            self._share(index, units[index].n_cached)
+        groups = self._groups(units)
+        for group in groups:
+            rows = self._decode(group)
+            found += rows if len(groups) == 1 else [[row.copy() for row in each] for each in rows]
+        for index in broken:
+            self._share(index, self._n_prefix(index))
+        return found
+
+    def _n_prefix(self, index: int) -> int:
+        return len(self.task.prompts[index].compiled.prefix)
+
+    def _decode(self, units: Sequence[Unit]) -> list[list[Float32Array]]:
+        tree = TokenTree()
+        read: list[list[int]] = []
+        for unit in units:
+            nodes = [tree.add_path(tree.add_root(unit.n_cached), unit.tokens)]
+            for parent, token in unit.reader.trie.fed:
+                nodes.append(tree.add_path(nodes[parent], (token,)))
+            read.append([nodes[node] for node in unit.reader.trie.read])
+            for node in read[-1]:
+                tree.read(node)
+        seqs = [seq for unit in units for seq in unit.seqs]
+        plan = tree.finish(seqs)
+        rows = self._rows[: plan.n_outputs]
+        self._context.decode(plan.token, plan.pos, plan.seq_offset, plan.seq_id, plan.output, rows)
+        kept = [unit.n_cached for unit in units for _ in unit.seqs]
+        self._context.trim(np.array(seqs, np.int32), np.array(kept, np.int32))
+        return [[rows[plan.node_row[node]] for node in nodes] for nodes in read]
+
+    def classify(self, query: str) -> list[Answer]:
+        return [
+            _answer(prompt.reader, rows, exact=False)
+            for prompt, rows in zip(self.task.prompts, self._read(query), strict=True)
+        ]
+
+    def audit(self, query: str) -> list[Answer]:
+        return [
+            _answer(prompt.reader, rows, exact=True)
+            for prompt, rows in zip(self.task.prompts, self._read(query), strict=True)
+        ]
+
+    def close(self) -> None:
+        if hasattr(self, "_context"):
+            self._context.close()
+
+
+def _answer(reader: LabelReader, rows: Sequence[Float32Array], *, exact: bool) -> Answer:
+    edges = [row[tokens] for row, tokens in zip(rows, reader.edge_tokens, strict=True)]
+    tree = reader.tree(edges)
+    joint = reader.joint(edges, [log_sum_exp(row) for row in rows]) if exact else ()
+    return Answer(label=reader.winner(tree), tree=tree, joint=joint)
+
+
+class Naive(StockWay):
+    """The whole prompt, one decode a prompt."""
+
+    name: ClassVar[str] = "naive"
+    about: ClassVar[str] = "stock llama.cpp, all logits: one decode a prompt, nothing cached"
+    cached: ClassVar[bool] = False
+
+
+class Prefix(StockWay):
+    """What follows the cached prefix, one decode a prompt."""
+
+    name: ClassVar[str] = "prefix"
+    about: ClassVar[str] = (
+        "stock llama.cpp, all logits: one decode a prompt, every prompt's prefix cached in sequences of its own"
+    )
+    cached: ClassVar[bool] = True
+
+
+class Batched(StockWay):
+    """What follows the cached prefixes, one decode for all prompts."""
+
+    name: ClassVar[str] = "batched"
+    about: ClassVar[str] = (
+        "stock llama.cpp, all logits: one decode for all prompts, prefixes cached, prompts share no tokens"
+    )
+    cached: ClassVar[bool] = True
+
+    def _groups(self, units: Sequence[Unit]) -> list[list[Unit]]:
+        return [list(units)]

@@ -1,0 +1,132 @@
+"""Local HTTP servers that replay the documented wire formats of llama-server and Ollama; neither program runs here.
+
+The log-probabilities are real: stock logits of the model file, behind the prompt that was sent. llama-server's format
+is that of tools/server/README.md in the vendored tree, Ollama's that of its API's documentation.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+from oracle import Oracle, decode_sequence, log_softmax
+
+
+@dataclass(kw_only=True)
+class PeerServer:
+    """Serves while it is entered; `requests` are the bodies received."""
+
+    kind: Literal["llama-server", "ollama"]
+    path: Path
+    n_slots: int = 8
+    model_name: str = "tiny:latest"
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    n_top: int | None = None
+    """Return no more than this many, whatever is asked for."""
+    status: int | None = None
+    """Answer every completion with this status."""
+    body: bytes | None = None
+    """Answer every completion with this."""
+    delay_s: float = 0.0
+    hang_up: bool = False
+    """Close the connection behind every answer, without saying so."""
+    n_connections: int = 0
+
+    def __enter__(self) -> Self:
+        self._oracle = Oracle(self.path)
+        self._lock = threading.Lock()
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def setup(self) -> None:
+                super().setup()
+                with server._lock:
+                    server.n_connections += 1
+
+            def log_message(self, *_: object) -> None: ...
+
+            def do_GET(self) -> None:
+                known = {
+                    "/health": {"status": "ok"},
+                    "/props": {"total_slots": server.n_slots} if server.kind == "llama-server" else None,
+                    "/api/tags": {"models": [{"name": server.model_name}]} if server.kind == "ollama" else None,
+                }.get(self.path)
+                self._send(200, json.dumps(known).encode()) if known else self._send(404, b'{"error": "not found"}')
+
+            def do_POST(self) -> None:
+                request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                server.requests.append({"path": self.path, **request})
+                time.sleep(server.delay_s)
+                body = server.body or json.dumps(server.answer(request), ensure_ascii=False).encode()
+                self._send(server.status or 200, body)
+
+            def _send(self, status: int, body: bytes) -> None:
+                try:
+                    self.send_response(status)
+                    self.send_header("Content-Length", str(len(body)))
+                    self.end_headers()
+                    self.wfile.write(body)
+                except (BrokenPipeError, ConnectionResetError):
+                    self.close_connection = True  # whoever asked has given up
+                if server.hang_up:
+                    self.close_connection = True
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http.daemon_threads = False  # so that closing waits for them, and for their connections
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,))
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+        self._oracle.close()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._http.server_port}"
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """A completion of one token in the server's format."""
+        asked = int(request["n_probs"] if self.kind == "llama-server" else request["top_logprobs"])
+        top = self._top(request["prompt"], asked if self.n_top is None else min(asked, self.n_top))
+        if self.kind == "llama-server":
+            return {"content": top[0]["token"], "completion_probabilities": [{**top[0], "top_logprobs": top}]}
+        named = [{key: value for key, value in entry.items() if key != "id"} for entry in top]
+        return {
+            "model": self.model_name,
+            "response": top[0]["token"],
+            "done": True,
+            "logprobs": [{**named[0], "top_logprobs": named}],
+        }
+
+    def _top(self, text: str, n: int) -> list[dict[str, Any]]:
+        model = self._oracle.model
+        tokens = model.tokenize(text, parse_special=True).tolist()
+        with self._lock:
+            self._oracle.context.trim(np.zeros(1, np.int32), np.zeros(1, np.int32))
+            last = log_softmax(decode_sequence(self._oracle.context, tokens)[-1].astype(np.float64))
+        found = []
+        for token in np.argsort(-last)[:n].tolist():
+            piece = model.piece(token)[0]
+            found.append(
+                {
+                    "id": token,
+                    "token": piece.decode(errors="replace"),
+                    "bytes": list(piece),
+                    "logprob": float(last[token]),
+                }
+            )
+        return found
