@@ -1,14 +1,29 @@
 """The compiled part: the patched llama.cpp, the C shim, and their ctypes border."""
 
-from ._lib import BuildInfo, Device, NativeContext, NativeModel, build_info, devices, library_folder, set_log
+from ._lib import (
+    BuildInfo,
+    Device,
+    NativeContext,
+    NativeModel,
+    Probed,
+    build_info,
+    devices,
+    library_folder,
+    probe_copy,
+    probe_matmul,
+    set_log,
+)
 
 __all__ = [
     "BuildInfo",
     "Device",
     "NativeContext",
     "NativeModel",
+    "Probed",
     "build_info",
     "devices",
     "library_folder",
+    "probe_copy",
+    "probe_matmul",
     "set_log",
 ]

@@ -353,6 +353,10 @@ void qcls_context_limits(const qcls_context * context, int64_t * limit) {
     limit[3] = context->row_size;
 }
 
+int32_t qcls_context_n_reused(const qcls_context * context) {
+    return llama_perf_context(context->ctx).n_reused;
+}
+
 static bool is_seq(const qcls_context * context, int32_t seq) {
     return seq >= 0 && seq < context->n_seq_max;
 }

@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-#define QCLS_ABI 2
+#define QCLS_ABI 3
 #define QCLS_API __attribute__((visibility("default")))
 
 typedef struct qcls_model qcls_model;
@@ -80,6 +80,9 @@ QCLS_API void qcls_context_close(qcls_context * context);
 /* limit[4]: n_ctx, n_batch, n_seq_max, floats a row, as the context really has them. */
 QCLS_API void qcls_context_limits(const qcls_context * context, int64_t * limit);
 
+/* How many decodes of this context so far took over the graph of the one before: llama.cpp's own counter. */
+QCLS_API int32_t qcls_context_n_reused(const qcls_context * context);
+
 /* Lets dst share src's cells at positions [from, to); to < 0: to the end. Copies nothing. */
 QCLS_API int32_t qcls_seq_share(qcls_context * context, int32_t src, int32_t dst, int32_t from, int32_t to,
                                 char * error, int32_t error_size);
@@ -97,6 +100,17 @@ QCLS_API void qcls_context_clear(qcls_context * context);
 QCLS_API int32_t qcls_decode(qcls_context * context, int32_t n_tokens, const int32_t * token, const int32_t * pos,
                              const int32_t * seq_offset, const int32_t * seq_id, const uint8_t * output, float * rows,
                              int32_t n_rows, int64_t * elapsed_us, char * error, int32_t error_size);
+
+/* What device i can do at best, measured for about budget_s seconds (probe.cpp). seconds[2]: of one operation, the best
+ * and the median of five samples. n_threads matters on a CPU. */
+/* The copy of n_bytes, which are read once and written once; twice n_bytes of memory are needed. */
+QCLS_API int32_t qcls_probe_copy(int32_t device, int32_t n_threads, int64_t n_bytes, double budget_s, double * seconds,
+                                 char * error, int32_t error_size);
+/* The product of a (n_inner, n_rows) matrix of weights of a ggml type with n_columns F32 columns: 2 * n_inner * n_rows *
+ * n_columns operations. */
+QCLS_API int32_t qcls_probe_matmul(int32_t device, int32_t n_threads, int32_t weight_type, int32_t n_inner,
+                                   int32_t n_rows, int32_t n_columns, double budget_s, double * seconds, char * error,
+                                   int32_t error_size);
 
 #ifdef __cplusplus
 }
