@@ -1,0 +1,72 @@
+"""What a benchmark asks: queries from a file, or made of a list of words to have given numbers of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from .errors import ConfigError
+from .prompt import Tokenizer
+from .queries import check_source, read_queries
+
+N_GENERATED = 16
+"""Queries that are made for each number of tokens."""
+_WORDS = """
+red dress for girls with long sleeves and pockets blue jeans slim fit for men warm wool coat in dark green size
+large cheap cotton shirt white linen summer trousers black leather jacket on sale soft grey cashmere jumper for
+a wedding in spring light pink silk skirt plus size office wear
+""".split()  # noqa: SIM905  (a word a line would be 50 lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuerySet:
+    """Queries that are measured together, and what to call them."""
+
+    name: str
+    queries: tuple[str, ...]
+
+
+def file_queries(source: str) -> QuerySet:
+    """The queries of a file, or of standard input for `-`. Raises ConfigError for one that is empty or not UTF-8."""
+    check_source(source)
+    lines = list(read_queries(source))
+    for line in lines:
+        if line.error:
+            raise ConfigError(f"--input {source}: {line.error}")
+    if not lines:
+        raise ConfigError(f"--input {source}: has no queries: give one a line")
+    return QuerySet(name="stdin" if source == "-" else Path(source).name, queries=tuple(line.text for line in lines))
+
+
+def generated_queries(tokenizer: Tokenizer, n_tokens: int) -> QuerySet:
+    """Different queries of exactly n_tokens tokens, the same for the same tokenizer.
+
+    Raises ConfigError where the words do not give any.
+    """
+    found: dict[str, None] = {}
+    for start in range(len(_WORDS)):
+        if text := _cut(tokenizer, start, n_tokens):
+            found[text] = None
+    if not found:
+        raise ConfigError(
+            f"--query-tokens {n_tokens}: this model's tokenizer makes no text of {n_tokens} tokens from the built-in "
+            "words: choose another number, or give queries with --input"
+        )
+    plural = "s" * (n_tokens > 1)
+    return QuerySet(name=f"{n_tokens} token{plural}", queries=tuple(islice(found, N_GENERATED)))
+
+
+def _cut(tokenizer: Tokenizer, start: int, n_tokens: int) -> str | None:
+    """The words from one on, up to where they have n_tokens tokens; None where no cut tokenises to as many."""
+    n_words = n_tokens + 1  # no word is less than a token
+    text = " ".join(_WORDS[(start + i) % len(_WORDS)] for i in range(n_words))
+    tokens = tokenizer.tokenize(text, parse_special=False)[:n_tokens]
+    cut = b"".join(tokenizer.piece(int(token))[0] for token in tokens).decode(errors="ignore").strip()
+    return cut if len(tokenizer.tokenize(cut, parse_special=False)) == n_tokens else None
+
+
+def requests_of(queries: Sequence[str], batch: int) -> list[list[str]]:
+    """Every request of a cycle through the queries, `batch` in each: n of them for n queries."""
+    return [[queries[(i * batch + j) % len(queries)] for j in range(batch)] for i in range(len(queries))]
