@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from .config import parse_scoring
-from .errors import ConfigError
-from .eval_record import Evaluation, OnProgress, evaluate
+from .eval_record import Evaluation, evaluate
 from .eval_table import evaluation_tables
 from .labels import SCORINGS, Scoring
+from .long_work import check_html, progress
 from .options import ConfigOption, LayersOption, ModelOption, OfflineOption, RepoOption, ThreadsOption, settings
 from .report import console
 from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step
@@ -98,8 +93,8 @@ def eval_command(
             offline=offline,
         )
         if html:
-            _check_html(html)
-        with _progress(quiet) as on_progress:
+            check_html(html)
+        with progress(quiet) as on_progress:
             found = evaluate(
                 wanted, on_step=None if quiet else print_step, on_load=load_bar(quiet), on_progress=on_progress
             )
@@ -118,29 +113,3 @@ def eval_command(
 def _modes(names: list[str] | None) -> tuple[Scoring, ...]:
     modes = tuple(parse_scoring(name, "--scoring") for name in names or SCORINGS)
     return tuple(dict.fromkeys(modes))
-
-
-def _check_html(path: Path) -> None:
-    """Refuse a report that could not be written, before anything is computed for it."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("--html needs matplotlib: pip install 'qcls-gguf[report]'")
-    try:
-        path.open("a").close()
-    except OSError as e:
-        raise ConfigError(f"--html {path}: cannot be written: {e.strerror}") from None
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator[OnProgress]:
-    """A bar on the terminal for each part of the work; it appears with the first call."""
-    shown = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=shown, transient=True, disable=quiet or not shown.is_terminal) as progress:
-        tasks = {}
-
-        def on_progress(part: str, done: int, total: int) -> None:
-            if part not in tasks:
-                tasks[part] = progress.add_task(part, total=total)
-            progress.update(tasks[part], completed=done)
-
-        yield on_progress

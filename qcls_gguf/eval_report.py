@@ -5,10 +5,7 @@ Needs matplotlib, of the extra `report`.
 
 from __future__ import annotations
 
-import base64
-import io
 import warnings
-from collections.abc import Sequence
 from html import escape
 from typing import Any
 
@@ -18,47 +15,26 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from .eval_table import MODE_COLUMNS, mode_row, notes, number, percent
+from .html_page import CSS, STYLE, image, table
 
-# Text stays text, so that the reader's fonts show every script; a $ in a label is no formula.
-_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "qcls-gguf",
-    "text.parse_math": False,
-    "font.family": "sans-serif",
-    "font.size": 9,
-}
 _LABEL_COLUMNS = ("label", "support", "predicted", "precision", "recall", "F1")
 _MARKERS = "os^D"
-
-_CSS = """
-:root { color-scheme: light; }
-body { font: 15px/1.45 system-ui, "Noto Sans CJK SC", sans-serif; margin: 2em auto; max-width: 78em; padding: 0 1em; }
-h1 { font-size: 1.6em; } h2 { border-top: 1px solid #ccc; margin-top: 1.6em; padding-top: .8em; }
-table { border-collapse: collapse; margin: .6em 0 1.2em; }
-th, td { padding: .2em .7em; text-align: right; vertical-align: top; border-bottom: 1px solid #eee; }
-th { border-bottom: 1px solid #888; white-space: nowrap; }
-td.text, th.text { text-align: left; overflow-wrap: anywhere; }
-.figures { display: flex; flex-wrap: wrap; gap: 1em; align-items: flex-start; }
-img { max-width: 100%; height: auto; }
-.note { background: #fff6dd; padding: .3em .7em; margin: .3em 0; }
-.faint { color: #666; }
-"""
 
 
 def report_html(evaluation: dict[str, Any]) -> str:
     """The page of a record that `evaluate` made."""
     modes: dict[str, dict[str, Any]] = evaluation["modes"]
     names = list(next(iter(modes.values()))["prompts"])
-    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # its own font only measures, see _STYLE
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # its own font only measures, see STYLE
         prompts = "".join(
             _prompt(name, {mode: found["prompts"][name] for mode, found in modes.items()}) for name in names
         )
         overall = _reliability_image(modes)
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>qcls-gguf eval</title>'
-        f"<style>{_CSS}</style></head><body>\n<h1>Evaluation of {len(names)} prompts</h1>\n{_facts(evaluation)}"
-        f"<h2>Modes</h2>\n{_table(MODE_COLUMNS, [mode_row(mode, found) for mode, found in modes.items()])}"
+        f"<style>{CSS}</style></head><body>\n<h1>Evaluation of {len(names)} prompts</h1>\n{_facts(evaluation)}"
+        f"<h2>Modes</h2>\n{table(MODE_COLUMNS, [mode_row(mode, found) for mode, found in modes.items()])}"
         f"{''.join(f'<p class=note>{escape(note)}</p>' for note in notes(evaluation))}"
         f"<p class=faint>Accuracy with its Wilson 95 % interval; log-loss in nats; ECE over 15 bins; as joint: the "
         f"share of rows with the answer of joint; mass: the mean probability that lies on the labels at all; times and "
@@ -78,7 +54,7 @@ def _facts(evaluation: dict[str, Any]) -> str:
                    f"{environment['n_threads']} threads, {environment['platform']}"],
         ["versions", f"qcls-gguf {model['package_version']}, llama.cpp {model['llama_cpp_commit']} patched"],
     ]  # fmt: skip
-    return _table(("what", "value"), rows, n_text=2)
+    return table(("what", "value"), rows, n_text=2)
 
 
 def _measured(modes: dict[str, Any]) -> str:
@@ -96,13 +72,13 @@ def _coverage(modes: dict[str, Any]) -> str:
         for mode, coverage in counted.items()
     ]
     head = "<h3>Accuracy of the rows answered with at least this probability</h3>"
-    return head + _table(("mode", *(f"≥ {threshold}" for threshold in thresholds)), rows)
+    return head + table(("mode", *(f"≥ {threshold}" for threshold in thresholds)), rows)
 
 
 def _prompt(name: str, modes: dict[str, dict[str, Any]]) -> str:
     parts = [
         f"<h2>{escape(name)}</h2>",
-        _table(MODE_COLUMNS[:-2], [mode_row(m, found)[:-2] for m, found in modes.items()]),
+        table(MODE_COLUMNS[:-2], [mode_row(m, found)[:-2] for m, found in modes.items()]),
     ]
     counted = {mode: found for mode, found in modes.items() if found.get("n_rows")}
     images = [_reliability_image(counted)] if counted else []
@@ -114,7 +90,7 @@ def _prompt(name: str, modes: dict[str, dict[str, Any]]) -> str:
              number(each["f1"])]
             for label, each in found["labels"].items()
         ]  # fmt: skip
-        parts.append(f"<details><summary>{escape(mode)} by label</summary>{_table(_LABEL_COLUMNS, rows)}</details>")
+        parts.append(f"<details><summary>{escape(mode)} by label</summary>{table(_LABEL_COLUMNS, rows)}</details>")
     return "\n".join(parts)
 
 
@@ -125,16 +101,7 @@ def _worst(evaluation: dict[str, Any]) -> str:
          number(each["probability"]), number(each["p_accepted"])]
         for each in evaluation["worst"]
     ]  # fmt: skip
-    return f"<h2>Worst-scored rows</h2>{_table(columns, rows, n_text=6)}"
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], n_text: int = 1) -> str:
-    def cells(tag: str, row: Sequence[str]) -> str:
-        kinds = (" class=text" if index < n_text else "" for index in range(len(row)))
-        return "".join(f"<{tag}{kind}>{escape(cell)}</{tag}>" for kind, cell in zip(kinds, row, strict=True))
-
-    body = "".join(f"<tr>{cells('td', row)}</tr>\n" for row in rows)
-    return f"<table><tr>{cells('th', columns)}</tr>\n{body}</table>\n"
+    return f"<h2>Worst-scored rows</h2>{table(columns, rows, n_text=6)}"
 
 
 def _reliability_image(modes: dict[str, dict[str, Any]]) -> str:
@@ -156,7 +123,7 @@ def _reliability_image(modes: dict[str, dict[str, Any]]) -> str:
         title="Reliability",
     )
     axes.legend(loc="lower right", frameon=False)
-    return _image(figure, "reliability diagram")
+    return image(figure, "reliability diagram")
 
 
 def _confusion_image(mode: str, found: dict[str, Any]) -> str:
@@ -173,17 +140,10 @@ def _confusion_image(mode: str, found: dict[str, Any]) -> str:
     axes.set_yticks(places, labels)
     axes.tick_params(length=0)
     axes.set(aspect="equal", xlabel="answer", ylabel="label", title=mode)
-    return _image(figure, f"confusion matrix of {mode}")
+    return image(figure, f"confusion matrix of {mode}")
 
 
 def _counts(axes: Axes, matrix: np.ndarray[Any, Any], share: np.ndarray[Any, Any]) -> None:
     for i, j in zip(*np.nonzero(matrix), strict=True):
         colour = "white" if share[i, j] > 0.6 else "black"
         axes.text(j + 0.5, i + 0.5, str(matrix[i, j]), ha="center", va="center", color=colour, fontsize=7)
-
-
-def _image(figure: Figure, name: str) -> str:
-    """An SVG inside an image, so that the ids of one drawing do not meet those of another."""
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format="svg", metadata={"Date": None})
-    return f'<img alt="{escape(name)}" src="data:image/svg+xml;base64,{base64.b64encode(drawn.getvalue()).decode()}">'

@@ -24,7 +24,7 @@ def test_a_copy_takes_a_time() -> None:
 
 
 @pytest.mark.parametrize(
-    "ggml_type", [0, 1, 8, 12, 14, 16, 30], ids=["F32", "F16", "Q8_0", "Q4_K", "Q6_K", "IQ2", "BF16"]
+    "ggml_type", [0, 1, 8, 12, 14, 23, 30], ids=["F32", "F16", "Q8_0", "Q4_K", "Q6_K", "IQ4_XS", "BF16"]
 )
 def test_a_product_with_weights_of_every_kind_takes_a_time(ggml_type: int) -> None:
     found = probe_matmul(CPU, **{**MATMUL, "ggml_type": ggml_type})
