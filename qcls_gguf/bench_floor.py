@@ -27,7 +27,7 @@ from .native import devices, probe_copy, probe_matmul
 COPY_BYTES = 256 << 20
 PROBE_SIDE = 4096
 PROBE_COLUMNS = 512
-BUDGET_S = 1.0
+BUDGET_S = 0.5
 # The last layer goes on with the rows that are read alone once attention is done (inp_out_ids in src/llama-graph.cpp).
 _FOR_ATTENTION = (".attn_q", ".attn_k", ".attn_v")
 
@@ -102,33 +102,31 @@ class Rates:
     """how, for the record"""
 
 
-def probe_device(index: int, *, n_threads: int, ggml_type: int, scale: int = 1) -> Rates:
-    """Measure a device by its index in `devices`; scale > 1 probes with as much less memory, rows and time.
+def probe_device(index: int, *, n_threads: int, ggml_type: int) -> Rates:
+    """Measure a device by its index in `devices`; takes a few seconds and twice COPY_BYTES of its memory.
 
     Raises DecodeError where it cannot be measured, for example for want of memory.
     """
-    n_bytes, n_rows, n_columns = COPY_BYTES // scale, PROBE_SIDE // scale, PROBE_COLUMNS // scale
-    copy = probe_copy(index, n_threads=n_threads, n_bytes=n_bytes, budget_s=BUDGET_S / scale)
+    copy = probe_copy(index, n_threads=n_threads, n_bytes=COPY_BYTES, budget_s=BUDGET_S)
     product = probe_matmul(
         index,
         n_threads=n_threads,
         ggml_type=ggml_type,
         n_inner=PROBE_SIDE,
-        n_rows=n_rows,
-        n_columns=n_columns,
-        budget_s=BUDGET_S / scale,
+        n_rows=PROBE_SIDE,
+        n_columns=PROBE_COLUMNS,
+        budget_s=BUDGET_S,
     )
-    n_operations = 2 * PROBE_SIDE * n_rows * n_columns
     return Rates(
-        bytes_per_s=2 * n_bytes / copy.best_s,
-        operations_per_s=n_operations / product.best_s,
+        bytes_per_s=2 * COPY_BYTES / copy.best_s,
+        operations_per_s=2 * PROBE_SIDE * PROBE_SIDE * PROBE_COLUMNS / product.best_s,
         method={
             "device": list(devices())[index].name,
             "n_threads": n_threads,
-            "copy_bytes": n_bytes,
+            "copy_bytes": COPY_BYTES,
             "copy_ms": {"best": 1e3 * copy.best_s, "median": 1e3 * copy.median_s},
             "matmul_type": gguf.GGMLQuantizationType(ggml_type).name,
-            "matmul_shape": [PROBE_SIDE, n_rows, n_columns],
+            "matmul_shape": [PROBE_SIDE, PROBE_SIDE, PROBE_COLUMNS],
             "matmul_ms": {"best": 1e3 * product.best_s, "median": 1e3 * product.median_s},
         },
     )

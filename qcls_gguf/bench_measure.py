@@ -38,8 +38,6 @@ class Benchmark:
     """silence before a single request; 0: not measured"""
     forward: bool = False
     forward_tokens: tuple[int, ...] | None = None
-    probe_scale: int = 1
-    """probe the device with so much less memory, rows and time"""
     offline: bool = False
 
 

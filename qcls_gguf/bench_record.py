@@ -61,7 +61,7 @@ def benchmark(
             subjects += group
     memory = {"rss_bytes": rss_bytes(), "peak_rss_bytes": peak_rss_bytes()}
     after = {"vram_free_bytes": gpu_free_bytes(), "gpu": gpu_state()}
-    floors = _floors(subjects, wanted.probe_scale)
+    floors = _floors(subjects)
     first = subjects[0].classifier
     return {
         "environment": environment(first.model, n_threads(first.parts.config.runtime)),
@@ -83,7 +83,7 @@ def benchmark(
     }
 
 
-def _floors(subjects: Sequence[Subject], scale: int) -> dict[str, Floor]:
+def _floors(subjects: Sequence[Subject]) -> dict[str, Floor]:
     """Each classifier's floor; equal devices and types are probed once, when no classifier holds memory."""
     rates: dict[tuple[int, int, int], Rates] = {}
     floors = {}
@@ -94,7 +94,7 @@ def _floors(subjects: Sequence[Subject], scale: int) -> dict[str, Floor]:
         weights = decode_weights(Path(model.path), head=subject.exact)
         key = index, n_threads(config.runtime), weights.ggml_type
         if key not in rates:
-            rates[key] = probe_device(index, n_threads=key[1], ggml_type=weights.ggml_type, scale=scale)
+            rates[key] = probe_device(index, n_threads=key[1], ggml_type=weights.ggml_type)
         floors[subject.name] = Floor(weights=weights, rates=rates[key])
     return floors
 

@@ -13,6 +13,7 @@ from .queries import check_source, read_queries
 
 N_GENERATED = 16
 """Queries that are made for each number of tokens."""
+_BEFORE = "query"
 _WORDS = """
 red dress for girls with long sleeves and pockets blue jeans slim fit for men warm wool coat in dark green size
 large cheap cotton shirt white linen summer trousers black leather jacket on sale soft grey cashmere jumper for
@@ -41,7 +42,7 @@ def file_queries(source: str) -> QuerySet:
 
 
 def generated_queries(tokenizer: Tokenizer, n_tokens: int) -> QuerySet:
-    """Different queries of exactly n_tokens tokens, the same for the same tokenizer.
+    """Different queries of exactly n_tokens tokens behind a word, the same for the same tokenizer.
 
     Raises ConfigError where the words do not give any.
     """
@@ -60,11 +61,17 @@ def generated_queries(tokenizer: Tokenizer, n_tokens: int) -> QuerySet:
 
 def _cut(tokenizer: Tokenizer, start: int, n_tokens: int) -> str | None:
     """The words from one on, up to where they have n_tokens tokens; None where no cut tokenises to as many."""
-    n_words = n_tokens + 1  # no word is less than a token
-    text = " ".join(_WORDS[(start + i) % len(_WORDS)] for i in range(n_words))
-    tokens = tokenizer.tokenize(text, parse_special=False)[:n_tokens]
-    cut = b"".join(tokenizer.piece(int(token))[0] for token in tokens).decode(errors="ignore").strip()
-    return cut if len(tokenizer.tokenize(cut, parse_special=False)) == n_tokens else None
+
+    def behind(text: str) -> list[int]:
+        """The tokens of a text in the place that most templates have for it: behind a word and a space."""
+        tokens = tokenizer.tokenize(f"{_BEFORE} {text}", parse_special=False)
+        return [int(token) for token in tokens[n_before:]]
+
+    n_before = len(tokenizer.tokenize(_BEFORE, parse_special=False))
+    text = " ".join(_WORDS[(start + i) % len(_WORDS)] for i in range(n_tokens))  # no word is less than a token
+    tokens = behind(text)[:n_tokens]
+    cut = b"".join(tokenizer.piece(token)[0] for token in tokens).decode(errors="ignore").strip()
+    return cut if len(behind(cut)) == n_tokens else None
 
 
 def requests_of(queries: Sequence[str], batch: int) -> list[list[str]]:

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from . import Classifier, __version__
+from .cli_bench import bench_command
 from .cli_eval import eval_command
 from .cli_inspect import inspect_command
 from .errors import QclsError
@@ -178,6 +179,7 @@ def _print_json(value: dict[str, object], format_: Format) -> None:
 
 app.command("inspect")(inspect_command)
 app.command("eval")(eval_command)
+app.command("bench")(bench_command)
 
 
 def main() -> None:
