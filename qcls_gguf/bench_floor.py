@@ -134,33 +134,31 @@ def probe_device(index: int, *, n_threads: int, ggml_type: int) -> Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
-    """The floor of decodes of one model on one device."""
+    """The floor of decodes of one model on one device; unknown where the device could not be measured."""
 
     weights: Weights
-    rates: Rates
+    rates: Rates | None
+    error: str | None = None
+    """why there are no rates"""
 
-    def read_ms(self) -> float:
-        """For reading the weights."""
-        return 1e3 * self.weights.n_bytes / self.rates.bytes_per_s
-
-    def compute_ms(self, *, n_tokens: float, n_rows: float) -> float:
-        """For the arithmetic of so many tokens, of which n_rows are read."""
-        n = self.weights.n_per_token * n_tokens + self.weights.n_per_row * n_rows
-        return 1e3 * 2 * n / self.rates.operations_per_s
-
-    def ms(self, *, n_tokens: float, n_rows: float) -> float:
-        """Milliseconds that one decode takes at least."""
-        return max(self.read_ms(), self.compute_ms(n_tokens=n_tokens, n_rows=n_rows))
+    def ms(self, *, n_tokens: float, n_rows: float) -> float | None:
+        """Milliseconds that one decode of n_tokens tokens takes at least, of which n_rows are read."""
+        if self.rates is None:
+            return None
+        n_products = self.weights.n_per_token * n_tokens + self.weights.n_per_row * n_rows
+        read_s = self.weights.n_bytes / self.rates.bytes_per_s
+        return 1e3 * max(read_s, 2 * n_products / self.rates.operations_per_s)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
+        rates = self.rates
         return {
-            "bytes_per_s": self.rates.bytes_per_s,
-            "operations_per_s": self.rates.operations_per_s,
+            "bytes_per_s": rates and rates.bytes_per_s,
+            "operations_per_s": rates and rates.operations_per_s,
             "weight_bytes": self.weights.n_bytes,
             "n_weights_per_token": self.weights.n_per_token,
             "n_weights_per_row": self.weights.n_per_row,
-            "read_ms": self.read_ms(),
-            "method": self.rates.method,
-            "left_out": "attention, norms, activations, launches, the host's work, small matrices",
+            "weight_type": self.weights.type_name,
+            "method": rates and rates.method,
+            "error": self.error,
         }

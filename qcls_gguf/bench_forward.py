@@ -7,7 +7,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from .bench_floor import Floor
-from .bench_stats import summary
+from .bench_stats import ratio, summary
 from .classify import Classifier
 from .engine import Root
 from .errors import ConfigError
@@ -87,7 +87,7 @@ def forward_record(classifier: Classifier, found: dict[int, list[float]], floor:
                 "tokens_per_s": 1e3 * n / ms["p50"],
                 "n_decodes": len(times),
                 "floor_ms": floor_ms,
-                "floor_ratio": ms["p50"] / floor_ms,
+                "floor_ratio": ratio(ms["p50"], floor_ms),
             }
         )
     prompt = classifier.prompts[0]

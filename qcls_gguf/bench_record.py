@@ -14,10 +14,11 @@ from .bench_floor import Floor, Rates, decode_weights, probe_device
 from .bench_forward import forward_record, forward_tokens, sweep
 from .bench_measure import Benchmark, OnProgress, Workload, check, counter, measure
 from .bench_run import Samples
-from .bench_stats import quantile_curve, spread, summary
+from .bench_stats import quantile_curve, ratio, spread, summary
 from .bench_subject import Asked, Subject, groups, started
 from .bench_workloads import file_queries
 from .config import Config
+from .errors import DecodeError, PlanError
 from .native import devices
 from .runtime import n_threads
 
@@ -85,7 +86,7 @@ def benchmark(
 
 def _floors(subjects: Sequence[Subject]) -> dict[str, Floor]:
     """Each classifier's floor; equal devices and types are probed once, when no classifier holds memory."""
-    rates: dict[tuple[int, int, int], Rates] = {}
+    rates: dict[tuple[int, int, int], Rates | str] = {}
     floors = {}
     for subject in subjects:
         model, config = subject.classifier.model, subject.classifier.parts.config
@@ -94,8 +95,16 @@ def _floors(subjects: Sequence[Subject]) -> dict[str, Floor]:
         weights = decode_weights(Path(model.path), head=subject.exact)
         key = index, n_threads(config.runtime), weights.ggml_type
         if key not in rates:
-            rates[key] = probe_device(index, n_threads=key[1], ggml_type=weights.ggml_type)
-        floors[subject.name] = Floor(weights=weights, rates=rates[key])
+            try:
+                rates[key] = probe_device(index, n_threads=key[1], ggml_type=weights.ggml_type)
+            except (DecodeError, PlanError) as e:  # what was measured before is worth more than its floor
+                rates[key] = str(e)
+        found = rates[key]
+        floors[subject.name] = (
+            Floor(weights=weights, rates=None, error=found)
+            if isinstance(found, str)
+            else Floor(weights=weights, rates=found)
+        )
     return floors
 
 
@@ -150,7 +159,7 @@ def _workload_record(workload: Workload, floor: Floor, wanted: Benchmark) -> dic
         "n_decodes": n_decodes / len(counts),
         "graph_reuse_rate": samples.n_reused / n_decodes,
         "floor_ms": floor_ms,
-        "floor_ratio": summary(service)["p50"] / floor_ms,
+        "floor_ratio": ratio(summary(service)["p50"], floor_ms),
     }
     if wanted.rate is not None:
         record |= {

@@ -82,7 +82,7 @@ def _stages_image(record: dict[str, Any]) -> str:
         ms = np.array([each["stage_ms"][stage]["p50"] for each in workloads])
         axes.barh(places, ms, left=left, height=0.7, label=stage)
         left += ms
-    floor = [each["floor_ms"] for each in workloads]
+    floor = [np.nan if each["floor_ms"] is None else each["floor_ms"] for each in workloads]
     axes.scatter(floor, places, marker="|", s=90, color=_FLOOR_COLOUR, label="floor", zorder=3)
     axes.set_yticks(places, [each["name"] for each in workloads])
     axes.invert_yaxis()
@@ -117,7 +117,8 @@ def _forward_image(forward: dict[str, Any]) -> str:
     axes = figure.add_subplot()
     axes.fill_between(tokens, low, high, alpha=0.25, label="min to p90")
     axes.plot(tokens, middle, marker="o", markersize=3, label="p50")
-    axes.plot(tokens, [each["floor_ms"] for each in sizes], color=_FLOOR_COLOUR, linestyle="--", label="floor")
+    if sizes[0]["floor_ms"] is not None:
+        axes.plot(tokens, [each["floor_ms"] for each in sizes], color=_FLOOR_COLOUR, linestyle="--", label="floor")
     axes.set(xlabel="new tokens of one decode", ylabel="ms", ylim=(0, None), xlim=(0, None))
     axes.legend(frameon=False)
     return image(figure, "time of one decode over its tokens")

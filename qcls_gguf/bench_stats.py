@@ -21,6 +21,11 @@ def quantile_curve(values: Sequence[float]) -> list[float]:
     return [float(value) for value in np.quantile(np.asarray(values, np.float64), np.linspace(0, 1, 21))]
 
 
+def ratio(value: float, floor: float | None) -> float | None:
+    """How many times the floor a value is, where the floor is known."""
+    return None if floor is None else value / floor
+
+
 def spread(values: Sequence[float]) -> float | None:
     """(largest - smallest) / median: how far repetitions lie apart; None for fewer than two of them."""
     if len(values) < 2:

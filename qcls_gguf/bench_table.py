@@ -129,10 +129,13 @@ def facts(record: dict[str, Any]) -> Rows:
 
 def _floor_text(floor: dict[str, Any]) -> str:
     method = floor["method"]
+    if method is None:
+        return f"not measured: {floor['error']}"
     return (
         f"{floor['weight_bytes'] / 1e6:.1f} MB of weights at {floor['bytes_per_s'] / 1e9:.1f} GB/s (copy), or their "
         f"products at {floor['operations_per_s'] / 1e9:.0f} G operations/s ({method['matmul_type']}, "
-        f"{' × '.join(map(str, method['matmul_shape']))}), the larger; leaves out {floor['left_out']}"
+        f"{' × '.join(map(str, method['matmul_shape']))}), the larger; without attention, norms, launches and the "
+        "host's work"
     )
 
 
@@ -169,5 +172,7 @@ def _table(columns: Sequence[str], rows: Rows) -> Table:
     return table
 
 
-def _number(value: float) -> str:
+def _number(value: float | None) -> str:
+    if value is None:
+        return "–"
     return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"

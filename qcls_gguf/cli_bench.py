@@ -120,7 +120,8 @@ def bench_command(
        "first_request_ms", "after_idle": {"idle_s", "ms": [one a repetition]} or null,
        "memory": {"rss_before_bytes", "rss_after_bytes", "vram_free_before_bytes", "vram_free_after_bytes"},
        "floor": {"bytes_per_s", "operations_per_s", "weight_bytes", "n_weights_per_token", "n_weights_per_row",
-                 "read_ms", "method", "left_out"}}],
+                 "weight_type", "method": {"device", "n_threads", "copy_bytes", "copy_ms", "matmul_type",
+                 "matmul_shape", "matmul_ms"}, "error": why it could not be measured, or null}}],
      "method": {"loop": closed|open, "rate", "order", "input", "n_requests", "n_warm_up", "n_repeats"},
      "workloads": [{"name", "config", "queries", "n_prompts", "batch", "n_requests", "total_ms": {QUANTILES},
        "total_ms_quantiles": [0 %, 5 %, … 100 %], "p50_runs_ms": [one a repetition], "p50_spread",
@@ -137,7 +138,7 @@ def bench_command(
                   must feed, less those stored; cached: of the rendered prompts, taken from the cache
     total_ms      as the caller sees it; at a fixed rate from the arrival on, the wait in the queue included
     p50_spread    (largest - smallest) / median of p50_runs_ms
-    floor_ratio   p50 of the request, without its wait, by its floor
+    floor_ratio   p50 of the request, without its wait, by its floor; both null where the device was not measured
     """
     with exit_codes():
         wanted = Benchmark(

@@ -70,7 +70,11 @@ def test_the_floor_is_the_larger_of_the_two() -> None:
         weights=Weights(n_bytes=1_000_000, n_per_token=500_000, n_per_row=100_000, ggml_type=Q8_0),
         rates=Rates(bytes_per_s=1e9, operations_per_s=1e10, method={}),
     )
-    assert found.read_ms() == pytest.approx(1.0)
-    assert found.compute_ms(n_tokens=20, n_rows=5) == pytest.approx(2.1)
     assert found.ms(n_tokens=20, n_rows=5) == pytest.approx(2.1)
     assert found.ms(n_tokens=1, n_rows=1) == pytest.approx(1.0)
+
+
+def test_without_rates_there_is_no_floor() -> None:
+    found = Floor(weights=weights(), rates=None, error="no memory")
+    assert found.ms(n_tokens=1, n_rows=1) is None
+    assert found.to_dict()["error"] == "no memory"
