@@ -9,7 +9,7 @@ from statistics import fmean
 
 from .bench_least import least_tokens
 from .bench_run import Runner, Samples, closed_loop, open_loop
-from .bench_subject import Subject
+from .bench_subject import Subject, request_ms
 from .bench_workloads import requests_of
 from .classify import Classifier
 from .config import Config
@@ -108,7 +108,7 @@ def measure(wanted: Benchmark, group: Sequence[Subject], on_progress: OnProgress
         if wanted.idle_s:
             for workload in by_size[0]:
                 time.sleep(wanted.idle_s)
-                workload.subject.after_idle_ms.append(workload.subject.request_ms(workload.requests[0]))
+                workload.subject.after_idle_ms.append(request_ms(workload.subject.classifier, workload.requests[0]))
     return [workload for row in by_size for workload in row]
 
 

@@ -53,9 +53,11 @@ def benchmark(
     with closing(groups(wanted.configs, open_one)) as each:
         for group in each:
             n_groups += 1
-            sizes = forward_tokens(group[0].classifier, wanted.forward_tokens) if wanted.forward else ()
+            sizes: tuple[int, ...] = ()
+            if wanted.forward and forward is None:
+                sizes = forward_tokens(group[0].classifier, wanted.forward_tokens)
             workloads += measure(wanted, group, on_progress)
-            if sizes and forward is None:
+            if sizes:
                 n_rounds = max(1, wanted.n_requests // 10)
                 count = counter(on_progress, "forward", n_rounds * len(sizes))
                 forward = sweep(group[0].classifier, sizes, n_rounds, count)

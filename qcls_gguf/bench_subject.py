@@ -30,12 +30,6 @@ class Subject:
     memory: dict[str, int | None]
     after_idle_ms: list[float] = field(default_factory=list)
 
-    def request_ms(self, queries: Sequence[str]) -> float:
-        """How long one request takes."""
-        begun = perf_counter_ns()
-        self.classifier.classify_batch(queries)
-        return (perf_counter_ns() - begun) / 1e6
-
     @property
     def exact(self) -> bool:
         """Whether its decodes compute logits."""
@@ -80,15 +74,21 @@ def started(
         )  # fmt: skip
         for queries in sets:
             _check(classifier, queries, asked.largest_batch)
-        subject = Subject(name=name, classifier=classifier, sets=sets, first_request_ms=0.0, memory={})
-        subject.first_request_ms = subject.request_ms(sets[0].queries[: asked.first_batch])
-        subject.memory = {
+        first_request_ms = request_ms(classifier, sets[0].queries[: asked.first_batch])
+        memory = {
             "rss_before_bytes": rss_before,
             "rss_after_bytes": rss_bytes(),
             "vram_free_before_bytes": free_before,
             "vram_free_after_bytes": gpu_free_bytes(),
         }
-        yield subject
+        yield Subject(name=name, classifier=classifier, sets=sets, first_request_ms=first_request_ms, memory=memory)
+
+
+def request_ms(classifier: Classifier, queries: Sequence[str]) -> float:
+    """How long one request takes."""
+    begun = perf_counter_ns()
+    classifier.classify_batch(queries)
+    return (perf_counter_ns() - begun) / 1e6
 
 
 def _check(classifier: Classifier, queries: QuerySet, largest_batch: int) -> None:

@@ -122,6 +122,9 @@ def facts(record: dict[str, Any]) -> Rows:
     ]  # fmt: skip
     floors = {_floor_text(each["floor"]): None for each in record["classifiers"]}
     rows += [["floor", text] for text in floors]
+    for when, state in record["gpu"].items():
+        if state["gpu"]:
+            rows.append([f"GPU {when}", ", ".join(f"{name} {value}" for name, value in state["gpu"].items())])
     if memory["peak_rss_bytes"] is not None:
         rows.append(["memory", f"at most {memory['peak_rss_bytes'] / 2**20:.0f} MiB in the process"])
     return rows

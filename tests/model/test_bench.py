@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -19,6 +20,7 @@ from oracle import PromptSpec
 from typer.testing import CliRunner, Result
 
 from qcls_gguf import Classifier, load_config
+from qcls_gguf.bench_environment import gpu_state
 from qcls_gguf.bench_forward import DEFAULT_TOKENS, forward_tokens
 from qcls_gguf.bench_least import least_tokens
 from qcls_gguf.bench_run import Runner, closed_loop, open_loop
@@ -331,6 +333,37 @@ def test_classifiers_are_opened_as_memory_allows(
             classifier.classify("red dress")
 
 
-def test_on_the_cpu_the_memory_of_a_gpu_does_not_matter(classifier: Classifier) -> None:
-    memory: dict[str, int | None] = {"vram_free_before_bytes": 100, "vram_free_after_bytes": 0}
-    assert fits(Subject(name="s", classifier=classifier, sets=(), first_request_ms=0.0, memory=memory), 1)
+@pytest.mark.parametrize(("after", "n_more"), [(9.0, 1), (3.3, 1), (5.7, 2), (3.1, 0)])
+def test_a_gpu_holds_more_classifiers_in_what_the_first_left(after: float, n_more: int, classifier: Classifier) -> None:
+    """The first took 2 GiB; each further one is counted as 2.4, and 1 GiB stays free."""
+    parts = classifier.parts
+    on_gpu = Classifier(dataclasses.replace(parts, model=dataclasses.replace(parts.model, n_gpu_layers=9)))
+    gib = 1 << 30
+    memory: dict[str, int | None] = {
+        "vram_free_before_bytes": int((after + 2) * gib),
+        "vram_free_after_bytes": int(after * gib),
+    }
+    subject = Subject(name="s", classifier=on_gpu, sets=(), first_request_ms=0.0, memory=memory)
+    assert fits(subject, n_more) == (after >= 1 + 2.4 * n_more)
+    in_memory = dataclasses.replace(subject, classifier=classifier)
+    assert fits(in_memory, n_more)  # on the CPU the memory of a GPU does not matter
+
+
+@pytest.mark.parametrize(
+    ("script", "driver"),
+    [
+        ("echo '550.54.15, 41, 1590 MHz, 1590 MHz, 62.10 W, 70.00 W, P0'", "550.54.15"),
+        ("echo 'No devices were found'; exit 6", None),
+        ("echo 'something else'", None),
+    ],
+)
+def test_the_state_of_a_gpu_is_what_nvidia_smi_says(
+    script: str, driver: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = tmp_path / "nvidia-smi"
+    command.write_text(f"#!/bin/sh\n{script}\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    state = gpu_state()
+    assert (state and state["driver_version"]) == driver
+    assert state is None or (state["temperature.gpu"], state["power.limit"], state["pstate"]) == ("41", "70.00 W", "P0")
