@@ -101,7 +101,7 @@ def bench_command(
     qcls-gguf bench --forward --tokens 1,8,16,32,64
     qcls-gguf bench --full -hf Qwen/Qwen3-8B-GGUF:Q4_K_M --out report.json --html report.html
 
-    The last makes a complete report; on a GPU with an 8B model it takes about a quarter of an hour.
+    The last makes a complete report; with a large model it takes many minutes, and -n 20 asks less.
 
     The floor of a decode is the larger of two times: its weights (all but the token embeddings, and the head where no
     logits are computed) read once at the bandwidth of a copy, and 2 operations a weight and least token at the speed
