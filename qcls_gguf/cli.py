@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from . import Classifier, __version__
+from .cli_bench import bench_command
 from .cli_calibrate import calibrate_command
 from .cli_compare import compare_command
 from .cli_eval import eval_command
@@ -184,6 +185,7 @@ app.command("inspect")(inspect_command)
 app.command("eval")(eval_command)
 app.command("calibrate")(calibrate_command)
 app.command("compare")(compare_command)
+app.command("bench")(bench_command)
 
 
 def main() -> None:

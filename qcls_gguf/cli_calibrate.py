@@ -14,9 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from .errors import ConfigError
+from .long_work import progress_bars
 from .options import ConfigOption, LayersOption, ModelOption, OfflineOption, RepoOption, ThreadsOption, settings
 from .report import console, printable
-from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step, progress_bars
+from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step
 
 
 class CalibrateFormat(StrEnum):

@@ -13,10 +13,11 @@ from .compare.run import QUERIES, Comparison, compare
 from .compare.table import comparison_table
 from .compare.ways import WAYS, Peers
 from .errors import ConfigError
+from .long_work import check_html, check_writable, progress_bars
 from .options import ConfigOption, LayersOption, ModelOption, OfflineOption, RepoOption, ThreadsOption, settings
 from .queries import check_source, read_queries
 from .report import console
-from .terminal import EXIT_OTHER, check_html, check_writable, exit_codes, load_bar, print_step, progress_bars
+from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step
 
 
 class CompareFormat(StrEnum):

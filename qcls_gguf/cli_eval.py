@@ -14,9 +14,10 @@ from .eval_record import Evaluation, evaluate
 from .eval_robustness import robustness_tables
 from .eval_table import evaluation_tables
 from .labels import SCORINGS, Scoring
+from .long_work import check_html, progress_bars
 from .options import ConfigOption, LayersOption, ModelOption, OfflineOption, RepoOption, ThreadsOption, settings
 from .report import console
-from .terminal import EXIT_OTHER, check_html, exit_codes, load_bar, print_step, progress_bars
+from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step
 
 
 class EvalFormat(StrEnum):

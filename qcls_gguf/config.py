@@ -60,7 +60,7 @@ class RuntimeConfig:
     warm_query_tokens: int | Auto = "auto"
     """up to how many tokens of a query its graph is built at start-up; auto: 16 on a GPU, 0 on a CPU"""
     n_shapes: int | Auto = "auto"
-    """graphs that are kept, each with its compute buffers; auto: those of the start-up and 8 more"""
+    """graphs that are kept, each with its compute buffers; auto: those of the start-up and 8 more, 16 at least"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

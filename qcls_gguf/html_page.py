@@ -18,6 +18,7 @@ STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.size": 9,
 }
+
 CSS = """
 :root { color-scheme: light; }
 body { font: 15px/1.45 system-ui, "Noto Sans CJK SC", sans-serif; margin: 2em auto; max-width: 78em; padding: 0 1em; }
@@ -26,6 +27,7 @@ table { border-collapse: collapse; margin: .6em 0 1.2em; }
 th, td { padding: .2em .7em; text-align: right; vertical-align: top; border-bottom: 1px solid #eee; }
 th { border-bottom: 1px solid #888; white-space: nowrap; }
 td.text, th.text { text-align: left; overflow-wrap: anywhere; }
+td.text:first-child { overflow-wrap: normal; }
 .figures { display: flex; flex-wrap: wrap; gap: 1em; align-items: flex-start; }
 img { max-width: 100%; height: auto; }
 .note { background: #fff6dd; padding: .3em .7em; margin: .3em 0; }

@@ -17,6 +17,7 @@ _GPU_RESERVE_BYTES = 1 << 30
 """What a GPU keeps free for the KV cache, the compute buffers and its driver, when layers are fitted to it."""
 _N_WARM_GPU = 16
 _N_SPARE_SHAPES = 8
+_N_SHAPES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +85,8 @@ def shapes(runtime: RuntimeConfig, n_gpu_layers: int) -> tuple[int, int]:
     on_gpu = n_gpu_layers > 0
     n_warm = (_N_WARM_GPU if on_gpu else 0) if runtime.warm_query_tokens == "auto" else runtime.warm_query_tokens
     n_warm = min(n_warm, runtime.max_query_tokens)
-    return (n_warm + _N_SPARE_SHAPES if runtime.n_shapes == "auto" else runtime.n_shapes), n_warm
+    n_auto = max(_N_SHAPES, n_warm + _N_SPARE_SHAPES)
+    return (n_auto if runtime.n_shapes == "auto" else runtime.n_shapes), n_warm
 
 
 def limits(

@@ -1,6 +1,19 @@
 """The compiled part: the patched llama.cpp, the C shim, and their ctypes border."""
 
-from ._lib import BuildInfo, Counters, Device, NativeContext, NativeModel, build_info, devices, library_folder, set_log
+from ._lib import (
+    BuildInfo,
+    Counters,
+    Device,
+    NativeContext,
+    NativeModel,
+    Probed,
+    build_info,
+    devices,
+    library_folder,
+    probe_copy,
+    probe_matmul,
+    set_log,
+)
 
 __all__ = [
     "BuildInfo",
@@ -8,8 +21,11 @@ __all__ = [
     "Device",
     "NativeContext",
     "NativeModel",
+    "Probed",
     "build_info",
     "devices",
     "library_folder",
+    "probe_copy",
+    "probe_matmul",
     "set_log",
 ]

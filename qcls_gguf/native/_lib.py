@@ -12,7 +12,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from ctypes import POINTER, byref, c_char_p, c_float, c_int32, c_int64, c_uint64, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -70,6 +70,14 @@ class Device:
     name: str
     free_bytes: int
     total_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probed:
+    """Seconds of one operation on a device: of five samples the best and the median."""
+
+    best_s: float
+    median_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +155,8 @@ def _library() -> Any:
         ),
         "qcls_context_close": (None, [c_void_p]),
         "qcls_context_clear": (None, [c_void_p]),
+        "qcls_probe_copy": (c_int32, [c_int32, c_int32, c_int64, c_double, POINTER(c_double), *error]),
+        "qcls_probe_matmul": (c_int32, [*[c_int32] * 6, c_double, POINTER(c_double), *error]),
         "qcls_context_limits": (None, [c_void_p, POINTER(c_int64)]),
         "qcls_context_keep_shapes": (c_int32, [c_void_p, c_int32, *error]),
         "qcls_context_counters": (None, [c_void_p, POINTER(c_int64)]),
@@ -206,6 +216,29 @@ def devices() -> Iterator[Device]:
         text = name.value.decode(errors="replace")
         yield Device(kind=_DEVICE_KINDS[kind.value], name=text, free_bytes=free.value, total_bytes=total.value)  # type: ignore[arg-type]
         index += 1
+
+
+def probe_copy(device: int, *, n_threads: int, n_bytes: int, budget_s: float) -> Probed:
+    """Copy n_bytes on a device, by its index in `devices`; twice n_bytes of its memory are needed.
+
+    Raises PlanError for a number out of range, DecodeError where the device cannot do it.
+    """
+    seconds, error = (c_double * 2)(), ctypes.create_string_buffer(256)
+    status = _library().qcls_probe_copy(
+        _int32(device), _int32(n_threads), n_bytes, budget_s, seconds, error, len(error)
+    )
+    _check(status, error)
+    return Probed(best_s=seconds[0], median_s=seconds[1])
+
+
+def probe_matmul(
+    device: int, *, n_threads: int, ggml_type: int, n_inner: int, n_rows: int, n_columns: int, budget_s: float
+) -> Probed:
+    """Multiply weights of a ggml type, (n_inner, n_rows), with n_columns F32 columns; raises as `probe_copy`."""
+    seconds, error = (c_double * 2)(), ctypes.create_string_buffer(256)
+    numbers = map(_int32, (device, n_threads, ggml_type, n_inner, n_rows, n_columns))
+    _check(_library().qcls_probe_matmul(*numbers, budget_s, seconds, error, len(error)), error)
+    return Probed(best_s=seconds[0], median_s=seconds[1])
 
 
 _log: Callable[[int, str], None] | None = None

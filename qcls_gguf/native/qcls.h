@@ -118,6 +118,17 @@ QCLS_API int32_t qcls_decode(qcls_context * context, int32_t n_tokens, const int
                              const int32_t * seq_offset, const int32_t * seq_id, const uint8_t * output, float * rows,
                              int32_t n_rows, int64_t * elapsed_us, char * error, int32_t error_size);
 
+/* What device i can do at best, measured for about budget_s seconds (probe.cpp). seconds[2]: of one operation, the best
+ * and the median of five samples. n_threads matters on a CPU. */
+/* The copy of n_bytes, which are read once and written once; twice n_bytes of memory are needed. */
+QCLS_API int32_t qcls_probe_copy(int32_t device, int32_t n_threads, int64_t n_bytes, double budget_s, double * seconds,
+                                 char * error, int32_t error_size);
+/* The product of a (n_inner, n_rows) matrix of weights of a ggml type with n_columns F32 columns: 2 * n_inner * n_rows *
+ * n_columns operations. */
+QCLS_API int32_t qcls_probe_matmul(int32_t device, int32_t n_threads, int32_t weight_type, int32_t n_inner,
+                                   int32_t n_rows, int32_t n_columns, double budget_s, double * seconds, char * error,
+                                   int32_t error_size);
+
 #ifdef __cplusplus
 }
 #endif

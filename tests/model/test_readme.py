@@ -56,6 +56,15 @@ def test_its_python_example_runs(tmp_path: Path) -> None:
     assert "'category': 'dress', 'audience': 'girl'" in done.stdout
 
 
+def test_options_of_bench_that_it_names_exist() -> None:
+    lines = re.findall(r"^\$ qcls-gguf bench (.*?)(?:\s+#.*)?$", README, re.MULTILINE)
+    assert len(lines) >= 3
+    command = [str(BIN / "qcls-gguf"), "bench", "--help"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True, env={"COLUMNS": "120"}).stdout
+    for option in {word for line in lines for word in line.split() if word.startswith("-")}:
+        assert re.search(rf"(?<!\S){option}[ ,]", text), option
+
+
 @pytest.mark.parametrize("line", re.findall(r"^\$ (qcls-gguf run .*?)(?:\s+#.*)?$", README, re.MULTILINE))
 def test_its_command_lines_are_valid(line: str, tmp_path: Path) -> None:
     """Those on the embedded model answer; those that need a download get as far as asking for it."""

@@ -238,10 +238,10 @@ def test_a_system_without_affinity_counts_its_cores(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("runtime", "n_gpu_layers", "wanted"),
     [
-        (RuntimeConfig(), 0, (8, 0)),
+        (RuntimeConfig(), 0, (16, 0)),
         (RuntimeConfig(), 37, (24, 16)),
-        (RuntimeConfig(max_query_tokens=5), 37, (13, 5)),
-        (RuntimeConfig(warm_query_tokens=0), 37, (8, 0)),
+        (RuntimeConfig(max_query_tokens=5), 37, (16, 5)),
+        (RuntimeConfig(warm_query_tokens=0), 37, (16, 0)),
         (RuntimeConfig(warm_query_tokens=30, n_shapes=4), 0, (4, 30)),
         (RuntimeConfig(n_shapes=0), 0, (0, 0)),
     ],

@@ -1,0 +1,94 @@
+"""How long one decode of T new tokens takes, over T: the shape alone, without tokenizer, planner and scorer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter_ns
+from typing import Any
+
+from .bench_floor import Floor
+from .bench_stats import ratio, summary
+from .classify import Classifier
+from .engine import Root
+from .errors import ConfigError
+from .plan import Plan, TokenTree
+
+DEFAULT_TOKENS = (1, 8, 9, 16, 24, 26, 32, 40, 48, 52, 56, 64, 80, 96, 104, 112, 128, 160)
+_N_OUTPUTS = 2
+# Of each turn of a shape: the first decodes build its graph and let CUDA capture it, and are not counted.
+_N_DISCARDED = 3
+_N_COUNTED = 5
+
+
+def forward_tokens(classifier: Classifier, given: Sequence[int] | None) -> tuple[int, ...]:
+    """The sizes to sweep: those given, or those of the default list that one decode holds. Raises ConfigError."""
+    n_batch = classifier.parts.engine.context.n_batch
+    too_many = [n for n in given or () if n > n_batch]
+    if too_many:
+        raise ConfigError(
+            f"--tokens {too_many[0]}: one decode holds {n_batch} tokens here: leave it out, or raise runtime.n_batch"
+        )
+    return tuple(given) if given else tuple(n for n in DEFAULT_TOKENS if n <= n_batch)
+
+
+def sweep(
+    classifier: Classifier, tokens: Sequence[int], n_rounds: int, on_turn: Callable[[], None]
+) -> dict[int, list[float]]:
+    """Milliseconds of decodes of each size behind the first prompt's stored prefix, interleaved over the sizes."""
+    plans = {n: _plan(classifier, n) for n in tokens}
+    found: dict[int, list[float]] = {n: [] for n in plans}
+    for _ in range(n_rounds):
+        for n, plan in plans.items():
+            times = [_decode_ms(classifier, plan) for _ in range(_N_DISCARDED + _N_COUNTED)]
+            found[n] += times[_N_DISCARDED:]
+            on_turn()
+    return found
+
+
+def _root(classifier: Classifier) -> Root:
+    prefix = classifier.prompts[0].prefix
+    return Root(holder=classifier.parts.engine.holder(prefix), n_cached=len(prefix))
+
+
+def _plan(classifier: Classifier, n_tokens: int) -> Plan:
+    """A line of n_tokens tokens of which the last few are read."""
+    engine = classifier.parts.engine
+    text = engine.model.tokenize(" red dress for girls in summer", parse_special=False).tolist()
+    tree = TokenTree()
+    node = tree.add_root(_root(classifier).n_cached)
+    for i in range(n_tokens):
+        node = tree.add_path(node, [text[i % len(text)]])
+        if i >= n_tokens - min(_N_OUTPUTS, engine.context.n_outputs_max):
+            tree.read(node)
+    return tree.finish(engine.leaf_seqs(1))
+
+
+def _decode_ms(classifier: Classifier, plan: Plan) -> float:
+    engine = classifier.parts.engine
+    begun = perf_counter_ns()
+    try:
+        engine.decode(plan, [_root(classifier)])
+        ended = perf_counter_ns()
+    finally:
+        engine.clean(plan)
+    return (ended - begun) / 1e6
+
+
+def forward_record(classifier: Classifier, found: dict[int, list[float]], floor: Floor) -> dict[str, Any]:
+    """The sweep as JSON has it."""
+    rows = []
+    for n, times in found.items():
+        ms = summary(times)
+        floor_ms = floor.ms(n_tokens=n, n_rows=min(_N_OUTPUTS, n))
+        rows.append(
+            {
+                "n_tokens": n,
+                "ms": {name: ms[name] for name in ("min", "p50", "p90")},
+                "tokens_per_s": 1e3 * n / ms["p50"],
+                "n_decodes": len(times),
+                "floor_ms": floor_ms,
+                "floor_ratio": ratio(ms["p50"], floor_ms),
+            }
+        )
+    prompt = classifier.prompts[0]
+    return {"prompt": prompt.name, "n_cached": len(prompt.prefix), "n_outputs": _N_OUTPUTS, "sizes": rows}

@@ -1,0 +1,74 @@
+"""The probes of a device's bandwidth and arithmetic, and llama.cpp's counter of reused graphs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from conftest import OpenContext
+from oracle import decode_sequence
+
+from qcls_gguf.errors import DecodeError, PlanError
+from qcls_gguf.native import NativeModel, devices, probe_copy, probe_matmul
+
+CPU = len(list(devices())) - 1
+MATMUL: dict[str, Any] = {
+    "n_threads": 1, "ggml_type": 12, "n_inner": 256, "n_rows": 128, "n_columns": 16, "budget_s": 0.01,
+}  # fmt: skip
+
+
+def test_a_copy_takes_a_time() -> None:
+    found = probe_copy(CPU, n_threads=2, n_bytes=1 << 20, budget_s=0.01)
+    assert 0 < found.best_s <= found.median_s < math.inf
+
+
+@pytest.mark.parametrize(
+    "ggml_type", [0, 1, 8, 12, 14, 23, 30], ids=["F32", "F16", "Q8_0", "Q4_K", "Q6_K", "IQ4_XS", "BF16"]
+)
+def test_a_product_with_weights_of_every_kind_takes_a_time(ggml_type: int) -> None:
+    found = probe_matmul(CPU, **{**MATMUL, "ggml_type": ggml_type})
+    assert 0 < found.best_s <= found.median_s < math.inf
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"ggml_type": 15}, "ggml type 15 is not one of weights"),
+        ({"ggml_type": 4}, "ggml type 4"),
+        ({"ggml_type": 99}, "ggml type 99"),
+        ({"ggml_type": -1}, "ggml type -1"),
+        ({"n_inner": 100}, "whole blocks of 256"),
+        ({"n_inner": 0}, "between 1 and 65536"),
+        ({"n_rows": 1 << 17}, "between 1 and 65536"),
+        ({"n_columns": 0}, "between 1 and 65536"),
+        ({"n_threads": 0}, "n_threads"),
+    ],
+)
+def test_a_product_that_cannot_be_is_refused(wrong: dict[str, int], message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        probe_matmul(CPU, **{**MATMUL, **wrong})
+
+
+def test_a_copy_that_cannot_be_is_refused() -> None:
+    for n_bytes in (0, 3, 1 << 37):
+        with pytest.raises(PlanError, match="n_bytes"):
+            probe_copy(CPU, n_threads=1, n_bytes=n_bytes, budget_s=0.01)
+    for device in (-1, CPU + 1):
+        with pytest.raises(PlanError, match=f"no device {device}"):
+            probe_copy(device, n_threads=1, n_bytes=1 << 20, budget_s=0.01)
+
+
+def test_a_graph_is_reused_for_an_equal_shape_only(model: NativeModel, open_context: OpenContext) -> None:
+    context = open_context(model)
+    assert context.counters().n_graphs_reused == 0
+    decode_sequence(context, [1, 2, 3])
+    assert context.counters().n_graphs_reused == 0
+    decode_sequence(context, [4, 5, 6], start=3)
+    decode_sequence(context, [4, 5, 6], start=6)
+    assert context.counters().n_graphs_reused == 2
+    decode_sequence(context, [1, 2], start=9)
+    assert context.counters().n_graphs_reused == 2
+    context.close()
+    with pytest.raises(DecodeError, match="closed"):
+        assert context.counters().n_graphs_reused

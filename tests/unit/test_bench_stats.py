@@ -1,0 +1,110 @@
+"""The statistics of a benchmark by hand-worked numbers, and the least tokens against an obvious count."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qcls_gguf.bench_least import least_tokens
+from qcls_gguf.bench_stats import quantile_curve, spread, summary
+from qcls_gguf.bench_workloads import requests_of
+from qcls_gguf.labels import build_trie
+from qcls_gguf.prompt import Prompt
+
+PROPERTY = settings(deadline=None, max_examples=80, derandomize=True)
+LABELS = ((1,), (2,)), ((1, 2), (1, 3), (4,)), ((1, 2, 3), (1, 2, 4), (1, 5))
+
+
+def test_quantiles_lie_between_neighbours() -> None:
+    assert summary([7.0]) == {"min": 7.0, "p50": 7.0, "p90": 7.0, "p99": 7.0}
+    # at index 0.5 * 4 = 2, 0.9 * 4 = 3.6 and 0.99 * 4 = 3.96 of the sorted values
+    found = summary([50.0, 10.0, 30.0, 20.0, 40.0])
+    assert found == pytest.approx({"min": 10.0, "p50": 30.0, "p90": 46.0, "p99": 49.6})
+
+
+def test_a_curve_goes_from_the_least_to_the_largest() -> None:
+    curve = quantile_curve([3.0, 1.0, 2.0])
+    assert len(curve) == 21
+    assert (curve[0], curve[10], curve[20]) == (1.0, 2.0, 3.0)
+    assert curve[5] == pytest.approx(1.5)  # 25 %, at index 0.5
+
+
+def test_the_spread_is_the_range_by_the_median() -> None:
+    assert spread([10.0]) is None
+    assert spread([10.0, 10.0]) == 0.0
+    assert spread([9.0, 12.0, 10.0]) == pytest.approx(0.3)
+
+
+def test_requests_cycle_through_the_queries() -> None:
+    assert requests_of(["a", "b", "c"], 1) == [["a"], ["b"], ["c"]]
+    assert requests_of(["a", "b", "c"], 2) == [["a", "b"], ["c", "a"], ["b", "c"]]
+
+
+def prompt_of(head: tuple[int, ...], stable: tuple[int, ...], tail: tuple[int, ...], labels: int = 0) -> Prompt:
+    tokens = LABELS[labels]
+    texts = tuple(map(str, tokens))
+    return Prompt(
+        name="p",
+        labels=texts,
+        label_tokens=tokens,
+        trie=build_trie(texts, tokens, end=9, scoring="tree"),
+        before="",
+        after="",
+        head=head,
+        stable=stable,
+        tail=tail,
+    )
+
+
+def test_least_tokens_by_hand() -> None:
+    one = prompt_of((1, 2), (3,), (8, 9))
+    other = prompt_of((1, 2), (4,), (8, 9))
+    assert least_tokens([one], [[[3, 5]]]) == 3  # 5 8 9
+    assert least_tokens([one], [[[6, 5]]]) == 4  # the query has changed what is stored: 6 5 8 9
+    assert least_tokens([one, other], [[[3, 5], [4, 5]]]) == 6  # nothing is shared behind different prefixes
+    assert least_tokens([one, one], [[[3, 5], [3, 5]]]) == 3
+    assert least_tokens([one], [[[3, 5]], [[3, 6]], [[3, 5]]]) == 6
+    # ` 1` of three labels is fed once, and ` 1 2` as well where the next token tells two labels apart
+    assert least_tokens([prompt_of((1, 2), (3,), (8,), labels=1)], [[[3, 5]]]) == 3
+    assert least_tokens([prompt_of((1, 2), (3,), (8,), labels=2)], [[[3, 5]]]) == 4
+    # what lies in another prompt's prefix is stored too
+    assert least_tokens([one, prompt_of((1,), (), (8,))], [[[3, 5], [2, 3]]]) == 4
+
+
+def test_a_stored_token_whose_hidden_state_is_read_is_fed() -> None:
+    assert least_tokens([prompt_of((1, 2), (3,), ())], [[[3]]]) == 1
+
+
+SHORT = st.lists(st.integers(1, 2), max_size=3).map(tuple)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[list[Prompt], list[list[list[int]]]]:
+    prompts = draw(st.lists(st.builds(prompt_of, SHORT, SHORT, SHORT, st.integers(0, 2)), min_size=1, max_size=4))
+    fragment = st.lists(st.integers(1, 2), min_size=1, max_size=4)
+    queries = draw(st.lists(st.lists(fragment, min_size=len(prompts), max_size=len(prompts)), min_size=1, max_size=3))
+    return prompts, queries
+
+
+@PROPERTY
+@given(cases())
+def test_least_tokens_by_walking_every_label(case: tuple[list[Prompt], list[list[list[int]]]]) -> None:
+    """A score of a label reads the state before each of its tokens at which labels part."""
+    prompts, queries = case
+    fed = set()
+    for fragments in queries:
+        for prompt, fragment in zip(prompts, fragments, strict=True):
+            base = prompt.head + tuple(fragment) + prompt.tail
+            for label in prompt.label_tokens:
+                for n in range(len(label)):
+                    if (
+                        len({other[n] for other in prompt.label_tokens if other[:n] == label[:n] and len(other) > n})
+                        > 1
+                    ):
+                        path = base + label[:n]
+                        fed.add(path)
+                        for end in range(1, len(path)):
+                            if not any(other.prefix[:end] == path[:end] for other in prompts):
+                                fed.add(path[:end])
+    assert least_tokens(prompts, queries) == len(fed)
