@@ -34,7 +34,9 @@ def rows(n: int) -> list[LabelledQuery]:
 
 def scores(*probabilities: Sequence[float] | None) -> list[RowScores]:
     return [
-        RowScores(error="not finite") if p is None else RowScores(prompts={"p": PromptScores(tree=list(p))})
+        RowScores(error="not finite")
+        if p is None
+        else RowScores(prompts={"p": PromptScores(tree=[math.log(each) if each else -math.inf for each in p])})
         for p in probabilities
     ]
 
