@@ -113,6 +113,8 @@ class LlamaServer(HttpWay):
                 "cache_prompt": True,
             },
         )
+        if answer.get("stop_type") and "completion_probabilities" not in answer:
+            return {}  # so the server answers where the token it picked is no text of its own, or ends the turn
         try:
             entries = answer["completion_probabilities"][0]["top_logprobs"]
             found = {int(entry["id"]): float(entry["logprob"]) for entry in entries}

@@ -277,6 +277,16 @@ def test_labels_outside_the_top_are_no_answers(server: PeerServer, compare_here:
     assert f"outside the {100 if server.kind == 'llama-server' else 20} tokens that come back" in way["note"]
 
 
+def test_an_answer_that_ends_the_turn_has_no_probabilities(make_model: MakeModel, compare_here: Compare) -> None:
+    """llama-server leaves them out where it has no text to send."""
+    with PeerServer(kind="llama-server", path=make_model()) as server:
+        server.body = b'{"content": "", "stop_type": "eos"}'
+        record = compare_here("llama-server", peers=peers_of(server))
+    assert record["absent"] == []
+    agreement = by_name(record)["llama-server"]["agreement"]
+    assert (agreement["n_answers"], agreement["n_without_answer"]) == (0, 15)
+
+
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
