@@ -30,6 +30,8 @@ Float32Array = npt.NDArray[np.float32]
 Int32Array = npt.NDArray[np.int32]
 IndexArray = npt.NDArray[np.intp]
 
+_COPIED_FLOATS = 1 << 16
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelScores:
@@ -92,6 +94,8 @@ class Scorer:
         self._position = np.array(position, np.intp)
         self._edge_rows = np.stack(edge_row).astype(np.float32)  # (n_edges, n_embd)
         self._node_start = np.array(node_start, np.intp)
+        ends = [*node_start[1:], len(position)]
+        self._nodes = [(position[start], start, end) for start, end in zip(node_start, ends, strict=True)]
         n_edges = np.diff([*node_start, len(position)]).astype(np.intp)
         self._node_of_edge = np.repeat(np.arange(len(node_start)), n_edges)
         self._label_edge = np.array(label_edge, np.intp)
@@ -106,11 +110,9 @@ class Scorer:
         tokens' logits and the log-sum-exp behind them; row: (n_queries, n_positions) which row each read node is.
         Raises ScoreError where a hidden state is not finite.
         """
-        # One dot product an edge: an order less work than hidden @ rows.T, whose BLAS threads also stall on a busy
-        # machine. Measured on 2 busy cores, 95 edges of 4096: median 0.05 ms against 0.19, worst 4 ms against 150.
         with np.errstate(over="ignore", invalid="ignore"):  # what they would warn of is refused below
             n_embd = self._edge_rows.shape[1]
-            edge = np.vecdot(hidden[row[:, self._position], :n_embd], self._edge_rows)
+            edge = self._edges(hidden[:, :n_embd], row)
             top = np.maximum.reduceat(edge, self._node_start, axis=1)
             shifted = edge - top[:, self._node_of_edge]
             log_sum = np.log(np.add.reduceat(np.exp(shifted), self._node_start, axis=1))
@@ -128,6 +130,20 @@ class Scorer:
                 score[:, labels] = (exact.joint if scoring == "joint" else exact.mean)[:, labels]
                 probability[:, labels] = softmax(score[:, labels])
         return LabelScores(score=score, probability=probability, exact=exact)
+
+    def _edges(self, hidden: Float32Array, row: IndexArray) -> Float32Array:
+        """(n_queries, n_edges) logits: one dot product an edge.
+
+        An order less work than hidden @ rows.T, whose BLAS threads also stall on a busy machine: 2 busy cores, 95 edges
+        of 4096, median 0.05 ms against 0.19, worst 4 ms against 150. Node by node, hidden states are not copied for
+        each of their edges: 0.11 ms against 0.19 on a Xeon; for small models one call is faster than many.
+        """
+        if len(row) * self._edge_rows.size <= _COPIED_FLOATS:
+            return np.asarray(np.vecdot(hidden[row[:, self._position]], self._edge_rows))
+        edge = np.empty((len(row), len(self._edge_rows)), np.float32)
+        for position, start, end in self._nodes:
+            np.vecdot(hidden[row[:, position], None], self._edge_rows[start:end], out=edge[:, start:end])
+        return edge
 
     def _exact(self, label_logits: Float32Array, row: IndexArray) -> ExactScores | None:
         if self._label_column is None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qcls_gguf import score
 from qcls_gguf.errors import ScoreError
 from qcls_gguf.labels import LabelTrie, Scoring, build_trie
 from qcls_gguf.score import LabelScores, Scorer
@@ -261,3 +262,23 @@ def test_logits_that_overflow_are_refused() -> None:
     head = {0: np.full(2, 1e30, np.float32), 1: np.zeros(2, np.float32)}
     with pytest.raises(ScoreError, match="not finite"):
         Scorer([trie_of((0,), (1,))], head).score(np.full((1, 2), 1e30, np.float32), rows([0]))
+
+
+@pytest.mark.parametrize("n_queries", [1, 4])
+def test_large_models_are_scored_node_by_node_with_the_same_bits(
+    n_queries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(3)
+    tries = [
+        build_trie(("a", "b", "c", "d"), ((1, 2), (1, 3), (4,), (5,)), -1, "tree"),
+        build_trie(("e", "f"), ((1,), (6,)), -1, "first_token"),
+    ]
+    rows = {token: random.standard_normal(64).astype(np.float32) for token in range(1, 7)}
+    scorer = Scorer(tries, rows)
+    hidden = random.standard_normal((3 * n_queries, 64)).astype(np.float32)
+    row = random.permutation(3 * n_queries).reshape(n_queries, 3)
+    wanted = scorer.score(hidden, row)
+    monkeypatch.setattr(score, "_COPIED_FLOATS", 0)
+    found = scorer.score(hidden, row)
+    np.testing.assert_array_equal(found.score, wanted.score)
+    np.testing.assert_array_equal(found.probability, wanted.probability)
