@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from .config import PromptConfig
 from .prompt import Prompt
-from .request import Chunk, Unit
-from .result import Audit, Counts, LabelScore, PromptResult
+from .request import Unit
+from .result import Audit, LabelScore, PromptResult
 from .score import ExactScores, LabelScores
 
 
@@ -65,17 +65,6 @@ class Answers:
                 )
             )
         return tuple(answers)
-
-
-def counts_of(n_queries: int, units: Sequence[Unit], chunks: Sequence[Chunk]) -> Counts:
-    """What the decodes of a request feed and read."""
-    return Counts(
-        n_queries=n_queries,
-        n_decodes=len(chunks),
-        n_tokens_new=sum(chunk.plan.n_tokens for chunk in chunks),
-        n_tokens_cached=sum(unit.root.n_cached for unit in units),
-        n_positions=sum(chunk.plan.n_outputs for chunk in chunks),
-    )
 
 
 def _audit(exact: ExactScores, query: int, prompt: int, own: _Labels, answer: str) -> Audit:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .adjustment import Adjustments
-from .answers import Answers, counts_of
+from .answers import Answers
 from .config import Config, check_config, load_config
 from .engine import Decoded, Engine
 from .errors import DecodeError, PlanError, ScoreError
@@ -21,7 +21,7 @@ from .plan import Int32Array
 from .plan_template import Templates
 from .prompt import Prompt
 from .prompt_adjustments import adjustments_of, content_free_queries
-from .request import Chunk, Planner, Unit
+from .request import Chunk, Planner, Unit, counts_of
 from .result import Counts, ModelInfo, Result
 from .runtime import shapes
 from .score import Scorer
@@ -185,7 +185,7 @@ class Classifier:
         watch = Stopwatch()
         fragments = [self._tokenize(query) for query in queries]
         watch.mark("tokenize")
-        units, chunks, tokens = self._plan(fragments)
+        units, chunks, tokens, counts = self._plan(fragments)
         watch.mark("plan")
         hidden, rows, n_rows = [], [], 0
         for chunk, token in zip(chunks, tokens, strict=True):
@@ -202,7 +202,6 @@ class Classifier:
             raise
         if self._adjustments is not None:
             self._adjustments.apply(scores.score, scores.probability)
-        counts = counts_of(len(queries), units, chunks)
         n = len(self._prompts)
         answers = [self._answers.of(scores, i, units[i * n : (i + 1) * n]) for i in range(len(queries))]
         watch.mark("score")
@@ -239,14 +238,14 @@ class Classifier:
 
     def _plan(
         self, fragments: Sequence[Sequence[Int32Array]]
-    ) -> tuple[Sequence[Unit], Sequence[Chunk], Sequence[Int32Array]]:
-        """The units of all queries, the decodes that hold them, and the tokens of each decode."""
+    ) -> tuple[Sequence[Unit], Sequence[Chunk], Sequence[Int32Array], Counts]:
+        """The units of all queries, the decodes that hold them, the tokens of each decode, and their counts."""
         if len(fragments) == 1 and (found := self._templates.find(fragments[0])):
             template, behind = found
-            return template.units, (template.chunk,), (template.fill(behind),)
+            return template.units, (template.chunk,), (template.fill(behind),), template.counts
         units = [unit for each in fragments for unit in self._units(each)]
         chunks = self._planner.chunks(units)
-        return units, chunks, [chunk.plan.token for chunk in chunks]
+        return units, chunks, [chunk.plan.token for chunk in chunks], counts_of(len(fragments), units, chunks)
 
     def _decode(self, chunk: Chunk, token: Int32Array, watch: Stopwatch) -> Decoded:
         try:

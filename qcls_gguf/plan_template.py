@@ -17,7 +17,8 @@ from .engine import Engine
 from .errors import PlanError
 from .plan import Int32Array
 from .prompt import Prompt
-from .request import Chunk, IndexArray, Planner, Unit
+from .request import Chunk, IndexArray, Planner, Unit, counts_of
+from .result import Counts
 
 _N_KEPT = 4096
 
@@ -28,6 +29,7 @@ class Template:
 
     chunk: Chunk
     units: tuple[Unit, ...]
+    counts: Counts
     node: IndexArray
     """(n_filled,) the nodes that are filled in"""
     source: IndexArray
@@ -113,5 +115,9 @@ class Templates:
         token = chunks[0].plan.token
         node: npt.NDArray[np.intp] = np.flatnonzero(token >= self._n_vocab)
         return Template(
-            chunk=chunks[0], units=tuple(units), node=node, source=(token[node] - self._n_vocab).astype(np.intp)
+            chunk=chunks[0],
+            units=tuple(units),
+            counts=counts_of(1, units, chunks),
+            node=node,
+            source=(token[node] - self._n_vocab).astype(np.intp),
         )

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from .engine import Engine, Root
 from .plan import Plan, TokenTree
 from .prompt import Prompt
+from .result import Counts
 
 IndexArray = npt.NDArray[np.intp]
 
@@ -114,3 +115,14 @@ class Planner:
                 tree.read(nodes[node])
                 read.append(nodes[node])
         return _Grown(tree=tree, roots=list(roots), read=read)
+
+
+def counts_of(n_queries: int, units: Sequence[Unit], chunks: Sequence[Chunk]) -> Counts:
+    """What the decodes of a request feed and read."""
+    return Counts(
+        n_queries=n_queries,
+        n_decodes=len(chunks),
+        n_tokens_new=sum(chunk.plan.n_tokens for chunk in chunks),
+        n_tokens_cached=sum(unit.root.n_cached for unit in units),
+        n_positions=sum(chunk.plan.n_outputs for chunk in chunks),
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 
@@ -34,8 +34,7 @@ class Audit:
     """whether joint picks another label than the answer"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptResult:
+class PromptResult(NamedTuple):
     """One prompt's answer: the winner, and every label in the order of the configuration."""
 
     prompt: str
@@ -43,7 +42,7 @@ class PromptResult:
     """the most probable label; the fallback where it is less probable than min_confidence"""
     probability: float
     """of the most probable label"""
-    abstained: bool = False
+    abstained: bool
     """whether label is the fallback"""
     fast_path: bool
     """False where the query changed tokens of the cached prefix, so that some had to be fed anew"""
@@ -111,11 +110,17 @@ class Result:
 
         `most_probable` is there where the prompt abstained.
         """
-        answer = asdict(self)
-        for result, given in zip(answer["results"], self.results, strict=True):
-            result["scores"] = [score._asdict() for score in given.scores]
-            if result["audit"] is None:
-                del result["audit"]
-            if given.abstained:
-                result["most_probable"] = given.most_probable
+        answer = asdict(replace(self, results=()))
+        answer["results"] = [_plain(result) for result in self.results]
         return answer
+
+
+def _plain(result: PromptResult) -> dict[str, Any]:
+    plain = result._asdict()
+    plain["scores"] = [score._asdict() for score in result.scores]
+    del plain["audit"]
+    if result.audit is not None:
+        plain["audit"] = asdict(result.audit)
+    if result.abstained:
+        plain["most_probable"] = result.most_probable
+    return plain
