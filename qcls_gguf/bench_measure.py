@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -14,9 +14,7 @@ from .bench_workloads import requests_of
 from .classify import Classifier
 from .config import Config
 from .errors import ConfigError
-
-OnProgress = Callable[[str, int, int], None]
-"""(part, done, total)"""
+from .progress import OnProgress, counter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,15 +122,3 @@ def _least(classifier: Classifier, requests: Sequence[Sequence[str]], n_requests
 
     found = [least_tokens(prompts, map(fragments, request)) for request in requests[:n_requests]]
     return fmean(found[i % len(found)] for i in range(n_requests))
-
-
-def counter(on_progress: OnProgress, part: str, total: int) -> Callable[[], None]:
-    """Counts a part's steps up to total."""
-    done = 0
-
-    def count() -> None:
-        nonlocal done
-        done += 1
-        on_progress(part, done, total)
-
-    return count

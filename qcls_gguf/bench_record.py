@@ -12,7 +12,7 @@ from typing import Any
 from .bench_environment import environment, gpu_free_bytes, gpu_state, peak_rss_bytes, rss_bytes
 from .bench_floor import Floor, Rates, decode_weights, probe_device
 from .bench_forward import forward_record, forward_tokens, sweep
-from .bench_measure import Benchmark, OnProgress, Workload, check, counter, measure
+from .bench_measure import Benchmark, Workload, check, measure
 from .bench_run import Samples
 from .bench_stats import quantile_curve, ratio, spread, summary
 from .bench_subject import Asked, Subject, groups, started
@@ -20,6 +20,7 @@ from .bench_workloads import file_queries
 from .config import Config
 from .errors import DecodeError, PlanError
 from .native import devices
+from .progress import OnProgress, counter
 from .runtime import n_threads
 
 

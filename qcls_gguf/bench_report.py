@@ -66,8 +66,12 @@ def benchmark_html(record: dict[str, Any]) -> str:
 
 
 def _startup_table(record: dict[str, Any]) -> str:
-    steps = list(record["startup_ms"])
-    rows = [[each["name"], *(f"{each['startup_ms'][step]:.1f}" for step in steps)] for each in record["classifiers"]]
+    starts = [each["startup_ms"] for each in record["classifiers"]]
+    steps = list(dict.fromkeys(step for start in starts for step in start))
+    rows = [
+        [each["name"], *(f"{start[step]:.1f}" if step in start else "–" for step in steps)]
+        for each, start in zip(record["classifiers"], starts, strict=True)
+    ]
     return html_table(("start-up ms", *steps), rows)
 
 

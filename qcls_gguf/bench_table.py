@@ -14,7 +14,7 @@ from .timing import STAGES
 
 TIME_COLUMNS = ("total ms", "min", "p50", "p90", "p99", "spread", "floor", "p50/floor")
 STAGE_COLUMNS = ("stages, p50 ms", *STAGES)
-TOKEN_COLUMNS = ("tokens a request", "new", "least", "padded", "cached", "decodes", "graphs reused")
+TOKEN_COLUMNS = ("tokens a request", "new", "least", "cached", "decodes", "graphs reused")
 START_COLUMNS = ("start", "start-up ms", "first request ms", "after silence ms", "RSS MiB", "GPU memory MiB")
 QUEUE_COLUMNS = ("at a fixed rate", "rate/s", "answered/s", "busy", "wait p50 ms", "wait p99 ms", "service p50 ms")
 FORWARD_COLUMNS = ("tokens", "min ms", "p50 ms", "p90 ms", "tokens/s", "floor ms", "p50/floor")
@@ -48,7 +48,7 @@ def token_rows(record: dict[str, Any]) -> Rows:
     return [
         [
             each["name"],
-            *(f"{each['tokens'][name]:.1f}" for name in ("new", "least", "padded", "cached")),
+            *(f"{each['tokens'][name]:.1f}" for name in ("new", "least", "cached")),
             f"{each['n_decodes']:.1f}",
             f"{each['graph_reuse_rate']:.0%}",
         ]

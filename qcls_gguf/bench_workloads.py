@@ -40,7 +40,8 @@ def file_queries(source: str) -> QuerySet:
             raise ConfigError(f"--input {source}: {line.error}")
     if not lines:
         raise ConfigError(f"--input {source}: has no queries: give one a line")
-    return QuerySet(name="stdin" if source == "-" else Path(source).name, queries=tuple(line.text for line in lines))
+    different = dict.fromkeys(line.text for line in lines)  # equal queries of a batch would be computed once
+    return QuerySet(name="stdin" if source == "-" else Path(source).name, queries=tuple(different))
 
 
 def generated_queries(tokenizer: Tokenizer, n_tokens: int) -> QuerySet:

@@ -17,8 +17,9 @@ from .calibration_fit import BoolArray, Verdict, check_n_rows, cross_validate
 from .config import Config, PromptConfig
 from .errors import ConfigError, ScoreError
 from .eval_modes import non_finite_rows
-from .eval_record import Evaluation, OnProgress, ScoredRows, score_data
+from .eval_record import Evaluation, ScoredRows, score_data
 from .labelled import read_labelled
+from .progress import OnProgress
 
 _DIGITS = 6
 

@@ -129,10 +129,11 @@ def compare_command(
             ),
             offline=offline,
         )
+        inputs = {"--config": config, "--input": Path(input_) if input_ else None, "--model": model}
         if out:
-            check_writable(out, "--out")
+            check_writable(out, "--out", inputs)
         if html:
-            check_html(html)
+            check_html(html, {**inputs, "--out": out})
         with progress_bars(quiet) as on_progress:
             found = compare(
                 wanted, on_step=None if quiet else print_step, on_load=load_bar(quiet), on_progress=on_progress

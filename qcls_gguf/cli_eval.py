@@ -120,7 +120,7 @@ def eval_command(
             seed=seed,
         )
         if html:
-            check_html(html)
+            check_html(html, {"--data": data, "--config": config, "--resume": resume})
         with progress_bars(quiet) as on_progress:
             found = evaluate(
                 wanted, on_step=None if quiet else print_step, on_load=load_bar(quiet), on_progress=on_progress

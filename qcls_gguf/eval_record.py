@@ -35,12 +35,10 @@ from .eval_pass import (
 from .eval_shuffle import check_slots, shuffle_record
 from .labelled import BadRow, Labelled, LabelledQuery, read_labelled, refusal
 from .labels import EXACT_SCORINGS, Scoring
+from .progress import OnProgress, counter
 from .prompt import Prompt
 from .prompt_adjustments import adjustments_of, calibrates
 from .result import ModelInfo
-
-OnProgress = Callable[[str, int, int], None]
-"""(part, done, total)"""
 
 _MAX_LISTED = 20
 
@@ -167,7 +165,7 @@ def score_data(
                 bad=bad,
                 rows=rows,
                 adjustments=adjustments_of(configured, calibration, raw_scores),
-                scores=score_rows(classifier, rows, kept, _counter(on_progress, "score", len(rows))),
+                scores=score_rows(classifier, rows, kept, counter(on_progress, "score", len(rows))),
                 prompts=classifier.prompts,
                 model=classifier.model,
             )
@@ -211,7 +209,7 @@ def _robustness(wanted: Evaluation, scored: ScoredRows, on_progress: OnProgress)
             Classifier.from_config(rendering, offline=wanted.offline, audit=wanted.exact) as classifier,
             _kept(wanted, rendering, classifier) as kept,
         ):
-            return score_rows(classifier, rows, kept, _counter(on_progress, part, len(rows)))
+            return score_rows(classifier, rows, kept, counter(on_progress, part, len(rows)))
 
     if wanted.n_shuffles:
         found["shuffle_labels"] = shuffle_record(
@@ -220,7 +218,7 @@ def _robustness(wanted: Evaluation, scored: ScoredRows, on_progress: OnProgress)
     if wanted.drift:
         with Classifier.from_config(config, offline=wanted.offline, audit=wanted.exact) as classifier:
             found["drift"] = drift_record(
-                classifier, wanted.modes, rows, scores, seed=wanted.seed, counter=partial(_counter, on_progress)
+                classifier, wanted.modes, rows, scores, seed=wanted.seed, counter=partial(counter, on_progress)
             )
     return found
 
@@ -238,18 +236,7 @@ def _latencies(wanted: Evaluation, scored: ScoredRows, on_progress: OnProgress) 
     if calibrates(wanted.config):
         configs[CALIBRATED] = (wanted.config, "its scorings, calibrated as configured,")
     return {
-        mode: latency(config, what, sample, offline=wanted.offline, on_query=_counter(on_progress, f"time {mode}", n))
+        mode: latency(config, what, sample, offline=wanted.offline, on_query=counter(on_progress, f"time {mode}", n))
         for mode, (config, what) in configs.items()
         if sample
     }
-
-
-def _counter(on_progress: OnProgress, part: str, total: int) -> Callable[[], None]:
-    done = 0
-
-    def count() -> None:
-        nonlocal done
-        done += 1
-        on_progress(part, done, total)
-
-    return count

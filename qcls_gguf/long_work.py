@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,25 +11,36 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from .errors import ConfigError
+from .progress import OnProgress
 
 
-def check_html(path: Path) -> None:
-    """Refuse a report that could not be written, before anything is computed for it."""
+def check_html(path: Path, others: Mapping[str, Path | None]) -> None:
+    """Refuse a report that could not be written, before anything is computed for it; others: see check_writable."""
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError("--html needs matplotlib: pip install 'qcls-gguf[report]'")
-    check_writable(path, "--html")
+    check_writable(path, "--html", others)
 
 
-def check_writable(path: Path, option: str) -> None:
-    """Refuse a file that could not be written, before anything is computed for it."""
+def check_writable(path: Path, option: str, others: Mapping[str, Path | None]) -> None:
+    """Refuse a file that could not be written, or is another file of the command, before anything is computed for it.
+
+    others: files by the options that name them. Raises ConfigError.
+    """
+    for name, other in others.items():
+        if other is not None and path.resolve() == other.resolve():
+            raise ConfigError(f"{option} {path}: is the file of {name}: name another")
     try:
-        path.open("a").close()
+        if path.exists():
+            path.open("a").close()
+        else:
+            path.open("x").close()
+            path.unlink()  # what fails later leaves nothing
     except OSError as e:
         raise ConfigError(f"{option} {path}: cannot be written: {e.strerror}") from None
 
 
 @contextmanager
-def progress_bars(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+def progress_bars(quiet: bool) -> Iterator[OnProgress]:
     """A bar on the terminal for each part of the work; it appears with the first (part, done, total)."""
     shown = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -35,7 +35,7 @@ def cache_prefixes(
     """
     prefixes = [prompt.prefix for prompt in prompts]
     cache = None
-    if runtime.state_cache and n_gpu_layers == 0:
+    if runtime.state_cache and n_gpu_layers == 0 and (folder := cache_folder()):
         build = build_info()
         depends_on = {
             "tokens": prefix_digest(dict.fromkeys(prefixes)),
@@ -46,7 +46,7 @@ def cache_prefixes(
             "size_bytes": model.facts.size_bytes,
             "build": [build.source_digest, build.backend, __version__, platform.machine()],
         }
-        cache = StateCache.of(cache_folder(), depends_on, model_sha256)
+        cache = StateCache.of(folder, depends_on, model_sha256)
     state = cache.read() if cache else None
     if cache and state is not None:
         try:

@@ -31,7 +31,7 @@ class Audit:
     joint_label: str
     mean_label: str
     changes: bool
-    """whether joint picks another label than the answer"""
+    """whether joint picks another label than the scoring finds most probable"""
 
 
 class PromptResult(NamedTuple):

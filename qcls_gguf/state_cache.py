@@ -12,6 +12,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -22,10 +23,13 @@ N_KEPT = 16
 """Files that are kept; the oldest ones go."""
 
 
-def cache_folder() -> Path:
-    """Where files are kept: under $XDG_CACHE_HOME, or ~/.cache."""
+def cache_folder() -> Path | None:
+    """Where files are kept: under $XDG_CACHE_HOME, or ~/.cache; none for a user without a home."""
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "qcls-gguf" / "prefixes"
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "qcls-gguf" / "prefixes"
+    except RuntimeError:
+        return None
 
 
 def prefix_digest(prefixes: Iterable[Sequence[int]]) -> str:
@@ -71,10 +75,18 @@ class StateCache:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=self.path.parent, suffix=".part", delete=False) as file:
-                file.write(head + state)
-            Path(file.name).replace(self.path)  # nobody reads half a file
+                part = Path(file.name)
+                try:
+                    file.write(head + state)
+                    file.flush()
+                    part.replace(self.path)  # nobody reads half a file
+                except BaseException:
+                    part.unlink()
+                    raise
+        except OSError as e:
+            warnings.warn(f"{self.path}: the prefixes could not be saved: {e.strerror}", stacklevel=2)
+            return
+        with suppress(OSError):  # another process may do the same
             files = sorted(self.path.parent.glob("*.kv"), key=lambda each: each.stat().st_mtime)
             for old in files[:-N_KEPT]:
                 old.unlink(missing_ok=True)
-        except OSError as e:
-            warnings.warn(f"{self.path}: the prefixes could not be saved: {e.strerror}", stacklevel=2)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from time import perf_counter_ns
 from typing import Generic, TypeVar
 
-from .errors import BusyError, QclsError
+from .errors import BusyError
 
 R = TypeVar("R")
 
@@ -22,7 +22,8 @@ class _Ticket(Generic[R]):
     def __init__(self, queries: Sequence[str]) -> None:
         self.queries = queries
         self.results: Sequence[R] | None = None
-        self.error: QclsError | None = None
+        self.error: Exception | None = None
+        self.is_wanted = True
         self.came_ns = perf_counter_ns()
         self.wait_ms = 0.0
 
@@ -61,6 +62,7 @@ class Turns(Generic[R]):
                 while self._busy and not ticket.done:
                     self._changed.wait()
             except BaseException:
+                ticket.is_wanted = False
                 if ticket in self._waiting:
                     self._waiting.remove(ticket)
                 raise
@@ -112,13 +114,14 @@ class Turns(Generic[R]):
             self._answer(turn)
         except BaseException:
             with self._changed:  # an interrupt of this thread is not the others' affair
-                self._waiting.extendleft(ticket for ticket in reversed(turn) if not ticket.done)
+                left = (ticket for ticket in reversed(turn) if ticket.is_wanted and not ticket.done)
+                self._waiting.extendleft(left)
             raise
 
     def _answer(self, turn: Sequence[_Ticket[R]]) -> None:
         try:
             results = self._work([query for ticket in turn for query in ticket.queries])
-        except QclsError as e:
+        except Exception as e:
             if len(turn) == 1:
                 turn[0].error = e
                 return

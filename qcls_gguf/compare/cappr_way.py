@@ -6,7 +6,7 @@ import functools
 import importlib.util
 from typing import ClassVar
 
-from .llama_python import import_llama_cpp
+from .llama_python import import_llama_cpp, open_llama
 from .way import AbsentError, Answer, TaskPrompt, Way
 
 
@@ -27,19 +27,7 @@ class Cappr(Way):
                     f"not with label_prefix {prompt.label_prefix!r}"
                 )
 
-        n_ctx = max(256, self.task.n_longest + 2)
-        self._llama = llama_cpp.Llama(
-            model_path=str(self.task.model_path),
-            n_ctx=n_ctx,
-            n_batch=n_ctx,
-            n_ubatch=n_ctx,
-            n_threads=self.task.n_threads,
-            n_threads_batch=self.task.n_threads,
-            n_gpu_layers=self.task.n_gpu_layers,
-            flash_attn=self.task.flash_attn is not False,
-            logits_all=True,
-            verbose=False,
-        )
+        self._llama = open_llama(llama_cpp, self.task, logits_all=True)
         # cappr tokenises with the defaults, which spell special tokens out
         self._llama.tokenize = functools.partial(self._llama.tokenize, special=True)
         try:

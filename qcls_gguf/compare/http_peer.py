@@ -19,12 +19,12 @@ _CONNECT_S = 5.0
 
 def check_url(url: str, option: str) -> None:
     """Refuse what is no http address of a server. Raises ConfigError."""
-    parts = urlsplit(url)
     try:
-        port = parts.port
-    except ValueError:
-        port = -1
-    if parts.scheme != "http" or not parts.hostname or port == -1:
+        parts = urlsplit(url)
+        good = parts.scheme == "http" and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none, or a bracket that is not closed
+        good = False
+    if not good:
         raise ConfigError(f"{option}: {url!r} is not a server's address: give one such as http://127.0.0.1:8080")
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ..native import build_info, library_folder
 from .reader import log_sum_exp
-from .way import AbsentError, Answer, TaskPrompt, Way
+from .way import AbsentError, Answer, Task, TaskPrompt, Way
 
 _INSTALL = "CMAKE_ARGS=-DLLAMA_BUILD=OFF pip install 'qcls-gguf[peers]'"
 
@@ -36,6 +36,23 @@ def import_llama_cpp() -> Any:
     return llama_cpp
 
 
+def open_llama(module: Any, task: Task, **options: Any) -> Any:
+    """A `Llama` of the task's model and settings that holds the longest prompt."""
+    n_ctx = max(256, task.n_longest + 2)
+    return module.Llama(
+        model_path=str(task.model_path),
+        n_ctx=n_ctx,
+        n_batch=n_ctx,
+        n_ubatch=n_ctx,
+        n_threads=task.n_threads,
+        n_threads_batch=task.n_threads,
+        n_gpu_layers=task.n_gpu_layers,
+        flash_attn=task.flash_attn is not False,
+        verbose=False,
+        **options,
+    )
+
+
 class LlamaPython(Way):
     """`Llama.generate` of one token a prompt, whose own prefix match keeps what two prompts in turn begin with."""
 
@@ -44,18 +61,7 @@ class LlamaPython(Way):
 
     def start(self) -> None:
         self._module = import_llama_cpp()
-        n_ctx = max(256, self.task.n_longest + 1)
-        self._llama = self._module.Llama(
-            model_path=str(self.task.model_path),
-            n_ctx=n_ctx,
-            n_batch=n_ctx,
-            n_ubatch=n_ctx,
-            n_threads=self.task.n_threads,
-            n_threads_batch=self.task.n_threads,
-            n_gpu_layers=self.task.n_gpu_layers,
-            flash_attn=self.task.flash_attn is not False,
-            verbose=False,
-        )
+        self._llama = open_llama(self._module, self.task)
 
     def _logits(self, tokens: list[int]) -> npt.NDArray[np.float32]:
         """(n_vocab,) behind the last token; a view that the next call overwrites."""

@@ -17,7 +17,7 @@ class Qcls(Way):
     )
 
     def classify(self, query: str) -> list[Answer]:
-        return [Answer(label=answer.label) for answer in self.task.classifier.classify(query).results]
+        return [Answer(label=answer.most_probable) for answer in self.task.classifier.classify(query).results]
 
     def audit(self, query: str) -> list[Answer]:
         """With the probabilities among the labels, where the scoring gives those of the tree."""
@@ -27,5 +27,5 @@ class Qcls(Way):
             tree = prompt.compiled.trie.scoring in ("tree", "first_token") and all(s.probability > 0 for s in scores)
             log_p = tuple(math.log(score.probability) for score in scores) if tree else None
             joint = answer.audit.joint if answer.audit else ()
-            answers.append(Answer(label=answer.label, tree=log_p, joint=joint))
+            answers.append(Answer(label=answer.most_probable, tree=log_p, joint=joint))
         return answers

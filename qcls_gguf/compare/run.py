@@ -20,6 +20,7 @@ from ..config import Config
 from ..environment import environment, plain_config
 from ..errors import ConfigError, PlanError
 from ..eval_pass import pass_config
+from ..progress import OnProgress
 from ..runtime import n_threads
 from .reader import LabelReader
 from .statistics import Reference, agreement, latency, not_comparable
@@ -27,8 +28,6 @@ from .way import AbsentError, Answer, PeerError, Task, TaskPrompt, Way
 from .ways import QCLS, WAYS, Peers, check_peers, check_ways
 
 OnStep = Callable[[str, str, float], None]
-OnProgress = Callable[[str, int, int], None]
-"""(part, done, total)"""
 
 QUERIES = (
     "red summer dress for girls",
@@ -130,7 +129,7 @@ def _exact(
                 raise ConfigError(f"query {query!r}: {e}") from None
         prompts = tuple(
             TaskPrompt(
-                template=given.prompt_template,
+                template=given.expanded_template,
                 label_prefix=given.label_prefix,
                 compiled=compiled,
                 reader=LabelReader(

@@ -11,6 +11,7 @@ from ..classify import Classifier
 from ..config import RuntimeConfig
 from ..errors import QclsError
 from ..prompt import Prompt
+from ..runtime import flash_attention
 from .reader import LabelReader
 
 
@@ -61,8 +62,8 @@ class Task:
 
     @property
     def flash_attn(self) -> bool | None:
-        """As a context takes it: none is llama.cpp's own choice."""
-        return None if self.runtime.flash_attn == "auto" else self.runtime.flash_attn
+        """What our own context has, as a context takes it: none is llama.cpp's own choice."""
+        return flash_attention(self.runtime, self.n_gpu_layers)
 
     def tokens(self, prompt: Prompt, query: str) -> tuple[int, list[int]]:
         """(tokens of the prefix that stay, tokens behind them) of a prompt rendered with a query."""

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -285,6 +286,33 @@ def test_an_answer_that_ends_the_turn_has_no_probabilities(make_model: MakeModel
     assert record["absent"] == []
     agreement = by_name(record)["llama-server"]["agreement"]
     assert (agreement["n_answers"], agreement["n_without_answer"]) == (0, 15)
+
+
+def test_servers_get_the_labels_that_a_slot_stands_for(make_model: MakeModel, write_config: WriteConfig) -> None:
+    prompts = [replace(PROMPTS[0], template="one of {labels}\nquery: {query}\ncolour:")]
+    config = load_config(write_config(make_model(), prompts))
+    with PeerServer(kind="llama-server", path=make_model()) as server:
+        compare(Comparison(config=config, queries=("red",), ways=("llama-server",), n_rounds=1, peers=peers_of(server)))
+    texts = {request["prompt"] for request in server.requests}
+    assert texts == {"one of dress, jeans, shirt, none\nquery: red\ncolour:"}
+
+
+def test_an_abstention_of_ours_is_no_winner_that_peers_could_miss(
+    make_model: MakeModel, write_config: WriteConfig
+) -> None:
+    config = load_config(write_config(make_model(), PROMPTS))
+    sure = replace(config, prompts=tuple(replace(p, min_confidence=1.0, fallback="unsure") for p in config.prompts))
+    record = compare(Comparison(config=sure, queries=QUERIES, ways=("batched",), n_rounds=1, n_warm=0))
+    ways = by_name(record)
+    assert ways["qcls"]["agreement"]["joint"] > 0.5
+    assert ways["batched"]["agreement"]["scoring"] == 1.0
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://a:b", "ftp://a", "nonsense"])
+def test_what_is_no_address_is_refused(url: str) -> None:
+    done = run("--llama-server", url)
+    assert done.returncode == 2
+    assert "is not a server's address" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -139,3 +139,20 @@ def test_nothing_is_warned_of_without_a_file(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert StateCache.of(tmp_path, {}, lambda: "0" * 64).read() is None
+
+
+def test_a_user_without_a_home_has_no_cache(start: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home(*_: object) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    assert not start()[1]
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "folder").mkdir()
+    cache = StateCache(path=tmp_path / "folder", model_sha256=lambda: "0" * 64)  # no file can take its place
+    with pytest.warns(UserWarning, match="could not be saved"):
+        cache.write(b"cells")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]

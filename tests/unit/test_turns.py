@@ -125,3 +125,27 @@ def test_a_turn_for_something_else() -> None:
             until(lambda: len(turns._waiting) == 1)
             assert work.turns == []
         assert future.result(10)[0] == ["A"]
+
+
+def test_an_unexpected_error_is_its_own_callers() -> None:
+    def work(queries: Sequence[str]) -> list[str]:
+        turns.append(list(queries))
+        if len(turns) == 1:
+            began.set()
+            assert go_on.wait(10)
+        if "odd" in queries:
+            raise ValueError("odd")
+        return [query.upper() for query in queries]
+
+    turns: list[list[str]] = []
+    began, go_on = threading.Event(), threading.Event()
+    taken = Turns(work, max_batch=4, max_waiting=9)
+    with ThreadPoolExecutor(4) as pool:
+        futures = [pool.submit(taken.submit, ["a"])]
+        assert began.wait(10)
+        futures += [pool.submit(taken.submit, [query]) for query in ("b", "odd", "c")]
+        until(lambda: len(taken._waiting) == 3)
+        go_on.set()
+    assert [futures[i].result()[0] for i in (0, 1, 3)] == [["A"], ["B"], ["C"]]
+    with pytest.raises(ValueError, match="odd"):
+        futures[2].result()
