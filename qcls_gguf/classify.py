@@ -15,15 +15,15 @@ import numpy.typing as npt
 from .adjustment import Adjustments
 from .answers import Answers
 from .config import Config, check_config, load_config
-from .engine import Decoded, Engine
+from .engine import Decoded, Engine, Float32Array
 from .errors import DecodeError, PlanError, ScoreError
 from .plan import Int32Array
 from .plan_template import Templates
 from .prompt import Prompt
 from .prompt_adjustments import adjustments_of, content_free_queries
-from .request import Chunk, Planner, Unit, counts_of
+from .request import Chunk, IndexArray, Planner, Unit, counts_of
 from .result import Counts, ModelInfo, Result
-from .runtime import shapes
+from .runtime import merged_callers, shapes
 from .score import Scorer
 from .startup import Parts, start
 from .timing import Stopwatch
@@ -40,7 +40,7 @@ class Classifier:
     """Labels queries by all prompts of a configuration.
 
     Everything is loaded, cached and warmed when it is made. Usable from several threads: while one request is computed
-    others wait, and then share the next decode, up to `runtime.max_batch` queries.
+    others wait, and then share the next decode, up to `runtime.max_batch` queries, where that pays.
 
         with Classifier.from_config("configs/fashion-8.yaml") as classifier:
             print(classifier.classify("red dress for girls").labels)
@@ -59,7 +59,8 @@ class Classifier:
         # the distinct texts around the query, with their numbers of tokens for an empty one
         self._fragments = {prompt.fragment: n for prompt, n in zip(parts.prompts, parts.n_empty, strict=True)}
         runtime = parts.config.runtime
-        self._turns = Turns(self._classify, max_batch=runtime.max_batch, max_waiting=runtime.max_waiting)
+        n_merged = merged_callers(runtime, parts.model.n_gpu_layers, parts.engine.n_holders)
+        self._turns = Turns(self._classify, max_batch=n_merged, max_waiting=runtime.max_waiting)
         self._pid = os.getpid()
 
     @classmethod
@@ -187,16 +188,9 @@ class Classifier:
         watch.mark("tokenize")
         units, chunks, tokens, counts = self._plan(fragments)
         watch.mark("plan")
-        hidden, rows, n_rows = [], [], 0
-        for chunk, token in zip(chunks, tokens, strict=True):
-            decoded = self._decode(chunk, token, watch)
-            # the next decode overwrites the rows
-            hidden.append(decoded.hidden if len(chunks) == 1 else decoded.hidden.copy())
-            rows.append(chunk.rows + n_rows)
-            n_rows += len(decoded.hidden)
-        row = np.concatenate(rows).reshape(len(queries), -1)
+        hidden, row = self._decode_all(chunks, tokens, watch)
         try:
-            scores = self._scorer.score(hidden[0] if len(hidden) == 1 else np.concatenate(hidden), row)
+            scores = self._scorer.score(hidden, row.reshape(len(queries), -1))
         except ScoreError:
             self._engine.restore()
             raise
@@ -246,6 +240,19 @@ class Classifier:
         units = [unit for each in fragments for unit in self._units(each)]
         chunks = self._planner.chunks(units)
         return units, chunks, [chunk.plan.token for chunk in chunks], counts_of(len(fragments), units, chunks)
+
+    def _decode_all(
+        self, chunks: Sequence[Chunk], tokens: Sequence[Int32Array], watch: Stopwatch
+    ) -> tuple[Float32Array, IndexArray]:
+        """The hidden states of all decodes, and which row each read node is."""
+        if len(chunks) == 1:
+            return self._decode(chunks[0], tokens[0], watch).hidden, chunks[0].rows
+        hidden, rows, n_rows = [], [], 0
+        for chunk, token in zip(chunks, tokens, strict=True):
+            hidden.append(self._decode(chunk, token, watch).hidden.copy())  # the next decode overwrites it
+            rows.append(chunk.rows + n_rows)
+            n_rows += len(hidden[-1])
+        return np.concatenate(hidden), np.concatenate(rows)
 
     def _decode(self, chunk: Chunk, token: Int32Array, watch: Stopwatch) -> Decoded:
         try:

@@ -89,6 +89,15 @@ def shapes(runtime: RuntimeConfig, n_gpu_layers: int) -> tuple[int, int]:
     return (n_auto if runtime.n_shapes == "auto" else runtime.n_shapes), n_warm
 
 
+def merged_callers(runtime: RuntimeConfig, n_gpu_layers: int, n_prefixes: int) -> int:
+    """Up to how many queries callers that wait share a decode.
+
+    On a CPU time grows with the tokens, and every token attends to the other queries' cells too: prompts with prefixes
+    of their own, which share no tokens, are faster one query after the other.
+    """
+    return runtime.max_batch if n_gpu_layers > 0 or n_prefixes == 1 else 1
+
+
 def limits(
     runtime: RuntimeConfig,
     prompts: Sequence[Prompt],

@@ -28,8 +28,12 @@ PROMPTS = [
         scoring="first_token",
     ),
 ]
+SHARED = [
+    PromptSpec(name=name, template=f"<|im_start|>user\nquery: {{query}}<|im_end|>\n{name}:", labels=labels)
+    for name, labels in (("color", ("light blue", "light pink", "red", "none")), ("item", ("dress", "jeans", "none")))
+]
 LARGEST_DIFFERENCE = 0.01
-"""of probabilities; flash attention on the CPU rounds to F16"""
+"""of probabilities; the cache rounds to F16"""
 QUERIES = ["red dress", "", "jeans for girl", "👗", "红色连衣裙", "tank top " * 5]
 
 
@@ -53,7 +57,8 @@ def test_threads_take_turns(make_model: MakeModel, open_classifier: OpenClassifi
     assert {result.counts.n_queries for result in results} == {1}
 
 
-def test_threads_that_wait_share_a_decode(classifier: Classifier) -> None:
+def test_threads_that_wait_share_a_decode(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    classifier = open_classifier(make_model(), SHARED)
     queries = QUERIES * 20
     wanted = [classifier.classify(query) for query in queries]
     with ThreadPoolExecutor(8) as pool:
@@ -65,6 +70,13 @@ def test_threads_that_wait_share_a_decode(classifier: Classifier) -> None:
     assert max(result.counts.n_queries for result in results) <= 4
     assert any(result.wait_ms > 0 for result in results)
     assert all(result.total_ms == pytest.approx(sum(result.stage_ms.values())) for result in results)
+
+
+def test_on_a_cpu_prompts_with_prefixes_of_their_own_are_not_merged(classifier: Classifier) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(classifier.classify, QUERIES * 20))
+    assert {result.counts.n_queries for result in results} == {1}
+    assert any(result.wait_ms > 0 for result in results)
 
 
 def assert_alike(result: Result, other: Result) -> None:

@@ -18,7 +18,7 @@ from qcls_gguf.errors import ConfigError
 from qcls_gguf.labels import build_trie
 from qcls_gguf.native import Device
 from qcls_gguf.prompt import Prompt
-from qcls_gguf.runtime import Limits, limits, n_gpu_layers, n_threads, physical_cores, shapes
+from qcls_gguf.runtime import Limits, limits, merged_callers, n_gpu_layers, n_threads, physical_cores, shapes
 
 GIB = 1 << 30
 TWO_WORDS = ((1,), (2,))
@@ -248,3 +248,8 @@ def test_a_system_without_affinity_counts_its_cores(monkeypatch: pytest.MonkeyPa
 )
 def test_shapes(runtime: RuntimeConfig, n_gpu_layers: int, wanted: tuple[int, int]) -> None:
     assert shapes(runtime, n_gpu_layers) == wanted
+
+
+@pytest.mark.parametrize(("n_gpu_layers", "n_prefixes", "wanted"), [(0, 2, 1), (0, 1, 4), (37, 2, 4), (1, 8, 4)])
+def test_callers_are_merged_where_it_pays(n_gpu_layers: int, n_prefixes: int, wanted: int) -> None:
+    assert merged_callers(RuntimeConfig(), n_gpu_layers, n_prefixes) == wanted
