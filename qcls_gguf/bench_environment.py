@@ -19,9 +19,8 @@ from .runtime import physical_cores
 _GPU_STATE = ("driver_version", "temperature.gpu", "clocks.sm", "clocks.max.sm", "power.draw", "power.limit", "pstate")
 
 
-def environment(model: ModelInfo, n_threads: int) -> dict[str, Any]:
-    """What a time depends on, besides the configuration."""
-    gpu = gpu_state()
+def environment(model: ModelInfo, n_threads: int, gpu: dict[str, str] | None) -> dict[str, Any]:
+    """What a time depends on, besides the configuration; gpu: what gpu_state said."""
     return {
         "device": model.device,
         "n_gpu_layers": model.n_gpu_layers,

@@ -46,7 +46,8 @@ def benchmark(
     def open_one(name: str, config: Config) -> AbstractContextManager[Subject]:
         return started(name, config, asked, offline=wanted.offline, on_step=on_step, on_load=on_load)
 
-    before = {"vram_free_bytes": gpu_free_bytes(), "gpu": gpu_state()}
+    gpu = gpu_state()
+    before = {"vram_free_bytes": gpu_free_bytes(), "gpu": gpu}
     subjects: list[Subject] = []
     workloads: list[Workload] = []
     forward: dict[int, list[float]] | None = None
@@ -68,7 +69,7 @@ def benchmark(
     floors = _floors(subjects)
     first = subjects[0].classifier
     return {
-        "environment": environment(first.model, n_threads(first.parts.config.runtime)),
+        "environment": environment(first.model, n_threads(first.parts.config.runtime), gpu),
         "startup_ms": first.startup_ms,
         "classifiers": [_subject_record(subject, floors[subject.name], wanted.idle_s) for subject in subjects],
         "method": {

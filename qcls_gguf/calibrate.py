@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,10 @@ from .config import Config, PromptConfig
 from .errors import ConfigError, ScoreError
 from .eval_modes import non_finite_rows
 from .eval_record import Evaluation, ScoredRows, score_data
-from .labelled import read_labelled
+from .labelled import Labelled
+from .long_work import check_writable
 from .progress import OnProgress
+from .yaml_values import hint
 
 _DIGITS = 6
 
@@ -56,7 +58,8 @@ def calibrate(
     Raises ConfigError for what cannot be fitted or written, before anything is computed; and what Classifier raises.
     """
     prompts = _chosen(wanted)
-    _check_out(wanted)
+    inputs = {"--data": wanted.data, "--config": wanted.config.path, "--resume": wanted.resume}
+    check_writable(wanted.out, "--out", inputs, force=wanted.force)
     evaluation = Evaluation(
         config=dataclasses.replace(wanted.config, calibration=None),  # the one that this replaces
         path=wanted.data,
@@ -65,8 +68,13 @@ def calibrate(
         resume=wanted.resume,
         offline=wanted.offline,
     )
-    _check_rows(wanted, prompts)
-    found = score_data(evaluation, on_step=on_step, on_load=on_load, on_progress=on_progress)
+    found = score_data(
+        evaluation,
+        check=partial(_check_rows, wanted, prompts),
+        on_step=on_step,
+        on_load=on_load,
+        on_progress=on_progress,
+    )
     if lost := non_finite_rows(found.rows, found.scores):
         lines = ", ".join(str(row["line"]) for row in lost)
         raise ScoreError(f"--data {wanted.data}: scores that are not finite: lines {lines}: leave these rows out")
@@ -92,9 +100,7 @@ def _chosen(wanted: Calibrating) -> list[PromptConfig]:
     known = [prompt.name for prompt in wanted.config.prompts]
     for name in wanted.names:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
-            raise ConfigError(f"--prompt {name}: is no prompt of the configuration, {hint}")
+            raise ConfigError(f"--prompt {name}: is no prompt of the configuration, {hint(name, known)}")
     chosen = [prompt for prompt in wanted.config.prompts if not wanted.names or prompt.name in wanted.names]
     for prompt in chosen:
         if prompt.temperature is not None:
@@ -104,33 +110,8 @@ def _chosen(wanted: Calibrating) -> list[PromptConfig]:
     return chosen
 
 
-def _check_out(wanted: Calibrating) -> None:
-    """Refuse a file that could or should not be written, before anything is computed for it."""
-    out = wanted.out
-    try:
-        if out.exists():
-            for path, option in (
-                (wanted.data, "--data"),
-                (wanted.config.path, "--config"),
-                (wanted.resume, "--resume"),
-            ):
-                if path is not None and path.exists() and out.samefile(path):
-                    raise ConfigError(f"--out {out}: is the file of {option}: name another")
-            if not wanted.force:
-                raise ConfigError(f"--out {out}: is there already: name another file, or overwrite it with --force")
-            out.open("a").close()
-        else:
-            out.open("x").close()
-            out.unlink()
-    except OSError as e:
-        raise ConfigError(f"--out {out}: cannot be written: {e.strerror}") from None
-
-
-def _check_rows(wanted: Calibrating, prompts: Sequence[PromptConfig]) -> None:
-    """Refuse too few rows before the model is loaded; rows that cannot be used are refused by whoever scores them."""
-    given = read_labelled(wanted.data, {prompt.name: prompt.labels for prompt in wanted.config.prompts})
-    if given.bad and not wanted.skip_bad:
-        return
+def _check_rows(wanted: Calibrating, prompts: Sequence[PromptConfig], given: Labelled) -> None:
+    """Refuse too few rows before the model is loaded."""
     for prompt in prompts:
         check_n_rows(sum(prompt.name in row.labels for row in given.rows), wanted.n_folds, _place(wanted, prompt))
 

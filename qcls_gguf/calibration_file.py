@@ -6,7 +6,6 @@ that a fit is never applied to scores that it was not made for.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from collections.abc import Mapping
@@ -19,7 +18,7 @@ import yaml
 from .calibration_settings import MAX_TEMPERATURE, MIN_TEMPERATURE
 from .config import Config, PromptConfig
 from .errors import ConfigError
-from .yaml_values import at, load_yaml, mapping_of, number_of, required, text_of
+from .yaml_values import at, hint, load_yaml, mapping_of, number_of, required, text_of
 
 _AGAIN = "run `qcls-gguf calibrate` again"
 _N_SHOWN = 12
@@ -95,9 +94,7 @@ def _calibration(tree: Any, path: Path, prompts: Mapping[str, PromptConfig]) -> 
     fits = {}
     for name, entry in entries.items():
         if name not in prompts:
-            close = difflib.get_close_matches(str(name), list(prompts), n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(prompts)}"
-            raise ConfigError(f"prompts.{name}: is no prompt of the configuration, {hint}")
+            raise ConfigError(f"prompts.{name}: is no prompt of the configuration, {hint(name, list(prompts))}")
         fits[name] = _fit(entry, f"prompts.{name}", prompts[name])
     return Calibration(path=path, model_sha256=sha256, prompts=fits)
 

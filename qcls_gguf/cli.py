@@ -18,7 +18,6 @@ from .cli_compare import compare_command
 from .cli_eval import eval_command
 from .cli_inspect import inspect_command
 from .errors import QclsError
-from .labels import SCORINGS
 from .native import build_info
 from .options import (
     ConfigOption,
@@ -26,6 +25,7 @@ from .options import (
     ModelOption,
     OfflineOption,
     RepoOption,
+    ScoringOption,
     StateCacheOption,
     ThreadsOption,
     settings,
@@ -79,9 +79,7 @@ def run(
     offline: OfflineOption = False,
     no_state_cache: StateCacheOption = False,
     n_gpu_layers: LayersOption = None,
-    scoring: Annotated[
-        str | None, typer.Option("--scoring", help="The scoring of every prompt.", metavar="|".join(SCORINGS))
-    ] = None,
+    scoring: ScoringOption = None,
     audit: Annotated[
         bool, typer.Option("--audit", help="Add joint, mean and label mass, and whether joint picks another label.")
     ] = False,

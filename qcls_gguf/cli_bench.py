@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -14,9 +13,18 @@ from .bench_measure import Benchmark
 from .bench_record import benchmark
 from .bench_table import benchmark_tables
 from .errors import ConfigError
-from .labels import SCORINGS
 from .long_work import check_html, check_writable, progress_bars
-from .options import LayersOption, ModelOption, OfflineOption, RepoOption, ThreadsOption, settings
+from .options import (
+    LayersOption,
+    ModelOption,
+    OfflineOption,
+    QuietOption,
+    RecordFormat,
+    RepoOption,
+    ScoringOption,
+    ThreadsOption,
+    settings,
+)
 from .report import console
 from .resources import config_path
 from .terminal import exit_codes, load_bar, print_step
@@ -29,13 +37,6 @@ _FULL_IDLE_S = 12.0
 _LEAST_RATE = 0.001
 
 
-class BenchFormat(StrEnum):
-    """How the record is printed."""
-
-    table = "table"
-    json = "json"
-
-
 def bench_command(
     config: Annotated[
         list[Path] | None,
@@ -46,9 +47,7 @@ def bench_command(
     offline: OfflineOption = False,
     n_gpu_layers: LayersOption = None,
     threads: ThreadsOption = None,
-    scoring: Annotated[
-        str | None, typer.Option("--scoring", help="The scoring of every prompt.", metavar="|".join(SCORINGS))
-    ] = None,
+    scoring: ScoringOption = None,
     input_: Annotated[str | None, typer.Option("--input", "-i", metavar="FILE|-", help="Queries, one a line.")] = None,
     query_tokens: Annotated[
         str | None,
@@ -84,11 +83,11 @@ def bench_command(
         bool, typer.Option("--full", help="Everything: three configurations, --batch 1,4 --idle 12 --forward.")
     ] = False,
     format_: Annotated[
-        BenchFormat, typer.Option("--format", "-f", help="Tables for people, JSON for machines.")
-    ] = BenchFormat.table,
+        RecordFormat, typer.Option("--format", "-f", help="Tables for people, JSON for machines.")
+    ] = RecordFormat.table,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Also write the JSON here.", metavar="FILE")] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Also write a report with plots.", metavar="FILE")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Do not show the progress.")] = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Measure how long requests take, where the time goes, and what the device could do at best.
 
@@ -176,7 +175,7 @@ def bench_command(
             from .bench_report import benchmark_html  # matplotlib is an extra
 
             html.write_text(benchmark_html(record), encoding="utf-8")
-        if format_ is BenchFormat.json:
+        if format_ is RecordFormat.json:
             print(text, flush=True)
         else:
             console().print(benchmark_tables(record))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,16 +14,22 @@ from rich.text import Text
 
 from .errors import ConfigError
 from .long_work import progress_bars
-from .options import ConfigOption, LayersOption, ModelOption, OfflineOption, RepoOption, ThreadsOption, settings
+from .options import (
+    ConfigOption,
+    FormatOption,
+    LayersOption,
+    ModelOption,
+    OfflineOption,
+    QuietOption,
+    RecordFormat,
+    RepoOption,
+    ResumeOption,
+    SkipBadOption,
+    ThreadsOption,
+    settings,
+)
 from .report import console, printable
 from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step
-
-
-class CalibrateFormat(StrEnum):
-    """How the fits are printed."""
-
-    table = "table"
-    json = "json"
 
 
 def calibrate_command(
@@ -47,14 +52,10 @@ def calibrate_command(
     offline: OfflineOption = False,
     n_gpu_layers: LayersOption = None,
     threads: ThreadsOption = None,
-    format_: Annotated[
-        CalibrateFormat, typer.Option("--format", "-f", help="A table for people, JSON for machines.")
-    ] = CalibrateFormat.table,
-    resume: Annotated[
-        Path | None, typer.Option("--resume", help="Keep each row's scores here, and go on from them.", metavar="FILE")
-    ] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out and count rows that cannot be used.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Do not show the progress.")] = False,
+    format_: FormatOption = RecordFormat.table,
+    resume: ResumeOption = None,
+    skip_bad: SkipBadOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Fit a temperature, and with --bias a bias for each label, to labelled queries.
 
@@ -97,7 +98,7 @@ def calibrate_command(
             found = calibrate(
                 wanted, on_step=None if quiet else print_step, on_load=load_bar(quiet), on_progress=on_progress
             )
-        if format_ is CalibrateFormat.json:
+        if format_ is RecordFormat.json:
             print(json.dumps(found, ensure_ascii=False, indent=2, allow_nan=False), flush=True)
         else:
             console().print(fits_table(found))

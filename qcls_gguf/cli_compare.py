@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -14,17 +13,21 @@ from .compare.table import comparison_table
 from .compare.ways import WAYS, Peers
 from .errors import ConfigError
 from .long_work import check_html, check_writable, progress_bars
-from .options import ConfigOption, LayersOption, ModelOption, OfflineOption, RepoOption, ThreadsOption, settings
+from .options import (
+    ConfigOption,
+    FormatOption,
+    LayersOption,
+    ModelOption,
+    OfflineOption,
+    QuietOption,
+    RecordFormat,
+    RepoOption,
+    ThreadsOption,
+    settings,
+)
 from .queries import check_source, read_queries
 from .report import console
 from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step
-
-
-class CompareFormat(StrEnum):
-    """How the comparison is printed."""
-
-    table = "table"
-    json = "json"
 
 
 def compare_command(
@@ -63,14 +66,12 @@ def compare_command(
     ollama_model: Annotated[
         str | None, typer.Option("--ollama-model", metavar="NAME", help="Its model, made from the same file.")
     ] = None,
-    format_: Annotated[
-        CompareFormat, typer.Option("--format", "-f", help="A table for people, JSON for machines.")
-    ] = CompareFormat.table,
+    format_: FormatOption = RecordFormat.table,
     out: Annotated[Path | None, typer.Option("--out", help="Also write the JSON here.", metavar="FILE")] = None,
     html: Annotated[
         Path | None, typer.Option("--html", help="Also write a report with a diagram.", metavar="FILE")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Do not show the progress.")] = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Compare latency and answers with other ways to label the same queries by the same prompts and model file.
 
@@ -145,7 +146,7 @@ def compare_command(
             from .compare.report import report_html  # matplotlib is an extra
 
             html.write_text(report_html(found), encoding="utf-8")
-        if format_ is CompareFormat.json:
+        if format_ is RecordFormat.json:
             print(text, flush=True)
         else:
             console().print(comparison_table(found))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -15,16 +14,21 @@ from .eval_robustness import robustness_tables
 from .eval_table import evaluation_tables
 from .labels import SCORINGS, Scoring
 from .long_work import check_html, progress_bars
-from .options import ConfigOption, LayersOption, ModelOption, OfflineOption, RepoOption, ThreadsOption, settings
+from .options import (
+    ConfigOption,
+    LayersOption,
+    ModelOption,
+    OfflineOption,
+    QuietOption,
+    RecordFormat,
+    RepoOption,
+    ResumeOption,
+    SkipBadOption,
+    ThreadsOption,
+    settings,
+)
 from .report import console
 from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step
-
-
-class EvalFormat(StrEnum):
-    """How the evaluation is printed."""
-
-    table = "table"
-    json = "json"
 
 
 def eval_command(
@@ -43,15 +47,13 @@ def eval_command(
     n_gpu_layers: LayersOption = None,
     threads: ThreadsOption = None,
     format_: Annotated[
-        EvalFormat, typer.Option("--format", "-f", help="Tables for people, JSON for machines.")
-    ] = EvalFormat.table,
+        RecordFormat, typer.Option("--format", "-f", help="Tables for people, JSON for machines.")
+    ] = RecordFormat.table,
     html: Annotated[
         Path | None, typer.Option("--html", help="Also write a report with diagrams.", metavar="FILE")
     ] = None,
-    resume: Annotated[
-        Path | None, typer.Option("--resume", help="Keep each row's scores here, and go on from them.", metavar="FILE")
-    ] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out and count rows that cannot be used.")] = False,
+    resume: ResumeOption = None,
+    skip_bad: SkipBadOption = False,
     latency_sample: Annotated[
         int, typer.Option("--latency-sample", min=0, metavar="N", help="Queries that each mode is timed with.")
     ] = 200,
@@ -62,7 +64,7 @@ def eval_command(
         bool, typer.Option("--drift", help="Also score the rows in batches, after others, restored and afresh.")
     ] = False,
     seed: Annotated[int, typer.Option("--seed", metavar="S", help="Of the orders of labels and rows.")] = 0,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Do not show the progress.")] = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Measure accuracy, calibration and cost of the scoring modes on labelled queries.
 
@@ -129,7 +131,7 @@ def eval_command(
             from .eval_report import report_html  # matplotlib is an extra
 
             html.write_text(report_html(found), encoding="utf-8")
-        if format_ is EvalFormat.json:
+        if format_ is RecordFormat.json:
             print(json.dumps(found, ensure_ascii=False, indent=2, allow_nan=False), flush=True)
         else:
             console().print(evaluation_tables(found), robustness_tables(found))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -16,17 +15,20 @@ from rich.tree import Tree
 from .classify import Classifier
 from .inspection import inspect_classifier
 from .inspection_result import Inspection, PromptInspection, Token, TrieNode
-from .labels import SCORINGS
-from .options import ConfigOption, LayersOption, ModelOption, OfflineOption, RepoOption, ThreadsOption, settings
+from .options import (
+    ConfigOption,
+    FormatOption,
+    LayersOption,
+    ModelOption,
+    OfflineOption,
+    RecordFormat,
+    RepoOption,
+    ScoringOption,
+    ThreadsOption,
+    settings,
+)
 from .report import console, printable
 from .terminal import exit_codes, load_bar, print_step
-
-
-class InspectFormat(StrEnum):
-    """How an inspection is printed."""
-
-    table = "table"
-    json = "json"
 
 
 def inspect_command(
@@ -35,13 +37,9 @@ def inspect_command(
     hf_repo: RepoOption = None,
     offline: OfflineOption = False,
     n_gpu_layers: LayersOption = None,
-    scoring: Annotated[
-        str | None, typer.Option("--scoring", help="The scoring of every prompt.", metavar="|".join(SCORINGS))
-    ] = None,
+    scoring: ScoringOption = None,
     threads: ThreadsOption = None,
-    format_: Annotated[
-        InspectFormat, typer.Option("--format", "-f", help="A table for people, JSON for machines.")
-    ] = InspectFormat.table,
+    format_: FormatOption = RecordFormat.table,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not print the start-up.")] = False,
 ) -> None:
     """Show what a configuration costs with a model, before any query, and what could be cheaper or clearer.
@@ -80,7 +78,7 @@ def inspect_command(
             chosen, offline=offline, on_step=None if quiet else print_step, on_load=load_bar(quiet)
         ) as classifier:
             inspection = inspect_classifier(classifier)
-        if format_ is InspectFormat.json:
+        if format_ is RecordFormat.json:
             print(json.dumps(inspection.to_dict(), ensure_ascii=False, indent=2, allow_nan=False), flush=True)
         else:
             console().print(inspection_table(inspection))

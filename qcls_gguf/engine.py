@@ -92,11 +92,15 @@ class Engine:
         self.context.clear()
         self._shared = [_NOTHING] * self.n_free
         self._leaf_start[:] = 0
+        prefixes = list(self._holder)
+        tree = TokenTree()
+        root = tree.add_root(0)
+        ends = [tree.add_path(root, prefix) for prefix in prefixes]
+        self.n_cached = len(tree)
         if state is None:
-            self.n_cached = self._store(list(self._holder))
+            self._store(prefixes, tree, ends)
         else:
             self.context.load_state(state)
-            self.n_cached = len({prefix[:n] for prefix in self._holder for n in range(1, len(prefix) + 1)})
         self._stored = self._clean = True
 
     def saved_prefixes(self) -> bytes:
@@ -106,10 +110,8 @@ class Engine:
         self._leaf_start[:] = 0
         return self.context.save_state()
 
-    def _store(self, prefixes: list[tuple[int, ...]]) -> int:
-        tree = TokenTree()
-        root = tree.add_root(0)
-        ends = [tree.add_path(root, prefix) for prefix in prefixes]
+    def _store(self, prefixes: list[tuple[int, ...]], tree: TokenTree, ends: list[int]) -> None:
+        """Decode the tree of all prefixes, which end at these nodes."""
         # A prefix that another one begins with ends at an inner node and has no leaf of its own: share its cells later.
         leaf_of = {end: holder for holder, end in enumerate(ends)}
         leaf_nodes = sorted(end for end in leaf_of if tree.is_leaf(end))
@@ -124,7 +126,6 @@ class Engine:
                     if i != holder and other[: len(prefix)] == prefix and tree.is_leaf(ends[i])
                 )
                 self.context.share(longer, holder, 0, len(prefix))
-        return plan.n_tokens
 
     def _decode(self, plan: Plan, start: int, end: int, token: Int32Array | None = None) -> Decoded:
         output = plan.output[start:end]

@@ -22,6 +22,7 @@ from .labelled import BadRow, LabelledQuery
 from .labels import Scoring, build_trie
 from .prompt import Prompt
 from .result import ModelInfo, PromptResult, Result
+from .score import softmax
 
 _N_WARM = 5
 
@@ -51,8 +52,7 @@ class PromptScores:
         scores = self.scores(mode)
         if mode in ("tree", "first_token"):
             return np.exp(scores)
-        power = np.exp(scores - scores.max())
-        return np.asarray(power / power.sum())
+        return np.asarray(softmax(scores), np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

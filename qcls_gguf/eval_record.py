@@ -132,14 +132,16 @@ def evaluate(
 def score_data(
     wanted: Evaluation,
     *,
+    check: Callable[[Labelled], None] = lambda given: None,
     on_step: Callable[[str, str, float], None] | None = None,
     on_load: Callable[[float], None] | None = None,
     on_progress: OnProgress = lambda part, done, total: None,
 ) -> ScoredRows:
-    """Read the data and score it in one pass; raises as `evaluate` does."""
+    """Read the data and score it in one pass; check(data) may refuse it first. Raises as `evaluate` does."""
     config, calibration = pass_config(wanted.config), read_calibration(wanted.config)
     given = read_labelled(wanted.path, {prompt.name: prompt.labels for prompt in config.prompts})
     _check(wanted, given, given.bad)
+    check(given)
     with Classifier.from_config(
         config, offline=wanted.offline, on_step=on_step, on_load=on_load, audit=wanted.exact
     ) as classifier:

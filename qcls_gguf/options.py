@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,7 +11,16 @@ import typer
 
 from .config import Config, ModelConfig, load_config, parse_scoring
 from .errors import ConfigError
+from .labels import SCORINGS
 from .resources import config_path
+
+
+class RecordFormat(StrEnum):
+    """How a command prints its one record."""
+
+    table = "table"
+    json = "json"
+
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", "-c", help="Prompts, labels, model and runtime (YAML).", metavar="FILE")
@@ -30,6 +40,15 @@ LayersOption = Annotated[
     str | None, typer.Option("--n-gpu-layers", "-ngl", help="Layers on the GPU.", metavar="N|auto|all")
 ]
 ThreadsOption = Annotated[int | None, typer.Option("--threads", "-t", min=1, max=512, metavar="N", help="CPU threads.")]
+ScoringOption = Annotated[
+    str | None, typer.Option("--scoring", help="The scoring of every prompt.", metavar="|".join(SCORINGS))
+]
+FormatOption = Annotated[RecordFormat, typer.Option("--format", "-f", help="A table for people, JSON for machines.")]
+ResumeOption = Annotated[
+    Path | None, typer.Option("--resume", help="Keep each row's scores here, and go on from them.", metavar="FILE")
+]
+SkipBadOption = Annotated[bool, typer.Option("--skip-bad", help="Leave out and count rows that cannot be used.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", help="Do not show the progress.")]
 
 
 def _layers(text: str) -> int | Literal["auto", "all"]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,7 @@ from .errors import ScoreError
 from .labels import EXACT_SCORINGS, LabelTrie
 
 Float32Array = npt.NDArray[np.float32]
+FloatArray = npt.NDArray[np.floating[Any]]
 Int32Array = npt.NDArray[np.int32]
 IndexArray = npt.NDArray[np.intp]
 
@@ -158,7 +160,7 @@ class Scorer:
         )
 
 
-def softmax(score: Float32Array) -> Float32Array:
+def softmax(score: FloatArray) -> FloatArray:
     """Over the last axis."""
     power = np.exp(score - score.max(axis=-1, keepdims=True))
     return np.asarray(power / power.sum(axis=-1, keepdims=True))

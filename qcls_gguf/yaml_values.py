@@ -43,6 +43,12 @@ def at(where: str, key: str) -> str:
     return f"{where}.{key}" if where else key
 
 
+def hint(name: Any, known: Sequence[str]) -> str:
+    """What an unknown name may have meant."""
+    close = difflib.get_close_matches(str(name), known, n=1)
+    return f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+
+
 def mapping_of(tree: Any, where: str, known: set[str]) -> dict[str, Any]:
     """Keys and values, all of them known; nothing is an empty mapping, but for the whole file."""
     if tree is None and where:
@@ -51,9 +57,7 @@ def mapping_of(tree: Any, where: str, known: set[str]) -> dict[str, Any]:
         raise ConfigError(f"{where or 'the configuration'}: expected keys and values, got {kind_of(tree)}")
     for key in tree:
         if key not in known:
-            close = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(known))}"
-            raise ConfigError(f"{at(where, str(key))}: unknown key, {hint}")
+            raise ConfigError(f"{at(where, str(key))}: unknown key, {hint(key, sorted(known))}")
     return tree
 
 
