@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from ..errors import DecodeError, ModelError, PlanError, QclsError
 
-ABI = 3
+ABI = 4
 _OK, _BAD_ARGUMENT, _LOAD_FAILED, _UNSUPPORTED, _DECODE_FAILED, _TOO_SMALL = range(6)
 _ERRORS = {
     _BAD_ARGUMENT: PlanError,
@@ -70,6 +70,18 @@ class Device:
     name: str
     free_bytes: int
     total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Multiprocessors:
+    """Of a CUDA device; they differ where a slice of it stands in for a smaller one."""
+
+    n_planned: int
+    """that kernels plan their work for"""
+    n_given: int
+    """that they run on"""
+    n_device: int
+    """of the whole device"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +149,7 @@ def _library() -> Any:
             c_int32,
             [c_int32, POINTER(c_int32), c_char_p, c_int32, POINTER(c_uint64), POINTER(c_uint64)],
         ),
+        "qcls_multiprocessors": (c_int32, [POINTER(c_int32)]),
         "qcls_model_open": (c_int32, [c_char_p, c_int32, _PROGRESS_FN, c_void_p, POINTER(c_void_p), *error]),
         "qcls_model_close": (None, [c_void_p]),
         "qcls_model_facts": (None, [c_void_p, POINTER(c_int64)]),
@@ -216,6 +229,12 @@ def devices() -> Iterator[Device]:
         text = name.value.decode(errors="replace")
         yield Device(kind=_DEVICE_KINDS[kind.value], name=text, free_bytes=free.value, total_bytes=total.value)  # type: ignore[arg-type]
         index += 1
+
+
+def multiprocessors() -> Multiprocessors | None:
+    """Those of the first CUDA device; None where there is none."""
+    count = (c_int32 * 3)()
+    return Multiprocessors(*count) if _library().qcls_multiprocessors(count) else None
 
 
 def probe_copy(device: int, *, n_threads: int, n_bytes: int, budget_s: float) -> Probed:

@@ -139,9 +139,14 @@ ggml_type kv_type_from_name(const char * name) {
     return GGML_TYPE_COUNT;
 }
 
-int64_t n_cuda_graph_launches() {
+// A function that a patch adds to the CUDA backend; NULL in a build without it.
+void * cuda_function(const char * name) {
     ggml_backend_reg_t cuda = ggml_backend_reg_by_name("CUDA");
-    void * launches = cuda ? ggml_backend_reg_get_proc_address(cuda, "ggml_backend_cuda_n_graph_launches") : nullptr;
+    return cuda ? ggml_backend_reg_get_proc_address(cuda, name) : nullptr;
+}
+
+int64_t n_cuda_graph_launches() {
+    void * launches = cuda_function("ggml_backend_cuda_n_graph_launches");
     return launches ? reinterpret_cast<int64_t (*)()>(launches)() : -1;
 }
 
@@ -184,6 +189,12 @@ int32_t qcls_device(int32_t index, int32_t * type, char * name, int32_t name_siz
     *total_bytes = total_size;
     snprintf(name, name_size, "%s", ggml_backend_dev_description(device));
     return QCLS_OK;
+}
+
+int32_t qcls_multiprocessors(int32_t * count) {
+    init_once();
+    void * multiprocessors = cuda_function("ggml_backend_cuda_multiprocessors");
+    return multiprocessors && reinterpret_cast<bool (*)(int, int *)>(multiprocessors)(0, count);
 }
 
 int32_t qcls_model_open(const char * path, int32_t n_gpu_layers, qcls_progress_fn progress, void * user,

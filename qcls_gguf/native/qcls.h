@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-#define QCLS_ABI 3
+#define QCLS_ABI 4
 #define QCLS_API __attribute__((visibility("default")))
 
 typedef struct qcls_model qcls_model;
@@ -43,6 +43,11 @@ QCLS_API void qcls_set_log(qcls_log_fn log, void * user);
 /* Device i's name and memory in bytes; QCLS_BAD_ARGUMENT past the last one. type: 0 CPU, 1 GPU, 2 integrated GPU, 3 other. */
 QCLS_API int32_t qcls_device(int32_t index, int32_t * type, char * name, int32_t name_size, uint64_t * free_bytes,
                              uint64_t * total_bytes);
+
+/* count[3], of the first CUDA device: the multiprocessors that its kernels are planned for, that they run on, and that it
+ * has; they differ where GGML_CUDA_SM_SLICE was set when the device was first asked for. 0 where there is no such
+ * device, else 1. */
+QCLS_API int32_t qcls_multiprocessors(int32_t * count);
 
 /* Loads a model (NULL progress: none). n_gpu_layers < 0: all layers. Free with qcls_model_close. */
 QCLS_API int32_t qcls_model_open(const char * path, int32_t n_gpu_layers, qcls_progress_fn progress, void * user,
