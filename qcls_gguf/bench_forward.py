@@ -9,15 +9,15 @@ from typing import Any
 from .bench_floor import Floor
 from .bench_stats import ratio, summary
 from .classify import Classifier
-from .engine import Root
+from .engine import Engine, Root
 from .errors import ConfigError
 from .plan import Plan, TokenTree
 
 DEFAULT_TOKENS = (1, 8, 9, 16, 24, 26, 32, 40, 48, 52, 56, 64, 80, 96, 104, 112, 128, 160)
-_N_OUTPUTS = 2
+N_OUTPUTS = 2
 # Of each turn of a shape: the first decodes build its graph and let CUDA capture it, and are not counted.
-_N_DISCARDED = 3
-_N_COUNTED = 5
+N_DISCARDED = 3
+N_COUNTED = 5
 
 
 def forward_tokens(classifier: Classifier, given: Sequence[int] | None) -> tuple[int, ...]:
@@ -35,12 +35,13 @@ def sweep(
     classifier: Classifier, tokens: Sequence[int], n_rounds: int, on_turn: Callable[[], None]
 ) -> dict[int, list[float]]:
     """Milliseconds of decodes of each size behind the first prompt's stored prefix, interleaved over the sizes."""
-    plans = {n: _plan(classifier, n) for n in tokens}
+    engine, root = classifier.parts.engine, _root(classifier)
+    plans = {n: line_plan(engine, root, n) for n in tokens}
     found: dict[int, list[float]] = {n: [] for n in plans}
     for _ in range(n_rounds):
         for n, plan in plans.items():
-            times = [_decode_ms(classifier, plan) for _ in range(_N_DISCARDED + _N_COUNTED)]
-            found[n] += times[_N_DISCARDED:]
+            times = [_decode_ms(classifier, plan) for _ in range(N_DISCARDED + N_COUNTED)]
+            found[n] += times[N_DISCARDED:]
             on_turn()
     return found
 
@@ -50,17 +51,18 @@ def _root(classifier: Classifier) -> Root:
     return Root(holder=classifier.parts.engine.holder(prefix), n_cached=len(prefix))
 
 
-def _plan(classifier: Classifier, n_tokens: int) -> Plan:
-    """A line of n_tokens tokens of which the last few are read."""
-    engine = classifier.parts.engine
+def line_plan(engine: Engine, root: Root, n_tokens: int, n_company: int = 0) -> Plan:
+    """A line of n_tokens tokens of which the last few are read; n_company: of another line, which is not read."""
     text = engine.model.tokenize(" red dress for girls in summer", parse_special=False).tolist()
     tree = TokenTree()
-    node = tree.add_root(_root(classifier).n_cached)
+    start = node = tree.add_root(root.n_cached)
     for i in range(n_tokens):
         node = tree.add_path(node, [text[i % len(text)]])
-        if i >= n_tokens - min(_N_OUTPUTS, engine.context.n_outputs_max):
+        if i >= n_tokens - min(N_OUTPUTS, engine.context.n_outputs_max):
             tree.read(node)
-    return tree.finish(engine.leaf_seqs(1))
+    if n_company:
+        tree.add_path(start, [text[-1 - i % len(text)] for i in range(n_company)])
+    return tree.finish(engine.leaf_seqs(2 if n_company else 1))
 
 
 def _decode_ms(classifier: Classifier, plan: Plan) -> float:
@@ -79,7 +81,7 @@ def forward_record(classifier: Classifier, found: dict[int, list[float]], floor:
     rows = []
     for n, times in found.items():
         ms = summary(times)
-        floor_ms = floor.ms(n_tokens=n, n_rows=min(_N_OUTPUTS, n))
+        floor_ms = floor.ms(n_tokens=n, n_rows=min(N_OUTPUTS, n))
         rows.append(
             {
                 "n_tokens": n,
@@ -91,4 +93,4 @@ def forward_record(classifier: Classifier, found: dict[int, list[float]], floor:
             }
         )
     prompt = classifier.prompts[0]
-    return {"prompt": prompt.name, "n_cached": len(prompt.prefix), "n_outputs": _N_OUTPUTS, "sizes": rows}
+    return {"prompt": prompt.name, "n_cached": len(prompt.prefix), "n_outputs": N_OUTPUTS, "sizes": rows}

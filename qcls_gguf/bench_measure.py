@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
+from typing import Literal
 
 from .bench_least import least_tokens
 from .bench_run import Runner, Samples, closed_loop, open_loop
@@ -14,6 +15,7 @@ from .bench_workloads import requests_of
 from .classify import Classifier
 from .config import Config
 from .errors import ConfigError
+from .kernel_steps import why_no_steps
 from .progress import OnProgress, counter
 
 
@@ -36,6 +38,10 @@ class Benchmark:
     """silence before a single request; 0: not measured"""
     forward: bool = False
     forward_tokens: tuple[int, ...] | None = None
+    ab: Literal["off", "on", "where possible"] = "off"
+    """the variants of the CUDA kernels in turns"""
+    sms: int | None = None
+    """multiprocessors to compute on; none: the whole device"""
     offline: bool = False
 
 
@@ -69,6 +75,8 @@ def check(wanted: Benchmark) -> None:
                 f"--query-tokens {n}: {place} has runtime.max_query_tokens: {runtime.max_query_tokens}: raise it, or "
                 "choose shorter queries"
             )
+    if wanted.ab == "on" and (why := why_no_steps()):
+        raise ConfigError(f"--ab: {why}")
 
 
 def measure(wanted: Benchmark, group: Sequence[Subject], on_progress: OnProgress) -> list[Workload]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from .bench_ab import Size, ab_record, compare_variants
 from .bench_environment import environment, gpu_free_bytes, gpu_state, peak_rss_bytes, rss_bytes
 from .bench_floor import Floor, Rates, decode_weights, probe_device
 from .bench_forward import forward_record, forward_tokens, sweep
@@ -18,10 +19,12 @@ from .bench_stats import quantile_curve, ratio, spread, summary
 from .bench_subject import Asked, Subject, groups, started
 from .bench_workloads import file_queries
 from .config import Config
-from .errors import DecodeError, PlanError
+from .errors import ConfigError, DecodeError, PlanError
+from .kernel_steps import why_no_steps
 from .native import devices
 from .progress import OnProgress, counter
 from .runtime import n_threads
+from .sm_slice import slice_device, slice_record
 
 
 def benchmark(
@@ -35,6 +38,8 @@ def benchmark(
 
     Raises ConfigError for what cannot be measured, before anything is; and what Classifier raises.
     """
+    if wanted.sms is not None:
+        slice_device(wanted.sms)  # before anything asks for a device
     check(wanted)
     asked = Asked(
         given=None if wanted.input is None else file_queries(wanted.input),
@@ -51,11 +56,13 @@ def benchmark(
     subjects: list[Subject] = []
     workloads: list[Workload] = []
     forward: dict[int, list[float]] | None = None
+    ab: dict[int, Size] | None = None
     n_groups = 0
     with closing(groups(wanted.configs, open_one)) as each:
         for group in each:
             n_groups += 1
             sizes: tuple[int, ...] = ()
+            with_ab = n_groups == 1 and _compares_variants(wanted, group[0])
             if wanted.forward and forward is None:
                 sizes = forward_tokens(group[0].classifier, wanted.forward_tokens)
             workloads += measure(wanted, group, on_progress)
@@ -63,13 +70,19 @@ def benchmark(
                 n_rounds = max(1, wanted.n_requests // 10)
                 count = counter(on_progress, "forward", n_rounds * len(sizes))
                 forward = sweep(group[0].classifier, sizes, n_rounds, count)
+            if with_ab:
+                count = counter(on_progress, "kernels in turns", n_rounds * len(sizes))
+                ab = compare_variants(group[0].classifier, sizes, n_rounds, count)
             subjects += group
     memory = {"rss_bytes": rss_bytes(), "peak_rss_bytes": peak_rss_bytes()}
     after = {"vram_free_bytes": gpu_free_bytes(), "gpu": gpu_state()}
     floors = _floors(subjects)
     first = subjects[0].classifier
     return {
-        "environment": environment(first.model, n_threads(first.parts.config.runtime), gpu),
+        "environment": {
+            **environment(first.model, n_threads(first.parts.config.runtime), gpu),
+            "sm_slice": slice_record(),
+        },
         "startup_ms": first.startup_ms,
         "classifiers": [_subject_record(subject, floors[subject.name], wanted.idle_s) for subject in subjects],
         "method": {
@@ -83,9 +96,22 @@ def benchmark(
         },
         "workloads": [_workload_record(workload, floors[workload.subject.name], wanted) for workload in workloads],
         "forward": forward and forward_record(first, forward, floors[subjects[0].name]),
+        "forward_ab": ab and ab_record(first, ab),
         "memory": memory,
         "gpu": {"before": before, "after": after},
     }
+
+
+def _compares_variants(wanted: Benchmark, subject: Subject) -> bool:
+    """Whether the kernels' variants are to be compared on a classifier. Raises ConfigError where they cannot be."""
+    if wanted.ab == "off":
+        return False
+    why = why_no_steps()
+    if why is None and not subject.classifier.model.n_gpu_layers:
+        why = "no layer of the model is on the GPU: set runtime.n_gpu_layers to auto or all, or free its memory"
+    if why and wanted.ab == "on":
+        raise ConfigError(f"--ab: {why}")
+    return why is None
 
 
 def _floors(subjects: Sequence[Subject]) -> dict[str, Floor]:

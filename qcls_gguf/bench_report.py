@@ -13,12 +13,14 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from .bench_table import (
+    AB_COLUMNS,
     FORWARD_COLUMNS,
     QUEUE_COLUMNS,
     STAGE_COLUMNS,
     START_COLUMNS,
     TIME_COLUMNS,
     TOKEN_COLUMNS,
+    ab_rows,
     facts,
     forward_rows,
     queue_rows,
@@ -39,6 +41,7 @@ def benchmark_html(record: dict[str, Any]) -> str:
     with matplotlib.rc_context(STYLE):
         stages, distributions = _stages_image(record), "".join(_distribution_images(record))
         sweep = _forward_image(record["forward"]) if record["forward"] else ""
+        ab = _ab_image(record["forward_ab"]) if record["forward_ab"] else ""
     parts = [
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>qcls-gguf bench</title>',
         f"<style>{CSS}</style></head><body>\n<h1>Benchmark of {escape(names)}</h1>\n",
@@ -61,6 +64,20 @@ def benchmark_html(record: dict[str, Any]) -> str:
             html_table(FORWARD_COLUMNS, forward_rows(record), n_text=0),
             f"<p class=faint>New tokens behind the {sweep_of['n_cached']} cached ones of {escape(sweep_of['prompt'])}; "
             f"the last {sweep_of['n_outputs']} are read.</p>",
+        ]
+    if record["forward_ab"]:
+        parts += [
+            f"<h2>The kernels' variants in turns</h2><div class=figures>{ab}</div>",
+            html_table(AB_COLUMNS, ab_rows(record)),
+            "<p class=faint>Each variant has one step more than the one before; the last has all. Of stock: p50 by "
+            "stock's p50; range: least and largest of the rounds. Difference: of the hidden states from stock's, "
+            "relative Euclidean, the largest; rounding: of stock's own, with another line of tokens in the decode. A "
+            "variant is right where the two are of one size.</p>",
+            html_table(
+                ("step", "variable", "what it does"),
+                [[each["name"], each["variable"], each["meaning"]] for each in record["forward_ab"]["steps"]],
+                n_text=3,
+            ),
         ]
     return "".join([*parts, "</body></html>\n"])
 
@@ -126,3 +143,19 @@ def _forward_image(forward: dict[str, Any]) -> str:
     axes.set(xlabel="new tokens of one decode", ylabel="ms", ylim=(0, None), xlim=(0, None))
     axes.legend(frameon=False)
     return svg_image(figure, "time of one decode over its tokens")
+
+
+def _ab_image(comparison: dict[str, Any]) -> str:
+    """A line a variant: its medians, and beside them their ratios to stock's."""
+    sizes = sorted(comparison["sizes"], key=lambda each: each["n_tokens"])
+    tokens = [each["n_tokens"] for each in sizes]
+    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    times, ratios = figure.subplots(1, 2)
+    for index, variant in enumerate(comparison["variants"]):
+        found = [each["variants"][index] for each in sizes]
+        times.plot(tokens, [each["ms"]["p50"] for each in found], marker="o", markersize=3, label=variant["name"])
+        ratios.plot(tokens, [each["ratio"] for each in found], marker="o", markersize=3)
+    times.set(xlabel="new tokens of one decode", ylabel="p50 ms", ylim=(0, None), xlim=(0, None))
+    ratios.set(xlabel="new tokens of one decode", ylabel="p50 by stock's", ylim=(0, None), xlim=(0, None))
+    times.legend(frameon=False)
+    return svg_image(figure, "time of one decode by every variant of the kernels")

@@ -19,6 +19,8 @@ START_COLUMNS = ("start", "start-up ms", "first request ms", "after silence ms",
 QUEUE_COLUMNS = ("at a fixed rate", "rate/s", "answered/s", "busy", "wait p50 ms", "wait p99 ms", "service p50 ms")
 FORWARD_COLUMNS = ("tokens", "min ms", "p50 ms", "p90 ms", "tokens/s", "floor ms", "p50/floor")
 
+AB_COLUMNS = ("kernels", "tokens", "min ms", "p50 ms", "spread", "of stock", "range", "difference", "rounding")
+
 Rows = list[list[str]]
 
 
@@ -106,6 +108,24 @@ def forward_rows(record: dict[str, Any]) -> Rows:
     ]
 
 
+def ab_rows(record: dict[str, Any]) -> Rows:
+    """The cells of AB_COLUMNS, the variants of each size together; none where they were not compared."""
+    return [
+        [
+            each["name"],
+            str(size["n_tokens"]),
+            *(_number(each["ms"][name]) for name in ("min", "p50")),
+            "–" if each["spread"] is None else f"{each['spread']:.1%}",
+            f"{each['ratio']:.3f}",
+            "–".join(f"{end:.2f}" for end in each["ratio_range"]),
+            _difference(each["difference"]),
+            _difference(size["rounding"]),
+        ]
+        for size in (record["forward_ab"] or {"sizes": []})["sizes"]
+        for each in size["variants"]
+    ]
+
+
 def facts(record: dict[str, Any]) -> Rows:
     """Where and how it was measured: a name and a text each."""
     where, how, memory = record["environment"], record["method"], record["memory"]
@@ -125,6 +145,12 @@ def facts(record: dict[str, Any]) -> Rows:
     for when, state in record["gpu"].items():
         if state["gpu"]:
             rows.append([f"GPU {when}", ", ".join(f"{name} {value}" for name, value in state["gpu"].items())])
+    if cut := where["sm_slice"]:
+        text = (
+            f"{cut['n_given']} of {cut['n_device']} multiprocessors, kernels planned for {cut['n_planned']}, without "
+            "CUDA graphs: these are no figures of the whole card; its memory, caches and clocks are all there"
+        )
+        rows.insert(2, ["a slice", text])
     if memory["peak_rss_bytes"] is not None:
         rows.append(["memory", f"at most {memory['peak_rss_bytes'] / 2**20:.0f} MiB in the process"])
     return rows
@@ -158,6 +184,7 @@ def benchmark_tables(record: dict[str, Any]) -> Group:
         (TOKEN_COLUMNS, token_rows(record)),
         (START_COLUMNS, start_rows(record)),
         (FORWARD_COLUMNS, forward_rows(record)),
+        (AB_COLUMNS, ab_rows(record)),
     ):
         if rows:
             parts.append(_table(columns, rows))
@@ -173,6 +200,10 @@ def _table(columns: Sequence[str], rows: Rows) -> Table:
         table.add_row(*(Text(printable(cell)) for cell in row))
     table.add_row()
     return table
+
+
+def _difference(value: float | None) -> str:
+    return "NOT FINITE" if value is None else "0" if value == 0 else f"{value:.1e}"
 
 
 def _number(value: float | None) -> str:

@@ -13,6 +13,7 @@ from .bench_measure import Benchmark
 from .bench_record import benchmark
 from .bench_table import benchmark_tables
 from .errors import ConfigError
+from .kernel_steps import STEPS
 from .long_work import check_html, check_writable, progress_bars
 from .options import (
     LayersOption,
@@ -35,6 +36,7 @@ _FULL_BATCHES = (1, 4)
 # Unpatched, CUDA graphs that idled for 10 s are dropped: this would show it.
 _FULL_IDLE_S = 12.0
 _LEAST_RATE = 0.001
+_STEPS = "our steps: " + ", ".join(f"{step.name} ({step.variable})" for step in STEPS)
 
 
 def bench_command(
@@ -79,8 +81,19 @@ def bench_command(
     tokens: Annotated[
         str | None, typer.Option("--tokens", metavar="N,…", help="The numbers of --forward. Default: 1,8,9,…,160.")
     ] = None,
+    ab: Annotated[
+        bool,
+        typer.Option("--ab", help=f"Also --forward by stock llama.cpp's CUDA kernels and ours in turns; {_STEPS}."),
+    ] = False,
+    sms: Annotated[
+        int | None,
+        typer.Option(
+            "--sms", min=1, max=1024, metavar="N", help="Compute on N multiprocessors of the GPU, as if it had no more."
+        ),
+    ] = None,
     full: Annotated[
-        bool, typer.Option("--full", help="Everything: three configurations, --batch 1,4 --idle 12 --forward.")
+        bool,
+        typer.Option("--full", help="Everything: three configurations, --batch 1,4 --idle 12 --forward, on CUDA --ab."),
     ] = False,
     format_: Annotated[
         RecordFormat, typer.Option("--format", "-f", help="Tables for people, JSON for machines.")
@@ -99,9 +112,22 @@ def bench_command(
     qcls-gguf bench -c configs/fashion-8.yaml -c configs/fashion-8-joint.yaml --batch 1,4
     qcls-gguf bench --input queries.txt --rate 20 --format json
     qcls-gguf bench --forward --tokens 1,8,16,32,64
+    qcls-gguf bench --forward --ab -hf Qwen/Qwen3-8B-GGUF:Q4_K_M --out ab.json --html ab.html
     qcls-gguf bench --full -hf Qwen/Qwen3-8B-GGUF:Q4_K_M --out report.json --html report.html
 
     The last makes a complete report; with a large model it takes many minutes, and -n 20 asks less.
+
+    --ab measures what this project's matrix kernels for CUDA gain, on the machine at hand: one decode over the number
+    of its tokens by stock llama.cpp's kernels and with one more step of ours at a time, decode by decode in turns on
+    one loaded model. Each variant has a context of its own; a step is an environment variable that a context reads when
+    it is made, so setting it to 0 switches the step off for any command. Besides times, the hidden states are compared:
+    "difference" is the variant's from stock's, "rounding" stock's own where another line of tokens shares the decode.
+    The two should be of one size; a variant that is fast and far off is wrong.
+
+    --sms N lets a large card stand in for a smaller one, such as --sms 40 for the 40 multiprocessors of a Tesla T4:
+    kernels plan their work for N and run on N, or on the next number that the hardware can be split at, which is told.
+    CUDA graphs are off. It has the smaller card's split of work, not its clock, memory or arithmetic: compare variants
+    with it, and take no time from it. It needs CUDA 12.5 in build and driver, and ends where it cannot be had.
 
     The floor of a decode is the larger of two times: its weights (all but the token embeddings, and the head where no
     logits are computed) read once at the bandwidth of a copy, and 2 operations a weight and least token at the speed
@@ -114,7 +140,8 @@ def bench_command(
 
     \b
     {"environment": {"device", "driver", "cpu", "n_cores", "n_threads", "os", "llama_cpp_commit", "source_digest",
-       "model_sha256", "quantization", "package_version", "date", …},
+       "model_sha256", "quantization", "package_version", "date", …,
+       "sm_slice": {"n_planned", "n_given", "n_device"} with --sms, else null},
      "startup_ms": {STEP: ms of the first classifier},
      "classifiers": [{"name", "config", "n_prompts", "scoring", "runtime", "model": {as in run}, "startup_ms",
        "first_request_ms", "after_idle": {"idle_s", "ms": [one a repetition]} or null,
@@ -130,6 +157,10 @@ def bench_command(
        at a fixed rate: "rate", "achieved_rate", "utilization", "wait_ms": {QUANTILES}, "service_ms": {QUANTILES}}],
      "forward": {"prompt", "n_cached", "n_outputs", "sizes": [{"n_tokens", "ms": {"min", "p50", "p90"}, "tokens_per_s",
        "n_decodes", "floor_ms", "floor_ratio"}]} or null,
+     "forward_ab": {"prompt", "n_cached", "n_outputs", "steps": [{"name", "variable", "meaning"}],
+       "variants": [{"name", "off": [VARIABLE]}], "sizes": [{"n_tokens", "rounding", "variants": [{"name",
+       "ms": {"min", "p50", "p90"}, "n_decodes", "cuda_graphs_per_decode", "spread", "ratio",
+       "ratio_range", "difference"}]}]} or null,
      "memory": {"rss_bytes", "peak_rss_bytes"},
      "gpu": {"before": {"vram_free_bytes", "gpu": {of nvidia-smi} or null}, "after": {the same}}}
 
@@ -139,6 +170,8 @@ def bench_command(
                   taken from the cache
     total_ms      as the caller sees it; at a fixed rate from the arrival on, the wait in the queue included
     p50_spread    (largest - smallest) / median of p50_runs_ms
+    ratio         p50 by stock's p50; ratio_range: the least and the largest of the rounds
+    difference    the largest |hidden state - stock's| / |stock's|; null where one is not finite
     floor_ratio   p50 of the request, without its wait, by its floor; both null where the device was not measured
     """
     with exit_codes():
@@ -154,8 +187,10 @@ def bench_command(
             n_warm_up=warm_up,
             n_repeats=repeat,
             idle_s=(_FULL_IDLE_S if full else 0.0) if idle is None else _seconds(idle),
-            forward=forward or full or tokens is not None,
+            forward=forward or full or ab or tokens is not None,
             forward_tokens=_numbers(tokens, "--tokens"),
+            ab="on" if ab else "where possible" if full else "off",
+            sms=sms,
             offline=offline,
         )
         inputs = {"--input": Path(input_) if input_ else None, "--model": model}

@@ -1,0 +1,202 @@
+"""The kernels' variants in turns, and the slice of a GPU: what can be compared, refused and shown. No time is asserted.
+
+On a CPU the steps change nothing, so every variant must return stock's hidden states to the last bit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import MakeModel, OpenClassifier
+from oracle import PromptSpec
+from rich.console import Console
+from typer.testing import CliRunner
+
+from qcls_gguf import Classifier
+from qcls_gguf.bench_ab import Measured, Size, ab_record, compare_variants
+from qcls_gguf.bench_report import benchmark_html
+from qcls_gguf.bench_table import AB_COLUMNS, ab_rows, benchmark_tables
+from qcls_gguf.cli import app
+from qcls_gguf.kernel_steps import STEPS, variants
+from qcls_gguf.native import build_info, multiprocessors
+from qcls_gguf.sm_slice import VARIABLE, slice_record
+
+ON_CUDA = build_info().backend.startswith("CUDA")
+NAMES = [variant.name for variant in variants()]
+SPECS = [
+    PromptSpec(
+        name="item",
+        template="<|im_start|>user\nquery: {query}<|im_end|>\n<|im_start|>assistant\nlabel:",
+        labels=("dress", "coat", "none"),
+    ),
+    PromptSpec(
+        name="user",
+        template="<|im_start|>system\nanalyze<|im_end|>\n<|im_start|>user\nquery: {query}<|im_end|>\nlabel:",
+        labels=("boy", "girl"),
+    ),
+]
+
+
+def bench(*arguments: object) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("COPY_BYTES", 1 << 20), ("PROBE_SIDE", 256), ("PROBE_COLUMNS", 32), ("BUDGET_S", 0.02)):
+            patch.setattr(f"qcls_gguf.bench_floor.{name}", value)
+        return CliRunner().invoke(app, ["bench", *map(str, arguments)])
+
+
+@pytest.fixture
+def classifier(make_model: MakeModel, open_classifier: OpenClassifier) -> Classifier:
+    return open_classifier(make_model(), SPECS)
+
+
+def test_variants_take_turns_on_one_model(classifier: Classifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(STEPS[0].variable, "0")
+    outside = dict(os.environ)
+    model = classifier.parts.engine.model
+    done: list[int] = []
+    found = compare_variants(classifier, [1, 3, 17], 2, lambda: done.append(len(model.contexts)))
+    assert dict(os.environ) == outside
+    assert done == [1 + len(NAMES)] * 6  # beside the classifier's own
+    assert len(model.contexts) == 1
+    assert list(found) == [1, 3, 17]
+    for size in found.values():
+        assert list(size.variants) == NAMES
+        assert size.rounding < 1e-3
+        for measured in size.variants.values():
+            assert [len(each) for each in measured.rounds_ms] == [5, 5]
+            assert min(measured.all_ms) > 0
+            assert ON_CUDA or measured.n_cuda_graphs == 0
+            if not ON_CUDA:
+                assert measured.differences == [0, 0]
+    assert classifier.classify("red dress").labels
+
+
+def test_the_contexts_are_closed_after_an_error(classifier: Classifier) -> None:
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compare_variants(classifier, [2], 1, stop)
+    assert len(classifier.parts.engine.model.contexts) == 1
+
+
+def sizes(wrong: float) -> dict[int, Size]:
+    """Two sizes, by hand: the last variant twice as fast, and off by `wrong` with 16 tokens."""
+    found = {}
+    for n, ms in ((16, 8.0), (64, 20.0)):
+        size = Size(variants={name: Measured() for name in NAMES}, rounding=0.01)
+        for name, measured in size.variants.items():
+            last = name == NAMES[-1]
+            measured.rounds_ms = [[ms / 2] * 3, [ms / 4] * 3] if last else [[ms] * 3, [ms] * 3]
+            measured.differences = [0.0 if name == "stock" else 0.02, wrong if last and n == 16 else 0.0]
+        found[n] = size
+    return found
+
+
+def test_a_record_by_hand(classifier: Classifier) -> None:
+    record = ab_record(classifier, sizes(0.5))
+    assert (record["prompt"], record["n_cached"]) == ("item", len(classifier.prompts[0].prefix))
+    assert [each["variable"] for each in record["steps"]] == [step.variable for step in STEPS]
+    assert [each["name"] for each in record["variants"]] == NAMES
+    assert [each["n_tokens"] for each in record["sizes"]] == [16, 64]
+    stock, *_, last = record["sizes"][0]["variants"]
+    assert stock == {
+        "name": "stock", "ms": {"min": 8.0, "p50": 8.0, "p90": 8.0}, "n_decodes": 6, "cuda_graphs_per_decode": 0.0,
+        "spread": 0.0, "ratio": 1.0, "ratio_range": [1.0, 1.0], "difference": 0.0,
+    }  # fmt: skip
+    assert (last["name"], last["ratio"], last["ratio_range"]) == (NAMES[-1], 3 / 8, [0.25, 0.5])
+    assert last["difference"] == 0.5
+    assert last["spread"] == pytest.approx(2 / 3)
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A complete record of `--full` where the steps change nothing, or of --ab on CUDA."""
+    out = tmp_path_factory.mktemp("ab") / "report.json"
+    done = bench(
+        *("--full", "-c", Path(__file__).parents[2] / "configs/mission.yaml", "--query-tokens", 2, "--batch", 1),
+        *("-n", 1, "--warm-up", 0, "--repeat", 1, "--idle", 0, "--tokens", "1,8", "--out", out, "--quiet"),
+    )
+    assert done.exit_code == 0, done.stderr
+    return dict(json.loads(out.read_text()))
+
+
+def test_full_compares_the_variants_where_there_are_any(record: dict[str, Any]) -> None:
+    assert (record["forward_ab"] is not None) == (ON_CUDA and record["environment"]["n_gpu_layers"] > 0)
+    assert len(record["forward"]["sizes"]) == 2
+    if record["forward_ab"]:
+        assert [each["n_tokens"] for each in record["forward_ab"]["sizes"]] == [1, 8]
+
+
+def text_of(record: dict[str, Any]) -> str:
+    console = Console(width=160, force_terminal=False)
+    with console.capture() as captured:
+        console.print(benchmark_tables(record))
+    return captured.get()
+
+
+def test_a_comparison_is_shown(record: dict[str, Any], classifier: Classifier) -> None:
+    shown = {**record, "forward_ab": ab_record(classifier, sizes(0.5))}
+    rows = ab_rows(shown)
+    assert [row[:2] for row in rows] == [[name, n] for n in ("16", "64") for name in NAMES]
+    assert all(len(row) == len(AB_COLUMNS) for row in rows)
+    assert rows[len(NAMES) - 1][2:] == ["2.00", "3.00", "66.7%", "0.375", "0.25–0.50", "5.0e-01", "1.0e-02"]
+    text, page = text_of(shown), benchmark_html(shown)
+    for column in AB_COLUMNS:
+        assert column in text
+        assert f">{column}</th>" in page
+    assert "time of one decode by every variant" in page
+    for step in STEPS:
+        assert step.variable in page
+    without = {**record, "forward_ab": None}
+    assert "of stock" not in text_of(without)
+    assert "of stock" not in benchmark_html(without)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_hidden_states_that_are_not_finite_cannot_be_overlooked(
+    wrong: float, record: dict[str, Any], classifier: Classifier
+) -> None:
+    found = ab_record(classifier, sizes(wrong))
+    assert found["sizes"][0]["variants"][-1]["difference"] is None
+    shown = json.loads(json.dumps({**record, "forward_ab": found}, allow_nan=False))
+    assert text_of(shown).count("NOT FINITE") == benchmark_html(shown).count("NOT FINITE") == 1
+
+
+def test_a_record_of_a_slice_says_so(record: dict[str, Any]) -> None:
+    cut = {"n_planned": 40, "n_given": 48, "n_device": 132}
+    shown = {**record, "environment": {**record["environment"], "sm_slice": cut}}
+    for text in (" ".join(text_of(shown).split()), benchmark_html(shown)):
+        assert "48 of 132 multiprocessors, kernels planned for 40" in text
+    assert record["environment"]["sm_slice"] is None
+    assert "multiprocessors" not in text_of(record)
+
+
+@pytest.mark.skipif(ON_CUDA, reason="what a build for the CPU refuses")
+@pytest.mark.parametrize(
+    ("option", "what"),
+    [(["--ab"], "--ab: the steps are of CUDA kernels"), (["--sms", 40], "--sms 40: takes a part of a CUDA device")],
+)
+def test_without_cuda_it_is_refused(option: list[object], what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    done = bench("--forward", *option, "--quiet")
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert re.search(f"{what}.*this build is for the CPU.*QCLS_CUDA=ON", done.stderr)
+    assert VARIABLE not in os.environ
+    assert multiprocessors() is None
+    assert slice_record() is None
+
+
+@pytest.mark.skipif(multiprocessors() is None, reason="needs a CUDA device")
+def test_on_cuda_every_variant_is_right_within_rounding(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    classifier = open_classifier(make_model(), SPECS, n_gpu_layers="all")
+    for size in compare_variants(classifier, [1, 8, 9, 26, 64, 104], 1, lambda: None).values():
+        for measured in size.variants.values():
+            assert max(measured.differences) < 0.05
