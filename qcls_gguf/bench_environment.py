@@ -15,6 +15,7 @@ import numpy as np
 from .native import devices
 from .result import ModelInfo
 from .runtime import physical_cores
+from .sm_slice import slice_record
 
 _GPU_STATE = ("driver_version", "temperature.gpu", "clocks.sm", "clocks.max.sm", "power.draw", "power.limit", "pstate")
 
@@ -24,6 +25,7 @@ def environment(model: ModelInfo, n_threads: int, gpu: dict[str, str] | None) ->
     return {
         "device": model.device,
         "n_gpu_layers": model.n_gpu_layers,
+        "sm_slice": slice_record(),
         "driver": gpu and gpu["driver_version"],
         "cpu": _cpu_name(),
         "n_cores": physical_cores(),

@@ -24,7 +24,7 @@ from .kernel_steps import why_no_steps
 from .native import devices
 from .progress import OnProgress, counter
 from .runtime import n_threads
-from .sm_slice import slice_device, slice_record
+from .sm_slice import slice_device
 
 
 def benchmark(
@@ -79,10 +79,7 @@ def benchmark(
     floors = _floors(subjects)
     first = subjects[0].classifier
     return {
-        "environment": {
-            **environment(first.model, n_threads(first.parts.config.runtime), gpu),
-            "sm_slice": slice_record(),
-        },
+        "environment": environment(first.model, n_threads(first.parts.config.runtime), gpu),
         "startup_ms": first.startup_ms,
         "classifiers": [_subject_record(subject, floors[subject.name], wanted.idle_s) for subject in subjects],
         "method": {

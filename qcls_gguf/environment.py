@@ -11,6 +11,7 @@ import numpy as np
 
 from .config import Config
 from .runtime import n_threads
+from .sm_slice import slice_record
 
 
 def plain_config(config: Config) -> dict[str, Any]:
@@ -31,4 +32,5 @@ def environment(config: Config) -> dict[str, Any]:
         "n_threads": n_threads(config.runtime),
         "python": platform.python_version(),
         "numpy": np.__version__,
+        "sm_slice": slice_record(),
     }
