@@ -104,7 +104,6 @@ class Classifier:
             if template := self._templates.of_query(n):
                 for _ in range(_N_UNTIL_CAPTURED if on_gpu else 1):
                     self._engine.decode(template.chunk.plan, template.chunk.leaf_roots, template.any_tokens())
-                    self._engine.clean(template.chunk.plan)
         for n in range(_WARM_TOKENS):
             self._templates.of_query(n)
         self._warm_request(["a"])
@@ -255,13 +254,10 @@ class Classifier:
         return np.concatenate(hidden), np.concatenate(rows)
 
     def _decode(self, chunk: Chunk, token: Int32Array, watch: Stopwatch) -> Decoded:
-        try:
-            decoded = self._engine.decode(chunk.plan, chunk.leaf_roots, token)
-            watch.mark("decode")
-            watch.move("decode", "batch", decoded.batch_us)
-        finally:
-            self._engine.clean(chunk.plan)
-            watch.mark("cleanup")
+        decoded = self._engine.decode(chunk.plan, chunk.leaf_roots, token)
+        watch.mark("decode")
+        watch.move("decode", "batch", decoded.batch_us)
+        watch.move("decode", "cleanup", decoded.trim_us)
         return decoded
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
+from ctypes import POINTER, byref, c_char, c_char_p, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from ..errors import DecodeError, ModelError, PlanError, QclsError
 
-ABI = 3
+ABI = 4
 _OK, _BAD_ARGUMENT, _LOAD_FAILED, _UNSUPPORTED, _DECODE_FAILED, _TOO_SMALL = range(6)
 _ERRORS = {
     _BAD_ARGUMENT: PlanError,
@@ -49,6 +49,8 @@ _PROGRESS_FN = ctypes.CFUNCTYPE(c_int32, c_float, c_void_p)
 
 Int32Array = npt.NDArray[np.int32]
 Float32Array = npt.NDArray[np.float32]
+
+_NONE: Int32Array = np.empty(0, np.int32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +168,7 @@ def _library() -> Any:
         "qcls_seq_trim": (c_int32, [c_void_p, c_int32, c_void_p, c_void_p, *error]),
         "qcls_decode": (
             c_int32,
-            [c_void_p, c_int32, *[c_void_p] * 5, c_void_p, c_int32, POINTER(c_int64), *error],
+            [c_void_p, c_int32, *[c_void_p] * 6, c_int32, c_int32, c_void_p, c_void_p, POINTER(c_int64), *error],
         ),
     }
     for symbol, (result, arguments) in signatures.items():
@@ -197,6 +199,8 @@ def _pointer(array: npt.NDArray[Any], dtype: type[np.generic], ndim: int, size: 
             f"expected a contiguous {np.dtype(dtype).name} array of {ndim} dimensions and at least {size} elements, "
             f"got {array.dtype.name} {array.shape}"
         )
+    if array.size and array.flags.writeable:  # in a fifth of the time that array.ctypes.data takes
+        return ctypes.addressof(c_char.from_buffer(array))  # type: ignore[arg-type]
     return array.ctypes.data
 
 
@@ -419,7 +423,7 @@ class NativeContext:
         self._free = weakref.finalize(self, _library().qcls_context_close, handle)
         model.contexts.add(self)
         self._error = error
-        self._elapsed_us = (c_int64 * 2)()
+        self._elapsed_us = (c_int64 * 3)()
         self.n_outputs_max = n_outputs_max
         limit = (c_int64 * 4)()
         _library().qcls_context_limits(handle, limit)
@@ -490,13 +494,16 @@ class NativeContext:
         seq_id: Int32Array,
         output: npt.NDArray[np.bool_],
         rows: Float32Array,
-    ) -> tuple[int, int]:
+        trim_seq: Int32Array = _NONE,
+        trim_start: Int32Array = _NONE,
+    ) -> tuple[int, int, int]:
         """One llama_decode of a plan (see plan.Plan for the arrays) into rows, shape (n_outputs, row_size).
 
-        Returns the microseconds spent on filling the batch and on decoding. Raises PlanError for a plan that does not
-        fit, before anything changed, and DecodeError.
+        Then, also after a DecodeError, sequences are trimmed as by `trim`. Returns the microseconds spent on filling
+        the batch, decoding and trimming. Raises PlanError for a plan that does not fit, before anything changed, and
+        DecodeError.
         """
-        n = len(token)
+        n, n_trim = len(token), len(trim_seq)
         if rows.ndim != 2 or rows.shape[1] != self.row_size or not rows.flags.writeable:
             raise PlanError(f"rows must be writable and have shape (n, {self.row_size}), not {rows.shape}")
         offsets = _pointer(seq_offset, np.int32, 1, n + 1)
@@ -510,12 +517,16 @@ class NativeContext:
             _pointer(output, np.bool_, 1, n),
             _pointer(rows, np.float32, 2, 0),
             len(rows),
+            n_trim,
+            _pointer(trim_seq, np.int32, 1, n_trim),
+            _pointer(trim_start, np.int32, 1, n_trim),
             self._elapsed_us,
             self._error,
             len(self._error),
         )
         _check(status, self._error)
-        return self._elapsed_us[0], self._elapsed_us[1]
+        batch_us, decode_us, trim_us = self._elapsed_us[:]
+        return batch_us, decode_us, trim_us
 
     def close(self) -> None:
         if self._handle:

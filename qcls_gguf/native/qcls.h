@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-#define QCLS_ABI 3
+#define QCLS_ABI 4
 #define QCLS_API __attribute__((visibility("default")))
 
 typedef struct qcls_model qcls_model;
@@ -112,11 +112,13 @@ QCLS_API int32_t qcls_state_load(qcls_context * context, const uint8_t * state, 
 
 /* One llama_decode of a plan: token[n_tokens], pos[n_tokens], the sequences of token i in
  * seq_id[seq_offset[i] .. seq_offset[i + 1]), output[n_tokens] != 0 where a row is wanted. rows receives
- * n_rows * row_size float32 in plan order, n_rows being the number of flagged tokens.
- * elapsed_us[2]: filling the batch; decoding until the rows are here. */
+ * n_rows * row_size float32 in plan order, n_rows being the number of flagged tokens. Then, and where llama_decode
+ * fails, too, n_trim sequences are trimmed as by qcls_seq_trim.
+ * elapsed_us[3]: filling the batch; decoding until the rows are here; trimming. */
 QCLS_API int32_t qcls_decode(qcls_context * context, int32_t n_tokens, const int32_t * token, const int32_t * pos,
                              const int32_t * seq_offset, const int32_t * seq_id, const uint8_t * output, float * rows,
-                             int32_t n_rows, int64_t * elapsed_us, char * error, int32_t error_size);
+                             int32_t n_rows, int32_t n_trim, const int32_t * trim_seq, const int32_t * trim_from,
+                             int64_t * elapsed_us, char * error, int32_t error_size);
 
 /* What device i can do at best, measured for about budget_s seconds (probe.cpp). seconds[2]: of one operation, the best
  * and the median of five samples. n_threads matters on a CPU. */
