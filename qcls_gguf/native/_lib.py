@@ -263,6 +263,24 @@ def set_log(log: Callable[[int, str], None] | None) -> None:
     _library().qcls_set_log(_forward_log if log is not None else _LOG_FN(), None)
 
 
+_ROOM = 512  # tokens; longer texts are tokenised twice, and leave nothing
+
+
+class _Room(threading.local):
+    """What a thread's calls of the tokenizer write to, made once: making it would take longer than they do."""
+
+    def __init__(self) -> None:
+        self.call = _library().qcls_tokenize
+        self.n_tokens = c_int32()
+        self.n_tokens_ref = byref(self.n_tokens)
+        self.error = ctypes.create_string_buffer(256)
+        self.reserve(_ROOM)
+
+    def reserve(self, capacity: int) -> None:
+        self.token = np.empty(capacity, np.int32)
+        self.pointer, self.capacity = self.token.ctypes.data, capacity
+
+
 class NativeModel:
     """A loaded model. `close` closes its contexts first, and is idempotent. Many threads may use the tokenizer."""
 
@@ -272,6 +290,7 @@ class NativeModel:
         progress(fraction) returns False to stop the load. Raises ModelError.
         """
         self._handle = c_void_p()
+        self._room = _Room()
         handle, error = c_void_p(), ctypes.create_string_buffer(2048)
         stop: list[BaseException] = []  # what ends the load: from `progress`, or an interrupt of this thread
         status = _LOAD_FAILED
@@ -328,26 +347,30 @@ class NativeModel:
             data = text.encode()
         except UnicodeEncodeError as e:
             raise PlanError(f"character {e.start} of the text is not valid Unicode ({e.reason})") from None
-        n_tokens, error = c_int32(), ctypes.create_string_buffer(256)
-        capacity = len(data) + 8  # no tokenizer here makes more tokens than bytes, but for a leading space
-        for _ in range(2):
-            token = np.empty(capacity, np.int32)
-            status = _library().qcls_tokenize(
-                self.handle,
-                data,
-                len(data),
-                int(parse_special),
-                token.ctypes.data,
-                capacity,
-                byref(n_tokens),
-                error,
-                len(error),
-            )
-            if status != _TOO_SMALL:
-                break
-            capacity = n_tokens.value
-        _check(status, error)
-        return token[: n_tokens.value]
+        room = self._room
+        status = self._tokenize(data, parse_special, room)
+        if status == _TOO_SMALL:
+            room.reserve(room.n_tokens.value)
+            status = self._tokenize(data, parse_special, room)
+        _check(status, room.error)
+        token = room.token[: room.n_tokens.value].copy()
+        if len(token) > _ROOM:
+            room.reserve(_ROOM)
+        return token
+
+    def _tokenize(self, data: bytes, parse_special: bool, room: _Room) -> int:
+        status: int = room.call(
+            self.handle,
+            data,
+            len(data),
+            parse_special,
+            room.pointer,
+            room.capacity,
+            room.n_tokens_ref,
+            room.error,
+            len(room.error),
+        )
+        return status
 
     def piece(self, token: int) -> tuple[bytes, bool]:
         """The bytes of a token, and whether it is a special one, which only parse_special finds in text."""
