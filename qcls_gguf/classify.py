@@ -195,8 +195,7 @@ class Classifier:
             raise
         if self._adjustments is not None:
             self._adjustments.apply(scores.score, scores.probability)
-        n = len(self._prompts)
-        answers = [self._answers.of(scores, i, units[i * n : (i + 1) * n]) for i in range(len(queries))]
+        answers = self._answers.of(scores, [unit.fast_path for unit in units])
         watch.mark("score")
         return [
             Result(
@@ -243,7 +242,7 @@ class Classifier:
     def _decode_all(
         self, chunks: Sequence[Chunk], tokens: Sequence[Int32Array], watch: Stopwatch
     ) -> tuple[Float32Array, IndexArray]:
-        """The hidden states of all decodes, and which row each read node is."""
+        """The hidden states of all decodes, and in which row is that of each edge of the label tries."""
         if len(chunks) == 1:
             return self._decode(chunks[0], tokens[0], watch).hidden, chunks[0].rows
         hidden, rows, n_rows = [], [], 0

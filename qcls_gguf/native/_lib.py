@@ -170,6 +170,7 @@ def _library() -> Any:
             c_int32,
             [c_void_p, c_int32, *[c_void_p] * 6, c_int32, c_int32, c_void_p, c_void_p, POINTER(c_int64), *error],
         ),
+        "qcls_trie_scores": (c_int32, [c_int32, c_int32, c_void_p, c_int32, *[c_void_p] * 5]),
     }
     for symbol, (result, arguments) in signatures.items():
         function = getattr(lib, symbol)
@@ -561,3 +562,56 @@ class NativeContext:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class TrieScores:
+    """The arithmetic of label tries (see score.py): edge logits to label scores. One thread at a time."""
+
+    def __init__(self, node_start: Int32Array, label_start: Int32Array, label_edge: Int32Array) -> None:
+        """Node i's edges are [node_start[i], node_start[i + 1]), label j's path label_edge[label_start[j] :
+        label_start[j + 1]]; every node and label has an edge.
+
+        Raises PlanError where they do not fit each other.
+        """
+        self._layout = node_start, label_start, label_edge
+        self._nodes, self._labels, self._label_edges = (
+            _pointer(array, np.int32, 1, len(array)) for array in self._layout
+        )
+        for start, n in ((node_start, int(node_start[-1])), (label_start, len(label_edge))):
+            if start[0] != 0 or start[-1] != n or not (np.diff(start) > 0).all():
+                raise PlanError(f"starts must ascend from 0 to {n}: {start}")
+        self.n_edges = int(node_start[-1])
+        if not ((label_edge >= 0) & (label_edge < self.n_edges)).all():
+            raise PlanError(f"the labels' edges must be among {self.n_edges}: {label_edge}")
+        self._n_nodes, self._n_labels = len(node_start) - 1, len(label_start) - 1
+        self._call = _library().qcls_trie_scores
+        self._reserve(1)
+
+    def _reserve(self, n_queries: int) -> None:
+        self.edge = np.empty((n_queries, self.n_edges), np.float32)
+        self._log_probability = np.empty((n_queries, self._n_labels), np.float32)
+        self._probability = np.empty((n_queries, self._n_labels), np.float32)
+        arrays = self.edge, self._log_probability, self._probability
+        self._results = [array.ctypes.data for array in arrays]
+
+    def logits(self, n_queries: int) -> Float32Array:
+        """(n_queries, n_edges) where the next call finds the logits."""
+        if len(self.edge) != n_queries:
+            self._reserve(n_queries)
+        return self.edge
+
+    def __call__(self) -> tuple[Float32Array, Float32Array, bool]:
+        """(n_queries, n_labels) the log-probabilities, the probabilities, and whether all are finite.
+
+        Both are views that the next call overwrites. `logits` then holds each edge's log-softmax.
+        """
+        is_finite = self._call(
+            len(self.edge),
+            self._n_nodes,
+            self._nodes,
+            self._n_labels,
+            self._labels,
+            self._label_edges,
+            *self._results,
+        )
+        return self._log_probability, self._probability, bool(is_finite)

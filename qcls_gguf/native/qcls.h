@@ -120,6 +120,14 @@ QCLS_API int32_t qcls_decode(qcls_context * context, int32_t n_tokens, const int
                              int32_t n_rows, int32_t n_trim, const int32_t * trim_seq, const int32_t * trim_from,
                              int64_t * elapsed_us, char * error, int32_t error_size);
 
+/* Label tries to scores (score.cpp). Node i's edges are [node_start[i], node_start[i + 1]), label j's path the edges
+ * label_edge[label_start[j]] .. label_edge[label_start[j + 1] - 1]; both starts begin with 0. For each query, edge
+ * [node_start[n_nodes]] holds the edges' logits and becomes their log-softmax among the siblings; log_probability
+ * [n_labels] is its sum over the path, probability [n_labels] exp of that. Returns 1 if all of it is finite, else 0. */
+QCLS_API int32_t qcls_trie_scores(int32_t n_queries, int32_t n_nodes, const int32_t * node_start, int32_t n_labels,
+                                  const int32_t * label_start, const int32_t * label_edge, float * edge,
+                                  float * log_probability, float * probability);
+
 /* What device i can do at best, measured for about budget_s seconds (probe.cpp). seconds[2]: of one operation, the best
  * and the median of five samples. n_threads matters on a CPU. */
 /* The copy of n_bytes, which are read once and written once; twice n_bytes of memory are needed. */
