@@ -3,78 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import pairwise, repeat
+from operator import getitem
 
 from .config import PromptConfig
 from .prompt import Prompt
-from .request import Unit
 from .result import Audit, LabelScore, PromptResult
 from .score import ExactScores, LabelScores
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Labels:
-    """What of a prompt's answer is the same for every query; its labels lie at [low, high) of the scores."""
-
-    prompt: str
-    labels: tuple[str, ...]
-    n_tokens: tuple[int, ...]
-    low: int
-    high: int
-    min_confidence: float
-    fallback: str | None
-
-
 class Answers:
-    """Makes the answers of all prompts."""
+    """Makes the answers of all prompts.
+
+    Column by column, in calls that run no Python code for each label or prompt: a decode has left none in the caches.
+    """
 
     def __init__(self, prompts: Sequence[Prompt], settings: Sequence[PromptConfig], first: Sequence[int]) -> None:
         """Prompt p's labels lie at [first[p], first[p + 1]) of the scores."""
-        self._labels = [
-            _Labels(
-                prompt=prompt.name,
-                labels=prompt.labels,
-                n_tokens=tuple(map(len, prompt.label_tokens)),
-                low=low,
-                high=high,
-                min_confidence=setting.min_confidence or 0.0,
-                fallback=setting.fallback,
-            )
-            for prompt, setting, low, high in zip(prompts, settings, first[:-1], first[1:], strict=True)
+        self._prompts = [prompt.name for prompt in prompts]
+        self._labels = [prompt.labels for prompt in prompts]
+        self._slices = [slice(low, high) for low, high in pairwise(first)]
+        self._all_labels = [label for labels in self._labels for label in labels]
+        self._all_n_tokens = [len(tokens) for prompt in prompts for tokens in prompt.label_tokens]
+        self._no_audits: list[Audit | None] = [None] * len(prompts)
+        self._fallbacks = [
+            (index, setting.fallback, setting.min_confidence)
+            for index, setting in enumerate(settings)
+            if setting.fallback is not None and setting.min_confidence is not None
         ]
 
-    def of(self, scores: LabelScores, query: int, units: Sequence[Unit]) -> tuple[PromptResult, ...]:
-        """The answers to one of the queries that were scored, which has these units."""
-        score, probability = scores.score[query].tolist(), scores.probability[query].tolist()
-        answers = []
-        for index, (each, unit) in enumerate(zip(self._labels, units, strict=True)):
-            low, high = each.low, each.high
-            own = probability[low:high]
-            top = max(own)
-            winner = each.labels[own.index(top)]
-            abstained = top < each.min_confidence and each.fallback is not None
-            answers.append(
-                PromptResult(
-                    prompt=each.prompt,
-                    label=each.fallback if abstained and each.fallback else winner,
-                    probability=top,
-                    abstained=abstained,
-                    fast_path=unit.fast_path,
-                    scores=tuple(map(LabelScore, each.labels, score[low:high], own, each.n_tokens)),
-                    audit=_audit(scores.exact, query, index, each, winner) if scores.exact else None,
-                )
-            )
-        return tuple(answers)
+    def of(self, scores: LabelScores, fast_path: Sequence[bool]) -> list[tuple[PromptResult, ...]]:
+        """The answers to each query that was scored; fast_path: for each query, for each prompt."""
+        n = len(self._prompts)
+        answers: list[tuple[PromptResult, ...]] = []
+        for score, probability in zip(scores.score.tolist(), scores.probability.tolist(), strict=True):
+            query = len(answers)
+            label_columns = zip(self._all_labels, score, probability, self._all_n_tokens, strict=True)
+            label_scores = tuple(map(tuple.__new__, repeat(LabelScore), label_columns))
+            own = list(map(probability.__getitem__, self._slices))
+            top = list(map(max, own))
+            label = list(map(getitem, self._labels, map(list.index, own, top)))
+            audits = self._audits(scores.exact, query, label) if scores.exact else self._no_audits
+            abstained = [False] * n
+            for prompt, fallback, min_confidence in self._fallbacks:
+                if top[prompt] < min_confidence:
+                    label[prompt], abstained[prompt] = fallback, True
+            fast = fast_path[query * n : (query + 1) * n]
+            own_scores = map(label_scores.__getitem__, self._slices)
+            columns = zip(self._prompts, label, top, abstained, fast, own_scores, audits, strict=True)
+            answers.append(tuple(map(tuple.__new__, repeat(PromptResult), columns)))
+        return answers
+
+    def _audits(self, exact: ExactScores, query: int, winners: Sequence[str]) -> list[Audit]:
+        """winners: the label of each prompt that its scoring finds most probable."""
+        joint, mean = exact.joint[query].tolist(), exact.mean[query].tolist()
+        label_mass = exact.label_mass[query].tolist()
+        return [
+            _audit(joint[own], mean[own], mass, labels, winner)
+            for own, mass, labels, winner in zip(self._slices, label_mass, self._labels, winners, strict=True)
+        ]
 
 
-def _audit(exact: ExactScores, query: int, prompt: int, own: _Labels, answer: str) -> Audit:
-    joint, mean = (row[query, own.low : own.high].tolist() for row in (exact.joint, exact.mean))
-    joint_label = own.labels[joint.index(max(joint))]
+def _audit(joint: list[float], mean: list[float], label_mass: float, labels: Sequence[str], winner: str) -> Audit:
+    joint_label = labels[joint.index(max(joint))]
     return Audit(
         joint=tuple(joint),
         mean=tuple(mean),
-        label_mass=float(exact.label_mass[query, prompt]),
+        label_mass=label_mass,
         joint_label=joint_label,
-        mean_label=own.labels[mean.index(max(mean))],
-        changes=joint_label != answer,
+        mean_label=labels[mean.index(max(mean))],
+        changes=joint_label != winner,
     )

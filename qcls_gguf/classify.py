@@ -104,7 +104,6 @@ class Classifier:
             if template := self._templates.of_query(n):
                 for _ in range(_N_UNTIL_CAPTURED if on_gpu else 1):
                     self._engine.decode(template.chunk.plan, template.chunk.leaf_roots, template.any_tokens())
-                    self._engine.clean(template.chunk.plan)
         for n in range(_WARM_TOKENS):
             self._templates.of_query(n)
         self._warm_request(["a"])
@@ -196,8 +195,7 @@ class Classifier:
             raise
         if self._adjustments is not None:
             self._adjustments.apply(scores.score, scores.probability)
-        n = len(self._prompts)
-        answers = [self._answers.of(scores, i, units[i * n : (i + 1) * n]) for i in range(len(queries))]
+        answers = self._answers.of(scores, [unit.fast_path for unit in units])
         watch.mark("score")
         return [
             Result(
@@ -244,7 +242,7 @@ class Classifier:
     def _decode_all(
         self, chunks: Sequence[Chunk], tokens: Sequence[Int32Array], watch: Stopwatch
     ) -> tuple[Float32Array, IndexArray]:
-        """The hidden states of all decodes, and which row each read node is."""
+        """The hidden states of all decodes, and in which row is that of each edge of the label tries."""
         if len(chunks) == 1:
             return self._decode(chunks[0], tokens[0], watch).hidden, chunks[0].rows
         hidden, rows, n_rows = [], [], 0
@@ -255,13 +253,10 @@ class Classifier:
         return np.concatenate(hidden), np.concatenate(rows)
 
     def _decode(self, chunk: Chunk, token: Int32Array, watch: Stopwatch) -> Decoded:
-        try:
-            decoded = self._engine.decode(chunk.plan, chunk.leaf_roots, token)
-            watch.mark("decode")
-            watch.move("decode", "batch", decoded.batch_us)
-        finally:
-            self._engine.clean(chunk.plan)
-            watch.mark("cleanup")
+        decoded = self._engine.decode(chunk.plan, chunk.leaf_roots, token)
+        watch.mark("decode")
+        watch.move("decode", "batch", decoded.batch_us)
+        watch.move("decode", "cleanup", decoded.trim_us)
         return decoded
 
     def close(self) -> None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from .errors import PlanError
+from .errors import PlanError, QclsError
 from .native import NativeContext, NativeModel
 from .plan import Int32Array, Plan, TokenTree
 
@@ -35,14 +35,15 @@ class Root:
 _NOTHING = Root(holder=-1, n_cached=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decoded:
+class Decoded(NamedTuple):
     """What one decode returned."""
 
     hidden: Float32Array
     """(n_outputs, n_embd), a view that the next decode overwrites"""
     batch_us: int
     """microseconds of filling the batch"""
+    trim_us: int
+    """microseconds of trimming the leaf sequences"""
 
 
 class Engine:
@@ -117,7 +118,15 @@ class Engine:
         leaf_nodes = sorted(end for end in leaf_of if tree.is_leaf(end))
         plan = tree.finish([leaf_of[node] for node in leaf_nodes])
         for start in range(0, plan.n_tokens, self.context.n_batch):
-            self._decode(plan, start, min(start + self.context.n_batch, plan.n_tokens))
+            end = min(start + self.context.n_batch, plan.n_tokens)
+            self.context.decode(
+                plan.token[start:end],
+                plan.pos[start:end],
+                plan.seq_offset[start : end + 1],
+                plan.seq_id,
+                plan.output[start:end],
+                self._rows[:0],
+            )
         for holder, prefix in enumerate(prefixes):
             if ends[holder] >= 0 and not tree.is_leaf(ends[holder]):
                 longer = next(
@@ -127,20 +136,11 @@ class Engine:
                 )
                 self.context.share(longer, holder, 0, len(prefix))
 
-    def _decode(self, plan: Plan, start: int, end: int, token: Int32Array | None = None) -> Decoded:
-        output = plan.output[start:end]
-        rows = self._rows[: int(np.count_nonzero(output))]
-        token = plan.token if token is None else token
-        batch_us, _ = self.context.decode(
-            token[start:end], plan.pos[start:end], plan.seq_offset[start : end + 1], plan.seq_id, output, rows
-        )
-        return Decoded(hidden=rows, batch_us=batch_us)
-
     def decode(self, plan: Plan, leaf_roots: Sequence[Root], token: Int32Array | None = None) -> Decoded:
         """One llama_decode of a plan whose leaf l is in sequence leaf_seqs(n)[l] and grows from leaf_roots[l].
 
-        token: (n_tokens,) instead of the plan's. Call `clean` afterwards; without it the next decode stores the
-        prefixes anew.
+        token: (n_tokens,) instead of the plan's. Afterwards the leaf sequences are trimmed back to what they share of
+        their prefixes; where an interrupt leaves that open, the next decode stores the prefixes anew.
         Raises PlanError, before anything is decoded, and DecodeError.
         """
         if not (self._stored and self._clean):
@@ -149,7 +149,24 @@ class Engine:
         for leaf, root in enumerate(leaf_roots):
             if self._shared[leaf] is not root and self._shared[leaf] != root:
                 self._share(leaf, root)
-        return self._decode(plan, 0, plan.n_tokens, token)
+        rows = self._rows[: plan.n_outputs]
+        n = plan.n_leaves
+        try:
+            batch_us, _, trim_us = self.context.decode(
+                plan.token if token is None else token,
+                plan.pos,
+                plan.seq_offset,
+                plan.seq_id,
+                plan.output,
+                rows,
+                self._leaf_seq[:n],
+                self._leaf_start[:n],
+            )
+        except QclsError:
+            self._clean = True
+            raise
+        self._clean = True
+        return Decoded(rows, batch_us, trim_us)
 
     def _share(self, leaf: int, root: Root) -> None:
         seq = self.n_holders + leaf
@@ -158,11 +175,6 @@ class Engine:
         self.context.share(root.holder, seq, 0, root.n_cached)
         self._shared[leaf] = root
         self._leaf_start[leaf] = root.n_cached
-
-    def clean(self, plan: Plan) -> None:
-        """Trim the plan's leaf sequences back to what they share of their prefixes."""
-        self.context.trim(self._leaf_seq[: plan.n_leaves], self._leaf_start[: plan.n_leaves])
-        self._clean = True
 
     def close(self) -> None:
         """Free the context, then the model; may be called again."""

@@ -34,14 +34,11 @@ class Plan:
     """Leaf l grows from root leaf_root[l] and decodes in the sequence that was given for it."""
     node_row: Int32Array
     """(n_tokens,) the output row of a node, -1 where it is not read"""
+    n_outputs: int
 
     @property
     def n_tokens(self) -> int:
         return len(self.token)
-
-    @property
-    def n_outputs(self) -> int:
-        return int(self.output.sum())
 
     @property
     def n_leaves(self) -> int:
@@ -129,4 +126,5 @@ class TokenTree:
             output=output,
             leaf_root=tuple(root[leaf] for leaf in leaves),
             node_row=np.where(output, np.cumsum(output, dtype=np.int32) - 1, -1).astype(np.int32),
+            n_outputs=len(self._read),
         )

@@ -28,18 +28,18 @@ class Unit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Units that share a decode, their plan, and the row of each hidden state that their scores read."""
+    """Units that share a decode, their plan, and the row of the hidden state that each edge of their tries reads."""
 
     plan: Plan
     leaf_roots: list[Root]
     """where each leaf of the plan grows from"""
     rows: IndexArray
-    """(n_read,)"""
+    """(n_edges,)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Grown:
-    """The tree of some units, and the nodes that their scores read."""
+    """The tree of some units, and the node that each edge of their label tries reads."""
 
     tree: TokenTree
     roots: list[Root]
@@ -113,7 +113,7 @@ class Planner:
                 nodes.append(tree.add_path(nodes[parent], (token,)))
             for node in trie.read:
                 tree.read(nodes[node])
-                read.append(nodes[node])
+            read += [nodes[edge.node] for edge in trie.edges]
         return _Grown(tree=tree, roots=list(roots), read=read)
 
 

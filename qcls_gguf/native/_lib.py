@@ -12,7 +12,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
+from ctypes import POINTER, byref, c_char, c_char_p, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -49,6 +49,8 @@ _PROGRESS_FN = ctypes.CFUNCTYPE(c_int32, c_float, c_void_p)
 
 Int32Array = npt.NDArray[np.int32]
 Float32Array = npt.NDArray[np.float32]
+
+_NONE: Int32Array = np.empty(0, np.int32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,8 +181,9 @@ def _library() -> Any:
         "qcls_seq_trim": (c_int32, [c_void_p, c_int32, c_void_p, c_void_p, *error]),
         "qcls_decode": (
             c_int32,
-            [c_void_p, c_int32, *[c_void_p] * 5, c_void_p, c_int32, POINTER(c_int64), *error],
+            [c_void_p, c_int32, *[c_void_p] * 6, c_int32, c_int32, c_void_p, c_void_p, POINTER(c_int64), *error],
         ),
+        "qcls_trie_scores": (c_int32, [c_int32, c_int32, c_void_p, c_int32, *[c_void_p] * 5]),
     }
     for symbol, (result, arguments) in signatures.items():
         function = getattr(lib, symbol)
@@ -210,6 +213,8 @@ def _pointer(array: npt.NDArray[Any], dtype: type[np.generic], ndim: int, size: 
             f"expected a contiguous {np.dtype(dtype).name} array of {ndim} dimensions and at least {size} elements, "
             f"got {array.dtype.name} {array.shape}"
         )
+    if array.size and array.flags.writeable:  # in a fifth of the time that array.ctypes.data takes
+        return ctypes.addressof(c_char.from_buffer(array))  # type: ignore[arg-type]
     return array.ctypes.data
 
 
@@ -278,6 +283,24 @@ def set_log(log: Callable[[int, str], None] | None) -> None:
     _library().qcls_set_log(_forward_log if log is not None else _LOG_FN(), None)
 
 
+_ROOM = 512  # tokens; longer texts are tokenised twice, and leave nothing
+
+
+class _Room(threading.local):
+    """What a thread's calls of the tokenizer write to, made once: making it would take longer than they do."""
+
+    def __init__(self) -> None:
+        self.call = _library().qcls_tokenize
+        self.n_tokens = c_int32()
+        self.n_tokens_ref = byref(self.n_tokens)
+        self.error = ctypes.create_string_buffer(256)
+        self.reserve(_ROOM)
+
+    def reserve(self, capacity: int) -> None:
+        self.token = np.empty(capacity, np.int32)
+        self.pointer, self.capacity = self.token.ctypes.data, capacity
+
+
 class NativeModel:
     """A loaded model. `close` closes its contexts first, and is idempotent. Many threads may use the tokenizer."""
 
@@ -287,6 +310,7 @@ class NativeModel:
         progress(fraction) returns False to stop the load. Raises ModelError.
         """
         self._handle = c_void_p()
+        self._room = _Room()
         handle, error = c_void_p(), ctypes.create_string_buffer(2048)
         stop: list[BaseException] = []  # what ends the load: from `progress`, or an interrupt of this thread
         status = _LOAD_FAILED
@@ -343,26 +367,30 @@ class NativeModel:
             data = text.encode()
         except UnicodeEncodeError as e:
             raise PlanError(f"character {e.start} of the text is not valid Unicode ({e.reason})") from None
-        n_tokens, error = c_int32(), ctypes.create_string_buffer(256)
-        capacity = len(data) + 8  # no tokenizer here makes more tokens than bytes, but for a leading space
-        for _ in range(2):
-            token = np.empty(capacity, np.int32)
-            status = _library().qcls_tokenize(
-                self.handle,
-                data,
-                len(data),
-                int(parse_special),
-                token.ctypes.data,
-                capacity,
-                byref(n_tokens),
-                error,
-                len(error),
-            )
-            if status != _TOO_SMALL:
-                break
-            capacity = n_tokens.value
-        _check(status, error)
-        return token[: n_tokens.value]
+        room = self._room
+        status = self._tokenize(data, parse_special, room)
+        if status == _TOO_SMALL:
+            room.reserve(room.n_tokens.value)
+            status = self._tokenize(data, parse_special, room)
+        _check(status, room.error)
+        token = room.token[: room.n_tokens.value].copy()
+        if len(token) > _ROOM:
+            room.reserve(_ROOM)
+        return token
+
+    def _tokenize(self, data: bytes, parse_special: bool, room: _Room) -> int:
+        status: int = room.call(
+            self.handle,
+            data,
+            len(data),
+            parse_special,
+            room.pointer,
+            room.capacity,
+            room.n_tokens_ref,
+            room.error,
+            len(room.error),
+        )
+        return status
 
     def piece(self, token: int) -> tuple[bytes, bool]:
         """The bytes of a token, and whether it is a special one, which only parse_special finds in text."""
@@ -438,7 +466,7 @@ class NativeContext:
         self._free = weakref.finalize(self, _library().qcls_context_close, handle)
         model.contexts.add(self)
         self._error = error
-        self._elapsed_us = (c_int64 * 2)()
+        self._elapsed_us = (c_int64 * 3)()
         self.n_outputs_max = n_outputs_max
         limit = (c_int64 * 4)()
         _library().qcls_context_limits(handle, limit)
@@ -509,13 +537,16 @@ class NativeContext:
         seq_id: Int32Array,
         output: npt.NDArray[np.bool_],
         rows: Float32Array,
-    ) -> tuple[int, int]:
+        trim_seq: Int32Array = _NONE,
+        trim_start: Int32Array = _NONE,
+    ) -> tuple[int, int, int]:
         """One llama_decode of a plan (see plan.Plan for the arrays) into rows, shape (n_outputs, row_size).
 
-        Returns the microseconds spent on filling the batch and on decoding. Raises PlanError for a plan that does not
-        fit, before anything changed, and DecodeError.
+        Then, also after a DecodeError, sequences are trimmed as by `trim`. Returns the microseconds spent on filling
+        the batch, decoding and trimming. Raises PlanError for a plan that does not fit, before anything changed, and
+        DecodeError.
         """
-        n = len(token)
+        n, n_trim = len(token), len(trim_seq)
         if rows.ndim != 2 or rows.shape[1] != self.row_size or not rows.flags.writeable:
             raise PlanError(f"rows must be writable and have shape (n, {self.row_size}), not {rows.shape}")
         offsets = _pointer(seq_offset, np.int32, 1, n + 1)
@@ -529,12 +560,16 @@ class NativeContext:
             _pointer(output, np.bool_, 1, n),
             _pointer(rows, np.float32, 2, 0),
             len(rows),
+            n_trim,
+            _pointer(trim_seq, np.int32, 1, n_trim),
+            _pointer(trim_start, np.int32, 1, n_trim),
             self._elapsed_us,
             self._error,
             len(self._error),
         )
         _check(status, self._error)
-        return self._elapsed_us[0], self._elapsed_us[1]
+        batch_us, decode_us, trim_us = self._elapsed_us[:]
+        return batch_us, decode_us, trim_us
 
     def close(self) -> None:
         if self._handle:
@@ -546,3 +581,56 @@ class NativeContext:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class TrieScores:
+    """The arithmetic of label tries (see score.py): edge logits to label scores. One thread at a time."""
+
+    def __init__(self, node_start: Int32Array, label_start: Int32Array, label_edge: Int32Array) -> None:
+        """Node i's edges are [node_start[i], node_start[i + 1]), label j's path label_edge[label_start[j] :
+        label_start[j + 1]]; every node and label has an edge.
+
+        Raises PlanError where they do not fit each other.
+        """
+        self._layout = node_start, label_start, label_edge
+        self._nodes, self._labels, self._label_edges = (
+            _pointer(array, np.int32, 1, len(array)) for array in self._layout
+        )
+        for start, n in ((node_start, int(node_start[-1])), (label_start, len(label_edge))):
+            if start[0] != 0 or start[-1] != n or not (np.diff(start) > 0).all():
+                raise PlanError(f"starts must ascend from 0 to {n}: {start}")
+        self.n_edges = int(node_start[-1])
+        if not ((label_edge >= 0) & (label_edge < self.n_edges)).all():
+            raise PlanError(f"the labels' edges must be among {self.n_edges}: {label_edge}")
+        self._n_nodes, self._n_labels = len(node_start) - 1, len(label_start) - 1
+        self._call = _library().qcls_trie_scores
+        self._reserve(1)
+
+    def _reserve(self, n_queries: int) -> None:
+        self.edge = np.empty((n_queries, self.n_edges), np.float32)
+        self._log_probability = np.empty((n_queries, self._n_labels), np.float32)
+        self._probability = np.empty((n_queries, self._n_labels), np.float32)
+        arrays = self.edge, self._log_probability, self._probability
+        self._results = [array.ctypes.data for array in arrays]
+
+    def logits(self, n_queries: int) -> Float32Array:
+        """(n_queries, n_edges) where the next call finds the logits."""
+        if len(self.edge) != n_queries:
+            self._reserve(n_queries)
+        return self.edge
+
+    def __call__(self) -> tuple[Float32Array, Float32Array, bool]:
+        """(n_queries, n_labels) the log-probabilities, the probabilities, and whether all are finite.
+
+        Both are views that the next call overwrites. `logits` then holds each edge's log-softmax.
+        """
+        is_finite = self._call(
+            len(self.edge),
+            self._n_nodes,
+            self._nodes,
+            self._n_labels,
+            self._labels,
+            self._label_edges,
+            *self._results,
+        )
+        return self._log_probability, self._probability, bool(is_finite)

@@ -391,6 +391,21 @@ static bool is_seq(const qcls_context * context, int32_t seq) {
     return seq >= 0 && seq < context->n_seq_max;
 }
 
+static bool can_trim(const qcls_context * context, int32_t n, const int32_t * seq, const int32_t * from) {
+    for (int32_t i = 0; i < n; ++i) {
+        if (!is_seq(context, seq[i]) || from[i] < 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void trim(qcls_context * context, int32_t n, const int32_t * seq, const int32_t * from) {
+    for (int32_t i = 0; i < n; ++i) {
+        llama_memory_seq_rm(context->memory, seq[i], from[i], -1);
+    }
+}
+
 int32_t qcls_seq_share(qcls_context * context, int32_t src, int32_t dst, int32_t from, int32_t to, char * error,
                        int32_t error_size) {
     return guarded(error, error_size, QCLS_BAD_ARGUMENT, [&] {
@@ -405,14 +420,10 @@ int32_t qcls_seq_share(qcls_context * context, int32_t src, int32_t dst, int32_t
 int32_t qcls_seq_trim(qcls_context * context, int32_t n, const int32_t * seq, const int32_t * from, char * error,
                       int32_t error_size) {
     return guarded(error, error_size, QCLS_BAD_ARGUMENT, [&] {
-        for (int32_t i = 0; i < n; ++i) {
-            if (!is_seq(context, seq[i]) || from[i] < 0) {
-                return fail(QCLS_BAD_ARGUMENT, "seq_trim: a sequence id or position is out of range", error, error_size);
-            }
+        if (!can_trim(context, n, seq, from)) {
+            return fail(QCLS_BAD_ARGUMENT, "seq_trim: a sequence id or position is out of range", error, error_size);
         }
-        for (int32_t i = 0; i < n; ++i) {
-            llama_memory_seq_rm(context->memory, seq[i], from[i], -1);
-        }
+        trim(context, n, seq, from);
         return (int32_t) QCLS_OK;
     });
 }
@@ -452,7 +463,8 @@ int32_t qcls_state_load(qcls_context * context, const uint8_t * state, int64_t s
 
 int32_t qcls_decode(qcls_context * context, int32_t n_tokens, const int32_t * token, const int32_t * pos,
                     const int32_t * seq_offset, const int32_t * seq_id, const uint8_t * output, float * rows,
-                    int32_t n_rows, int64_t * elapsed_us, char * error, int32_t error_size) {
+                    int32_t n_rows, int32_t n_trim, const int32_t * trim_seq, const int32_t * trim_from,
+                    int64_t * elapsed_us, char * error, int32_t error_size) {
     return guarded(error, error_size, QCLS_DECODE_FAILED, [&] {
         const int64_t start = ggml_time_us();
         if (n_tokens < 1 || n_tokens > context->n_batch) {
@@ -485,6 +497,9 @@ int32_t qcls_decode(qcls_context * context, int32_t n_tokens, const int32_t * to
             return fail(QCLS_BAD_ARGUMENT, "decode: " + std::to_string(n_flagged) + " flagged tokens, room for " +
                         std::to_string(std::min(n_rows, context->n_outputs_max)) + " rows", error, error_size);
         }
+        if (!can_trim(context, n_trim, trim_seq, trim_from)) {
+            return fail(QCLS_BAD_ARGUMENT, "decode: a sequence to trim is out of range", error, error_size);
+        }
         llama_batch batch = {};
         batch.n_tokens = n_tokens;
         batch.token = const_cast<llama_token *>(token);
@@ -494,8 +509,15 @@ int32_t qcls_decode(qcls_context * context, int32_t n_tokens, const int32_t * to
         batch.logits = context->output.data();
         const int64_t filled = ggml_time_us();
 
-        const int32_t result = llama_decode(context->ctx, batch);
+        int32_t result = -1;
+        try {
+            result = llama_decode(context->ctx, batch);
+        } catch (...) {
+            trim(context, n_trim, trim_seq, trim_from);
+            throw;
+        }
         if (result != 0) {
+            trim(context, n_trim, trim_seq, trim_from);
             const char * what = result == 1 ? "llama_decode found no free cells for the plan" : "llama_decode failed";
             return fail(QCLS_DECODE_FAILED, with_complaints(what), error, error_size);
         }
@@ -516,8 +538,11 @@ int32_t qcls_decode(qcls_context * context, int32_t n_tokens, const int32_t * to
         } else {
             llama_synchronize(context->ctx);
         }
+        const int64_t decoded = ggml_time_us();
+        trim(context, n_trim, trim_seq, trim_from);
         elapsed_us[0] = filled - start;
-        elapsed_us[1] = ggml_time_us() - filled;
+        elapsed_us[1] = decoded - filled;
+        elapsed_us[2] = ggml_time_us() - decoded;
         return (int32_t) QCLS_OK;
     });
 }

@@ -117,11 +117,21 @@ QCLS_API int32_t qcls_state_load(qcls_context * context, const uint8_t * state, 
 
 /* One llama_decode of a plan: token[n_tokens], pos[n_tokens], the sequences of token i in
  * seq_id[seq_offset[i] .. seq_offset[i + 1]), output[n_tokens] != 0 where a row is wanted. rows receives
- * n_rows * row_size float32 in plan order, n_rows being the number of flagged tokens.
- * elapsed_us[2]: filling the batch; decoding until the rows are here. */
+ * n_rows * row_size float32 in plan order, n_rows being the number of flagged tokens. Then, and where llama_decode
+ * fails, too, n_trim sequences are trimmed as by qcls_seq_trim.
+ * elapsed_us[3]: filling the batch; decoding until the rows are here; trimming. */
 QCLS_API int32_t qcls_decode(qcls_context * context, int32_t n_tokens, const int32_t * token, const int32_t * pos,
                              const int32_t * seq_offset, const int32_t * seq_id, const uint8_t * output, float * rows,
-                             int32_t n_rows, int64_t * elapsed_us, char * error, int32_t error_size);
+                             int32_t n_rows, int32_t n_trim, const int32_t * trim_seq, const int32_t * trim_from,
+                             int64_t * elapsed_us, char * error, int32_t error_size);
+
+/* Label tries to scores (score.cpp). Node i's edges are [node_start[i], node_start[i + 1]), label j's path the edges
+ * label_edge[label_start[j]] .. label_edge[label_start[j + 1] - 1]; both starts begin with 0. For each query, edge
+ * [node_start[n_nodes]] holds the edges' logits and becomes their log-softmax among the siblings; log_probability
+ * [n_labels] is its sum over the path, probability [n_labels] exp of that. Returns 1 if all of it is finite, else 0. */
+QCLS_API int32_t qcls_trie_scores(int32_t n_queries, int32_t n_nodes, const int32_t * node_start, int32_t n_labels,
+                                  const int32_t * label_start, const int32_t * label_edge, float * edge,
+                                  float * log_probability, float * probability);
 
 /* What device i can do at best, measured for about budget_s seconds (probe.cpp). seconds[2]: of one operation, the best
  * and the median of five samples. n_threads matters on a CPU. */

@@ -196,6 +196,43 @@ def test_trimming_out_of_range_trims_nothing(
     decode_sequence(context, [8], start=3)
 
 
+def test_a_decode_trims_what_it_is_told_to(model: NativeModel, open_context: OpenContext) -> None:
+    context = open_context(model)
+    before = decode_good(context)
+    context.trim(NO_SEQ, NO_SEQ)
+    one = np.ones(1, np.int32)
+    for start in (0, 3):  # all, and the last of four
+        plan = good_plan(context)
+        elapsed = context.decode(**plan, trim_seq=NO_SEQ, trim_start=start * one)
+        assert len(elapsed) == 3
+        assert min(elapsed) >= 0
+        assert (plan["rows"] == before[[1, 3]]).all()
+    np.testing.assert_allclose(decode_sequence(context, [8], start=3)[0], before[3], rtol=0, atol=1e-4)
+
+
+def test_a_decode_that_fails_trims_too(model: NativeModel, open_context: OpenContext) -> None:
+    context = open_context(model)
+    before = decode_good(context)
+    context.trim(NO_SEQ, NO_SEQ)
+    plan = good_plan(context)
+    plan["pos"] = plan["pos"] + np.array([0, 0, 5, 5], np.int32)  # llama.cpp refuses the gap
+    decode_sequence(context, [5, 6], seq=1)
+    with pytest.raises(DecodeError):
+        context.decode(**plan, trim_seq=np.array([0, 1], np.int32), trim_start=np.zeros(2, np.int32))
+    decode_sequence(context, [5, 6], seq=1)
+    assert (decode_sequence(context, [5, 6, 7, 8]) == before).all()
+
+
+@pytest.mark.parametrize(("seq", "start"), [(-1, 0), (8, 0), (0, -1)])
+def test_a_decode_is_refused_for_what_cannot_be_trimmed(
+    seq: int, start: int, model: NativeModel, open_context: OpenContext
+) -> None:
+    context = open_context(model)
+    assert_refused(context, trim_seq=np.array([0, seq], np.int32), trim_start=np.array([0, start], np.int32))
+    assert_refused(context, trim_seq=np.zeros(2, np.int32), trim_start=NO_SEQ)
+    assert_refused(context, trim_seq=np.zeros(1, np.int64), trim_start=NO_SEQ)
+
+
 def test_trimming_checks_its_arrays(model: NativeModel, open_context: OpenContext) -> None:
     context = open_context(model)
     two = np.zeros(2, np.int32)

@@ -117,3 +117,11 @@ def test_a_message_never_passes_its_buffer(error_size: int, model: NativeModel) 
 def test_no_buffer_for_the_message(model: NativeModel) -> None:
     piece: Callable[..., int] = _lib._library().qcls_token_piece
     assert piece(model.handle, -1, create_string_buffer(8), 8, byref(c_int32()), byref(c_int32()), None, 100) == 1
+
+
+def test_a_long_text_between_short_ones(model: NativeModel) -> None:
+    short, long = (model.tokenize(" a b" * n, parse_special=False) for n in (1, 2000))
+    assert len(long) > 2000
+    assert (model.tokenize(" a b" * 2000, parse_special=False) == long).all()
+    assert (model.tokenize(" a b", parse_special=False) == short).all()
+    assert joined(model, " a b" * 2000) == b" a b" * 2000

@@ -38,12 +38,9 @@ def branch(engine: Engine, prefix: tuple[int, ...], paths: Sequence[Sequence[int
     for end in ends:
         tree.read(end)
     plan = tree.finish(engine.leaf_seqs(tree.n_leaves()))
-    try:
-        branch_point = Root(holder=engine.holder(prefix), n_cached=n_cached)
-        decoded = engine.decode(plan, [branch_point] * plan.n_leaves)
-        return decoded.hidden[plan.node_row[ends]].copy()
-    finally:
-        engine.clean(plan)
+    branch_point = Root(holder=engine.holder(prefix), n_cached=n_cached)
+    decoded = engine.decode(plan, [branch_point] * plan.n_leaves)
+    return decoded.hidden[plan.node_row[ends]].copy()
 
 
 def long_prefix(n: int, seed: int = 0) -> tuple[int, ...]:
@@ -111,7 +108,6 @@ def test_several_roots_in_one_decode(model: NativeModel, open_context: OpenConte
     for end, prefix in zip(ends, prefixes, strict=True):
         wanted = alone(model, open_context, [*prefix, 20, 21])[-1]
         np.testing.assert_allclose(hidden[plan.node_row[end]], wanted, rtol=0, atol=LARGEST_DIFFERENCE)
-    engine.clean(plan)
 
 
 def test_prefixes_need_a_sequence_each_and_one_to_spare(model: NativeModel, open_context: OpenContext) -> None:

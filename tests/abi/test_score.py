@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qcls_gguf import score
-from qcls_gguf.errors import ScoreError
+from qcls_gguf.errors import PlanError, ScoreError
 from qcls_gguf.labels import LabelTrie, Scoring, build_trie
+from qcls_gguf.native import TrieScores
 from qcls_gguf.score import LabelScores, Scorer
 
 PROPERTY = settings(deadline=None, max_examples=80, derandomize=True)
@@ -42,6 +44,16 @@ def logits(*states: dict[int, float]) -> Float32Array:
         for token, logit in given_logits.items():
             state[token] = logit
     return hidden
+
+
+def scores_of(
+    tries: Sequence[LabelTrie], head: dict[int, Float32Array], hidden: Float32Array, row: IndexArray
+) -> LabelScores:
+    """Scores of queries whose read nodes are in these rows, (n_queries, n_positions), from a scorer of their own."""
+    n_edges = [sum(edge.node == node for edge in trie.edges) for trie in tries for node in trie.read]
+    scorer = Scorer(tries, head)
+    assert scorer.n_positions == row.shape[1]
+    return scorer.score(hidden, np.repeat(row, n_edges, axis=1))
 
 
 def rows(*numbers: Sequence[int]) -> IndexArray:
@@ -105,9 +117,7 @@ def test_scores_equal_the_mirror(
     request_: tuple[list[LabelTrie], dict[int, Float32Array], Float32Array, IndexArray],
 ) -> None:
     tries, head, hidden, row = request_
-    scorer = Scorer(tries, head)
-    assert scorer.n_positions == row.shape[1]
-    check_against_mirror(tries, head, hidden, row, scorer.score(hidden, row))
+    check_against_mirror(tries, head, hidden, row, scores_of(tries, head, hidden, row))
 
 
 @PROPERTY
@@ -117,7 +127,7 @@ def test_each_prompts_probabilities_sum_to_one(
 ) -> None:
     tries, head, hidden, row = request_
     scorer = Scorer(tries, head)
-    found = scorer.score(hidden, row)
+    found = scores_of(tries, head, hidden, row)
     n_labels = [len(trie.label_edges) for trie in tries]
     assert scorer.first == [sum(n_labels[:i]) for i in range(len(tries) + 1)]
     assert found.score.shape == found.probability.shape == (len(row), sum(n_labels))
@@ -132,10 +142,9 @@ def test_a_query_scores_the_same_alone_and_among_others(
     request_: tuple[list[LabelTrie], dict[int, Float32Array], Float32Array, IndexArray],
 ) -> None:
     tries, head, hidden, row = request_
-    scorer = Scorer(tries, head)
-    together = scorer.score(hidden, row)
+    together = scores_of(tries, head, hidden, row)
     for query, numbers in enumerate(row):
-        alone = scorer.score(np.ascontiguousarray(hidden[numbers]), np.arange(len(numbers), dtype=np.intp)[None])
+        alone = scores_of(tries, head, np.ascontiguousarray(hidden[numbers]), rows(range(len(numbers))))
         np.testing.assert_allclose(alone.score[0], together.score[query], rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(alone.probability[0], together.probability[query], rtol=1e-5, atol=1e-6)
 
@@ -147,17 +156,17 @@ def test_a_prompt_scores_the_same_alone_and_among_others(
 ) -> None:
     tries, head, hidden, row = request_
     scorer = Scorer(tries, head)
-    together = scorer.score(hidden, row)
+    together = scores_of(tries, head, hidden, row)
     start = 0
     for index, trie in enumerate(tries):
-        alone = Scorer([trie], head).score(hidden, row[:, start : start + len(trie.read)])
+        alone = scores_of([trie], head, hidden, row[:, start : start + len(trie.read)])
         labels = slice(scorer.first[index], scorer.first[index + 1])
         np.testing.assert_allclose(alone.score, together.score[:, labels], rtol=1e-5, atol=1e-5)
         start += len(trie.read)
 
 
 def test_two_labels_of_one_token() -> None:
-    found = Scorer([trie_of((0,), (1,))], one_hot_rows()).score(logits({0: 2.0, 1: 1.0}), rows([0]))
+    found = scores_of([trie_of((0,), (1,))], one_hot_rows(), logits({0: 2.0, 1: 1.0}), rows([0]))
     p = math.exp(2.0) / (math.exp(2.0) + math.exp(1.0))
     np.testing.assert_allclose(found.probability, [[p, 1 - p]], rtol=1e-6)
     np.testing.assert_allclose(found.score, [[math.log(p), math.log(1 - p)]], rtol=1e-6)
@@ -166,7 +175,7 @@ def test_two_labels_of_one_token() -> None:
 def test_labels_with_a_shared_first_token_multiply_along_the_path() -> None:
     light_blue, light_pink, red = (0, 1), (0, 2), (3,)
     hidden = logits({0: 1.5, 3: 0.5}, {1: -1.0, 2: 2.0})
-    found = Scorer([trie_of(light_blue, red, light_pink)], one_hot_rows()).score(hidden, rows([0, 1]))
+    found = scores_of([trie_of(light_blue, red, light_pink)], one_hot_rows(), hidden, rows([0, 1]))
     light = math.exp(1.5) / (math.exp(1.5) + math.exp(0.5))
     blue = math.exp(-1.0) / (math.exp(-1.0) + math.exp(2.0))
     expected = [light * blue, 1 - light, light * (1 - blue)]
@@ -176,19 +185,19 @@ def test_labels_with_a_shared_first_token_multiply_along_the_path() -> None:
 
 def test_a_label_that_begins_another_takes_the_end_tokens_logit() -> None:
     hidden = logits({0: 0.0, 3: 0.0}, {END: 1.0, 1: 3.0})
-    found = Scorer([trie_of((0,), (0, 1), (3,))], one_hot_rows()).score(hidden, rows([0, 1]))
+    found = scores_of([trie_of((0,), (0, 1), (3,))], one_hot_rows(), hidden, rows([0, 1]))
     ends = math.exp(1.0) / (math.exp(1.0) + math.exp(3.0))
     np.testing.assert_allclose(found.probability, [[ends / 2, (1 - ends) / 2, 0.5]], rtol=1e-5)
 
 
 def test_a_path_without_a_choice_costs_no_probability() -> None:
-    found = Scorer([trie_of((0, 1, 2), (3,))], one_hot_rows()).score(logits({0: 1.0, 3: 1.0}), rows([0]))
+    found = scores_of([trie_of((0, 1, 2), (3,))], one_hot_rows(), logits({0: 1.0, 3: 1.0}), rows([0]))
     np.testing.assert_allclose(found.probability, [[0.5, 0.5]], rtol=1e-6)
 
 
 def test_first_token_scores_are_the_logits_and_probabilities_their_softmax() -> None:
     trie = trie_of((0, 5), (1,), (2, 4, 4), scoring="first_token")
-    found = Scorer([trie], one_hot_rows()).score(logits({0: 3.0, 1: -2.0, 2: 1.0}), rows([0]))
+    found = scores_of([trie], one_hot_rows(), logits({0: 3.0, 1: -2.0, 2: 1.0}), rows([0]))
     total = math.exp(3.0) + math.exp(-2.0) + math.exp(1.0)
     np.testing.assert_allclose(found.score, [[3.0, -2.0, 1.0]], rtol=1e-6)
     np.testing.assert_allclose(
@@ -205,8 +214,8 @@ def test_both_scorings_give_the_same_probabilities_where_all_first_tokens_differ
     random = np.random.default_rng(seed)
     head = dict(enumerate(random.normal(size=(N_TOKENS, N_EMBD)).astype(np.float32)))
     hidden = random.normal(size=(1, N_EMBD)).astype(np.float32)
-    tree = Scorer([trie_of(*tokens)], head).score(hidden, rows([0]))
-    first_token = Scorer([trie_of(*tokens, scoring="first_token")], head).score(hidden, rows([0]))
+    tree = scores_of([trie_of(*tokens)], head, hidden, rows([0]))
+    first_token = scores_of([trie_of(*tokens, scoring="first_token")], head, hidden, rows([0]))
     np.testing.assert_array_equal(tree.probability, first_token.probability)
     np.testing.assert_allclose(np.exp(tree.score), tree.probability, rtol=1e-6)
 
@@ -219,7 +228,7 @@ def test_prompts_of_both_scorings_lie_side_by_side() -> None:
     ]
     scorer = Scorer(tries, one_hot_rows())
     hidden = logits({0: 1.0, 1: 1.0}, {0: 4.0, 1: 2.0, 2: 3.0}, {1: 0.0, 2: math.log(3.0)})
-    found = scorer.score(hidden, rows([0, 1, 2]))
+    found = scores_of(tries, one_hot_rows(), hidden, rows([0, 1, 2]))
     assert scorer.first == [0, 2, 5, 7]
     assert scorer.n_positions == 3
     half = math.log(0.5)
@@ -228,21 +237,21 @@ def test_prompts_of_both_scorings_lie_side_by_side() -> None:
 
 def test_positions_may_share_a_row() -> None:
     tries = [trie_of((0,), (1,)), trie_of((1,), (0,))]
-    found = Scorer(tries, one_hot_rows()).score(logits({}, {0: 1.0, 1: 2.0}), rows([1, 1]))
+    found = scores_of(tries, one_hot_rows(), logits({}, {0: 1.0, 1: 2.0}), rows([1, 1]))
     p = math.exp(1.0) / (math.exp(1.0) + math.exp(2.0))
     np.testing.assert_allclose(found.probability, [[p, 1 - p, 1 - p, p]], rtol=1e-6)
 
 
 def test_queries_read_their_own_rows() -> None:
     hidden = logits({0: 0.0, 1: 1.0}, {0: 1.0, 1: 0.0})
-    found = Scorer([trie_of((0,), (1,), scoring="first_token")], one_hot_rows()).score(hidden, rows([1], [0], [1]))
+    found = scores_of([trie_of((0,), (1,), scoring="first_token")], one_hot_rows(), hidden, rows([1], [0], [1]))
     np.testing.assert_allclose(found.score, [[1, 0], [0, 1], [1, 0]])
 
 
 @pytest.mark.parametrize("scoring", ["tree", "first_token"])
 def test_large_logits_stay_finite(scoring: Scoring) -> None:
     trie = trie_of((0,), (1,), (2,), scoring=scoring)
-    found = Scorer([trie], one_hot_rows()).score(logits({0: 1e4, 1: -1e4, 2: 1e4}), rows([0]))
+    found = scores_of([trie], one_hot_rows(), logits({0: 1e4, 1: -1e4, 2: 1e4}), rows([0]))
     np.testing.assert_allclose(found.probability, [[0.5, 0.0, 0.5]], atol=1e-6)
     expected = [-math.log(2), -2e4 - math.log(2), -math.log(2)] if scoring == "tree" else [1e4, -1e4, 1e4]
     np.testing.assert_allclose(found.score, [expected], rtol=1e-5)
@@ -253,15 +262,14 @@ def test_large_logits_stay_finite(scoring: Scoring) -> None:
 def test_a_hidden_state_that_is_not_finite_is_refused(scoring: Scoring, value: float) -> None:
     hidden = np.full((2, N_TOKENS), 1.0, np.float32)
     hidden[1, 0] = value
-    scorer = Scorer([trie_of((0,), (1,), scoring=scoring)], one_hot_rows())
     with pytest.raises(ScoreError, match="not finite"):
-        scorer.score(hidden, rows([0], [1]))
+        scores_of([trie_of((0,), (1,), scoring=scoring)], one_hot_rows(), hidden, rows([0], [1]))
 
 
 def test_logits_that_overflow_are_refused() -> None:
     head = {0: np.full(2, 1e30, np.float32), 1: np.zeros(2, np.float32)}
     with pytest.raises(ScoreError, match="not finite"):
-        Scorer([trie_of((0,), (1,))], head).score(np.full((1, 2), 1e30, np.float32), rows([0]))
+        scores_of([trie_of((0,), (1,))], head, np.full((1, 2), 1e30, np.float32), rows([0]))
 
 
 @pytest.mark.parametrize("n_queries", [1, 4])
@@ -274,11 +282,49 @@ def test_large_models_are_scored_node_by_node_with_the_same_bits(
         build_trie(("e", "f"), ((1,), (6,)), -1, "first_token"),
     ]
     rows = {token: random.standard_normal(64).astype(np.float32) for token in range(1, 7)}
-    scorer = Scorer(tries, rows)
     hidden = random.standard_normal((3 * n_queries, 64)).astype(np.float32)
     row = random.permutation(3 * n_queries).reshape(n_queries, 3)
-    wanted = scorer.score(hidden, row)
+    wanted = scores_of(tries, rows, hidden, row)
     monkeypatch.setattr(score, "_COPIED_FLOATS", 0)
-    found = scorer.score(hidden, row)
+    found = scores_of(tries, rows, hidden, row)
     np.testing.assert_array_equal(found.score, wanted.score)
     np.testing.assert_array_equal(found.probability, wanted.probability)
+
+
+def test_one_scorer_for_requests_of_any_number_of_queries() -> None:
+    """The arrays are reused and made anew: nothing of an earlier request is left in them."""
+    random = np.random.default_rng(5)
+    head = dict(enumerate(random.normal(size=(N_TOKENS, N_EMBD)).astype(np.float32)))
+    tries = [trie_of((0,), (1,), (2,)), trie_of((3,), (4,), scoring="first_token")]
+    scorer = Scorer(tries, head)
+    for n_queries in (1, 3, 1, 1, 2, 4):
+        hidden = random.normal(size=(2 * n_queries, N_EMBD)).astype(np.float32)
+        row = np.arange(2 * n_queries, dtype=np.intp).reshape(n_queries, 2)
+        found = scorer.score(hidden, np.repeat(row, (3, 2), axis=1))
+        assert found.score.shape == found.probability.shape == (n_queries, 5)
+        check_against_mirror(tries, head, hidden, row, found)
+
+
+def layout(**changed: list[int]) -> dict[str, Any]:
+    arrays = {"node_start": [0, 2, 4], "label_start": [0, 1, 3], "label_edge": [0, 1, 3], **changed}
+    return {name: np.array(values, np.int32) for name, values in arrays.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("node_start", [1, 2, 4]),
+        ("node_start", [0, 2, 2]),
+        ("node_start", [0, 3, 1]),
+        ("label_start", [0, 1, 4]),
+        ("label_start", [0, 0, 3]),
+        ("label_edge", [0, 1, 4]),
+        ("label_edge", [0, -1, 3]),
+    ],
+)
+def test_a_layout_that_does_not_fit_is_refused(name: str, values: list[int]) -> None:
+    TrieScores(**layout())
+    with pytest.raises(PlanError, match="must"):
+        TrieScores(**layout(**{name: values}))
+    with pytest.raises(PlanError, match="int32"):
+        TrieScores(**{**layout(), name: layout()[name].astype(np.int64)})

@@ -28,7 +28,8 @@ def scores(labels: list[tuple[int, ...]], scoring: Scoring) -> LabelScores:
     trie = build_trie([str(path) for path in labels], labels, END, scoring, exact=True)
     heads = dict(enumerate(np.eye(5, dtype=np.float32)))
     hidden = np.array([row(PROMPT_END, LOG_SUM[0]), row(BEHIND_B, LOG_SUM[1])], np.float32)
-    return Scorer([trie], heads, TOKENS).score(hidden, np.arange(len(trie.read))[None])
+    rows = np.array([[trie.read.index(edge.node) for edge in trie.edges]])
+    return Scorer([trie], heads, TOKENS).score(hidden, rows)
 
 
 def test_joint_is_the_probability_of_all_tokens() -> None:
@@ -74,4 +75,4 @@ def test_without_label_logits_there_are_no_exact_scores() -> None:
     trie = build_trie(["a", "b"], [(A,), (B,)], END, "tree")
     heads = dict(enumerate(np.eye(5, dtype=np.float32)))
     hidden = np.array([row(PROMPT_END, 0.0)[:5]], np.float32)
-    assert Scorer([trie], heads).score(hidden, np.zeros((1, 1), np.intp)).exact is None
+    assert Scorer([trie], heads).score(hidden, np.zeros((1, 2), np.intp)).exact is None
