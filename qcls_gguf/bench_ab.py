@@ -120,11 +120,8 @@ def _engine(classifier: Classifier, variant: Variant, n_tokens: int) -> Iterator
 def _rows(engine: Engine, plan: Plan, root: Root) -> tuple[Float32Array, float]:
     """The hidden states of a decode, (n_outputs, n_embd), and its milliseconds."""
     begun = perf_counter_ns()
-    try:
-        rows = engine.decode(plan, [root] * plan.n_leaves).hidden
-        ended = perf_counter_ns()
-    finally:
-        engine.clean(plan)
+    rows = engine.decode(plan, [root] * plan.n_leaves).hidden
+    ended = perf_counter_ns()
     return rows.copy(), (ended - begun) / 1e6
 
 

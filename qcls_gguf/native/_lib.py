@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from ..errors import DecodeError, ModelError, PlanError, QclsError
 
-ABI = 4
+ABI = 5
 _OK, _BAD_ARGUMENT, _LOAD_FAILED, _UNSUPPORTED, _DECODE_FAILED, _TOO_SMALL = range(6)
 _ERRORS = {
     _BAD_ARGUMENT: PlanError,
@@ -142,9 +142,10 @@ def library_folder() -> Path:
 def _library() -> Any:
     name = "libqcls.dylib" if sys.platform == "darwin" else "libqcls.so"
     lib = ctypes.CDLL(str(library_folder() / name))
+    if lib.qcls_abi() != ABI:  # before anything else is looked up: an older library lacks some of it
+        raise ModelError(f"{name} speaks ABI {lib.qcls_abi()}, this package {ABI}: build and install them together")
     error = [c_char_p, c_int32]
     signatures: dict[str, tuple[Any, list[Any]]] = {
-        "qcls_abi": (c_int32, []),
         "qcls_build_info": (c_char_p, []),
         "qcls_set_log": (None, [_LOG_FN, c_void_p]),
         "qcls_device": (
@@ -188,8 +189,6 @@ def _library() -> Any:
     for symbol, (result, arguments) in signatures.items():
         function = getattr(lib, symbol)
         function.restype, function.argtypes = result, arguments
-    if lib.qcls_abi() != ABI:
-        raise ModelError(f"{name} speaks ABI {lib.qcls_abi()}, this package {ABI}: build and install them together")
     return lib
 
 

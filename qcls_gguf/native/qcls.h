@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-#define QCLS_ABI 4
+#define QCLS_ABI 5
 #define QCLS_API __attribute__((visibility("default")))
 
 typedef struct qcls_model qcls_model;
