@@ -25,14 +25,9 @@ class Step:
 
 STEPS = (
     Step(
-        name="pipeline",
-        variable="GGML_CUDA_MMQ_PIPELINE",
-        meaning="the next tiles of weights are loaded while the present ones are multiplied",
-    ),
-    Step(
         name="direct",
         variable="GGML_CUDA_MMQ_DIRECT",
-        meaning="weights go straight to registers instead of through shared memory",
+        meaning="weights go straight to the registers of the tensor cores, fetched a block ahead",
     ),
     Step(
         name="quantize once",
@@ -40,9 +35,19 @@ STEPS = (
         meaning="activations are quantised once for all matrices that take them",
     ),
     Step(
-        name="fuse",
+        name="one launch",
         variable="GGML_CUDA_FUSE_MATRICES",
         meaning="matrices that take the same activations are multiplied in one launch",
+    ),
+    Step(
+        name="glu",
+        variable="GGML_CUDA_FUSE_GLU",
+        meaning="gate and up are multiplied in one launch that ends with silu(gate)*up",
+    ),
+    Step(
+        name="norm",
+        variable="GGML_CUDA_FUSE_NORM",
+        meaning="a sum, its norm and the quantising of that are one launch",
     ),
 )
 """In the order in which variants add them; the one place that names them."""

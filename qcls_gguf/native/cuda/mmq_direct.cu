@@ -1,0 +1,102 @@
+// Launches of the direct matrix kernels: shapes, shares, memory.
+#include "mmq_direct_launch.h"
+#include "mmq_direct.cuh"
+#include "mmq_quantize.cuh"
+
+#include <algorithm>
+
+namespace mmq_direct {
+
+bool is_direct_type(const ggml_type type) {
+    return type == GGML_TYPE_Q4_K || type == GGML_TYPE_Q6_K || type == GGML_TYPE_Q8_0;
+}
+
+static bool is_split_order(const ggml_type type) {
+    return type != GGML_TYPE_Q4_K;
+}
+
+int n_col_tiles(const ggml_type type, const int64_t n_cols) {
+    const int j_max = max_columns_of_tile(type);
+    return (n_cols + j_max - 1)/j_max;
+}
+
+int columns_of_tile(const ggml_type type, const int64_t n_cols) {
+    const int n = n_col_tiles(type, n_cols);
+    return std::max<int>(16, GGML_PAD((n_cols + n - 1)/n, 8));
+}
+
+quantized::quantized(ggml_backend_cuda_context & ctx, const ggml_type type, const int64_t n_k, const int64_t n_cols)
+        : memory(ctx.pool()) {
+    a.n_groups = n_col_tiles(type, n_cols)*columns_of_tile(type, n_cols)/8;
+    a.split_order = is_split_order(type);
+    a.y = memory.alloc(n_k/K_STEP*a.n_groups*GROUP_BYTES);
+}
+
+void quantize(ggml_backend_cuda_context & ctx, const ggml_tensor * x, const quantized & out, const counters & arrived) {
+    const int n_k = x->ne[0];
+    const dim3 grid((n_k + 4*K_STEP - 1)/(4*K_STEP), out.a.n_groups*8);
+    quantize<<<grid, K_STEP, 0, ctx.stream()>>>((const float *) x->data, x->nb[1]/sizeof(float), n_k, x->ne[1], out.a, arrived.ptr);
+    CUDA_CHECK(cudaGetLastError());
+}
+
+// How many times four values of K a thread of normalize takes; 0: no number fits.
+static int normalize_share(const int64_t n_k) {
+    for (int n = 1; n <= 4; ++n) {
+        if (n_k % (4*WARP_SIZE*n) == 0 && n_k/(4*n) <= 1024) {
+            return n;
+        }
+    }
+    return 0;
+}
+
+bool can_normalize(const int64_t n_k) {
+    return normalize_share(n_k) > 0;
+}
+
+template <int N>
+static void launch_normalize(ggml_backend_cuda_context & ctx, const ggml_tensor * add, const ggml_tensor * norm,
+        const ggml_tensor * weight, const quantized & out, const quantized * other_out, const counters & arrived) {
+    const int n_k = norm->ne[0];
+    const float * a = (const float *) (add != nullptr ? add->src[0]->data : norm->src[0]->data);
+    const float * b = add != nullptr ? (const float *) add->src[1]->data : nullptr;
+    float * sum = add != nullptr ? (float *) add->data : nullptr;
+    const int n_groups = std::max(out.a.n_groups, other_out != nullptr ? other_out->a.n_groups : 0);
+    const auto kernel = other_out != nullptr ? normalize<N, 2> : normalize<N, 1>;
+    kernel<<<n_groups*8, n_k/(4*N), 32*sizeof(float), ctx.stream()>>>(a, b, sum, (const float *) weight->data,
+        ggml_get_op_params_f32(norm, 0), n_k, norm->ne[1], out.a, other_out != nullptr ? other_out->a : out.a, arrived.ptr);
+    CUDA_CHECK(cudaGetLastError());
+}
+
+void normalize(ggml_backend_cuda_context & ctx, const ggml_tensor * add, const ggml_tensor * norm, const ggml_tensor * weight,
+        const quantized & out, const quantized * other_out, const counters & arrived) {
+    switch (normalize_share(norm->ne[0])) {
+        case 1: launch_normalize<1>(ctx, add, norm, weight, out, other_out, arrived); break;
+        case 2: launch_normalize<2>(ctx, add, norm, weight, out, other_out, arrived); break;
+        case 3: launch_normalize<3>(ctx, add, norm, weight, out, other_out, arrived); break;
+        case 4: launch_normalize<4>(ctx, add, norm, weight, out, other_out, arrived); break;
+        default: GGML_ABORT("no norm of %d values", (int) norm->ne[0]);
+    }
+}
+
+extern template void launch_type<GGML_TYPE_Q4_K>(ggml_backend_cuda_context &, args &, const product &);
+extern template void launch_type<GGML_TYPE_Q6_K>(ggml_backend_cuda_context &, args &, const product &);
+extern template void launch_type<GGML_TYPE_Q8_0>(ggml_backend_cuda_context &, args &, const product &);
+
+void multiply(ggml_backend_cuda_context & ctx, const quantized & y, const product & p, const counters & arrived) {
+    const ggml_tensor * x = p.x[0];
+    args g = {};
+    g.y = y.a;
+    g.arrived = arrived.ptr;
+    g.stride_row = x->nb[1];
+    g.n_kblocks = x->ne[0]/K_BLOCK;
+    g.n_cols = p.dst[0]->ne[1];
+    g.n_col_tiles = n_col_tiles(x->type, g.n_cols);
+    switch (x->type) {
+        case GGML_TYPE_Q4_K: launch_type<GGML_TYPE_Q4_K>(ctx, g, p); break;
+        case GGML_TYPE_Q6_K: launch_type<GGML_TYPE_Q6_K>(ctx, g, p); break;
+        case GGML_TYPE_Q8_0: launch_type<GGML_TYPE_Q8_0>(ctx, g, p); break;
+        default: GGML_ABORT("no direct kernel for %s", ggml_type_name(x->type));
+    }
+}
+
+} // namespace mmq_direct

@@ -1,0 +1,38 @@
+// The direct matrix kernels in the evaluation of a graph: see mmq_direct.cuh for what they do.
+#pragma once
+
+#include "ggml-cuda/common.cuh"
+
+#include <vector>
+
+// One evaluation, node by node in order.
+class ggml_cuda_mmq_direct_graph {
+  public:
+    ggml_cuda_mmq_direct_graph(ggml_backend_cuda_context & ctx, const ggml_cgraph * graph);
+
+    // Whether node i has been computed, by this call or an earlier one; false: it is for the caller to compute.
+    bool compute(int i);
+
+  private:
+    struct norm_nodes {
+        const ggml_tensor * sum;  // null: what is normalised is there already
+        const ggml_tensor * norm;
+        const ggml_tensor * weight;
+        int mul;
+        int product;
+    };
+
+    ggml_type type_of(int i) const { return graph_->nodes[i]->src[0]->type; }
+    std::vector<int> companions(int i) const;
+    bool is_glu(int i) const;
+    bool find_norm(int i, norm_nodes & found) const;
+    void multiply_all(int first, const std::vector<int> & nodes, const std::vector<ggml_type> & types, const norm_nodes * norm,
+        bool glu);
+
+    ggml_backend_cuda_context & ctx_;
+    const ggml_cgraph * graph_;
+    const ggml_cuda_mmq_direct_steps & steps_;
+    const int cc_;
+    bool usable_;
+    std::vector<int> done_;  // nodes computed ahead of their turn
+};

@@ -1,0 +1,221 @@
+// Which nodes of a graph the direct matrix kernels take, and what they take along.
+#include "mmq_direct.h"
+#include "mmq_direct_launch.h"
+
+#include "ggml-cuda/fwht.cuh"
+#include "ggml-cuda/mmvq.cuh"
+#include "ggml-impl.h"
+
+#include <algorithm>
+#include <optional>
+
+using namespace mmq_direct;
+
+constexpr int MAX_COLUMNS = 512;
+constexpr int LOOK_AHEAD = 40;  // nodes; Q, K and V of a layer lie about 12 apart
+
+static bool is_matrix(const ggml_tensor * t) {
+    return t->ne[2] == 1 && t->ne[3] == 1;
+}
+
+// Whether a node is a product that the kernels can take.
+static bool can_compute(const ggml_tensor * node, const int cc) {
+    if (node->op != GGML_OP_MUL_MAT || (node->flags & GGML_TENSOR_FLAG_COMPUTE) == 0) {
+        return false;
+    }
+    const ggml_tensor * x = node->src[0];
+    const ggml_tensor * y = node->src[1];
+    return is_direct_type(x->type) && is_matrix(x) && is_matrix(y) && ggml_is_contiguous(x) &&
+        y->type == GGML_TYPE_F32 && node->type == GGML_TYPE_F32 &&
+        y->nb[0] == sizeof(float) && y->nb[1] % sizeof(float4) == 0 && (uintptr_t) y->data % sizeof(float4) == 0 &&
+        node->nb[0] == sizeof(float) && node->nb[1] % sizeof(float) == 0 &&
+        x->ne[0] % (x->type == GGML_TYPE_Q6_K ? 2*K_BLOCK : K_BLOCK) == 0 &&  // a row of Q6_K begins at a whole word
+        x->ne[1] % 32 == 0 && x->ne[1]/32*n_col_tiles(x->type, y->ne[1]) <= MAX_TILES &&
+        y->ne[1] <= MAX_COLUMNS && !ggml_cuda_should_use_mmvq(x->type, cc, y->ne[1]) &&
+        ggml_backend_buffer_get_usage(x->buffer) != GGML_BACKEND_BUFFER_USAGE_COMPUTE &&
+        !ggml_cuda_op_mul_mat_use_fwht(node);
+}
+
+static bool overlap(const ggml_tensor * a, const ggml_tensor * b) {
+    const char * a0 = (const char *) a->data;
+    const char * b0 = (const char *) b->data;
+    return a0 < b0 + ggml_nbytes(b) && b0 < a0 + ggml_nbytes(a);
+}
+
+static bool is_noop(const ggml_tensor * t) {
+    return ggml_is_empty(t) || t->op == GGML_OP_RESHAPE || t->op == GGML_OP_TRANSPOSE || t->op == GGML_OP_VIEW ||
+        t->op == GGML_OP_PERMUTE || t->op == GGML_OP_NONE;
+}
+
+// Whether node k may be computed when it is node i's turn: what lies between must not use the memory of its result.
+static bool can_go_ahead(const ggml_cgraph * graph, const int i, const int k) {
+    const ggml_tensor * ahead = graph->nodes[k];
+    for (int n = i; n < k; ++n) {
+        const ggml_tensor * node = graph->nodes[n];
+        if (is_noop(node)) {
+            continue;
+        }
+        if (overlap(ahead, node)) {
+            return false;
+        }
+        for (const ggml_tensor * src : node->src) {
+            if (src != nullptr && src->data != nullptr && overlap(ahead, src)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+static bool is_plain(const ggml_tensor * t) {
+    return t->type == GGML_TYPE_F32 && is_matrix(t) && ggml_is_contiguous(t) && (uintptr_t) t->data % sizeof(float4) == 0;
+}
+
+ggml_cuda_mmq_direct_graph::ggml_cuda_mmq_direct_graph(ggml_backend_cuda_context & ctx, const ggml_cgraph * graph)
+        : ctx_(ctx), graph_(graph), steps_(ctx.mmq_direct_steps), cc_(ggml_cuda_info().devices[ctx.device].cc) {
+    usable_ = steps_.direct && turing_mma_available(cc_) && !cp_async_available(cc_) &&
+        ctx.stream_context().concurrent_events.empty();
+}
+
+// Product i and those behind it that take the same activations and may go ahead of their turn.
+std::vector<int> ggml_cuda_mmq_direct_graph::companions(const int i) const {
+    std::vector<int> found = {i};
+    if (!steps_.quantize_once) {
+        return found;
+    }
+    for (int k = i + 1; k < std::min(graph_->n_nodes, i + LOOK_AHEAD) && found.size() < MAX_MATRICES; ++k) {
+        const ggml_tensor * node = graph_->nodes[k];
+        if (node->op == GGML_OP_MUL_MAT && node->src[1] == graph_->nodes[i]->src[1] && can_compute(node, cc_) &&
+                can_go_ahead(graph_, i, k)) {
+            found.push_back(k);
+        }
+    }
+    return found;
+}
+
+// Whether products i and i + 1 are of use to nothing but the silu(gate)*up of node i + 2.
+bool ggml_cuda_mmq_direct_graph::is_glu(const int i) const {
+    if (!steps_.fuse_glu || !steps_.quantize_once ||
+            !ggml_can_fuse_subgraph(graph_, i, {GGML_OP_MUL_MAT, GGML_OP_MUL_MAT, GGML_OP_GLU}, {i + 2})) {
+        return false;
+    }
+    const ggml_tensor * a = graph_->nodes[i];
+    const ggml_tensor * b = graph_->nodes[i + 1];
+    const ggml_tensor * glu = graph_->nodes[i + 2];
+    return ggml_get_glu_op(glu) == GGML_GLU_OP_SWIGLU && a->src[0]->type == b->src[0]->type && a->src[1] == b->src[1] &&
+        ((glu->src[0] == a && glu->src[1] == b) || (glu->src[0] == b && glu->src[1] == a)) &&
+        is_plain(glu) && ggml_are_same_shape(glu, a) && can_compute(a, cc_) && can_compute(b, cc_);
+}
+
+// Whether nodes from i on are [a sum,] its norm by root mean square, the weight and a product of that.
+bool ggml_cuda_mmq_direct_graph::find_norm(const int i, norm_nodes & found) const {
+    const ggml_tensor * first = graph_->nodes[i];
+    if (!steps_.fuse_norm || (first->op != GGML_OP_ADD && first->op != GGML_OP_RMS_NORM)) {
+        return false;
+    }
+    const bool has_sum = first->op == GGML_OP_ADD;
+    const int n = has_sum ? i + 1 : i;
+    if (n + 2 >= graph_->n_nodes) {
+        return false;
+    }
+    const ggml_tensor * norm = graph_->nodes[n];
+    const ggml_tensor * mul = graph_->nodes[n + 1];
+    if (has_sum && (!is_plain(first) || !is_plain(first->src[0]) || !is_plain(first->src[1]) ||
+            !ggml_are_same_shape(first->src[0], first->src[1]) || norm->src[0] != first)) {
+        return false;
+    }
+    if (norm->op != GGML_OP_RMS_NORM || mul->op != GGML_OP_MUL || (mul->src[0] != norm && mul->src[1] != norm) ||
+            !is_plain(norm->src[0]) || !is_plain(mul) || !ggml_are_same_shape(norm, mul) ||
+            !ggml_node_has_n_uses(graph_, n, 1) || !can_normalize(norm->ne[0])) {
+        return false;
+    }
+    const ggml_tensor * weight = mul->src[0] == norm ? mul->src[1] : mul->src[0];
+    const ggml_tensor * product = graph_->nodes[n + 2];
+    if (!is_plain(weight) || weight->ne[0] != norm->ne[0] || ggml_nrows(weight) != 1 || !can_compute(product, cc_) ||
+            product->src[1] != mul) {
+        return false;
+    }
+    found = {has_sum ? first : nullptr, norm, weight, n + 1, n + 2};
+    return true;
+}
+
+bool ggml_cuda_mmq_direct_graph::compute(const int i) {
+    if (!usable_) {
+        return false;
+    }
+    const auto ahead = std::find(done_.begin(), done_.end(), i);
+    if (ahead != done_.end()) {
+        done_.erase(ahead);
+        return true;
+    }
+    norm_nodes norm;
+    const bool has_norm = find_norm(i, norm);
+    if (!has_norm && !can_compute(graph_->nodes[i], cc_)) {
+        return false;
+    }
+    const int first = has_norm ? norm.product : i;
+    const bool glu = is_glu(first);
+    std::vector<int> nodes = glu ? std::vector<int>{first, first + 1} : companions(first);
+    std::stable_sort(nodes.begin(), nodes.end(), [&](const int a, const int b) { return type_of(a) < type_of(b); });
+    std::vector<ggml_type> types;  // each has its own layout of the activations
+    for (const int k : nodes) {
+        if (types.empty() || types.back() != type_of(k)) {
+            types.push_back(type_of(k));
+        }
+    }
+    if (types.size() > 2) {  // there is room for two layouts
+        types = {type_of(first)};
+        nodes = {first};
+    }
+    if (has_norm && !ggml_node_has_n_uses(graph_, norm.mul, nodes.size())) {
+        return false;
+    }
+    multiply_all(first, nodes, types, has_norm ? &norm : nullptr, glu);
+
+    for (int k = i + 1; k < first; ++k) {
+        done_.push_back(k);
+    }
+    for (const int k : nodes) {
+        done_.push_back(k);
+    }
+    if (glu) {
+        done_.push_back(first + 2);
+    }
+    done_.erase(std::remove(done_.begin(), done_.end(), i), done_.end());
+    return true;
+}
+
+// The pool wants its memory back in reverse order, which decides the order of what is made here.
+void ggml_cuda_mmq_direct_graph::multiply_all(const int first, const std::vector<int> & nodes, const std::vector<ggml_type> & types,
+        const norm_nodes * norm, const bool glu) {
+    const ggml_tensor * x = graph_->nodes[first]->src[1];
+    const counters arrived(ctx_.pool(), MAX_TILES);
+    const quantized y(ctx_, types[0], x->ne[0], x->ne[1]);
+    std::optional<quantized> other;
+    if (types.size() == 2) {
+        other.emplace(ctx_, types[1], x->ne[0], x->ne[1]);
+    }
+    if (norm != nullptr) {
+        normalize(ctx_, norm->sum, norm->norm, norm->weight, y, other ? &*other : nullptr, arrived);
+    } else {
+        quantize(ctx_, x, y, arrived);
+        if (other) {
+            quantize(ctx_, x, *other, arrived);
+        }
+    }
+    if (glu) {
+        const ggml_tensor * result = graph_->nodes[first + 2];
+        multiply(ctx_, y, {{result->src[0]->src[0], result->src[1]->src[0]}, {result}, true}, arrived);
+        return;
+    }
+    product p;
+    for (size_t n = 0; n < nodes.size(); ++n) {
+        p.x.push_back(graph_->nodes[nodes[n]]->src[0]);
+        p.dst.push_back(graph_->nodes[nodes[n]]);
+        const bool is_last = n + 1 == nodes.size();
+        if (is_last || type_of(nodes[n + 1]) != type_of(nodes[n]) || !steps_.fuse_matrices) {
+            multiply(ctx_, type_of(nodes[n]) == types[0] ? y : *other, p, arrived);
+            p = {};
+        }
+    }
+}

@@ -1,0 +1,55 @@
+// Launches of the direct matrix kernels, for tensors that can_compute() has found fit.
+#pragma once
+
+#include "mmq_layout.cuh"
+
+#include <vector>
+
+namespace mmq_direct {
+
+constexpr int MAX_MATRICES = 3;
+constexpr int MAX_TILES = 4096;
+
+// Weights are read once for each tile of so many columns; more do not fit the registers or the shared memory.
+constexpr int max_columns_of_tile(const ggml_type type) {
+    return type == GGML_TYPE_Q6_K ? 112 : 128;
+}
+
+bool is_direct_type(ggml_type type);
+
+// Tiles of columns that a matrix of this type needs for so many columns, and the columns of each, a multiple of 8.
+int n_col_tiles(ggml_type type, int64_t n_cols);
+int columns_of_tile(ggml_type type, int64_t n_cols);
+
+// Quantised activations of a pool. What they are freed in must be the reverse of what they were made in.
+struct quantized {
+    ggml_cuda_pool_alloc<char> memory;
+    activations a;
+
+    // For products with matrices of this type, (n_k, n_cols).
+    quantized(ggml_backend_cuda_context & ctx, ggml_type type, int64_t n_k, int64_t n_cols);
+};
+
+// The counters that all launches which follow one of these two share: (MAX_TILES), zero before and after each.
+using counters = ggml_cuda_pool_alloc<unsigned int>;
+
+void quantize(ggml_backend_cuda_context & ctx, const ggml_tensor * x, const quantized & out, const counters & arrived);
+
+// add: null, or a + b, which is computed too. Whether can_normalize(n_k) is for the caller to ask.
+bool can_normalize(int64_t n_k);
+void normalize(ggml_backend_cuda_context & ctx, const ggml_tensor * add, const ggml_tensor * norm, const ggml_tensor * weight,
+    const quantized & out, const quantized * other_out, const counters & arrived);
+
+// Matrices of one type that multiply the same activations. With glu there are two, gate and up, and one result.
+struct product {
+    std::vector<const ggml_tensor *> x;
+    std::vector<const ggml_tensor *> dst;
+    bool glu = false;
+};
+
+void multiply(ggml_backend_cuda_context & ctx, const quantized & y, const product & p, const counters & arrived);
+
+struct args;
+template <ggml_type type> void launch_type(ggml_backend_cuda_context & ctx, args & g, const product & p);
+
+} // namespace mmq_direct

@@ -1,0 +1,86 @@
+// Kernels that write activations as the direct matrix kernels want them.
+#pragma once
+
+#include "mmq_direct_launch.h"
+
+namespace mmq_direct {
+
+// Four values of a column from k on, by each of 8 lanes that hold 32 values together; quantised as quantize_mmq_q8_1 does.
+static __device__ __forceinline__ void quantize_4(const activations & out, const int col, const int k, const float4 v) {
+    float largest = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+    float sum = v.x + v.y + v.z + v.w;
+#pragma unroll
+    for (int offset = 4; offset > 0; offset /= 2) {
+        largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFF, largest, offset));
+        sum += __shfl_xor_sync(0xFFFFFFFF, sum, offset);
+    }
+    if (col >= 8*out.n_groups) {
+        return;
+    }
+    const float inverse = largest > 0.0f ? 127.0f/largest : 0.0f;
+    const int kb = k/32 % 4;
+    const int quarter = out.split_order ? k/4 % 4 : k/8 % 4;
+    const int byte = out.split_order ? k/16 % 2*4 : k % 8;
+    char * group = out.y + ((size_t) (k/K_STEP)*out.n_groups + col/8)*GROUP_BYTES;
+    *(char4 *) (group + kb*256 + (col % 8*4 + quarter)*8 + byte) =
+        make_char4(roundf(v.x*inverse), roundf(v.y*inverse), roundf(v.z*inverse), roundf(v.w*inverse));
+    if (k % 32 == 0) {
+        *(float *) (group + GROUP_SCALES + kb*32 + col % 8*4) = largest > 0.0f ? 1.0f/inverse : 0.0f;
+        *(half *) (group + GROUP_SUMS + col % 8*8 + kb*2) = __float2half(sum);
+    }
+}
+
+// A block each 4*K_STEP values of a column of x (n_k, n_cols); columns past n_cols become zeros. All of arrived become zero.
+static __global__ void quantize(const float * __restrict__ x, const int64_t stride_col, const int n_k, const int n_cols,
+        const activations out, unsigned int * __restrict__ arrived) {
+    const int col = blockIdx.y;
+    const int k = (blockIdx.x*blockDim.x + threadIdx.x)*4;
+    for (int i = (col*gridDim.x + blockIdx.x)*blockDim.x + threadIdx.x; i < MAX_TILES; i += gridDim.x*gridDim.y*blockDim.x) {
+        arrived[i] = 0;
+    }
+    if (k < n_k) {  // whole warps: n_k is a multiple of K_BLOCK
+        quantize_4(out, col, k, col < n_cols ? *(const float4 *) (x + col*stride_col + k) : make_float4(0, 0, 0, 0));
+    }
+}
+
+// A block a column: sum = a + b, or a where there is no b, and sum/rms(sum)*weight quantised. (n_k, n_cols), contiguous;
+// n_k = 4*N*blockDim.x. All of arrived become zero.
+template <int N, int N_OUT>
+static __global__ void normalize(const float * __restrict__ a, const float * __restrict__ b, float * sum,
+        const float * __restrict__ weight, const float eps, const int n_k, const int n_cols, const activations out0,
+        const activations out1, unsigned int * __restrict__ arrived) {
+    extern __shared__ float reduced[];
+    const int col = blockIdx.x;
+    for (int i = col*blockDim.x + threadIdx.x; i < MAX_TILES; i += gridDim.x*blockDim.x) {
+        arrived[i] = 0;
+    }
+    float4 v[N] = {};
+    float squares = 0.0f;
+    if (col < n_cols) {
+#pragma unroll
+        for (int n = 0; n < N; ++n) {
+            const size_t i = (size_t) col*n_k + (n*blockDim.x + threadIdx.x)*4;
+            v[n] = *(const float4 *) (a + i);
+            if (b != nullptr) {
+                const float4 w = *(const float4 *) (b + i);
+                v[n] = make_float4(v[n].x + w.x, v[n].y + w.y, v[n].z + w.z, v[n].w + w.w);
+                *(float4 *) (sum + i) = v[n];
+            }
+            squares += v[n].x*v[n].x + v[n].y*v[n].y + v[n].z*v[n].z + v[n].w*v[n].w;
+        }
+    }
+    squares = block_reduce<block_reduce_method::SUM>(squares, reduced);
+    const float scale = rsqrtf(squares/n_k + eps);
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+        const int k = (n*blockDim.x + threadIdx.x)*4;
+        const float4 w = *(const float4 *) (weight + k);
+        const float4 y = make_float4(scale*v[n].x*w.x, scale*v[n].y*w.y, scale*v[n].z*w.z, scale*v[n].w*w.w);
+        quantize_4(out0, col, k, y);
+        if (N_OUT == 2) {
+            quantize_4(out1, col, k, y);
+        }
+    }
+}
+
+} // namespace mmq_direct
