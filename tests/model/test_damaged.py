@@ -89,6 +89,18 @@ def test_weights_that_are_not_finite(
         Classifier.from_config(write_config(path, PROMPTS))
 
 
+@pytest.mark.parametrize("weight_type", ["Q4_K", "Q8_0"])  # a Q6_K product on a CPU takes such activations for zeros
+def test_scales_that_are_not_finite(
+    weight_type: str, make_model: MakeModel, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    """Of a whole matrix, so that all activations that the next one quantises are NaN."""
+    source = make_model(weight_type=weight_type, n_embd=512, n_ff=512)
+    tensor = read_header(source).tensors["blk.1.attn_v.weight"]
+    path = damaged(source, tmp_path / "nan.gguf", fill(tensor, b"\xff" * 4))
+    with pytest.raises((ScoreError, ModelError), match="not finite"):
+        Classifier.from_config(write_config(path, PROMPTS))
+
+
 def test_a_label_row_that_is_not_finite(make_model: MakeModel, write_config: WriteConfig, tmp_path: Path) -> None:
     path = damaged(make_model(), tmp_path / "nan.gguf", fill(read_header(make_model()).tensors["output.weight"], NAN))
     with pytest.raises(ModelError, match=r"output.weight holds values that are not finite"):

@@ -2,7 +2,6 @@
 #include "mmq_direct.h"
 #include "mmq_direct_launch.h"
 
-#include "ggml-cuda/fwht.cuh"
 #include "ggml-cuda/mmvq.cuh"
 #include "ggml-impl.h"
 
@@ -18,6 +17,10 @@ static bool is_matrix(const ggml_tensor * t) {
     return t->ne[2] == 1 && t->ne[3] == 1;
 }
 
+static int64_t n_tiles_at_most(const ggml_tensor * x, const ggml_tensor * y) {
+    return x->ne[1]/32*n_col_tiles(x->type, y->ne[1]);
+}
+
 // Whether a node is a product that the kernels can take.
 static bool can_compute(const ggml_tensor * node, const int cc) {
     if (node->op != GGML_OP_MUL_MAT || (node->flags & GGML_TENSOR_FLAG_COMPUTE) == 0) {
@@ -26,14 +29,14 @@ static bool can_compute(const ggml_tensor * node, const int cc) {
     const ggml_tensor * x = node->src[0];
     const ggml_tensor * y = node->src[1];
     return is_direct_type(x->type) && is_matrix(x) && is_matrix(y) && ggml_is_contiguous(x) &&
+        x->ne[0] > 0 && x->ne[1] > 0 && (uintptr_t) x->data % sizeof(int4) == 0 &&
         y->type == GGML_TYPE_F32 && node->type == GGML_TYPE_F32 &&
         y->nb[0] == sizeof(float) && y->nb[1] % sizeof(float4) == 0 && (uintptr_t) y->data % sizeof(float4) == 0 &&
         node->nb[0] == sizeof(float) && node->nb[1] % sizeof(float) == 0 &&
         x->ne[0] % (x->type == GGML_TYPE_Q6_K ? 2*K_BLOCK : K_BLOCK) == 0 &&  // a row of Q6_K begins at a whole word
-        x->ne[1] % 32 == 0 && x->ne[1]/32*n_col_tiles(x->type, y->ne[1]) <= MAX_TILES &&
+        x->ne[1] % 32 == 0 && n_tiles_at_most(x, y) <= MAX_TILES &&
         y->ne[1] <= MAX_COLUMNS && !ggml_cuda_should_use_mmvq(x->type, cc, y->ne[1]) &&
-        ggml_backend_buffer_get_usage(x->buffer) != GGML_BACKEND_BUFFER_USAGE_COMPUTE &&
-        !ggml_cuda_op_mul_mat_use_fwht(node);
+        ggml_backend_buffer_get_usage(x->buffer) != GGML_BACKEND_BUFFER_USAGE_COMPUTE;
 }
 
 static bool overlap(const ggml_tensor * a, const ggml_tensor * b) {
@@ -47,7 +50,8 @@ static bool is_noop(const ggml_tensor * t) {
         t->op == GGML_OP_PERMUTE || t->op == GGML_OP_NONE;
 }
 
-// Whether node k may be computed when it is node i's turn: what lies between must not use the memory of its result.
+// Whether product k may be computed when it is node i's turn: what lies between must neither use the memory of its result
+// nor write what it reads.
 static bool can_go_ahead(const ggml_cgraph * graph, const int i, const int k) {
     const ggml_tensor * ahead = graph->nodes[k];
     for (int n = i; n < k; ++n) {
@@ -55,7 +59,7 @@ static bool can_go_ahead(const ggml_cgraph * graph, const int i, const int k) {
         if (is_noop(node)) {
             continue;
         }
-        if (overlap(ahead, node)) {
+        if (overlap(ahead, node) || overlap(ahead->src[0], node) || overlap(ahead->src[1], node)) {
             return false;
         }
         for (const ggml_tensor * src : node->src) {
@@ -83,10 +87,13 @@ std::vector<int> ggml_cuda_mmq_direct_graph::companions(const int i) const {
     if (!steps_.quantize_once) {
         return found;
     }
+    const ggml_tensor * y = graph_->nodes[i]->src[1];
+    int64_t n_tiles = n_tiles_at_most(graph_->nodes[i]->src[0], y);
     for (int k = i + 1; k < std::min(graph_->n_nodes, i + LOOK_AHEAD) && found.size() < MAX_MATRICES; ++k) {
         const ggml_tensor * node = graph_->nodes[k];
-        if (node->op == GGML_OP_MUL_MAT && node->src[1] == graph_->nodes[i]->src[1] && can_compute(node, cc_) &&
-                can_go_ahead(graph_, i, k)) {
+        if (node->op == GGML_OP_MUL_MAT && node->src[1] == y && can_compute(node, cc_) && can_go_ahead(graph_, i, k) &&
+                n_tiles + n_tiles_at_most(node->src[0], y) <= MAX_TILES) {
+            n_tiles += n_tiles_at_most(node->src[0], y);
             found.push_back(k);
         }
     }

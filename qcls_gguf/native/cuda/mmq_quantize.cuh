@@ -17,7 +17,8 @@ static __device__ __forceinline__ void quantize_4(const activations & out, const
     if (col >= 8*out.n_groups) {
         return;
     }
-    const float inverse = largest > 0.0f ? 127.0f/largest : 0.0f;
+    const bool is_zero = largest == 0.0f;  // not so for NaN, whose scale must be NaN: a damaged model is to show
+    const float inverse = is_zero ? 0.0f : 127.0f/largest;
     const int kb = k/32 % 4;
     const int quarter = out.split_order ? k/4 % 4 : k/8 % 4;
     const int byte = out.split_order ? k/16 % 2*4 : k % 8;
@@ -25,7 +26,7 @@ static __device__ __forceinline__ void quantize_4(const activations & out, const
     *(char4 *) (group + kb*256 + (col % 8*4 + quarter)*8 + byte) =
         make_char4(roundf(v.x*inverse), roundf(v.y*inverse), roundf(v.z*inverse), roundf(v.w*inverse));
     if (k % 32 == 0) {
-        *(float *) (group + GROUP_SCALES + kb*32 + col % 8*4) = largest > 0.0f ? 1.0f/inverse : 0.0f;
+        *(float *) (group + GROUP_SCALES + kb*32 + col % 8*4) = is_zero ? 0.0f : 1.0f/inverse;
         *(half *) (group + GROUP_SUMS + col % 8*8 + kb*2) = __float2half(sum);
     }
 }
@@ -46,7 +47,7 @@ static __global__ void quantize(const float * __restrict__ x, const int64_t stri
 // A block a column: sum = a + b, or a where there is no b, and sum/rms(sum)*weight quantised. (n_k, n_cols), contiguous;
 // n_k = 4*N*blockDim.x. All of arrived become zero.
 template <int N, int N_OUT>
-static __global__ void normalize(const float * __restrict__ a, const float * __restrict__ b, float * sum,
+static __global__ __launch_bounds__(1024) void normalize(const float * a, const float * b, float * sum,  // sum may be a or b
         const float * __restrict__ weight, const float eps, const int n_k, const int n_cols, const activations out0,
         const activations out1, unsigned int * __restrict__ arrived) {
     extern __shared__ float reduced[];
