@@ -9,25 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .bench_forward import N_COUNTED, N_DISCARDED, N_OUTPUTS, line_plan
+from .bench_forward import N_COUNTED, N_DISCARDED, N_OUTPUTS, line_plan, timed_decode
 from .bench_stats import spread, summary
 from .classify import Classifier
 from .engine import Engine, Root
 from .kernel_steps import STEPS, Variant, switched, variants
 from .native import NativeContext
 from .plan import Plan
-from .runtime import flash_attention, n_threads
+from .runtime import flash_attention, n_threads, whole_cells
 
 Float32Array = npt.NDArray[np.float32]
 _COMPANY = 8
 """Tokens of another line in the decode that shows what rounding alone does."""
-_CELLS = 256  # llama.cpp rounds a cache up to this
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,8 +66,8 @@ def compare_variants(
         stock = next(iter(engines.values()))
         found = {}
         for n in tokens:
-            alone = _rows(stock, line_plan(stock, root, n), root)[0]
-            in_company = _rows(stock, line_plan(stock, root, n, n_company=_COMPANY), root)[0]
+            alone = timed_decode(stock, line_plan(stock, root, n), root)[0].hidden.copy()
+            in_company = timed_decode(stock, line_plan(stock, root, n, n_company=_COMPANY), root)[0].hidden
             found[n] = Size(
                 variants={name: Measured() for name in engines}, rounding=largest_difference(in_company, alone)
             )
@@ -87,7 +85,8 @@ def _round(engines: dict[str, Engine], plan: Plan, root: Root, size: Size) -> No
     for turn in range(N_DISCARDED + N_COUNTED):
         for name, engine in engines.items():
             before = engine.context.counters().n_cuda_graphs
-            rows[name], ms = _rows(engine, plan, root)
+            decoded, ms = timed_decode(engine, plan, root)
+            rows[name] = decoded.hidden  # the last turn's stay: each engine has its own
             times[name].append(ms)
             if turn >= N_DISCARDED:
                 size.variants[name].n_cuda_graphs += engine.context.counters().n_cuda_graphs - before
@@ -105,7 +104,7 @@ def _engine(classifier: Classifier, variant: Variant, n_tokens: int) -> Iterator
     with switched(variant):
         context = NativeContext(
             parts.engine.model,
-            n_ctx=-(-(len(prefix) + n_tokens + _COMPANY + n_batch) // _CELLS) * _CELLS,
+            n_ctx=whole_cells(len(prefix) + n_tokens + _COMPANY + n_batch),
             n_batch=n_batch,
             n_seq_max=3,  # the prefix, the line, its company
             n_outputs_max=max(N_OUTPUTS, 3),
@@ -115,14 +114,6 @@ def _engine(classifier: Classifier, variant: Variant, n_tokens: int) -> Iterator
         )
     with context:
         yield Engine(parts.engine.model, context, [prefix])
-
-
-def _rows(engine: Engine, plan: Plan, root: Root) -> tuple[Float32Array, float]:
-    """The hidden states of a decode, (n_outputs, n_embd), and its milliseconds."""
-    begun = perf_counter_ns()
-    rows = engine.decode(plan, [root] * plan.n_leaves).hidden
-    ended = perf_counter_ns()
-    return rows.copy(), (ended - begun) / 1e6
 
 
 def largest_difference(rows: Float32Array, reference: Float32Array) -> float:

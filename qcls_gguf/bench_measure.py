@@ -39,7 +39,7 @@ class Benchmark:
     forward: bool = False
     forward_tokens: tuple[int, ...] | None = None
     ab: Literal["off", "on", "where possible"] = "off"
-    """the variants of the CUDA kernels in turns"""
+    """with forward: the variants of the CUDA kernels in turns"""
     sms: int | None = None
     """multiprocessors to compute on; none: the whole device"""
     offline: bool = False

@@ -62,9 +62,10 @@ def benchmark(
         for group in each:
             n_groups += 1
             sizes: tuple[int, ...] = ()
-            with_ab = n_groups == 1 and _compares_variants(wanted, group[0])
+            with_ab = False
             if wanted.forward and forward is None:
                 sizes = forward_tokens(group[0].classifier, wanted.forward_tokens)
+                with_ab = _compares_variants(wanted, group[0])
             workloads += measure(wanted, group, on_progress)
             if sizes:
                 n_rounds = max(1, wanted.n_requests // 10)

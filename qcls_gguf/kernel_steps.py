@@ -91,7 +91,7 @@ def switched(variant: Variant, steps: tuple[Step, ...] = STEPS) -> Iterator[None
 
 def why_no_steps() -> str | None:
     """Why nothing here has the steps, and what to do; None where a CUDA device has them."""
-    if not build_info().backend.startswith("CUDA"):
+    if not build_info().is_cuda:
         return (
             "the steps are of CUDA kernels, and this build is for the CPU, where they change nothing: install with "
             "QCLS_CUDA=ON on a machine with an NVIDIA GPU"

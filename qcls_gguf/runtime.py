@@ -89,6 +89,11 @@ def shapes(runtime: RuntimeConfig, n_gpu_layers: int) -> tuple[int, int]:
     return (n_auto if runtime.n_shapes == "auto" else runtime.n_shapes), n_warm
 
 
+def whole_cells(n: int) -> int:
+    """The cells of a cache for n tokens: llama.cpp has them in steps of 256."""
+    return -(-n // 256) * 256
+
+
 def merged_callers(runtime: RuntimeConfig, n_gpu_layers: int, n_prefixes: int) -> int:
     """Up to how many queries callers that wait share a decode.
 
@@ -146,7 +151,7 @@ def limits(
             )
         n_batch = runtime.n_batch
     n_prefix = sum(len(prefix) for prefix in {prompt.prefix for prompt in prompts})
-    n_ctx = -(-(n_prefix + n_batch) // 256) * 256  # llama.cpp's own step
+    n_ctx = whole_cells(n_prefix + n_batch)
     if runtime.n_ctx != "auto":
         if runtime.n_ctx < n_prefix + n_batch:
             raise ConfigError(

@@ -18,7 +18,7 @@ def slice_device(n: int) -> None:
     Warns where the hardware gives more than n. Raises ConfigError where there is no CUDA, or where it has started. More
     multiprocessors than the device has, or a driver that cannot do it, end the process with the reason.
     """
-    if not build_info().backend.startswith("CUDA"):
+    if not build_info().is_cuda:
         raise ConfigError(
             f"--sms {n}: takes a part of a CUDA device, and this build is for the CPU: install with QCLS_CUDA=ON on a "
             "machine with an NVIDIA GPU"

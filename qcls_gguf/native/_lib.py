@@ -60,8 +60,12 @@ class BuildInfo:
     llama_cpp_commit: str
     llama_cpp_python_version: str
     source_digest: str
-    """The first 16 hex digits of a sha256 over the sdist's checksum and every patch's."""
+    """The first 16 hex digits of a sha256 over the checksums of the sdist, every patch, and the kernels they call."""
     backend: str
+
+    @property
+    def is_cuda(self) -> bool:
+        return self.backend.startswith("CUDA")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -406,6 +406,20 @@ static void trim(qcls_context * context, int32_t n, const int32_t * seq, const i
     }
 }
 
+// Trims once: when asked to, or, however its scope is left, at the end of it.
+struct trim_at_end {
+    qcls_context * context;
+    int32_t n;
+    const int32_t * seq;
+    const int32_t * from;
+
+    void now() {
+        trim(context, n, seq, from);
+        n = 0;
+    }
+    ~trim_at_end() { now(); }
+};
+
 int32_t qcls_seq_share(qcls_context * context, int32_t src, int32_t dst, int32_t from, int32_t to, char * error,
                        int32_t error_size) {
     return guarded(error, error_size, QCLS_BAD_ARGUMENT, [&] {
@@ -509,15 +523,9 @@ int32_t qcls_decode(qcls_context * context, int32_t n_tokens, const int32_t * to
         batch.logits = context->output.data();
         const int64_t filled = ggml_time_us();
 
-        int32_t result = -1;
-        try {
-            result = llama_decode(context->ctx, batch);
-        } catch (...) {
-            trim(context, n_trim, trim_seq, trim_from);
-            throw;
-        }
+        trim_at_end trimming{context, n_trim, trim_seq, trim_from};
+        const int32_t result = llama_decode(context->ctx, batch);
         if (result != 0) {
-            trim(context, n_trim, trim_seq, trim_from);
             const char * what = result == 1 ? "llama_decode found no free cells for the plan" : "llama_decode failed";
             return fail(QCLS_DECODE_FAILED, with_complaints(what), error, error_size);
         }
@@ -539,7 +547,7 @@ int32_t qcls_decode(qcls_context * context, int32_t n_tokens, const int32_t * to
             llama_synchronize(context->ctx);
         }
         const int64_t decoded = ggml_time_us();
-        trim(context, n_trim, trim_seq, trim_from);
+        trimming.now();
         elapsed_us[0] = filled - start;
         elapsed_us[1] = decoded - filled;
         elapsed_us[2] = ggml_time_us() - decoded;

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 from conftest import MakeModel, OpenClassifier, WriteConfig
+from light_bench import bench
 from oracle import PromptSpec
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from qcls_gguf import Classifier, load_config
 from qcls_gguf.bench_environment import gpu_state
@@ -54,14 +55,6 @@ SPECS = [
         labels=("boy", "girl", "none"),
     ),
 ]
-
-
-def bench(*arguments: object) -> Result:
-    """The command in this process, with a light probe: a start of the interpreter takes longer than what is tested."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in (("COPY_BYTES", 1 << 20), ("PROBE_SIDE", 256), ("PROBE_COLUMNS", 32), ("BUDGET_S", 0.02)):
-            patch.setattr(f"qcls_gguf.bench_floor.{name}", value)
-        return CliRunner().invoke(app, ["bench", *map(str, arguments)])
 
 
 @dataclass(frozen=True)

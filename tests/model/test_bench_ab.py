@@ -14,20 +14,19 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier
+from light_bench import bench
 from oracle import PromptSpec
 from rich.console import Console
-from typer.testing import CliRunner
 
 from qcls_gguf import Classifier
 from qcls_gguf.bench_ab import Measured, Size, ab_record, compare_variants
 from qcls_gguf.bench_report import benchmark_html
 from qcls_gguf.bench_table import AB_COLUMNS, ab_rows, benchmark_tables
-from qcls_gguf.cli import app
 from qcls_gguf.kernel_steps import STEPS, variants
 from qcls_gguf.native import build_info, multiprocessors
 from qcls_gguf.sm_slice import VARIABLE, slice_record
 
-ON_CUDA = build_info().backend.startswith("CUDA")
+ON_CUDA = build_info().is_cuda
 NAMES = [variant.name for variant in variants()]
 SPECS = [
     PromptSpec(
@@ -41,13 +40,6 @@ SPECS = [
         labels=("boy", "girl"),
     ),
 ]
-
-
-def bench(*arguments: object) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in (("COPY_BYTES", 1 << 20), ("PROBE_SIDE", 256), ("PROBE_COLUMNS", 32), ("BUDGET_S", 0.02)):
-            patch.setattr(f"qcls_gguf.bench_floor.{name}", value)
-        return CliRunner().invoke(app, ["bench", *map(str, arguments)])
 
 
 @pytest.fixture

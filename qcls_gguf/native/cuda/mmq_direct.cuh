@@ -128,7 +128,7 @@ __global__ __launch_bounds__(32*WARPS, BLOCKS) void mul_mat(const args g) {
         for (int k = k0; k < k1; ++k) {
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
-                w.open_step(h, k + 1 == k1, 8*g.stride_row);
+                w.open_step(h, k + 1 == k1, g.stride_row);
                 if (h == 0 || k + 1 < k1) {
                     py += (size_t) g.y.n_groups*GROUP_BYTES;
                     fetch_y();
@@ -138,7 +138,7 @@ __global__ __launch_bounds__(32*WARPS, BLOCKS) void mul_mat(const args g) {
                 for (int kb = 0; kb < K_STEP/32; ++kb) {
                     int a[RG][2];
                     float s[RG][W::N_SCALES], nb[RG][W::N_SCALES];
-                    w.unpack(2*h + kb/2, kb % 2, a, s, nb, 8*g.stride_row);
+                    w.unpack(2*h + kb/2, kb % 2, a, s, nb);
 #pragma unroll
                     for (int j = 0; j < NJ; ++j) {
                         const int2 b = *(const int2 *) (y + j*GROUP_BYTES + kb*256 + threadIdx.x*8);

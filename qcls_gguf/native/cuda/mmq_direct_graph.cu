@@ -183,12 +183,13 @@ bool ggml_cuda_mmq_direct_graph::compute(const int i) {
         done_.push_back(k);
     }
     for (const int k : nodes) {
-        done_.push_back(k);
+        if (k != i) {
+            done_.push_back(k);
+        }
     }
     if (glu) {
         done_.push_back(first + 2);
     }
-    done_.erase(std::remove(done_.begin(), done_.end(), i), done_.end());
     return true;
 }
 

@@ -21,7 +21,7 @@ bool is_direct_type(ggml_type type);
 int n_col_tiles(ggml_type type, int64_t n_cols);
 int columns_of_tile(ggml_type type, int64_t n_cols);
 
-// Quantised activations of a pool. What they are freed in must be the reverse of what they were made in.
+// Quantised activations in a pool's memory, which goes back in the reverse order.
 struct quantized {
     ggml_cuda_pool_alloc<char> memory;
     activations a;

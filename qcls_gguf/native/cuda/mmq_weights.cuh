@@ -34,7 +34,6 @@ template <ggml_type type, int RG> struct weights;
 template <int RG> struct weights<GGML_TYPE_Q4_K, RG> {
     static constexpr int N_SCALES = 1;
     static constexpr bool HAS_MIN = true;
-    static constexpr bool SPLIT_ORDER = false;
     static constexpr int BLOCK_BYTES = sizeof(block_q4_K);
     static constexpr int SMEM_BYTES = 0;
 
@@ -76,7 +75,7 @@ template <int RG> struct weights<GGML_TYPE_Q4_K, RG> {
             }
         }
     }
-    __device__ __forceinline__ void unpack(const int p, const int n, int (&a)[RG][2], float (&s)[RG][1], float (&nb)[RG][1], const int) {
+    __device__ __forceinline__ void unpack(const int p, const int n, int (&a)[RG][2], float (&s)[RG][1], float (&nb)[RG][1]) {
 #pragma unroll
         for (int r = 0; r < RG; ++r) {
             a[r][0] = (q[p][r].x >> (4*n)) & 0x0F0F0F0F;
@@ -107,7 +106,6 @@ template <int RG> struct weights<GGML_TYPE_Q4_K, RG> {
 template <int RG> struct weights<GGML_TYPE_Q8_0, RG> {
     static constexpr int N_SCALES = 1;
     static constexpr bool HAS_MIN = false;
-    static constexpr bool SPLIT_ORDER = true;
     static constexpr int BLOCK_BYTES = K_BLOCK/QK8_0*sizeof(block_q8_0);
     static constexpr int STEP_BYTES = BLOCK_BYTES/2;
     static constexpr int ROW_VECTORS = STEP_BYTES/8;
@@ -120,21 +118,21 @@ template <int RG> struct weights<GGML_TYPE_Q8_0, RG> {
     const char * px;
     int * stage;
 
-    __device__ __forceinline__ void fetch(const int stride8) {
+    __device__ __forceinline__ void fetch(const int stride_row) {
 #pragma unroll
         for (int l = 0; l < N_LOADS; ++l) {
             const int i = l*32 + threadIdx.x;
             if (N_VECTORS % 32 == 0 || i < N_VECTORS) {
-                raw[l] = ldg2(px + (i / ROW_VECTORS)*(stride8/8) + (i % ROW_VECTORS)*8);
+                raw[l] = ldg2(px + (i / ROW_VECTORS)*stride_row + (i % ROW_VECTORS)*8);
             }
         }
     }
     __device__ __forceinline__ void start(const char * x, const int stride_row, char * smem) {
         px = x;
         stage = (int *) smem;
-        fetch(8*stride_row);
+        fetch(stride_row);
     }
-    __device__ __forceinline__ void open_step(const int h, const bool is_last, const int stride8) {
+    __device__ __forceinline__ void open_step(const int h, const bool is_last, const int stride_row) {
         __syncwarp();
 #pragma unroll
         for (int l = 0; l < N_LOADS; ++l) {
@@ -146,10 +144,10 @@ template <int RG> struct weights<GGML_TYPE_Q8_0, RG> {
         __syncwarp();
         if (h == 0 || !is_last) {
             px += STEP_BYTES;
-            fetch(stride8);
+            fetch(stride_row);
         }
     }
-    __device__ __forceinline__ void unpack(const int p, const int n, int (&a)[RG][2], float (&s)[RG][1], float (&nb)[RG][1], const int) {
+    __device__ __forceinline__ void unpack(const int p, const int n, int (&a)[RG][2], float (&s)[RG][1], float (&nb)[RG][1]) {
 #pragma unroll
         for (int r = 0; r < RG; ++r) {
             const int * row = stage + (8*r + threadIdx.x/4)*ROW_WORDS + 17*(p % 2);
@@ -160,13 +158,11 @@ template <int RG> struct weights<GGML_TYPE_Q8_0, RG> {
             nb[r][0] = -MAGIC*s[r][0];
         }
     }
-    __device__ __forceinline__ int min_fragment(const int, const int) { return 0; }
 };
 
 template <int RG> struct weights<GGML_TYPE_Q6_K, RG> {
     static constexpr int N_SCALES = 2;
     static constexpr bool HAS_MIN = false;
-    static constexpr bool SPLIT_ORDER = true;
     static constexpr int BLOCK_BYTES = sizeof(block_q6_K);
     static constexpr int ROW_LOADED = 53;  // words that hold a block, which begins in the middle of one if it is odd
     static constexpr int ROW_WORDS = 60;   // their distance: 28 modulo 32 keeps lanes from meeting in banks
@@ -177,11 +173,11 @@ template <int RG> struct weights<GGML_TYPE_Q6_K, RG> {
     int * stage;
     int shift;        // bits into the first word
 
-    __device__ __forceinline__ void fetch(const int stride8) {
+    __device__ __forceinline__ void fetch(const int stride_row) {
         const char * first = px - ((size_t) px & 2);
 #pragma unroll
         for (int i = 0; i < RG*8; ++i) {
-            const int * row = (const int *) (first + i*(stride8/8));
+            const int * row = (const int *) (first + i*stride_row);
             raw[i][0] = ldg(row + threadIdx.x);
             if (threadIdx.x < ROW_LOADED - 32) {
                 raw[i][1] = ldg(row + threadIdx.x + 32);
@@ -191,9 +187,9 @@ template <int RG> struct weights<GGML_TYPE_Q6_K, RG> {
     __device__ __forceinline__ void start(const char * x, const int stride_row, char * smem) {
         px = x;
         stage = (int *) smem;
-        fetch(8*stride_row);
+        fetch(stride_row);
     }
-    __device__ __forceinline__ void open_step(const int h, const bool is_last, const int stride8) {
+    __device__ __forceinline__ void open_step(const int h, const bool is_last, const int stride_row) {
         if (h != 0) {
             return;
         }
@@ -209,11 +205,11 @@ template <int RG> struct weights<GGML_TYPE_Q6_K, RG> {
         shift = 8*((size_t) px & 2);
         if (!is_last) {
             px += BLOCK_BYTES;
-            fetch(stride8);
+            fetch(stride_row);
         }
     }
     // 4*(q - 32) fits int8, so the 6 bits go to the top of the byte and the scale is a fourth.
-    __device__ __forceinline__ void unpack(const int p, const int n, int (&a)[RG][2], float (&s)[RG][2], float (&nb)[RG][2], const int) {
+    __device__ __forceinline__ void unpack(const int p, const int n, int (&a)[RG][2], float (&s)[RG][2], float (&nb)[RG][2]) {
         const int high = 4*(p % 2);  // the second pair of a half block: the high nibbles
 #pragma unroll
         for (int r = 0; r < RG; ++r) {
@@ -232,7 +228,6 @@ template <int RG> struct weights<GGML_TYPE_Q6_K, RG> {
             }
         }
     }
-    __device__ __forceinline__ int min_fragment(const int, const int) { return 0; }
 };
 
 } // namespace mmq_direct
