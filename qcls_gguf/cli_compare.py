@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .compare.run import QUERIES, Comparison, compare
+from .compare.run import QUERIES, Comparison, PeerKernels, compare
 from .compare.table import comparison_table
 from .compare.ways import WAYS, Peers
 from .errors import ConfigError
@@ -66,6 +66,9 @@ def compare_command(
     ollama_model: Annotated[
         str | None, typer.Option("--ollama-model", metavar="NAME", help="Its model, made from the same file.")
     ] = None,
+    peer_kernels: Annotated[
+        PeerKernels, typer.Option("--peer-kernels", help="CUDA matrix kernels of the other ways of this llama.cpp.")
+    ] = PeerKernels.stock,
     format_: FormatOption = RecordFormat.table,
     out: Annotated[Path | None, typer.Option("--out", help="Also write the JSON here.", metavar="FILE")] = None,
     html: Annotated[
@@ -77,7 +80,8 @@ def compare_command(
 
     The ways take turns, request by request, in one run and in an order that a seed gives. What is timed is a query's
     text to an answer for every prompt; loading and caching are not. Every way but the first four holds a model of its
-    own: on a GPU choose with --way what fits. A way that is absent is listed with the reason.
+    own: on a GPU choose with --way what fits. A way that is absent is listed with the reason. On a CUDA device the
+    other ways of this llama.cpp run stock's matrix kernels, as their users do; --peer-kernels ours gives them ours.
 
     \b
     qcls              this package, in the configuration's scoring
@@ -95,7 +99,7 @@ def compare_command(
 
     \b
     {"environment", "config", "model", "n_prompts", "n_queries", "queries", "rounds", "warm_up", "seed",
-     "ways": [{"name", "about", "p50_ms", "p90_ms", "ratio_to_qcls", "ratio_range": [p10, p90],
+     "peer_kernels", "ways": [{"name", "about", "p50_ms", "p90_ms", "ratio_to_qcls", "ratio_range": [p10, p90],
                "agreement": {"scoring", "joint", "n_answers", "n_without_answer"} or null,
                "largest_log_probability_difference", "n_log_probabilities",
                "largest_tree_difference", "n_tree_log_probabilities", "note"}],
@@ -128,6 +132,7 @@ def compare_command(
                 hf_folder=hf_folder,
                 synthetic=synthetic,
             ),
+            peer_kernels=peer_kernels,
             offline=offline,
         )
         inputs = {"--config": config, "--input": Path(input_) if input_ else None, "--model": model}

@@ -7,8 +7,9 @@ import importlib.metadata
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
@@ -20,6 +21,7 @@ from ..config import Config
 from ..environment import environment, plain_config
 from ..errors import ConfigError, PlanError
 from ..eval_pass import pass_config
+from ..kernel_steps import switched, variants
 from ..progress import OnProgress
 from ..runtime import n_threads
 from .reader import LabelReader
@@ -42,6 +44,13 @@ QUERIES = (
 _PACKAGES = ("llama-cpp-python", "cappr", "torch", "transformers")
 
 
+class PeerKernels(StrEnum):
+    """Which CUDA matrix kernels the other ways of this tree's llama.cpp run."""
+
+    stock = "stock"
+    ours = "ours"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """What is to be compared."""
@@ -57,6 +66,7 @@ class Comparison:
     seed: int = 0
     """of the order in which the ways take turns"""
     peers: Peers = field(default_factory=Peers)
+    peer_kernels: PeerKernels = PeerKernels.stock
     offline: bool = False
 
 
@@ -109,6 +119,7 @@ def compare(
                 "rounds": wanted.n_rounds,
                 "warm_up": wanted.n_warm,
                 "seed": wanted.seed,
+                "peer_kernels": str(wanted.peer_kernels),
                 "ways": ways,
                 "absent": running.absent,
             }
@@ -185,8 +196,9 @@ class _Running:
         for name in self._names:
             before = perf_counter_ns()
             self.ways[name] = WAYS[name](self._task, self._wanted.peers)
-            with self._peer(name, started=False):
-                self.ways[name].start()
+            is_stock = name != QCLS and self._wanted.peer_kernels is PeerKernels.stock
+            with self._peer(name, started=False), switched(variants()[0]) if is_stock else nullcontext():
+                self.ways[name].start()  # contexts and processes are made here
             if on_step:
                 what = "started" if name in self.ways else "absent: " + self.absent[-1]["reason"]
                 on_step(name, what, (perf_counter_ns() - before) / 1e6)

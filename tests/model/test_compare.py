@@ -22,10 +22,11 @@ from qcls_gguf import load_config
 from qcls_gguf.cli import app
 from qcls_gguf.compare import http_peer
 from qcls_gguf.compare.http_peer import Connection
-from qcls_gguf.compare.run import Comparison, compare
+from qcls_gguf.compare.run import Comparison, PeerKernels, compare
 from qcls_gguf.compare.way import PeerError
 from qcls_gguf.compare.ways import WAYS, Peers
 from qcls_gguf.errors import ConfigError
+from qcls_gguf.kernel_steps import STEPS
 from qcls_gguf.resources import config_path, embedded_model
 
 ROOT = Path(__file__).parents[2]
@@ -118,8 +119,8 @@ def test_json_has_the_keys_that_help_names(embedded: tuple[subprocess.CompletedP
     record = json.loads(done.stdout)
     assert json.loads((folder / "out.json").read_text(encoding="utf-8")) == record
     assert list(record) == [
-        "environment", "config", "model", "n_prompts", "n_queries", "queries", "rounds", "warm_up", "seed", "ways",
-        "absent",
+        "environment", "config", "model", "n_prompts", "n_queries", "queries", "rounds", "warm_up", "seed",
+        "peer_kernels", "ways", "absent",
     ]  # fmt: skip
     for way in record["ways"]:
         assert list(way) == [
@@ -178,6 +179,28 @@ def test_the_command_says_what_is_wrong(
     found = app(["compare", "--quiet", "--rounds", "1", "--config", config, *given], standalone_mode=False)
     assert found == code
     assert message in " ".join("".join(capsys.readouterr()).split())
+
+
+@pytest.mark.parametrize(("kernels", "set_to"), [(PeerKernels.stock, "0"), (PeerKernels.ours, "as it was")])
+def test_peers_start_with_the_kernels_asked_for(
+    kernels: PeerKernels, set_to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "server"
+    program.write_text(f"#!/bin/sh\necho kernels=${STEPS[0].variable}\nexit 3\n")
+    program.chmod(0o755)
+    monkeypatch.setenv(STEPS[0].variable, "as it was")
+    wanted = Comparison(
+        config=load_config(config_path("mission.yaml")),
+        queries=QUERIES[:1],
+        ways=("llama-server",),
+        n_rounds=1,
+        peers=Peers(spawn_llama_server=program),
+        peer_kernels=kernels,
+    )
+    record = compare(wanted)
+    assert record["absent"][0]["reason"].endswith(f"ended with 3: kernels={set_to}")
+    assert record["peer_kernels"] == kernels
+    assert os.environ[STEPS[0].variable] == "as it was"
 
 
 @pytest.mark.skipif(importlib.util.find_spec("llama_cpp") is None, reason="llama-cpp-python (extra peers) is not here")
