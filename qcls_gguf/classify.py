@@ -12,7 +12,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from .adjustment import Adjustments
+from .adjustment import Adjustment, Adjustments
 from .answers import Answers
 from .config import Config, check_config, load_config
 from .engine import Decoded, Engine, Float32Array
@@ -53,7 +53,10 @@ class Classifier:
         self._prompts: Sequence[Prompt] = parts.prompts
         self._scorer: Scorer = parts.scorer
         self._answers = Answers(parts.prompts, parts.config.prompts, parts.scorer.first)
-        self._adjustments: Adjustments | None = None  # until the priors, which raw scores give, are known
+        # until the priors, which raw scores give, are known
+        self.adjustments: Sequence[Adjustment] = [Adjustment()] * len(parts.prompts)
+        """What calibrates each prompt's scores."""
+        self._adjustments: Adjustments | None = None
         self._planner = Planner(parts.engine, parts.prompts)
         self._templates = Templates(parts.engine, parts.prompts, self._planner, parts.n_empty)
         # the distinct texts around the query, with their numbers of tokens for an empty one
@@ -121,6 +124,7 @@ class Classifier:
         if queries := content_free_queries(config.prompts):
             n_prompts = sum(prompt.prior == "content_free" for prompt in config.prompts)
             self._parts.ledger.step("priors", f"{len(queries)} content-free queries, {n_prompts} prompts")
+        self.adjustments = found
         if not all(adjustment.is_neutral for adjustment in found):
             self._adjustments = Adjustments(found, self._scorer.first)
 

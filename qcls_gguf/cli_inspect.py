@@ -14,7 +14,7 @@ from rich.tree import Tree
 
 from .classify import Classifier
 from .inspection import inspect_classifier
-from .inspection_result import Inspection, PromptInspection, Token, TrieNode
+from .inspection_result import Answering, Inspection, PromptInspection, Token, TrieNode
 from .options import (
     ConfigOption,
     FormatOption,
@@ -61,6 +61,8 @@ def inspect_command(
                   "n_tokens_labels", "n_positions", "n_leaves",
                   "labels": [{"label", "tokens": [TOKEN], "end": TOKEN or null}],
                   "trie": {"token", "text", "label", "fed", "read", "children": [the same]}}],
+     "answering": [{"prompt", "temperature", "prior": {LABEL: number} or null, "bias": the same,
+                    "min_confidence", "fallback"}],
      "advice": [{"kind": reorder|suffix|sequences|collision|missing|alike, "prompts": [NAME], "text"}]}
 
     \b
@@ -87,7 +89,7 @@ def inspect_command(
 def inspection_table(inspection: Inspection) -> Group:
     """An inspection for people: the whole, a row a prompt, the label tries, the advice."""
     parts: list[RenderableType] = [_whole(inspection), Text(), _prompt_rows(inspection), Text()]
-    parts += [_prompt_tree(prompt) for prompt in inspection.prompts]
+    parts += map(_prompt_tree, inspection.prompts, inspection.answering)
     parts.append(Text())
     if inspection.advice:
         parts.append(Text("advice", style="bold"))
@@ -150,12 +152,25 @@ def _shared_with(prompt: PromptInspection, n_prompts: int) -> str:
     return "all" if n_prompts > 2 and len(names) == n_prompts - 1 else printable(", ".join(names))
 
 
-def _prompt_tree(prompt: PromptInspection) -> Tree:
+def _prompt_tree(prompt: PromptInspection, answering: Answering) -> Tree:
     tree = Tree(Text(printable(prompt.name), style="bold"), guide_style="dim")
     tree.add(Text(f"blocks {' '.join(prompt.prefix.block_hashes)}", style="dim"))
     tree.add(Text(f"added  {_sequence(prompt.added.fragment)} + {_sequence(prompt.added.suffix)}", style="dim"))
+    if text := _answering(answering):
+        tree.add(Text(printable(f"answer {text}"), style="dim"))
     _add_children(tree, prompt.trie)
     return tree
+
+
+def _answering(answering: Answering) -> str:
+    """What is done to a prompt's scores and its answer; empty where nothing is."""
+    found = [] if answering.temperature == 1 else [f"temperature {answering.temperature:.3g}"]
+    for name, values in (("prior", answering.prior), ("bias", answering.bias)):
+        if values is not None:
+            found.append(f"{name} {min(values.values()):+.2f} to {max(values.values()):+.2f}")
+    if answering.min_confidence is not None and answering.fallback is not None:
+        found.append(f"below {answering.min_confidence:g}: {answering.fallback}")
+    return ", ".join(found)
 
 
 def _add_children(tree: Tree, node: TrieNode) -> None:

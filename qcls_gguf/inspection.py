@@ -10,11 +10,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from .adjustment import Adjustment, FloatArray
 from .classify import Classifier
+from .config import PromptConfig
 from .engine import MAX_SEQ
 from .inspection_advice import advise
 from .inspection_result import (
     Added,
+    Answering,
     ContextSizes,
     Inspection,
     LabelTokens,
@@ -64,7 +67,22 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
         sequences=sequences,
         request=request,
         prompts=looked,
+        answering=tuple(map(_answering, parts.config.prompts, prompts, classifier.adjustments)),
         advice=advise(looked, templates, request, sequences),
+    )
+
+
+def _answering(setting: PromptConfig, prompt: Prompt, adjustment: Adjustment) -> Answering:
+    def by_label(values: FloatArray | None) -> dict[str, float] | None:
+        return None if values is None else dict(zip(prompt.labels, values.tolist(), strict=True))
+
+    return Answering(
+        prompt=prompt.name,
+        temperature=adjustment.temperature,
+        prior=by_label(adjustment.prior),
+        bias=by_label(adjustment.bias),
+        min_confidence=setting.min_confidence,
+        fallback=setting.fallback,
     )
 
 

@@ -86,6 +86,21 @@ class PromptInspection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Answering:
+    """How a prompt's scores become its probabilities and its answer; temperature 1 and nothing else changes neither."""
+
+    prompt: str
+    temperature: float
+    prior: dict[str, float] | None
+    """by label, as computed from content-free queries"""
+    bias: dict[str, float] | None
+    """by label, as calibrated"""
+    min_confidence: float | None
+    fallback: str | None
+    """the answer where the best label is less probable than min_confidence"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """What an empty query feeds for all prompts together; a query's own tokens come on top, n_query_copies times."""
 
@@ -149,6 +164,8 @@ class Inspection:
     sequences: Sequences
     request: Request
     prompts: tuple[PromptInspection, ...]
+    answering: tuple[Answering, ...]
+    """by prompt"""
     advice: tuple[Advice, ...]
 
     def to_dict(self) -> dict[str, Any]:

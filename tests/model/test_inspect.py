@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -10,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from conftest import MakeModel, OpenClassifier, WriteConfig
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier, PlanError
+from qcls_gguf.cli import app
 from qcls_gguf.inspection import inspect_classifier
 from qcls_gguf.inspection_result import TrieNode
 
@@ -122,6 +125,30 @@ def test_exact_numbers_on_a_small_model(make_model: MakeModel, open_classifier: 
     assert found.context.n_cells_prefixes == color.prefix.n_tokens + item.prefix.n_tokens - shared
     assert (shared, item.prefix.shared_with) == (1, ("color",))
     assert [advice.kind for advice in found.advice] == ["collision", "missing", "collision", "missing"]
+
+
+def test_the_calibration_is_the_one_that_answers(
+    make_model: MakeModel, write_config: WriteConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_config(make_model(), PROMPTS)
+    settings = yaml.safe_load(path.read_text("utf-8"))
+    settings["prompts"][0] |= {"temperature": 2.5, "prior": "content_free"}
+    settings["prompts"][1] |= {"min_confidence": 0.99, "fallback": "ask"}
+    path.write_text(yaml.safe_dump(settings, allow_unicode=True), "utf-8")
+    with Classifier.from_config(path) as classifier:
+        color, item = inspect_classifier(classifier).answering
+        scores = classifier.classify("red dress").results[0].scores
+    assert (color.prompt, color.temperature, color.bias, color.min_confidence) == ("color", 2.5, None, None)
+    assert (item.prompt, item.temperature, item.prior, item.min_confidence, item.fallback) == (
+        "item", 1.0, None, 0.99, "ask",
+    )  # fmt: skip
+    assert color.prior is not None
+    power = [math.exp((score.score - color.prior[score.label]) / color.temperature) for score in scores]
+    assert [score.probability for score in scores] == pytest.approx([p / sum(power) for p in power], abs=1e-5)
+    assert not app(["inspect", "--quiet", "--config", str(path)], standalone_mode=False)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"answer temperature 2.5, prior -[0-9.]+ to -[0-9.]+ ", shown)
+    assert "answer below 0.99: ask" in shown
 
 
 def test_a_piece_of_a_character_is_shown_as_an_escape(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
