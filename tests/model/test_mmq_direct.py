@@ -10,8 +10,8 @@ from qcls_gguf.bench_ab import compare_variants
 from qcls_gguf.native import build_info, multiprocessors
 
 pytestmark = pytest.mark.skipif(multiprocessors() is None, reason="needs a CUDA device")
-TAKEN = (9, 16, 17, 26, 33, 40, 57, 64, 65, 72, 81, 104, 112, 113, 128, 129, 160, 161, 225, 300)
-LEFT_TO_STOCK = (1, 8)
+LEFT_TO_STOCK = 1
+TAKEN = (2, 3, 7, 8, 9, 16, 17, 26, 33, 40, 57, 64, 65, 72, 81, 104, 112, 113, 128, 129, 160, 161, 225, 300)
 SPECS = [PromptSpec(name="item", template="query: {query}\nlabel:", labels=("dress", "coat", "none"))]
 
 
@@ -23,10 +23,11 @@ def test_hidden_states_are_stock_s_within_rounding(
     path = make_model(weight_type=weight_type, n_embd=n_embd, n_ff=n_ff, head_type=weight_type)
     classifier = open_classifier(path, SPECS, n_gpu_layers="all")
     is_turing = "architectures 75" in build_info().backend
-    for n, size in compare_variants(classifier, [*LEFT_TO_STOCK, *TAKEN], 1, lambda: None).items():
+    for n, size in compare_variants(classifier, [LEFT_TO_STOCK, *TAKEN], 1, lambda: None).items():
         differences = {name: max(measured.differences) for name, measured in size.variants.items()}
-        if n in LEFT_TO_STOCK or not is_turing:
+        if not is_turing:
             assert set(differences.values()) == {0.0}
             continue
+        # the cached prefix, which has more tokens than one, is theirs in any case
         assert all(0 < differences[name] < 0.05 for name in list(differences)[1:]), (n, size.rounding, differences)
         assert differences["+ quantize once"] == differences["+ direct"]  # the same numbers, quantised less often

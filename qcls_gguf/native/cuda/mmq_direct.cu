@@ -22,7 +22,7 @@ int n_col_tiles(const ggml_type type, const int64_t n_cols) {
 
 int columns_of_tile(const ggml_type type, const int64_t n_cols) {
     const int n = n_col_tiles(type, n_cols);
-    return std::max<int>(16, GGML_PAD((n_cols + n - 1)/n, 8));
+    return GGML_PAD((n_cols + n - 1)/n, 8);
 }
 
 quantized::quantized(ggml_backend_cuda_context & ctx, const ggml_type type, const int64_t n_k, const int64_t n_cols)

@@ -1,4 +1,4 @@
-// Matrix products of quantised weights with 9 to a few hundred columns, for tensor cores without asynchronous copies (7.5).
+// Matrix products of quantised weights with 2 to a few hundred columns, for tensor cores without asynchronous copies (7.5).
 //
 // dst (n_rows, n_cols) = x (n_rows, n_k) · y (n_k, n_cols). A warp owns RG*8 rows and J columns. Its weights go from VRAM
 // straight to the registers that the tensor cores read; only the activations pass through shared memory, in the order
@@ -46,14 +46,16 @@ static __device__ __forceinline__ void mma_half(float (&c0)[2], float (&c1)[2], 
 }
 
 template <ggml_type type, int J, int RG, int WARPS> constexpr size_t smem_bytes() {
-    return 2*J/8*GROUP_BYTES + WARPS*weights<type, RG>::SMEM_BYTES;
+    return 2*J/8*GROUP_BYTES + WARPS*weights<type, RG, false>::SMEM_BYTES;
 }
 
 // With glu, half of a block's warps multiply by the gate's rows and half by the same rows of up; dst is silu(gate)*up.
 template <ggml_type type, int J, int RG, int WARPS, int BLOCKS, bool glu>
 __global__ __launch_bounds__(32*WARPS, BLOCKS) void mul_mat(const args g) {
 #if defined(TURING_MMA_AVAILABLE) && !defined(CP_ASYNC_AVAILABLE)
-    using W = weights<type, RG>;
+    // Where registers are too scarce for it, late loads cost less than spills.
+    constexpr bool EARLY = type == GGML_TYPE_Q4_K ? J <= 104 : type == GGML_TYPE_Q8_0 ? J <= 48 : true;
+    using W = weights<type, RG, EARLY>;
     constexpr int ROW_WARPS = glu ? WARPS/2 : WARPS;
     constexpr int ROWS = ROW_WARPS*RG*8;
     constexpr int NJ = J/8;
@@ -105,7 +107,7 @@ __global__ __launch_bounds__(32*WARPS, BLOCKS) void mul_mat(const args g) {
             for (int l = 0; l < Y_LOADS; ++l) {
                 const int i = l*32*WARPS + tid;
                 if (Y_VECTORS % (32*WARPS) == 0 || i < Y_VECTORS) {
-                    y_next[l] = ldg4(py + i*16);
+                    y_next[l] = ldg4<EARLY>(py + i*16);
                 }
             }
         };
@@ -132,6 +134,9 @@ __global__ __launch_bounds__(32*WARPS, BLOCKS) void mul_mat(const args g) {
                 if (h == 0 || k + 1 < k1) {
                     py += (size_t) g.y.n_groups*GROUP_BYTES;
                     fetch_y();
+                }
+                if (EARLY) {
+                    __syncwarp();
                 }
                 const char * y = tile_y + h*NJ*GROUP_BYTES;
 #pragma unroll

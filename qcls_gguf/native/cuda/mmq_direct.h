@@ -32,7 +32,6 @@ class ggml_cuda_mmq_direct_graph {
     ggml_backend_cuda_context & ctx_;
     const ggml_cgraph * graph_;
     const ggml_cuda_mmq_direct_steps & steps_;
-    const int cc_;
     bool usable_;
     std::vector<int> done_;  // nodes computed ahead of their turn
 };

@@ -2,7 +2,6 @@
 #include "mmq_direct.h"
 #include "mmq_direct_launch.h"
 
-#include "ggml-cuda/mmvq.cuh"
 #include "ggml-impl.h"
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 
 using namespace mmq_direct;
 
+constexpr int MIN_COLUMNS = 2;
 constexpr int MAX_COLUMNS = 512;
 constexpr int LOOK_AHEAD = 40;  // nodes; Q, K and V of a layer lie about 12 apart
 
@@ -22,7 +22,7 @@ static int64_t n_tiles_at_most(const ggml_tensor * x, const ggml_tensor * y) {
 }
 
 // Whether a node is a product that the kernels can take.
-static bool can_compute(const ggml_tensor * node, const int cc) {
+static bool can_compute(const ggml_tensor * node) {
     if (node->op != GGML_OP_MUL_MAT || (node->flags & GGML_TENSOR_FLAG_COMPUTE) == 0) {
         return false;
     }
@@ -35,7 +35,7 @@ static bool can_compute(const ggml_tensor * node, const int cc) {
         node->nb[0] == sizeof(float) && node->nb[1] % sizeof(float) == 0 &&
         x->ne[0] % (x->type == GGML_TYPE_Q6_K ? 2*K_BLOCK : K_BLOCK) == 0 &&  // a row of Q6_K begins at a whole word
         x->ne[1] % 32 == 0 && n_tiles_at_most(x, y) <= MAX_TILES &&
-        y->ne[1] <= MAX_COLUMNS && !ggml_cuda_should_use_mmvq(x->type, cc, y->ne[1]) &&
+        y->ne[1] >= MIN_COLUMNS && y->ne[1] <= MAX_COLUMNS &&
         ggml_backend_buffer_get_usage(x->buffer) != GGML_BACKEND_BUFFER_USAGE_COMPUTE;
 }
 
@@ -76,8 +76,9 @@ static bool is_plain(const ggml_tensor * t) {
 }
 
 ggml_cuda_mmq_direct_graph::ggml_cuda_mmq_direct_graph(ggml_backend_cuda_context & ctx, const ggml_cgraph * graph)
-        : ctx_(ctx), graph_(graph), steps_(ctx.mmq_direct_steps), cc_(ggml_cuda_info().devices[ctx.device].cc) {
-    usable_ = steps_.direct && turing_mma_available(cc_) && !cp_async_available(cc_) &&
+        : ctx_(ctx), graph_(graph), steps_(ctx.mmq_direct_steps) {
+    const int cc = ggml_cuda_info().devices[ctx.device].cc;
+    usable_ = steps_.direct && turing_mma_available(cc) && !cp_async_available(cc) &&
         ctx.stream_context().concurrent_events.empty();
 }
 
@@ -91,7 +92,7 @@ std::vector<int> ggml_cuda_mmq_direct_graph::companions(const int i) const {
     int64_t n_tiles = n_tiles_at_most(graph_->nodes[i]->src[0], y);
     for (int k = i + 1; k < std::min(graph_->n_nodes, i + LOOK_AHEAD) && found.size() < MAX_MATRICES; ++k) {
         const ggml_tensor * node = graph_->nodes[k];
-        if (node->op == GGML_OP_MUL_MAT && node->src[1] == y && can_compute(node, cc_) && can_go_ahead(graph_, i, k) &&
+        if (node->op == GGML_OP_MUL_MAT && node->src[1] == y && can_compute(node) && can_go_ahead(graph_, i, k) &&
                 n_tiles + n_tiles_at_most(node->src[0], y) <= MAX_TILES) {
             n_tiles += n_tiles_at_most(node->src[0], y);
             found.push_back(k);
@@ -111,7 +112,7 @@ bool ggml_cuda_mmq_direct_graph::is_glu(const int i) const {
     const ggml_tensor * glu = graph_->nodes[i + 2];
     return ggml_get_glu_op(glu) == GGML_GLU_OP_SWIGLU && a->src[0]->type == b->src[0]->type && a->src[1] == b->src[1] &&
         ((glu->src[0] == a && glu->src[1] == b) || (glu->src[0] == b && glu->src[1] == a)) &&
-        is_plain(glu) && ggml_are_same_shape(glu, a) && can_compute(a, cc_) && can_compute(b, cc_);
+        is_plain(glu) && ggml_are_same_shape(glu, a) && can_compute(a) && can_compute(b);
 }
 
 // Whether nodes from i on are [a sum,] its norm by root mean square, the weight and a product of that.
@@ -138,7 +139,7 @@ bool ggml_cuda_mmq_direct_graph::find_norm(const int i, norm_nodes & found) cons
     }
     const ggml_tensor * weight = mul->src[0] == norm ? mul->src[1] : mul->src[0];
     const ggml_tensor * product = graph_->nodes[n + 2];
-    if (!is_plain(weight) || weight->ne[0] != norm->ne[0] || ggml_nrows(weight) != 1 || !can_compute(product, cc_) ||
+    if (!is_plain(weight) || weight->ne[0] != norm->ne[0] || ggml_nrows(weight) != 1 || !can_compute(product) ||
             product->src[1] != mul) {
         return false;
     }
@@ -157,7 +158,7 @@ bool ggml_cuda_mmq_direct_graph::compute(const int i) {
     }
     norm_nodes norm;
     const bool has_norm = find_norm(i, norm);
-    if (!has_norm && !can_compute(graph_->nodes[i], cc_)) {
+    if (!has_norm && !can_compute(graph_->nodes[i])) {
         return false;
     }
     const int first = has_norm ? norm.product : i;

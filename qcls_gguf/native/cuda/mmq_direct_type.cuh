@@ -51,7 +51,7 @@ static void launch(ggml_backend_cuda_context & ctx, args & g, const product & p)
     CUDA_CHECK(cudaGetLastError());
 }
 
-template <ggml_type type, bool glu, int J = 16>
+template <ggml_type type, bool glu, int J = 8>
 static void launch_columns(ggml_backend_cuda_context & ctx, args & g, const product & p) {
     if (columns_of_tile(type, g.n_cols) == J) {
         launch<type, J, glu>(ctx, g, p);

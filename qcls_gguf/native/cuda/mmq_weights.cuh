@@ -5,20 +5,34 @@
 
 namespace mmq_direct {
 
-// The hint fetches whole lines: a row's next values, which the next step wants, come with these.
-static __device__ __forceinline__ int ldg(const int * p) {
+// Early loads stay above the next __syncwarp(), far from where their values are wanted. Others, which are read-only to the
+// compiler (.nc), it puts off as it likes. The hint fetches whole lines: a row's next values, which the next step wants,
+// come with these.
+template <bool early> static __device__ __forceinline__ int ldg(const int * p) {
     int v;
-    asm volatile("ld.global.nc.L2::128B.s32 %0, [%1];" : "=r"(v) : "l"(p));
+    if constexpr (early) {
+        asm volatile("ld.global.L2::128B.s32 %0, [%1];" : "=r"(v) : "l"(p));
+    } else {
+        asm volatile("ld.global.nc.L2::128B.s32 %0, [%1];" : "=r"(v) : "l"(p));
+    }
     return v;
 }
-static __device__ __forceinline__ int2 ldg2(const char * p) {
+template <bool early> static __device__ __forceinline__ int2 ldg2(const char * p) {
     int2 v;
-    asm volatile("ld.global.nc.L2::128B.v2.s32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+    if constexpr (early) {
+        asm volatile("ld.global.L2::128B.v2.s32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+    } else {
+        asm volatile("ld.global.nc.L2::128B.v2.s32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+    }
     return v;
 }
-static __device__ __forceinline__ int4 ldg4(const char * p) {
+template <bool early> static __device__ __forceinline__ int4 ldg4(const char * p) {
     int4 v;
-    asm volatile("ld.global.nc.L2::128B.v4.s32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    if constexpr (early) {
+        asm volatile("ld.global.L2::128B.v4.s32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    } else {
+        asm volatile("ld.global.nc.L2::128B.v4.s32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    }
     return v;
 }
 
@@ -29,9 +43,9 @@ static __device__ __forceinline__ float byte_above_2_23(const int v, const int i
 
 // The weights of one warp, fetched a K_BLOCK or a K_STEP ahead. unpack() gives, for the 32 values n of the pair p of the block, the int8
 // fragments a (RG, 2), their scales s (RG, N_SCALES), and nb, -MAGIC times those (exact: a scale has at most 19 bits).
-template <ggml_type type, int RG> struct weights;
+template <ggml_type type, int RG, bool early> struct weights;
 
-template <int RG> struct weights<GGML_TYPE_Q4_K, RG> {
+template <int RG, bool early> struct weights<GGML_TYPE_Q4_K, RG, early> {
     static constexpr int N_SCALES = 1;
     static constexpr bool HAS_MIN = true;
     static constexpr int BLOCK_BYTES = sizeof(block_q4_K);
@@ -45,13 +59,13 @@ template <int RG> struct weights<GGML_TYPE_Q4_K, RG> {
     __device__ __forceinline__ void fetch_head() {
 #pragma unroll
         for (int r = 0; r < RG; ++r) {
-            next_head[r] = ldg4(px[r]);
+            next_head[r] = ldg4<early>(px[r]);
         }
     }
     __device__ __forceinline__ void fetch_pair(const int p) {
 #pragma unroll
         for (int r = 0; r < RG; ++r) {
-            q[p][r] = ldg2(px[r] + 16 + 32*p + 8*(threadIdx.x % 4));
+            q[p][r] = ldg2<early>(px[r] + 16 + 32*p + 8*(threadIdx.x % 4));
         }
     }
     __device__ __forceinline__ void start(const char * x, const int stride_row, char *) {
@@ -103,7 +117,7 @@ template <int RG> struct weights<GGML_TYPE_Q4_K, RG> {
 };
 
 // Rows pass through a part of shared memory that only their warp uses: their blocks are not aligned to what lanes want.
-template <int RG> struct weights<GGML_TYPE_Q8_0, RG> {
+template <int RG, bool early> struct weights<GGML_TYPE_Q8_0, RG, early> {
     static constexpr int N_SCALES = 1;
     static constexpr bool HAS_MIN = false;
     static constexpr int BLOCK_BYTES = K_BLOCK/QK8_0*sizeof(block_q8_0);
@@ -123,7 +137,7 @@ template <int RG> struct weights<GGML_TYPE_Q8_0, RG> {
         for (int l = 0; l < N_LOADS; ++l) {
             const int i = l*32 + threadIdx.x;
             if (N_VECTORS % 32 == 0 || i < N_VECTORS) {
-                raw[l] = ldg2(px + (i / ROW_VECTORS)*stride_row + (i % ROW_VECTORS)*8);
+                raw[l] = ldg2<early>(px + (i / ROW_VECTORS)*stride_row + (i % ROW_VECTORS)*8);
             }
         }
     }
@@ -160,7 +174,7 @@ template <int RG> struct weights<GGML_TYPE_Q8_0, RG> {
     }
 };
 
-template <int RG> struct weights<GGML_TYPE_Q6_K, RG> {
+template <int RG, bool early> struct weights<GGML_TYPE_Q6_K, RG, early> {
     static constexpr int N_SCALES = 2;
     static constexpr bool HAS_MIN = false;
     static constexpr int BLOCK_BYTES = sizeof(block_q6_K);
@@ -178,9 +192,9 @@ template <int RG> struct weights<GGML_TYPE_Q6_K, RG> {
 #pragma unroll
         for (int i = 0; i < RG*8; ++i) {
             const int * row = (const int *) (first + i*stride_row);
-            raw[i][0] = ldg(row + threadIdx.x);
+            raw[i][0] = ldg<early>(row + threadIdx.x);
             if (threadIdx.x < ROW_LOADED - 32) {
-                raw[i][1] = ldg(row + threadIdx.x + 32);
+                raw[i][1] = ldg<early>(row + threadIdx.x + 32);
             }
         }
     }
