@@ -1,15 +1,18 @@
-"""Label scores to what a caller gets: each prompt's answer, with its labels by name."""
+"""Hidden states to what a caller gets: each prompt's answer, with its labels by name."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise, repeat
 from operator import getitem
 
+from .adjustment import Adjustment, Adjustments
 from .config import PromptConfig
+from .errors import ScoreError
 from .prompt import Prompt
 from .result import Audit, LabelScore, PromptResult
-from .score import ExactScores, LabelScores
+from .score import ExactScores, Float32Array, IndexArray, LabelScores, Scorer
 
 
 class Answers:
@@ -18,11 +21,14 @@ class Answers:
     Column by column, in calls that run no Python code for each label or prompt: a decode has left none in the caches.
     """
 
-    def __init__(self, prompts: Sequence[Prompt], settings: Sequence[PromptConfig], first: Sequence[int]) -> None:
-        """Prompt p's labels lie at [first[p], first[p + 1]) of the scores."""
+    def __init__(self, prompts: Sequence[Prompt], settings: Sequence[PromptConfig], scorer: Scorer) -> None:
+        self._scorer = scorer
+        self.adjustments: Sequence[Adjustment] = [Adjustment()] * len(prompts)
+        """What calibrates each prompt's scores."""
+        self._adjusting: Adjustments | None = None
         self._prompts = [prompt.name for prompt in prompts]
         self._labels = [prompt.labels for prompt in prompts]
-        self._slices = [slice(low, high) for low, high in pairwise(first)]
+        self._slices = [slice(low, high) for low, high in pairwise(scorer.first)]
         self._all_labels = [label for labels in self._labels for label in labels]
         self._all_n_tokens = [len(tokens) for prompt in prompts for tokens in prompt.label_tokens]
         self._no_audits: list[Audit | None] = [None] * len(prompts)
@@ -32,8 +38,28 @@ class Answers:
             if setting.fallback is not None and setting.min_confidence is not None
         ]
 
-    def of(self, scores: LabelScores, fast_path: Sequence[bool]) -> list[tuple[PromptResult, ...]]:
-        """The answers to each query that was scored; fast_path: for each query, for each prompt."""
+    def adjust(self, adjustments: Sequence[Adjustment]) -> None:
+        """From here on calibrate, prompt by prompt."""
+        self.adjustments = adjustments
+        if not all(adjustment.is_neutral for adjustment in adjustments):
+            self._adjusting = Adjustments(adjustments, self._scorer.first)
+
+    def of(self, hidden: Float32Array, row: IndexArray, fast_path: Sequence[bool]) -> list[tuple[PromptResult, ...]]:
+        """The answers to each query.
+
+        hidden, row: as Scorer.score takes them; fast_path: for each query, for each prompt. Raises ScoreError.
+        """
+        scores = self._scorer.score(hidden, row)
+        if self._adjusting is not None:
+            self._adjusting.apply(scores.score, scores.probability)
+        return self._named(scores, fast_path)
+
+    def rehearse(self, row: IndexArray, fast_path: Sequence[bool], hidden: Float32Array) -> None:
+        """Answer hidden states of an earlier request, for nobody, so that code and rows are in the caches."""
+        with suppress(ScoreError):
+            self.of(hidden, row, fast_path)
+
+    def _named(self, scores: LabelScores, fast_path: Sequence[bool]) -> list[tuple[PromptResult, ...]]:
         n = len(self._prompts)
         answers: list[tuple[PromptResult, ...]] = []
         for score, probability in zip(scores.score.tolist(), scores.probability.tolist(), strict=True):

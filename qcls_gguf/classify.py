@@ -6,16 +6,17 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from .adjustment import Adjustment, Adjustments
+from .adjustment import Adjustment
 from .answers import Answers
 from .config import Config, check_config, load_config
-from .engine import Decoded, Engine, Float32Array
+from .engine import Decoded, Engine, Float32Array, Meanwhile
 from .errors import DecodeError, PlanError, ScoreError
 from .plan import Int32Array
 from .plan_template import Templates
@@ -24,7 +25,6 @@ from .prompt_adjustments import adjustments_of, content_free_queries
 from .request import Chunk, IndexArray, Planner, Unit, counts_of
 from .result import Counts, ModelInfo, Result
 from .runtime import merged_callers, shapes
-from .score import Scorer
 from .startup import Parts, start
 from .timing import Stopwatch
 from .turns import Turns
@@ -51,12 +51,7 @@ class Classifier:
         self._parts = parts
         self._engine: Engine = parts.engine
         self._prompts: Sequence[Prompt] = parts.prompts
-        self._scorer: Scorer = parts.scorer
-        self._answers = Answers(parts.prompts, parts.config.prompts, parts.scorer.first)
-        # until the priors, which raw scores give, are known
-        self.adjustments: Sequence[Adjustment] = [Adjustment()] * len(parts.prompts)
-        """What calibrates each prompt's scores."""
-        self._adjustments: Adjustments | None = None
+        self._answers = Answers(parts.prompts, parts.config.prompts, parts.scorer)  # raw until _adjust
         self._planner = Planner(parts.engine, parts.prompts)
         self._templates = Templates(parts.engine, parts.prompts, self._planner, parts.n_empty)
         # the distinct texts around the query, with their numbers of tokens for an empty one
@@ -124,9 +119,7 @@ class Classifier:
         if queries := content_free_queries(config.prompts):
             n_prompts = sum(prompt.prior == "content_free" for prompt in config.prompts)
             self._parts.ledger.step("priors", f"{len(queries)} content-free queries, {n_prompts} prompts")
-        self.adjustments = found
-        if not all(adjustment.is_neutral for adjustment in found):
-            self._adjustments = Adjustments(found, self._scorer.first)
+        self._answers.adjust(found)
 
     def _raw_scores(self, query: str) -> dict[str, npt.NDArray[np.float64]]:
         answers = self.classify(query).results
@@ -146,6 +139,11 @@ class Classifier:
     def parts(self) -> Parts:
         """The configuration, the engine, the start-up: what it works with, to look at."""
         return self._parts
+
+    @property
+    def adjustments(self) -> Sequence[Adjustment]:
+        """What calibrates each prompt's scores."""
+        return self._answers.adjustments
 
     @property
     def startup_ms(self) -> dict[str, float]:
@@ -191,15 +189,16 @@ class Classifier:
         watch.mark("tokenize")
         units, chunks, tokens, counts = self._plan(fragments)
         watch.mark("plan")
-        hidden, row = self._decode_all(chunks, tokens, watch)
+        fast_path = [unit.fast_path for unit in units]
+        rehearse = None
+        if self._parts.is_all_on_gpu and len(chunks) == 1:  # this thread is idle while the GPU computes
+            rehearse = partial(self._answers.rehearse, chunks[0].rows.reshape(len(queries), -1), fast_path)
+        hidden, row = self._decode_all(chunks, tokens, watch, rehearse)
         try:
-            scores = self._scorer.score(hidden, row.reshape(len(queries), -1))
+            answers = self._answers.of(hidden, row.reshape(len(queries), -1), fast_path)
         except ScoreError:
             self._engine.restore()
             raise
-        if self._adjustments is not None:
-            self._adjustments.apply(scores.score, scores.probability)
-        answers = self._answers.of(scores, [unit.fast_path for unit in units])
         watch.mark("score")
         return [
             Result(
@@ -244,11 +243,11 @@ class Classifier:
         return units, chunks, [chunk.plan.token for chunk in chunks], counts_of(len(fragments), units, chunks)
 
     def _decode_all(
-        self, chunks: Sequence[Chunk], tokens: Sequence[Int32Array], watch: Stopwatch
+        self, chunks: Sequence[Chunk], tokens: Sequence[Int32Array], watch: Stopwatch, meanwhile: Meanwhile | None
     ) -> tuple[Float32Array, IndexArray]:
         """The hidden states of all decodes, and in which row is that of each edge of the label tries."""
         if len(chunks) == 1:
-            return self._decode(chunks[0], tokens[0], watch).hidden, chunks[0].rows
+            return self._decode(chunks[0], tokens[0], watch, meanwhile).hidden, chunks[0].rows
         hidden, rows, n_rows = [], [], 0
         for chunk, token in zip(chunks, tokens, strict=True):
             hidden.append(self._decode(chunk, token, watch).hidden.copy())  # the next decode overwrites it
@@ -256,8 +255,8 @@ class Classifier:
             n_rows += len(hidden[-1])
         return np.concatenate(hidden), np.concatenate(rows)
 
-    def _decode(self, chunk: Chunk, token: Int32Array, watch: Stopwatch) -> Decoded:
-        decoded = self._engine.decode(chunk.plan, chunk.leaf_roots, token)
+    def _decode(self, chunk: Chunk, token: Int32Array, watch: Stopwatch, meanwhile: Meanwhile | None = None) -> Decoded:
+        decoded = self._engine.decode(chunk.plan, chunk.leaf_roots, token, meanwhile=meanwhile)
         watch.mark("decode")
         watch.move("decode", "batch", decoded.batch_us)
         watch.move("decode", "cleanup", decoded.trim_us)

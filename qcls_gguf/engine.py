@@ -7,8 +7,9 @@ shape move no cells.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -19,6 +20,7 @@ from .native import NativeContext, NativeModel
 from .plan import Int32Array, Plan, TokenTree
 
 Float32Array = npt.NDArray[np.float32]
+Meanwhile = Callable[[Float32Array], None]
 
 MAX_SEQ = 256
 """llama.cpp's limit of sequences in one context (LLAMA_MAX_SEQ in src/llama-cparams.h)."""
@@ -43,7 +45,7 @@ class Decoded(NamedTuple):
     batch_us: int
     """microseconds of filling the batch"""
     trim_us: int
-    """microseconds of trimming the leaf sequences"""
+    """microseconds of trimming the leaf sequences, where the decode waited for it"""
 
 
 class Engine:
@@ -74,7 +76,7 @@ class Engine:
         self._leaf_start = np.zeros(self.n_free, np.int32)  # what each shares of its prefix
         # False while cells change: what an interrupt leaves of them is not trusted
         self._stored = self._clean = False
-        self._rows = np.empty((context.n_outputs_max, context.row_size), np.float32)
+        self._rows = np.zeros((context.n_outputs_max, context.row_size), np.float32)
         self.n_cached = 0
         """Cells that the stored prefixes occupy; equal beginnings are stored once."""
         self.restore(state)
@@ -136,10 +138,18 @@ class Engine:
                 )
                 self.context.share(longer, holder, 0, len(prefix))
 
-    def decode(self, plan: Plan, leaf_roots: Sequence[Root], token: Int32Array | None = None) -> Decoded:
+    def decode(
+        self,
+        plan: Plan,
+        leaf_roots: Sequence[Root],
+        token: Int32Array | None = None,
+        *,
+        meanwhile: Meanwhile | None = None,
+    ) -> Decoded:
         """One llama_decode of a plan whose leaf l is in sequence leaf_seqs(n)[l] and grows from leaf_roots[l].
 
-        token: (n_tokens,) instead of the plan's. Afterwards the leaf sequences are trimmed back to what they share of
+        token: (n_tokens,) instead of the plan's. meanwhile gets the hidden states of an earlier decode, in the shape of
+        this one's, while a GPU computes these. Afterwards the leaf sequences are trimmed back to what they share of
         their prefixes; where an interrupt leaves that open, the next decode stores the prefixes anew.
         Raises PlanError, before anything is decoded, and DecodeError.
         """
@@ -152,7 +162,7 @@ class Engine:
         rows = self._rows[: plan.n_outputs]
         n = plan.n_leaves
         try:
-            batch_us, _, trim_us = self.context.decode(
+            batch_us, trim_us = self.context.decode(
                 plan.token if token is None else token,
                 plan.pos,
                 plan.seq_offset,
@@ -161,6 +171,7 @@ class Engine:
                 rows,
                 self._leaf_seq[:n],
                 self._leaf_start[:n],
+                None if meanwhile is None else partial(meanwhile, rows),
             )
         except QclsError:
             self._clean = True

@@ -46,6 +46,8 @@ class Parts:
     calibration: Calibration | None
     """what the configuration's calibration file holds"""
     model: ModelInfo
+    is_all_on_gpu: bool
+    """whether every layer is on a GPU, so that a decode leaves the calling thread idle"""
     ledger: Ledger
 
 
@@ -101,6 +103,7 @@ def start(
         n_empty=n_empty,
         scorer=scorer,
         calibration=calibration,
+        is_all_on_gpu=layers > _n_layer(header),
         ledger=ledger,
         model=ModelInfo(
             path=str(path),

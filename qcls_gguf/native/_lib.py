@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from ..errors import DecodeError, ModelError, PlanError, QclsError
 
-ABI = 5
+ABI = 6
 _OK, _BAD_ARGUMENT, _LOAD_FAILED, _UNSUPPORTED, _DECODE_FAILED, _TOO_SMALL = range(6)
 _ERRORS = {
     _BAD_ARGUMENT: PlanError,
@@ -188,6 +188,7 @@ def _library() -> Any:
             c_int32,
             [c_void_p, c_int32, *[c_void_p] * 6, c_int32, c_int32, c_void_p, c_void_p, POINTER(c_int64), *error],
         ),
+        "qcls_decode_rows": (c_int32, [c_void_p, c_void_p, c_int32, *error]),
         "qcls_trie_scores": (c_int32, [c_int32, c_int32, c_void_p, c_int32, *[c_void_p] * 5]),
     }
     for symbol, (result, arguments) in signatures.items():
@@ -542,17 +543,21 @@ class NativeContext:
         rows: Float32Array,
         trim_seq: Int32Array = _NONE,
         trim_start: Int32Array = _NONE,
-    ) -> tuple[int, int, int]:
+        meanwhile: Callable[[], None] | None = None,
+    ) -> tuple[int, int]:
         """One llama_decode of a plan (see plan.Plan for the arrays) into rows, shape (n_outputs, row_size).
 
-        Then, also after a DecodeError, sequences are trimmed as by `trim`. Returns the microseconds spent on filling
-        the batch, decoding and trimming. Raises PlanError for a plan that does not fit, before anything changed, and
-        DecodeError.
+        Then, also after a DecodeError, sequences are trimmed as by `trim`. meanwhile is called, after the trimming,
+        once the work is queued on a GPU (on a CPU: done) and before it is waited for; it must not touch the context.
+        Returns the microseconds spent on filling the batch, and those of trimming, 0 where that was `meanwhile` too.
+        Raises PlanError for a plan that does not fit, before anything changed, DecodeError, and what meanwhile raises.
         """
         n, n_trim = len(token), len(trim_seq)
         if rows.ndim != 2 or rows.shape[1] != self.row_size or not rows.flags.writeable:
             raise PlanError(f"rows must be writable and have shape (n, {self.row_size}), not {rows.shape}")
         offsets = _pointer(seq_offset, np.int32, 1, n + 1)
+        room = _pointer(rows, np.float32, 2, 0)
+        waits = meanwhile is None or not len(rows)
         status = _library().qcls_decode(
             self.handle,
             n,
@@ -561,7 +566,7 @@ class NativeContext:
             offsets,
             _pointer(seq_id, np.int32, 1, int(seq_offset[n])),
             _pointer(output, np.bool_, 1, n),
-            _pointer(rows, np.float32, 2, 0),
+            room if waits else None,
             len(rows),
             n_trim,
             _pointer(trim_seq, np.int32, 1, n_trim),
@@ -571,8 +576,15 @@ class NativeContext:
             len(self._error),
         )
         _check(status, self._error)
-        batch_us, decode_us, trim_us = self._elapsed_us[:]
-        return batch_us, decode_us, trim_us
+        batch_us, _, trim_us = self._elapsed_us[:]
+        if waits or meanwhile is None:
+            return batch_us, trim_us
+        try:
+            meanwhile()
+        finally:
+            status = _library().qcls_decode_rows(self.handle, room, len(rows), self._error, len(self._error))
+            _check(status, self._error)
+        return batch_us, 0
 
     def close(self) -> None:
         if self._handle:

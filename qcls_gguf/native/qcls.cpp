@@ -29,6 +29,7 @@ struct qcls_context {
     int32_t n_label_logits;  // floats behind it
     int32_t row_size;        // n_hidden + n_label_logits, or n_vocab
     bool hidden_only;
+    int32_t n_rows_left = 0;  // of the last decode, for qcls_decode_rows
     // what llama_batch wants beside the caller's own arrays, [n_batch] each
     std::vector<int32_t> n_seq_id;
     std::vector<llama_seq_id *> seq_id;
@@ -475,6 +476,28 @@ int32_t qcls_state_load(qcls_context * context, const uint8_t * state, int64_t s
     return status;
 }
 
+// Waits for the last decode and copies its rows; false where llama.cpp has none.
+static bool take_rows(qcls_context * context, float * rows, int32_t n_rows) {
+    if (n_rows == 0) {
+        llama_synchronize(context->ctx);
+        return true;
+    }
+    const float * source = context->hidden_only ? llama_get_embeddings(context->ctx) : llama_get_logits(context->ctx);
+    if (!source) {
+        return false;
+    }
+    const float * labels = context->n_label_logits ? llama_get_label_logits(context->ctx) : nullptr;
+    const size_t n_source = context->hidden_only ? context->n_hidden : context->row_size;
+    for (size_t i = 0; i < (size_t) n_rows; ++i) {
+        memcpy(rows + i * context->row_size, source + i * n_source, sizeof(float) * n_source);
+        if (labels) {
+            memcpy(rows + i * context->row_size + n_source, labels + i * context->n_label_logits,
+                   sizeof(float) * context->n_label_logits);
+        }
+    }
+    return true;
+}
+
 int32_t qcls_decode(qcls_context * context, int32_t n_tokens, const int32_t * token, const int32_t * pos,
                     const int32_t * seq_offset, const int32_t * seq_id, const uint8_t * output, float * rows,
                     int32_t n_rows, int32_t n_trim, const int32_t * trim_seq, const int32_t * trim_from,
@@ -529,28 +552,29 @@ int32_t qcls_decode(qcls_context * context, int32_t n_tokens, const int32_t * to
             const char * what = result == 1 ? "llama_decode found no free cells for the plan" : "llama_decode failed";
             return fail(QCLS_DECODE_FAILED, with_complaints(what), error, error_size);
         }
-        if (n_rows > 0) {
-            const float * source = context->hidden_only ? llama_get_embeddings(context->ctx) : llama_get_logits(context->ctx);
-            if (!source) {
-                return fail(QCLS_DECODE_FAILED, with_complaints("llama.cpp returned no rows"), error, error_size);
-            }
-            const float * labels = context->n_label_logits ? llama_get_label_logits(context->ctx) : nullptr;
-            const size_t n_source = context->hidden_only ? context->n_hidden : context->row_size;
-            for (size_t i = 0; i < (size_t) n_rows; ++i) {
-                memcpy(rows + i * context->row_size, source + i * n_source, sizeof(float) * n_source);
-                if (labels) {
-                    memcpy(rows + i * context->row_size + n_source, labels + i * context->n_label_logits,
-                           sizeof(float) * context->n_label_logits);
-                }
-            }
-        } else {
-            llama_synchronize(context->ctx);
+        context->n_rows_left = rows ? 0 : n_rows;
+        if (context->n_rows_left == 0 && !take_rows(context, rows, n_rows)) {
+            return fail(QCLS_DECODE_FAILED, with_complaints("llama.cpp returned no rows"), error, error_size);
         }
         const int64_t decoded = ggml_time_us();
         trimming.now();
         elapsed_us[0] = filled - start;
         elapsed_us[1] = decoded - filled;
         elapsed_us[2] = ggml_time_us() - decoded;
+        return (int32_t) QCLS_OK;
+    });
+}
+
+int32_t qcls_decode_rows(qcls_context * context, float * rows, int32_t n_rows, char * error, int32_t error_size) {
+    return guarded(error, error_size, QCLS_DECODE_FAILED, [&] {
+        if (n_rows != context->n_rows_left) {
+            return fail(QCLS_BAD_ARGUMENT, "decode_rows: " + std::to_string(context->n_rows_left) +
+                        " rows are left of the last decode, room for " + std::to_string(n_rows), error, error_size);
+        }
+        context->n_rows_left = 0;
+        if (!take_rows(context, rows, n_rows)) {
+            return fail(QCLS_DECODE_FAILED, with_complaints("llama.cpp returned no rows"), error, error_size);
+        }
         return (int32_t) QCLS_OK;
     });
 }

@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-#define QCLS_ABI 5
+#define QCLS_ABI 6
 #define QCLS_API __attribute__((visibility("default")))
 
 typedef struct qcls_model qcls_model;
@@ -119,11 +119,14 @@ QCLS_API int32_t qcls_state_load(qcls_context * context, const uint8_t * state, 
  * seq_id[seq_offset[i] .. seq_offset[i + 1]), output[n_tokens] != 0 where a row is wanted. rows receives
  * n_rows * row_size float32 in plan order, n_rows being the number of flagged tokens. Then, and where llama_decode
  * fails, too, n_trim sequences are trimmed as by qcls_seq_trim.
- * elapsed_us[3]: filling the batch; decoding until the rows are here; trimming. */
+ * elapsed_us[3]: filling the batch; decoding until the rows are here; trimming.
+ * With rows == NULL and n_rows > 0 it returns as soon as llama_decode does, which on a GPU is when the work is queued;
+ * before anything else is asked of the context, qcls_decode_rows waits for it and delivers the rows. */
 QCLS_API int32_t qcls_decode(qcls_context * context, int32_t n_tokens, const int32_t * token, const int32_t * pos,
                              const int32_t * seq_offset, const int32_t * seq_id, const uint8_t * output, float * rows,
                              int32_t n_rows, int32_t n_trim, const int32_t * trim_seq, const int32_t * trim_from,
                              int64_t * elapsed_us, char * error, int32_t error_size);
+QCLS_API int32_t qcls_decode_rows(qcls_context * context, float * rows, int32_t n_rows, char * error, int32_t error_size);
 
 /* Label tries to scores (score.cpp). Node i's edges are [node_start[i], node_start[i + 1]), label j's path the edges
  * label_edge[label_start[j]] .. label_edge[label_start[j + 1] - 1]; both starts begin with 0. For each query, edge

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from conftest import OpenContext
 from oracle import Float32Array, decode_sequence
 
 from qcls_gguf.errors import DecodeError, PlanError
-from qcls_gguf.native import NativeContext, NativeModel
+from qcls_gguf.native import NativeContext, NativeModel, _lib
 
 N_TOKENS = 4
 NO_SEQ = np.zeros(1, np.int32)
 
 
-def good_plan(context: NativeContext) -> dict[str, npt.NDArray[Any]]:
+def good_plan(context: NativeContext) -> dict[str, Any]:
     """Four tokens of sequence 0, two of them flagged."""
     return {
         "token": np.array([5, 6, 7, 8], np.int32),
@@ -204,7 +205,7 @@ def test_a_decode_trims_what_it_is_told_to(model: NativeModel, open_context: Ope
     for start in (0, 3):  # all, and the last of four
         plan = good_plan(context)
         elapsed = context.decode(**plan, trim_seq=NO_SEQ, trim_start=start * one)
-        assert len(elapsed) == 3
+        assert len(elapsed) == 2
         assert min(elapsed) >= 0
         assert (plan["rows"] == before[[1, 3]]).all()
     np.testing.assert_allclose(decode_sequence(context, [8], start=3)[0], before[3], rtol=0, atol=1e-4)
@@ -221,6 +222,42 @@ def test_a_decode_that_fails_trims_too(model: NativeModel, open_context: OpenCon
         context.decode(**plan, trim_seq=np.array([0, 1], np.int32), trim_start=np.zeros(2, np.int32))
     decode_sequence(context, [5, 6], seq=1)
     assert (decode_sequence(context, [5, 6, 7, 8]) == before).all()
+
+
+def test_rows_come_after_what_is_done_meanwhile(model: NativeModel, open_context: OpenContext) -> None:
+    context = open_context(model)
+    before = decode_good(context)[[1, 3]]
+    context.trim(NO_SEQ, NO_SEQ)
+    for error in (None, KeyboardInterrupt):
+        plan = good_plan(context)
+        seen: list[Float32Array] = []
+
+        def meanwhile(rows: Float32Array = plan["rows"], error: Any = error, seen: list[Any] = seen) -> None:
+            seen.append(rows.copy())
+            if error:
+                raise error
+
+        with pytest.raises(error) if error else nullcontext():
+            assert context.decode(**plan, trim_seq=NO_SEQ, trim_start=NO_SEQ, meanwhile=meanwhile)[1] == 0
+        assert not seen[0].any()
+        assert (plan["rows"] == before).all()  # after an interrupt, too: the next decode does not find work in flight
+
+
+@pytest.mark.parametrize("n_rows", [0, 1, 3])
+def test_rows_that_were_not_left_are_refused(n_rows: int, model: NativeModel, open_context: OpenContext) -> None:
+    context = open_context(model)
+    plan = good_plan(context)
+    error = ctypes.create_string_buffer(256)
+    room = np.zeros((4, context.row_size), np.float32)
+
+    def ask() -> None:
+        arguments = context.handle, room.ctypes.data, n_rows, error, len(error)
+        assert _lib._library().qcls_decode_rows(*arguments) == _lib._BAD_ARGUMENT
+        assert f"room for {n_rows}" in error.value.decode()
+
+    context.decode(**plan, meanwhile=ask)
+    assert plan["rows"].any()
+    assert not room.any()
 
 
 @pytest.mark.parametrize(("seq", "start"), [(-1, 0), (8, 0), (0, -1)])

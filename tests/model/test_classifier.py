@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -152,6 +153,26 @@ def test_closing_is_idempotent_and_final(make_model: MakeModel, write_config: Wr
     assert classifier.classify_batch([]) == []
     assert classifier.model == model
     assert [prompt.name for prompt in classifier.prompts] == ["color", "item"]
+
+
+def test_a_rehearsal_changes_no_answer(make_model: MakeModel, write_config: WriteConfig) -> None:
+    """On a GPU every request rehearses; that a classifier does it here is all that is made up."""
+    rehearsed: list[int] = []
+    with Classifier.from_config(write_config(make_model(), PROMPTS)) as plain:
+        rehearsing = Classifier(replace(plain.parts, is_all_on_gpu=True))
+        rehearse = rehearsing._answers.rehearse
+
+        def counted(row: Any, fast_path: Any, hidden: Any) -> None:
+            rehearsed.append(len(row))
+            hidden[0] = np.nan if len(rehearsed) == 3 else hidden[0]  # what a damaged decode may have left
+            rehearse(row, fast_path, hidden)
+
+        rehearsing._answers.rehearse = counted  # type: ignore[method-assign]
+        for query in QUERIES:
+            assert rehearsing.classify(query).results == plain.classify(query).results
+        both = rehearsing.classify_batch(QUERIES[:2])
+        assert [result.results for result in both] == [result.results for result in plain.classify_batch(QUERIES[:2])]
+    assert rehearsed == [1] * len(QUERIES) + [2]
 
 
 def test_batches_of_nothing_and_of_letters(classifier: Classifier) -> None:
