@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import importlib.util
 from typing import ClassVar
 
 from .llama_python import import_llama_cpp, open_llama
 from .way import AbsentError, Answer, TaskPrompt, Way
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
 
 
 class Cappr(Way):
@@ -32,8 +40,9 @@ class Cappr(Way):
         self._llama.tokenize = functools.partial(self._llama.tokenize, special=True)
         try:
             from cappr.llama_cpp.classify import log_probs_conditional
-        except ImportError as e:
-            raise AbsentError(f"cappr cannot be imported: {e}") from e
+        except (ImportError, AttributeError) as e:  # it takes for granted what transformers 5 no longer has
+            versions = ", ".join(f"{name} {_version(name)}" for name in ("cappr", "transformers"))
+            raise AbsentError(f"cappr cannot be imported ({versions}): {e}") from e
         self._score = log_probs_conditional
 
     def _answer(self, prompt: TaskPrompt, query: str) -> Answer:
