@@ -41,8 +41,8 @@ class Answers:
     def adjust(self, adjustments: Sequence[Adjustment]) -> None:
         """From here on calibrate, prompt by prompt."""
         self.adjustments = adjustments
-        if not all(adjustment.is_neutral for adjustment in adjustments):
-            self._adjusting = Adjustments(adjustments, self._scorer.first)
+        is_neutral = all(adjustment.is_neutral for adjustment in adjustments)
+        self._adjusting = None if is_neutral else Adjustments(adjustments, self._scorer.first)
 
     def of(self, hidden: Float32Array, row: IndexArray, fast_path: Sequence[bool]) -> list[tuple[PromptResult, ...]]:
         """The answers to each query.
@@ -54,7 +54,7 @@ class Answers:
             self._adjusting.apply(scores.score, scores.probability)
         return self._named(scores, fast_path)
 
-    def rehearse(self, row: IndexArray, fast_path: Sequence[bool], hidden: Float32Array) -> None:
+    def rehearse(self, hidden: Float32Array, row: IndexArray, fast_path: Sequence[bool]) -> None:
         """Answer hidden states of an earlier request, for nobody, so that code and rows are in the caches."""
         with suppress(ScoreError):
             self.of(hidden, row, fast_path)

@@ -192,7 +192,9 @@ class Classifier:
         fast_path = [unit.fast_path for unit in units]
         rehearse = None
         if self._parts.is_all_on_gpu and len(chunks) == 1:  # this thread is idle while the GPU computes
-            rehearse = partial(self._answers.rehearse, chunks[0].rows.reshape(len(queries), -1), fast_path)
+            rehearse = partial(
+                self._answers.rehearse, row=chunks[0].rows.reshape(len(queries), -1), fast_path=fast_path
+            )
         hidden, row = self._decode_all(chunks, tokens, watch, rehearse)
         try:
             answers = self._answers.of(hidden, row.reshape(len(queries), -1), fast_path)

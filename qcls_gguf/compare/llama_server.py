@@ -132,7 +132,7 @@ class LlamaServer(HttpWay):
                 f"start it with --parallel {n}"
             )
         if self._url is not None:
-            found.append(f"the model and the settings are those of {self._url}; whether they are ours is not checked")
+            found.append(f"model, settings and kernels are those of {self._url}; whether they are ours is not checked")
         return found
 
     def close(self) -> None:

@@ -41,7 +41,11 @@ def way_row(way: dict[str, Any]) -> list[str]:
 def heading(comparison: dict[str, Any]) -> str:
     """What was compared, in a line."""
     model = comparison["model"]
-    kernels = f"; peers on {comparison['peer_kernels']} matrix kernels" if "CUDA" in model["backend"] else ""
+    kernels = (
+        f"; peers on {comparison['peer_kernels']} matrix kernels"
+        if "CUDA" in model["backend"] and model["n_gpu_layers"]
+        else ""
+    )
     return (
         f"{comparison['n_prompts']} prompts, {comparison['n_queries']} queries, {comparison['rounds']} rounds of "
         f"alternating requests; {model['description']}, {model['quantization']}, {model['device']}, "

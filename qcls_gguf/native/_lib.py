@@ -470,7 +470,7 @@ class NativeContext:
         self._free = weakref.finalize(self, _library().qcls_context_close, handle)
         model.contexts.add(self)
         self._error = error
-        self._elapsed_us = (c_int64 * 3)()
+        self._elapsed_us = (c_int64 * 2)()
         self.n_outputs_max = n_outputs_max
         limit = (c_int64 * 4)()
         _library().qcls_context_limits(handle, limit)
@@ -576,7 +576,7 @@ class NativeContext:
             len(self._error),
         )
         _check(status, self._error)
-        batch_us, _, trim_us = self._elapsed_us[:]
+        batch_us, trim_us = self._elapsed_us[:]
         if waits or meanwhile is None:
             return batch_us, trim_us
         try:

@@ -392,6 +392,14 @@ static bool is_seq(const qcls_context * context, int32_t seq) {
     return seq >= 0 && seq < context->n_seq_max;
 }
 
+// An interrupt may have left a decode whose rows nobody waited for.
+static void settle(qcls_context * context) {
+    if (context->n_rows_left > 0) {
+        llama_synchronize(context->ctx);
+        context->n_rows_left = 0;
+    }
+}
+
 static bool can_trim(const qcls_context * context, int32_t n, const int32_t * seq, const int32_t * from) {
     for (int32_t i = 0; i < n; ++i) {
         if (!is_seq(context, seq[i]) || from[i] < 0) {
@@ -427,6 +435,7 @@ int32_t qcls_seq_share(qcls_context * context, int32_t src, int32_t dst, int32_t
         if (!is_seq(context, src) || !is_seq(context, dst) || from < 0) {
             return fail(QCLS_BAD_ARGUMENT, "seq_share: a sequence id or position is out of range", error, error_size);
         }
+        settle(context);
         llama_memory_seq_cp(context->memory, src, dst, from, to);
         return (int32_t) QCLS_OK;
     });
@@ -438,18 +447,21 @@ int32_t qcls_seq_trim(qcls_context * context, int32_t n, const int32_t * seq, co
         if (!can_trim(context, n, seq, from)) {
             return fail(QCLS_BAD_ARGUMENT, "seq_trim: a sequence id or position is out of range", error, error_size);
         }
+        settle(context);
         trim(context, n, seq, from);
         return (int32_t) QCLS_OK;
     });
 }
 
 void qcls_context_clear(qcls_context * context) {
+    settle(context);
     llama_memory_clear(context->memory, true);
 }
 
 int32_t qcls_state_save(qcls_context * context, uint8_t * state, int64_t * size_bytes, char * error,
                         int32_t error_size) {
     return guarded(error, error_size, QCLS_DECODE_FAILED, [&] {
+        settle(context);
         const int64_t capacity = *size_bytes;
         *size_bytes = (int64_t) llama_state_get_size(context->ctx);
         if (*size_bytes > capacity) {
@@ -465,6 +477,7 @@ int32_t qcls_state_save(qcls_context * context, uint8_t * state, int64_t * size_
 int32_t qcls_state_load(qcls_context * context, const uint8_t * state, int64_t size_bytes, char * error,
                         int32_t error_size) {
     const int32_t status = guarded(error, error_size, QCLS_DECODE_FAILED, [&] {
+        settle(context);
         if ((int64_t) llama_state_set_data(context->ctx, state, size_bytes) != size_bytes) {
             return fail(QCLS_DECODE_FAILED, with_complaints("the saved cells do not fit this context"), error, error_size);
         }
@@ -504,6 +517,7 @@ int32_t qcls_decode(qcls_context * context, int32_t n_tokens, const int32_t * to
                     int64_t * elapsed_us, char * error, int32_t error_size) {
     return guarded(error, error_size, QCLS_DECODE_FAILED, [&] {
         const int64_t start = ggml_time_us();
+        settle(context);
         if (n_tokens < 1 || n_tokens > context->n_batch) {
             return fail(QCLS_BAD_ARGUMENT, "decode: " + std::to_string(n_tokens) + " tokens do not fit a batch of " +
                         std::to_string(context->n_batch), error, error_size);
@@ -559,8 +573,7 @@ int32_t qcls_decode(qcls_context * context, int32_t n_tokens, const int32_t * to
         const int64_t decoded = ggml_time_us();
         trimming.now();
         elapsed_us[0] = filled - start;
-        elapsed_us[1] = decoded - filled;
-        elapsed_us[2] = ggml_time_us() - decoded;
+        elapsed_us[1] = ggml_time_us() - decoded;
         return (int32_t) QCLS_OK;
     });
 }

@@ -119,9 +119,10 @@ QCLS_API int32_t qcls_state_load(qcls_context * context, const uint8_t * state, 
  * seq_id[seq_offset[i] .. seq_offset[i + 1]), output[n_tokens] != 0 where a row is wanted. rows receives
  * n_rows * row_size float32 in plan order, n_rows being the number of flagged tokens. Then, and where llama_decode
  * fails, too, n_trim sequences are trimmed as by qcls_seq_trim.
- * elapsed_us[3]: filling the batch; decoding until the rows are here; trimming.
+ * elapsed_us[2]: filling the batch; trimming.
  * With rows == NULL and n_rows > 0 it returns as soon as llama_decode does, which on a GPU is when the work is queued;
- * before anything else is asked of the context, qcls_decode_rows waits for it and delivers the rows. */
+ * qcls_decode_rows waits for it and delivers the rows. Whatever else is asked of the context before that waits, too, and
+ * the rows are lost. */
 QCLS_API int32_t qcls_decode(qcls_context * context, int32_t n_tokens, const int32_t * token, const int32_t * pos,
                              const int32_t * seq_offset, const int32_t * seq_id, const uint8_t * output, float * rows,
                              int32_t n_rows, int32_t n_trim, const int32_t * trim_seq, const int32_t * trim_from,

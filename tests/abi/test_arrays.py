@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -240,7 +241,7 @@ def test_rows_come_after_what_is_done_meanwhile(model: NativeModel, open_context
         with pytest.raises(error) if error else nullcontext():
             assert context.decode(**plan, trim_seq=NO_SEQ, trim_start=NO_SEQ, meanwhile=meanwhile)[1] == 0
         assert not seen[0].any()
-        assert (plan["rows"] == before).all()  # after an interrupt, too: the next decode does not find work in flight
+        assert (plan["rows"] == before).all()
 
 
 @pytest.mark.parametrize("n_rows", [0, 1, 3])
@@ -258,6 +259,31 @@ def test_rows_that_were_not_left_are_refused(n_rows: int, model: NativeModel, op
     context.decode(**plan, meanwhile=ask)
     assert plan["rows"].any()
     assert not room.any()
+
+
+@pytest.mark.parametrize("call", ["clear", "trim", "share", "save_state", "load_state", "decode"])
+def test_whatever_else_is_asked_waits_for_work_in_flight(
+    call: str, model: NativeModel, open_context: OpenContext
+) -> None:
+    """As after an interrupt at the very return of qcls_decode, which leaves rows that nobody will ask for."""
+    context = open_context(model)
+    before = decode_good(context)[[1, 3]]
+    state = context.save_state()
+    calls: dict[str, Callable[[], object]] = {
+        "clear": context.clear,
+        "trim": lambda: context.trim(NO_SEQ, NO_SEQ),
+        "share": lambda: context.share(0, 1, 0, 4),
+        "save_state": context.save_state,
+        "load_state": lambda: context.load_state(state),
+        "decode": lambda: context.decode(**good_plan(context)),
+    }
+    context.trim(NO_SEQ, NO_SEQ)
+    plan = good_plan(context)
+    with pytest.raises(PlanError, match="0 rows are left of the last decode, room for 2"):
+        context.decode(**plan, trim_seq=NO_SEQ, trim_start=NO_SEQ, meanwhile=lambda: (calls[call](), None)[1])
+    assert not plan["rows"].any()
+    context.clear()
+    assert (decode_good(context)[[1, 3]] == before).all()
 
 
 @pytest.mark.parametrize(("seq", "start"), [(-1, 0), (8, 0), (0, -1)])

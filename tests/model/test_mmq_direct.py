@@ -12,22 +12,33 @@ from qcls_gguf.native import build_info, multiprocessors
 pytestmark = pytest.mark.skipif(multiprocessors() is None, reason="needs a CUDA device")
 LEFT_TO_STOCK = 1
 TAKEN = (2, 3, 7, 8, 9, 16, 17, 26, 33, 40, 57, 64, 65, 72, 81, 104, 112, 113, 128, 129, 160, 161, 225, 300)
-SPECS = [PromptSpec(name="item", template="query: {query}\nlabel:", labels=("dress", "coat", "none"))]
+SPECS = [PromptSpec(name="item", template="<|im_start|>{query}<|im_end|>label:", labels=("dress", "coat", "none"))]
+"""Its prefix is one token, which is stock's: what differs, the kernels computed in the decode that is compared."""
 
 
 @pytest.mark.parametrize("weight_type", ["Q4_K", "Q6_K", "Q8_0"])
-@pytest.mark.parametrize(("n_embd", "n_ff"), [(512, 1024), (768, 512)])
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("qwen3", {"n_embd": 512, "n_ff": 1024, "tied": False}),
+        ("qwen3", {"n_embd": 768, "n_ff": 512, "tied": True}),
+        ("llama", {"n_embd": 512, "n_ff": 1024}),
+        ("qwen2", {"n_embd": 512, "n_ff": 1024}),
+    ],
+)
 def test_hidden_states_are_stock_s_within_rounding(
-    weight_type: str, n_embd: int, n_ff: int, make_model: MakeModel, open_classifier: OpenClassifier
+    name: str, shape: dict[str, int], weight_type: str, make_model: MakeModel, open_classifier: OpenClassifier
 ) -> None:
-    path = make_model(weight_type=weight_type, n_embd=n_embd, n_ff=n_ff, head_type=weight_type)
+    path = make_model(name, weight_type=weight_type, head_type=weight_type, **shape)
     classifier = open_classifier(path, SPECS, n_gpu_layers="all")
+    assert len(classifier.prompts[0].prefix) == 1
     is_turing = "architectures 75" in build_info().backend
-    for n, size in compare_variants(classifier, [LEFT_TO_STOCK, *TAKEN], 1, lambda: None).items():
+    sizes = compare_variants(classifier, [LEFT_TO_STOCK, *TAKEN], 1, lambda: None)
+    rounding = max(size.rounding for size in sizes.values())
+    for n, size in sizes.items():
         differences = {name: max(measured.differences) for name, measured in size.variants.items()}
-        if not is_turing:
-            assert set(differences.values()) == {0.0}
+        if n == LEFT_TO_STOCK or not is_turing:
+            assert set(differences.values()) == {0.0}, (n, differences)
             continue
-        # the cached prefix, which has more tokens than one, is theirs in any case
-        assert all(0 < differences[name] < 0.05 for name in list(differences)[1:]), (n, size.rounding, differences)
+        assert all(0 < differences[name] < 3 * rounding for name in list(differences)[1:]), (n, rounding, differences)
         assert differences["+ quantize once"] == differences["+ direct"]  # the same numbers, quantised less often
