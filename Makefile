@@ -4,7 +4,8 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml CMakeLists.txt vendor/pin.toml vendor/fetch.py qcls_gguf/native/qcls.h \
            qcls_gguf/native/qcls.cpp qcls_gguf/native/score.cpp qcls_gguf/native/probe.cpp \
-           $(wildcard qcls_gguf/native/cuda/*) $(wildcard patches/*)
+           $(wildcard qcls_gguf/native/cuda/*.cu qcls_gguf/native/cuda/*.cuh qcls_gguf/native/cuda/*.h) \
+           $(wildcard patches/*)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: run test wheel clean

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -64,16 +64,17 @@ def compare_variants(
             variant.name: stack.enter_context(_engine(classifier, variant, max(tokens))) for variant in variants()
         }
         stock = next(iter(engines.values()))
+        plans = {n: line_plan(stock, root, n) for n in tokens}
         found = {}
-        for n in tokens:
-            alone = timed_decode(stock, line_plan(stock, root, n), root)[0].hidden.copy()
+        for n, plan in plans.items():
+            alone = timed_decode(stock, plan, root)[0].hidden.copy()
             in_company = timed_decode(stock, line_plan(stock, root, n, n_company=_COMPANY), root)[0].hidden
             found[n] = Size(
                 variants={name: Measured() for name in engines}, rounding=largest_difference(in_company, alone)
             )
         for _ in range(n_rounds):
             for n, size in found.items():
-                _round(engines, line_plan(stock, root, n), root, size)
+                _round(engines, plans[n], root, size)
                 on_turn()
     return found
 
@@ -130,7 +131,7 @@ def ab_record(classifier: Classifier, found: dict[int, Size]) -> dict[str, Any]:
         "prompt": prompt.name,
         "n_cached": len(prompt.prefix),
         "n_outputs": N_OUTPUTS,
-        "steps": [{"name": step.name, "variable": step.variable, "meaning": step.meaning} for step in STEPS],
+        "steps": [asdict(step) for step in STEPS],
         "variants": [{"name": variant.name, "off": list(variant.off)} for variant in variants()],
         "sizes": [
             {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from dataclasses import asdict
 from typing import Any
 
 from .errors import ConfigError
@@ -42,6 +43,4 @@ def slice_device(n: int) -> None:
 def slice_record() -> dict[str, Any] | None:
     """What a record says of the slice; None where the whole device computes."""
     found = multiprocessors() if os.environ.get(VARIABLE) else None
-    if found is None:
-        return None
-    return {"n_planned": found.n_planned, "n_given": found.n_given, "n_device": found.n_device}
+    return None if found is None else asdict(found)

@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import importlib.util
 from typing import ClassVar
 
 from .llama_python import import_llama_cpp, open_llama
-from .way import AbsentError, Answer, TaskPrompt, Way
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
+from .way import AbsentError, Answer, TaskPrompt, Way, installed_versions
 
 
 class Cappr(Way):
@@ -41,8 +33,10 @@ class Cappr(Way):
         try:
             from cappr.llama_cpp.classify import log_probs_conditional
         except (ImportError, AttributeError) as e:  # it takes for granted what transformers 5 no longer has
-            versions = ", ".join(f"{name} {_version(name)}" for name in ("cappr", "transformers"))
-            raise AbsentError(f"cappr cannot be imported ({versions}): {e}") from e
+            names = "cappr", "transformers"
+            versions = dict.fromkeys(names, "not installed") | installed_versions(names)
+            shown = ", ".join(f"{name} {version}" for name, version in versions.items())
+            raise AbsentError(f"cappr cannot be imported ({shown}): {e}") from e
         self._score = log_probs_conditional
 
     def _answer(self, prompt: TaskPrompt, query: str) -> Answer:

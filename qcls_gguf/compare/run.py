@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +25,7 @@ from ..progress import OnProgress
 from ..runtime import n_threads
 from .reader import LabelReader
 from .statistics import Reference, agreement, latency, not_comparable
-from .way import AbsentError, Answer, PeerError, Task, TaskPrompt, Way
+from .way import AbsentError, Answer, PeerError, Task, TaskPrompt, Way, installed_versions
 from .ways import QCLS, WAYS, Peers, check_peers, check_ways
 
 OnStep = Callable[[str, str, float], None]
@@ -110,7 +109,7 @@ def compare(
                 _entry(running.ways[name], found, times, answers[name], references) for name, found in times.items()
             ]
             return {
-                "environment": {**environment(wanted.config), "packages": _packages()},
+                "environment": {**environment(wanted.config), "packages": installed_versions(_PACKAGES)},
                 "config": plain_config(wanted.config),
                 "model": dataclasses.asdict(classifier.model),
                 "n_prompts": len(prompts),
@@ -265,12 +264,3 @@ def _entry(
         **(agreement(answers, references) if way.comparable else not_comparable()),
         "note": "; ".join(way.remarks()),
     }
-
-
-def _packages() -> dict[str, str]:
-    """The versions of the peers that are installed."""
-    found = {}
-    for name in _PACKAGES:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found

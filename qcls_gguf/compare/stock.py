@@ -12,11 +12,11 @@ import numpy.typing as npt
 from ..engine import MAX_SEQ
 from ..native import NativeContext
 from ..plan import TokenTree
+from ..runtime import whole_cells
 from .reader import LabelReader, log_sum_exp
 from .way import AbsentError, Answer, Way
 
 Float32Array = npt.NDArray[np.float32]
-_CELLS = 256  # llama.cpp rounds a cache up to this
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class StockWay(Way):
         n_batch = max(ours.context.n_batch, n_tokens, n_rows, n_seq)
         self._context = NativeContext(
             ours.model,
-            n_ctx=-(-(sum(map(len, prefixes)) + n_batch) // _CELLS) * _CELLS,
+            n_ctx=whole_cells(sum(map(len, prefixes)) + n_batch),
             n_batch=n_batch,
             n_seq_max=n_seq,
             n_outputs_max=max(n_rows, n_seq),

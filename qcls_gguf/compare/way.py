@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -13,6 +16,15 @@ from ..errors import QclsError
 from ..prompt import Prompt
 from ..runtime import flash_attention
 from .reader import LabelReader
+
+
+def installed_versions(packages: Iterable[str]) -> dict[str, str]:
+    """The versions of those that are installed."""
+    found = {}
+    for name in packages:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 class AbsentError(QclsError):

@@ -557,7 +557,6 @@ class NativeContext:
             raise PlanError(f"rows must be writable and have shape (n, {self.row_size}), not {rows.shape}")
         offsets = _pointer(seq_offset, np.int32, 1, n + 1)
         room = _pointer(rows, np.float32, 2, 0)
-        waits = meanwhile is None or not len(rows)
         status = _library().qcls_decode(
             self.handle,
             n,
@@ -566,7 +565,7 @@ class NativeContext:
             offsets,
             _pointer(seq_id, np.int32, 1, int(seq_offset[n])),
             _pointer(output, np.bool_, 1, n),
-            room if waits else None,
+            room if meanwhile is None else None,
             len(rows),
             n_trim,
             _pointer(trim_seq, np.int32, 1, n_trim),
@@ -577,7 +576,7 @@ class NativeContext:
         )
         _check(status, self._error)
         batch_us, trim_us = self._elapsed_us[:]
-        if waits or meanwhile is None:
+        if meanwhile is None:
             return batch_us, trim_us
         try:
             meanwhile()

@@ -489,15 +489,15 @@ int32_t qcls_state_load(qcls_context * context, const uint8_t * state, int64_t s
     return status;
 }
 
-// Waits for the last decode and copies its rows; false where llama.cpp has none.
-static bool take_rows(qcls_context * context, float * rows, int32_t n_rows) {
+// Waits for the last decode and copies its rows.
+static int32_t take_rows(qcls_context * context, float * rows, int32_t n_rows, char * error, int32_t error_size) {
     if (n_rows == 0) {
         llama_synchronize(context->ctx);
-        return true;
+        return QCLS_OK;
     }
     const float * source = context->hidden_only ? llama_get_embeddings(context->ctx) : llama_get_logits(context->ctx);
     if (!source) {
-        return false;
+        return fail(QCLS_DECODE_FAILED, with_complaints("llama.cpp returned no rows"), error, error_size);
     }
     const float * labels = context->n_label_logits ? llama_get_label_logits(context->ctx) : nullptr;
     const size_t n_source = context->hidden_only ? context->n_hidden : context->row_size;
@@ -508,7 +508,7 @@ static bool take_rows(qcls_context * context, float * rows, int32_t n_rows) {
                    sizeof(float) * context->n_label_logits);
         }
     }
-    return true;
+    return QCLS_OK;
 }
 
 int32_t qcls_decode(qcls_context * context, int32_t n_tokens, const int32_t * token, const int32_t * pos,
@@ -567,8 +567,9 @@ int32_t qcls_decode(qcls_context * context, int32_t n_tokens, const int32_t * to
             return fail(QCLS_DECODE_FAILED, with_complaints(what), error, error_size);
         }
         context->n_rows_left = rows ? 0 : n_rows;
-        if (context->n_rows_left == 0 && !take_rows(context, rows, n_rows)) {
-            return fail(QCLS_DECODE_FAILED, with_complaints("llama.cpp returned no rows"), error, error_size);
+        const int32_t status = context->n_rows_left ? QCLS_OK : take_rows(context, rows, n_rows, error, error_size);
+        if (status != QCLS_OK) {
+            return status;
         }
         const int64_t decoded = ggml_time_us();
         trimming.now();
@@ -585,9 +586,6 @@ int32_t qcls_decode_rows(qcls_context * context, float * rows, int32_t n_rows, c
                         " rows are left of the last decode, room for " + std::to_string(n_rows), error, error_size);
         }
         context->n_rows_left = 0;
-        if (!take_rows(context, rows, n_rows)) {
-            return fail(QCLS_DECODE_FAILED, with_complaints("llama.cpp returned no rows"), error, error_size);
-        }
-        return (int32_t) QCLS_OK;
+        return take_rows(context, rows, n_rows, error, error_size);
     });
 }

@@ -26,6 +26,7 @@ N_EMBD = 5
 Float32Array = npt.NDArray[np.float32]
 IndexArray = npt.NDArray[np.intp]
 Path = tuple[int, ...]
+Request = tuple[list[LabelTrie], dict[int, Float32Array], Float32Array, IndexArray]
 
 
 def trie_of(*tokens: Path, scoring: Scoring = "tree") -> LabelTrie:
@@ -69,7 +70,7 @@ def label_sets(draw: st.DrawFn) -> LabelTrie:
 
 
 @st.composite
-def requests(draw: st.DrawFn) -> tuple[list[LabelTrie], dict[int, Float32Array], Float32Array, IndexArray]:
+def requests(draw: st.DrawFn) -> Request:
     """Tries, head rows, hidden states, and which of them each query's positions read, several times or never."""
     tries = draw(st.lists(label_sets(), min_size=1, max_size=4))
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -113,18 +114,14 @@ def check_against_mirror(
 
 @PROPERTY
 @given(requests())
-def test_scores_equal_the_mirror(
-    request_: tuple[list[LabelTrie], dict[int, Float32Array], Float32Array, IndexArray],
-) -> None:
+def test_scores_equal_the_mirror(request_: Request) -> None:
     tries, head, hidden, row = request_
     check_against_mirror(tries, head, hidden, row, scores_of(tries, head, hidden, row))
 
 
 @PROPERTY
 @given(requests())
-def test_each_prompts_probabilities_sum_to_one(
-    request_: tuple[list[LabelTrie], dict[int, Float32Array], Float32Array, IndexArray],
-) -> None:
+def test_each_prompts_probabilities_sum_to_one(request_: Request) -> None:
     tries, head, hidden, row = request_
     scorer = Scorer(tries, head)
     found = scores_of(tries, head, hidden, row)
@@ -138,9 +135,7 @@ def test_each_prompts_probabilities_sum_to_one(
 
 @PROPERTY
 @given(requests())
-def test_a_query_scores_the_same_alone_and_among_others(
-    request_: tuple[list[LabelTrie], dict[int, Float32Array], Float32Array, IndexArray],
-) -> None:
+def test_a_query_scores_the_same_alone_and_among_others(request_: Request) -> None:
     tries, head, hidden, row = request_
     together = scores_of(tries, head, hidden, row)
     for query, numbers in enumerate(row):
@@ -151,9 +146,7 @@ def test_a_query_scores_the_same_alone_and_among_others(
 
 @PROPERTY
 @given(requests())
-def test_a_prompt_scores_the_same_alone_and_among_others(
-    request_: tuple[list[LabelTrie], dict[int, Float32Array], Float32Array, IndexArray],
-) -> None:
+def test_a_prompt_scores_the_same_alone_and_among_others(request_: Request) -> None:
     tries, head, hidden, row = request_
     scorer = Scorer(tries, head)
     together = scores_of(tries, head, hidden, row)

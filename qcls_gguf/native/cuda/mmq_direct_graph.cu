@@ -46,8 +46,7 @@ static bool overlap(const ggml_tensor * a, const ggml_tensor * b) {
 }
 
 static bool is_noop(const ggml_tensor * t) {
-    return ggml_is_empty(t) || t->op == GGML_OP_RESHAPE || t->op == GGML_OP_TRANSPOSE || t->op == GGML_OP_VIEW ||
-        t->op == GGML_OP_PERMUTE || t->op == GGML_OP_NONE;
+    return ggml_is_empty(t) || ggml_op_is_empty(t->op);
 }
 
 // Whether product k may be computed when it is node i's turn: what lies between must neither use the memory of its result
