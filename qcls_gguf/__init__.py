@@ -2,10 +2,10 @@
 
 __version__ = "0.1.0"
 
-from .classify import Classifier
-from .config import Config, ModelConfig, PromptConfig, RuntimeConfig, load_config
+from .classifier import Classifier
+from .config.schema import Config, ModelConfig, PromptConfig, RuntimeConfig, load_config
 from .errors import BusyError, ConfigError, DecodeError, ModelError, PlanError, QclsError, ScoreError
-from .result import Counts, LabelScore, ModelInfo, PromptResult, Result
+from .score.result import Counts, LabelScore, ModelInfo, PromptResult, Result
 
 __all__ = [
     "BusyError",

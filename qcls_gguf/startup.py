@@ -12,22 +12,22 @@ import numpy as np
 import numpy.typing as npt
 
 from . import __version__
-from .calibration_file import Calibration, read_calibration
-from .config import Config, ModelConfig, PromptConfig, RuntimeConfig
-from .engine import Engine
+from .config.calibration_file import Calibration, read_calibration
+from .config.resources import embedded_model
+from .config.schema import Config, ModelConfig, PromptConfig, RuntimeConfig
+from .config.scoring import EXACT_SCORINGS
+from .engine.capacity import flash_attention, limits, n_gpu_layers, n_threads, shapes
+from .engine.engine import Engine
+from .engine.prefixes import cache_prefixes
 from .errors import ConfigError, ModelError
-from .gguf_header import GgufHeader
-from .head import read_head_rows
-from .hub import fetch_model
-from .labels import EXACT_SCORINGS
-from .model_file import ModelIdentity, check_gguf, identify, model_parts
+from .model.header import GgufHeader
+from .model.hub import fetch_model
+from .model.identity import ModelIdentity, check_gguf, identify, model_parts
+from .model.rows import read_head_rows
 from .native import NativeContext, NativeModel, build_info, devices
-from .prefixes import cache_prefixes
-from .prompt import Prompt, compile_prompt
-from .resources import embedded_model
-from .result import ModelInfo
-from .runtime import flash_attention, limits, n_gpu_layers, n_threads, shapes
-from .score import Scorer
+from .prompts.compiled import Prompt, compile_prompt
+from .score.result import ModelInfo
+from .score.scorer import Scorer
 from .timing import Ledger
 
 Int32Array = npt.NDArray[np.int32]

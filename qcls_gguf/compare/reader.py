@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..labels import build_trie
+from ..prompts.trie import build_trie
 
 FloatArray = npt.NDArray[np.floating[Any]]
 

@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from ..html_page import CSS, STYLE, html_table, svg_image
+from ..report.html import CSS, STYLE, html_table, svg_image
 from .table import COLUMNS, LEGEND, fastest_first, heading, way_row
 
 

@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from ..classify import Classifier
-from ..config import Config
-from ..environment import environment, plain_config
+from ..classifier import Classifier
+from ..config.schema import Config
+from ..engine.capacity import n_threads
 from ..errors import ConfigError, PlanError
-from ..eval_pass import pass_config
-from ..kernel_steps import switched, variants
-from ..progress import OnProgress
-from ..runtime import n_threads
+from ..evaluation.passes import pass_config
+from ..native.kernel_steps import switched, variants
+from ..report.environment import environment, plain_config
+from ..report.progress import OnProgress
 from .reader import LabelReader
 from .statistics import Reference, agreement, latency, not_comparable
 from .way import AbsentError, Answer, PeerError, Task, TaskPrompt, Way, installed_versions

@@ -9,10 +9,10 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ..engine import MAX_SEQ
+from ..engine.capacity import whole_cells
+from ..engine.engine import MAX_SEQ
 from ..native import NativeContext
-from ..plan import TokenTree
-from ..runtime import whole_cells
+from ..plan.tree import TokenTree
 from .reader import LabelReader, log_sum_exp
 from .way import AbsentError, Answer, Way
 

@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..eval_table import number, percent
-from ..report import printable
+from ..evaluation.table import number, percent
+from ..report.results import printable
 
 COLUMNS = ("way", "p50 ms", "p90 ms", "× qcls", "10–90 %", "as scoring", "as joint", "none", "Δ log p", "Δ tree")
 LEGEND = (

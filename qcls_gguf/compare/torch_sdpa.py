@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ..gguf_header import read_header
+from ..model.header import read_header
 from .way import AbsentError, Answer, Task, Way
 
 _BUCKETS = (8, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128)

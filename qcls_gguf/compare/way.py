@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from ..classify import Classifier
-from ..config import RuntimeConfig
+from ..classifier import Classifier
+from ..config.schema import RuntimeConfig
+from ..engine.capacity import flash_attention
 from ..errors import QclsError
-from ..prompt import Prompt
-from ..runtime import flash_attention
+from ..prompts.compiled import Prompt
 from .reader import LabelReader
 
 

@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from qcls_gguf.labels import Scoring, build_trie
-from qcls_gguf.score import LabelScores, Scorer
+from qcls_gguf.config.scoring import Scoring
+from qcls_gguf.prompts.trie import build_trie
+from qcls_gguf.score.scorer import LabelScores, Scorer
 
 # At the prompt's end: a 0.2, b 0.5, anything else 0.3. Behind b: c 0.4, d 0.1, end 0.25, anything else 0.25.
 A, B, C, D, END = range(5)

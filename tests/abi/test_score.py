@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qcls_gguf import score
+from qcls_gguf.config.scoring import Scoring
 from qcls_gguf.errors import PlanError, ScoreError
-from qcls_gguf.labels import LabelTrie, Scoring, build_trie
 from qcls_gguf.native import TrieScores
-from qcls_gguf.score import LabelScores, Scorer
+from qcls_gguf.prompts.trie import LabelTrie, build_trie
+from qcls_gguf.score import scorer as score
+from qcls_gguf.score.scorer import LabelScores, Scorer
 
 PROPERTY = settings(deadline=None, max_examples=80, derandomize=True)
 END = 6

@@ -15,9 +15,9 @@ import pytest
 from oracle import decode_sequence
 
 from qcls_gguf import Classifier, load_config
-from qcls_gguf.head import read_head_rows
+from qcls_gguf.config.resources import config_path, embedded_model
+from qcls_gguf.model.rows import read_head_rows
 from qcls_gguf.native import NativeContext, NativeModel
-from qcls_gguf.resources import config_path, embedded_model
 
 GOLDEN = np.load(Path(__file__).parent / "fashion-tiny.npz")
 CASES: list[dict[str, Any]] = json.loads(GOLDEN["cases"].tobytes())

@@ -21,16 +21,16 @@ from oracle import PromptSpec
 from typer.testing import CliRunner
 
 from qcls_gguf import Classifier, load_config
-from qcls_gguf.bench_environment import gpu_state
-from qcls_gguf.bench_forward import DEFAULT_TOKENS, forward_tokens
-from qcls_gguf.bench_least import least_tokens
-from qcls_gguf.bench_run import Runner, closed_loop, open_loop
-from qcls_gguf.bench_subject import Asked, Subject, fits, groups, names_of, started
-from qcls_gguf.bench_workloads import QuerySet, generated_queries, mixed_queries
-from qcls_gguf.cli import app
-from qcls_gguf.config import Config
+from qcls_gguf.bench.forward import DEFAULT_TOKENS, forward_tokens
+from qcls_gguf.bench.least_tokens import least_tokens
+from qcls_gguf.bench.load import Runner, closed_loop, open_loop
+from qcls_gguf.bench.subject import Asked, Subject, fits, groups, names_of, started
+from qcls_gguf.bench.workloads import QuerySet, generated_queries, mixed_queries
+from qcls_gguf.cli.app import app
+from qcls_gguf.config.schema import Config
 from qcls_gguf.errors import ConfigError, QclsError
 from qcls_gguf.native import NativeModel
+from qcls_gguf.report.machine import gpu_state
 from qcls_gguf.timing import STAGES
 
 ROOT = Path(__file__).parents[2]
@@ -147,7 +147,7 @@ def test_a_device_that_cannot_be_measured_leaves_the_rest(tmp_path: Path, monkey
     """The probe refuses; what was measured before is shown without a floor."""
     page = tmp_path / "report.html"
     arguments = ["--query-tokens", "1", "-n", "1", "--repeat", "1", "--tokens", "1", "--html", str(page), "--quiet"]
-    monkeypatch.setattr("qcls_gguf.bench_floor.COPY_BYTES", 1 << 37)
+    monkeypatch.setattr("qcls_gguf.bench.roofline.COPY_BYTES", 1 << 37)
     done = CliRunner().invoke(app, ["bench", *arguments])
     assert done.exit_code == 0, done.stderr
     assert "not measured: probe: n_bytes must be between" in " ".join(done.stdout.split())
@@ -325,7 +325,7 @@ def test_classifiers_are_opened_as_memory_allows(
 ) -> None:
     configs: list[Config] = [load_config(write_config(make_model(), SPECS[:n])) for n in (1, 2, 3)]
     if not together:
-        monkeypatch.setattr("qcls_gguf.bench_subject.available_bytes", lambda: 1 << 10)
+        monkeypatch.setattr("qcls_gguf.bench.subject.available_bytes", lambda: 1 << 10)
     queries = QuerySet(name="q", queries=("red dress", "coat"))
     asked = Asked(given=queries, lengths=(), first_batch=1, largest_batch=2)
     opened: list[Classifier] = []

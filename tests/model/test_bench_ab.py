@@ -19,12 +19,12 @@ from oracle import PromptSpec
 from rich.console import Console
 
 from qcls_gguf import Classifier
-from qcls_gguf.bench_ab import Measured, Size, ab_record, compare_variants
-from qcls_gguf.bench_report import benchmark_html
-from qcls_gguf.bench_table import AB_COLUMNS, ab_rows, benchmark_tables
-from qcls_gguf.kernel_steps import STEPS, variants
+from qcls_gguf.bench.ab import Measured, Size, ab_record, compare_variants
+from qcls_gguf.bench.html import benchmark_html
+from qcls_gguf.bench.table import AB_COLUMNS, ab_rows, benchmark_tables
 from qcls_gguf.native import build_info, multiprocessors
-from qcls_gguf.sm_slice import VARIABLE, slice_record
+from qcls_gguf.native.kernel_steps import STEPS, variants
+from qcls_gguf.native.sm_slice import VARIABLE, slice_record
 
 ON_CUDA = build_info().is_cuda
 NAMES = [variant.name for variant in variants()]

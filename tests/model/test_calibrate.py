@@ -18,10 +18,10 @@ from conftest import MakeModel, RunPython, WriteConfig
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier, ConfigError, load_config
-from qcls_gguf.calibrate import Calibrating, calibrate
-from qcls_gguf.calibration_file import calibration_text, prompt_hash
-from qcls_gguf.eval_record import Evaluation, evaluate
-from qcls_gguf.labels import SCORINGS, Scoring
+from qcls_gguf.config.calibration_file import calibration_text, prompt_hash
+from qcls_gguf.config.scoring import SCORINGS, Scoring
+from qcls_gguf.evaluation.record import Evaluation, evaluate
+from qcls_gguf.tuning.calibrate import Calibrating, calibrate
 
 ROOT = Path(__file__).parents[2]
 COMMAND = str(Path(sys.executable).parent / "qcls-gguf")

@@ -19,15 +19,15 @@ from oracle import PromptSpec
 from peer_servers import PeerServer
 
 from qcls_gguf import load_config
-from qcls_gguf.cli import app
+from qcls_gguf.cli.app import app
 from qcls_gguf.compare import http_peer
 from qcls_gguf.compare.http_peer import Connection
 from qcls_gguf.compare.run import Comparison, PeerKernels, compare
 from qcls_gguf.compare.way import PeerError
 from qcls_gguf.compare.ways import WAYS, Peers
+from qcls_gguf.config.resources import config_path, embedded_model
 from qcls_gguf.errors import ConfigError
-from qcls_gguf.kernel_steps import STEPS
-from qcls_gguf.resources import config_path, embedded_model
+from qcls_gguf.native.kernel_steps import STEPS
 
 ROOT = Path(__file__).parents[2]
 COMMAND = str(Path(sys.executable).parent / "qcls-gguf")

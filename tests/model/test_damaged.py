@@ -12,7 +12,7 @@ from conftest import MakeModel, OpenClassifier, RunPython, WriteConfig
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier, ModelError, ScoreError
-from qcls_gguf.gguf_header import TensorInfo, read_header
+from qcls_gguf.model.header import TensorInfo, read_header
 from qcls_gguf.native import NativeModel
 
 PROMPTS = [

@@ -11,10 +11,10 @@ import pytest
 from conftest import MakeModel, OpenClassifier, OpenContext
 from oracle import Float32Array, PromptSpec, decode_sequence
 
-from qcls_gguf.engine import Engine, Root
+from qcls_gguf.engine.engine import Engine, Root
 from qcls_gguf.errors import DecodeError, PlanError
 from qcls_gguf.native import NativeModel
-from qcls_gguf.plan import TokenTree
+from qcls_gguf.plan.tree import TokenTree
 
 EXACT: dict[str, Any] = {"flash_attn": False, "kv_type": "f32"}
 LARGEST_DIFFERENCE = 2e-5

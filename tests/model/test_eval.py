@@ -18,12 +18,12 @@ from conftest import MakeModel, OpenClassifier, WriteConfig
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier, load_config
+from qcls_gguf.config.scoring import Scoring
+from qcls_gguf.data.labelled import LabelledQuery
 from qcls_gguf.errors import ConfigError
-from qcls_gguf.eval_pass import pass_config, score_rows
-from qcls_gguf.eval_record import Evaluation, evaluate
-from qcls_gguf.gguf_header import read_header
-from qcls_gguf.labelled import LabelledQuery
-from qcls_gguf.labels import Scoring
+from qcls_gguf.evaluation.passes import pass_config, score_rows
+from qcls_gguf.evaluation.record import Evaluation, evaluate
+from qcls_gguf.model.header import read_header
 from qcls_gguf.native import NativeModel
 
 ROOT = Path(__file__).parents[2]

@@ -16,9 +16,9 @@ from conftest import MakeModel, OpenClassifier, WriteConfig
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier, PlanError
-from qcls_gguf.cli import app
-from qcls_gguf.inspection import inspect_classifier
-from qcls_gguf.inspection_result import TrieNode
+from qcls_gguf.cli.app import app
+from qcls_gguf.inspection.inspect import inspect_classifier
+from qcls_gguf.inspection.result import TrieNode
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent

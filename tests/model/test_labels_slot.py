@@ -7,7 +7,7 @@ from dataclasses import replace
 from conftest import MakeModel, OpenClassifier
 from oracle import PromptSpec
 
-from qcls_gguf.inspection import inspect_classifier
+from qcls_gguf.inspection.inspect import inspect_classifier
 
 SLOT = PromptSpec(
     name="item",

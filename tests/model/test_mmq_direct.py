@@ -6,7 +6,7 @@ import pytest
 from conftest import MakeModel, OpenClassifier
 from oracle import PromptSpec
 
-from qcls_gguf.bench_ab import compare_variants
+from qcls_gguf.bench.ab import compare_variants
 from qcls_gguf.native import build_info, multiprocessors
 
 pytestmark = pytest.mark.skipif(multiprocessors() is None, reason="needs a CUDA device")

@@ -14,7 +14,7 @@ from oracle import Float32Array, decode_sequence
 from random_models import ARCHS
 
 from qcls_gguf.errors import ModelError
-from qcls_gguf.head import read_head_rows
+from qcls_gguf.model.rows import read_head_rows
 from qcls_gguf.native import NativeModel
 
 PATCHES = sorted((Path(__file__).parents[2] / "patches").glob("*.patch"))

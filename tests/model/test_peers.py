@@ -21,9 +21,9 @@ import pytest
 from oracle import Oracle, log_softmax
 
 from qcls_gguf import Classifier, Config, load_config
-from qcls_gguf.config import PromptConfig
-from qcls_gguf.labels import EXACT_SCORINGS, Scoring
-from qcls_gguf.result import PromptResult
+from qcls_gguf.config.schema import PromptConfig
+from qcls_gguf.config.scoring import EXACT_SCORINGS, Scoring
+from qcls_gguf.score.result import PromptResult
 
 ROOT = Path(__file__).parents[2]
 QUERIES = ("red summer dress for girls", "宽松羊毛混纺大衣", "light pink wool blend coat, on sale", "")

@@ -10,8 +10,8 @@ from conftest import MakeModel, OpenClassifier
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier
-from qcls_gguf.plan_template import Templates
-from qcls_gguf.request import Planner
+from qcls_gguf.plan.planner import Planner
+from qcls_gguf.plan.templates import Templates
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 QUERIES = [

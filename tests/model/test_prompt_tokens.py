@@ -13,10 +13,11 @@ from conftest import MakeModel
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from qcls_gguf.config.scoring import Scoring
+from qcls_gguf.config.template import SLOT
 from qcls_gguf.errors import ConfigError, PlanError
-from qcls_gguf.labels import Scoring
 from qcls_gguf.native import NativeModel
-from qcls_gguf.prompt import PROBES, SLOT, Prompt, common_prefix, compile_prompt
+from qcls_gguf.prompts.compiled import PROBES, Prompt, common_prefix, compile_prompt
 
 PROPERTY = settings(
     deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True

@@ -15,10 +15,10 @@ from conftest import MakeModel, OpenClassifier, WriteConfig
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier, ModelConfig, load_config
-from qcls_gguf.eval_drift import N_BATCH, drift_record
-from qcls_gguf.eval_pass import pass_config, score_rows
-from qcls_gguf.eval_record import Evaluation, evaluate
-from qcls_gguf.labelled import read_labelled
+from qcls_gguf.data.labelled import read_labelled
+from qcls_gguf.evaluation.batch_invariance import N_BATCH, drift_record
+from qcls_gguf.evaluation.passes import pass_config, score_rows
+from qcls_gguf.evaluation.record import Evaluation, evaluate
 
 ROOT = Path(__file__).parents[2]
 COMMAND = str(Path(sys.executable).parent / "qcls-gguf")

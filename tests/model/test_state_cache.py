@@ -11,8 +11,9 @@ import pytest
 from conftest import MakeModel, WriteConfig
 from oracle import PromptSpec
 
-from qcls_gguf import Classifier, prefixes
-from qcls_gguf.state_cache import N_KEPT, StateCache, prefix_digest
+from qcls_gguf import Classifier
+from qcls_gguf.engine import prefixes
+from qcls_gguf.engine.prefix_file import N_KEPT, StateCache, prefix_digest
 
 PROMPTS = [
     PromptSpec(name="a", template="<|im_start|>user\nwhat colour is {query}\nanswer:", labels=("red", "light blue")),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qcls_gguf.adjustment import Adjustment, Adjustments, adjusted_scores, log_prior
+from qcls_gguf.score.adjustment import Adjustment, Adjustments, adjusted_scores, log_prior
 
 PROPERTY = settings(deadline=None, max_examples=80, derandomize=True)
 FloatArray = npt.NDArray[np.float64]

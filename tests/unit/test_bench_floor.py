@@ -7,8 +7,8 @@ from types import MappingProxyType
 
 import pytest
 
-from qcls_gguf.bench_floor import Floor, Rates, Weights, count_weights
-from qcls_gguf.gguf_header import GgufHeader, Scalar, TensorInfo
+from qcls_gguf.bench.roofline import Floor, Rates, Weights, count_weights
+from qcls_gguf.model.header import GgufHeader, Scalar, TensorInfo
 
 F32, Q8_0 = 0, 8
 TENSORS = {

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qcls_gguf.bench_least import least_tokens
-from qcls_gguf.bench_stats import quantile_curve, spread, summary
-from qcls_gguf.bench_workloads import requests_of
-from qcls_gguf.labels import build_trie
-from qcls_gguf.prompt import Prompt
+from qcls_gguf.bench.least_tokens import least_tokens
+from qcls_gguf.bench.stats import quantile_curve, spread, summary
+from qcls_gguf.bench.workloads import requests_of
+from qcls_gguf.prompts.compiled import Prompt
+from qcls_gguf.prompts.trie import build_trie
 
 PROPERTY = settings(deadline=None, max_examples=80, derandomize=True)
 LABELS = ((1,), (2,)), ((1, 2), (1, 3), (4,)), ((1, 2, 3), (1, 2, 4), (1, 5))

@@ -7,9 +7,9 @@ import numpy.typing as npt
 import pytest
 from scipy.optimize import approx_fprime, minimize
 
-from qcls_gguf.adjustment import log_softmax
-from qcls_gguf.calibration_fit import check_n_rows, cross_validate, fit, log_losses
 from qcls_gguf.errors import ConfigError
+from qcls_gguf.score.adjustment import log_softmax
+from qcls_gguf.tuning.fit import check_n_rows, cross_validate, fit, log_losses
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]

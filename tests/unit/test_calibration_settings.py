@@ -10,8 +10,14 @@ from typing import Any
 import pytest
 import yaml
 
-from qcls_gguf.calibration_file import Calibration, PromptCalibration, calibration_text, prompt_hash, read_calibration
-from qcls_gguf.config import Config, PromptConfig, check_config, load_config, parse_config
+from qcls_gguf.config.calibration_file import (
+    Calibration,
+    PromptCalibration,
+    calibration_text,
+    prompt_hash,
+    read_calibration,
+)
+from qcls_gguf.config.schema import Config, PromptConfig, check_config, load_config, parse_config
 from qcls_gguf.errors import ConfigError
 
 PROMPT = """\

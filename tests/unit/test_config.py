@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from qcls_gguf.config import KV_TYPES, Config, ModelConfig, RuntimeConfig, check_config, load_config, parse_config
+from qcls_gguf.config.schema import (
+    KV_TYPES,
+    Config,
+    ModelConfig,
+    RuntimeConfig,
+    check_config,
+    load_config,
+    parse_config,
+)
 from qcls_gguf.errors import ConfigError
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))

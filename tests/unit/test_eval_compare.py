@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from qcls_gguf.eval_compare import N_LISTED, changes, differences, listed_flips
-from qcls_gguf.eval_pass import PromptScores, RowScores
-from qcls_gguf.eval_shuffle import label_orders
-from qcls_gguf.labelled import LabelledQuery
-from qcls_gguf.labels import build_trie
-from qcls_gguf.prompt import Prompt
+from qcls_gguf.data.labelled import LabelledQuery
+from qcls_gguf.evaluation.changes import N_LISTED, changes, differences, listed_flips
+from qcls_gguf.evaluation.label_order import label_orders
+from qcls_gguf.evaluation.passes import PromptScores, RowScores
+from qcls_gguf.prompts.compiled import Prompt
+from qcls_gguf.prompts.trie import build_trie
 
 LABELS = ("a", "b", "c")
 PROMPT = Prompt(

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from qcls_gguf.data.labelled import BadRow, Labelled, read_labelled, refusal
 from qcls_gguf.errors import ConfigError
-from qcls_gguf.evaluation import (
+from qcls_gguf.evaluation.metrics import (
     Scored,
     calibration_error,
     overall_statistics,
@@ -20,7 +21,6 @@ from qcls_gguf.evaluation import (
     rows_of,
     wilson,
 )
-from qcls_gguf.labelled import BadRow, Labelled, read_labelled, refusal
 
 LABELS = {"category": ("dress", "jeans", "a|b"), "user": ("boy", "girl", "none")}
 PROBABILITY = [

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qcls_gguf.errors import ModelError
-from qcls_gguf.gguf_header import ArrayInfo, read_header
+from qcls_gguf.model.header import ArrayInfo, read_header
 
 # The fixture holds bytes that no example changes, and every example writes its own file anew.
 PROPERTY = settings(

@@ -29,7 +29,7 @@ REPO = {
 }
 WORKER = """
 import json, sys
-import qcls_gguf.hub as hub
+from qcls_gguf.model import hub
 assert "huggingface_hub" not in sys.modules
 for line in sys.stdin:
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qcls_gguf.hub import Variant, list_variants, matching
+from qcls_gguf.model.hub import Variant, list_variants, matching
 
 
 def test_parts_are_grouped_and_companions_left_out() -> None:

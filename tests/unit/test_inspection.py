@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from qcls_gguf.inspection import block_hashes, inspect_prompts, request_of
-from qcls_gguf.inspection_advice import advise
-from qcls_gguf.inspection_result import Advice, Request, Sequences, TrieNode
-from qcls_gguf.labels import Scoring
-from qcls_gguf.prompt import Prompt, compile_prompt
-from qcls_gguf.result import Counts
+from qcls_gguf.config.scoring import Scoring
+from qcls_gguf.inspection.advice import advise
+from qcls_gguf.inspection.inspect import block_hashes, inspect_prompts, request_of
+from qcls_gguf.inspection.result import Advice, Request, Sequences, TrieNode
+from qcls_gguf.prompts.compiled import Prompt, compile_prompt
+from qcls_gguf.score.result import Counts
 
 SPECIAL, WORD = r"<\|\w+\|>", r" ?\w+|\s|[^\w\s]"
 COLOR = "<|s|>color: light blue, light pink, red<|e|>\nquery: {query}<|e|>\nlabel:"

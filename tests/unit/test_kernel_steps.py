@@ -7,8 +7,8 @@ import os
 import numpy as np
 import pytest
 
-from qcls_gguf.bench_ab import largest_difference
-from qcls_gguf.kernel_steps import STEPS, Step, Variant, switched, variants
+from qcls_gguf.bench.ab import largest_difference
+from qcls_gguf.native.kernel_steps import STEPS, Step, Variant, switched, variants
 
 ONE_TWO = (
     Step(name="one", variable="QCLS_TEST_ONE", meaning="the first"),

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from qcls_gguf.config.scoring import SCORINGS, Scoring
 from qcls_gguf.errors import ConfigError
-from qcls_gguf.labels import SCORINGS, LabelTrie, Scoring, build_trie, with_end_tokens
+from qcls_gguf.prompts.trie import LabelTrie, build_trie, with_end_tokens
 
 PROPERTY = settings(deadline=None, max_examples=100, derandomize=True)
 END = 99

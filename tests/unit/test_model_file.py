@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from qcls_gguf.errors import ModelError
-from qcls_gguf.model_file import ModelIdentity, check_gguf, identify, model_parts
+from qcls_gguf.model.identity import ModelIdentity, check_gguf, identify, model_parts
 
 LARGE_BYTES = 16 << 20
 
@@ -156,7 +156,7 @@ def test_writers_at_once_leave_a_whole_cache(large: Path, cache: Path) -> None:
     code = """
 import sys
 from pathlib import Path
-from qcls_gguf import model_file
+from qcls_gguf.model import identity as model_file
 for number in range(200):
     model_file._remember([(sys.argv[1] + str(number), number, 0)], "0" * 64)
     assert model_file._load_cache(model_file._cache_path()), "half a cache"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qcls_gguf.errors import PlanError
-from qcls_gguf.plan import Plan, TokenTree
+from qcls_gguf.plan.tree import Plan, TokenTree
 
 PROPERTY = settings(deadline=None, max_examples=80, derandomize=True)
 FIRST_SEQ = 7

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from qcls_gguf.data.queries import Line, check_source, read_queries
 from qcls_gguf.errors import ConfigError
-from qcls_gguf.queries import Line, check_source, read_queries
 
 
 def read(folder: Path, data: bytes) -> list[Line]:

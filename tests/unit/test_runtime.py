@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qcls_gguf.config import RuntimeConfig
-from qcls_gguf.engine import MAX_SEQ
+from qcls_gguf.config.schema import RuntimeConfig
+from qcls_gguf.engine.capacity import Limits, limits, merged_callers, n_gpu_layers, n_threads, physical_cores, shapes
+from qcls_gguf.engine.engine import MAX_SEQ
 from qcls_gguf.errors import ConfigError
-from qcls_gguf.labels import build_trie
 from qcls_gguf.native import Device
-from qcls_gguf.prompt import Prompt
-from qcls_gguf.runtime import Limits, limits, merged_callers, n_gpu_layers, n_threads, physical_cores, shapes
+from qcls_gguf.prompts.compiled import Prompt
+from qcls_gguf.prompts.trie import build_trie
 
 GIB = 1 << 30
 TWO_WORDS = ((1,), (2,))

@@ -9,8 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
+from qcls_gguf.engine.batcher import Turns
 from qcls_gguf.errors import BusyError, PlanError
-from qcls_gguf.turns import Turns
 
 
 class Interrupt(BaseException):

@@ -1,0 +1,164 @@
+"""The least time that a decode could take on a device: reading its weights once, or the arithmetic of its tokens.
+
+floor = max(bytes of the weights it reads / measured bandwidth, 2 * weights * tokens / measured operations a second)
+
+The bandwidth is that of a copy far larger than the caches, counted as read and written; the operations are those of a
+product of 4096 x 4096 weights of the model's dominant type with 512 columns; of five samples the best. Left out: the
+attention and its cache, norms, activations, launches, the host's work, and that smaller matrices and fewer columns
+multiply more slowly. So the floor is below what can be reached, with two exceptions: weights that fit the caches may be
+read faster than the copy says, and of layers split between GPU and CPU all count as the GPU's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gguf
+
+from ..model.header import GgufHeader, TensorInfo, read_header
+from ..model.identity import model_parts
+from ..native import devices, probe_copy, probe_matmul
+
+COPY_BYTES = 256 << 20
+PROBE_SIDE = 4096
+PROBE_COLUMNS = 512
+BUDGET_S = 0.5
+# The last layer goes on with the rows that are read alone once attention is done (inp_out_ids in src/llama-graph.cpp).
+_FOR_ATTENTION = (".attn_q", ".attn_k", ".attn_v")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """What a decode reads and multiplies by. Experts count by the share of them that a token uses."""
+
+    n_bytes: int
+    n_per_token: int
+    """weights that every token is multiplied by"""
+    n_per_row: int
+    """weights that only the rows that are read are multiplied by: the last layer's behind attention, a head"""
+    ggml_type: int
+    """the type that most weights have"""
+
+    @property
+    def type_name(self) -> str:
+        return gguf.GGMLQuantizationType(self.ggml_type).name
+
+
+def decode_weights(path: Path, *, head: bool) -> Weights:
+    """The weights of a model file that a decode uses; head: whether it computes logits.
+
+    Without a head in the graph neither the head nor the token embeddings count, of which single rows are read.
+    Raises ModelError for a file that cannot be read.
+    """
+    headers = [read_header(part) for part in model_parts(path)]
+    tensors = [tensor for header in headers for tensor in header.tensors.values()]
+    return count_weights(headers[0], tensors, head=head)
+
+
+def count_weights(header: GgufHeader, tensors: Sequence[TensorInfo], *, head: bool) -> Weights:
+    """The same for the tensors of all parts."""
+    names = {tensor.name for tensor in tensors}
+    head_name = "output.weight" if "output.weight" in names else "token_embd.weight"
+    last = f"blk.{int(header.scalars.get(f'{header.arch}.block_count', 0)) - 1}."
+    n_experts = int(header.scalars.get(f"{header.arch}.expert_count", 0)) or 1
+    expert_share = int(header.scalars.get(f"{header.arch}.expert_used_count", n_experts)) / n_experts
+    n_bytes = n_token = n_row = 0.0
+    by_type: Counter[int] = Counter()
+    for tensor in tensors:
+        is_head = tensor.name == head_name
+        if (is_head and not head) or (not is_head and tensor.name in ("output.weight", "token_embd.weight")):
+            continue
+        share = expert_share if "_exps." in tensor.name else 1.0
+        n_bytes += tensor.n_bytes * share
+        if len(tensor.shape) < 2:
+            continue
+        n_weights = math.prod(tensor.shape) * share
+        by_type[tensor.ggml_type] += math.prod(tensor.shape)
+        rows_only = tensor.name.startswith(last) and not any(part in tensor.name for part in _FOR_ATTENTION)
+        if is_head or rows_only:
+            n_row += n_weights
+        else:
+            n_token += n_weights
+    return Weights(
+        n_bytes=round(n_bytes),
+        n_per_token=round(n_token),
+        n_per_row=round(n_row),
+        ggml_type=by_type.most_common(1)[0][0],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What a device reached."""
+
+    bytes_per_s: float
+    operations_per_s: float
+    method: dict[str, Any]
+    """how, for the record"""
+
+
+def probe_device(index: int, *, n_threads: int, ggml_type: int) -> Rates:
+    """Measure a device by its index in `devices`; takes a few seconds and twice COPY_BYTES of its memory.
+
+    Raises DecodeError where it cannot be measured, for example for want of memory.
+    """
+    copy = probe_copy(index, n_threads=n_threads, n_bytes=COPY_BYTES, budget_s=BUDGET_S)
+    product = probe_matmul(
+        index,
+        n_threads=n_threads,
+        ggml_type=ggml_type,
+        n_inner=PROBE_SIDE,
+        n_rows=PROBE_SIDE,
+        n_columns=PROBE_COLUMNS,
+        budget_s=BUDGET_S,
+    )
+    return Rates(
+        bytes_per_s=2 * COPY_BYTES / copy.best_s,
+        operations_per_s=2 * PROBE_SIDE * PROBE_SIDE * PROBE_COLUMNS / product.best_s,
+        method={
+            "device": list(devices())[index].name,
+            "n_threads": n_threads,
+            "copy_bytes": COPY_BYTES,
+            "copy_ms": {"best": 1e3 * copy.best_s, "median": 1e3 * copy.median_s},
+            "matmul_type": gguf.GGMLQuantizationType(ggml_type).name,
+            "matmul_shape": [PROBE_SIDE, PROBE_SIDE, PROBE_COLUMNS],
+            "matmul_ms": {"best": 1e3 * product.best_s, "median": 1e3 * product.median_s},
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Floor:
+    """The floor of decodes of one model on one device; unknown where the device could not be measured."""
+
+    weights: Weights
+    rates: Rates | None
+    error: str | None = None
+    """why there are no rates"""
+
+    def ms(self, *, n_tokens: float, n_rows: float) -> float | None:
+        """Milliseconds that one decode of n_tokens tokens takes at least, of which n_rows are read."""
+        if self.rates is None:
+            return None
+        n_products = self.weights.n_per_token * n_tokens + self.weights.n_per_row * n_rows
+        read_s = self.weights.n_bytes / self.rates.bytes_per_s
+        return 1e3 * max(read_s, 2 * n_products / self.rates.operations_per_s)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        rates = self.rates
+        return {
+            "bytes_per_s": rates and rates.bytes_per_s,
+            "operations_per_s": rates and rates.operations_per_s,
+            "weight_bytes": self.weights.n_bytes,
+            "n_weights_per_token": self.weights.n_per_token,
+            "n_weights_per_row": self.weights.n_per_row,
+            "weight_type": self.weights.type_name,
+            "method": rates and rates.method,
+            "error": self.error,
+        }

@@ -1,0 +1,94 @@
+"""What a benchmark asks: queries from a file, or made of a list of words to have given numbers of tokens."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from ..data.queries import check_source, read_queries
+from ..errors import ConfigError
+from ..prompts.compiled import Tokenizer
+
+N_GENERATED = 16
+"""Queries that are made for each number of tokens."""
+_N_OF_MIXED = 8
+_BEFORE = "query"
+_WORDS = """
+red dress for girls with long sleeves and pockets blue jeans slim fit for men warm wool coat in dark green size
+large cheap cotton shirt white linen summer trousers black leather jacket on sale soft grey cashmere jumper for
+a wedding in spring light pink silk skirt plus size office wear
+""".split()  # noqa: SIM905  (a word a line would be 50 lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuerySet:
+    """Queries that are measured together, and what to call them."""
+
+    name: str
+    queries: tuple[str, ...]
+
+
+def file_queries(source: str) -> QuerySet:
+    """The queries of a file, or of standard input for `-`. Raises ConfigError for one that is empty or not UTF-8."""
+    check_source(source)
+    lines = list(read_queries(source))
+    for line in lines:
+        if line.error:
+            raise ConfigError(f"--input {source}: {line.error}")
+    if not lines:
+        raise ConfigError(f"--input {source}: has no queries: give one a line")
+    different = dict.fromkeys(line.text for line in lines)  # equal queries of a batch would be computed once
+    return QuerySet(name="stdin" if source == "-" else Path(source).name, queries=tuple(different))
+
+
+def generated_queries(tokenizer: Tokenizer, n_tokens: int) -> QuerySet:
+    """Different queries of exactly n_tokens tokens behind a word, the same for the same tokenizer.
+
+    Raises ConfigError where the words do not give any.
+    """
+    found: dict[str, None] = {}
+    for start in range(len(_WORDS)):
+        if text := _cut(tokenizer, start, n_tokens):
+            found[text] = None
+    if not found:
+        raise ConfigError(
+            f"--query-tokens {n_tokens}: this model's tokenizer makes no text of {n_tokens} tokens from the built-in "
+            "words: choose another number, or give queries with --input"
+        )
+    plural = "s" * (n_tokens > 1)
+    return QuerySet(name=f"{n_tokens} token{plural}", queries=tuple(islice(found, N_GENERATED)))
+
+
+def mixed_queries(tokenizer: Tokenizer, lengths: range) -> QuerySet:
+    """Queries of several lengths in a fixed random order, no length more often than another.
+
+    Raises ConfigError where the words do not give one of them.
+    """
+    if len(lengths) == 1:
+        return generated_queries(tokenizer, lengths[0])
+    found = [query for n in lengths for query in generated_queries(tokenizer, n).queries[:_N_OF_MIXED]]
+    random.Random(0).shuffle(found)
+    return QuerySet(name=f"{lengths[0]}–{lengths[-1]} tokens", queries=tuple(found))
+
+
+def _cut(tokenizer: Tokenizer, start: int, n_tokens: int) -> str | None:
+    """The words from one on, up to where they have n_tokens tokens; None where no cut tokenises to as many."""
+
+    def behind(text: str) -> list[int]:
+        """The tokens of a text in the place that most templates have for it: behind a word and a space."""
+        tokens = tokenizer.tokenize(f"{_BEFORE} {text}", parse_special=False)
+        return [int(token) for token in tokens[n_before:]]
+
+    n_before = len(tokenizer.tokenize(_BEFORE, parse_special=False))
+    text = " ".join(_WORDS[(start + i) % len(_WORDS)] for i in range(n_tokens))  # no word is less than a token
+    tokens = behind(text)[:n_tokens]
+    cut = b"".join(tokenizer.piece(token)[0] for token in tokens).decode(errors="ignore").strip()
+    return cut if len(behind(cut)) == n_tokens else None
+
+
+def requests_of(queries: Sequence[str], batch: int) -> list[list[str]]:
+    """Every request of a cycle through the queries, `batch` in each: n of them for n queries."""
+    return [[queries[(i * batch + j) % len(queries)] for j in range(batch)] for i in range(len(queries))]

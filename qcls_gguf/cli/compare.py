@@ -1,0 +1,172 @@
+"""`qcls-gguf compare`: parsing and printing only."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..compare.run import QUERIES, Comparison, PeerKernels, compare
+from ..compare.table import comparison_table
+from ..compare.ways import WAYS, Peers
+from ..data.queries import check_source, read_queries
+from ..errors import ConfigError
+from ..report.results import console
+from .long_work import check_html, check_writable, progress_bars
+from .options import (
+    ConfigOption,
+    FormatOption,
+    LayersOption,
+    ModelOption,
+    OfflineOption,
+    QuietOption,
+    RecordFormat,
+    RepoOption,
+    ThreadsOption,
+    settings,
+)
+from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step
+
+
+def compare_command(
+    way: Annotated[
+        list[str] | None,
+        typer.Option("--way", "-w", help="A way to compare with; repeatable. Default: all.", metavar="|".join(WAYS)),
+    ] = None,
+    query: Annotated[
+        list[str] | None, typer.Option("--query", "-q", metavar="TEXT", help="A query to label; repeatable.")
+    ] = None,
+    input_: Annotated[str | None, typer.Option("--input", "-i", metavar="FILE|-", help="A query a line.")] = None,
+    rounds: Annotated[
+        int, typer.Option("--rounds", min=1, metavar="N", help="Timed requests of every query by every way.")
+    ] = 10,
+    warm_up: Annotated[int, typer.Option("--warm-up", min=0, metavar="N", help="Rounds before, not timed.")] = 2,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of the order in which the ways take turns.")] = 0,
+    config: ConfigOption = None,
+    model: ModelOption = None,
+    hf_repo: RepoOption = None,
+    offline: OfflineOption = False,
+    n_gpu_layers: LayersOption = None,
+    threads: ThreadsOption = None,
+    hf_folder: Annotated[
+        Path | None, typer.Option("--hf-folder", metavar="DIR", help="torch: the weights, as transformers reads them.")
+    ] = None,
+    synthetic: Annotated[
+        bool, typer.Option("--synthetic", help="torch: random weights of the model's shape; its answers mean nothing.")
+    ] = False,
+    llama_server: Annotated[
+        str | None, typer.Option("--llama-server", metavar="URL", help="A running llama-server.")
+    ] = None,
+    spawn_llama_server: Annotated[
+        Path | None, typer.Option("--spawn-llama-server", metavar="BINARY", help="A llama-server to start and stop.")
+    ] = None,
+    ollama: Annotated[str | None, typer.Option("--ollama", metavar="URL", help="A running Ollama.")] = None,
+    ollama_model: Annotated[
+        str | None, typer.Option("--ollama-model", metavar="NAME", help="Its model, made from the same file.")
+    ] = None,
+    peer_kernels: Annotated[
+        PeerKernels, typer.Option("--peer-kernels", help="CUDA matrix kernels of the other ways of this llama.cpp.")
+    ] = PeerKernels.stock,
+    format_: FormatOption = RecordFormat.table,
+    out: Annotated[Path | None, typer.Option("--out", help="Also write the JSON here.", metavar="FILE")] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Also write a report with a diagram.", metavar="FILE")
+    ] = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Compare latency and answers with other ways to label the same queries by the same prompts and model file.
+
+    The ways take turns, request by request, in one run and in an order that a seed gives. What is timed is a query's
+    text to an answer for every prompt; loading and caching are not. Every way but the first four holds a model of its
+    own: on a GPU choose with --way what fits. A way that is absent is listed with the reason. On a CUDA device the
+    other ways of this llama.cpp run stock's matrix kernels, as their users do; --peer-kernels ours gives them ours.
+
+    \b
+    qcls              this package, in the configuration's scoring
+    naive             stock llama.cpp with all logits, one decode a prompt, nothing cached
+    prefix            the same with each prompt's prefix cached
+    batched           the same, all prompts in one decode
+    llama-cpp-python  its class Llama, prompt after prompt       (extra `peers`)
+    cappr             mean log-probabilities on llama-cpp-python (pip install cappr)
+    torch             PyTorch and transformers, prefix KV cache, CUDA graphs (--hf-folder or --synthetic)
+    llama-server      parallel HTTP requests in pinned slots     (--llama-server or --spawn-llama-server)
+    ollama            parallel raw HTTP requests                 (--ollama and --ollama-model)
+
+    Exit codes: 0; 1 if a way asked for with --way is absent, or one failed on the way; 2 for usage and configuration;
+    3 for a model that can't be loaded. JSON is one object:
+
+    \b
+    {"environment", "config", "model", "n_prompts", "n_queries", "queries", "rounds", "warm_up", "seed",
+     "peer_kernels", "ways": [{"name", "about", "p50_ms", "p90_ms", "ratio_to_qcls", "ratio_range": [p10, p90],
+               "agreement": {"scoring", "joint", "n_answers", "n_without_answer"} or null,
+               "largest_log_probability_difference", "n_log_probabilities",
+               "largest_tree_difference", "n_tree_log_probabilities", "note"}],
+     "absent": [{"name", "reason", "asked_for", "started"}]}
+
+    \b
+    ratio_to_qcls   ratio of the medians over all requests; ratio_range is of the ratios of the rounds' medians
+    agreement       shares of winners equal to ours in the configuration's scoring, and to those of our exact joint
+    largest_…       differences of log p(label | prompt) from our joint, and of log-probabilities among the labels
+
+    \b
+    qcls-gguf compare
+    qcls-gguf compare --way naive --way prefix --way batched --rounds 30 --format json
+    qcls-gguf compare --spawn-llama-server build/peers/bin/llama-server --html compare.html
+    qcls-gguf compare --ollama http://127.0.0.1:11434 --ollama-model fashion-tiny --input queries.txt
+    """
+    with exit_codes():
+        wanted = Comparison(
+            config=settings(config, model, hf_repo, n_gpu_layers, threads),
+            queries=_queries(query, input_),
+            ways=tuple(dict.fromkeys(way or ())),
+            n_rounds=rounds,
+            n_warm=warm_up,
+            seed=seed,
+            peers=Peers(
+                llama_server=llama_server,
+                spawn_llama_server=spawn_llama_server,
+                ollama=ollama,
+                ollama_model=ollama_model,
+                hf_folder=hf_folder,
+                synthetic=synthetic,
+            ),
+            peer_kernels=peer_kernels,
+            offline=offline,
+        )
+        inputs = {"--config": config, "--input": Path(input_) if input_ else None, "--model": model}
+        if out:
+            check_writable(out, "--out", inputs)
+        if html:
+            check_html(html, {**inputs, "--out": out})
+        with progress_bars(quiet) as on_progress:
+            found = compare(
+                wanted, on_step=None if quiet else print_step, on_load=load_bar(quiet), on_progress=on_progress
+            )
+        text = json.dumps(found, ensure_ascii=False, indent=2, allow_nan=False)
+        if out:
+            out.write_text(text + "\n", encoding="utf-8")
+        if html:
+            from ..compare.report import report_html  # matplotlib is an extra
+
+            html.write_text(report_html(found), encoding="utf-8")
+        if format_ is RecordFormat.json:
+            print(text, flush=True)
+        else:
+            console().print(comparison_table(found))
+    if any(absent["asked_for"] or absent["started"] for absent in found["absent"]):
+        raise typer.Exit(EXIT_OTHER)
+
+
+def _queries(given: list[str] | None, source: str | None) -> tuple[str, ...]:
+    queries = list(given or ())
+    if source is not None:
+        check_source(source)
+        for line in read_queries(source):
+            if line.error:
+                raise ConfigError(f"--input {source}: {line.error}")
+            queries.append(line.text)
+    elif not queries:
+        queries += QUERIES
+    return tuple(queries)

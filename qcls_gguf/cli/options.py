@@ -1,0 +1,91 @@
+"""Options that several commands have, and the configuration that they override."""
+
+from __future__ import annotations
+
+import dataclasses
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from ..config.resources import config_path
+from ..config.schema import Config, ModelConfig, load_config, parse_scoring
+from ..config.scoring import SCORINGS
+from ..errors import ConfigError
+
+
+class RecordFormat(StrEnum):
+    """How a command prints its one record."""
+
+    table = "table"
+    json = "json"
+
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", "-c", help="Prompts, labels, model and runtime (YAML).", metavar="FILE")
+]
+ModelOption = Annotated[
+    Path | None, typer.Option("--model", "-m", help="A GGUF file, instead of the configuration's.", metavar="FILE")
+]
+RepoOption = Annotated[
+    str | None,
+    typer.Option("--hf-repo", "-hf", help="A model of the Hugging Face hub.", metavar="USER/REPO[:QUANT]"),
+]
+OfflineOption = Annotated[bool, typer.Option("--offline", help="Take a model of the hub from the local cache only.")]
+StateCacheOption = Annotated[
+    bool, typer.Option("--no-state-cache", help="Compute all prefixes, whatever an earlier start saved.")
+]
+LayersOption = Annotated[
+    str | None, typer.Option("--n-gpu-layers", "-ngl", help="Layers on the GPU.", metavar="N|auto|all")
+]
+ThreadsOption = Annotated[int | None, typer.Option("--threads", "-t", min=1, max=512, metavar="N", help="CPU threads.")]
+ScoringOption = Annotated[
+    str | None, typer.Option("--scoring", help="The scoring of every prompt.", metavar="|".join(SCORINGS))
+]
+FormatOption = Annotated[RecordFormat, typer.Option("--format", "-f", help="A table for people, JSON for machines.")]
+ResumeOption = Annotated[
+    Path | None, typer.Option("--resume", help="Keep each row's scores here, and go on from them.", metavar="FILE")
+]
+SkipBadOption = Annotated[bool, typer.Option("--skip-bad", help="Leave out and count rows that cannot be used.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", help="Do not show the progress.")]
+
+
+def _layers(text: str) -> int | Literal["auto", "all"]:
+    if text in ("auto", "all"):
+        return "auto" if text == "auto" else "all"
+    if not text.isdecimal():
+        raise typer.BadParameter(f"{text!r} is not a number of layers, auto or all")
+    return int(text)
+
+
+def settings(
+    path: Path | None,
+    model: Path | None,
+    hf_repo: str | None,
+    n_gpu_layers: str | None,
+    threads: int | None,
+    scoring: str | None = None,
+    *,
+    no_state_cache: bool = False,
+) -> Config:
+    """The configuration with what the command line overrides."""
+    if hf_repo is not None and not hf_repo.strip():
+        raise ConfigError("--hf-repo is empty: give USER/REPO[:QUANT], or leave it out")
+    if model is not None and hf_repo is not None:
+        raise ConfigError("--model and --hf-repo are both given: keep one of them")
+    config = load_config(path or config_path("fashion-8.yaml"))
+    runtime = config.runtime
+    if n_gpu_layers is not None:
+        runtime = dataclasses.replace(runtime, n_gpu_layers=_layers(n_gpu_layers))
+    if threads is not None:
+        runtime = dataclasses.replace(runtime, n_threads=threads)
+    if no_state_cache:
+        runtime = dataclasses.replace(runtime, state_cache=False)
+    if model is not None or hf_repo is not None:
+        config = dataclasses.replace(config, model=ModelConfig(path=model, hf_repo=hf_repo))
+    prompts = config.prompts
+    if scoring is not None:
+        chosen = parse_scoring(scoring, "--scoring")
+        prompts = tuple(dataclasses.replace(prompt, scoring=chosen) for prompt in prompts)
+    return dataclasses.replace(config, runtime=runtime, prompts=prompts)

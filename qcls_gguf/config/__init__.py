@@ -1,0 +1,1 @@
+"""What a user may write: typed, strictly loaded settings."""

@@ -1,0 +1,181 @@
+"""Labelled queries from JSON lines or CSV: every row is checked before anything is computed for it."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import hashlib
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConfigError
+
+QUERY = "query"
+_MAX_LISTED = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelledQuery:
+    """A query, and the labels that are right for it."""
+
+    line: int
+    query: str
+    labels: Mapping[str, tuple[str, ...]]
+    """the accepted labels of each prompt that the row counts for"""
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A row that cannot be used, and why."""
+
+    line: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labelled:
+    """What a file of labelled queries holds."""
+
+    path: Path
+    sha256: str
+    rows: tuple[LabelledQuery, ...]
+    bad: tuple[BadRow, ...]
+
+
+def read_labelled(path: Path, labels: Mapping[str, Sequence[str]]) -> Labelled:
+    """The rows of a file for prompts with these labels; CSV where its name ends in `.csv`, else JSON lines.
+
+    JSON lines: `{"query": …, "labels": {prompt: label or list of accepted labels}}`. CSV: the columns `query` and the
+    prompts' names, several accepted labels separated by `|`. A prompt that a row has no label for is not counted for
+    it. Raises ConfigError for a file that cannot be read, or has no rows.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as e:
+        raise ConfigError(f"--data {path}: cannot be read: {e.strerror}") from None
+    sha256 = hashlib.sha256(content).hexdigest()
+    content = content.removeprefix(b"\xef\xbb\xbf")  # a byte order mark, which some editors write
+    read = _csv_rows if path.suffix.lower() == ".csv" else _json_rows
+    rows: list[LabelledQuery] = []
+    bad: list[BadRow] = []
+    try:
+        for row in read(content, labels):
+            (rows if isinstance(row, LabelledQuery) else bad).append(row)  # type: ignore[arg-type]
+    except ConfigError as e:
+        raise ConfigError(f"--data {path}: {e}") from None
+    if not rows and not bad:
+        raise ConfigError(f"--data {path}: has no rows")
+    return Labelled(path=path, sha256=sha256, rows=tuple(rows), bad=tuple(bad))
+
+
+def refusal(path: Path, bad: Sequence[BadRow], n_rows: int) -> ConfigError:
+    """The error that lists rows which cannot be used."""
+    listed = [f"  line {row.line}: {row.reason}" for row in bad[:_MAX_LISTED]]
+    more = [f"  and {len(bad) - _MAX_LISTED} more"] if len(bad) > _MAX_LISTED else []
+    head = f"--data {path}: {len(bad)} of {n_rows} rows cannot be used: correct them, or leave them out with --skip-bad"
+    return ConfigError("\n".join([head, *listed, *more]))
+
+
+def _json_rows(content: bytes, labels: Mapping[str, Sequence[str]]) -> Iterator[LabelledQuery | BadRow]:
+    for line, text in enumerate(content.split(b"\n"), 1):
+        if not text.strip():
+            continue
+        try:
+            row = json.loads(text.decode(), object_pairs_hook=_object)
+            if not isinstance(row, dict):
+                raise ConfigError('expected an object, {"query": …, "labels": {…}}')
+            if QUERY not in row or "labels" not in row:
+                raise ConfigError(f"has no {QUERY!r}" if QUERY not in row else "has no 'labels'")
+            given = row["labels"]
+            if not isinstance(given, dict):
+                raise ConfigError(f"labels: {given!r} is not an object of prompts and their labels")
+            yield _row(line, row[QUERY], given, labels)
+        except UnicodeDecodeError as e:
+            yield BadRow(line, f"is not valid UTF-8 at byte {e.start}")
+        except json.JSONDecodeError as e:
+            yield BadRow(line, f"is not valid JSON: {e.msg} at character {e.pos + 1}")
+        except RecursionError:
+            yield BadRow(line, "is not valid JSON: nested too deeply")
+        except ConfigError as e:
+            yield BadRow(line, str(e))
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ConfigError(f"key {twice!r} is given twice")
+    return made
+
+
+def _csv_rows(content: bytes, labels: Mapping[str, Sequence[str]]) -> Iterator[LabelledQuery | BadRow]:
+    # A byte that is no UTF-8 becomes a surrogate, so that only its own row is refused.
+    reader = csv.reader(io.StringIO(content.decode(errors="surrogateescape"), newline=""), strict=True)
+    try:
+        header = next(reader, [])
+    except csv.Error as e:
+        raise ConfigError(f"the header is not valid CSV: {e}") from None
+    if header and QUERY not in header:
+        raise ConfigError(f"has no column {QUERY!r}: the columns are {', '.join(map(repr, header))}")
+    for name in header:
+        if header.count(name) > 1:
+            raise ConfigError(f"column {name!r} is given twice")
+        if name != QUERY and name not in labels:
+            raise ConfigError(f"column {name!r} is no prompt{_hint(name, labels)}")
+    while True:
+        line = reader.line_num + 1
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as e:
+            yield BadRow(line, f"is not valid CSV: {e}")
+            continue
+        if not any(field.strip() for field in fields):
+            continue
+        try:
+            if len(fields) != len(header):
+                raise ConfigError(f"has {len(fields)} fields, the header {len(header)}")
+            cells = dict(zip(header, fields, strict=True))
+            query = cells.pop(QUERY)
+            given = {name: _accepted_cell(cell, labels[name]) for name, cell in cells.items() if cell}
+            yield _row(line, query, given, labels)
+        except ConfigError as e:
+            yield BadRow(line, str(e))
+
+
+def _accepted_cell(cell: str, labels: Sequence[str]) -> list[str]:
+    return [cell] if cell in labels else cell.split("|")
+
+
+def _row(line: int, query: Any, given: Mapping[str, Any], labels: Mapping[str, Sequence[str]]) -> LabelledQuery:
+    if not isinstance(query, str):
+        raise ConfigError(f"query: {query!r} is not text")
+    if any("\ud800" <= c <= "\udfff" for c in query):
+        raise ConfigError("query: is not valid UTF-8")
+    accepted: dict[str, tuple[str, ...]] = {}
+    for name, value in given.items():
+        if name not in labels:
+            raise ConfigError(f"{name!r} is no prompt{_hint(name, labels)}")
+        if value is None:
+            continue
+        several = value if isinstance(value, list) else [value]
+        if not several:
+            raise ConfigError(f"labels.{name}: is an empty list: leave the prompt out where no label is known")
+        for label in several:
+            if label not in labels[name]:
+                raise ConfigError(f"labels.{name}: {label!r} is no label of this prompt{_hint(label, labels[name])}")
+        accepted[name] = tuple(dict.fromkeys(several))
+    if not accepted:
+        raise ConfigError("has no label of any prompt")
+    return LabelledQuery(line=line, query=query, labels=accepted)
+
+
+def _hint(text: Any, known: Mapping[str, Any] | Sequence[str]) -> str:
+    close = difflib.get_close_matches(str(text), list(known), n=1)
+    return f", did you mean {close[0]!r}?" if close else f": known are {', '.join(known)}"

@@ -1,0 +1,137 @@
+"""What an inspection advises: sentences with the numbers that they follow from. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from .result import Advice, PromptInspection, Request, Sequences, TrieNode
+
+_SAVING = 0.8
+"""One text for all prompts is advised where an empty query would feed at most this part of its tokens."""
+_LONG_SUFFIX = 6
+"""Suffix tokens that a request feeds for each prompt, from which on they are mentioned."""
+_N_NAMED = 10
+"""Labels that a sentence names; it counts the others."""
+
+
+def advise(
+    prompts: Sequence[PromptInspection], templates: Sequence[str], request: Request, sequences: Sequences
+) -> tuple[Advice, ...]:
+    """What could be cheaper or clearer: of all prompts first, then prompt by prompt; templates[p] is prompt p's."""
+    found = [*_reorder(prompts, request), *_suffix(prompts, request), *_sequences(prompts, request, sequences)]
+    for prompt, template in zip(prompts, templates, strict=True):
+        found += [*_collisions(prompt), *_missing(prompt, template), *_alike(prompt)]
+    return tuple(found)
+
+
+def _reorder(prompts: Sequence[PromptInspection], request: Request) -> Iterator[Advice]:
+    if request.n_query_copies > 1 and request.n_tokens_one_text <= _SAVING * request.n_tokens:
+        yield Advice(
+            kind="reorder",
+            prompts=_names(prompts),
+            text=f"An empty query feeds {_tokens(request.n_tokens)}, and every token of a query is fed "
+            f"{request.n_query_copies} times; were the templates one text up to their last tokens, what differs coming "
+            f"last (`{prompts[0].name}:`), it would feed about {_tokens(request.n_tokens_one_text)}, and a query's "
+            "once. Whether that labels as well is to be measured.",
+        )
+
+
+def _suffix(prompts: Sequence[PromptInspection], request: Request) -> Iterator[Advice]:
+    if request.n_tokens_suffix < _LONG_SUFFIX * len(prompts):
+        return
+    lengths = sorted({len(prompt.added.suffix) for prompt in prompts})
+    length = f"{lengths[0]} to {lengths[-1]} tokens" if len(lengths) > 1 else _tokens(lengths[0])
+    n_all = request.n_tokens_fragment + request.n_tokens_suffix + request.n_tokens_labels
+    yield Advice(
+        kind="suffix",
+        prompts=_names(prompts),
+        text=f"The suffix behind the query has {length} in {_count(len(prompts), 'prompt')}: every request feeds "
+        f"{request.n_tokens_suffix} for it, of the {n_all} of an empty query. Shorten what stands behind {{query}}, or "
+        "let prompts share it.",
+    )
+
+
+def _sequences(prompts: Sequence[PromptInspection], request: Request, sequences: Sequences) -> Iterator[Advice]:
+    if sequences.n_needed > sequences.n_limit:
+        yield Advice(
+            kind="sequences",
+            prompts=_names(prompts),
+            text=f"{_count(sequences.max_batch, 'query', 'queries')} (max_batch) need {sequences.n_holders} + "
+            f"{sequences.max_batch} × {sequences.n_leaves} = {sequences.n_needed} sequences, more than llama.cpp's "
+            f"{sequences.n_limit}, so they may take several decodes; one query takes {request.n_decodes}.",
+        )
+
+
+def _collisions(prompt: PromptInspection) -> Iterator[Advice]:
+    groups = [(node, labels) for node in prompt.trie.children if len(labels := _labels_below(node)) > 1]
+    if not groups:
+        return
+    n_tokens = sum(_n_to_forks(node) for node, _ in groups)
+    words = ", ".join(f"{_named(labels)} (with {node.text!r})" for node, labels in groups)
+    now = "" if prompt.scoring == "tree" else f"; {prompt.scoring} feeds {prompt.n_tokens_labels}"
+    yield Advice(
+        kind="collision",
+        prompts=(prompt.name,),
+        text=f"prompts.{prompt.name}: labels begin with the same token: {words}. first_token scoring is not possible, "
+        f"and in tree scoring every request feeds {_tokens(n_tokens)} to tell them apart{now}.",
+    )
+
+
+def _missing(prompt: PromptInspection, template: str) -> Iterator[Advice]:
+    labels = [label.label for label in prompt.labels]
+    missing = [label for label in labels if not _stands_in(label.strip(), template)]
+    if missing:
+        yield Advice(
+            kind="missing",
+            prompts=(prompt.name,),
+            text=f"prompts.{prompt.name}: the template does not name {len(missing)} of its {len(labels)} labels: "
+            f"{_named(missing)}.",
+        )
+
+
+def _stands_in(label: str, template: str) -> bool:
+    """Whether a text holds a label that is not part of a longer Latin word; `man` does not stand in `woman`."""
+    return re.search(rf"(?<![A-Za-z0-9]){re.escape(label)}(?![A-Za-z0-9])", template) is not None
+
+
+def _alike(prompt: PromptInspection) -> Iterator[Advice]:
+    groups: dict[str, list[str]] = {}
+    for label in prompt.labels:
+        groups.setdefault("".join(label.label.casefold().split()), []).append(label.label)
+    for labels in groups.values():
+        if len(labels) > 1:
+            yield Advice(
+                kind="alike",
+                prompts=(prompt.name,),
+                text=f"prompts.{prompt.name}: {len(labels)} labels differ only in case or white space and divide their "
+                f"probability between them: {_named(labels)}.",
+            )
+
+
+def _labels_below(node: TrieNode) -> list[str]:
+    own = [] if node.label is None else [node.label]
+    return own + [label for child in node.children for label in _labels_below(child)]
+
+
+def _n_to_forks(node: TrieNode) -> int:
+    """The nodes from this one down to the last forks: what tree scoring feeds."""
+    below = sum(_n_to_forks(child) for child in node.children)
+    return below + 1 if below or len(node.children) > 1 else 0
+
+
+def _names(prompts: Sequence[PromptInspection]) -> tuple[str, ...]:
+    return tuple(prompt.name for prompt in prompts)
+
+
+def _named(labels: Sequence[str]) -> str:
+    more = len(labels) - _N_NAMED
+    return ", ".join(map(repr, labels[:_N_NAMED])) + (f" and {more} more" if more > 0 else "")
+
+
+def _tokens(n: int) -> str:
+    return _count(n, "token")
+
+
+def _count(n: int, one: str, many: str | None = None) -> str:
+    return f"{n} {one if n == 1 else many or one + 's'}"

@@ -1,0 +1,231 @@
+"""What a configuration costs with a model, before any query: cached tokens, added tokens, label tries, limits.
+
+Pure but for `inspect_classifier`: from compiled prompts and a tokenizer to a tree of plain values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..classifier import Classifier
+from ..config.schema import PromptConfig
+from ..engine.engine import MAX_SEQ
+from ..plan.tree import TokenTree
+from ..prompts.compiled import PROBES, Prompt, Tokenizer, common_prefix
+from ..score.adjustment import Adjustment, FloatArray
+from ..score.result import Counts
+from .advice import advise
+from .result import (
+    Added,
+    Answering,
+    ContextSizes,
+    Inspection,
+    LabelTokens,
+    Prefix,
+    PromptInspection,
+    Request,
+    Sequences,
+    Token,
+    TrieNode,
+)
+
+BLOCK_TOKENS = 16
+"""Tokens of a hashed block; the last block of a prefix may have fewer."""
+_HASH_DIGITS = 12
+
+
+def inspect_classifier(classifier: Classifier) -> Inspection:
+    """Look at a classifier that is ready for queries."""
+    parts, prompts = classifier.parts, classifier.prompts
+    engine, tokenizer = parts.engine, parts.engine.model
+    max_batch = parts.config.runtime.max_batch
+    n_leaves = sum(prompt.trie.n_leaves for prompt in prompts)
+    request = request_of(prompts, tokenizer, classifier.plan_counts(""))
+    sequences = Sequences(
+        n_holders=engine.n_holders,
+        n_leaves=n_leaves,
+        max_batch=max_batch,
+        n_needed=engine.n_holders + n_leaves * max_batch,
+        n_seq_max=engine.context.n_seq_max,
+        n_limit=MAX_SEQ,
+    )
+    looked = inspect_prompts(prompts, tokenizer)
+    templates = [prompt.expanded_template for prompt in parts.config.prompts]
+    return Inspection(
+        config=None if parts.config.path is None else str(parts.config.path),
+        model=classifier.model,
+        startup_ms=classifier.startup_ms,
+        context=ContextSizes(
+            n_ctx=engine.context.n_ctx,
+            n_batch=engine.context.n_batch,
+            n_outputs_max=engine.context.n_outputs_max,
+            n_cells_prefixes=engine.n_cached,
+        ),
+        sequences=sequences,
+        request=request,
+        prompts=looked,
+        answering=tuple(map(_answering, parts.config.prompts, prompts, classifier.adjustments)),
+        advice=advise(looked, templates, request, sequences),
+    )
+
+
+def _answering(setting: PromptConfig, prompt: Prompt, adjustment: Adjustment) -> Answering:
+    def by_label(values: FloatArray | None) -> dict[str, float] | None:
+        return None if values is None else dict(zip(prompt.labels, values.tolist(), strict=True))
+
+    return Answering(
+        prompt=prompt.name,
+        temperature=adjustment.temperature,
+        prior=by_label(adjustment.prior),
+        bias=by_label(adjustment.bias),
+        min_confidence=setting.min_confidence,
+        fallback=setting.fallback,
+    )
+
+
+def inspect_prompts(prompts: Sequence[Prompt], tokenizer: Tokenizer) -> tuple[PromptInspection, ...]:
+    """Each prompt by itself, and what its prefix shares with the others."""
+    return tuple(_inspect_prompt(prompt, prompts, tokenizer) for prompt in prompts)
+
+
+def _inspect_prompt(prompt: Prompt, prompts: Sequence[Prompt], tokenizer: Tokenizer) -> PromptInspection:
+    _, fragment, suffix = new_tokens(prompt, tokenizer)
+    n_cached, _ = prompt.new_tokens(fragment_tokens(prompt, tokenizer, PROBES[0]))
+    shared = {other.name: common_prefix(prompt.prefix, other.prefix) for other in prompts if other is not prompt}
+    n_shared = max(shared.values(), default=0)
+    ended = ended_labels(prompt)
+    return PromptInspection(
+        name=prompt.name,
+        scoring=prompt.trie.scoring,
+        fast_path=n_cached == len(prompt.prefix),
+        prefix=Prefix(
+            n_tokens=len(prompt.prefix),
+            block_hashes=block_hashes(prompt.prefix),
+            n_shared=n_shared,
+            shared_with=tuple(name for name, n in shared.items() if n == n_shared > 0),
+        ),
+        added=Added(
+            n_tokens=len(fragment) + len(suffix),
+            fragment=_texts(fragment, tokenizer),
+            suffix=_texts(suffix, tokenizer),
+        ),
+        n_tokens_labels=len(prompt.trie.fed),
+        n_positions=len(prompt.trie.read),
+        n_leaves=prompt.trie.n_leaves,
+        labels=tuple(
+            LabelTokens(
+                label=label,
+                tokens=_texts(tokens, tokenizer),
+                end=_texts(path[-1:], tokenizer)[0] if len(path) > len(tokens) else None,
+            )
+            for label, tokens, path in zip(prompt.labels, prompt.label_tokens, ended, strict=True)
+        ),
+        trie=_trie(prompt, ended, tokenizer),
+    )
+
+
+def block_hashes(tokens: Sequence[int]) -> tuple[str, ...]:
+    """A hash chain over blocks of BLOCK_TOKENS tokens, the last one maybe shorter.
+
+    digest i = sha256(digest i - 1, none for the first, + the block's tokens as little-endian int32); its first 12 hex
+    digits are returned. Equal hashes mean equal tokens from the beginning to the end of that block.
+    """
+    digest = b""
+    hashes = []
+    for start in range(0, len(tokens), BLOCK_TOKENS):
+        block = np.array(tokens[start : start + BLOCK_TOKENS], "<i4").tobytes()
+        digest = hashlib.sha256(digest + block).digest()
+        hashes.append(digest.hex()[:_HASH_DIGITS])
+    return tuple(hashes)
+
+
+def fragment_tokens(prompt: Prompt, tokenizer: Tokenizer, query: str) -> list[int]:
+    """The tokens of a query with the text around it that no special token parts from it."""
+    tokens: list[int] = tokenizer.tokenize(prompt.before + query + prompt.after, parse_special=False).tolist()
+    return tokens
+
+
+def new_tokens(prompt: Prompt, tokenizer: Tokenizer) -> tuple[int, list[int], list[int]]:
+    """(n_cached, new tokens of the fragment, those of the suffix) for an empty query."""
+    n_cached, tokens = prompt.new_tokens(fragment_tokens(prompt, tokenizer, ""))
+    at = len(tokens) - len(prompt.tail)
+    return n_cached, tokens[:at], tokens[at:]
+
+
+def request_of(prompts: Sequence[Prompt], tokenizer: Tokenizer, counts: Counts) -> Request:
+    """What an empty query feeds; counts: what the classifier plans for it."""
+    added = [new_tokens(prompt, tokenizer) for prompt in prompts]
+    tree = TokenTree()
+    roots: dict[tuple[tuple[int, ...], int], int] = {}
+    ends = []
+    for prompt, (n_cached, fragment, _) in zip(prompts, added, strict=True):
+        key = prompt.prefix, n_cached
+        if key not in roots:
+            roots[key] = tree.add_root(n_cached)
+        ends.append(tree.add_path(roots[key], fragment))
+    n_fragment = len(tree)
+    ends = [tree.add_path(end, suffix) for end, (_, _, suffix) in zip(ends, added, strict=True)]
+    n_prompt = len(tree)
+    for prompt, end in zip(prompts, ends, strict=True):
+        nodes = [end]
+        for parent, token in prompt.trie.fed:
+            nodes.append(tree.add_path(nodes[parent], (token,)))
+    n_new = [len(fragment) + len(suffix) for _, fragment, suffix in added]
+    n_labels = sum(len(prompt.trie.fed) for prompt in prompts)
+    n_names = sum(len(tokenizer.tokenize(f"{prompt.name}:", parse_special=False)) for prompt in prompts)
+    return Request(
+        n_decodes=counts.n_decodes,
+        n_tokens=counts.n_tokens_new,
+        n_tokens_fragment=n_fragment,
+        n_tokens_suffix=n_prompt - n_fragment,
+        n_tokens_labels=len(tree) - n_prompt,
+        n_tokens_unshared=sum(n_new) + n_labels,
+        n_tokens_one_text=max(n_new) + n_names + n_labels,
+        n_tokens_cached=counts.n_tokens_cached,
+        n_positions=counts.n_positions,
+        n_query_copies=len({(prompt.prefix, prompt.before) for prompt in prompts}),
+    )
+
+
+def ended_labels(prompt: Prompt) -> list[tuple[int, ...]]:
+    """The labels' tokens with the end-of-label token behind each label that another one begins with."""
+    paths = []
+    for tokens, edges in zip(prompt.label_tokens, prompt.trie.label_edges, strict=True):
+        begins = any(len(other) > len(tokens) and other[: len(tokens)] == tokens for other in prompt.label_tokens)
+        # such a label ends at a fork, so that its last edge is the one of its end token
+        paths.append((*tokens, prompt.trie.edges[edges[-1]].token) if begins else tokens)
+    return paths
+
+
+def _trie(prompt: Prompt, ended: Sequence[tuple[int, ...]], tokenizer: Tokenizer) -> TrieNode:
+    paths: list[tuple[int, ...]] = [()]
+    for parent, token in prompt.trie.fed:
+        paths.append((*paths[parent], token))
+    fed, read = set(paths), {paths[node] for node in prompt.trie.read}
+    label_of = dict(zip(ended, prompt.labels, strict=True))
+
+    def grow(path: tuple[int, ...]) -> TrieNode:
+        depth = len(path)
+        following = dict.fromkeys(other[depth] for other in ended if len(other) > depth and other[:depth] == path)
+        return TrieNode(
+            token=path[-1] if path else None,
+            text=piece_text(tokenizer, path[-1]) if path else "",
+            label=label_of.get(path),
+            fed=path in fed,
+            read=path in read,
+            children=tuple(grow((*path, token)) for token in following),
+        )
+
+    return grow(())
+
+
+def _texts(tokens: Sequence[int], tokenizer: Tokenizer) -> tuple[Token, ...]:
+    return tuple(Token(token=token, text=piece_text(tokenizer, token)) for token in tokens)
+
+
+def piece_text(tokenizer: Tokenizer, token: int) -> str:
+    """The text of a token; bytes that are no whole character become escapes such as \\xe7."""
+    return tokenizer.piece(token)[0].decode(errors="backslashreplace")

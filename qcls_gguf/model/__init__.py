@@ -1,0 +1,1 @@
+"""Which file: the hub, its identity, its header and its output rows."""

@@ -1,0 +1,175 @@
+"""A model file on disk: whether it can be used, and which one it is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import ModelError
+from .header import GgufHeader, read_header
+
+_SPLIT_NAME = re.compile(r"(?P<prefix>.+)-(?P<part>\d{5})-of-(?P<n_parts>\d{5})\.gguf")
+_CHUNK_BYTES = 4 << 20
+# Below this a file is hashed faster than a cache entry is worth.
+_CACHED_FROM_BYTES = 16 << 20
+_MAX_CACHED = 256
+_MAX_LAYERS = 512  # LLAMA_MAX_LAYERS in src/llama-hparams.h
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelIdentity:
+    """Which model a run used; for a split model the size and digest are those of its parts joined in order."""
+
+    path: Path
+    size_bytes: int
+    sha256: str
+
+
+def model_parts(path: Path) -> tuple[Path, ...]:
+    """The files of the model that starts at `path`: all parts, in order, of one named `X-00001-of-0000N.gguf`."""
+    # Not resolved: in the Hub's cache the names are links, and what they point to has other names.
+    name = _SPLIT_NAME.fullmatch(path.name)
+    if name is None:
+        return (path,)
+    n_parts = int(name["n_parts"])
+    if int(name["part"]) != 1 and n_parts > 1:
+        first = f"{name['prefix']}-00001-of-{n_parts:05}.gguf"
+        raise ModelError(f"{path} is part {int(name['part'])} of {n_parts} of a split model: give its first, {first}")
+    return (
+        path,
+        *(path.with_name(f"{name['prefix']}-{part:05}-of-{n_parts:05}.gguf") for part in range(2, n_parts + 1)),
+    )
+
+
+def check_gguf(path: Path) -> GgufHeader:
+    """Refuse a file that cannot be a whole GGUF model, with all its parts, before llama.cpp sees it.
+
+    Returns the header of `path`. Raises ModelError that names what is wrong and the remedy.
+    """
+    header = read_header(path)
+    parts = model_parts(path)
+    n_parts = header.scalars.get("split.count", 1)
+    if type(n_parts) is int and n_parts > 1 and n_parts != len(parts):
+        raise ModelError(
+            f"{path} holds a part of a model split in {n_parts}, which its name does not say: "
+            f"give the parts their names back, NAME-00001-of-{n_parts:05}.gguf and so on"
+        )
+    if not header.arch:
+        raise ModelError(f"{path} names no architecture (general.architecture): choose a file with a language model")
+    n_layers = header.scalars.get(f"{header.arch}.block_count")
+    if n_layers is not None and (type(n_layers) is not int or not 0 < n_layers <= _MAX_LAYERS):
+        raise ModelError(f"{path} has {n_layers} layers (block_count), of 1 to {_MAX_LAYERS}: it is damaged")
+    n_tensors = header.n_tensors + sum(read_header(part).n_tensors for part in parts[1:])
+    if n_tensors == 0:
+        raise ModelError(f"{path} has no tensors, only a vocabulary: choose a file with a whole model")
+    return header
+
+
+def identify(path: Path, *, on_progress: Callable[[int, int], None] | None = None) -> ModelIdentity:
+    """Find a model's size and SHA-256, from the cache if none of its files has changed since it was last hashed.
+
+    `on_progress(n_bytes_done, size_bytes)` is called while a file is hashed, not when the cache answers.
+    Raises ModelError if a file cannot be read or changes meanwhile.
+    """
+    parts = model_parts(path)
+    try:
+        stamps = _stamps(parts)
+        size_bytes = sum(size for _, size, _ in stamps)
+        if size_bytes < _CACHED_FROM_BYTES:
+            return ModelIdentity(path=path, size_bytes=size_bytes, sha256=_hash(parts, size_bytes, on_progress))
+        sha256 = _cached(stamps)
+        if sha256 is None:
+            sha256 = _hash(parts, size_bytes, on_progress)
+            if _stamps(parts) != stamps:
+                raise ModelError(f"{path} changed while it was read: wait until it is written, and run again")
+            _remember(stamps, sha256)
+    except (OSError, ValueError) as error:  # ValueError: a path with a null byte
+        reason = getattr(error, "strerror", None) or error
+        name = getattr(error, "filename", None) or path
+        raise ModelError(f"{name} cannot be read ({reason}): check the path and its permissions") from error
+    return ModelIdentity(path=path, size_bytes=size_bytes, sha256=sha256)
+
+
+Stamp = tuple[str, int, int]
+
+
+def _stamps(parts: Sequence[Path]) -> list[Stamp]:
+    """What has to be unchanged for a digest to hold: resolved path, size in bytes, time of change in ns."""
+    stamps = []
+    for part in parts:
+        found = part.stat()
+        stamps.append((str(part.resolve()), found.st_size, found.st_mtime_ns))
+    return stamps
+
+
+def _hash(parts: Sequence[Path], size_bytes: int, on_progress: Callable[[int, int], None] | None) -> str:
+    digest = hashlib.sha256()
+    chunk = memoryview(bytearray(min(_CHUNK_BYTES, size_bytes + 1)))
+    n_done = 0
+    for part in parts:
+        with part.open("rb", buffering=0) as file:
+            while n_read := file.readinto(chunk):
+                digest.update(chunk[:n_read])
+                n_done += n_read
+                if on_progress is not None:
+                    on_progress(n_done, size_bytes)
+    return digest.hexdigest()
+
+
+def _cache_path() -> Path | None:
+    folder = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # The convention says to ignore a relative path.
+    if folder.is_absolute():
+        return folder / "qcls-gguf" / "sha256.json"
+    try:
+        return Path.home() / ".cache" / "qcls-gguf" / "sha256.json"
+    except RuntimeError:  # a user with no home
+        return None
+
+
+def _load_cache(cache: Path) -> dict[str, Any]:
+    """The cache's entries by path of the first part; none if it is missing or damaged, for all can be hashed again."""
+    try:
+        entries = json.loads(cache.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return entries if isinstance(entries, dict) else {}
+
+
+def _cached(stamps: list[Stamp]) -> str | None:
+    cache = _cache_path()
+    entry = _load_cache(cache).get(stamps[0][0]) if cache is not None else None
+    if not isinstance(entry, dict) or entry.get("files") != [list(stamp) for stamp in stamps]:
+        return None
+    sha256 = entry.get("sha256")
+    return sha256 if isinstance(sha256, str) and _SHA256.fullmatch(sha256) else None
+
+
+def _remember(stamps: list[Stamp], sha256: str) -> None:
+    """Add a digest to the cache; a cache that cannot be written only costs the time to hash again."""
+    cache = _cache_path()
+    if cache is None:
+        return
+    entries = _load_cache(cache)
+    entries.pop(stamps[0][0], None)
+    entries[stamps[0][0]] = {"files": stamps, "sha256": sha256}
+    newest = dict(list(entries.items())[-_MAX_CACHED:])
+    temporary = None
+    try:
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        # Renamed into place whole, so that a reader never meets half a file. Of two writers at once the later wins.
+        with tempfile.NamedTemporaryFile("w", dir=cache.parent, prefix=cache.name, delete=False) as file:
+            temporary = Path(file.name)
+            json.dump(newest, file, indent=1)
+        temporary.replace(cache)
+    except OSError:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)

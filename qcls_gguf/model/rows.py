@@ -1,0 +1,52 @@
+"""Rows of the LM head, read from the model file.
+
+llama.cpp may repack weights when it loads them, so that they can't be read back; the file has them as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ModelError
+from .header import TensorInfo, read_header
+from .identity import model_parts
+
+Float32Array = npt.NDArray[np.float32]
+
+
+def _head_tensor(path: Path) -> tuple[Path, TensorInfo]:
+    """The head's own tensor, or the token embeddings where the two are tied."""
+    headers = [(part, read_header(part)) for part in model_parts(path)]
+    for name in ("output.weight", "token_embd.weight"):
+        for part, header in headers:
+            if name in header.tensors:
+                return part, header.tensors[name]
+    raise ModelError(f"{path} has neither output.weight nor token_embd.weight: it is no language model")
+
+
+def read_head_rows(path: Path, tokens: Iterable[int]) -> dict[int, Float32Array]:
+    """The dequantised head rows of some tokens, each float32 of shape (n_embd,).
+
+    Raises ModelError where the file has no head, or one of a type that cannot be dequantised.
+    """
+    part, tensor = _head_tensor(path)
+    n_rows = tensor.shape[1]
+    row_bytes = tensor.n_bytes // n_rows
+    try:
+        kind = gguf.GGMLQuantizationType(tensor.ggml_type)
+        with part.open("rb") as file:
+            raw = {}
+            for token in tokens:
+                file.seek(tensor.offset + token * row_bytes)
+                raw[token] = np.frombuffer(file.read(row_bytes), np.uint8)
+        rows = {token: gguf.quants.dequantize(row, kind).astype(np.float32).ravel() for token, row in raw.items()}
+    except (ValueError, NotImplementedError) as e:
+        raise ModelError(f"{part}: {tensor.name} has ggml type {tensor.ggml_type}, which gguf cannot read: {e}") from e
+    if not all(np.isfinite(row).all() for row in rows.values()):
+        raise ModelError(f"{part}: {tensor.name} holds values that are not finite: the file is damaged, fetch it again")
+    return rows

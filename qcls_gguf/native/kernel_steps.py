@@ -1,0 +1,101 @@
+"""The steps of this project's CUDA matrix kernels that can be switched off, and the variants that a benchmark compares.
+
+A step is an environment variable that the CUDA backend reads whenever a context is made: "0" turns it off for this
+context, anything else, or nothing, leaves it on. So contexts on one loaded model can differ.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ..native import build_info, multiprocessors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One change to the kernels."""
+
+    name: str
+    variable: str
+    meaning: str
+
+
+STEPS = (
+    Step(
+        name="direct",
+        variable="GGML_CUDA_MMQ_DIRECT",
+        meaning="weights go straight to the registers of the tensor cores, fetched a block ahead",
+    ),
+    Step(
+        name="quantize once",
+        variable="GGML_CUDA_QUANTIZE_ONCE",
+        meaning="activations are quantised once for all matrices that take them",
+    ),
+    Step(
+        name="one launch",
+        variable="GGML_CUDA_FUSE_MATRICES",
+        meaning="matrices that take the same activations are multiplied in one launch",
+    ),
+    Step(
+        name="glu",
+        variable="GGML_CUDA_FUSE_GLU",
+        meaning="gate and up are multiplied in one launch that ends with silu(gate)*up",
+    ),
+    Step(
+        name="norm",
+        variable="GGML_CUDA_FUSE_NORM",
+        meaning="a sum, its norm and the quantising of that are one launch",
+    ),
+)
+"""In the order in which variants add them; the one place that names them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """A choice of steps that are on."""
+
+    name: str
+    off: tuple[str, ...]
+    """the variables that are 0"""
+
+
+def variants(steps: tuple[Step, ...] = STEPS) -> tuple[Variant, ...]:
+    """`stock`, which has every step off, then one step more each; the last has all, as contexts have by default."""
+    names = ["stock", *(f"+ {step.name}" for step in steps)]
+    return tuple(
+        Variant(name=name, off=tuple(step.variable for step in steps[n_on:])) for n_on, name in enumerate(names)
+    )
+
+
+@contextmanager
+def switched(variant: Variant, steps: tuple[Step, ...] = STEPS) -> Iterator[None]:
+    """Contexts that are made inside have this variant's kernels; the environment is what it was afterwards."""
+    before = {step.variable: os.environ.get(step.variable) for step in steps}
+    try:
+        for variable in before:
+            if variable in variant.off:
+                os.environ[variable] = "0"
+            else:
+                os.environ.pop(variable, None)
+        yield
+    finally:
+        for variable, value in before.items():
+            if value is None:
+                os.environ.pop(variable, None)
+            else:
+                os.environ[variable] = value
+
+
+def why_no_steps() -> str | None:
+    """Why nothing here has the steps, and what to do; None where a CUDA device has them."""
+    if not build_info().is_cuda:
+        return (
+            "the steps are of CUDA kernels, and this build is for the CPU, where they change nothing: install with "
+            "QCLS_CUDA=ON on a machine with an NVIDIA GPU"
+        )
+    if multiprocessors() is None:
+        return "the steps are of CUDA kernels, and no CUDA device is seen: nvidia-smi tells what the driver sees"
+    return None

@@ -1,0 +1,1 @@
+"""Token trees and the plans of decodes."""

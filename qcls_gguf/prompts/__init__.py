@@ -1,0 +1,1 @@
+"""Templates and labels to tokens."""

@@ -1,0 +1,227 @@
+"""Templates to tokens: what of a prompt is fixed, what a query can change, and the tokens of each label.
+
+Special tokens split a text before it is tokenised, so a template falls into three parts that are tokenised on their
+own: `head` up to the last special token before the slot, the `fragment` that holds the query, and `tail` from the
+first special token behind it. Only the fragment is tokenised per request, as plain text: a query that spells a special
+token stays text. Within the fragment the tokens before the slot that no query changes are cached with the head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ..config.scoring import Scoring
+from ..config.template import SLOT
+from ..errors import ConfigError, PlanError
+from .trie import LabelTrie, build_trie
+
+# Query beginnings and endings after which tokenisers are known to merge differently: none, letters, digits, spaces,
+# line breaks, punctuation, contractions, other scripts, combining marks, emoji.
+PROBES = (
+    "red dress",
+    "",
+    "a",
+    "7",
+    " x",
+    "  y ",
+    "\nz\n",
+    ".",
+    "'s",
+    "-",
+    "红色连衣裙",
+    "é",
+    "\u0301",
+    "👗",
+    "ß",
+    "S",
+    "_",
+)
+
+
+class Tokenizer(Protocol):
+    """The part of a model that turns text into tokens."""
+
+    def tokenize(self, text: str, *, parse_special: bool) -> npt.NDArray[np.int32]: ...
+
+    def piece(self, token: int) -> tuple[bytes, bool]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """A compiled prompt. The rendered prompt's tokens are head + tokens of (before + query + after) + tail."""
+
+    name: str
+    labels: tuple[str, ...]
+    label_tokens: tuple[tuple[int, ...], ...]
+    """the tokens of label_prefix + label, without an end token"""
+    trie: LabelTrie
+    before: str
+    after: str
+    head: tuple[int, ...]
+    stable: tuple[int, ...]
+    """the first tokens of the fragment, which are the same for every usual query"""
+    tail: tuple[int, ...]
+
+    @property
+    def prefix(self) -> tuple[int, ...]:
+        """The tokens that are cached at start-up."""
+        return self.head + self.stable
+
+    @property
+    def fragment(self) -> tuple[str, str]:
+        """What surrounds the query in the text that is tokenised per request; equal fragments are tokenised once."""
+        return self.before, self.after
+
+    def new_tokens(self, fragment_tokens: list[int]) -> tuple[int, list[int]]:
+        """(n_cached, tokens to feed) for the tokens of before + query + after.
+
+        n_cached is len(prefix) on the fast path. A query that changes an earlier token, or adds none, shares less.
+        """
+        n_stable = len(self.stable)
+        if tuple(fragment_tokens[:n_stable]) != self.stable:
+            n_stable = common_prefix(self.stable, fragment_tokens)
+        if n_stable < len(fragment_tokens) or self.tail:
+            return len(self.head) + n_stable, [*fragment_tokens[n_stable:], *self.tail]
+        # nothing is left to feed, but the hidden state of the prompt's last token is read
+        tokens = [*self.head, *fragment_tokens]
+        if not tokens:
+            raise PlanError(f"prompts.{self.name} is empty for an empty query: nothing can be computed")
+        return len(tokens) - 1, tokens[-1:]
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many elements two sequences share at their beginning."""
+    n = 0
+    for x, y in zip(a, b, strict=False):
+        if x != y:
+            break
+        n += 1
+    return n
+
+
+def compile_prompt(
+    tokenizer: Tokenizer,
+    *,
+    name: str,
+    template: str,
+    label_prefix: str,
+    labels: Sequence[str],
+    scoring: Scoring,
+    bos: int = -1,
+    end: int = -1,
+    exact: bool = False,
+) -> Prompt:
+    """Tokenise a template and its labels once.
+
+    bos: the token to put first, -1 for none; end: the end-of-label token, -1 for none; exact: see build_trie.
+    Raises ConfigError, naming the prompt and the label, where the tokens would not be what the template says.
+    """
+    before_slot, _, after_slot = template.partition(SLOT)
+    head_text, before = _split_at_last_special(tokenizer, before_slot)
+    after, tail_text = _split_at_first_special(tokenizer, after_slot)
+    head = tokenizer.tokenize(head_text, parse_special=True).tolist()
+    if bos >= 0 and head[:1] != [bos]:
+        head.insert(0, bos)
+    tail = tokenizer.tokenize(tail_text, parse_special=True).tolist()
+
+    fragments = [tokenizer.tokenize(before + probe + after, parse_special=False).tolist() for probe in PROBES]
+    n_stable = min(common_prefix(fragments[0], other) for other in fragments[1:])
+    for probe, fragment in zip(PROBES, fragments, strict=True):
+        whole = tokenizer.tokenize(template.replace(SLOT, probe), parse_special=True).tolist()
+        if [*head, *fragment, *tail][len(head) + len(fragment) + len(tail) - len(whole) :] == whole:
+            continue
+        raise ConfigError(
+            f"prompts.{name}: this model's tokenizer changes the text beside its special tokens, so the prompt cannot "
+            "be cached in parts; remove the white space beside the special tokens of the template"
+        )
+    label_tokens = [_label_tokens(tokenizer, name, label, label_prefix, before, after, tail_text) for label in labels]
+    try:
+        trie = build_trie(labels, label_tokens, end, scoring, exact=exact)
+    except ConfigError as e:
+        raise ConfigError(f"prompts.{name}: {e}") from None
+    return Prompt(
+        name=name,
+        labels=tuple(labels),
+        label_tokens=tuple(label_tokens),
+        trie=trie,
+        before=before,
+        after=after,
+        head=tuple(head),
+        stable=tuple(fragments[0][:n_stable]),
+        tail=tuple(tail),
+    )
+
+
+def _pieces(tokenizer: Tokenizer, text: str) -> list[tuple[bytes, bool]]:
+    return [tokenizer.piece(int(token)) for token in tokenizer.tokenize(text, parse_special=True)]
+
+
+def _split_at_last_special(tokenizer: Tokenizer, text: str) -> tuple[str, str]:
+    """(text up to and with its last special token, the rest)."""
+    for piece, special in reversed(_pieces(tokenizer, text)):
+        at = text.encode().rfind(piece) if special else -1
+        if at >= 0:
+            return _cut(text, at + len(piece))
+    return "", text
+
+
+def _split_at_first_special(tokenizer: Tokenizer, text: str) -> tuple[str, str]:
+    """(the text before its first special token, the rest with it)."""
+    for piece, special in _pieces(tokenizer, text):
+        at = text.encode().find(piece) if special else -1
+        if at >= 0:
+            return _cut(text, at)
+    return text, ""
+
+
+def _cut(text: str, n_bytes: int) -> tuple[str, str]:
+    data = text.encode()
+    return data[:n_bytes].decode(), data[n_bytes:].decode()
+
+
+def _label_tokens(
+    tokenizer: Tokenizer,
+    name: str,
+    label: str,
+    label_prefix: str,
+    before: str,
+    after: str,
+    tail_text: str,
+) -> tuple[int, ...]:
+    """The tokens that follow the prompt's in the tokenisation of both together, the same whatever the query is.
+
+    Both are taken from the prompt's last special token on, as plain text.
+    """
+    text = label_prefix + label
+    if tail_text:
+        endings = [_split_at_last_special(tokenizer, tail_text)[1]]
+    elif after or text[:1].isspace():
+        endings = [before + probe + after for probe in PROBES]
+    else:
+        raise ConfigError(
+            f"prompts.{name}: nothing stands between {SLOT} and label {label!r}, which merges with some queries: "
+            f"put text between them, or begin label_prefix with a space"
+        )
+    found: set[tuple[int, ...]] = set()
+    for ending in endings:
+        alone = tokenizer.tokenize(ending, parse_special=False).tolist()
+        both = tokenizer.tokenize(ending + text, parse_special=False).tolist()
+        if both[: len(alone)] != alone:
+            raise ConfigError(
+                f"prompts.{name}: label {label!r} with its prefix {label_prefix!r} merges with the prompt's last "
+                f"token {tokenizer.piece(alone[-1])[0].decode(errors='replace')!r}: end the template or begin "
+                "the prefix so that a token ends between them"
+            )
+        found.add(tuple(both[len(alone) :]))
+    if found == {()}:
+        raise ConfigError(f"prompts.{name}: label {label!r} has no tokens in this model's vocabulary")
+    if len(found) > 1:
+        raise ConfigError(
+            f"prompts.{name}: the tokens of label {label!r} depend on the query: put text between {SLOT} and the label"
+        )
+    return found.pop()

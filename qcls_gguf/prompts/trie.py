@@ -1,0 +1,132 @@
+"""The label trie of a prompt: which extra tokens its labels need, and which hidden states its scores read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..config.scoring import EXACT_SCORINGS, Scoring
+from ..errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edge:
+    """One candidate token at a node whose hidden state is read; node 0 is the end of the prompt."""
+
+    node: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelTrie:
+    """The nodes of the trie that are fed, and the edges that the scores read.
+
+    Only nodes at or above one that is read are fed: the last token of a label never is. `tree` reads the nodes with a
+    choice, so that a path without one costs nothing; `first_token` reads the end of the prompt; the exact scorings read
+    every node, and from these the other two follow as well.
+    """
+
+    scoring: Scoring
+    fed: tuple[tuple[int, int], ...]
+    """(parent node, token) of fed nodes 1, 2, …; a parent comes before its children"""
+    read: tuple[int, ...]
+    """the nodes whose hidden state is read, ascending"""
+    edges: tuple[Edge, ...]
+    """by node, then in order of first use"""
+    label_edges: tuple[tuple[int, ...], ...]
+    """for each label the edges that its score reads"""
+
+    @property
+    def n_leaves(self) -> int:
+        """How many sequences one query needs for this prompt."""
+        return max(1, len(self.fed) - len({parent for parent, _ in self.fed if parent > 0}))
+
+
+def with_end_tokens(labels: Sequence[str], tokens: Sequence[tuple[int, ...]], end: int) -> list[tuple[int, ...]]:
+    """The labels' tokens, with the end-of-label token behind each label that is a prefix of another.
+
+    Raises ConfigError where two labels have the same tokens, or where such a label needs an end token and end is -1.
+    """
+    by_tokens: dict[tuple[int, ...], str] = {}
+    for label, path in zip(labels, tokens, strict=True):
+        if path in by_tokens:
+            raise ConfigError(f"labels {by_tokens[path]!r} and {label!r} are the same tokens: keep one of them")
+        by_tokens[path] = label
+    inner = {path[:n] for path in by_tokens for n in range(1, len(path))}
+    for path in inner & by_tokens.keys():
+        if end < 0:
+            raise ConfigError(
+                f"label {by_tokens[path]!r} is the beginning of another label, and the vocabulary has no end-of-turn "
+                "token to tell them apart: set label_end"
+            )
+    ended = [(*path, end) if path in inner else path for path in tokens]
+    for label, path in zip(labels, tokens, strict=True):
+        for other, other_path in zip(labels, ended, strict=True):
+            if path in inner and other != label and other_path[: len(path) + 1] == (*path, end):
+                raise ConfigError(
+                    f"label {other!r} continues label {label!r} with the end-of-label token {end}: "
+                    "set another label_end"
+                )
+    return ended
+
+
+def build_trie(
+    labels: Sequence[str], tokens: Sequence[tuple[int, ...]], end: int, scoring: Scoring, *, exact: bool = False
+) -> LabelTrie:
+    """The trie of a label set; tokens[i] are the tokens of labels[i], end the end-of-label token or -1.
+
+    exact: read every node, whatever the scoring needs.
+    Raises ConfigError for labels that the scoring cannot tell apart.
+    """
+    if scoring == "first_token":
+        fast = _first_token_trie(labels, tokens)
+        if not exact:
+            return fast
+    paths = with_end_tokens(labels, tokens, end)
+    choices: dict[tuple[int, ...], list[int]] = {}
+    for path in paths:
+        for n in range(len(path)):
+            children = choices.setdefault(path[:n], [])
+            if path[n] not in children:
+                children.append(path[n])
+    every = exact or scoring in EXACT_SCORINGS
+    read_paths = {path for path, children in choices.items() if every or len(children) > 1}
+    node_of: dict[tuple[int, ...], int] = {(): 0}
+    fed: list[tuple[int, int]] = []
+    for path in choices:  # parents come first
+        if path and any(other[: len(path)] == path for other in read_paths):
+            node_of[path] = len(fed) + 1
+            fed.append((node_of[path[:-1]], path[-1]))
+    edges: list[Edge] = []
+    edge_of: dict[tuple[int, ...], int] = {}
+    for path in sorted(read_paths, key=node_of.__getitem__):
+        for token in choices[path]:
+            edge_of[(*path, token)] = len(edges)
+            edges.append(Edge(node=node_of[path], token=token))
+    return LabelTrie(
+        scoring=scoring,
+        fed=tuple(fed),
+        read=tuple(sorted(node_of[path] for path in read_paths)),
+        edges=tuple(edges),
+        label_edges=tuple(
+            tuple(edge_of[path[: n + 1]] for n in range(len(path)) if path[:n] in read_paths) for path in paths
+        ),
+    )
+
+
+def _first_token_trie(labels: Sequence[str], tokens: Sequence[tuple[int, ...]]) -> LabelTrie:
+    by_first: dict[int, str] = {}
+    for label, path in zip(labels, tokens, strict=True):
+        if path[0] in by_first:
+            raise ConfigError(
+                f"labels {by_first[path[0]]!r} and {label!r} share their first token {path[0]}, so first_token scoring "
+                "cannot tell them apart: use scoring: tree, or other label texts"
+            )
+        by_first[path[0]] = label
+    return LabelTrie(
+        scoring="first_token",
+        fed=(),
+        read=(0,),
+        edges=tuple(Edge(node=0, token=token) for token in by_first),
+        label_edges=tuple((index,) for index in range(len(labels))),
+    )

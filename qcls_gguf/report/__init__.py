@@ -1,0 +1,1 @@
+"""What records and results look like: provenance, tables, pages, progress."""

@@ -1,0 +1,1 @@
+"""Hidden states to label scores, probabilities and answers."""

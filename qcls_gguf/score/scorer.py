@@ -1,0 +1,172 @@
+"""Hidden states and label rows to label scores: no model, one pass for all prompts and queries.
+
+With h the hidden state of a trie node and W[t] the head row of token t, an edge's logit is h · W[t].
+
+- `first_token`: a label's score is its edge's logit; its probability the softmax over the prompt's labels.
+- `tree`: a label's score is the sum over its edges of the log-softmax over the edge's siblings; its probability is
+  exp(score). A proper distribution over the labels, whatever number of tokens they have.
+
+The exact scorings need, beside the hidden states, the LM head's own logits z of the edges' tokens and their log-sum-exp
+over the vocabulary, as a context with label tokens returns them; an edge's log-probability is z - log-sum-exp.
+
+- `joint`: a label's score is the sum over its edges, log p(label | prompt).
+- `mean`: joint divided by the number of edges.
+- The probability of both is the softmax of the scores over the prompt's labels. The label mass of a prompt is the sum
+  of exp(joint) over its labels: how much of the model's belief lies on the label set at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextvars import Context
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..config.scoring import EXACT_SCORINGS
+from ..errors import ScoreError
+from ..native import TrieScores
+from ..prompts.trie import LabelTrie
+
+Float32Array = npt.NDArray[np.float32]
+FloatArray = npt.NDArray[np.floating[Any]]
+Int32Array = npt.NDArray[np.int32]
+IndexArray = npt.NDArray[np.intp]
+
+_COPIED_FLOATS = 1 << 16
+
+
+class LabelScores(NamedTuple):
+    """Scores of n queries; the labels of all prompts lie side by side, prompt p's at [first[p], first[p + 1]).
+
+    The scorer's next scores overwrite them.
+    """
+
+    score: Float32Array
+    """(n_queries, n_labels)"""
+    probability: Float32Array
+    """(n_queries, n_labels)"""
+    exact: ExactScores | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExactScores:
+    """What the whole vocabulary says, where it was asked."""
+
+    joint: Float32Array
+    """(n_queries, n_labels)"""
+    mean: Float32Array
+    """(n_queries, n_labels)"""
+    label_mass: Float32Array
+    """(n_queries, n_prompts)"""
+
+
+class Scorer:
+    """Scores the labels of several prompts from the hidden states of their read nodes. One thread at a time."""
+
+    def __init__(
+        self, tries: Sequence[LabelTrie], rows: dict[int, Float32Array], label_tokens: Int32Array | None = None
+    ) -> None:
+        """rows[t] is the head row of token t, shape (n_embd,), for every token on an edge of the tries.
+
+        label_tokens: (n,) ascending, the tokens whose logits lie behind the hidden states; none: hidden states only.
+        """
+        self.n_positions = sum(len(trie.read) for trie in tries)
+        """Hidden states that one query's scores read."""
+        tokens: list[int] = []
+        node_start: list[int] = []
+        label_edge: list[int] = []
+        label_start: list[int] = []
+        self.first = [0]
+        for trie in tries:
+            edge_base = len(tokens)
+            nodes = [edge.node for edge in trie.edges]
+            node_start += [edge_base + nodes.index(node) for node in trie.read]
+            tokens += [edge.token for edge in trie.edges]
+            for edges in trie.label_edges:
+                label_start.append(len(label_edge))
+                label_edge += [edge_base + edge for edge in edges]
+            self.first.append(self.first[-1] + len(trie.label_edges))
+        self._edge_rows = np.stack([rows[token] for token in tokens]).astype(np.float32)  # (n_edges, n_embd)
+        is_small = self._edge_rows.size <= _COPIED_FLOATS
+        self._copied = np.empty((1, *self._edge_rows.shape), np.float32) if is_small else None
+        self._nodes = list(zip(node_start, [*node_start[1:], len(tokens)], strict=True))
+        self._label_edge = np.array(label_edge, np.intp)
+        self._label_start = np.array(label_start, np.intp)
+        self._n_edges = np.diff([*label_start, len(label_edge)])
+        self._trie_scores = TrieScores(
+            node_start=np.array([*node_start, len(tokens)], np.int32),
+            label_start=np.array([*label_start, len(label_edge)], np.int32),
+            label_edge=np.array(label_edge, np.int32),
+        )
+        labels = [(trie.scoring, range(*own)) for trie, own in zip(tries, pairwise(self.first), strict=True)]
+        first_token = [label for scoring, own in labels if scoring == "first_token" for label in own]
+        self._first_token = np.array(first_token, np.intp)
+        self._first_edge = self._label_edge[self._label_start[self._first_token]]
+        self._exact = [(scoring, slice(own.start, own.stop)) for scoring, own in labels if scoring in EXACT_SCORINGS]
+        self._label_column = None if label_tokens is None else np.searchsorted(label_tokens, tokens)
+        self._quiet = _quiet()
+
+    def score(self, hidden: Float32Array, row: IndexArray) -> LabelScores:
+        """Scores of n queries.
+
+        hidden: (n_rows, n_embd) final-norm hidden states, or (n_rows, n_embd + n_label_tokens + 1) with the label
+        tokens' logits and the log-sum-exp behind them; row: (n_queries, n_edges) in which row is the hidden state of
+        each edge's node, prompt by prompt, each prompt's in the order of trie.edges.
+        Raises ScoreError where a hidden state is not finite.
+        """
+        edge = self._trie_scores.logits(len(row))
+        self._quiet.run(self._dot, hidden, row, edge)
+        logits = edge[:, self._first_edge] if len(self._first_token) else None
+        score, probability, is_finite = self._trie_scores()
+        exact = None if self._label_column is None else self._quiet.run(self._exact_scores, hidden, row)
+        if not is_finite or not (exact is None or np.isfinite(exact.joint).all()):
+            raise ScoreError("a hidden state is not finite: the model file is damaged, or the compute type overflows")
+        if logits is not None:
+            score[:, self._first_token] = logits
+        if exact is not None:
+            for scoring, labels in self._exact:
+                score[:, labels] = (exact.joint if scoring == "joint" else exact.mean)[:, labels]
+                probability[:, labels] = softmax(score[:, labels])
+        return LabelScores(score, probability, exact)
+
+    def _dot(self, hidden: Float32Array, row: IndexArray, edge: Float32Array) -> None:
+        """Put the logits into edge, (n_queries, n_edges): one dot product an edge.
+
+        An order less work than hidden @ rows.T, whose BLAS threads also stall on a busy machine: 2 busy cores, 95 edges
+        of 4096, median 0.05 ms against 0.19, worst 4 ms against 150. Node by node, hidden states are not copied for
+        each of their edges: 0.11 ms against 0.19 on a Xeon; for one query of a small model one call is faster.
+        """
+        n_embd = self._edge_rows.shape[1]
+        if self._copied is not None and len(row) == 1:
+            hidden[:, :n_embd].take(row, 0, self._copied, "clip")  # which copies once: "raise" copies twice
+            np.vecdot(self._copied, self._edge_rows, out=edge)
+            return
+        for start, end in self._nodes:
+            np.vecdot(hidden[row[:, start], None, :n_embd], self._edge_rows[start:end], out=edge[:, start:end])
+
+    def _exact_scores(self, hidden: Float32Array, row: IndexArray) -> ExactScores:
+        label_logits = hidden[:, self._edge_rows.shape[1] :]
+        log_probability = label_logits[row, self._label_column] - label_logits[row, -1]
+        joint = np.add.reduceat(log_probability[:, self._label_edge], self._label_start, axis=1)
+        return ExactScores(
+            joint=joint,
+            mean=(joint / self._n_edges).astype(np.float32),
+            label_mass=np.add.reduceat(np.exp(joint), self.first[:-1], axis=1),
+        )
+
+
+def _quiet() -> Context:
+    """Where numpy warns of no overflow: what it would warn of is refused. Entering np.errstate takes far longer."""
+    context = Context()
+    context.run(np.seterr, over="ignore", invalid="ignore")
+    return context
+
+
+def softmax(score: FloatArray) -> FloatArray:
+    """Over the last axis."""
+    power = np.exp(score - score.max(axis=-1, keepdims=True))
+    return np.asarray(power / power.sum(axis=-1, keepdims=True))

@@ -1,0 +1,1 @@
+"""Fitting what calibrates the scores."""
