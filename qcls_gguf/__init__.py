@@ -4,7 +4,7 @@ __version__ = "0.1.0"
 
 from .classifier import Classifier
 from .config.schema import Config, ModelConfig, PromptConfig, RuntimeConfig, load_config
-from .errors import BusyError, ConfigError, DecodeError, ModelError, PlanError, QclsError, ScoreError
+from .errors import BusyError, ConfigError, DeadlineError, DecodeError, ModelError, PlanError, QclsError, ScoreError
 from .score.result import Counts, LabelScore, ModelInfo, PromptResult, Result
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "Counts",
+    "DeadlineError",
     "DecodeError",
     "LabelScore",
     "ModelConfig",

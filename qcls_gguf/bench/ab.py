@@ -16,14 +16,15 @@ import numpy.typing as npt
 
 from ..classifier import Classifier
 from ..engine.capacity import flash_attention, n_threads, whole_cells
-from ..engine.engine import Engine, Root
+from ..engine.engine import Engine
 from ..native import NativeContext
 from ..native.kernel_steps import STEPS, Variant, switched, variants
-from ..plan.tree import Plan
+from ..plan.tree import Plan, Root
 from .forward import N_COUNTED, N_DISCARDED, N_OUTPUTS, line_plan, timed_decode
 from .stats import spread, summary
 
 Float32Array = npt.NDArray[np.float32]
+_N_LEAVES = 2  # the line, its company
 _COMPANY = 8
 """Tokens of another line in the decode that shows what rounding alone does."""
 
@@ -58,7 +59,7 @@ def compare_variants(
 ) -> dict[int, Size]:
     """Decodes of each size behind the first prompt's prefix, by every variant in turns."""
     prefix = classifier.prompts[0].prefix
-    root = Root(holder=0, n_cached=len(prefix))
+    root = Root(holder=_N_LEAVES, n_cached=len(prefix))
     with ExitStack() as stack:
         engines = {
             variant.name: stack.enter_context(_engine(classifier, variant, max(tokens))) for variant in variants()
@@ -100,21 +101,22 @@ def _round(engines: dict[str, Engine], plan: Plan, root: Root, size: Size) -> No
 @contextmanager
 def _engine(classifier: Classifier, variant: Variant, n_tokens: int) -> Iterator[Engine]:
     """A context with a variant's kernels on the classifier's model, no larger than the sweep needs."""
-    parts, prefix = classifier.parts, classifier.prompts[0].prefix
-    n_batch = max(n_tokens + _COMPANY, min(len(prefix), parts.engine.context.n_batch))
+    model, runtime, prefix = classifier.engine.model, classifier.config.runtime, classifier.prompts[0].prefix
+    n_batch = max(n_tokens + _COMPANY, min(len(prefix), classifier.engine.context.n_batch))
     with switched(variant):
         context = NativeContext(
-            parts.engine.model,
+            model.native,
             n_ctx=whole_cells(len(prefix) + n_tokens + _COMPANY + n_batch),
             n_batch=n_batch,
-            n_seq_max=3,  # the prefix, the line, its company
-            n_outputs_max=max(N_OUTPUTS, 3),
-            n_threads=n_threads(parts.config.runtime),
-            flash_attn=flash_attention(parts.config.runtime, parts.model.n_gpu_layers),
-            kv_type=parts.config.runtime.kv_type,
+            n_seq_max=_N_LEAVES + 1,  # the prefix has one
+            n_outputs_max=max(N_OUTPUTS, _N_LEAVES + 1),
+            n_threads=n_threads(runtime),
+            flash_attn=flash_attention(runtime, model.n_gpu_layers),
+            kv_type=runtime.kv_type,
         )
-    with context:
-        yield Engine(parts.engine.model, context, [prefix])
+    with Engine(model, context, n_leaf_seqs=_N_LEAVES) as engine:
+        engine.hold([prefix])
+        yield engine
 
 
 def largest_difference(rows: Float32Array, reference: Float32Array) -> float:

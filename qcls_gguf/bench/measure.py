@@ -123,7 +123,7 @@ def measure(wanted: Benchmark, group: Sequence[Subject], on_progress: OnProgress
 
 def _least(classifier: Classifier, requests: Sequence[Sequence[str]], n_requests: int) -> float:
     """The mean over the requests as they are sent, in a cycle."""
-    tokenizer, prompts = classifier.parts.engine.model, classifier.prompts
+    tokenizer, prompts = classifier.engine.model, classifier.prompts
 
     def fragments(query: str) -> list[list[int]]:
         return [tokenizer.tokenize(p.before + query + p.after, parse_special=False).tolist() for p in prompts]

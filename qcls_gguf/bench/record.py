@@ -80,7 +80,7 @@ def benchmark(
     floors = _floors(subjects)
     first = subjects[0].classifier
     return {
-        "environment": environment(first.model, n_threads(first.parts.config.runtime), gpu),
+        "environment": environment(first.model, n_threads(first.config.runtime), gpu),
         "startup_ms": first.startup_ms,
         "classifiers": [_subject_record(subject, floors[subject.name], wanted.idle_s) for subject in subjects],
         "method": {
@@ -117,7 +117,7 @@ def _floors(subjects: Sequence[Subject]) -> dict[str, Floor]:
     rates: dict[tuple[int, int, int], Rates | str] = {}
     floors = {}
     for subject in subjects:
-        model, config = subject.classifier.model, subject.classifier.parts.config
+        model, config = subject.classifier.model, subject.classifier.config
         kinds = ("GPU", "iGPU") if model.n_gpu_layers else ("CPU",)
         index = next(i for i, device in enumerate(devices()) if device.kind in kinds)
         weights = decode_weights(Path(model.path), head=subject.exact)
@@ -137,7 +137,7 @@ def _floors(subjects: Sequence[Subject]) -> dict[str, Floor]:
 
 
 def _subject_record(subject: Subject, floor: Floor, idle_s: float) -> dict[str, Any]:
-    config = subject.classifier.parts.config
+    config = subject.classifier.config
     return {
         "name": subject.name,
         "config": config.path and str(config.path),

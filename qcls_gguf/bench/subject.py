@@ -33,7 +33,7 @@ class Subject:
     @property
     def exact(self) -> bool:
         """Whether its decodes compute logits."""
-        return any(prompt.scoring in EXACT_SCORINGS for prompt in self.classifier.parts.config.prompts)
+        return any(prompt.scoring in EXACT_SCORINGS for prompt in self.classifier.config.prompts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ def started(
     free_before, rss_before = gpu_free_bytes(), rss_bytes()
     with Classifier.from_config(config, offline=offline, on_step=on_step, on_load=on_load) as classifier:
         sets = (asked.given,) if asked.given else tuple(
-            mixed_queries(classifier.parts.engine.model, lengths) for lengths in asked.lengths
+            mixed_queries(classifier.engine.model, lengths) for lengths in asked.lengths
         )  # fmt: skip
         for queries in sets:
             _check(classifier, queries, asked.largest_batch)

@@ -29,7 +29,7 @@ class Ollama(HttpWay):
                 "no server: give --ollama URL, such as http://127.0.0.1:11434, and --ollama-model NAME, made from the "
                 "same GGUF file (a Modelfile of the line `FROM ./model.gguf`, then `ollama create`)"
             )
-        model = self.task.classifier.parts.engine.model
+        model = self.task.classifier.engine.model
         first = {path[0] for prompt in self.task.prompts for path in prompt.reader.paths}
         self._piece = {token: model.piece(token)[0] for token in first}
         self.open(self._url)

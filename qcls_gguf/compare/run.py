@@ -162,7 +162,7 @@ def _exact(
 
 
 def _n_longest(classifier: Classifier, prompts: Sequence[TaskPrompt], queries: Sequence[str]) -> int:
-    model = classifier.parts.engine.model
+    model = classifier.engine.model
     return max(
         len(prompt.compiled.head)
         + len(model.tokenize(prompt.compiled.before + query + prompt.compiled.after, parse_special=False))

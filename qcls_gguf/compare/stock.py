@@ -54,10 +54,10 @@ class StockWay(Way):
         n_tokens = max(sum(len(unit.tokens) + len(unit.reader.trie.fed) for unit in group) for group in decodes)
         n_rows = max(sum(len(unit.reader.trie.read) for unit in group) for group in decodes)
         prefixes = [prompt.compiled.prefix for prompt in self.task.prompts] if self.cached else []
-        ours = self.task.classifier.parts.engine  # what it takes, the other ways take as well
+        ours = self.task.classifier.engine  # what it takes, the other ways take as well
         n_batch = max(ours.context.n_batch, n_tokens, n_rows, n_seq)
         self._context = NativeContext(
-            ours.model,
+            ours.model.native,
             n_ctx=whole_cells(sum(map(len, prefixes)) + n_batch),
             n_batch=n_batch,
             n_seq_max=n_seq,

@@ -119,7 +119,7 @@ class TorchSdpa(Way):
             return header.scalars[f"qwen3.{key}"]
 
         return transformers.Qwen3Config(
-            vocab_size=self.task.classifier.parts.engine.model.facts.n_vocab,
+            vocab_size=self.task.classifier.engine.model.facts.n_vocab,
             hidden_size=value("embedding_length"),
             intermediate_size=value("feed_forward_length"),
             num_hidden_layers=value("block_count"),

@@ -79,7 +79,7 @@ class Task:
 
     def tokens(self, prompt: Prompt, query: str) -> tuple[int, list[int]]:
         """(tokens of the prefix that stay, tokens behind them) of a prompt rendered with a query."""
-        model = self.classifier.parts.engine.model
+        model = self.classifier.engine.model
         return prompt.new_tokens(model.tokenize(prompt.before + query + prompt.after, parse_special=False).tolist())
 
 

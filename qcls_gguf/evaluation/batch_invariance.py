@@ -84,7 +84,7 @@ def _traffic(classifier: Classifier, queries: Sequence[str], seed: int, on_row: 
 def _restored(classifier: Classifier, queries: Sequence[str], on_row: Callable[[], None]) -> list[RowScores]:
     found = []
     for query in queries:
-        classifier.parts.engine.restore()
+        classifier.engine.restore()
         found.append(row_scores(classifier.classify(query)))
         on_row()
     return found

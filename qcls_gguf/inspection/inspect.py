@@ -39,35 +39,36 @@ _HASH_DIGITS = 12
 
 def inspect_classifier(classifier: Classifier) -> Inspection:
     """Look at a classifier that is ready for queries."""
-    parts, prompts = classifier.parts, classifier.prompts
-    engine, tokenizer = parts.engine, parts.engine.model
-    max_batch = parts.config.runtime.max_batch
+    config, prompts = classifier.config, classifier.prompts
+    engine, tokenizer = classifier.engine, classifier.engine.model
+    max_batch = config.runtime.max_batch
     n_leaves = sum(prompt.trie.n_leaves for prompt in prompts)
+    n_holders = len({prompt.prefix for prompt in prompts})
     request = request_of(prompts, tokenizer, classifier.plan_counts(""))
     sequences = Sequences(
-        n_holders=engine.n_holders,
+        n_holders=n_holders,
         n_leaves=n_leaves,
         max_batch=max_batch,
-        n_needed=engine.n_holders + n_leaves * max_batch,
+        n_needed=n_holders + n_leaves * max_batch,
         n_seq_max=engine.context.n_seq_max,
         n_limit=MAX_SEQ,
     )
     looked = inspect_prompts(prompts, tokenizer)
-    templates = [prompt.expanded_template for prompt in parts.config.prompts]
+    templates = [prompt.expanded_template for prompt in config.prompts]
     return Inspection(
-        config=None if parts.config.path is None else str(parts.config.path),
+        config=None if config.path is None else str(config.path),
         model=classifier.model,
         startup_ms=classifier.startup_ms,
         context=ContextSizes(
             n_ctx=engine.context.n_ctx,
             n_batch=engine.context.n_batch,
             n_outputs_max=engine.context.n_outputs_max,
-            n_cells_prefixes=engine.n_cached,
+            n_cells_prefixes=engine.cache.n_cells,
         ),
         sequences=sequences,
         request=request,
         prompts=looked,
-        answering=tuple(map(_answering, parts.config.prompts, prompts, classifier.adjustments)),
+        answering=tuple(map(_answering, config.prompts, prompts, classifier.adjustments)),
         advice=advise(looked, templates, request, sequences),
     )
 

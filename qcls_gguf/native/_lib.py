@@ -543,7 +543,8 @@ class NativeContext:
         rows: Float32Array,
         trim_seq: Int32Array = _NONE,
         trim_start: Int32Array = _NONE,
-        meanwhile: Callable[[], None] | None = None,
+        *,
+        queued: bool = False,
     ) -> tuple[int, int]:
         """One llama_decode of a plan (see plan.Plan for the arrays) into rows, shape (n_outputs, row_size).
 
@@ -565,7 +566,7 @@ class NativeContext:
             offsets,
             _pointer(seq_id, np.int32, 1, int(seq_offset[n])),
             _pointer(output, np.bool_, 1, n),
-            room if meanwhile is None else None,
+            None if queued else room,
             len(rows),
             n_trim,
             _pointer(trim_seq, np.int32, 1, n_trim),
@@ -576,13 +577,10 @@ class NativeContext:
         )
         _check(status, self._error)
         batch_us, trim_us = self._elapsed_us[:]
-        if meanwhile is None:
+        if not queued:
             return batch_us, trim_us
-        try:
-            meanwhile()
-        finally:
-            status = _library().qcls_decode_rows(self.handle, room, len(rows), self._error, len(self._error))
-            _check(status, self._error)
+        status = _library().qcls_decode_rows(self.handle, room, len(rows), self._error, len(self._error))
+        _check(status, self._error)
         return batch_us, 0
 
     def close(self) -> None:

@@ -1,0 +1,123 @@
+"""A set of compiled prompts that are asked together: immutable, and found again by its digest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+from ..config.schema import PromptConfig
+from ..config.scoring import EXACT_SCORINGS
+from ..errors import ConfigError
+from ..model import Model
+from .compiled import Prompt, compile_prompt
+
+Int32Array = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptSet:
+    """Compiled prompts with their settings. Two sets with equal digests answer alike on one model."""
+
+    prompts: tuple[Prompt, ...]
+    settings: tuple[PromptConfig, ...]
+    """of each prompt: its scoring, calibration and abstention"""
+    fragments: Mapping[tuple[str, str], int]
+    """the distinct texts around the query, in the order in which the prompts first have them, with the number of tokens
+    that each has for an empty query"""
+    exact: bool
+    """whether every answer carries exact scores, which need the LM head"""
+
+    @property
+    def n_empty(self) -> tuple[int, ...]:
+        """The fragment's number of tokens for an empty query, prompt by prompt."""
+        return tuple(self.fragments[prompt.fragment] for prompt in self.prompts)
+
+    @property
+    def prefixes(self) -> tuple[tuple[int, ...], ...]:
+        """The tokens of each prompt's cached prefix."""
+        return tuple(prompt.prefix for prompt in self.prompts)
+
+    @cached_property
+    def label_tokens(self) -> Int32Array:
+        """(n,) every token that is a candidate somewhere, ascending."""
+        tokens = np.unique(np.array([edge.token for prompt in self.prompts for edge in prompt.trie.edges], np.int32))
+        tokens.setflags(write=False)
+        return tokens
+
+    @cached_property
+    def digest(self) -> str:
+        """A sha256 over all that the answers depend on beside the model: tokens, tries, settings."""
+        parts = [
+            [
+                [prompt.head, prompt.before, prompt.after, prompt.stable, prompt.tail],
+                [prompt.labels, prompt.label_tokens, prompt.trie.scoring, prompt.trie.fed, prompt.trie.label_edges],
+                [[edge.node, edge.token] for edge in prompt.trie.edges],
+                repr(setting),
+            ]
+            for prompt, setting in zip(self.prompts, self.settings, strict=True)
+        ]
+        return hashlib.sha256(json.dumps([self.exact, parts]).encode()).hexdigest()
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PromptSet) and self.digest == other.digest
+
+
+def compile_prompts(configs: Sequence[PromptConfig], model: Model, *, audit: bool = False) -> PromptSet:
+    """Tokenise the templates and labels of some prompts.
+
+    audit: let every answer carry exact scores. Raises ConfigError, which names the prompt.
+    """
+    prompts = tuple(
+        compile_prompt(
+            model,
+            name=config.name,
+            template=config.expanded_template,
+            label_prefix=config.label_prefix,
+            labels=config.labels,
+            scoring=config.scoring,
+            bos=model.facts.token_bos if model.facts.add_bos else -1,
+            end=_end_token(config, model),
+            exact=audit,
+        )
+        for config in configs
+    )
+    n_empty = {
+        prompt.fragment: len(model.tokenize(prompt.before + prompt.after, parse_special=False)) for prompt in prompts
+    }
+    return PromptSet(
+        prompts=prompts,
+        settings=tuple(configs),
+        fragments=MappingProxyType(n_empty),
+        exact=audit or any(config.scoring in EXACT_SCORINGS for config in configs),
+    )
+
+
+def _end_token(config: PromptConfig, model: Model) -> int:
+    """The token named by the configuration, else the file's own end-of-turn token, else its end-of-sequence token.
+
+    llama_vocab_eot is asked last: where the file names none, it is the first of several likely texts that a hash map
+    yields, which may be <|endoftext|> in a vocabulary with <|im_end|> (src/llama-vocab.cpp).
+    """
+    if config.label_end is None:
+        named = model.header.scalars.get("tokenizer.ggml.eot_token_id")
+        if isinstance(named, int) and 0 <= named < model.facts.n_vocab:
+            return named
+        return model.facts.token_eos if model.facts.token_eos >= 0 else model.facts.token_eot
+    tokens = model.tokenize(config.label_end, parse_special=True)
+    if len(tokens) != 1:
+        raise ConfigError(
+            f"prompts.{config.name}.label_end: {config.label_end!r} is {len(tokens)} tokens of this model: "
+            "give the text of one, such as <|im_end|>"
+        )
+    (token,) = tokens.tolist()
+    return int(token)
