@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -148,8 +147,8 @@ class Engine:
     ) -> Decoded:
         """One llama_decode of a plan whose leaf l is in sequence leaf_seqs(n)[l] and grows from leaf_roots[l].
 
-        token: (n_tokens,) instead of the plan's. meanwhile gets the hidden states of an earlier decode, in the shape of
-        this one's, while a GPU computes these. Afterwards the leaf sequences are trimmed back to what they share of
+        token: (n_tokens,) instead of the plan's. meanwhile is not called: where it is given, the sequences are trimmed
+        while a GPU computes. Afterwards the leaf sequences are trimmed back to what they share of
         their prefixes; where an interrupt leaves that open, the next decode stores the prefixes anew.
         Raises PlanError, before anything is decoded, and DecodeError.
         """
@@ -171,7 +170,7 @@ class Engine:
                 rows,
                 self._leaf_seq[:n],
                 self._leaf_start[:n],
-                None if meanwhile is None else partial(meanwhile, rows),
+                queued=meanwhile is not None,
             )
         except QclsError:
             self._clean = True
