@@ -8,7 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from ..errors import ConfigError
-from ..native import build_info, multiprocessors
+from .device import multiprocessors
+from .library import build_info
 
 VARIABLE = "GGML_CUDA_SM_SLICE"
 

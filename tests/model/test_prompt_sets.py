@@ -15,7 +15,6 @@ from oracle import PromptSpec
 
 from qcls_gguf import (
     Classifier,
-    Config,
     ConfigError,
     DeadlineError,
     DecodeError,
@@ -25,6 +24,7 @@ from qcls_gguf import (
     load_config,
 )
 from qcls_gguf.config.schema import ModelConfig, RuntimeConfig
+from qcls_gguf.config.scoring import Scoring
 from qcls_gguf.model import Model
 from qcls_gguf.prompts.prompt_set import compile_prompts
 
@@ -41,10 +41,14 @@ LARGEST_DIFFERENCE = 0.01
 """of probabilities: what other cells in the cache, and other tokens in the decode, do to the arithmetic"""
 
 
-def question(n: int, labels: Sequence[str] = ("boy", "girl", "none"), scoring: str = "tree") -> PromptConfig:
+def question(
+    n: int, labels: Sequence[str] = ("boy", "girl", "none"), scoring: Scoring = "tree", temperature: float | None = None
+) -> PromptConfig:
     """A prompt that no other one begins like, but for its first special token."""
     template = f"<|im_start|>question {n}: who is meant by {{query}}?\nlabel:"
-    return PromptConfig(name=f"q{n}", prompt_template=template, labels=tuple(labels), scoring=scoring)  # type: ignore[arg-type]
+    return PromptConfig(
+        name=f"q{n}", prompt_template=template, labels=tuple(labels), scoring=scoring, temperature=temperature
+    )
 
 
 @pytest.fixture
@@ -185,7 +189,7 @@ def test_exact_sets_beside_others(classifier: Classifier, make_model: MakeModel,
 
 
 def test_a_calibrated_set(classifier: Classifier) -> None:
-    plain, warm = question(1), question(1).replace(temperature=50.0)
+    plain, warm = question(1), question(1, temperature=50.0)
     with classifier.prompt_set([plain]) as raw, classifier.prompt_set([warm]) as flat:
         assert np.ptp(probabilities(flat.classify("red dress"))) < np.ptp(probabilities(raw.classify("red dress")))
         assert flat.adjustments[0].temperature == 50.0
@@ -198,7 +202,7 @@ def test_equal_prompts_have_equal_digests(make_model: MakeModel) -> None:
             compile_prompts([question(2)], model),
             compile_prompts([question(1, ("girl", "boy", "none"))], model),
             compile_prompts([question(1)], model, audit=True),
-            compile_prompts([question(1).replace(temperature=2.0)], model),
+            compile_prompts([question(1, temperature=2.0)], model),
         ]
         assert one == same
         assert hash(one) == hash(same)

@@ -83,7 +83,7 @@ def test_shapes_can_be_freed_and_kept_again(model: NativeModel, open_context: Op
         assert context.counters().n_shapes == 0
         for row, other in zip(decode_each(context, model.facts.n_vocab), wanted, strict=True):
             np.testing.assert_array_equal(row, other)
-    with pytest.raises(PlanError, match="negative"):
+    with pytest.raises(PlanError, match="n_shapes is -1: it must be 0 or more"):
         context.keep_shapes(-1)
 
 
