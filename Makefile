@@ -21,6 +21,7 @@ test: $(VENV)/.checked
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest
 
 wheel: $(VENV)/.tools

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from . import __version__
 from .config.calibration_file import Calibration, read_calibration
 from .config.schema import Config
 from .engine.capacity import shapes
@@ -20,6 +19,7 @@ from .pipeline import ActiveSet, Pipeline
 from .prompts.prompt_set import compile_prompts
 from .score.result import ModelInfo
 from .timing import Ledger
+from .version import __version__
 
 # Query lengths that are planned at start-up, and whose kernels a GPU loads; beyond, the kernels are the same.
 _WARM_TOKENS = 64

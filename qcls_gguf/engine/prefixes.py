@@ -7,11 +7,11 @@ import warnings
 from collections.abc import Sequence
 from time import perf_counter
 
-from .. import __version__
 from ..config.schema import RuntimeConfig
 from ..errors import DecodeError
 from ..native import build_info
 from ..timing import Ledger
+from ..version import __version__
 from .engine import Engine
 from .prefix_cache import Prefix, Tokens
 from .prefix_file import StateCache, cache_folder, prefix_digest

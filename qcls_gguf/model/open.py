@@ -82,6 +82,23 @@ class Model:
         return self.native.facts
 
     @property
+    def first_token(self) -> int:
+        """The token that the model wants at the beginning of every text, -1 for none."""
+        return self.facts.token_bos if self.facts.add_bos else -1
+
+    @property
+    def label_end(self) -> int:
+        """The file's own end-of-turn token, else its end-of-sequence token, -1 where it has neither.
+
+        llama_vocab_eot is asked last: where the file names none, it is the first of several likely texts that a hash
+        map yields, which may be <|endoftext|> in a vocabulary with <|im_end|> (src/llama-vocab.cpp).
+        """
+        named = self.header.scalars.get("tokenizer.ggml.eot_token_id")
+        if isinstance(named, int) and 0 <= named < self.facts.n_vocab:
+            return named
+        return self.facts.token_eos if self.facts.token_eos >= 0 else self.facts.token_eot
+
+    @property
     def is_all_on_gpu(self) -> bool:
         """Whether every layer and the output layer are on a GPU."""
         return self.n_gpu_layers > self.header.n_layer

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +16,7 @@ import numpy.typing as npt
 from ..config.schema import PromptConfig
 from ..config.scoring import EXACT_SCORINGS
 from ..errors import ConfigError
-from ..model import Model
-from .compiled import Prompt, compile_prompt
+from .compiled import Prompt, Tokenizer, compile_prompt
 
 Int32Array = npt.NDArray[np.int32]
 
@@ -72,7 +72,19 @@ class PromptSet:
         return isinstance(other, PromptSet) and self.digest == other.digest
 
 
-def compile_prompts(configs: Sequence[PromptConfig], model: Model, *, audit: bool = False) -> PromptSet:
+class Vocabulary(Tokenizer, Protocol):
+    """What of a model the compilation of prompts needs."""
+
+    @property
+    def first_token(self) -> int:
+        """The token that the model wants at the beginning of every text, -1 for none."""
+
+    @property
+    def label_end(self) -> int:
+        """The token that ends a label which another one begins with, where the configuration names none; -1: none."""
+
+
+def compile_prompts(configs: Sequence[PromptConfig], model: Vocabulary, *, audit: bool = False) -> PromptSet:
     """Tokenise the templates and labels of some prompts.
 
     audit: let every answer carry exact scores. Raises ConfigError, which names the prompt.
@@ -85,7 +97,7 @@ def compile_prompts(configs: Sequence[PromptConfig], model: Model, *, audit: boo
             label_prefix=config.label_prefix,
             labels=config.labels,
             scoring=config.scoring,
-            bos=model.facts.token_bos if model.facts.add_bos else -1,
+            bos=model.first_token,
             end=_end_token(config, model),
             exact=audit,
         )
@@ -102,17 +114,9 @@ def compile_prompts(configs: Sequence[PromptConfig], model: Model, *, audit: boo
     )
 
 
-def _end_token(config: PromptConfig, model: Model) -> int:
-    """The token named by the configuration, else the file's own end-of-turn token, else its end-of-sequence token.
-
-    llama_vocab_eot is asked last: where the file names none, it is the first of several likely texts that a hash map
-    yields, which may be <|endoftext|> in a vocabulary with <|im_end|> (src/llama-vocab.cpp).
-    """
+def _end_token(config: PromptConfig, model: Vocabulary) -> int:
     if config.label_end is None:
-        named = model.header.scalars.get("tokenizer.ggml.eot_token_id")
-        if isinstance(named, int) and 0 <= named < model.facts.n_vocab:
-            return named
-        return model.facts.token_eos if model.facts.token_eos >= 0 else model.facts.token_eot
+        return model.label_end
     tokens = model.tokenize(config.label_end, parse_special=True)
     if len(tokens) != 1:
         raise ConfigError(
