@@ -170,10 +170,10 @@ def test_an_interrupt_anywhere_leaves_right_answers(
     for n in range(1, 8):
         left = n
 
-        def interrupted(*arguments: object) -> object:
+        def interrupted(*arguments: object, **options: object) -> object:
             nonlocal left
             left -= 1
-            answer = call(*arguments)
+            answer = call(*arguments, **options)
             if left == 0:
                 raise KeyboardInterrupt
             return answer
