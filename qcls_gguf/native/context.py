@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ..errors import DecodeError, PlanError
 from . import abi
 from .abi import Error, Status, check, int32
-from .arrays import Float32Array, Int32Array, address
+from .arrays import BOOL, FLOAT32, INT32, Float32Array, Int32Array, address
 from .library import library
 from .model import NativeModel
 
@@ -69,7 +69,7 @@ class NativeContext:
             hidden_only=int(hidden_only),
             flash_attn=_FLASH_ATTN[flash_attn],
             kv_type=kv_type.encode(),
-            label_token=address(tokens, np.int32, 1, 0),
+            label_token=address(tokens, INT32, 1, 0),
             n_label_tokens=len(tokens),
         )
         handle, self._error = c_void_p(), Error()
@@ -112,7 +112,7 @@ class NativeContext:
         Raises PlanError for what is no token, or a context whose rows are logits, and ModelError where memory is
         lacking; the context is then as it was.
         """
-        pointer = address(tokens, np.int32, 1, 0)
+        pointer = address(tokens, INT32, 1, 0)
         check(library().qcls_context_set_label_tokens(self.handle, len(tokens), pointer, self._error_ref), self._error)
         self.row_size = self._limits().row_size
 
@@ -140,7 +140,7 @@ class NativeContext:
     def trim(self, seq: Int32Array, start: Int32Array) -> None:
         """Sequence seq[i] loses its cells at positions >= start[i]; both int32, shape (n,)."""
         n = len(seq)
-        seqs, starts = address(seq, np.int32, 1, n), address(start, np.int32, 1, n)
+        seqs, starts = address(seq, INT32, 1, n), address(start, INT32, 1, n)
         check(library().qcls_seq_trim(self.handle, n, seqs, starts, self._error_ref), self._error)
 
     def save_state(self) -> bytes:
@@ -186,21 +186,22 @@ class NativeContext:
         n, n_trim = len(token), len(trim_seq)
         if rows.ndim != 2 or rows.shape[1] != self.row_size or not rows.flags.writeable:
             raise PlanError(f"rows must be writable and have shape (n, {self.row_size}), not {rows.shape}")
-        room = address(rows, np.float32, 2, 0)
+        room = address(rows, FLOAT32, 2, 0)
         plan = self._plan
         plan.n_tokens = n
-        plan.token = address(token, np.int32, 1, n)
-        plan.pos = address(pos, np.int32, 1, n)
-        plan.seq_offset = address(seq_offset, np.int32, 1, n + 1)
-        plan.seq_id = address(seq_id, np.int32, 1, 0)
+        plan.token = address(token, INT32, 1, n)
+        plan.pos = address(pos, INT32, 1, n)
+        plan.seq_offset = address(seq_offset, INT32, 1, n + 1)
+        plan.seq_id = address(seq_id, INT32, 1, 0)
         plan.n_seq_ids = len(seq_id)
-        plan.output = address(output, np.bool_, 1, n)
+        plan.output = address(output, BOOL, 1, n)
         plan.n_rows = len(rows)
         plan.rows = None if queued else room
         plan.n_trim = n_trim
-        plan.trim_seq = address(trim_seq, np.int32, 1, n_trim)
-        plan.trim_from = address(trim_start, np.int32, 1, n_trim)
-        check(self._call_decode(self.handle, self._plan_ref, self._error_ref), self._error)
+        plan.trim_seq = address(trim_seq, INT32, 1, n_trim)
+        plan.trim_from = address(trim_start, INT32, 1, n_trim)
+        if status := self._call_decode(self.handle, self._plan_ref, self._error_ref):
+            check(status, self._error)
         if not queued:
             return plan.batch_us, plan.trim_us
         check(library().qcls_decode_rows(self.handle, room, len(rows), self._error_ref), self._error)

@@ -1,4 +1,4 @@
-"""A part of a GPU as a stand-in for a smaller one: patches/0007-sm-slice.patch has the how."""
+"""A part of a GPU as a stand-in for a smaller one: cuda/sm_slice.cu has the how."""
 
 from __future__ import annotations
 

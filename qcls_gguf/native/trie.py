@@ -8,7 +8,7 @@ import numpy as np
 
 from ..errors import PlanError
 from .abi import Error, Trie, check
-from .arrays import Float32Array, Int32Array, address
+from .arrays import INT32, Float32Array, Int32Array, address
 from .library import library
 
 
@@ -22,7 +22,7 @@ class TrieScores:
         Raises PlanError where they do not fit each other.
         """
         self._layout = node_start, label_start, label_edge  # C reads them as long as this lives
-        nodes, labels, label_edges = (address(array, np.int32, 1, len(array)) for array in self._layout)
+        nodes, labels, label_edges = (address(array, INT32, 1, len(array)) for array in self._layout)
         for start, n in ((node_start, int(node_start[-1])), (label_start, len(label_edge))):
             if start[0] != 0 or start[-1] != n or not (np.diff(start) > 0).all():
                 raise PlanError(f"starts must ascend from 0 to {n}: {start}")

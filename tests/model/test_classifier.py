@@ -12,7 +12,7 @@ import pytest
 from conftest import MakeModel, OpenClassifier, WriteConfig
 from oracle import PromptSpec
 
-from qcls_gguf import Classifier, PlanError, QclsError, Result, load_config
+from qcls_gguf import Classifier, Model, PlanError, QclsError, Result, load_config
 from qcls_gguf.timing import STAGES
 
 PROMPTS = [
@@ -152,6 +152,13 @@ def test_closing_is_idempotent_and_final(make_model: MakeModel, write_config: Wr
     assert classifier.classify_batch([]) == []
     assert classifier.model == model
     assert [prompt.name for prompt in classifier.prompts] == ["color", "item"]
+
+
+def test_a_queued_decode_changes_no_answer(classifier: Classifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU a decode is queued, then waited for; that it is done here is all that is made up."""
+    wanted = [answers(classifier.classify(query)) for query in QUERIES]
+    monkeypatch.setattr(Model, "is_all_on_gpu", True)
+    assert [answers(classifier.classify(query)) for query in QUERIES] == wanted
 
 
 def test_batches_of_nothing_and_of_letters(classifier: Classifier) -> None:

@@ -21,7 +21,8 @@ llama_flash_attn_type flash_attn_type(int32_t flash_attn) {
         case QCLS_FLASH_ATTN_AUTO: return LLAMA_FLASH_ATTN_TYPE_AUTO;
         case QCLS_FLASH_ATTN_OFF:  return LLAMA_FLASH_ATTN_TYPE_DISABLED;
         case QCLS_FLASH_ATTN_ON:   return LLAMA_FLASH_ATTN_TYPE_ENABLED;
-        default: throw bad_argument("flash_attn is " + std::to_string(flash_attn) + ": it must be 0 (auto), 1 (off) or 2 (on)");
+        default: throw bad_argument("flash_attn is " + std::to_string(flash_attn) +
+                                    ": it must be 0 (auto), 1 (off) or 2 (on)");
     }
 }
 
@@ -36,7 +37,8 @@ void check_params(const qcls_context_params & params) {
     check_range("n_ctx", params.n_ctx, 1, INT32_MAX, "positive");
     check_range("n_seq_max", params.n_seq_max, 1, (int64_t) llama_max_parallel_sequences(), "between 1 and 256");
     check_range("n_batch", params.n_batch, params.n_seq_max, params.n_ctx, "between n_seq_max and n_ctx");
-    check_range("n_outputs_max", params.n_outputs_max, params.n_seq_max, params.n_batch, "between n_seq_max and n_batch");
+    check_range("n_outputs_max", params.n_outputs_max, params.n_seq_max, params.n_batch,
+                "between n_seq_max and n_batch");
     check_range("n_threads", params.n_threads, 1, 512, "between 1 and 512");
 }
 
@@ -80,7 +82,8 @@ void set_label_tokens(qcls_context & context, int64_t n, const int32_t * token) 
     llama_context * ctx = context.ctx.get();
     if (!llama_set_label_tokens(ctx, wanted.data(), (int32_t) n)) {
         // the buffers were to be made anew for the wanted tokens: make them for the former ones again
-        const bool restored = llama_set_label_tokens(ctx, context.label_token.data(), (int32_t) context.label_token.size());
+        const std::vector<llama_token> & former = context.label_token;
+        const bool restored = llama_set_label_tokens(ctx, former.data(), (int32_t) former.size());
         throw llama_failure(QCLS_LOAD_FAILED, restored ? "label tokens: llama.cpp could not make its buffers"
                                                        : "label tokens: the context is lost: close it");
     }
@@ -145,7 +148,7 @@ int32_t qcls_context_set_label_tokens(qcls_context * context, int64_t n, const i
 int32_t qcls_context_keep_shapes(qcls_context * context, int32_t n_shapes, qcls_error * error) {
     return guarded(error, QCLS_DECODE_FAILED, [&] {
         given(context, "context");
-        check_range("n_shapes", n_shapes, 0, INT32_MAX, "0 or more");
+        check_range("n_shapes", n_shapes, 0, INT32_MAX, "0 or more, not negative");
         context->settle();
         if (!llama_set_n_shapes(context->ctx.get(), n_shapes)) {
             throw llama_failure(QCLS_DECODE_FAILED, "the kept graphs could not be freed");

@@ -12,7 +12,8 @@ failure bad_plan(const std::string & reason) {
 // Refuses a plan that llama.cpp could not take or would read past the caller's arrays for.
 void check_shape(const qcls_context & context, const qcls_plan & plan) {
     if (plan.n_tokens < 1 || plan.n_tokens > context.n_batch) {
-        throw bad_plan(std::to_string(plan.n_tokens) + " tokens do not fit a batch of " + std::to_string(context.n_batch));
+        throw bad_plan(std::to_string(plan.n_tokens) + " tokens do not fit a batch of " +
+                       std::to_string(context.n_batch));
     }
     check_array(plan.token, plan.n_tokens, "decode: token");
     check_array(plan.pos, plan.n_tokens, "decode: pos");

@@ -86,7 +86,8 @@ struct probe {
             }
         }
         if (!ggml_backend_dev_supports_op(device, product)) {
-            throw std::runtime_error(std::string("probe: the device cannot multiply by ") + ggml_type_name(weight->type));
+            throw std::runtime_error(std::string("probe: the device cannot multiply by ") +
+                                     ggml_type_name(weight->type));
         }
         return ggml_backend_dev_buffer_type(device);
     }
@@ -147,7 +148,8 @@ int32_t qcls_probe_copy(const qcls_copy * copy, qcls_seconds * seconds, qcls_err
     return guarded(error, QCLS_DECODE_FAILED, [&] {
         const qcls_copy wanted = taken(copy, QCLS_UP_TO(qcls_copy, n_bytes), "qcls_copy");
         if (wanted.n_bytes < 4 || wanted.n_bytes > (int64_t) 1 << 36) {
-            throw bad_argument("probe: n_bytes is " + std::to_string(wanted.n_bytes) + ": it must be between 4 and 2^36");
+            throw bad_argument("probe: n_bytes is " + std::to_string(wanted.n_bytes) +
+                               ": it must be between 4 and 2^36");
         }
         check_budget(wanted.budget_s);
         probe p(wanted.device, wanted.n_threads);

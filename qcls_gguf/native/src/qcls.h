@@ -1,4 +1,4 @@
-/* The C ABI between qcls-gguf and llama.cpp, all of it in one file: opaque handles, plain structs, flat arrays, scalars.
+/* The C ABI between qcls-gguf and llama.cpp, all of it in one file: opaque handles, plain structs, arrays and scalars.
  *
  * Results. Every function but qcls_abi and qcls_build_info returns a qcls_status. On another one than QCLS_OK it writes
  * the reason into *error, the last argument of each; NULL where the caller wants no reason. No C++ exception leaves the

@@ -28,7 +28,8 @@ int32_t qcls_seq_share(qcls_context * context, int32_t src, int32_t dst, int32_t
     });
 }
 
-int32_t qcls_seq_trim(qcls_context * context, int64_t n, const int32_t * seq, const int32_t * from, qcls_error * error) {
+int32_t qcls_seq_trim(qcls_context * context, int64_t n, const int32_t * seq, const int32_t * from,
+                      qcls_error * error) {
     return guarded(error, QCLS_DECODE_FAILED, [&] {
         given(context, "context");
         check_array(seq, n, "seq");

@@ -1,4 +1,4 @@
-// What the files of the shim share: how a call fails, how it takes and fills the caller's structs, and what a handle is.
+// What the files of the shim share: how a call fails, how it takes and fills the caller's structs, and the handles.
 #pragma once
 
 #include "qcls.h"
@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-// --- errors (error.cpp) ------------------------------------------------------------------------------------------------
+// --- errors (error.cpp) ---------------------------------------------------------------------------------------------
 
 // Why a call ends with another status than QCLS_OK. Thrown, and turned into the status and the message by `guarded`.
 struct failure {
@@ -34,7 +34,7 @@ void write_error(qcls_error * error, const char * message, bool with_log) noexce
 // Runs the body of a function of the library: whatever it throws becomes a status and a message.
 template <typename Body> int32_t guarded(qcls_error * error, qcls_status otherwise, Body && body) noexcept;
 
-// --- llama.cpp's log and start (log.cpp) -------------------------------------------------------------------------------
+// --- llama.cpp's log and start (log.cpp) ----------------------------------------------------------------------------
 
 // llama.cpp reports the cause of a failure through its log only: the errors of this thread's call.
 extern thread_local std::string logged_errors;
@@ -51,7 +51,7 @@ struct assertions_throw {
     assertions_throw & operator=(const assertions_throw &) = delete;
 };
 
-// --- devices (device.cpp) ----------------------------------------------------------------------------------------------
+// --- devices (device.cpp) -------------------------------------------------------------------------------------------
 
 // A function that a patch adds to the CUDA backend; NULL in a build without it.
 void * cuda_function(const char * name);
@@ -59,7 +59,7 @@ void * cuda_function(const char * name);
 // The CUDA graphs that this process launched; -1 in a build without CUDA.
 int64_t n_cuda_graph_launches();
 
-// --- handles -----------------------------------------------------------------------------------------------------------
+// --- handles --------------------------------------------------------------------------------------------------------
 
 struct qcls_model {
     llama_model_ptr model;
@@ -98,13 +98,13 @@ struct qcls_context {
     }
 };
 
-// --- sequences (sequences.cpp) -----------------------------------------------------------------------------------------
+// --- sequences (sequences.cpp) --------------------------------------------------------------------------------------
 
 // Whether trim_sequences can do it.
 bool can_trim(const qcls_context & context, int64_t n, const int32_t * seq, const int32_t * from);
 void trim_sequences(qcls_context & context, int64_t n, const int32_t * seq, const int32_t * from);
 
-// --- arguments ---------------------------------------------------------------------------------------------------------
+// --- arguments ------------------------------------------------------------------------------------------------------
 
 // What a pointer of the caller points to, which must be there.
 template <typename T> T & given(T * pointer, const char * name) {
@@ -137,8 +137,9 @@ template <typename T> T taken(const T * pointer, size_t least, const char * name
     memcpy(&known, pointer, std::min<size_t>(size, sizeof(T)));
     const char * const bytes = reinterpret_cast<const char *>(pointer);
     if (size > sizeof(T) && !std::all_of(bytes + sizeof(T), bytes + size, [](char byte) { return byte == 0; })) {
-        throw bad_argument(std::string(name) + ".size is " + std::to_string(size) + ": the caller sets members behind the " +
-                           std::to_string(sizeof(T)) + " bytes that this library knows: build and install them together");
+        throw bad_argument(std::string(name) + ".size is " + std::to_string(size) +
+                           ": the caller sets members behind the " + std::to_string(sizeof(T)) +
+                           " bytes that this library knows: build and install them together");
     }
     return known;
 }

@@ -8,8 +8,8 @@ int32_t qcls_state_save(qcls_context * context, uint8_t * state, int64_t * n_byt
         check_array(state, capacity, "state");
         *n_bytes = (int64_t) llama_state_get_size(context->ctx.get());
         if (*n_bytes > capacity) {
-            throw failure{QCLS_TOO_SMALL, "the cells take " + std::to_string(*n_bytes) + " bytes, and there is room for " +
-                                          std::to_string(capacity)};
+            throw failure{QCLS_TOO_SMALL, "the cells take " + std::to_string(*n_bytes) +
+                                          " bytes, and there is room for " + std::to_string(capacity)};
         }
         if ((int64_t) llama_state_get_data(context->ctx.get(), state, *n_bytes) != *n_bytes) {
             throw llama_failure(QCLS_DECODE_FAILED, "the cells could not be saved");

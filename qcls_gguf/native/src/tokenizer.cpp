@@ -18,12 +18,13 @@ int32_t qcls_tokenize(const qcls_model * model, const char * text, int64_t n_byt
         const int32_t n = llama_tokenize(vocab, text, (int32_t) n_bytes, token, n_room, /*add_special=*/false,
                                          parse_special != 0);
         if (n == INT32_MIN) {
-            throw bad_argument("the text has more tokens than the " + std::to_string(INT32_MAX) + " that llama.cpp can count");
+            throw bad_argument("the text has more tokens than the " + std::to_string(INT32_MAX) +
+                               " that llama.cpp can count");
         }
         n_needed = n < 0 ? -n : n;
         if (n < 0) {
-            throw failure{QCLS_TOO_SMALL, "the text has " + std::to_string(n_needed) + " tokens, and there is room for " +
-                                          std::to_string(capacity)};
+            throw failure{QCLS_TOO_SMALL, "the text has " + std::to_string(n_needed) +
+                                          " tokens, and there is room for " + std::to_string(capacity)};
         }
     });
 }
