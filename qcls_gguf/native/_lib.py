@@ -157,6 +157,7 @@ def _library() -> Any:
             [c_int32, POINTER(c_int32), c_char_p, c_int32, POINTER(c_uint64), POINTER(c_uint64)],
         ),
         "qcls_multiprocessors": (c_int32, [POINTER(c_int32)]),
+        "qcls_cpu_features": (c_char_p, []),
         "qcls_model_open": (c_int32, [c_char_p, c_int32, _PROGRESS_FN, c_void_p, POINTER(c_void_p), *error]),
         "qcls_model_close": (None, [c_void_p]),
         "qcls_model_facts": (None, [c_void_p, POINTER(c_int64)]),
@@ -244,6 +245,12 @@ def multiprocessors() -> Multiprocessors | None:
     """Those of the first CUDA device; None where there is none."""
     count = (c_int32 * 3)()
     return Multiprocessors(*count) if _library().qcls_multiprocessors(count) else None
+
+
+def cpu_features() -> list[str]:
+    """What llama.cpp's CPU code was compiled for, by ggml's names; `features.instruction_sets` picks from it."""
+    text: str = _library().qcls_cpu_features().decode()
+    return text.split("\t") if text else []
 
 
 def probe_copy(device: int, *, n_threads: int, n_bytes: int, budget_s: float) -> Probed:

@@ -49,6 +49,10 @@ QCLS_API int32_t qcls_device(int32_t index, int32_t * type, char * name, int32_t
  * device, else 1. */
 QCLS_API int32_t qcls_multiprocessors(int32_t * count);
 
+/* Tab-separated: what llama.cpp's CPU code was compiled for, by ggml's names, "NAME" or "NAME=VALUE" (features.cpp). AMX
+ * is left out where the system does not let the process use it. */
+QCLS_API const char * qcls_cpu_features(void);
+
 /* Loads a model (NULL progress: none). n_gpu_layers < 0: all layers. Free with qcls_model_close. */
 QCLS_API int32_t qcls_model_open(const char * path, int32_t n_gpu_layers, qcls_progress_fn progress, void * user,
                                  qcls_model ** out, char * error, int32_t error_size);

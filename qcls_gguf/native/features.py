@@ -1,0 +1,19 @@
+"""Which instruction sets compute on the CPU: a figure says little without them."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from ._lib import cpu_features
+
+_NO_INSTRUCTIONS = {"ACCELERATE", "CPU_HBM", "KLEIDIAI", "LLAMAFILE", "OPENMP", "REPACK"}
+"""What ggml lists beside them: libraries, and ways of threading and of laying weights out."""
+
+
+@cache
+def instruction_sets() -> tuple[str, ...]:
+    """Those that llama.cpp's CPU code was compiled for, by ggml's names, such as AVX2, AVX512_VNNI, AMX_INT8.
+
+    AMX is among them only where the system lets the process use it.
+    """
+    return tuple(name for name in cpu_features() if name not in _NO_INSTRUCTIONS)
