@@ -135,6 +135,7 @@ def facts(record: dict[str, Any]) -> Rows:
         ["device", f"{where['device']}, driver {where['driver'] or 'none'}, {where['n_gpu_layers']} layers on the GPU, "
                    f"{where['backend']}"],
         ["machine", f"{where['cpu']}, {where['n_cores']} cores, {where['n_threads']} threads, {where['os']}"],
+        ["CPU code", " ".join(where["instruction_sets"]) or "no special instruction set"],
         ["versions", f"qcls-gguf {where['package_version']}, llama.cpp {where['llama_cpp_commit']} patched "
                      f"({where['source_digest']}), Python {where['python']}"],
         ["requests", f"{how['n_requests']} × {how['n_repeats']} of each kind, {loop}, {how['order']}"],

@@ -139,8 +139,8 @@ def bench_command(
     are means of a request. Exit codes are those of run.
 
     \b
-    {"environment": {"device", "driver", "cpu", "n_cores", "n_threads", "os", "llama_cpp_commit", "source_digest",
-       "model_sha256", "quantization", "package_version", "date", …,
+    {"environment": {"device", "driver", "cpu", "instruction_sets": [NAME], "n_cores", "n_threads", "os",
+       "llama_cpp_commit", "source_digest", "model_sha256", "quantization", "package_version", "date", …,
        "sm_slice": {"n_planned", "n_given", "n_device"} with --sms, else null},
      "startup_ms": {STEP: ms of the first classifier},
      "classifiers": [{"name", "config", "n_prompts", "scoring", "runtime", "model": {as in run}, "startup_ms",

@@ -80,8 +80,10 @@ def compare_command(
 
     The ways take turns, request by request, in one run and in an order that a seed gives. What is timed is a query's
     text to an answer for every prompt; loading and caching are not. Every way but the first four holds a model of its
-    own: on a GPU choose with --way what fits. A way that is absent is listed with the reason. On a CUDA device the
-    other ways of this llama.cpp run stock's matrix kernels, as their users do; --peer-kernels ours gives them ours.
+    own: on a GPU choose with --way what fits. A way that is absent is listed with the reason. llama-cpp-python, cappr
+    and torch run in a process of their own each, where their requests are timed: one that dies is listed as failed, and
+    the others go on. On a CUDA device the other ways of this llama.cpp run stock's matrix kernels, as their users do;
+    --peer-kernels ours gives them ours.
 
     \b
     qcls              this package, in the configuration's scoring

@@ -50,7 +50,7 @@ def inspect_command(
     JSON is one object; TOKEN is {"token", "text"}, "token" the id. Keys stay; new ones may come.
 
     \b
-    {"config", "model": {as in run}, "startup_ms": {STEP: ms},
+    {"config", "model": {as in run}, "instruction_sets": [NAME], "startup_ms": {STEP: ms},
      "context": {"n_ctx", "n_batch", "n_outputs_max", "n_cells_prefixes"},
      "sequences": {"n_holders", "n_leaves", "max_batch", "n_needed", "n_seq_max", "n_limit"},
      "request": {"n_decodes", "n_tokens", "n_tokens_fragment", "n_tokens_suffix", "n_tokens_labels",
@@ -105,6 +105,7 @@ def _whole(inspection: Inspection) -> Table:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     table.add_row("model", Text(printable(f"{Path(model.path).name}, {model.description}, {model.device}")))
+    table.add_row("CPU code", " ".join(inspection.instruction_sets) or "no special instruction set")
     table.add_row("start-up", f"{sum(inspection.startup_ms.values()):.0f} ms: {steps}")
     table.add_row(
         "context",

@@ -1,7 +1,7 @@
 """llama-cpp-python's `Llama` on this package's library: its high-level class, prompt after prompt.
 
-It loads no second copy of the library: LLAMA_CPP_LIB_PATH names ours, which this process has open already. The model is
-loaded a second time, since the class takes a path.
+It loads no second copy of the library: LLAMA_CPP_LIB_PATH names ours, which our own process has open as well. The
+model is loaded a second time, since the class takes a path.
 """
 
 from __future__ import annotations

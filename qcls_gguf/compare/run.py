@@ -25,7 +25,7 @@ from ..report.environment import environment, plain_config
 from ..report.progress import OnProgress
 from .reader import LabelReader
 from .statistics import Reference, agreement, latency, not_comparable
-from .way import AbsentError, Answer, PeerError, Task, TaskPrompt, Way, installed_versions
+from .way import AbsentError, Answer, DiedError, PeerError, Task, TaskPrompt, Way, installed_versions
 from .ways import QCLS, WAYS, Peers, check_peers, check_ways
 
 OnStep = Callable[[str, str, float], None]
@@ -199,7 +199,7 @@ class _Running:
             with self._peer(name, started=False), switched(variants()[0]) if is_stock else nullcontext():
                 self.ways[name].start()  # contexts and processes are made here
             if on_step:
-                what = "started" if name in self.ways else "absent: " + self.absent[-1]["reason"]
+                what = "started" if name in self.ways else _left_out(self.absent[-1])
                 on_step(name, what, (perf_counter_ns() - before) / 1e6)
 
     @contextmanager
@@ -214,7 +214,8 @@ class _Running:
                 self.ways.pop(name).close()
             reason = str(e) if isinstance(e, AbsentError | PeerError) else f"{type(e).__name__}: {e}"
             asked = name in self._wanted.ways
-            self.absent.append({"name": name, "reason": reason, "asked_for": asked, "started": started})
+            failed = started or isinstance(e, DiedError)
+            self.absent.append({"name": name, "reason": reason, "asked_for": asked, "started": failed})
 
     def answers(self, on_progress: OnProgress) -> dict[str, list[Answer]]:
         """Each way's answers, in the order of queries and prompts."""
@@ -237,11 +238,13 @@ class _Running:
             for index in order.sample(range(len(queries)), len(queries)):
                 for name in order.sample(list(self.ways), len(self.ways)):
                     with self._peer(name):
-                        before = perf_counter_ns()
-                        self.ways[name].classify(queries[index])
-                        ms[name][turn, index] = (perf_counter_ns() - before) / 1e6
+                        ms[name][turn, index] = self.ways[name].timed(queries[index])
             on_progress("rounds", turn + 1, n_rounds)
         return {name: ms[name][n_warm:] for name in self.ways}
+
+
+def _left_out(absent: dict[str, Any]) -> str:
+    return f"{'failed' if absent['started'] else 'absent'}: {absent['reason']}"
 
 
 def _check_finite(answers: Sequence[Answer]) -> None:

@@ -69,6 +69,7 @@ class TorchSdpa(Way):
     about: ClassVar[str] = (
         "PyTorch SDPA, prefixes in an expanded KV cache, one forward for all prompts, hidden states · label rows"
     )
+    own_tokenizer: ClassVar[bool] = False
 
     def __init__(self, task: Task, folder: Path | None = None, *, synthetic: bool = False) -> None:
         super().__init__(task)
@@ -119,7 +120,7 @@ class TorchSdpa(Way):
             return header.scalars[f"qwen3.{key}"]
 
         return transformers.Qwen3Config(
-            vocab_size=self.task.classifier.engine.model.facts.n_vocab,
+            vocab_size=header.tensors["token_embd.weight"].shape[1],
             hidden_size=value("embedding_length"),
             intermediate_size=value("feed_forward_length"),
             num_hidden_layers=value("block_count"),

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter_ns
 from typing import ClassVar
 
 from ..classifier import Classifier
@@ -33,6 +34,10 @@ class AbsentError(QclsError):
 
 class PeerError(QclsError):
     """A way that ran has failed."""
+
+
+class DiedError(PeerError):
+    """The process of a way has ended by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +94,8 @@ class Way(ABC):
     name: ClassVar[str]
     about: ClassVar[str]
     """what it does for a request, in a few words"""
+    own_tokenizer: ClassVar[bool] = True
+    """whether it makes a query's tokens itself, and does not ask the task for ours"""
     comparable = True
     """whether its answers are of the same weights"""
 
@@ -101,6 +108,12 @@ class Way(ABC):
     @abstractmethod
     def classify(self, query: str) -> list[Answer]:
         """An answer a prompt, with no more work than its winners and probabilities among the labels need."""
+
+    def timed(self, query: str) -> float:
+        """Milliseconds that `classify` takes."""
+        before = perf_counter_ns()
+        self.classify(query)
+        return (perf_counter_ns() - before) / 1e6
 
     def audit(self, query: str) -> list[Answer]:
         """The same with every log-probability that the way can give."""

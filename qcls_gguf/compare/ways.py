@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..errors import ConfigError
 from .cappr_way import Cappr
+from .child_process import InChild
 from .http_peer import check_url
 from .llama_python import LlamaPython
 from .llama_server import LlamaServer
@@ -37,9 +38,9 @@ WAYS: dict[str, Callable[[Task, Peers], Way]] = {
     Naive.name: lambda task, _: Naive(task),
     Prefix.name: lambda task, _: Prefix(task),
     Batched.name: lambda task, _: Batched(task),
-    LlamaPython.name: lambda task, _: LlamaPython(task),
-    Cappr.name: lambda task, _: Cappr(task),
-    TorchSdpa.name: lambda task, peers: TorchSdpa(task, peers.hf_folder, synthetic=peers.synthetic),
+    LlamaPython.name: lambda task, _: InChild(LlamaPython(task)),
+    Cappr.name: lambda task, _: InChild(Cappr(task)),
+    TorchSdpa.name: lambda task, peers: InChild(TorchSdpa(task, peers.hf_folder, synthetic=peers.synthetic)),
     LlamaServer.name: lambda task, peers: LlamaServer(task, peers.llama_server, peers.spawn_llama_server),
     Ollama.name: lambda task, peers: Ollama(task, peers.ollama, peers.ollama_model),
 }

@@ -13,6 +13,7 @@ import numpy as np
 from ..classifier import Classifier
 from ..config.schema import PromptConfig
 from ..engine.engine import MAX_SEQ
+from ..native.features import instruction_sets
 from ..plan.tree import TokenTree
 from ..prompts.compiled import PROBES, Prompt, Tokenizer, common_prefix
 from ..score.adjustment import Adjustment, FloatArray
@@ -58,6 +59,7 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
     return Inspection(
         config=None if config.path is None else str(config.path),
         model=classifier.model,
+        instruction_sets=instruction_sets(),
         startup_ms=classifier.startup_ms,
         context=ContextSizes(
             n_ctx=engine.context.n_ctx,

@@ -159,6 +159,8 @@ class Inspection:
 
     config: str | None
     model: ModelInfo
+    instruction_sets: tuple[str, ...]
+    """that what runs on the CPU was compiled for"""
     startup_ms: dict[str, float]
     context: ContextSizes
     sequences: Sequences

@@ -217,8 +217,12 @@ STRUCTS: dict[str, type[Struct]] = {
     "qcls_trie": Trie,
 }
 
-# All but these two return a status, and take an Error behind the arguments listed.
-TEXTS_AND_NUMBERS: dict[str, Any] = {"qcls_abi": c_int32, "qcls_build_info": c_char_p}
+# All but these return a status, and take an Error behind the arguments listed.
+TEXTS_AND_NUMBERS: dict[str, Any] = {
+    "qcls_abi": c_int32,
+    "qcls_build_info": c_char_p,
+    "qcls_cpu_features": c_char_p,
+}
 SIGNATURES: dict[str, list[Any]] = {
     "qcls_set_log": [LOG_FUNCTION, c_void_p],
     "qcls_device_describe": [c_int32, POINTER(Device)],

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..config.schema import Config
 from ..engine.capacity import n_threads
+from ..native.features import instruction_sets
 from ..native.sm_slice import slice_record
 
 
@@ -28,6 +29,7 @@ def environment(config: Config) -> dict[str, Any]:
     return {
         "platform": platform.platform(),
         "machine": platform.machine(),
+        "instruction_sets": list(instruction_sets()),
         "n_cpus": os.cpu_count(),
         "n_threads": n_threads(config.runtime),
         "python": platform.python_version(),

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..engine.capacity import physical_cores
 from ..native import devices
+from ..native.features import instruction_sets
 from ..native.sm_slice import slice_record
 from ..score.result import ModelInfo
 
@@ -28,6 +29,7 @@ def environment(model: ModelInfo, n_threads: int, gpu: dict[str, str] | None) ->
         "sm_slice": slice_record(),
         "driver": gpu and gpu["driver_version"],
         "cpu": _cpu_name(),
+        "instruction_sets": list(instruction_sets()),
         "n_cores": physical_cores(),
         "n_cpus": os.cpu_count(),
         "n_threads": n_threads,

@@ -87,7 +87,8 @@ def test_a_record_has_every_part(written: Written) -> None:
         "environment", "startup_ms", "classifiers", "method", "workloads", "forward", "forward_ab", "memory", "gpu",
     ]  # fmt: skip
     assert {"device", "driver", "cpu", "n_cores", "n_threads", "os", "llama_cpp_commit", "source_digest", "date",
-            "model_sha256", "quantization", "package_version", "sm_slice"} <= set(record["environment"])  # fmt: skip
+            "model_sha256", "quantization", "package_version", "sm_slice",
+            "instruction_sets"} <= set(record["environment"])  # fmt: skip
     assert record["startup_ms"] == record["classifiers"][0]["startup_ms"]
     assert record["method"]["order"] == "classifiers in turns"
     assert [each["name"] for each in record["workloads"]] == [

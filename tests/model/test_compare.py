@@ -27,6 +27,7 @@ from qcls_gguf.compare.way import PeerError
 from qcls_gguf.compare.ways import WAYS, Peers
 from qcls_gguf.config.resources import config_path, embedded_model
 from qcls_gguf.errors import ConfigError
+from qcls_gguf.native.features import instruction_sets
 from qcls_gguf.native.kernel_steps import STEPS
 
 ROOT = Path(__file__).parents[2]
@@ -134,6 +135,7 @@ def test_json_has_the_keys_that_help_names(embedded: tuple[subprocess.CompletedP
     assert record["absent"] == []
     assert record["model"]["sha256"]
     assert record["environment"]["n_threads"] == 1
+    assert record["environment"]["instruction_sets"] == list(instruction_sets())
     shown = subprocess.run([COMMAND, "compare", "--help"], capture_output=True, text=True, check=True).stdout
     for key in {*record, *record["ways"][0], "reason", "asked_for", "started", "n_without_answer"}:
         assert f'"{key}"' in shown, key

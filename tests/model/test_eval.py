@@ -25,6 +25,7 @@ from qcls_gguf.evaluation.passes import pass_config, score_rows
 from qcls_gguf.evaluation.record import Evaluation, evaluate
 from qcls_gguf.model.header import read_header
 from qcls_gguf.native import NativeModel
+from qcls_gguf.native.features import instruction_sets
 
 ROOT = Path(__file__).parents[2]
 COMMAND = str(Path(sys.executable).parent / "qcls-gguf")
@@ -112,6 +113,7 @@ def test_the_record_of_the_embedded_model(data: Path) -> None:
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     assert list(record) == ["data", "config", "model", "environment", "modes", "worst", "non_finite"]
+    assert record["environment"]["instruction_sets"] == list(instruction_sets())
     assert (record["data"]["n_rows"], record["data"]["n_bad"], record["non_finite"]) == (40, 0, [])
     assert record["model"]["quantization"] == "Q8_0"
     assert list(record["modes"]) == MODES
@@ -262,6 +264,7 @@ def test_refusals_have_their_exit_code_and_say_what(arguments: list[str], code: 
     assert (data.read_bytes(), (ROOT / "README.md").read_bytes()) == before
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_run_goes_on_where_it_was(data: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept.jsonl"
     arguments = ["--data", str(data), "--latency-sample", "0", "--format", "json"]

@@ -58,6 +58,10 @@ QCLS_API int32_t qcls_abi(void);
  * digits of the digest of source and patches, and the backend. Owned by the library. */
 QCLS_API const char * qcls_build_info(void);
 
+/* What llama.cpp's CPU code was compiled for, by ggml's names with tabs between them: "NAME" or "NAME=VALUE". AMX is
+ * among them only where the system lets the process use it. Owned by the library. */
+QCLS_API const char * qcls_cpu_features(void);
+
 /* A line of llama.cpp's log, or a part of one. level: 1 debug, 2 info, 3 warning, 4 error, 5 continuation. */
 typedef void (*qcls_log_fn)(int32_t level, const char * text, void * user);
 
