@@ -3,7 +3,7 @@
 from .classifier import Classifier, LoadedPrompts
 from .config.schema import Config, ModelConfig, PromptConfig, RuntimeConfig, load_config
 from .errors import BusyError, ConfigError, DeadlineError, DecodeError, ModelError, PlanError, QclsError, ScoreError
-from .model import Model
+from .model import Model, OpenModels
 from .score.result import Counts, LabelScore, ModelInfo, PromptResult, Result
 from .version import __version__
 
@@ -21,6 +21,7 @@ __all__ = [
     "ModelConfig",
     "ModelError",
     "ModelInfo",
+    "OpenModels",
     "PlanError",
     "PromptConfig",
     "PromptResult",

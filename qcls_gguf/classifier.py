@@ -19,7 +19,7 @@ from .engine.batcher import Batcher
 from .engine.capacity import check_capacity, pays_to_share
 from .engine.engine import Engine
 from .errors import DecodeError, PlanError
-from .model import Model
+from .model import Model, OpenModels
 from .pipeline import ActiveSet, Item
 from .plan.tree import Int32Array
 from .prompts.compiled import Prompt
@@ -110,7 +110,7 @@ class Classifier:
         cls,
         config: str | Path | Config,
         *,
-        model: Model | None = None,
+        model: Model | OpenModels | None = None,
         offline: bool = False,
         on_step: Callable[[str, str, float], None] | None = None,
         on_load: Callable[[float], None] | None = None,
@@ -118,10 +118,11 @@ class Classifier:
     ) -> Self:
         """Load the model, cache the prompts and warm up.
 
-        config: a YAML file, or a Config. model: an open one to use instead of the one that config names; it must stay
-        open as long as the classifier. offline: take a model of the hub from the local cache only. on_step(step, what,
-        ms) follows the start-up, on_load(fraction) the loading of the model. audit: let every answer carry its exact
-        scores; costs the LM head and the labels' own tokens. Raises ConfigError or ModelError.
+        config: a YAML file, or a Config. model: an open one to use instead of the one that config names, or the open
+        models among which it is or will be; it must stay open as long as the classifier. offline: take a model of the
+        hub from the local cache only. on_step(step, what, ms) follows the start-up, on_load(fraction) the loading of
+        the model. audit: let every answer carry its exact scores; costs the LM head and the labels' own tokens.
+        Raises ConfigError or ModelError.
         """
         config = load_config(config) if isinstance(config, str | Path) else check_config(config)
         started = start(config, model, offline=offline, on_step=on_step, on_load=on_load, audit=audit)

@@ -13,7 +13,7 @@ from .engine.engine import Engine
 from .engine.open import open_engine
 from .engine.prefixes import hold_prefixes
 from .errors import PlanError
-from .model import Model
+from .model import Model, OpenModels
 from .native import build_info
 from .pipeline import ActiveSet, Pipeline
 from .prompts.prompt_set import compile_prompts
@@ -45,20 +45,23 @@ class Started:
 
 def start(
     config: Config,
-    model: Model | None = None,
+    model: Model | OpenModels | None = None,
     *,
     offline: bool = False,
     on_step: Callable[[str, str, float], None] | None = None,
     on_load: Callable[[float], None] | None = None,
     audit: bool = False,
 ) -> Started:
-    """Open the model, unless one is given; compile and cache the prompts; warm up.
+    """Open the model, unless an open one is given; compile and cache the prompts; warm up.
 
     audit: let every answer carry its exact scores. Raises ConfigError or ModelError, with what it opened closed.
     """
     ledger = Ledger(on_step)
     calibration = read_calibration(config)
-    opened = model or Model.open(config.model, config.runtime, offline=offline, on_load=on_load, ledger=ledger)
+    if isinstance(model, OpenModels):
+        opened = model.of(config, ledger)
+    else:
+        opened = model or Model.open(config.model, config.runtime, offline=offline, on_load=on_load, ledger=ledger)
     try:
         return _start(config, opened, calibration, ledger, audit=audit)
     except BaseException:

@@ -1,7 +1,7 @@
-"""A way in a process of its own: a crash of its native libraries ends that process, and nothing else.
+"""A method in a process of its own: a crash of its native libraries ends that process, and nothing else.
 
-The two processes talk over a pair of sockets, in pickled tuples. This one sends the way, not started yet, and then
-(method, argument …); it gets back ("done", what the method returned), or the word for an error and its message. The
+The two processes talk over a pair of sockets, in pickled tuples. This one sends the method, not started yet, and then
+(function, argument …); it gets back ("done", what that returned), or the word for an error and its message. The
 child ends when its side of the pair is closed, which happens as well where this process dies.
 """
 
@@ -22,7 +22,7 @@ from typing import Any, cast
 
 from ..classifier import Classifier
 from ..prompts.compiled import Prompt
-from .way import AbsentError, Answer, DiedError, PeerError, Task, Way
+from .method import AbsentError, Answer, DiedError, Method, PeerError, Workload
 
 _END_S = 5.0
 """What a child is given to free its model, before it is killed."""
@@ -30,29 +30,29 @@ _ERRORS: dict[str, type[Exception]] = {"absent": AbsentError, "failed": PeerErro
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChildTask(Task):
-    """A task without our classifier, which stays where it is."""
+class ChildWorkload(Workload):
+    """A workload without our classifier, which stays where it is."""
 
     new_tokens: dict[tuple[str, str], tuple[int, list[int]]]
-    """by prompt and query, for a way that has no tokenizer of its own"""
+    """by prompt and query, for a method that has no tokenizer of its own"""
 
     def tokens(self, prompt: Prompt, query: str) -> tuple[int, list[int]]:
         """As our tokenizer gave them in the other process."""
         return self.new_tokens[prompt.name, query]
 
 
-class InChild(Way):
-    """Another way, not started yet, in a child process.
+class InChild(Method):
+    """Another method, not started yet, in a child process.
 
     Its times are those of the request in the child, without the sockets. Where its tokens are ours, the time that they
     take here is added.
     """
 
-    def __init__(self, way: Way) -> None:
-        super().__init__(way.task)
-        self.name, self.about = way.name, way.about  # type: ignore[misc]  # one class stands for several ways
-        self.comparable = way.comparable
-        self._way = way
+    def __init__(self, method: Method) -> None:
+        super().__init__(method.workload)
+        self.name, self.about = method.name, method.about  # type: ignore[misc]  # one class stands for several methods
+        self.comparable = method.comparable
+        self._method = method
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -70,34 +70,34 @@ class InChild(Way):
             )
         finally:
             theirs.close()  # so that the child's death is the end of what can be read here
-        sent = copy.copy(self._way)
-        sent.task = self._child_task()
+        sent = copy.copy(self._method)
+        sent.workload = self._child_workload()
         self._exchange(sent)
         self._ask("start")
 
-    def _child_task(self) -> ChildTask:
-        task = self.task
+    def _child_workload(self) -> ChildWorkload:
+        workload = self.workload
         tokens = {
-            (prompt.compiled.name, query): task.tokens(prompt.compiled, query)
-            for prompt in task.prompts
-            for query in task.queries
-            if not self._way.own_tokenizer
+            (prompt.compiled.name, query): workload.tokens(prompt.compiled, query)
+            for prompt in workload.prompts
+            for query in workload.queries
+            if not self._method.own_tokenizer
         }
-        return ChildTask(
-            classifier=cast(Classifier, None),  # of no way that runs in a child
-            prompts=task.prompts,
-            queries=task.queries,
-            model_path=task.model_path,
-            runtime=task.runtime,
-            n_threads=task.n_threads,
-            n_gpu_layers=task.n_gpu_layers,
-            n_longest=task.n_longest,
+        return ChildWorkload(
+            classifier=cast(Classifier, None),  # of no method that runs in a child
+            prompts=workload.prompts,
+            queries=workload.queries,
+            model_path=workload.model_path,
+            runtime=workload.runtime,
+            n_threads=workload.n_threads,
+            n_gpu_layers=workload.n_gpu_layers,
+            n_longest=workload.n_longest,
             new_tokens=tokens,
         )
 
-    def _ask(self, method: str, *arguments: Any) -> Any:
-        """What a method of the way returns. Raises AbsentError and PeerError as it does, DiedError where it died."""
-        return self._exchange((method, *arguments))
+    def _ask(self, called: str, *arguments: Any) -> Any:
+        """What one of its functions returns. Raises AbsentError and PeerError as it does, DiedError where it died."""
+        return self._exchange((called, *arguments))
 
     def _exchange(self, message: object) -> Any:
         try:
@@ -130,15 +130,15 @@ class InChild(Way):
 
     def timed(self, query: str) -> float:
         before = perf_counter_ns()
-        if not self._way.own_tokenizer:
-            for prompt in self.task.prompts:
-                self.task.tokens(prompt.compiled, query)
+        if not self._method.own_tokenizer:
+            for prompt in self.workload.prompts:
+                self.workload.tokens(prompt.compiled, query)
         here_ms = (perf_counter_ns() - before) / 1e6
         return here_ms + float(self._ask("timed", query))
 
     def remarks(self) -> list[str]:
         where = "timed in a process of its own"
-        if not self._way.own_tokenizer:
+        if not self._method.own_tokenizer:
             where += ", with our tokenizer's time added"
         with suppress(PeerError):
             return [*self._ask("remarks"), where]
@@ -167,21 +167,21 @@ def _signal_name(number: int) -> str:
 def serve(fd: int) -> None:
     """The child's side: does what the other process asks, until that closes its side."""
     connection: Connection[Any, Any] = Connection(fd)
-    way: Way | None = None
+    method: Method | None = None
     with suppress(EOFError):
         while True:
             message = connection.recv()
             try:
-                if way is None:
-                    way, found = message, None
+                if method is None:
+                    method, found = message, None
                 else:
-                    method, *arguments = message
-                    found = getattr(way, method)(*arguments)
+                    called, *arguments = message
+                    found = getattr(method, called)(*arguments)
             except AbsentError as e:
                 connection.send(("absent", str(e)))
             except Exception as e:  # a peer is others' code, which may raise anything
                 connection.send(("failed", str(e) if isinstance(e, PeerError) else f"{type(e).__name__}: {e}"))
             else:
                 connection.send(("done", found))
-    if way is not None:
-        way.close()
+    if method is not None:
+        method.close()

@@ -18,7 +18,7 @@ class LabelReader:
     differ, as `tree` scores them."""
 
     def __init__(self, labels: Sequence[str], paths: Sequence[tuple[int, ...]]) -> None:
-        """paths[i] are the tokens of labels[i], an end-of-label token included where it has one."""
+        """paths[i] are the tokens of labels[i], with the end-of-label token where it has one."""
         self.labels = tuple(labels)
         self.paths = tuple(paths)
         self.trie = build_trie(labels, paths, -1, "tree")
@@ -62,13 +62,13 @@ class LabelReader:
         return self.labels[int(np.argmax(scores))]
 
     def first_tokens(
-        self, found: Mapping[int, float]
+        self, log_probs: Mapping[int, float]
     ) -> tuple[str | None, tuple[float, ...] | None, tuple[float | None, ...]]:
-        """(winner, tree, joint) from the log-probabilities of some tokens behind the prompt.
+        """(winner, tree, joint) from the log-probabilities of some tokens behind the prompt, by token.
 
-        No winner where no label's first token is among them, or where the best one is several labels'.
+        The winner is None where no label's first token is among them, or where several labels share the best one.
         """
-        seen = [found.get(path[0]) for path in self.paths]
+        seen = [log_probs.get(path[0]) for path in self.paths]
         joint = tuple(p if len(path) == 1 else None for p, path in zip(seen, self.paths, strict=True))
         values = [p for p in seen if p is not None]
         if not values:

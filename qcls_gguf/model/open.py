@@ -168,11 +168,18 @@ class OpenModels:
     def of(self, config: Config, ledger: Ledger | None = None) -> Model:
         """The model of a configuration, opened when it is first asked for. Raises ConfigError or ModelError."""
         key = config.model, config.runtime.n_gpu_layers
-        if key not in self._models:
-            self._models[key] = Model.open(
-                config.model, config.runtime, offline=self._offline, on_load=self._on_load, ledger=ledger
-            )
+        if key in self._models:
+            if ledger:
+                ledger.step("find model", str(self._models[key].path))
+                ledger.step("load model", "open already")
+            return self._models[key]
+        self._models[key] = Model.open(
+            config.model, config.runtime, offline=self._offline, on_load=self._on_load, ledger=ledger
+        )
         return self._models[key]
+
+    def __len__(self) -> int:
+        return len(self._models)
 
     def close(self) -> None:
         """Close every model."""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import warnings
-from dataclasses import asdict
-from typing import Any
 
 from ..errors import ConfigError
-from .device import multiprocessors
+from .device import Multiprocessors, multiprocessors
 from .library import build_info
 
 VARIABLE = "GGML_CUDA_SM_SLICE"
@@ -41,7 +39,6 @@ def slice_device(n: int) -> None:
         )
 
 
-def slice_record() -> dict[str, Any] | None:
-    """What a record says of the slice; None where the whole device computes."""
-    found = multiprocessors() if os.environ.get(VARIABLE) else None
-    return None if found is None else asdict(found)
+def sliced_multiprocessors() -> Multiprocessors | None:
+    """The multiprocessors that a slice computes on; None where the whole device computes."""
+    return multiprocessors() if os.environ.get(VARIABLE) else None

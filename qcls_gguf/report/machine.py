@@ -8,44 +8,91 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ..engine.capacity import physical_cores
-from ..native import devices
+from ..native import Multiprocessors, devices
 from ..native.features import instruction_sets
-from ..native.sm_slice import slice_record
+from ..native.sm_slice import sliced_multiprocessors
 from ..score.result import ModelInfo
+from .record import Record
 
 _GPU_STATE = ("driver_version", "temperature.gpu", "clocks.sm", "clocks.max.sm", "power.draw", "power.limit", "pstate")
 
 
-def environment(model: ModelInfo, n_threads: int, gpu: dict[str, str] | None) -> dict[str, Any]:
-    """What a time depends on, besides the configuration; gpu: what gpu_state said."""
-    return {
-        "device": model.device,
-        "n_gpu_layers": model.n_gpu_layers,
-        "sm_slice": slice_record(),
-        "driver": gpu and gpu["driver_version"],
-        "cpu": _cpu_name(),
-        "instruction_sets": list(instruction_sets()),
-        "n_cores": physical_cores(),
-        "n_cpus": os.cpu_count(),
-        "n_threads": n_threads,
-        "os": platform.platform(),
-        "machine": platform.machine(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "llama_cpp_commit": model.llama_cpp_commit,
-        "source_digest": model.source_digest,
-        "backend": model.backend,
-        "package_version": model.package_version,
-        "model": Path(model.path).name,
-        "model_sha256": model.sha256,
-        "quantization": model.quantization,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+class MachineEnvironment(Record):
+    """What a time depends on, besides the configuration."""
+
+    device: str
+    """what computed"""
+    n_gpu_layers: int
+    """layers on the GPU"""
+    sm_slice: Multiprocessors | None
+    """the part of the GPU that computed; null where that was the whole GPU, or none"""
+    driver: str | None
+    """of NVIDIA; null without one"""
+    cpu: str
+    """the processor's name"""
+    instruction_sets: tuple[str, ...]
+    """that the code for the CPU was compiled for, such as AVX2 or AMX_INT8"""
+    n_cores: int
+    """physical cores"""
+    n_cpus: int | None
+    """logical CPUs; null where the system does not tell"""
+    n_threads: int
+    """threads that a decode uses on the CPU"""
+    os: str
+    """operating system and its version"""
+    machine: str
+    """the processor's architecture"""
+    python: str
+    """version of Python"""
+    numpy: str
+    """version of numpy"""
+    llama_cpp_commit: str
+    """of the llama.cpp that was patched"""
+    source_digest: str
+    """of the patched sources"""
+    backend: str
+    """CPU, or CUDA with its version"""
+    package_version: str
+    """of qcls-gguf"""
+    model: str
+    """the name of the model's file"""
+    model_sha256: str
+    """sha256 of the model"""
+    quantization: str
+    """such as Q4_K_M"""
+    date: str
+    """UTC, ISO 8601"""
+
+
+def environment(model: ModelInfo, n_threads: int, gpu: dict[str, str] | None) -> MachineEnvironment:
+    """The machine now; gpu: what gpu_state returned."""
+    return MachineEnvironment(
+        device=model.device,
+        n_gpu_layers=model.n_gpu_layers,
+        sm_slice=sliced_multiprocessors(),
+        driver=gpu["driver_version"] if gpu else None,
+        cpu=_cpu_name(),
+        instruction_sets=instruction_sets(),
+        n_cores=physical_cores(),
+        n_cpus=os.cpu_count(),
+        n_threads=n_threads,
+        os=platform.platform(),
+        machine=platform.machine(),
+        python=platform.python_version(),
+        numpy=np.__version__,
+        llama_cpp_commit=model.llama_cpp_commit,
+        source_digest=model.source_digest,
+        backend=model.backend,
+        package_version=model.package_version,
+        model=Path(model.path).name,
+        model_sha256=model.sha256,
+        quantization=model.quantization,
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
 
 
 def _cpu_name() -> str:

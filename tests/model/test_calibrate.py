@@ -20,8 +20,10 @@ from oracle import PromptSpec
 from qcls_gguf import Classifier, ConfigError, load_config
 from qcls_gguf.config.calibration_file import calibration_text, prompt_hash
 from qcls_gguf.config.scoring import SCORINGS, Scoring
-from qcls_gguf.evaluation.record import Evaluation, evaluate
-from qcls_gguf.tuning.calibrate import Calibrating, calibrate
+from qcls_gguf.evaluation.evaluate import EvaluationSettings, evaluate
+from qcls_gguf.opening import ClassifierOpener
+from qcls_gguf.tuning.calibrate import FitSettings, calibrate
+from qcls_gguf.tuning.records import CalibrationRecord
 
 ROOT = Path(__file__).parents[2]
 COMMAND = str(Path(sys.executable).parent / "qcls-gguf")
@@ -177,6 +179,13 @@ def test_the_command_shows_an_abstention_and_what_would_have_been(fashion: Path)
     assert [result["abstained"] for result in answer["results"]].count(True) == 1
 
 
+def evaluated(config: Path, data: Path, modes: tuple[Scoring, ...], **options: Any) -> dict[str, Any]:
+    """The record of an evaluation without times, as JSON has it."""
+    settings = EvaluationSettings(config=load_config(config), path=data, modes=modes, **{"n_latency": 0, **options})
+    with ClassifierOpener() as opener:
+        return evaluate(settings, opener).to_dict()
+
+
 def test_from_labelled_queries_to_calibrated_answers(data: Path, fashion: Path, tmp_path: Path) -> None:
     """Fit, write, use, and evaluate: all from one pass, kept in one file.
 
@@ -202,6 +211,7 @@ def test_from_labelled_queries_to_calibrated_answers(data: Path, fashion: Path, 
     assert f"written: {out}" in done.stderr
     record = json.loads(done.stdout)
     assert (record["written"], list(record["prompts"]), record["data"]["n_rows"]) == (str(out), ["audience"], 60)
+    assert CalibrationRecord.model_validate(record).to_dict() == record
     fit = record["prompts"]["audience"]
     assert fit["accepted"] is True
     assert fit["log_loss"]["before"] - fit["log_loss"]["after"] > fit["log_loss"]["standard_error"] > 0
@@ -225,8 +235,7 @@ def test_from_labelled_queries_to_calibrated_answers(data: Path, fashion: Path, 
 
     rows = [json.loads(line) for line in data.read_text(encoding="utf-8").splitlines()]
     lines = kept.read_bytes().count(b"\n")
-    wanted = Evaluation(config=load_config(calibrated), path=data, modes=("tree",), n_latency=0, resume=kept)
-    modes = evaluate(wanted)["modes"]
+    modes = evaluated(calibrated, data, ("tree",), resume=kept)["modes"]
     assert kept.read_bytes().count(b"\n") == lines == len({row["query"] for row in rows} | {"N/A"})
     assert list(modes) == ["tree", "calibrated"]
     assert modes["calibrated"]["prompts"]["audience"]["log_loss"] < fit["log_loss"]["before"]
@@ -256,10 +265,9 @@ def test_the_calibrated_mode_is_what_the_classifier_answers(
         {"query": "", "labels": {"user": "man"}},
     ]
     rows.write_text("".join(json.dumps(row) + "\n" for row in given))
-    wanted = Evaluation(config=load_config(path), path=rows, modes=("tree",), n_latency=2, resume=kept)
-    found = evaluate(wanted)
+    found = evaluated(path, rows, ("tree",), n_latency=2, resume=kept)
     assert kept.read_bytes().count(b"\n") == 4  # the empty query is a row and content-free
-    again = evaluate(wanted)
+    again = evaluated(path, rows, ("tree",), n_latency=2, resume=kept)
     assert {**again["modes"]["calibrated"], "latency": 0, "p50_ms": 0} == {
         **found["modes"]["calibrated"], "latency": 0, "p50_ms": 0
     }  # fmt: skip
@@ -282,8 +290,7 @@ def test_raw_modes_stay_raw(config: Path, tmp_path: Path) -> None:
     rows.write_text('{"query": "red dress", "labels": {"item": "jump", "user": "boy"}}\n')
     calibrated = changed(config, prior="content_free", min_confidence=1, fallback="?")
     calibrated = changed(calibrated, prompt="user", temperature=5.0)
-    plain, found = (evaluate(Evaluation(config=load_config(path), path=rows, modes=SCORINGS, n_latency=0))
-                    for path in (config, calibrated))  # fmt: skip
+    plain, found = (evaluated(path, rows, SCORINGS) for path in (config, calibrated))
     assert list(plain["modes"]) == list(SCORINGS)
     assert list(found["modes"]) == [*SCORINGS, "calibrated"]
     assert {mode: found["modes"][mode] for mode in SCORINGS} == plain["modes"]
@@ -328,8 +335,11 @@ def test_refusals_come_before_the_model_is_loaded(
     options |= {key: tmp_path / options[key] for key in ("data", "out")}
     path = changed(fashion, prompt="colour", **options["config"]) if options["config"] else fashion
     before = {each: each.read_bytes() for each in tmp_path.iterdir()}
-    with pytest.raises(ConfigError, match=re.escape(words)):
-        calibrate(Calibrating(**{**options, "config": load_config(path)}), on_step=lambda *step: steps.append(step[0]))
+    with (
+        pytest.raises(ConfigError, match=re.escape(words)),
+        ClassifierOpener(on_step=lambda *step: steps.append(step[0])) as opener,
+    ):
+        calibrate(FitSettings(**{**options, "config": load_config(path)}), opener)
     assert steps == []
     assert {each: each.read_bytes() for each in tmp_path.iterdir()} == before
 

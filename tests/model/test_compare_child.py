@@ -1,4 +1,4 @@
-"""Ways of `qcls-gguf compare` in a child process: what dies there is listed, and the others go on."""
+"""Methods of `qcls-gguf compare` in a child process: what dies there is listed, and the others go on."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from child_ways import TIMED_MS, Failing, Told
+from child_methods import TIMED_MS, Failing, Told
+from comparisons import compared
 from conftest import MakeModel, WriteConfig
 from oracle import PromptSpec
 
 from qcls_gguf import load_config
 from qcls_gguf.compare.child_process import InChild
-from qcls_gguf.compare.run import Comparison, compare
-from qcls_gguf.compare.way import Answer, Task, Way
-from qcls_gguf.compare.ways import WAYS
+from qcls_gguf.compare.method import Answer, Method, Workload
+from qcls_gguf.compare.methods import METHODS
 from qcls_gguf.config.resources import config_path
 
 PROMPTS = [
@@ -37,16 +37,14 @@ Run = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def run(make_model: MakeModel, write_config: WriteConfig, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """A comparison with naive and with a way of the test's, `make(task)`, which takes the place of torch."""
+    """A comparison with naive and with a method of the test's, `make(workload)`, which takes the place of torch."""
     tests = Path(__file__).parents[1]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tests), os.environ.get("PYTHONPATH", "")]))
 
-    def run(make: Callable[[Task], Way]) -> dict[str, Any]:
-        monkeypatch.setitem(WAYS, "torch", lambda task, _: make(task))
+    def run(make: Callable[[Workload], Method]) -> dict[str, Any]:
+        monkeypatch.setitem(METHODS, "torch", lambda workload, _: make(workload))
         config = load_config(write_config(make_model(), PROMPTS))
-        return compare(
-            Comparison(config=config, queries=QUERIES, ways=("torch", "naive"), n_rounds=2, n_warm=0, offline=True)
-        )
+        return compared(config, "torch", "naive", queries=QUERIES, n_rounds=2)
 
     return run
 
@@ -62,9 +60,9 @@ def run(make_model: MakeModel, write_config: WriteConfig, monkeypatch: pytest.Mo
     ],
 )
 def test_a_way_that_dies_is_listed_and_the_others_go_on(where: str, how: str, reason: str, run: Run) -> None:
-    record = run(lambda task: InChild(Failing(task, where, how)))
+    record = run(lambda workload: InChild(Failing(workload, where, how)))
     assert record["absent"] == [{"name": "torch", "reason": reason, "asked_for": True, "started": True}]
-    assert [way["name"] for way in record["ways"]] == ["qcls", "naive"]
+    assert [method["name"] for method in record["methods"]] == ["qcls", "naive"]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +74,7 @@ def test_a_way_that_dies_is_listed_and_the_others_go_on(where: str, how: str, re
     ],
 )
 def test_errors_reach_the_comparison(where: str, how: str, reason: str, started: bool, run: Run) -> None:
-    record = run(lambda task: InChild(Failing(task, where, how)))
+    record = run(lambda workload: InChild(Failing(workload, where, how)))
     assert record["absent"] == [{"name": "torch", "reason": reason, "asked_for": True, "started": started}]
 
 
@@ -85,7 +83,7 @@ def test_answers_tokens_and_times_are_those_of_the_child(run: Run) -> None:
 
     class Kept(InChild):
         def audit(self, query: str) -> list[Answer]:
-            tokens = [self.task.tokens(prompt.compiled, query) for prompt in self.task.prompts]
+            tokens = [self.workload.tokens(prompt.compiled, query) for prompt in self.workload.prompts]
             found.append((super().audit(query), [[n_cached, *new] for n_cached, new in tokens]))
             return [Answer(label=None) for _ in tokens]
 
@@ -94,7 +92,7 @@ def test_answers_tokens_and_times_are_those_of_the_child(run: Run) -> None:
             assert ms > TIMED_MS  # with the time of our tokenizer
             return ms
 
-    record = run(lambda task: Kept(Told(task)))
+    record = run(lambda workload: Kept(Told(workload)))
     assert record["absent"] == []
     assert len(found) == len(QUERIES)
     pids = {answer.label for answers, _ in found for answer in answers}
@@ -102,9 +100,9 @@ def test_answers_tokens_and_times_are_those_of_the_child(run: Run) -> None:
     assert str(os.getpid()) not in pids
     for answers, tokens in found:
         assert [list(answer.joint) for answer in answers] == tokens
-    (way,) = (way for way in record["ways"] if way["name"] == "told")
-    assert way["about"] == Told.about
-    assert way["note"] == "a remark from the child; timed in a process of its own, with our tokenizer's time added"
+    (method,) = (method for method in record["methods"] if method["name"] == "told")
+    assert method["about"] == Told.about
+    assert method["note"] == "a remark from the child; timed in a process of its own, with our tokenizer's time added"
     with pytest.raises(ProcessLookupError):  # it was waited for, too
         os.kill(int(pids.pop() or ""), 0)
 
@@ -131,16 +129,16 @@ def test_llama_cpp_python_can_die(monkeypatch: pytest.MonkeyPatch) -> None:
             self._process.send_signal(signal.SIGILL)
             return super().timed(query)
 
-    real = WAYS["llama-cpp-python"]
+    real = METHODS["llama-cpp-python"]
 
-    def shot(task: Task, peers: Any) -> Way:
-        way = real(task, peers)
-        way.__class__ = Shot
-        return way
+    def shot(workload: Workload, peers: Any) -> Method:
+        method = real(workload, peers)
+        method.__class__ = Shot
+        return method
 
-    monkeypatch.setitem(WAYS, "llama-cpp-python", shot)
+    monkeypatch.setitem(METHODS, "llama-cpp-python", shot)
     config = load_config(config_path("mission.yaml"))
-    record = compare(Comparison(config=config, queries=QUERIES[:1], ways=("llama-cpp-python",), n_rounds=1, n_warm=0))
+    record = compared(config, "llama-cpp-python", queries=QUERIES[:1])
     (absent,) = record["absent"]
     assert (absent["name"], absent["started"]) == ("llama-cpp-python", True)
     assert absent["reason"].startswith("its process died of SIGILL")

@@ -18,14 +18,16 @@ from conftest import MakeModel, OpenClassifier, WriteConfig
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier, load_config
+from qcls_gguf.config.raw import raw_config
 from qcls_gguf.config.scoring import Scoring
 from qcls_gguf.data.labelled import LabelledQuery
 from qcls_gguf.errors import ConfigError
-from qcls_gguf.evaluation.passes import pass_config, score_rows
-from qcls_gguf.evaluation.record import Evaluation, evaluate
+from qcls_gguf.evaluation.evaluate import EvaluationSettings, evaluate
+from qcls_gguf.evaluation.passes import score_rows
+from qcls_gguf.evaluation.records import EvaluationRecord
 from qcls_gguf.model.header import read_header
 from qcls_gguf.native import NativeModel
-from qcls_gguf.native.features import instruction_sets
+from qcls_gguf.opening import ClassifierOpener
 
 ROOT = Path(__file__).parents[2]
 COMMAND = str(Path(sys.executable).parent / "qcls-gguf")
@@ -83,8 +85,12 @@ def random_config(make_model: MakeModel, write_config: WriteConfig) -> Path:
     return write_config(make_model(), specs(), flash_attn=False, kv_type="f32")
 
 
-def wanted(config: Path, rows: Path, **options: Any) -> Evaluation:
-    return Evaluation(config=load_config(config), path=rows, **{"modes": tuple(MODES), "n_latency": 0, **options})
+def evaluated(config: Path, rows: Path, **options: Any) -> dict[str, Any]:
+    """The record without times, as JSON has it."""
+    options = {"modes": tuple(MODES), "n_latency": 0, **options}
+    settings = EvaluationSettings(config=load_config(config), path=rows, **options)
+    with ClassifierOpener() as opener:
+        return evaluate(settings, opener).to_dict()
 
 
 def test_one_pass_has_the_scores_of_every_mode(
@@ -93,7 +99,7 @@ def test_one_pass_has_the_scores_of_every_mode(
     """The same as those of a classifier opened in each mode."""
     rows = [LabelledQuery(line=i, query=query, labels={}) for i, query in enumerate(("red dress", "", "红色连衣裙"))]
     done = []
-    with Classifier.from_config(pass_config(load_config(random_config)), audit=True) as classifier:
+    with Classifier.from_config(raw_config(load_config(random_config), "tree"), audit=True) as classifier:
         scores = score_rows(classifier, rows, None, lambda: done.append(1))
     assert len(done) == len(rows)
     for mode in MODES:
@@ -113,7 +119,7 @@ def test_the_record_of_the_embedded_model(data: Path) -> None:
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     assert list(record) == ["data", "config", "model", "environment", "modes", "worst", "non_finite"]
-    assert record["environment"]["instruction_sets"] == list(instruction_sets())
+    assert EvaluationRecord.model_validate(record).to_dict() == record
     assert (record["data"]["n_rows"], record["data"]["n_bad"], record["non_finite"]) == (40, 0, [])
     assert record["model"]["quantization"] == "Q8_0"
     assert list(record["modes"]) == MODES
@@ -140,7 +146,7 @@ def test_the_record_of_the_embedded_model(data: Path) -> None:
 
 
 def test_statistics_are_those_of_the_answers(random_config: Path, tmp_path: Path) -> None:
-    found = evaluate(wanted(random_config, write_rows(tmp_path / "rows.jsonl", RANDOM_ROWS), modes=("tree",)))
+    found = evaluated(random_config, write_rows(tmp_path / "rows.jsonl", RANDOM_ROWS), modes=("tree",))
     tree = found["modes"]["tree"]
     assert (tree["n_rows"], tree["prompts"]["item"]["n_rows"], tree["prompts"]["user"]["n_rows"]) == (5, 2, 3)
     right, brier = 0, 0.0
@@ -162,7 +168,7 @@ def test_statistics_are_those_of_the_answers(random_config: Path, tmp_path: Path
 
 def test_an_audit_adds_the_agreement_with_joint(random_config: Path, tmp_path: Path) -> None:
     rows = write_rows(tmp_path / "rows.jsonl", RANDOM_ROWS)
-    found = evaluate(wanted(random_config, rows, modes=("tree",), audit=True))["modes"]
+    found = evaluated(random_config, rows, modes=("tree",), audit=True)["modes"]
     assert list(found) == ["tree"]
     assert 0 <= found["tree"]["agreement_with_joint"] <= 1
     assert 0 < found["tree"]["label_mass"]["min"] <= found["tree"]["label_mass"]["mean"] < 1
@@ -171,7 +177,7 @@ def test_an_audit_adds_the_agreement_with_joint(random_config: Path, tmp_path: P
 def test_a_mode_that_no_prompt_can_have(make_model: MakeModel, write_config: WriteConfig, tmp_path: Path) -> None:
     rows = write_rows(tmp_path / "rows.jsonl", [{"query": "x", "labels": {"item": "jump"}}])
     config = write_config(make_model(), specs()[:1])
-    found = evaluate(wanted(config, rows, modes=("first_token",), n_latency=5))["modes"]["first_token"]
+    found = evaluated(config, rows, modes=("first_token",), n_latency=5)["modes"]["first_token"]
     assert found["not_applicable"] == "no prompt can have it"
     assert found["p50_ms"] is None
     assert "share their first token" in found["prompts"]["item"]["not_applicable"]
@@ -186,8 +192,8 @@ def test_csv_is_the_same_as_json_lines(random_config: Path, tmp_path: Path) -> N
             labels = row["labels"]
             cells = {name: "|".join([label] if isinstance(label, str) else label) for name, label in labels.items()}
             writer.writerow({"query": row["query"], **cells})
-    lines = evaluate(wanted(random_config, write_rows(tmp_path / "rows.jsonl", RANDOM_ROWS)))
-    table = evaluate(wanted(random_config, path))
+    lines = evaluated(random_config, write_rows(tmp_path / "rows.jsonl", RANDOM_ROWS))
+    table = evaluated(random_config, path)
     assert table["modes"] == lines["modes"]
     assert [{**row, "line": row["line"] - 1} for row in table["worst"]] == lines["worst"]
 
@@ -209,10 +215,10 @@ def test_too_long_queries_are_refused_before_any_is_computed(random_config: Path
     rows = [*RANDOM_ROWS, {"query": "long " * 2000, "labels": {"item": "jump"}}]
     path = write_rows(tmp_path / "rows.jsonl", rows)
     with pytest.raises(ConfigError, match=r"1 of 4 rows cannot be used(.|\n)*line 4: the query has \d+ tokens"):
-        evaluate(wanted(random_config, path, resume=kept))
+        evaluated(random_config, path, resume=kept)
     assert not kept.exists()
-    found = evaluate(wanted(random_config, path, skip_bad=True))
-    clean = evaluate(wanted(random_config, write_rows(path, RANDOM_ROWS)))
+    found = evaluated(random_config, path, skip_bad=True)
+    clean = evaluated(random_config, write_rows(path, RANDOM_ROWS))
     assert (found["data"]["n_rows"], found["data"]["n_bad"], found["data"]["bad"][0]["line"]) == (3, 1, 4)
     assert found["modes"] == clean["modes"]
 
@@ -264,7 +270,6 @@ def test_refusals_have_their_exit_code_and_say_what(arguments: list[str], code: 
     assert (data.read_bytes(), (ROOT / "README.md").read_bytes()) == before
 
 
-@pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_run_goes_on_where_it_was(data: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept.jsonl"
     arguments = ["--data", str(data), "--latency-sample", "0", "--format", "json"]
@@ -297,7 +302,7 @@ def test_kept_scores_are_taken_for_the_same_run_only(
     kept, rows = tmp_path / "kept.jsonl", write_rows(tmp_path / "rows.jsonl", RANDOM_ROWS)
 
     def n_lines(config: Path, **options: Any) -> int:
-        evaluate(wanted(config, rows, resume=kept, **options))
+        evaluated(config, rows, resume=kept, **options)
         return len(kept.read_text().splitlines())
 
     assert n_lines(random_config) == 3
@@ -310,7 +315,7 @@ def test_kept_scores_are_taken_for_the_same_run_only(
     for name, labels in LABELS.items():
         first["prompts"][name]["tree"] = [0.0] + [-200.0] * (len(labels) - 1)
     kept.write_text(json.dumps(first) + "\n")
-    found = evaluate(wanted(random_config, rows, resume=kept, modes=("tree",), audit=True))
+    found = evaluated(random_config, rows, resume=kept, modes=("tree",), audit=True)
     assert found["modes"]["tree"]["n_rows"] == 5
     assert max(row["probability"] for row in found["worst"]) == 1
 

@@ -1,4 +1,4 @@
-"""Every way by its name, and what each needs from the command line."""
+"""Every method by its name, and the options that some of them need."""
 
 from __future__ import annotations
 
@@ -7,42 +7,48 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ConfigError
-from .cappr_way import Cappr
+from .cappr import Cappr
 from .child_process import InChild
 from .http_peer import check_url
 from .llama_python import LlamaPython
 from .llama_server import LlamaServer
+from .method import Method, Workload
 from .ollama import Ollama
 from .ours import Qcls
 from .stock import Batched, Naive, Prefix
 from .torch_sdpa import TorchSdpa
-from .way import Task, Way
 
 QCLS = Qcls.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peers:
-    """Where the peers are that do not come with a package."""
+    """Where the programs and weights are that do not come with a Python package."""
 
     llama_server: str | None = None
+    """URL of a running llama-server"""
     spawn_llama_server: Path | None = None
+    """a llama-server program to start and stop"""
     ollama: str | None = None
+    """URL of a running Ollama"""
     ollama_model: str | None = None
+    """its name for the model, made from the same file"""
     hf_folder: Path | None = None
+    """the model's folder as transformers reads it, for torch"""
     synthetic: bool = False
+    """torch computes with random weights of the model's shape"""
 
 
-WAYS: dict[str, Callable[[Task, Peers], Way]] = {
-    QCLS: lambda task, _: Qcls(task),
-    Naive.name: lambda task, _: Naive(task),
-    Prefix.name: lambda task, _: Prefix(task),
-    Batched.name: lambda task, _: Batched(task),
-    LlamaPython.name: lambda task, _: InChild(LlamaPython(task)),
-    Cappr.name: lambda task, _: InChild(Cappr(task)),
-    TorchSdpa.name: lambda task, peers: InChild(TorchSdpa(task, peers.hf_folder, synthetic=peers.synthetic)),
-    LlamaServer.name: lambda task, peers: LlamaServer(task, peers.llama_server, peers.spawn_llama_server),
-    Ollama.name: lambda task, peers: Ollama(task, peers.ollama, peers.ollama_model),
+METHODS: dict[str, Callable[[Workload, Peers], Method]] = {
+    QCLS: lambda workload, _: Qcls(workload),
+    Naive.name: lambda workload, _: Naive(workload),
+    Prefix.name: lambda workload, _: Prefix(workload),
+    Batched.name: lambda workload, _: Batched(workload),
+    LlamaPython.name: lambda workload, _: InChild(LlamaPython(workload)),
+    Cappr.name: lambda workload, _: InChild(Cappr(workload)),
+    TorchSdpa.name: lambda workload, peers: InChild(TorchSdpa(workload, peers.hf_folder, synthetic=peers.synthetic)),
+    LlamaServer.name: lambda workload, peers: LlamaServer(workload, peers.llama_server, peers.spawn_llama_server),
+    Ollama.name: lambda workload, peers: Ollama(workload, peers.ollama, peers.ollama_model),
 }
 
 
@@ -61,9 +67,9 @@ def check_peers(peers: Peers) -> None:
         raise ConfigError(f"--hf-folder {peers.hf_folder}: has no config.json: give a model's folder of Hugging Face")
 
 
-def check_ways(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The ways that were asked for, ours first. Raises ConfigError for a name that none has."""
+def check_methods(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The named methods in the order of METHODS, ours always among them. Raises ConfigError for an unknown name."""
     for name in names:
-        if name not in WAYS:
-            raise ConfigError(f"--way {name}: is not one of {', '.join(WAYS)}")
-    return tuple(name for name in WAYS if name == QCLS or name in names)
+        if name not in METHODS:
+            raise ConfigError(f"--method {name}: is not one of {', '.join(METHODS)}")
+    return tuple(name for name in METHODS if name == QCLS or name in names)

@@ -7,10 +7,10 @@ import importlib.util
 from typing import ClassVar
 
 from .llama_python import import_llama_cpp, open_llama
-from .way import AbsentError, Answer, TaskPrompt, Way, installed_versions
+from .method import AbsentError, Answer, Method, WorkloadPrompt, installed_versions
 
 
-class Cappr(Way):
+class Cappr(Method):
     """`cappr.llama_cpp.classify.log_probs_conditional`, prompt after prompt."""
 
     name: ClassVar[str] = "cappr"
@@ -20,14 +20,14 @@ class Cappr(Way):
         if importlib.util.find_spec("cappr") is None:
             raise AbsentError("cappr is not installed: pip install cappr, and the extra `peers`")
         llama_cpp = import_llama_cpp()
-        for prompt in self.task.prompts:
+        for prompt in self.workload.prompts:
             if prompt.label_prefix not in ("", " "):
                 raise AbsentError(
                     f"prompts.{prompt.compiled.name}: cappr joins prompt and label with a space or with nothing, "
                     f"not with label_prefix {prompt.label_prefix!r}"
                 )
 
-        self._llama = open_llama(llama_cpp, self.task, logits_all=True)
+        self._llama = open_llama(llama_cpp, self.workload, logits_all=True)
         # cappr tokenises with the defaults, which spell special tokens out
         self._llama.tokenize = functools.partial(self._llama.tokenize, special=True)
         try:
@@ -39,9 +39,9 @@ class Cappr(Way):
             raise AbsentError(f"cappr cannot be imported ({shown}): {e}") from e
         self._score = log_probs_conditional
 
-    def _answer(self, prompt: TaskPrompt, query: str) -> Answer:
+    def _answer(self, prompt: WorkloadPrompt, query: str) -> Answer:
         labels = prompt.compiled.labels
-        found = self._score(
+        token_log_probs = self._score(
             prompt.template.replace("{query}", query),
             labels,
             self._llama,
@@ -50,13 +50,13 @@ class Cappr(Way):
         )
         joint = tuple(
             float(sum(tokens)) if len(tokens) == len(path) else None  # cappr adds no end-of-label token
-            for tokens, path in zip(found, prompt.reader.paths, strict=True)
+            for tokens, path in zip(token_log_probs, prompt.reader.paths, strict=True)
         )
-        mean = [sum(tokens) / len(tokens) for tokens in found]
+        mean = [sum(tokens) / len(tokens) for tokens in token_log_probs]
         return Answer(label=labels[mean.index(max(mean))], joint=joint)
 
     def classify(self, query: str) -> list[Answer]:
-        return [self._answer(prompt, query) for prompt in self.task.prompts]
+        return [self._answer(prompt, query) for prompt in self.workload.prompts]
 
     def remarks(self) -> list[str]:
         return [

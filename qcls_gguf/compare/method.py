@@ -1,4 +1,4 @@
-"""What a way of labelling is to the comparison, and what every way is given."""
+"""The interface of a method of labelling, and the workload that every method is given."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ from .reader import LabelReader
 
 
 def installed_versions(packages: Iterable[str]) -> dict[str, str]:
-    """The versions of those that are installed."""
-    found = {}
+    """Version by package, of those that are installed."""
+    versions = {}
     for name in packages:
         with suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            versions[name] = importlib.metadata.version(name)
+    return versions
 
 
 class AbsentError(QclsError):
-    """A way cannot be had here; the message says why, and how to have it."""
+    """A method cannot run here; the message says why, and what to do."""
 
 
 class PeerError(QclsError):
-    """A way that ran has failed."""
+    """A method failed while it ran."""
 
 
 class DiedError(PeerError):
-    """The process of a way has ended by itself."""
+    """The process of a method ended by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a way says of one prompt; the labels are in the order of the configuration."""
+    """A method's answer for one prompt; the labels are in the order of the configuration."""
 
     label: str | None
-    """the winner; none where the way cannot tell"""
+    """the winner; None where the method cannot tell"""
     tree: tuple[float, ...] | None = None
-    """log-probabilities among the labels, as `tree` scores them; none where the way does not see every choice"""
+    """log-probabilities among the labels, as `tree` scores them; None where the method does not see every choice"""
     joint: tuple[float | None, ...] = ()
-    """log p(label | prompt) over the whole vocabulary, for the labels whose every token the way reads"""
+    """log p(label | prompt) over the whole vocabulary; None for a label if the method does not read all its tokens"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskPrompt:
-    """A prompt as the ways need it: the text, the compiled tokens, and what its labels' scores read."""
+class WorkloadPrompt:
+    """One prompt: its text, its tokens, and how its labels are read from logits."""
 
     template: str
     label_prefix: str
@@ -63,12 +63,12 @@ class TaskPrompt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """What all ways label, with which model and settings."""
+class Workload:
+    """What every method is given: the prompts, the queries, the model and the settings."""
 
     classifier: Classifier
-    """ours; its model is shared by the ways that use this package's library directly"""
-    prompts: tuple[TaskPrompt, ...]
+    """ours; methods that call this package's library directly share its model"""
+    prompts: tuple[WorkloadPrompt, ...]
     queries: tuple[str, ...]
     model_path: Path
     runtime: RuntimeConfig
@@ -79,35 +79,35 @@ class Task:
 
     @property
     def flash_attn(self) -> bool | None:
-        """What our own context has, as a context takes it: none is llama.cpp's own choice."""
+        """Whether our own context computes flash attention; None leaves it to llama.cpp."""
         return flash_attention(self.runtime, self.n_gpu_layers)
 
     def tokens(self, prompt: Prompt, query: str) -> tuple[int, list[int]]:
-        """(tokens of the prefix that stay, tokens behind them) of a prompt rendered with a query."""
+        """(n_cached, new tokens) of a prompt with a query in it: how many tokens of its prefix stay, what follows."""
         model = self.classifier.engine.model
         return prompt.new_tokens(model.tokenize(prompt.before + query + prompt.after, parse_special=False).tolist())
 
 
-class Way(ABC):
-    """One way of labelling a query by all prompts. `start` and `close` are not timed, `classify` is."""
+class Method(ABC):
+    """One method of labelling a query by all prompts. `start` and `close` are not timed, `classify` is."""
 
     name: ClassVar[str]
     about: ClassVar[str]
-    """what it does for a request, in a few words"""
+    """what it does for a request"""
     own_tokenizer: ClassVar[bool] = True
-    """whether it makes a query's tokens itself, and does not ask the task for ours"""
+    """whether it makes a query's tokens itself, and does not ask the workload for ours"""
     comparable = True
-    """whether its answers are of the same weights"""
+    """whether it computes with the same weights, so that its answers can be compared with ours"""
 
-    def __init__(self, task: Task) -> None:
-        self.task = task
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
 
-    def start(self) -> None:  # noqa: B027  most ways have something to start, ours has not
+    def start(self) -> None:  # noqa: B027  most methods have something to start, ours has not
         """Load and cache what requests will need. Raises AbsentError."""
 
     @abstractmethod
     def classify(self, query: str) -> list[Answer]:
-        """An answer a prompt, with no more work than its winners and probabilities among the labels need."""
+        """An answer for each prompt. This is what is timed, so it computes the winners and nothing more."""
 
     def timed(self, query: str) -> float:
         """Milliseconds that `classify` takes."""
@@ -116,11 +116,11 @@ class Way(ABC):
         return (perf_counter_ns() - before) / 1e6
 
     def audit(self, query: str) -> list[Answer]:
-        """The same with every log-probability that the way can give."""
+        """The same with every log-probability that the method can give; not timed."""
         return self.classify(query)
 
     def remarks(self) -> list[str]:
-        """What was found while it ran that a reader of its numbers should know."""
+        """What a reader of its figures should know, found while it ran."""
         return []
 
     def close(self) -> None:  # noqa: B027

@@ -1,4 +1,4 @@
-"""Which weights a decode reads, counted by hand, and the floor that follows from made-up rates."""
+"""Which weights a decode reads, counted by hand, and the roofline that follows from made-up rates."""
 
 from __future__ import annotations
 
@@ -7,10 +7,20 @@ from types import MappingProxyType
 
 import pytest
 
-from qcls_gguf.bench.roofline import Floor, Rates, Weights, count_weights
+from qcls_gguf.bench.records import ProbeMethod, SampleTimes
+from qcls_gguf.bench.roofline import DeviceRates, Roofline, Weights, count_weights
 from qcls_gguf.model.header import GgufHeader, Scalar, TensorInfo
 
 F32, Q8_0 = 0, 8
+METHOD = ProbeMethod(
+    device="CPU",
+    n_threads=1,
+    copy_bytes=1,
+    copy_ms=SampleTimes(best=1, median=1),
+    matmul_type="Q8_0",
+    matmul_shape=(1, 1, 1),
+    matmul_ms=SampleTimes(best=1, median=1),
+)
 TENSORS = {
     "token_embd.weight": (10, 100, Q8_0),
     "output.weight": (10, 100, Q8_0),
@@ -65,16 +75,17 @@ def test_of_experts_the_used_share_counts(monkeypatch: pytest.MonkeyPatch) -> No
     assert found.n_bytes == weights().n_bytes - 1600 + 400
 
 
-def test_the_floor_is_the_larger_of_the_two() -> None:
-    found = Floor(
+def test_the_roofline_is_the_larger_of_the_two() -> None:
+    found = Roofline(
         weights=Weights(n_bytes=1_000_000, n_per_token=500_000, n_per_row=100_000, ggml_type=Q8_0),
-        rates=Rates(bytes_per_s=1e9, operations_per_s=1e10, method={}),
+        rates=DeviceRates(bytes_per_s=1e9, operations_per_s=1e10, method=METHOD),
     )
     assert found.ms(n_tokens=20, n_rows=5) == pytest.approx(2.1)
     assert found.ms(n_tokens=1, n_rows=1) == pytest.approx(1.0)
 
 
-def test_without_rates_there_is_no_floor() -> None:
-    found = Floor(weights=weights(), rates=None, error="no memory")
+def test_without_rates_there_is_no_least_time() -> None:
+    found = Roofline(weights=weights(), rates=None, error="no memory")
     assert found.ms(n_tokens=1, n_rows=1) is None
-    assert found.to_dict()["error"] == "no memory"
+    record = found.record()
+    assert (record.error, record.method, record.bytes_per_s) == ("no memory", None, None)

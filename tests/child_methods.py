@@ -1,4 +1,4 @@
-"""Ways that `compare` runs in a child process, in which this file must be importable: some of them do not survive."""
+"""Methods that `compare` runs in a child process, which imports this file; some of them do not survive."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import signal
 import sys
 from typing import ClassVar
 
-from qcls_gguf.compare.way import AbsentError, Answer, Task, Way
+from qcls_gguf.compare.method import AbsentError, Answer, Method, Workload
 
 TIMED_MS = 123.0
 
 
-class Told(Way):
+class Told(Method):
     """Answers nothing, and says where it ran and with which tokens; its times are made up."""
 
     name: ClassVar[str] = "told"
@@ -22,8 +22,8 @@ class Told(Way):
 
     def classify(self, query: str) -> list[Answer]:
         answers = []
-        for prompt in self.task.prompts:
-            n_cached, tokens = self.task.tokens(prompt.compiled, query)
+        for prompt in self.workload.prompts:
+            n_cached, tokens = self.workload.tokens(prompt.compiled, query)
             answers.append(Answer(label=str(os.getpid()), joint=tuple(map(float, (n_cached, *tokens)))))
         return answers
 
@@ -34,14 +34,14 @@ class Told(Way):
         return ["a remark from the child"]
 
 
-class Failing(Way):
+class Failing(Method):
     """Does what ends it, or what it is told to raise, in one of its methods."""
 
     name: ClassVar[str] = "failing"
     about: ClassVar[str] = "fails"
 
-    def __init__(self, task: Task, where: str, how: str) -> None:
-        super().__init__(task)
+    def __init__(self, workload: Workload, where: str, how: str) -> None:
+        super().__init__(workload)
         self._where = where
         self._how = how
 
@@ -50,11 +50,11 @@ class Failing(Way):
 
     def classify(self, query: str) -> list[Answer]:
         self._fail("classify")
-        return [Answer(label=None) for _ in self.task.prompts]
+        return [Answer(label=None) for _ in self.workload.prompts]
 
     def audit(self, query: str) -> list[Answer]:
         self._fail("audit")
-        return [Answer(label=None) for _ in self.task.prompts]
+        return [Answer(label=None) for _ in self.workload.prompts]
 
     def _fail(self, where: str) -> None:
         if where != self._where:
