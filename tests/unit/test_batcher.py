@@ -296,6 +296,7 @@ def test_items_that_do_not_share_go_alone() -> None:
 def test_interrupts_anywhere_lock_nobody_out() -> None:
     """Signals come at random moments of the main thread's calls, while another thread asks as well."""
     n_interrupts = n_answers = 0
+    is_armed = False
     ended = threading.Event()
 
     def work(queries: Sequence[str]) -> list[str]:
@@ -311,7 +312,10 @@ def test_interrupts_anywhere_lock_nobody_out() -> None:
         return n
 
     def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+        nonlocal is_armed
+        if is_armed:  # else it was on its way when the timer was stopped
+            is_armed = False
+            raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, interrupt)
     random = Random(7)
@@ -320,11 +324,12 @@ def test_interrupts_anywhere_lock_nobody_out() -> None:
             others = pool.submit(other)
             while n_interrupts < 2000:
                 try:
+                    is_armed = True
                     signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 3e-4))
                     for _ in range(50):
                         assert batcher.submit(["a"]) == ["A"]
                         n_answers += 1
-                    signal.setitimer(signal.ITIMER_REAL, 0)
+                    is_armed = False
                 except KeyboardInterrupt:
                     n_interrupts += 1
             ended.set()
