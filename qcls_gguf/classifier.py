@@ -52,13 +52,13 @@ class LoadedPrompts:
 
     def classify(self, query: str, *, deadline_s: float | None = None) -> Result:
         """Label one query; see Classifier.classify_batch."""
-        return self.classify_batch([query], deadline_s=deadline_s)[0]
+        return self._classifier.ask([(self.active, query)], deadline_s)[0]
 
     def classify_batch(self, queries: Iterable[str], *, deadline_s: float | None = None) -> list[Result]:
         """Label several queries; see Classifier.classify_batch."""
         if isinstance(queries, str):
             raise PlanError("classify_batch takes a list of queries: give one query to classify")
-        return self._classifier.classify_pairs([(self, query) for query in queries], deadline_s=deadline_s)
+        return self._classifier.ask([(self.active, query) for query in queries], deadline_s)
 
     async def aclassify(self, query: str, *, deadline_s: float | None = None) -> Result:
         """Label one query without blocking the event loop; see Classifier.aclassify."""
@@ -212,8 +212,7 @@ class Classifier:
         active.answers.adjust(adjustments)
 
     def _may_share(self, item: Item) -> bool:
-        prompts = item[0].prompts
-        return pays_to_share(self.model.n_gpu_layers, len(set(prompts.prefixes)))
+        return pays_to_share(self.model.n_gpu_layers, item[0].n_prefixes)
 
     @property
     def config(self) -> Config:
@@ -266,7 +265,7 @@ class Classifier:
 
     def classify(self, query: str, *, deadline_s: float | None = None) -> Result:
         """Label one query by the configured prompts; see `classify_batch`."""
-        return self._configured.classify(query, deadline_s=deadline_s)
+        return self.ask([(self._started.active, query)], deadline_s)[0]
 
     def classify_batch(self, queries: Iterable[str], *, deadline_s: float | None = None) -> list[Result]:
         """Label several queries in one decode, or in as few as the limits allow (counts.n_decodes tells).
@@ -289,28 +288,30 @@ class Classifier:
         self, pairs: Sequence[tuple[LoadedPrompts, str]], *, deadline_s: float | None = None
     ) -> list[Result]:
         """Ask each of these prompt sets a query, in one decode like the prompts of one set; see `classify_batch`."""
-        items = self._items(pairs)
-        if not items:
-            return []
+        return self.ask([(prompts.active, query) for prompts, query in pairs], deadline_s)
+
+    def ask(self, items: Sequence[Item], deadline_s: float | None = None) -> list[Result]:
+        """What all of the above come to: a result for each item. This is the hot path."""
         began = perf_counter_ns()
-        return _with_wait(self._batcher.submit(items, deadline_s), began)
+        self._check(items)
+        return _with_wait(self._batcher.submit(items, deadline_s), began) if items else []
 
     async def aclassify_pairs(
         self, pairs: Sequence[tuple[LoadedPrompts, str]], *, deadline_s: float | None = None
     ) -> list[Result]:
         """`classify_pairs` without blocking the event loop; see `aclassify`."""
-        items = self._items(pairs)
+        began = perf_counter_ns()
+        items = [(prompts.active, query) for prompts, query in pairs]
+        self._check(items)
         if not items:
             return []
-        began = perf_counter_ns()
         return _with_wait(await asyncio.wrap_future(self._batcher.submit_future(items, deadline_s)), began)
 
-    def _items(self, pairs: Sequence[tuple[LoadedPrompts, str]]) -> list[Item]:
-        for _, query in pairs:
+    def _check(self, items: Sequence[Item]) -> None:
+        for _, query in items:
             _check_query(query)
         if os.getpid() != self._pid:
             raise DecodeError("this Classifier was made in another process: make one in each process after forking")
-        return [(prompts.active, query) for prompts, query in pairs]
 
     def _check_open(self) -> None:
         if self._batcher.is_closed:

@@ -38,6 +38,7 @@ class ActiveSet:
             arithmetic=TrieScores,
         )
         self.answers = Answers(prompts.prompts, prompts.settings, self.scorer)
+        self.n_prefixes = len(set(prompts.prefixes))
         self.n_edges = sum(len(prompt.trie.edges) for prompt in prompts.prompts)
         self.is_open = True
 
@@ -50,10 +51,13 @@ Item = tuple[ActiveSet, str]
 class _Planned:
     """What the decodes of a request feed."""
 
-    additions: Sequence[Addition]
     decodes: Sequence[DecodePlan]
     tokens: Sequence[Int32Array]
     """of each decode"""
+    n_cached: int
+    """tokens of the rendered prompts that come from the cache"""
+    fast_path: Sequence[bool]
+    """item by item, prompt by prompt"""
 
 
 class Pipeline:
@@ -73,7 +77,7 @@ class Pipeline:
         watch.mark("plan")
         hidden, rows = self._decode(planned, watch)
         try:
-            answers = _answers(items, hidden, rows, [addition.fast_path for addition in planned.additions])
+            answers = _answers(items, hidden, rows, planned.fast_path)
         except ScoreError:
             self._engine.restore()
             raise
@@ -117,14 +121,20 @@ class Pipeline:
     def _plan(self, items: Sequence[Item], fragments: Sequence[Sequence[Int32Array]]) -> _Planned:
         if len(items) == 1 and (found := items[0][0].templates.find(fragments[0])):
             template, behind = found
-            return _Planned(template.additions, (template.decode,), (template.fill(behind),))
+            tokens = (template.fill(behind),)
+            return _Planned((template.decode,), tokens, template.n_cached, [True] * len(template.additions))
         additions = [
             addition
-            for (active, _), tokens in zip(items, fragments, strict=True)
-            for addition in _additions(active, tokens)
+            for (active, _), texts in zip(items, fragments, strict=True)
+            for addition in _additions(active, texts)
         ]
         decodes = plan_decodes(additions, self._engine.capacity)
-        return _Planned(additions, decodes, [decode.plan.token for decode in decodes])
+        return _Planned(
+            decodes,
+            [decode.plan.token for decode in decodes],
+            sum(addition.root.n_cached for addition in additions),
+            [addition.fast_path for addition in additions],
+        )
 
     def _decode(self, planned: _Planned, watch: Stopwatch) -> tuple[Float32Array, IndexArray]:
         """The hidden states of all decodes, and in which row is that of each edge of the label tries."""
@@ -171,6 +181,6 @@ def _counts(n_queries: int, planned: _Planned) -> Counts:
         n_queries=n_queries,
         n_decodes=len(planned.decodes),
         n_tokens_new=sum(decode.plan.n_tokens for decode in planned.decodes),
-        n_tokens_cached=sum(addition.root.n_cached for addition in planned.additions),
+        n_tokens_cached=planned.n_cached,
         n_positions=sum(decode.plan.n_outputs for decode in planned.decodes),
     )

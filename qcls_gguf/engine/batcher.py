@@ -132,6 +132,13 @@ class Batcher(Generic[Q, R]):
         deadline_s: seconds after which the items are not begun any more. Raises BusyError, DeadlineError, DecodeError
         where the batcher is closed, and what work raises.
         """
+        if not (self._is_closed or self.alone.locked()):
+            try:
+                with self.alone:
+                    if not (self._waiting or self._turn):  # nobody is to be served first
+                        return self._work(items)
+            finally:
+                self._wake_next()
         call = _Call[Q, R](items, deadline_s, None)
         self._admit(call)
         try:
@@ -146,6 +153,7 @@ class Batcher(Generic[Q, R]):
                         self._serve()
         finally:
             call.is_wanted = False
+            self._forget(call)
             self._wake_next()
         if call.error is not None:
             raise call.error
@@ -181,12 +189,17 @@ class Batcher(Generic[Q, R]):
             )
         self._waiting.append(call)
 
+    def _forget(self, call: _Call[Q, R]) -> None:
+        with suppress(ValueError):  # its caller and whoever serves may both take it off the list
+            self._waiting.remove(call)
+
     def _wake_next(self) -> None:
         """Whoever stops serving sees to it that somebody goes on."""
-        for call in (*self._turn, *self._waiting):
-            if call.is_open:
-                (self._thread_gate if call.future else call.gate).open()
-                return
+        if self._turn or self._waiting:
+            for call in (*self._turn, *self._waiting):
+                if call.is_open:
+                    (self._thread_gate if call.future else call.gate).open()
+                    return
 
     def _serve(self) -> None:
         """Answer those who came first, as many as one turn holds. The caller holds `alone`."""
@@ -204,7 +217,7 @@ class Batcher(Generic[Q, R]):
                     break
                 turn.append(call)
                 shares, n = shares and mine, n + len(call.items)
-            self._waiting.popleft()
+            self._forget(call)
         if turn:
             self._answer(turn)
         turn.clear()

@@ -26,6 +26,8 @@ class Template:
 
     decode: DecodePlan
     additions: tuple[Addition, ...]
+    n_cached: int
+    """tokens of the rendered prompts that come from the cache"""
     node: IndexArray
     """(n_filled,) the nodes that are filled in"""
     source: IndexArray
@@ -116,6 +118,7 @@ class Templates:
         return Template(
             decode=decodes[0],
             additions=tuple(additions),
+            n_cached=sum(addition.root.n_cached for addition in additions),
             node=node,
             source=(token[node] - self._n_vocab).astype(np.intp),
         )
