@@ -10,22 +10,17 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Self
 
-import numpy as np
-import numpy.typing as npt
-
-from .config.calibration_file import Calibration, read_calibration
+from .active_set import ActiveSet, Item
+from .config.calibration_file import read_calibration
 from .config.schema import Config, PromptConfig, check_config, load_config
 from .engine.batcher import Batcher
 from .engine.capacity import check_capacity, pays_to_share
 from .engine.engine import Engine
 from .errors import DecodeError, PlanError
 from .model import Model, OpenModels
-from .pipeline import ActiveSet, Item
-from .plan.tree import Int32Array
 from .prompts.compiled import Prompt
 from .prompts.prompt_set import PromptSet, compile_prompts
 from .score.adjustment import Adjustment
-from .score.calibration import adjustments_of, content_free_queries
 from .score.result import Counts, ModelInfo, Result
 from .startup import Started, start
 
@@ -94,8 +89,7 @@ class Classifier:
         self._started = started
         self._owns_model = owns_model
         self._pipeline = started.pipeline
-        self._active = [started.active]
-        self._label_tokens = _exact_tokens(self._active)
+        self._sets = started.sets
         self._batcher: Batcher[Item, Result] = Batcher(
             self._pipeline.run,
             max_batch=started.config.runtime.max_batch,
@@ -126,13 +120,7 @@ class Classifier:
         """
         config = load_config(config) if isinstance(config, str | Path) else check_config(config)
         started = start(config, model, offline=offline, on_step=on_step, on_load=on_load, audit=audit)
-        classifier = cls(started, owns_model=model is None)
-        try:
-            classifier._adjust(started.active, started.calibration, config)
-        except BaseException:
-            classifier.close()
-            raise
-        return classifier
+        return cls(started, owns_model=model is None)
 
     def prompt_set(
         self, prompts: str | Path | Config | Sequence[PromptConfig] | PromptSet, *, audit: bool = False
@@ -163,16 +151,11 @@ class Classifier:
         self.engine.model.rows(compiled.label_tokens.tolist())  # read before anybody has to wait for it
         with self._batcher.alone:
             self._check_open()
-            held = self.engine.hold(compiled.prefixes)
+            active = self._sets.add(compiled)
             try:
-                active = ActiveSet(compiled, self.engine, held, self._label_tokens)
-                self._active.append(active)
-                self._use_label_tokens()
-                self._adjust(active, calibration, config)
+                self._sets.calibrate(active, calibration)
             except BaseException:
-                self.engine.release(held)
-                self._active = [each for each in self._active if each.held is not held]
-                self._use_label_tokens()
+                self._sets.remove(active)
                 raise
         return LoadedPrompts(self, active)
 
@@ -180,36 +163,8 @@ class Classifier:
         """Close a prompt set; the configured one goes with the classifier only."""
         with self._batcher.alone:
             active = prompts.active
-            if not active.is_open or active is self._started.active or self._batcher.is_closed:
-                return
-            active.is_open = False
-            self._active.remove(active)
-            self.engine.release(active.held)
-            self._use_label_tokens()
-
-    def _use_label_tokens(self) -> None:
-        """Let the engine's rows carry the logits that the exact scorings among the prompt sets read."""
-        tokens = _exact_tokens(self._active)
-        if not np.array_equal(tokens, self._label_tokens):
-            self.engine.set_label_tokens(tokens)
-            self._label_tokens = tokens
-        for active in self._active:
-            if active.prompts.exact:
-                active.scorer.use_label_tokens(tokens)
-
-    def _adjust(self, active: ActiveSet, calibration: Calibration | None, config: Config | None) -> None:
-        """From here on calibrate a set's answers, where its configuration says so."""
-
-        def raw_scores(query: str) -> dict[str, npt.NDArray[np.float64]]:
-            (result,) = self._pipeline.run([(active, query)])
-            return {each.prompt: np.array([score.score for score in each.scores]) for each in result.results}
-
-        settings = active.prompts.settings
-        adjustments = adjustments_of(settings, calibration, raw_scores)
-        if config is self.config and (queries := content_free_queries(settings)):
-            n_prompts = sum(prompt.prior == "content_free" for prompt in settings)
-            self._started.ledger.step("priors", f"{len(queries)} content-free queries, {n_prompts} prompts")
-        active.answers.adjust(adjustments)
+            if active.is_open and active is not self._started.active and not self._batcher.is_closed:
+                self._sets.remove(active)
 
     def _may_share(self, item: Item) -> bool:
         return pays_to_share(self.model.n_gpu_layers, item[0].n_prefixes)
@@ -333,12 +288,6 @@ class Classifier:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _exact_tokens(active: Sequence[ActiveSet]) -> Int32Array:
-    """(n,) ascending, the label tokens of the prompt sets with exact scores."""
-    tokens = [each.prompts.label_tokens for each in active if each.prompts.exact]
-    return np.unique(np.concatenate(tokens)) if tokens else np.empty(0, np.int32)
 
 
 def _as_config(prompts: str | Path | Config | Sequence[PromptConfig] | PromptSet) -> Config | None:

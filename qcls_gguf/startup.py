@@ -6,6 +6,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+import numpy as np
+
+from .active_set import ActiveSet
 from .config.calibration_file import Calibration, read_calibration
 from .config.schema import Config
 from .engine.capacity import shapes
@@ -15,8 +18,10 @@ from .engine.prefixes import hold_prefixes
 from .errors import PlanError
 from .model import Model, OpenModels
 from .native import build_info
-from .pipeline import ActiveSet, Pipeline
+from .pipeline import Pipeline
+from .prompt_sets import PromptSets
 from .prompts.prompt_set import compile_prompts
+from .score.calibration import content_free_queries
 from .score.result import ModelInfo
 from .timing import Ledger
 from .version import __version__
@@ -29,7 +34,7 @@ _N_UNTIL_CAPTURED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """What a classifier works with, warm; its answers are raw so far."""
+    """What a classifier works with, warm and calibrated."""
 
     config: Config
     model: Model
@@ -37,8 +42,7 @@ class Started:
     active: ActiveSet
     """the configured prompts"""
     pipeline: Pipeline
-    calibration: Calibration | None
-    """what the configuration's calibration file holds"""
+    sets: PromptSets
     info: ModelInfo
     ledger: Ledger
 
@@ -78,7 +82,6 @@ def _start(config: Config, model: Model, calibration: Calibration | None, ledger
     engine = open_engine(model, config.runtime, prompts, ledger)
     try:
         held = hold_prefixes(engine, prompts.prefixes, config.runtime, ledger)
-        active = ActiveSet(prompts, engine, held, prompts.label_tokens)
         engine.context.keep_shapes(shapes(config.runtime, model.n_gpu_layers)[0])
         identity = model.identity()
         if calibration is not None:
@@ -86,9 +89,15 @@ def _start(config: Config, model: Model, calibration: Calibration | None, ledger
         ledger.step("hash model", f"sha256 {identity.sha256[:16]}…, in the background")
         info = _model_info(model)
         pipeline = Pipeline(engine, info, config.runtime.max_query_tokens)
+        sets = PromptSets(engine, pipeline, prompts.label_tokens if prompts.exact else np.empty(0, np.int32))
+        active = sets.add(prompts, held)
         _warm_up(config, engine, active, pipeline)
         kept = engine.context.counters()
         ledger.step("warm-up", f"{kept.n_shapes} graphs, {kept.shapes_bytes / (1 << 20):.0f} MiB")
+        sets.calibrate(active, calibration)
+        if queries := content_free_queries(prompts.settings):
+            n_prompts = sum(prompt.prior == "content_free" for prompt in prompts.settings)
+            ledger.step("priors", f"{len(queries)} content-free queries, {n_prompts} prompts")
     except BaseException:
         engine.close()
         raise
@@ -98,7 +107,7 @@ def _start(config: Config, model: Model, calibration: Calibration | None, ledger
         engine=engine,
         active=active,
         pipeline=pipeline,
-        calibration=calibration,
+        sets=sets,
         info=info,
         ledger=ledger,
     )
