@@ -3,35 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Self
 
 from .classifier import Classifier
 from .config.schema import Config
+from .model import OpenModels
 
 OnStep = Callable[[str, str, float], None]
 """(name of a step of the start-up, what it did, milliseconds)"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifierOpener:
-    """Opens classifiers with the options that a command was given."""
+    """Opens classifiers with the options that a command was given. Those of one model file share the open model."""
 
-    offline: bool = False
-    """take a model of the Hugging Face hub from the local cache only"""
-    on_step: OnStep | None = None
-    """called after each step of a start-up"""
-    on_load: Callable[[float], None] | None = None
-    """called with the share of the model that is loaded, 0 to 1"""
+    def __init__(
+        self,
+        *,
+        offline: bool = False,
+        on_step: OnStep | None = None,
+        on_load: Callable[[float], None] | None = None,
+    ) -> None:
+        """offline: take a model of the Hugging Face hub from the local cache only; on_step is called after each step of
+        a start-up, on_load with the share of the model that is loaded, 0 to 1.
+        """
+        self.models = OpenModels(offline=offline, on_load=on_load)
+        self._on_step = on_step
 
     def open(self, config: Config, *, audit: bool = False, quiet: bool = False) -> Classifier:
         """A classifier, which the caller closes. Raises what Classifier.from_config raises.
 
-        audit: every answer carries its exact scores; quiet: on_step and on_load are not called.
+        audit: every answer carries its exact scores; quiet: on_step is not called.
         """
-        return Classifier.from_config(
-            config,
-            offline=self.offline,
-            on_step=None if quiet else self.on_step,
-            on_load=None if quiet else self.on_load,
-            audit=audit,
-        )
+        on_step = None if quiet else self._on_step
+        return Classifier.from_config(config, model=self.models, on_step=on_step, audit=audit)
+
+    def close(self) -> None:
+        """Close the models; the classifiers have been closed before."""
+        self.models.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -77,4 +77,5 @@ def evaluated(config: Path, rows: Path, **options: Any) -> dict[str, Any]:
     """The record without times, as JSON has it."""
     options = {"modes": tuple(MODES), "n_latency": 0, **options}
     settings = EvaluationSettings(config=load_config(config), path=rows, **options)
-    return evaluate(settings, ClassifierOpener()).to_dict()
+    with ClassifierOpener() as opener:
+        return evaluate(settings, opener).to_dict()

@@ -15,15 +15,16 @@ import numpy.typing as npt
 
 from ..classifier import Classifier
 from ..engine.capacity import flash_attention, n_threads, whole_cells
-from ..engine.engine import Engine, Root
+from ..engine.engine import Engine
 from ..native import NativeContext
 from ..native.kernel_steps import STEPS, Variant, switched, variants
-from ..plan.tree import Plan
+from ..plan.tree import Plan, Root
 from .forward import N_COUNTED, N_DISCARDED, N_OUTPUTS, sequence_plan, timed_decode
 from .records import KernelStep, KernelVariant, VariantRecord, VariantSize, VariantsRecord
 from .stats import decode_quantiles, quantiles, spread
 
 Float32Array = npt.NDArray[np.float32]
+_N_LEAVES = 2  # the measured sequence and the other one
 _N_OTHER = 8
 """Tokens of the second sequence in the decode that shows what rounding alone does."""
 
@@ -59,7 +60,7 @@ def compare_variants(
 ) -> dict[int, SizeSamples]:
     """Decodes of each size behind the first prompt's prefix, by every variant in turns."""
     prefix = classifier.prompts[0].prefix
-    root = Root(holder=0, n_cached=len(prefix))
+    root = Root(holder=_N_LEAVES, n_cached=len(prefix))
     with ExitStack() as stack:
         engines = {
             variant.name: stack.enter_context(_engine(classifier, variant, max(tokens))) for variant in variants()
@@ -102,21 +103,22 @@ def _round(engines: dict[str, Engine], plan: Plan, root: Root, size: SizeSamples
 @contextmanager
 def _engine(classifier: Classifier, variant: Variant, n_tokens: int) -> Iterator[Engine]:
     """A context with a variant's kernels on the classifier's model, no larger than the sweep needs."""
-    parts, prefix = classifier.parts, classifier.prompts[0].prefix
-    n_batch = max(n_tokens + _N_OTHER, min(len(prefix), parts.engine.context.n_batch))
+    model, runtime, prefix = classifier.engine.model, classifier.config.runtime, classifier.prompts[0].prefix
+    n_batch = max(n_tokens + _N_OTHER, min(len(prefix), classifier.engine.context.n_batch))
     with switched(variant):
         context = NativeContext(
-            parts.engine.model,
+            model.native,
             n_ctx=whole_cells(len(prefix) + n_tokens + _N_OTHER + n_batch),
             n_batch=n_batch,
-            n_seq_max=3,  # the prefix and the two sequences
-            n_outputs_max=max(N_OUTPUTS, 3),
-            n_threads=n_threads(parts.config.runtime),
-            flash_attn=flash_attention(parts.config.runtime, parts.model.n_gpu_layers),
-            kv_type=parts.config.runtime.kv_type,
+            n_seq_max=_N_LEAVES + 1,  # the prefix has one
+            n_outputs_max=max(N_OUTPUTS, _N_LEAVES + 1),
+            n_threads=n_threads(runtime),
+            flash_attn=flash_attention(runtime, model.n_gpu_layers),
+            kv_type=runtime.kv_type,
         )
-    with context:
-        yield Engine(parts.engine.model, context, [prefix])
+    with Engine(model, context, n_leaf_seqs=_N_LEAVES) as engine:
+        engine.hold([prefix])
+        yield engine
 
 
 def largest_difference(rows: Float32Array, reference: Float32Array) -> float:

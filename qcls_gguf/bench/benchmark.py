@@ -90,7 +90,7 @@ def benchmark(
     rooflines = _rooflines(classifiers)
     first = classifiers[0].classifier
     return BenchmarkRecord(
-        environment=environment(first.model, n_threads(first.parts.config.runtime), gpu),
+        environment=environment(first.model, n_threads(first.config.runtime), gpu),
         startup_ms=first.startup_ms,
         classifiers=tuple(
             _classifier_record(measured, rooflines[measured.name], settings.idle_s) for measured in classifiers
@@ -131,7 +131,7 @@ def _rooflines(classifiers: Sequence[MeasuredClassifier]) -> dict[str, Roofline]
     rates: dict[tuple[int, int, int], DeviceRates | str] = {}
     rooflines = {}
     for measured in classifiers:
-        model, config = measured.classifier.model, measured.classifier.parts.config
+        model, config = measured.classifier.model, measured.classifier.config
         kinds = ("GPU", "iGPU") if model.n_gpu_layers else ("CPU",)
         index = next(i for i, device in enumerate(devices()) if device.kind in kinds)
         weights = decode_weights(Path(model.path), head=measured.exact)
@@ -151,7 +151,7 @@ def _rooflines(classifiers: Sequence[MeasuredClassifier]) -> dict[str, Roofline]
 
 
 def _classifier_record(measured: MeasuredClassifier, roofline: Roofline, idle_s: float) -> ClassifierRecord:
-    config = measured.classifier.parts.config
+    config = measured.classifier.config
     return ClassifierRecord(
         name=measured.name,
         config=str(config.path) if config.path else None,

@@ -35,7 +35,7 @@ class MeasuredClassifier:
     @property
     def exact(self) -> bool:
         """Whether its decodes compute logits."""
-        return any(prompt.scoring in EXACT_SCORINGS for prompt in self.classifier.parts.config.prompts)
+        return any(prompt.scoring in EXACT_SCORINGS for prompt in self.classifier.config.prompts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ def started_classifier(
         if source.queries:
             query_sets: tuple[QuerySet, ...] = (source.queries,)
         else:
-            tokenizer = classifier.parts.engine.model
+            tokenizer = classifier.engine.model
             query_sets = tuple(mixed_queries(tokenizer, lengths) for lengths in source.lengths)
         for queries in query_sets:
             _check(classifier, queries, source.largest_batch)

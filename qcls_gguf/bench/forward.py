@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter_ns
 
 from ..classifier import Classifier
-from ..engine.engine import Decoded, Engine, Root
+from ..engine.engine import Decoded, Engine
 from ..errors import ConfigError
-from ..plan.tree import Plan, TokenTree
+from ..plan.tree import Plan, Root, TokenTree
 from .records import ForwardRecord, ForwardSize
 from .roofline import Roofline
 from .stats import decode_quantiles, ratio
@@ -22,7 +22,7 @@ N_COUNTED = 5
 
 def forward_tokens(classifier: Classifier, sizes: Sequence[int] | None) -> tuple[int, ...]:
     """The given sizes, or those of the default list that one decode holds. Raises ConfigError for one it does not."""
-    n_batch = classifier.parts.engine.context.n_batch
+    n_batch = classifier.engine.context.n_batch
     too_many = [n for n in sizes or () if n > n_batch]
     if too_many:
         raise ConfigError(
@@ -35,7 +35,7 @@ def sweep(
     classifier: Classifier, tokens: Sequence[int], n_rounds: int, on_turn: Callable[[], None]
 ) -> dict[int, list[float]]:
     """Milliseconds of decodes by size, behind the first prompt's stored prefix; each round has all sizes in turn."""
-    engine, root = classifier.parts.engine, _root(classifier)
+    engine, root = classifier.engine, _root(classifier)
     plans = {n: sequence_plan(engine, root, n) for n in tokens}
     decode_ms: dict[int, list[float]] = {n: [] for n in plans}
     for _ in range(n_rounds):
@@ -47,8 +47,8 @@ def sweep(
 
 
 def _root(classifier: Classifier) -> Root:
-    prefix = classifier.prompts[0].prefix
-    return Root(holder=classifier.parts.engine.holder(prefix), n_cached=len(prefix))
+    held = classifier.configured.active.held[0]
+    return Root(holder=held.holder, n_cached=len(held.tokens))
 
 
 def sequence_plan(engine: Engine, root: Root, n_tokens: int, n_other: int = 0) -> Plan:
@@ -65,7 +65,7 @@ def sequence_plan(engine: Engine, root: Root, n_tokens: int, n_other: int = 0) -
             tree.read(node)
     if n_other:
         tree.add_path(start, [text[-1 - i % len(text)] for i in range(n_other)])
-    return tree.finish(engine.leaf_seqs(2 if n_other else 1))
+    return tree.finish(range(2 if n_other else 1))
 
 
 def timed_decode(engine: Engine, plan: Plan, root: Root) -> tuple[Decoded, float]:

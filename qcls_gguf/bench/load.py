@@ -53,7 +53,7 @@ class Runner:
 
     def send(self, arrival_ns: int | None = None) -> None:
         """One request; it arrived at arrival_ns on the clock of perf_counter_ns, or arrives now."""
-        context = self._classifier.parts.engine.context
+        context = self._classifier.engine.context
         queries = self._requests[self._n_sent % len(self._requests)]
         self._n_sent += 1
         before = context.counters()

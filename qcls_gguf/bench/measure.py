@@ -126,7 +126,7 @@ def measure(
 
 def _mean_least_tokens(classifier: Classifier, requests: Sequence[Sequence[str]], n_requests: int) -> float:
     """The mean over n_requests requests, which are sent in a cycle."""
-    tokenizer, prompts = classifier.parts.engine.model, classifier.prompts
+    tokenizer, prompts = classifier.engine.model, classifier.prompts
 
     def fragments(query: str) -> list[list[int]]:
         return [tokenizer.tokenize(p.before + query + p.after, parse_special=False).tolist() for p in prompts]

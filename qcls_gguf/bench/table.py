@@ -138,6 +138,7 @@ def facts(record: BenchmarkRecord) -> Rows:
         ["model", f"{environment.model}, {environment.quantization}, sha256 {environment.model_sha256[:16]}…"],
         ["device", f"{environment.device}, driver {environment.driver or 'none'}, "
                    f"{environment.n_gpu_layers} layers on the GPU, {environment.backend}"],
+        ["CPU code", " ".join(environment.instruction_sets) or "no special instruction set"],
         ["machine", f"{environment.cpu}, {environment.n_cores} cores, {environment.n_threads} threads, "
                     f"{environment.os}"],
         ["versions", f"qcls-gguf {environment.package_version}, llama.cpp {environment.llama_cpp_commit} patched "

@@ -15,6 +15,7 @@ from .. import Classifier, __version__
 from ..data.queries import Line, check_source, read_queries
 from ..errors import QclsError
 from ..native import build_info
+from ..native.features import instruction_sets
 from ..report.results import console, printable, result_table
 from .bench import bench_command
 from .calibrate import calibrate_command
@@ -55,6 +56,7 @@ def _version(wanted: bool) -> None:
     if wanted:
         build = build_info()
         print(f"qcls-gguf {__version__}, llama.cpp {build.llama_cpp_commit} patched, {build.backend}")
+        print(f"CPU code for {' '.join(instruction_sets()) or 'no special instruction set'}")
         raise typer.Exit
 
 

@@ -164,8 +164,11 @@ def bench_command(
             check_writable(out, "--out", inputs)
         if html:
             check_html(html, {**inputs, "--out": out})
-        opener = ClassifierOpener(offline=offline, on_step=None if quiet else print_step, on_load=load_bar(quiet))
-        with progress_bars(quiet) as on_progress:
+        on_step = None if quiet else print_step
+        with (
+            ClassifierOpener(offline=offline, on_step=on_step, on_load=load_bar(quiet)) as opener,
+            progress_bars(quiet) as on_progress,
+        ):
             record = benchmark(benchmark_settings, opener, on_progress=on_progress)
         text = record.to_json()
         if out:

@@ -91,8 +91,11 @@ def calibrate_command(
             skip_bad=skip_bad,
             resume=resume,
         )
-        opener = ClassifierOpener(offline=offline, on_step=None if quiet else print_step, on_load=load_bar(quiet))
-        with progress_bars(quiet) as on_progress:
+        on_step = None if quiet else print_step
+        with (
+            ClassifierOpener(offline=offline, on_step=on_step, on_load=load_bar(quiet)) as opener,
+            progress_bars(quiet) as on_progress,
+        ):
             record = calibrate(fit_settings, opener, on_progress=on_progress)
         if format_ is RecordFormat.json:
             print(record.to_json(), flush=True)

@@ -132,8 +132,10 @@ def compare_command(
         if html:
             check_html(html, {**inputs, "--out": out})
         on_step = None if quiet else print_step
-        opener = ClassifierOpener(offline=offline, on_step=on_step, on_load=load_bar(quiet))
-        with progress_bars(quiet) as on_progress:
+        with (
+            ClassifierOpener(offline=offline, on_step=on_step, on_load=load_bar(quiet)) as opener,
+            progress_bars(quiet) as on_progress,
+        ):
             record = compare(comparison, opener, on_step=on_step, on_progress=on_progress)
         text = record.to_json()
         if out:

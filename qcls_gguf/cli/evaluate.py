@@ -103,8 +103,11 @@ def eval_command(
         )
         if html:
             check_html(html, {"--data": data, "--config": config, "--resume": resume})
-        opener = ClassifierOpener(offline=offline, on_step=None if quiet else print_step, on_load=load_bar(quiet))
-        with progress_bars(quiet) as on_progress:
+        on_step = None if quiet else print_step
+        with (
+            ClassifierOpener(offline=offline, on_step=on_step, on_load=load_bar(quiet)) as opener,
+            progress_bars(quiet) as on_progress,
+        ):
             record = evaluate(evaluation, opener, on_progress=on_progress)
         if html:
             from ..evaluation.html import evaluation_html  # matplotlib is an extra

@@ -54,8 +54,11 @@ def inspect_command(
 
     with exit_codes():
         chosen = settings(config, model, hf_repo, n_gpu_layers, threads, scoring)
-        opener = ClassifierOpener(offline=offline, on_step=None if quiet else print_step, on_load=load_bar(quiet))
-        with opener.open(chosen) as classifier:
+        on_step = None if quiet else print_step
+        with (
+            ClassifierOpener(offline=offline, on_step=on_step, on_load=load_bar(quiet)) as opener,
+            opener.open(chosen) as classifier,
+        ):
             inspection = inspect_classifier(classifier)
         if format_ is RecordFormat.json:
             print(inspection.to_json(), flush=True)
@@ -82,6 +85,7 @@ def _whole(inspection: Inspection) -> Table:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     table.add_row("model", Text(printable(f"{Path(model.path).name}, {model.description}, {model.device}")))
+    table.add_row("CPU code", " ".join(inspection.instruction_sets) or "no special instruction set")
     table.add_row("start-up", f"{sum(inspection.startup_ms.values()):.0f} ms: {steps}")
     table.add_row(
         "context",

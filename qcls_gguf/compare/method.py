@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter_ns
 from typing import ClassVar
 
 from ..classifier import Classifier
@@ -33,6 +34,10 @@ class AbsentError(QclsError):
 
 class PeerError(QclsError):
     """A method failed while it ran."""
+
+
+class DiedError(PeerError):
+    """The process of a method ended by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +84,7 @@ class Workload:
 
     def tokens(self, prompt: Prompt, query: str) -> tuple[int, list[int]]:
         """(n_cached, new tokens) of a prompt with a query in it: how many tokens of its prefix stay, what follows."""
-        model = self.classifier.parts.engine.model
+        model = self.classifier.engine.model
         return prompt.new_tokens(model.tokenize(prompt.before + query + prompt.after, parse_special=False).tolist())
 
 
@@ -89,6 +94,8 @@ class Method(ABC):
     name: ClassVar[str]
     about: ClassVar[str]
     """what it does for a request"""
+    own_tokenizer: ClassVar[bool] = True
+    """whether it makes a query's tokens itself, and does not ask the workload for ours"""
     comparable = True
     """whether it computes with the same weights, so that its answers can be compared with ours"""
 
@@ -101,6 +108,12 @@ class Method(ABC):
     @abstractmethod
     def classify(self, query: str) -> list[Answer]:
         """An answer for each prompt. This is what is timed, so it computes the winners and nothing more."""
+
+    def timed(self, query: str) -> float:
+        """Milliseconds that `classify` takes."""
+        before = perf_counter_ns()
+        self.classify(query)
+        return (perf_counter_ns() - before) / 1e6
 
     def audit(self, query: str) -> list[Answer]:
         """The same with every log-probability that the method can give; not timed."""

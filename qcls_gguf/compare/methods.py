@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..errors import ConfigError
 from .cappr import Cappr
+from .child_process import InChild
 from .http_peer import check_url
 from .llama_python import LlamaPython
 from .llama_server import LlamaServer
@@ -51,9 +52,9 @@ METHODS: dict[str, Callable[[Workload, Peers], Method]] = {
     Naive.name: lambda workload, _: Naive(workload),
     Prefix.name: lambda workload, _: Prefix(workload),
     Batched.name: lambda workload, _: Batched(workload),
-    LlamaPython.name: lambda workload, _: LlamaPython(workload),
-    Cappr.name: lambda workload, _: Cappr(workload),
-    TorchSdpa.name: lambda workload, peers: TorchSdpa(workload, peers.hf_folder, synthetic=peers.synthetic),
+    LlamaPython.name: lambda workload, _: InChild(LlamaPython(workload)),
+    Cappr.name: lambda workload, _: InChild(Cappr(workload)),
+    TorchSdpa.name: lambda workload, peers: InChild(TorchSdpa(workload, peers.hf_folder, synthetic=peers.synthetic)),
     LlamaServer.name: lambda workload, peers: LlamaServer(workload, peers.llama_server, peers.spawn_llama_server),
     Ollama.name: lambda workload, peers: Ollama(workload, peers.ollama, peers.ollama_model),
 }

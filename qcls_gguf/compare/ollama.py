@@ -29,7 +29,7 @@ class Ollama(HttpMethod):
                 "no server: give --ollama URL, such as http://127.0.0.1:11434, and --ollama-model NAME, made from the "
                 "same GGUF file (a Modelfile of the line `FROM ./model.gguf`, then `ollama create`)"
             )
-        model = self.workload.classifier.parts.engine.model
+        model = self.workload.classifier.engine.model
         first = {path[0] for prompt in self.workload.prompts for path in prompt.reader.paths}
         self._piece = {token: model.piece(token)[0] for token in first}
         self.open(self._url)

@@ -23,7 +23,7 @@ from ..native.kernel_steps import switched, variants
 from ..opening import ClassifierOpener, OnStep
 from ..report.environment import environment
 from ..report.progress import OnProgress
-from .method import AbsentError, Answer, Method, PeerError, Workload, WorkloadPrompt, installed_versions
+from .method import AbsentError, Answer, DiedError, Method, PeerError, Workload, WorkloadPrompt, installed_versions
 from .methods import METHODS, QCLS, PeerKernels, Peers, check_methods, check_peers
 from .reader import LabelReader
 from .records import AbsentMethod, ComparisonRecord, MethodRecord, PeerEnvironment
@@ -153,7 +153,7 @@ def _references(
 
 
 def _n_longest(classifier: Classifier, prompts: Sequence[WorkloadPrompt], queries: Sequence[str]) -> int:
-    model = classifier.parts.engine.model
+    model = classifier.engine.model
     return max(
         len(prompt.compiled.head)
         + len(model.tokenize(prompt.compiled.before + query + prompt.compiled.after, parse_special=False))
@@ -190,7 +190,7 @@ class _RunningMethods:
             with self._listed_if_it_fails(name, started=False), switched(variants()[0]) if is_stock else nullcontext():
                 self.methods[name].start()  # contexts and processes are made here
             if on_step:
-                what = "started" if name in self.methods else "absent: " + self.absent[-1].reason
+                what = "started" if name in self.methods else _left_out(self.absent[-1])
                 on_step(name, what, (perf_counter_ns() - before) / 1e6)
 
     @contextmanager
@@ -205,7 +205,8 @@ class _RunningMethods:
                 self.methods.pop(name).close()
             reason = str(e) if isinstance(e, AbsentError | PeerError) else f"{type(e).__name__}: {e}"
             asked_for = name in self._settings.methods
-            self.absent.append(AbsentMethod(name=name, reason=reason, asked_for=asked_for, started=started))
+            failed = started or isinstance(e, DiedError)
+            self.absent.append(AbsentMethod(name=name, reason=reason, asked_for=asked_for, started=failed))
 
     def answers(self, on_progress: OnProgress) -> dict[str, list[Answer]]:
         """Each method's answers, in the order of queries and prompts."""
@@ -228,11 +229,13 @@ class _RunningMethods:
             for index in order.sample(range(len(queries)), len(queries)):
                 for name in order.sample(list(self.methods), len(self.methods)):
                     with self._listed_if_it_fails(name):
-                        before = perf_counter_ns()
-                        self.methods[name].classify(queries[index])
-                        ms[name][turn, index] = (perf_counter_ns() - before) / 1e6
+                        ms[name][turn, index] = self.methods[name].timed(queries[index])
             on_progress("rounds", turn + 1, n_rounds)
         return {name: ms[name][n_warm_up:] for name in self.methods}
+
+
+def _left_out(method: AbsentMethod) -> str:
+    return f"{'failed' if method.started else 'absent'}: {method.reason}"
 
 
 def _check_finite(answers: Sequence[Answer]) -> None:

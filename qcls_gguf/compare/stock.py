@@ -59,10 +59,10 @@ class StockMethod(Method):
         )
         n_rows = max(sum(len(prompt_input.reader.trie.read) for prompt_input in group) for group in decodes)
         prefixes = [prompt.compiled.prefix for prompt in self.workload.prompts] if self.cached else []
-        ours = self.workload.classifier.parts.engine  # its limits hold for the other methods as well
+        ours = self.workload.classifier.engine  # its limits hold for the other methods as well
         n_batch = max(ours.context.n_batch, n_tokens, n_rows, n_seq)
         self._context = NativeContext(
-            ours.model,
+            ours.model.native,
             n_ctx=whole_cells(sum(map(len, prefixes)) + n_batch),
             n_batch=n_batch,
             n_seq_max=n_seq,

@@ -45,6 +45,7 @@ class TorchSdpa(Method):
     about: ClassVar[str] = (
         "PyTorch SDPA, prefixes in an expanded KV cache, one forward for all prompts, hidden states · label rows"
     )
+    own_tokenizer: ClassVar[bool] = False
 
     def __init__(self, workload: Workload, folder: Path | None = None, *, synthetic: bool = False) -> None:
         super().__init__(workload)
@@ -95,7 +96,7 @@ class TorchSdpa(Method):
             return header.scalars[f"qwen3.{key}"]
 
         return transformers.Qwen3Config(
-            vocab_size=self.workload.classifier.parts.engine.model.facts.n_vocab,
+            vocab_size=header.tensors["token_embd.weight"].shape[1],
             hidden_size=value("embedding_length"),
             intermediate_size=value("feed_forward_length"),
             num_hidden_layers=value("block_count"),

@@ -59,6 +59,12 @@ class RuntimeConfig:
     """callers of other threads that may wait for their turn; more are refused"""
     warm_query_tokens: int | Auto = "auto"
     """up to how many tokens of a query its graph is built at start-up; auto: 16 on a GPU, 0 on a CPU"""
+    question_cells: int | Auto = "auto"
+    """cells of the KV cache for prompt sets that come at run time; auto: 1,024, or what a given n_ctx leaves"""
+    question_prefixes: int | Auto = "auto"
+    """sequences for the prefixes of such prompt sets; auto: 16, or as many as are left"""
+    n_seq_max: int | Auto = "auto"
+    """sequences of the context, 256 at most; auto: what the prompts, max_batch and the questions need"""
     n_shapes: int | Auto = "auto"
     """graphs that are kept, each with its compute buffers; auto: those of the start-up and 8 more, 16 at least"""
 
@@ -246,6 +252,9 @@ def _runtime(tree: Any) -> RuntimeConfig:
         ("max_waiting", 0, ()),
         ("warm_query_tokens", 0, ("auto",)),
         ("n_shapes", 0, ("auto",)),
+        ("question_cells", 0, ("auto",)),
+        ("question_prefixes", 0, ("auto",)),
+        ("n_seq_max", 1, ("auto",)),
     ):
         value = runtime.get(key, low)
         if value not in words and (type(value) is not int or not low <= value <= _LARGEST):

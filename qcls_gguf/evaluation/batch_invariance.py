@@ -89,7 +89,7 @@ def _restored(classifier: Classifier, queries: Sequence[str], on_row: Callable[[
     """Each after its prefixes were computed anew."""
     scores = []
     for query in queries:
-        classifier.parts.engine.restore()
+        classifier.engine.restore()
         scores.append(row_scores(classifier.classify(query)))
         on_row()
     return scores

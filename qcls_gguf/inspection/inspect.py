@@ -13,6 +13,7 @@ import numpy as np
 from ..classifier import Classifier
 from ..config.schema import PromptConfig
 from ..engine.engine import MAX_SEQ
+from ..native.features import instruction_sets
 from ..plan.tree import TokenTree
 from ..prompts.compiled import PROBES, Prompt, Tokenizer, common_prefix
 from ..score.adjustment import Adjustment, FloatArray
@@ -39,35 +40,37 @@ _HASH_DIGITS = 12
 
 def inspect_classifier(classifier: Classifier) -> Inspection:
     """The record of a classifier that is ready for queries."""
-    parts, prompts = classifier.parts, classifier.prompts
-    engine, tokenizer = parts.engine, parts.engine.model
-    max_batch = parts.config.runtime.max_batch
+    config, prompts = classifier.config, classifier.prompts
+    engine, tokenizer = classifier.engine, classifier.engine.model
+    max_batch = config.runtime.max_batch
     n_leaves = sum(prompt.trie.n_leaves for prompt in prompts)
+    n_holders = len({prompt.prefix for prompt in prompts})
     request = empty_request(prompts, tokenizer, classifier.plan_counts(""))
     sequences = Sequences(
-        n_holders=engine.n_holders,
+        n_holders=n_holders,
         n_leaves=n_leaves,
         max_batch=max_batch,
-        n_needed=engine.n_holders + n_leaves * max_batch,
+        n_needed=n_holders + n_leaves * max_batch,
         n_seq_max=engine.context.n_seq_max,
         n_limit=MAX_SEQ,
     )
     inspected = inspect_prompts(prompts, tokenizer)
-    templates = [prompt.expanded_template for prompt in parts.config.prompts]
+    templates = [prompt.expanded_template for prompt in config.prompts]
     return Inspection(
-        config=None if parts.config.path is None else str(parts.config.path),
+        config=None if config.path is None else str(config.path),
         model=classifier.model,
+        instruction_sets=instruction_sets(),
         startup_ms=classifier.startup_ms,
         context=ContextSizes(
             n_ctx=engine.context.n_ctx,
             n_batch=engine.context.n_batch,
             n_outputs_max=engine.context.n_outputs_max,
-            n_cells_prefixes=engine.n_cached,
+            n_cells_prefixes=engine.cache.n_cells,
         ),
         sequences=sequences,
         request=request,
         prompts=inspected,
-        answering=tuple(map(_answering, parts.config.prompts, prompts, classifier.adjustments)),
+        answering=tuple(map(_answering, config.prompts, prompts, classifier.adjustments)),
         advice=advise(inspected, templates, request, sequences),
     )
 

@@ -181,6 +181,8 @@ class Inspection(Record):
     config: str | None
     """the configuration's file"""
     model: ModelInfo
+    instruction_sets: tuple[str, ...]
+    """that the code for the CPU was compiled for, such as AVX2 or AMX_INT8"""
     startup_ms: dict[str, float]
     """by step of the start-up"""
     context: ContextSizes

@@ -1,4 +1,4 @@
-"""A part of a GPU as a stand-in for a smaller one: patches/0007-sm-slice.patch has the how."""
+"""A part of a GPU as a stand-in for a smaller one: cuda/sm_slice.cu has the how."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import os
 import warnings
 
 from ..errors import ConfigError
-from ..native import Multiprocessors, build_info, multiprocessors
+from .device import Multiprocessors, multiprocessors
+from .library import build_info
 
 VARIABLE = "GGML_CUDA_SM_SLICE"
 

@@ -10,6 +10,7 @@ import numpy as np
 from ..config.schema import Config
 from ..engine.capacity import n_threads
 from ..native import Multiprocessors
+from ..native.features import instruction_sets
 from ..native.sm_slice import sliced_multiprocessors
 from .record import Record
 
@@ -29,6 +30,8 @@ class Environment(Record):
     """version of Python"""
     numpy: str
     """version of numpy"""
+    instruction_sets: tuple[str, ...]
+    """that the code for the CPU was compiled for, such as AVX2 or AMX_INT8"""
     sm_slice: Multiprocessors | None
     """the part of the GPU that computed; null where that was the whole GPU, or none"""
 
@@ -42,5 +45,6 @@ def environment(config: Config) -> Environment:
         n_threads=n_threads(config.runtime),
         python=platform.python_version(),
         numpy=np.__version__,
+        instruction_sets=instruction_sets(),
         sm_slice=sliced_multiprocessors(),
     )

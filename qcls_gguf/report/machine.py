@@ -13,6 +13,7 @@ import numpy as np
 
 from ..engine.capacity import physical_cores
 from ..native import Multiprocessors, devices
+from ..native.features import instruction_sets
 from ..native.sm_slice import sliced_multiprocessors
 from ..score.result import ModelInfo
 from .record import Record
@@ -33,6 +34,8 @@ class MachineEnvironment(Record):
     """of NVIDIA; null without one"""
     cpu: str
     """the processor's name"""
+    instruction_sets: tuple[str, ...]
+    """that the code for the CPU was compiled for, such as AVX2 or AMX_INT8"""
     n_cores: int
     """physical cores"""
     n_cpus: int | None
@@ -73,6 +76,7 @@ def environment(model: ModelInfo, n_threads: int, gpu: dict[str, str] | None) ->
         sm_slice=sliced_multiprocessors(),
         driver=gpu["driver_version"] if gpu else None,
         cpu=_cpu_name(),
+        instruction_sets=instruction_sets(),
         n_cores=physical_cores(),
         n_cpus=os.cpu_count(),
         n_threads=n_threads,

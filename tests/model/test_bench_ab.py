@@ -49,7 +49,7 @@ def classifier(make_model: MakeModel, open_classifier: OpenClassifier) -> Classi
 def test_variants_take_turns_on_one_model(classifier: Classifier, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(STEPS[0].variable, "0")
     outside = dict(os.environ)
-    model = classifier.parts.engine.model
+    model = classifier.engine.model.native
     done: list[int] = []
     found = compare_variants(classifier, [1, 3, 17], 2, lambda: done.append(len(model.contexts)))
     assert dict(os.environ) == outside
@@ -74,7 +74,7 @@ def test_the_contexts_are_closed_after_an_error(classifier: Classifier) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         compare_variants(classifier, [2], 1, stop)
-    assert len(classifier.parts.engine.model.contexts) == 1
+    assert len(classifier.engine.model.native.contexts) == 1
 
 
 def sizes(wrong: float) -> dict[int, SizeSamples]:

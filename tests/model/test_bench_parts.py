@@ -60,7 +60,7 @@ def classifier(make_model: MakeModel, open_classifier: OpenClassifier) -> Classi
 
 
 def fragments(classifier: Classifier, query: str) -> list[list[int]]:
-    tokenizer = classifier.parts.engine.model
+    tokenizer = classifier.engine.model
     return [tokenizer.tokenize(p.before + query + p.after, parse_special=False).tolist() for p in classifier.prompts]
 
 
@@ -149,7 +149,7 @@ def test_an_open_loop_waits_for_arrivals(classifier: Classifier) -> None:
 
 
 def test_sizes_beyond_a_decode_are_left_out_or_refused(classifier: Classifier) -> None:
-    n_batch = classifier.parts.engine.context.n_batch
+    n_batch = classifier.engine.context.n_batch
     assert forward_tokens(classifier, None) == tuple(n for n in DEFAULT_TOKENS if n <= n_batch)
     assert forward_tokens(classifier, [n_batch, 1]) == (n_batch, 1)
     with pytest.raises(ConfigError, match=f"holds {n_batch} tokens"):
@@ -188,8 +188,8 @@ def test_classifiers_are_opened_as_memory_allows(
 @pytest.mark.parametrize(("after", "n_more"), [(9.0, 1), (3.3, 1), (5.7, 2), (3.1, 0)])
 def test_a_gpu_holds_more_classifiers_in_what_the_first_left(after: float, n_more: int, classifier: Classifier) -> None:
     """The first took 2 GiB; each further one is counted as 2.4, and 1 GiB stays free."""
-    parts = classifier.parts
-    on_gpu = Classifier(dataclasses.replace(parts, model=dataclasses.replace(parts.model, n_gpu_layers=9)))
+    started = dataclasses.replace(classifier._started, info=dataclasses.replace(classifier.model, n_gpu_layers=9))
+    on_gpu = Classifier(started, owns_model=False)
     gib = 1 << 30
     memory = Memory(
         rss_before_bytes=None,

@@ -41,7 +41,8 @@ def data(tmp_path: Path) -> Path:
 def evaluated(config: Path, data: Path, modes: tuple[Scoring, ...], **options: Any) -> dict[str, Any]:
     """The record of an evaluation without times, as JSON has it."""
     settings = EvaluationSettings(config=load_config(config), path=data, modes=modes, **{"n_latency": 0, **options})
-    return evaluate(settings, ClassifierOpener()).to_dict()
+    with ClassifierOpener() as opener:
+        return evaluate(settings, opener).to_dict()
 
 
 def test_from_labelled_queries_to_calibrated_answers(data: Path, fashion: Path, tmp_path: Path) -> None:
@@ -193,11 +194,11 @@ def test_refusals_come_before_the_model_is_loaded(
     options |= {key: tmp_path / options[key] for key in ("data", "out")}
     path = changed(fashion, prompt="colour", **options["config"]) if options["config"] else fashion
     before = {each: each.read_bytes() for each in tmp_path.iterdir()}
-    with pytest.raises(ConfigError, match=re.escape(words)):
-        calibrate(
-            FitSettings(**{**options, "config": load_config(path)}),
-            ClassifierOpener(on_step=lambda *step: steps.append(step[0])),
-        )
+    with (
+        pytest.raises(ConfigError, match=re.escape(words)),
+        ClassifierOpener(on_step=lambda *step: steps.append(step[0])) as opener,
+    ):
+        calibrate(FitSettings(**{**options, "config": load_config(path)}), opener)
     assert steps == []
     assert {each: each.read_bytes() for each in tmp_path.iterdir()} == before
 

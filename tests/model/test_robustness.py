@@ -70,8 +70,9 @@ def test_shuffled_labels_are_what_the_written_templates_answer(
     settings = EvaluationSettings(
         config=load_config(config), path=rows, modes=("tree", "first_token"), n_latency=0, n_shuffles=k, seed=5
     )
-    opener = ClassifierOpener()
-    found = evaluate(settings, opener).to_dict()["shuffle_labels"]
+    with ClassifierOpener() as opener:
+        found = evaluate(settings, opener).to_dict()["shuffle_labels"]
+        assert len(opener.models) == 1  # of k + 2 classifiers
     assert (found["k"], found["seed"], set(found["orders"])) == (3, 5, {"item", "user"})
     written = [
         [replace(spec, template=spec.template.replace("{labels}", ", ".join(order))) for spec, order in pairs]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qcls_gguf.config.scoring import Scoring
-from qcls_gguf.errors import PlanError, ScoreError
-from qcls_gguf.native import TrieScores
+from qcls_gguf.errors import ScoreError
 from qcls_gguf.prompts.trie import LabelTrie, build_trie
 from qcls_gguf.score import scorer as score
 from qcls_gguf.score.scorer import LabelScores, Scorer
@@ -297,28 +295,3 @@ def test_one_scorer_for_requests_of_any_number_of_queries() -> None:
         found = scorer.score(hidden, np.repeat(row, (3, 2), axis=1))
         assert found.score.shape == found.probability.shape == (n_queries, 5)
         check_against_mirror(tries, head, hidden, row, found)
-
-
-def layout(**changed: list[int]) -> dict[str, Any]:
-    arrays = {"node_start": [0, 2, 4], "label_start": [0, 1, 3], "label_edge": [0, 1, 3], **changed}
-    return {name: np.array(values, np.int32) for name, values in arrays.items()}
-
-
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("node_start", [1, 2, 4]),
-        ("node_start", [0, 2, 2]),
-        ("node_start", [0, 3, 1]),
-        ("label_start", [0, 1, 4]),
-        ("label_start", [0, 0, 3]),
-        ("label_edge", [0, 1, 4]),
-        ("label_edge", [0, -1, 3]),
-    ],
-)
-def test_a_layout_that_does_not_fit_is_refused(name: str, values: list[int]) -> None:
-    TrieScores(**layout())
-    with pytest.raises(PlanError, match="must"):
-        TrieScores(**layout(**{name: values}))
-    with pytest.raises(PlanError, match="int32"):
-        TrieScores(**{**layout(), name: layout()[name].astype(np.int64)})

@@ -5,19 +5,32 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qcls_gguf.config.schema import RuntimeConfig
-from qcls_gguf.engine.capacity import Limits, limits, merged_callers, n_gpu_layers, n_threads, physical_cores, shapes
+from qcls_gguf.engine.capacity import (
+    Limits,
+    check_capacity,
+    limits,
+    n_threads,
+    pays_to_share,
+    physical_cores,
+    shapes,
+)
 from qcls_gguf.engine.engine import MAX_SEQ
 from qcls_gguf.errors import ConfigError
+from qcls_gguf.model.placement import n_gpu_layers
 from qcls_gguf.native import Device
+from qcls_gguf.plan.planner import Capacity
 from qcls_gguf.prompts.compiled import Prompt
+from qcls_gguf.prompts.prompt_set import PromptSet
 from qcls_gguf.prompts.trie import build_trie
 
 GIB = 1 << 30
@@ -49,6 +62,18 @@ def prompt_of(
     )
 
 
+def set_of(prompts: Sequence[Prompt], n_empty: Sequence[int]) -> PromptSet:
+    """The prompts with fragments of their own, of so many tokens for an empty query."""
+    own = tuple(replace(prompt, before=str(index)) for index, prompt in enumerate(prompts))
+    fragments = {prompt.fragment: n for prompt, n in zip(own, n_empty, strict=True)}
+    return PromptSet(prompts=own, settings=(), fragments=fragments, exact=False)
+
+
+def runtime(**settings: Any) -> RuntimeConfig:
+    """A runtime with no room for questions beside the configured prompts."""
+    return RuntimeConfig(**{"question_cells": 0, "question_prefixes": 0, **settings})
+
+
 def forks(n: int) -> tuple[tuple[int, ...], ...]:
     """Labels that need n sequences: n pairs, each with its own first token."""
     return tuple((first, second) for first in range(n) for second in (1000, 1001))
@@ -70,7 +95,7 @@ def setups(draw: st.DrawFn) -> tuple[RuntimeConfig, list[Prompt], list[int]]:
             )
         )
         n_empty.append(n_stable + draw(st.integers(0, 4)))
-    config = RuntimeConfig(max_query_tokens=draw(st.integers(1, 300)), max_batch=draw(st.integers(1, 9)))
+    config = runtime(max_query_tokens=draw(st.integers(1, 300)), max_batch=draw(st.integers(1, 9)))
     return config, prompts, n_empty
 
 
@@ -78,7 +103,7 @@ def setups(draw: st.DrawFn) -> tuple[RuntimeConfig, list[Prompt], list[int]]:
 @given(setups())
 def test_automatic_limits_suffice(setup: tuple[RuntimeConfig, list[Prompt], list[int]]) -> None:
     config, prompts, n_empty = setup
-    found = limits(config, prompts, n_empty, 0)
+    found = limits(config, set_of(prompts, n_empty), 0)
     prefixes = {prompt.prefix for prompt in prompts}
     n_query = [n + config.max_query_tokens for n in n_empty]
     fast = sum(n - len(p.stable) + len(p.tail) + len(p.trie.fed) for n, p in zip(n_query, prompts, strict=True))
@@ -101,89 +126,95 @@ def test_limits_worked_by_hand() -> None:
         prompt_of(n_head=10, n_stable=3, n_tail=6, labels=LIGHT),
         prompt_of(n_head=20, n_stable=2, n_tail=5, first=1),
     ]
-    found = limits(RuntimeConfig(max_query_tokens=8, max_batch=1), prompts, [4, 2], 0)
+    found = limits(runtime(max_query_tokens=8, max_batch=1), set_of(prompts, [4, 2]), 0)
     # fast: 4 - 3 + 8 + 6 + 1 and 2 - 2 + 8 + 5; slow: 10 + 4 + 8 + 6 + 1 and 20 + 2 + 8 + 5
-    assert found == Limits(n_ctx=256, n_batch=35, n_seq_max=4, n_outputs_max=4)
+    assert found == Limits(n_ctx=256, n_batch=35, n_seq_max=4, n_outputs_max=4, n_leaf_seqs=2)
 
 
 def test_equal_prefixes_are_held_once() -> None:
-    config = RuntimeConfig(max_query_tokens=1, max_batch=1)
+    config = runtime(max_query_tokens=1, max_batch=1)
     alike = [prompt_of(n_head=200), prompt_of(n_head=200)]
     different = [prompt_of(n_head=200), prompt_of(n_head=200, first=1)]
-    assert limits(config, alike, [0, 0], 0) == Limits(n_ctx=512, n_batch=201, n_seq_max=3, n_outputs_max=3)
-    assert limits(config, different, [0, 0], 0) == Limits(n_ctx=768, n_batch=201, n_seq_max=4, n_outputs_max=4)
+    assert limits(config, set_of(alike, [0, 0]), 0) == Limits(
+        n_ctx=512, n_batch=201, n_seq_max=3, n_outputs_max=3, n_leaf_seqs=2
+    )
+    assert limits(config, set_of(different, [0, 0]), 0) == Limits(
+        n_ctx=768, n_batch=201, n_seq_max=4, n_outputs_max=4, n_leaf_seqs=2
+    )
 
 
 def test_the_batch_holds_all_that_a_full_request_reads() -> None:
-    found = limits(RuntimeConfig(max_query_tokens=1, max_batch=4), [prompt_of(labels=forks(40))], [0], 0)
+    found = limits(runtime(max_query_tokens=1, max_batch=4), set_of([prompt_of(labels=forks(40))], [0]), 0)
     assert (found.n_seq_max, found.n_outputs_max, found.n_batch) == (161, 164, 164)
 
 
 def test_sequences_are_capped_where_one_request_could_use_more() -> None:
-    found = limits(RuntimeConfig(max_query_tokens=1, max_batch=1000), [prompt_of(labels=forks(40))], [0], 0)
+    found = limits(runtime(max_query_tokens=1, max_batch=1000), set_of([prompt_of(labels=forks(40))], [0]), 0)
     assert (found.n_seq_max, found.n_outputs_max) == (MAX_SEQ, 7 * 41)
 
 
 def test_a_cache_that_changes_the_rope_factors_is_refused() -> None:
     config, prompts = (
-        RuntimeConfig(max_query_tokens=1, max_batch=1),
+        runtime(max_query_tokens=1, max_batch=1),
         [prompt_of(n_head=200), prompt_of(n_head=200, first=1)],
     )
-    assert limits(config, prompts, [0, 0], 0, 768).n_ctx == 768
-    assert limits(config, prompts, [0, 0], 0, 200).n_ctx == 768  # one prompt alone is past it: the long ones are right
+    assert limits(config, set_of(prompts, [0, 0]), 0, 768).n_ctx == 768
+    assert (
+        limits(config, set_of(prompts, [0, 0]), 0, 200).n_ctx == 768
+    )  # one prompt alone is past it: the long ones are right
     with pytest.raises(ConfigError, match=r"cache of 768 cells .* longer than 512"):
-        limits(config, prompts, [0, 0], 0, 512)
+        limits(config, set_of(prompts, [0, 0]), 0, 512)
 
 
 def test_too_many_sequences_are_refused() -> None:
-    config = RuntimeConfig(max_query_tokens=1)
+    config = runtime(max_query_tokens=1)
     prompts = [prompt_of(), prompt_of(name="colour", first=1, n_head=1, labels=forks(MAX_SEQ - 2))]
-    assert limits(config, prompts, [0, 0], 0).n_seq_max == MAX_SEQ
+    assert limits(config, set_of(prompts, [0, 0]), 0).n_seq_max == MAX_SEQ
     prompts[1] = prompt_of(name="colour", first=1, n_head=1, labels=forks(MAX_SEQ - 1))
     message = "prompts.colour: its labels need 255 sequences and the prefixes 2, more than llama.cpp's 256: use"
     with pytest.raises(ConfigError, match=f"^{re.escape(message)} .*scoring: first_token$"):
-        limits(config, prompts, [0, 0], 0)
+        limits(config, set_of(prompts, [0, 0]), 0)
 
 
 def test_a_prompt_longer_than_the_training_context_is_refused() -> None:
     prompts = [prompt_of(), prompt_of(name="colour", n_head=10, n_stable=3, n_tail=6, labels=LIGHT)]
-    config = RuntimeConfig(max_query_tokens=8)
-    assert limits(config, prompts, [0, 4], 29).n_batch >= 29
-    assert limits(config, prompts, [0, 4], 0)
-    assert limits(config, prompts, [0, 4], -1)
+    config = runtime(max_query_tokens=8)
+    assert limits(config, set_of(prompts, [0, 4]), 29).n_batch >= 29
+    assert limits(config, set_of(prompts, [0, 4]), 0)
+    assert limits(config, set_of(prompts, [0, 4]), -1)
     message = "prompts.colour: with a query of runtime.max_query_tokens (8) it has 29 tokens, and the model was trained"
     with pytest.raises(ConfigError, match=f"^{re.escape(message)} for 28: lower max_query_tokens"):
-        limits(config, prompts, [0, 4], 28)
+        limits(config, set_of(prompts, [0, 4]), 28)
 
 
 def test_a_batch_too_small_for_one_prompt_is_refused() -> None:
     prompts = [prompt_of(n_head=20, n_tail=5), prompt_of(n_head=30, n_tail=5, first=1)]
     for n_batch in (43, 60):
-        assert limits(RuntimeConfig(max_query_tokens=8, n_batch=n_batch), prompts, [0, 0], 0).n_batch == n_batch
+        assert limits(runtime(max_query_tokens=8, n_batch=n_batch), set_of(prompts, [0, 0]), 0).n_batch == n_batch
     with pytest.raises(ConfigError, match=r"^runtime\.n_batch: 42 is less than the 43 that"):
-        limits(RuntimeConfig(max_query_tokens=8, n_batch=42), prompts, [0, 0], 0)
+        limits(runtime(max_query_tokens=8, n_batch=42), set_of(prompts, [0, 0]), 0)
 
 
 def test_a_batch_too_small_for_the_outputs_is_refused() -> None:
     prompts = [prompt_of(labels=forks(40))]
-    assert limits(RuntimeConfig(max_query_tokens=1, n_batch=164), prompts, [0], 0).n_batch == 164
+    assert limits(runtime(max_query_tokens=1, n_batch=164), set_of(prompts, [0]), 0).n_batch == 164
     with pytest.raises(ConfigError, match=r"^runtime\.n_batch: 163 is less than the 164 that"):
-        limits(RuntimeConfig(max_query_tokens=1, n_batch=163), prompts, [0], 0)
+        limits(runtime(max_query_tokens=1, n_batch=163), set_of(prompts, [0]), 0)
 
 
 def test_a_context_too_small_for_prefixes_and_batch_is_refused() -> None:
     prompts = [prompt_of(n_head=20, n_stable=1, n_tail=5)]
-    assert limits(RuntimeConfig(max_query_tokens=8, n_ctx=56), prompts, [2], 0).n_ctx == 56
+    assert limits(runtime(max_query_tokens=8, n_ctx=56), set_of(prompts, [2]), 0).n_ctx == 56
     message = "runtime.n_ctx: 55 is less than the 56 cells that the prefixes (21) and a batch (35) need: raise it"
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}, or lower n_batch or max_query_tokens$"):
-        limits(RuntimeConfig(max_query_tokens=8, n_ctx=55), prompts, [2], 0)
+        limits(runtime(max_query_tokens=8, n_ctx=55), set_of(prompts, [2]), 0)
 
 
 def test_a_given_batch_sizes_the_context() -> None:
     prompts = [prompt_of(n_head=20)]
-    assert limits(RuntimeConfig(n_batch=1024), prompts, [0], 0).n_ctx == 1280
+    assert limits(runtime(n_batch=1024), set_of(prompts, [0]), 0).n_ctx == 1280
     with pytest.raises(ConfigError, match=r"^runtime\.n_ctx: 1043 is less than the 1044 cells"):
-        limits(RuntimeConfig(n_batch=1024, n_ctx=1043), prompts, [0], 0)
+        limits(runtime(n_batch=1024, n_ctx=1043), set_of(prompts, [0]), 0)
 
 
 def gpus_of(*free_bytes: int) -> list[Device]:
@@ -250,6 +281,56 @@ def test_shapes(runtime: RuntimeConfig, n_gpu_layers: int, wanted: tuple[int, in
     assert shapes(runtime, n_gpu_layers) == wanted
 
 
-@pytest.mark.parametrize(("n_gpu_layers", "n_prefixes", "wanted"), [(0, 2, 1), (0, 1, 4), (37, 2, 4), (1, 8, 4)])
-def test_callers_are_merged_where_it_pays(n_gpu_layers: int, n_prefixes: int, wanted: int) -> None:
-    assert merged_callers(RuntimeConfig(), n_gpu_layers, n_prefixes) == wanted
+@pytest.mark.parametrize(
+    ("n_gpu_layers", "n_prefixes", "wanted"), [(0, 2, False), (0, 1, True), (37, 2, True), (1, 8, True)]
+)
+def test_callers_share_a_decode_where_it_pays(n_gpu_layers: int, n_prefixes: int, wanted: bool) -> None:
+    assert pays_to_share(n_gpu_layers, n_prefixes) == wanted
+
+
+def test_questions_get_room_beside_the_prompts() -> None:
+    prompts = set_of([prompt_of(n_head=20)], [0])
+    without = limits(runtime(n_batch=1024), prompts, 0)
+    auto = limits(RuntimeConfig(n_batch=1024), prompts, 0)
+    assert (auto.n_ctx, auto.n_seq_max) == (without.n_ctx + 1024, without.n_seq_max + 16)
+    assert auto.n_leaf_seqs == without.n_leaf_seqs == 4
+    given_room = limits(RuntimeConfig(n_batch=1024, question_cells=3000, question_prefixes=40), prompts, 0)
+    assert (given_room.n_ctx, given_room.n_seq_max) == (4096, 45)  # 1,044 + 3,000 cells, in steps of 256
+    # a cache that would change the RoPE factors takes less by itself
+    assert limits(RuntimeConfig(n_batch=1024), prompts, 0, 1500).n_ctx == 1500
+
+
+def test_questions_take_no_sequence_from_the_prompts() -> None:
+    prompts = set_of([prompt_of(labels=forks(40))], [0])
+    found = limits(RuntimeConfig(max_query_tokens=1, max_batch=1000), prompts, 0)
+    assert (found.n_seq_max, found.n_leaf_seqs) == (MAX_SEQ, 255)
+    reserved = limits(RuntimeConfig(max_query_tokens=1, max_batch=1000, question_prefixes=100), prompts, 0)
+    assert (reserved.n_seq_max, reserved.n_leaf_seqs) == (MAX_SEQ, 155)
+    small = limits(RuntimeConfig(max_query_tokens=1, n_seq_max=60), prompts, 0)
+    assert (small.n_seq_max, small.n_leaf_seqs) == (60, 59)
+    message = "prompts.category: its labels need 40 sequences and the prefixes 1, more than runtime.n_seq_max: 40: use"
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
+        limits(RuntimeConfig(max_query_tokens=1, n_seq_max=40), prompts, 0)
+
+
+def test_question_prefixes_need_a_batch_as_large() -> None:
+    prompts = set_of([prompt_of(n_head=20)], [0])
+    found = limits(RuntimeConfig(max_query_tokens=1, question_prefixes=200), prompts, 0)
+    assert (found.n_seq_max, found.n_batch) == (205, 205)
+    with pytest.raises(ConfigError, match=r"^runtime\.n_batch: 204 is less than the 205 that"):
+        limits(RuntimeConfig(max_query_tokens=1, n_batch=204, question_prefixes=200), prompts, 0)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "message"),
+    [
+        (Capacity(n_seqs=39, n_tokens=99, n_rows=99), "needs 40 label branches in one decode, and this engine .* 39"),
+        (Capacity(n_seqs=40, n_tokens=60, n_rows=99), "needs 61 tokens in one decode, .* runtime.n_batch"),
+        (Capacity(n_seqs=40, n_tokens=61, n_rows=40), "needs 41 hidden states in one decode, .* 40"),
+    ],
+)
+def test_prompts_that_an_open_engine_cannot_hold_are_refused(capacity: Capacity, message: str) -> None:
+    prompts = set_of([prompt_of(n_head=20, labels=forks(40))], [0])
+    check_capacity(prompts, Capacity(n_seqs=40, n_tokens=61, n_rows=41), 1, 0)
+    with pytest.raises(ConfigError, match=rf"^prompts\.category: {message}"):
+        check_capacity(prompts, capacity, 1, 0)
