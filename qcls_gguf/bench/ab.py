@@ -19,8 +19,8 @@ from ..engine.engine import Engine
 from ..native import NativeContext
 from ..native.kernel_steps import STEPS, Variant, switched, variants
 from ..plan.tree import Plan, Root
+from .decode_records import KernelStep, KernelVariant, VariantRecord, VariantSize, VariantsRecord
 from .forward import N_COUNTED, N_DISCARDED, N_OUTPUTS, sequence_plan, timed_decode
-from .records import KernelStep, KernelVariant, VariantRecord, VariantSize, VariantsRecord
 from .stats import decode_quantiles, quantiles, spread
 
 Float32Array = npt.NDArray[np.float32]

@@ -9,7 +9,7 @@ from ..classifier import Classifier
 from ..engine.engine import Decoded, Engine
 from ..errors import ConfigError
 from ..plan.tree import Plan, Root, TokenTree
-from .records import ForwardRecord, ForwardSize
+from .decode_records import ForwardRecord, ForwardSize
 from .roofline import Roofline
 from .stats import decode_quantiles, ratio
 

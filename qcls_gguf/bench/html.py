@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 
 from ..report.html import CSS, STYLE, html_table, svg_image
 from ..timing import STAGES
-from .records import BenchmarkRecord, ForwardRecord, VariantsRecord, WorkloadRecord
+from .decode_records import ForwardRecord, VariantsRecord
+from .records import BenchmarkRecord, WorkloadRecord
 from .table import (
     AB_COLUMNS,
     FORWARD_COLUMNS,

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .records import DecodeQuantiles, Quantiles
+from .decode_records import DecodeQuantiles
+from .records import Quantiles
 
 
 def quantiles(values: Sequence[float]) -> Quantiles:

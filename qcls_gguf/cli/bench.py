@@ -8,9 +8,6 @@ from typing import Annotated
 
 import typer
 
-from ..bench.benchmark import benchmark
-from ..bench.measure import BenchmarkSettings
-from ..bench.table import benchmark_tables
 from ..config.resources import config_path
 from ..errors import ConfigError
 from ..native.kernel_steps import STEPS
@@ -138,6 +135,11 @@ def bench_command(
 
     JSON is one object; docs/records.md describes its fields. Exit codes are those of run.
     """
+    # the tools are imported by their own commands only, which keeps the start of the others short
+    from ..bench.benchmark import benchmark
+    from ..bench.measure import BenchmarkSettings
+    from ..bench.table import benchmark_tables
+
     with exit_codes():
         benchmark_settings = BenchmarkSettings(
             configs=tuple(

@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..compare.methods import METHODS, Peers
-from ..compare.run import QUERIES, ComparisonSettings, PeerKernels, compare
-from ..compare.table import comparison_table
+from ..compare.methods import METHODS, PeerKernels, Peers
 from ..data.queries import check_source, read_queries
 from ..errors import ConfigError
 from ..opening import ClassifierOpener
@@ -106,10 +104,14 @@ def compare_command(
     qcls-gguf compare --spawn-llama-server build/peers/bin/llama-server --html compare.html
     qcls-gguf compare --ollama http://127.0.0.1:11434 --ollama-model fashion-tiny --input queries.txt
     """
+    # the tools are imported by their own commands only, which keeps the start of the others short
+    from ..compare.run import QUERIES, ComparisonSettings, compare
+    from ..compare.table import comparison_table
+
     with exit_codes():
         comparison = ComparisonSettings(
             config=settings(config, model, hf_repo, n_gpu_layers, threads),
-            queries=_queries(query, input_),
+            queries=QUERIES if (queries := _queries(query, input_)) is None else queries,
             methods=tuple(dict.fromkeys(method or ())),
             n_rounds=rounds,
             n_warm_up=warm_up,
@@ -150,14 +152,15 @@ def compare_command(
         raise typer.Exit(EXIT_OTHER)
 
 
-def _queries(given: list[str] | None, source: str | None) -> tuple[str, ...]:
-    queries = list(given or ())
+def _queries(texts: list[str] | None, source: str | None) -> tuple[str, ...] | None:
+    """The queries of both options; None where neither is given."""
+    if not texts and source is None:
+        return None
+    queries = list(texts or ())
     if source is not None:
         check_source(source)
         for line in read_queries(source):
             if line.error:
                 raise ConfigError(f"--input {source}: {line.error}")
             queries.append(line.text)
-    elif not queries:
-        queries += QUERIES
     return tuple(queries)

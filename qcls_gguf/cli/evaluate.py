@@ -9,9 +9,6 @@ import typer
 
 from ..config.schema import parse_scoring
 from ..config.scoring import SCORINGS, Scoring
-from ..evaluation.evaluate import EvaluationSettings, evaluate
-from ..evaluation.robustness import robustness_tables
-from ..evaluation.table import evaluation_tables
 from ..opening import ClassifierOpener
 from ..report.results import console
 from .long_work import check_html, progress_bars
@@ -86,6 +83,11 @@ def eval_command(
     qcls-gguf eval --data labelled.csv --format json --html report.html --resume scores.jsonl
     qcls-gguf eval --data labelled.jsonl --scoring tree --batch-invariance --shuffle-labels 5
     """
+    # the tools are imported by their own commands only, which keeps the start of the others short
+    from ..evaluation.evaluate import EvaluationSettings, evaluate
+    from ..evaluation.robustness import robustness_tables
+    from ..evaluation.table import evaluation_tables
+
     with exit_codes():
         evaluation = EvaluationSettings(
             config=settings(config, model, hf_repo, n_gpu_layers, threads),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Group, RenderableType
@@ -11,8 +11,6 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from ..inspection.inspect import inspect_classifier
-from ..inspection.records import Answering, Inspection, PromptInspection, Token, TrieNode
 from ..opening import ClassifierOpener
 from ..report.results import console, printable
 from .options import (
@@ -28,6 +26,9 @@ from .options import (
     settings,
 )
 from .terminal import exit_codes, load_bar, print_step
+
+if TYPE_CHECKING:
+    from ..inspection.records import Answering, Inspection, PromptInspection, Token, TrieNode
 
 
 def inspect_command(
@@ -48,6 +49,9 @@ def inspect_command(
 
     JSON is one object; docs/records.md describes its fields.
     """
+    # the tools are imported by their own commands only, which keeps the start of the others short
+    from ..inspection.inspect import inspect_classifier
+
     with exit_codes():
         chosen = settings(config, model, hf_repo, n_gpu_layers, threads, scoring)
         on_step = None if quiet else print_step

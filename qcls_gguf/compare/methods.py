@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from ..errors import ConfigError
@@ -19,6 +20,13 @@ from .stock import Batched, Naive, Prefix
 from .torch_sdpa import TorchSdpa
 
 QCLS = Qcls.name
+
+
+class PeerKernels(StrEnum):
+    """Which CUDA matrix kernels the other methods that use this llama.cpp run."""
+
+    stock = "stock"
+    ours = "ours"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

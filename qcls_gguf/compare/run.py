@@ -8,7 +8,6 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from time import perf_counter_ns
 
@@ -25,7 +24,7 @@ from ..opening import ClassifierOpener, OnStep
 from ..report.environment import environment
 from ..report.progress import OnProgress
 from .method import AbsentError, Answer, DiedError, Method, PeerError, Workload, WorkloadPrompt, installed_versions
-from .methods import METHODS, QCLS, Peers, check_methods, check_peers
+from .methods import METHODS, QCLS, PeerKernels, Peers, check_methods, check_peers
 from .reader import LabelReader
 from .records import AbsentMethod, ComparisonRecord, MethodRecord, PeerEnvironment
 from .statistics import Reference, agreement, latency, not_comparable
@@ -43,13 +42,6 @@ QUERIES = (
 """The queries where none are given."""
 
 _PACKAGES = ("llama-cpp-python", "cappr", "torch", "transformers")
-
-
-class PeerKernels(StrEnum):
-    """Which CUDA matrix kernels the other methods that use this llama.cpp run."""
-
-    stock = "stock"
-    ours = "ours"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

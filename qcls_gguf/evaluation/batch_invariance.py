@@ -11,7 +11,7 @@ from ..data.labelled import LabelledQuery
 from ..prompts.compiled import Prompt
 from .changes import Change, changes, differences, listed_flips
 from .passes import RowScores, not_applicable, row_scores
-from .records import BatchInvariance, InvarianceCase
+from .robustness_records import BatchInvariance, InvarianceCase
 
 N_BATCH = 4
 """Queries of a request in the case `batches`, and at most in the requests between those of `traffic`."""

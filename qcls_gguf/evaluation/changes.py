@@ -15,7 +15,7 @@ from ..config.scoring import Scoring
 from ..data.labelled import LabelledQuery
 from ..prompts.compiled import Prompt
 from .passes import RowScores
-from .records import Differences, Flip
+from .robustness_records import Differences, Flip
 
 N_LISTED = 10
 """Flips that a record lists; its counts are of all flips."""

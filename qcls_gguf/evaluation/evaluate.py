@@ -30,7 +30,8 @@ from .kept_scores import KeptScores
 from .label_order import check_slots, shuffled_labels
 from .modes import CALIBRATED, ToProbability, mode_statistics, non_finite_rows, worst_rows
 from .passes import PromptScores, RowScores, not_applicable, refused_queries, request_cost, score_rows
-from .records import BatchInvariance, DataRecord, EvaluationRecord, RequestCost, ShuffledLabels
+from .records import DataRecord, EvaluationRecord, RequestCost
+from .robustness_records import BatchInvariance, ShuffledLabels
 
 _MAX_LISTED = 20
 

@@ -17,8 +17,9 @@ from matplotlib.figure import Figure
 
 from ..report.html import CSS, STYLE, html_table, svg_image
 from ..report.text import number, percent
-from .records import EvaluationRecord, ModeNotApplicable, ModeStatistics, NotApplicable, PromptStatistics, Statistics
+from .records import EvaluationRecord, ModeNotApplicable, ModeStatistics, PromptStatistics, Statistics
 from .robustness import robustness_sections
+from .robustness_records import NotApplicable
 from .table import MODE_COLUMNS, PROMPT_COLUMNS, mode_row, notes, prompt_row
 
 _LABEL_COLUMNS = ("label", "support", "predicted", "precision", "recall", "F1")

@@ -17,7 +17,7 @@ from ..errors import ConfigError
 from ..prompts.compiled import Prompt
 from .changes import Change, changes, differences, listed_flips
 from .passes import RowScores, not_applicable
-from .records import NotApplicable, ShuffledAccuracy, ShuffledLabels, ShuffledMode, ShuffledPrompt
+from .robustness_records import NotApplicable, ShuffledAccuracy, ShuffledLabels, ShuffledMode, ShuffledPrompt
 
 _WITHOUT_SLOT = f"its prompt_template has no {LABELS_SLOT} slot"
 

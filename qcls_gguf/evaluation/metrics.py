@@ -22,15 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .records import (
-    Confusion,
-    Coverage,
-    LabelMass,
-    LabelStatistics,
-    PromptStatistics,
-    ReliabilityBin,
-    Statistics,
-)
+from .records import Confusion, Coverage, LabelMass, LabelStatistics, PromptStatistics, ReliabilityBin, Statistics
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.intp]

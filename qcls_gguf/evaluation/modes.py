@@ -12,15 +12,8 @@ from ..data.labelled import LabelledQuery
 from ..prompts.compiled import Prompt
 from .metrics import FloatArray, LabelledProbabilities, RowOutcomes, overall_statistics, prompt_statistics
 from .passes import PromptScores, RowScores, not_applicable
-from .records import (
-    ModeNotApplicable,
-    ModeStatistics,
-    NonFiniteRow,
-    NotApplicable,
-    PromptStatistics,
-    RequestCost,
-    WorstRow,
-)
+from .records import ModeNotApplicable, ModeStatistics, NonFiniteRow, PromptStatistics, RequestCost, WorstRow
+from .robustness_records import NotApplicable
 
 N_WORST = 10
 """Rows that a record lists for each mode."""

@@ -11,7 +11,8 @@ from rich.text import Text
 
 from ..report.results import printable
 from ..report.text import NO_VALUE, number, percent
-from .records import Differences, EvaluationRecord, Flip, NotApplicable, ShuffledPrompt
+from .records import EvaluationRecord
+from .robustness_records import Differences, Flip, NotApplicable, ShuffledPrompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,8 @@ from rich.text import Text
 
 from ..report.results import printable
 from ..report.text import NO_VALUE, number, percent
-from .records import EvaluationRecord, ModeNotApplicable, ModeStatistics, NotApplicable, PromptStatistics, Statistics
+from .records import EvaluationRecord, ModeNotApplicable, ModeStatistics, PromptStatistics, Statistics
+from .robustness_records import NotApplicable
 
 _N_CONFUSIONS = 10
 _N_WORST = 5

@@ -93,12 +93,12 @@ class PromptInspection(Record):
 
 
 class Answering(Record):
-    """How a prompt's scores become its probabilities and its answer; temperature 1 and nothing else changes neither."""
+    """How a prompt's scores become its probabilities and its answer."""
 
     prompt: str
     """the prompt's name"""
     temperature: float
-    """what the scores are divided by"""
+    """what the scores are divided by; 1 changes nothing"""
     prior: dict[str, float] | None
     """by label, as computed from content-free queries"""
     bias: dict[str, float] | None

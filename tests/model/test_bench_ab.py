@@ -18,8 +18,9 @@ from rich.console import Console
 
 from qcls_gguf import Classifier
 from qcls_gguf.bench.ab import SizeSamples, VariantSamples, compare_variants, variants_record
+from qcls_gguf.bench.decode_records import DecodeQuantiles, VariantRecord
 from qcls_gguf.bench.html import benchmark_html
-from qcls_gguf.bench.records import BenchmarkRecord, DecodeQuantiles, VariantRecord
+from qcls_gguf.bench.records import BenchmarkRecord
 from qcls_gguf.bench.table import AB_COLUMNS, ab_rows, benchmark_tables
 from qcls_gguf.native import Multiprocessors, build_info, multiprocessors
 from qcls_gguf.native.kernel_steps import STEPS, variants

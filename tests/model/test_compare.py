@@ -27,9 +27,8 @@ from conftest import MakeModel, WriteConfig
 
 from qcls_gguf import load_config
 from qcls_gguf.cli.app import app
-from qcls_gguf.compare.methods import METHODS, Peers
+from qcls_gguf.compare.methods import METHODS, PeerKernels, Peers
 from qcls_gguf.compare.records import ComparisonRecord
-from qcls_gguf.compare.run import PeerKernels
 from qcls_gguf.config.resources import config_path
 from qcls_gguf.errors import ConfigError
 from qcls_gguf.native.kernel_steps import STEPS

@@ -11,7 +11,7 @@ from qcls_gguf.data.labelled import LabelledQuery
 from qcls_gguf.evaluation.changes import N_LISTED, changes, differences, listed_flips
 from qcls_gguf.evaluation.label_order import label_orders
 from qcls_gguf.evaluation.passes import PromptScores, RowScores
-from qcls_gguf.evaluation.records import Differences
+from qcls_gguf.evaluation.robustness_records import Differences
 from qcls_gguf.prompts.compiled import Prompt
 from qcls_gguf.prompts.trie import build_trie
 
