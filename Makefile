@@ -4,6 +4,8 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml CMakeLists.txt vendor/pin.toml vendor/fetch.py qcls_gguf/native/src/qcls.h \
            qcls_gguf/native/src/qcls.cpp qcls_gguf/native/src/score.cpp qcls_gguf/native/src/probe.cpp \
+           qcls_gguf/native/src/attention.cpp \
+           $(wildcard qcls_gguf/native/cpu/*.cpp qcls_gguf/native/cpu/*.h) \
            $(wildcard qcls_gguf/native/cuda/*.cu qcls_gguf/native/cuda/*.cuh qcls_gguf/native/cuda/*.h) \
            $(wildcard patches/*)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check

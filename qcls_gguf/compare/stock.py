@@ -65,6 +65,7 @@ class StockWay(Way):
             n_threads=self.task.n_threads,
             hidden_only=False,
             flash_attn=self.task.flash_attn,
+            visible_cells=False,
             kv_type=self.task.runtime.kv_type,
         )
         self._rows = np.empty((max(n_rows, 1), self._context.row_size), np.float32)

@@ -41,6 +41,7 @@ def cache_prefixes(
             "tokens": prefix_digest(dict.fromkeys(prefixes)),
             "kv_type": runtime.kv_type,
             "flash_attn": runtime.flash_attn,
+            "visible_cells": context.why_no_visible_cells is None,
             "n_ctx": context.n_ctx,
             "n_seq_max": context.n_seq_max,
             "size_bytes": model.facts.size_bytes,

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from ..errors import DecodeError, ModelError, PlanError, QclsError
 
-ABI = 6
+ABI = 7
 _OK, _BAD_ARGUMENT, _LOAD_FAILED, _UNSUPPORTED, _DECODE_FAILED, _TOO_SMALL = range(6)
 _ERRORS = {
     _BAD_ARGUMENT: PlanError,
@@ -178,6 +178,7 @@ def _library() -> Any:
         "qcls_probe_copy": (c_int32, [c_int32, c_int32, c_int64, c_double, POINTER(c_double), *error]),
         "qcls_probe_matmul": (c_int32, [*[c_int32] * 6, c_double, POINTER(c_double), *error]),
         "qcls_context_limits": (None, [c_void_p, POINTER(c_int64)]),
+        "qcls_context_visible_cells": (c_int32, [c_void_p, c_char_p, c_int32]),
         "qcls_context_keep_shapes": (c_int32, [c_void_p, c_int32, *error]),
         "qcls_context_counters": (None, [c_void_p, POINTER(c_int64)]),
         "qcls_state_save": (c_int32, [c_void_p, c_void_p, POINTER(c_int64), *error]),
@@ -440,19 +441,23 @@ class NativeContext:
         hidden_only: bool = True,
         label_tokens: Int32Array | None = None,
         flash_attn: bool | None = None,
+        visible_cells: bool = True,
         kv_type: str = "f16",
     ) -> None:
         """Open a context; with hidden_only its rows are final-norm hidden states, else logits (stock llama.cpp).
 
         label_tokens: (n,) int32; rows are then n_embd + n + 1 floats: hidden state, these tokens' logits from the LM
         head, and the log-sum-exp of all logits.
+        flash_attn: llama.cpp's flash attention, or none: llama.cpp chooses. visible_cells: where that is False, attention
+        reads only the cells that a token may see, if the context can have it (`why_no_visible_cells`), instead of all.
 
         Raises PlanError for a limit out of range, ModelError for a model whose hidden states do not give its logits.
         """
         self._handle = c_void_p()
         handle, error = c_void_p(), ctypes.create_string_buffer(2048)
         tokens = np.empty(0, np.int32) if label_tokens is None else label_tokens
-        numbers = n_ctx, n_batch, n_seq_max, n_outputs_max, n_threads, -1 if flash_attn is None else int(flash_attn)
+        attention = -1 if flash_attn is None else 1 if flash_attn else 2 if visible_cells else 0
+        numbers = n_ctx, n_batch, n_seq_max, n_outputs_max, n_threads, attention
         status = _library().qcls_context_open(
             model.handle,
             int(hidden_only),
@@ -475,6 +480,10 @@ class NativeContext:
         limit = (c_int64 * 4)()
         _library().qcls_context_limits(handle, limit)
         self.n_ctx, self.n_batch, self.n_seq_max, self.row_size = (int(value) for value in limit)
+        why = ctypes.create_string_buffer(128)
+        reads_visible = _library().qcls_context_visible_cells(handle, why, len(why))
+        self.why_no_visible_cells = None if reads_visible else why.value.decode()
+        """Why attention reads every used cell; None where it reads only those that a token may see."""
 
     @property
     def handle(self) -> c_void_p:

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <climits>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <mutex>
@@ -290,6 +291,8 @@ int32_t qcls_context_open(qcls_model * model, int32_t hidden_only, int32_t n_lab
                           qcls_context ** out, char * error, int32_t error_size) {
     return guarded(error, error_size, QCLS_LOAD_FAILED, [&] {
         *out = nullptr;
+        const char * wanted = getenv("QCLS_VISIBLE_CELLS");
+        const bool switched_off = wanted && strcmp(wanted, "0") == 0;
         // llama.cpp aborts the process on some of these, so none may reach it
         const ggml_type type = kv_type_from_name(kv_type);
         const char * bad = n_ctx < 1                                       ? "n_ctx must be positive"
@@ -317,9 +320,11 @@ int32_t qcls_context_open(qcls_model * model, int32_t hidden_only, int32_t n_lab
         params.n_threads_batch = n_threads;
         params.pooling_type = LLAMA_POOLING_TYPE_NONE;
         params.attention_type = LLAMA_ATTENTION_TYPE_CAUSAL;
+        const bool visible_cells = flash_attn == 2 && (type == GGML_TYPE_F16 || type == GGML_TYPE_F32) && !switched_off;
         params.flash_attn_type = flash_attn < 0    ? LLAMA_FLASH_ATTN_TYPE_AUTO
-                                 : flash_attn == 0 ? LLAMA_FLASH_ATTN_TYPE_DISABLED
-                                                   : LLAMA_FLASH_ATTN_TYPE_ENABLED;
+                                 : flash_attn == 1 ? LLAMA_FLASH_ATTN_TYPE_ENABLED
+                                 : visible_cells   ? LLAMA_FLASH_ATTN_TYPE_VISIBLE_CELLS
+                                                   : LLAMA_FLASH_ATTN_TYPE_DISABLED;
         params.type_k = type;
         params.type_v = type;
         params.no_perf = true;
@@ -327,6 +332,10 @@ int32_t qcls_context_open(qcls_model * model, int32_t hidden_only, int32_t n_lab
         params.kv_unified = true;  // tokens of several sequences share cells
 
         llama_context * ctx = llama_init_from_model(model->model, params);
+        if (!ctx && visible_cells) {  // a graph that has no such attention says so when it is built
+            params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+            ctx = llama_init_from_model(model->model, params);
+        }
         if (!ctx) {
             return fail(QCLS_LOAD_FAILED, with_complaints("llama.cpp could not make a context"), error, error_size);
         }
@@ -369,6 +378,12 @@ void qcls_context_limits(const qcls_context * context, int64_t * limit) {
     limit[1] = context->n_batch;
     limit[2] = context->n_seq_max;
     limit[3] = context->row_size;
+}
+
+int32_t qcls_context_visible_cells(const qcls_context * context, char * why, int32_t why_size) {
+    const char * reason = llama_why_no_visible_cells(context->ctx);
+    fail(QCLS_OK, reason ? reason : "", why, why_size);
+    return reason == nullptr;
 }
 
 int32_t qcls_context_keep_shapes(qcls_context * context, int32_t n_shapes, char * error, int32_t error_size) {

@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-#define QCLS_ABI 6
+#define QCLS_ABI 7
 #define QCLS_API __attribute__((visibility("default")))
 
 typedef struct qcls_model qcls_model;
@@ -75,7 +75,8 @@ QCLS_API int32_t qcls_token_piece(const qcls_model * model, int32_t token, char 
 /* Opens a context. hidden_only != 0: qcls_decode returns final-norm hidden states and no LM head is computed;
  * otherwise it returns logits, as stock llama.cpp does. With n_label_tokens > 0, hidden_only must be set, the LM head
  * is computed after all, and every row has, behind its hidden state, the logits of these tokens and the log-sum-exp of
- * all logits. flash_attn: -1 auto, 0 off, 1 on. kv_type: "f16", "q8_0", ...
+ * all logits. flash_attn: -1 auto, 0 off, 1 on, 2 off with attention that reads only the cells that a token may see,
+ * where the context can have it. kv_type: "f16", "q8_0", ...
  * Free with qcls_context_close, before the model. */
 QCLS_API int32_t qcls_context_open(qcls_model * model, int32_t hidden_only, int32_t n_label_tokens,
                                    const int32_t * label_token, int32_t n_ctx, int32_t n_batch,
@@ -84,6 +85,9 @@ QCLS_API int32_t qcls_context_open(qcls_model * model, int32_t hidden_only, int3
 QCLS_API void qcls_context_close(qcls_context * context);
 /* limit[4]: n_ctx, n_batch, n_seq_max, floats a row, as the context really has them. */
 QCLS_API void qcls_context_limits(const qcls_context * context, int64_t * limit);
+
+/* 1 where attention reads only the cells that a token may see, else 0; `why` receives the reason, or "". */
+QCLS_API int32_t qcls_context_visible_cells(const qcls_context * context, char * why, int32_t why_size);
 
 /* Keeps the graphs of the last n_shapes shapes of decode, each with its compute buffers; 0: llama.cpp's one. */
 QCLS_API int32_t qcls_context_keep_shapes(qcls_context * context, int32_t n_shapes, char * error, int32_t error_size);
@@ -136,6 +140,19 @@ QCLS_API int32_t qcls_decode_rows(qcls_context * context, float * rows, int32_t 
 QCLS_API int32_t qcls_trie_scores(int32_t n_queries, int32_t n_nodes, const int32_t * node_start, int32_t n_labels,
                                   const int32_t * label_start, const int32_t * label_edge, float * edge,
                                   float * log_probability, float * probability);
+
+/* Attention that reads only the cells that a token may see, on plain arrays, as n_threads threads compute it
+ * (attention.cpp). Sequence s has the cells list_cell[list_start[s]] .. list_cell[list_start[s + 1] - 1] at the
+ * positions list_pos, which ascend; token i is of sequence token_seq[i] at token_pos[i] and sees the cells up to there,
+ * the last `window` positions of them where window > 0. q is [n_tokens][n_head][head_size_k], k [n_cells][n_head_kv]
+ * [head_size_k], v [n_cells][n_head_kv][head_size_v], both F16 where is_f16 != 0, else F32; out receives [n_tokens]
+ * [n_head][head_size_v]. */
+QCLS_API int32_t qcls_attention(int32_t n_tokens, const int32_t * token_seq, const int32_t * token_pos, int32_t n_seqs,
+                                const int32_t * list_start, const int32_t * list_pos, const int32_t * list_cell,
+                                int32_t n_cells, int32_t window, int32_t n_head, int32_t n_head_kv,
+                                int32_t head_size_k, int32_t head_size_v, float scale, int32_t is_f16,
+                                const float * q, const void * k, const void * v, int32_t n_threads, float * out,
+                                char * error, int32_t error_size);
 
 /* What device i can do at best, measured for about budget_s seconds (probe.cpp). seconds[2]: of one operation, the best
  * and the median of five samples. n_threads matters on a CPU. */
