@@ -70,6 +70,7 @@ class StockMethod(Method):
             n_threads=self.workload.n_threads,
             hidden_only=False,
             flash_attn=self.workload.flash_attn,
+            visible_cells=False,
             kv_type=self.workload.runtime.kv_type,
         )
         self._rows = np.empty((max(n_rows, 1), self._context.row_size), np.float32)

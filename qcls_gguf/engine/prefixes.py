@@ -57,6 +57,7 @@ def _file(engine: Engine, wanted: Sequence[Tokens], runtime: RuntimeConfig) -> S
         "tokens": prefix_digest(dict.fromkeys(wanted)),
         "kv_type": runtime.kv_type,
         "flash_attn": runtime.flash_attn,
+        "visible_cells": engine.context.why_no_visible_cells is None,
         "n_ctx": engine.context.n_ctx,
         "n_seq_max": engine.context.n_seq_max,
         "n_leaf_seqs": engine.capacity.n_seqs,

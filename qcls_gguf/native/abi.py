@@ -139,6 +139,35 @@ class ContextParams(Struct):
         ("kv_type", c_char_p),
         ("label_token", c_void_p),
         ("n_label_tokens", c_int64),
+        ("visible_cells", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
+class Attention(Struct):
+    _fields_: ClassVar = [
+        ("size", c_uint32),
+        ("n_threads", c_int32),
+        ("n_tokens", c_int64),
+        ("n_seqs", c_int64),
+        ("n_cells", c_int64),
+        ("token_seq", c_void_p),
+        ("token_pos", c_void_p),
+        ("list_start", c_void_p),
+        ("list_pos", c_void_p),
+        ("list_cell", c_void_p),
+        ("window", c_int32),
+        ("n_head", c_int32),
+        ("n_head_kv", c_int32),
+        ("head_size_k", c_int32),
+        ("head_size_v", c_int32),
+        ("is_f16", c_int32),
+        ("scale", c_float),
+        ("reserved", c_int32),
+        ("q", c_void_p),
+        ("k", c_void_p),
+        ("v", c_void_p),
+        ("out", c_void_p),
     ]
 
 
@@ -213,6 +242,7 @@ STRUCTS: dict[str, type[Struct]] = {
     "qcls_context_params": ContextParams,
     "qcls_limits": Limits,
     "qcls_counters": Counters,
+    "qcls_attention": Attention,
     "qcls_plan": Plan,
     "qcls_trie": Trie,
 }
@@ -238,6 +268,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "qcls_context_close": [c_void_p],
     "qcls_context_limits": [c_void_p, POINTER(Limits)],
     "qcls_context_set_label_tokens": [c_void_p, c_int64, c_void_p],
+    "qcls_context_attention": [c_void_p, c_char_p, c_int64],
     "qcls_context_keep_shapes": [c_void_p, c_int32],
     "qcls_context_counters": [c_void_p, POINTER(Counters)],
     "qcls_context_clear": [c_void_p],
@@ -245,6 +276,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "qcls_seq_trim": [c_void_p, c_int64, c_void_p, c_void_p],
     "qcls_state_save": [c_void_p, c_void_p, POINTER(c_int64)],
     "qcls_state_load": [c_void_p, c_char_p, c_int64],
+    "qcls_compute_attention": [POINTER(Attention)],
     "qcls_decode": [c_void_p, POINTER(Plan)],
     "qcls_decode_rows": [c_void_p, c_void_p, c_int64],
     "qcls_trie_scores": [POINTER(Trie)],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from ctypes import byref, c_int64, c_void_p
+from ctypes import byref, c_int64, c_void_p, create_string_buffer
 from dataclasses import dataclass
 from typing import Self
 
@@ -50,11 +50,14 @@ class NativeContext:
         hidden_only: bool = True,
         label_tokens: Int32Array | None = None,
         flash_attn: bool | None = None,
+        visible_cells: bool = True,
         kv_type: str = "f16",
     ) -> None:
         """Open a context; with hidden_only its rows are final-norm hidden states, else logits (stock llama.cpp).
 
-        label_tokens: (n,) int32, as for `set_label_tokens`. flash_attn: None lets llama.cpp choose.
+        label_tokens: (n,) int32, as for `set_label_tokens`. flash_attn: None lets llama.cpp choose;
+        where it is False, visible_cells lets attention read only the cells that a token may see, instead of all, if
+        this context can have that (`why_no_visible_cells`).
 
         Raises PlanError for a limit out of range, ModelError for a model whose hidden states do not give its logits.
         """
@@ -71,6 +74,7 @@ class NativeContext:
             kv_type=kv_type.encode(),
             label_token=address(tokens, INT32, 1, 0),
             n_label_tokens=len(tokens),
+            visible_cells=int(visible_cells),
         )
         handle, self._error = c_void_p(), Error()
         self._error_ref = byref(self._error)
@@ -84,6 +88,10 @@ class NativeContext:
         self._call_decode = library().qcls_decode
         self._plan = abi.Plan()
         self._plan_ref = byref(self._plan)
+        why = create_string_buffer(256)
+        check(library().qcls_context_attention(self.handle, why, len(why), self._error_ref), self._error)
+        self.why_no_visible_cells = why.value.decode() or None
+        """Why attention reads every used cell; None where it reads only those that a token may see."""
         limits = self._limits()
         self.n_ctx: int = limits.n_ctx
         self.n_batch: int = limits.n_batch

@@ -119,7 +119,9 @@ def test_a_device_that_cannot_be_measured_leaves_the_rest(tmp_path: Path, monkey
     monkeypatch.setattr("qcls_gguf.bench.roofline.COPY_BYTES", 1 << 37)
     done = CliRunner().invoke(app, ["bench", *arguments])
     assert done.exit_code == 0, done.stderr
-    assert "not measured: probe: n_bytes is 137438953472: it must be between 4 and 2^36" in " ".join(done.stdout.split())
+    assert "not measured: probe: n_bytes is 137438953472: it must be between 4 and 2^36" in " ".join(
+        done.stdout.split()
+    )
     assert "not measured" in page.read_text()
 
 

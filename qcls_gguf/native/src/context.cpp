@@ -3,6 +3,8 @@
 
 #include "ggml.h"
 
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 
 namespace {
@@ -56,6 +58,12 @@ llama_context_params llama_params(const qcls_context_params & from) {
     params.flash_attn_type = flash_attn_type(from.flash_attn);
     params.type_k = kv_type_from_name(from.kv_type ? from.kv_type : "f16");
     params.type_v = params.type_k;
+    const char * wanted = getenv("QCLS_VISIBLE_CELLS");  // 0: for comparing the two
+    const bool is_float = params.type_k == GGML_TYPE_F16 || params.type_k == GGML_TYPE_F32;
+    if (from.visible_cells && from.flash_attn == QCLS_FLASH_ATTN_OFF && is_float &&
+        !(wanted && strcmp(wanted, "0") == 0)) {
+        params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_VISIBLE_CELLS;
+    }
     params.no_perf = true;
     params.swa_full = true;    // trimmed sequences need their old cells
     params.kv_unified = true;  // tokens of several sequences share cells
@@ -100,10 +108,15 @@ int32_t qcls_context_open(const qcls_model * model, const qcls_context_params * 
         const qcls_context_params params =
             taken(given_params, QCLS_UP_TO(qcls_context_params, n_threads), "qcls_context_params");
         check_params(params);
-        const llama_context_params wanted = llama_params(params);
+        llama_context_params wanted = llama_params(params);
 
         auto made = std::make_unique<qcls_context>();
         made->ctx.reset(llama_init_from_model(model->model.get(), wanted));
+        if (!made->ctx && wanted.flash_attn_type == LLAMA_FLASH_ATTN_TYPE_VISIBLE_CELLS) {
+            // a graph that has no such attention says so when it is built
+            wanted.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+            made->ctx.reset(llama_init_from_model(model->model.get(), wanted));
+        }
         llama_context * ctx = made->ctx.get();
         if (!ctx) {
             throw llama_failure(QCLS_LOAD_FAILED, "llama.cpp could not make a context");
@@ -143,6 +156,16 @@ int32_t qcls_context_limits(const qcls_context * context, qcls_limits * limits, 
 
 int32_t qcls_context_set_label_tokens(qcls_context * context, int64_t n, const int32_t * token, qcls_error * error) {
     return guarded(error, QCLS_LOAD_FAILED, [&] { set_label_tokens(given(context, "context"), n, token); });
+}
+
+int32_t qcls_context_attention(const qcls_context * context, char * why, int64_t capacity, qcls_error * error) {
+    return guarded(error, QCLS_BAD_ARGUMENT, [&] {
+        const char * reason = llama_why_no_visible_cells(given(context, "context").ctx.get());
+        check_array(why, capacity, "why");
+        if (capacity > 0) {
+            snprintf(why, (size_t) capacity, "%s", reason ? reason : "");
+        }
+    });
 }
 
 int32_t qcls_context_keep_shapes(qcls_context * context, int32_t n_shapes, qcls_error * error) {

@@ -209,6 +209,9 @@ typedef struct qcls_context_params {
     const char * kv_type;    /* of the cache: "f32", "f16", "bf16", "q8_0" or "q4_0"; NULL: "f16" */
     const int32_t * label_token; /* [n_label_tokens] as qcls_context_set_label_tokens takes them */
     int64_t n_label_tokens;
+    int32_t visible_cells;   /* 1, with flash_attn off: attention reads only the cells that a token may see, where this
+                                context can have it (qcls_context_attention); 0: it reads every used cell */
+    int32_t reserved;
 } qcls_context_params;
 
 /* Opens a context into *context, which is NULL on failure; close it with qcls_context_close, before its model.
@@ -239,6 +242,11 @@ QCLS_API int32_t qcls_context_limits(const qcls_context * context, qcls_limits *
  * QCLS_BAD_ARGUMENT, and where memory was lacking (QCLS_LOAD_FAILED), the context is as it was. */
 QCLS_API int32_t qcls_context_set_label_tokens(qcls_context * context, int64_t n, const int32_t * token,
                                                qcls_error * error);
+
+/* Why attention reads every used cell of the cache: why[capacity] gets a text that ends in 0, cut where it is longer; ""
+ * where attention reads only the cells that a token may see. */
+QCLS_API int32_t qcls_context_attention(const qcls_context * context, char * why, int64_t capacity,
+                                        qcls_error * error);
 
 /* Keeps the graphs of the last n_shapes shapes of decode, each with its compute buffers; 0: llama.cpp's one, as at
  * start. */
@@ -309,6 +317,39 @@ QCLS_API int32_t qcls_decode(qcls_context * context, qcls_plan * plan, qcls_erro
 
 /* Waits for the decode that left rows and gives them: rows[n_rows][row_size], n_rows as it was in the plan. */
 QCLS_API int32_t qcls_decode_rows(qcls_context * context, float * rows, int64_t n_rows, qcls_error * error);
+
+/* --- attention ---------------------------------------------------------------------------------------------------- */
+
+/* Attention that reads only the cells that a token may see, on plain arrays, so that it can be held against a plain one.
+ * Sequence s has the cells list_cell[list_start[s]] ... list_cell[list_start[s + 1] - 1], at the positions list_pos, which
+ * ascend. Token i is of sequence token_seq[i], at token_pos[i], and sees the cells up to there. */
+typedef struct qcls_attention {
+    uint32_t size;              /* required */
+    int32_t n_threads;          /* 1 to 512 */
+    int64_t n_tokens;
+    int64_t n_seqs;
+    int64_t n_cells;
+    const int32_t * token_seq;  /* [n_tokens] */
+    const int32_t * token_pos;  /* [n_tokens] */
+    const int32_t * list_start; /* [n_seqs + 1] from 0 */
+    const int32_t * list_pos;   /* [list_start[n_seqs]] */
+    const int32_t * list_cell;  /* [list_start[n_seqs]] */
+    int32_t window;             /* how many positions, its own among them, a token sees at most; 0: all */
+    int32_t n_head;             /* a multiple of n_head_kv */
+    int32_t n_head_kv;
+    int32_t head_size_k;
+    int32_t head_size_v;
+    int32_t is_f16;             /* 1: k and v are F16; 0: F32 */
+    float scale;                /* of the products of q and k */
+    int32_t reserved;
+    const float * q;            /* [n_tokens][n_head][head_size_k] */
+    const void * k;             /* [n_cells][n_head_kv][head_size_k] */
+    const void * v;             /* [n_cells][n_head_kv][head_size_v] */
+    float * out;                /* [n_tokens][n_head][head_size_v] written */
+} qcls_attention;
+
+/* Computes it, as the nodes of a graph do. QCLS_UNSUPPORTED where the build's CPU code has no such attention. */
+QCLS_API int32_t qcls_compute_attention(const qcls_attention * attention, qcls_error * error);
 
 /* --- label tries -------------------------------------------------------------------------------------------------- */
 
