@@ -3,7 +3,8 @@
 __version__ = "0.1.0"
 
 from .classifier import Classifier
-from .config.schema import Config, ModelConfig, PromptConfig, RuntimeConfig, load_config
+from .config.load import load_config
+from .config.schema import Config, ModelConfig, PromptConfig, RuntimeConfig
 from .errors import BusyError, ConfigError, DecodeError, ModelError, PlanError, QclsError, ScoreError
 from .score.result import Counts, LabelScore, ModelInfo, PromptResult, Result
 

@@ -13,7 +13,8 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from .config.schema import Config, check_config, load_config
+from .config.load import load_config
+from .config.schema import Config, check_config
 from .engine.batcher import Turns
 from .engine.capacity import merged_callers, shapes
 from .engine.engine import Decoded, Engine, Float32Array, Meanwhile

@@ -32,6 +32,7 @@ from .options import (
     ThreadsOption,
     settings,
 )
+from .schema import schema_command
 from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step
 
 app = typer.Typer(
@@ -184,6 +185,7 @@ app.command("eval")(eval_command)
 app.command("calibrate")(calibrate_command)
 app.command("compare")(compare_command)
 app.command("bench")(bench_command)
+app.command("schema")(schema_command)
 
 
 def main() -> None:

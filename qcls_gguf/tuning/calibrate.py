@@ -14,7 +14,7 @@ import numpy as np
 from ..cli.long_work import check_writable
 from ..config.calibration_file import calibration_text, prompt_hash
 from ..config.schema import Config, PromptConfig
-from ..config.yaml_values import hint
+from ..config.words import hint
 from ..data.labelled import Labelled
 from ..errors import ConfigError, ScoreError
 from ..evaluation.modes import non_finite_rows
