@@ -10,11 +10,12 @@ from time import perf_counter
 from .. import __version__
 from ..config.schema import RuntimeConfig
 from ..errors import DecodeError
+from ..folders import cache_folder
 from ..native import NativeContext, NativeModel, build_info
 from ..prompts.compiled import Prompt
 from ..timing import Ledger
 from .engine import Engine
-from .prefix_file import StateCache, cache_folder, prefix_digest
+from .prefix_file import StateCache, prefix_digest
 
 WORTH_MS = 250.0
 """How long computing the prefixes must take for them to be saved."""
@@ -46,7 +47,7 @@ def cache_prefixes(
             "size_bytes": model.facts.size_bytes,
             "build": [build.source_digest, build.backend, __version__, platform.machine()],
         }
-        cache = StateCache.of(folder, depends_on, model_sha256)
+        cache = StateCache.of(folder / "prefixes", depends_on, model_sha256)
     state = cache.read() if cache else None
     if cache and state is not None:
         try:
