@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
@@ -15,7 +15,9 @@ from ..errors import ConfigError, DecodeError, PlanError
 from ..native import devices
 from ..native.kernel_steps import why_no_steps
 from ..native.sm_slice import slice_device
-from ..report.machine import environment, gpu_free_bytes, gpu_state, peak_rss_bytes, rss_bytes
+from ..report.environment import environment
+from ..report.gpu import GpuRun, GpuState, gpu_state, watched_gpu, why_no_gpu
+from ..report.machine import gpu_free_bytes, peak_rss_bytes, rss_bytes
 from ..report.progress import OnProgress, counter
 from .ab import Size, ab_record, compare_variants
 from .forward import forward_record, forward_tokens, sweep
@@ -51,13 +53,13 @@ def benchmark(
     def open_one(name: str, config: Config) -> AbstractContextManager[Subject]:
         return started(name, config, asked, offline=wanted.offline, on_step=on_step, on_load=on_load)
 
-    gpu = gpu_state()
-    before = {"vram_free_bytes": gpu_free_bytes(), "gpu": gpu}
+    before = _gpu_record(gpu_state())
     subjects: list[Subject] = []
     workloads: list[Workload] = []
     forward: dict[int, list[float]] | None = None
     ab: dict[int, Size] | None = None
     n_groups = 0
+    during = GpuRun()
     with closing(groups(wanted.configs, open_one)) as each:
         for group in each:
             n_groups += 1
@@ -66,21 +68,22 @@ def benchmark(
             if wanted.forward and forward is None:
                 sizes = forward_tokens(group[0].classifier, wanted.forward_tokens)
                 with_ab = _compares_variants(wanted, group[0])
-            workloads += measure(wanted, group, on_progress)
-            if sizes:
-                n_rounds = max(1, wanted.n_requests // 10)
-                count = counter(on_progress, "forward", n_rounds * len(sizes))
-                forward = sweep(group[0].classifier, sizes, n_rounds, count)
-            if with_ab:
-                count = counter(on_progress, "kernels in turns", n_rounds * len(sizes))
-                ab = compare_variants(group[0].classifier, sizes, n_rounds, count)
+            with watched_gpu(during) if group[0].classifier.model.n_gpu_layers else nullcontext():
+                workloads += measure(wanted, group, on_progress)
+                if sizes:
+                    n_rounds = max(1, wanted.n_requests // 10)
+                    count = counter(on_progress, "forward", n_rounds * len(sizes))
+                    forward = sweep(group[0].classifier, sizes, n_rounds, count)
+                if with_ab:
+                    count = counter(on_progress, "kernels in turns", n_rounds * len(sizes))
+                    ab = compare_variants(group[0].classifier, sizes, n_rounds, count)
             subjects += group
     memory = {"rss_bytes": rss_bytes(), "peak_rss_bytes": peak_rss_bytes()}
-    after = {"vram_free_bytes": gpu_free_bytes(), "gpu": gpu_state()}
+    after = _gpu_record(gpu_state())
     floors = _floors(subjects)
     first = subjects[0].classifier
     return {
-        "environment": environment(first.model, n_threads(first.parts.config.runtime), gpu),
+        "environment": environment(first.parts.config, first.model).to_dict(),
         "startup_ms": first.startup_ms,
         "classifiers": [_subject_record(subject, floors[subject.name], wanted.idle_s) for subject in subjects],
         "method": {
@@ -96,8 +99,12 @@ def benchmark(
         "forward": forward and forward_record(first, forward, floors[subjects[0].name]),
         "forward_ab": ab and ab_record(first, ab),
         "memory": memory,
-        "gpu": {"before": before, "after": after},
+        "gpu": {"before": before, "during": during.to_dict(), "after": after, "not_known": why_no_gpu()},
     }
+
+
+def _gpu_record(state: GpuState | None) -> dict[str, Any]:
+    return {"vram_free_bytes": gpu_free_bytes(), "gpu": state and asdict(state)}
 
 
 def _compares_variants(wanted: Benchmark, subject: Subject) -> bool:

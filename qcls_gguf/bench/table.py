@@ -132,7 +132,7 @@ def facts(record: dict[str, Any]) -> Rows:
     loop = "each when the last is answered" if how["loop"] == "closed" else f"{how['rate']:g} arrive a second"
     rows = [
         ["model", f"{where['model']}, {where['quantization']}, sha256 {where['model_sha256'][:16]}…"],
-        ["device", f"{where['device']}, driver {where['driver'] or 'none'}, {where['n_gpu_layers']} layers on the GPU, "
+        ["device", f"{where['device']}, driver {where['gpu']['driver'] if where['gpu'] else 'none'}, {where['n_gpu_layers']} layers on the GPU, "
                    f"{where['backend']}"],
         ["machine", f"{where['cpu']}, {where['n_cores']} cores, {where['n_threads']} threads, {where['os']}"],
         ["versions", f"qcls-gguf {where['package_version']}, llama.cpp {where['llama_cpp_commit']} patched "
@@ -142,9 +142,7 @@ def facts(record: dict[str, Any]) -> Rows:
     ]  # fmt: skip
     floors = {_floor_text(each["floor"]): None for each in record["classifiers"]}
     rows += [["floor", text] for text in floors]
-    for when, state in record["gpu"].items():
-        if state["gpu"]:
-            rows.append([f"GPU {when}", ", ".join(f"{name} {value}" for name, value in state["gpu"].items())])
+    rows += _gpu_rows(record["gpu"]) if where["n_gpu_layers"] else []
     if cut := where["sm_slice"]:
         text = (
             f"{cut['n_given']} of {cut['n_device']} multiprocessors, kernels planned for {cut['n_planned']}, without "
@@ -153,6 +151,23 @@ def facts(record: dict[str, Any]) -> Rows:
         rows.insert(2, ["a slice", text])
     if memory["peak_rss_bytes"] is not None:
         rows.append(["memory", f"at most {memory['peak_rss_bytes'] / 2**20:.0f} MiB in the process"])
+    return rows
+
+
+def _gpu_rows(gpu: dict[str, Any]) -> Rows:
+    """The GPU's clock, power and temperature before, while and after it was measured."""
+    if gpu["not_known"]:
+        return [["GPU", f"not known: {gpu['not_known']}"]]
+    names = {"sm_mhz": "MHz", "power_w": "W", "temperature_c": "°C"}
+    rows = []
+    for when in ("before", "after"):
+        state = gpu[when]["gpu"]
+        rows.append([f"GPU {when}", ", ".join(f"{state[key]} {unit}" for key, unit in names.items())])
+    if during := gpu["during"]:
+        known = {unit: during[key] for key, unit in names.items() if during[key]}
+        parts = [f"{each['min']:g} to {each['max']:g} {unit}, mostly {each['p50']:g}" for unit, each in known.items()]
+        parts += [f"held down by {name} {share:.0%} of the time" for name, share in during["brakes"].items()]
+        rows.insert(1, ["GPU while measured", "; ".join(parts)])
     return rows
 
 

@@ -139,8 +139,10 @@ def bench_command(
     are means of a request. Exit codes are those of run.
 
     \b
-    {"environment": {"device", "driver", "cpu", "n_cores", "n_threads", "os", "llama_cpp_commit", "source_digest",
-       "model_sha256", "quantization", "package_version", "date", …,
+    {"environment": {"date", "os", "machine", "cpu", "n_cores", "n_cpus", "n_threads", "memory_bytes", "device",
+       "n_gpu_layers", "gpu": {"name", "driver", "memory_bytes", "max_sm_mhz", "power_limit_w"} or null, "backend",
+       "llama_cpp_commit", "source_digest", "package_version", "python", "numpy", "model", "model_sha256",
+       "quantization",
        "sm_slice": {"n_planned", "n_given", "n_device"} with --sms, else null},
      "startup_ms": {STEP: ms of the first classifier},
      "classifiers": [{"name", "config", "n_prompts", "scoring", "runtime", "model": {as in run}, "startup_ms",
@@ -162,7 +164,9 @@ def bench_command(
        "ms": {"min", "p50", "p90"}, "n_decodes", "cuda_graphs_per_decode", "spread", "ratio",
        "ratio_range", "difference"}]}]} or null,
      "memory": {"rss_bytes", "peak_rss_bytes"},
-     "gpu": {"before": {"vram_free_bytes", "gpu": {of nvidia-smi} or null}, "after": {the same}}}
+     "gpu": {"before": {"vram_free_bytes", "gpu": {"sm_mhz", "power_w", "temperature_c", "brakes": [NAME]} or null},
+       "during": {"n_samples", "interval_s", "sm_mhz": {"min", "p50", "max"}, "power_w": {…}, "temperature_c": {…},
+       "brakes": {NAME: share of the samples}} or null, "after": {as before}, "not_known": why, or null}}
 
     \b
     tokens        new: fed; padded: of them, only to make a shape warm (none: every shape is exact); least: the

@@ -27,7 +27,7 @@ def report_html(comparison: dict[str, Any]) -> str:
         ["model", f"{model['path']}: {model['description']}"],
         ["model sha256", model["sha256"]],
         ["device", f"{model['device']}, {model['backend']}, {model['n_gpu_layers']} layers on the GPU, "
-                   f"{environment['n_threads']} threads, {environment['platform']}"],
+                   f"{environment['n_threads']} threads, {environment['os']}"],
         ["versions", f"qcls-gguf {model['package_version']}, llama.cpp {model['llama_cpp_commit']} patched"],
         ["peers' packages", packages],
         ["rounds", f"{comparison['rounds']}, after {comparison['warm_up']} that were not timed; seed of the order "

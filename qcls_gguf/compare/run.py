@@ -109,7 +109,10 @@ def compare(
                 _entry(running.ways[name], found, times, answers[name], references) for name, found in times.items()
             ]
             return {
-                "environment": {**environment(wanted.config), "packages": installed_versions(_PACKAGES)},
+                "environment": {
+                    **environment(wanted.config, classifier.model).to_dict(),
+                    "packages": installed_versions(_PACKAGES),
+                },
                 "config": plain_config(wanted.config),
                 "model": dataclasses.asdict(classifier.model),
                 "n_prompts": len(prompts),

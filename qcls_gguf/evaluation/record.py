@@ -118,7 +118,7 @@ def evaluate(
         "data": found.record(),
         "config": plain_config(wanted.config),
         "model": dataclasses.asdict(found.model),
-        "environment": environment(wanted.config),
+        "environment": environment(wanted.config, found.model).to_dict(),
         "modes": modes_table(
             wanted.modes, found.prompts, found.rows, found.scores, latencies, exact=wanted.exact,
             calibrated=_calibrated(wanted.config, found.adjustments),

@@ -30,7 +30,6 @@ from qcls_gguf.cli.app import app
 from qcls_gguf.config.schema import Config
 from qcls_gguf.errors import ConfigError, QclsError
 from qcls_gguf.native import NativeModel
-from qcls_gguf.report.machine import gpu_state
 from qcls_gguf.timing import STAGES
 
 ROOT = Path(__file__).parents[2]
@@ -86,7 +85,7 @@ def test_a_record_has_every_part(written: Written) -> None:
     assert list(record) == [
         "environment", "startup_ms", "classifiers", "method", "workloads", "forward", "forward_ab", "memory", "gpu",
     ]  # fmt: skip
-    assert {"device", "driver", "cpu", "n_cores", "n_threads", "os", "llama_cpp_commit", "source_digest", "date",
+    assert {"device", "gpu", "cpu", "n_cores", "n_threads", "os", "llama_cpp_commit", "source_digest", "date",
             "model_sha256", "quantization", "package_version", "sm_slice"} <= set(record["environment"])  # fmt: skip
     assert record["startup_ms"] == record["classifiers"][0]["startup_ms"]
     assert record["method"]["order"] == "classifiers in turns"
@@ -358,23 +357,3 @@ def test_a_gpu_holds_more_classifiers_in_what_the_first_left(after: float, n_mor
     assert fits(subject, n_more) == (after >= 1 + 2.4 * n_more)
     in_memory = dataclasses.replace(subject, classifier=classifier)
     assert fits(in_memory, n_more)  # on the CPU the memory of a GPU does not matter
-
-
-@pytest.mark.parametrize(
-    ("script", "driver"),
-    [
-        ("echo '550.54.15, 41, 1590 MHz, 1590 MHz, 62.10 W, 70.00 W, P0'", "550.54.15"),
-        ("echo 'No devices were found'; exit 6", None),
-        ("echo 'something else'", None),
-    ],
-)
-def test_the_state_of_a_gpu_is_what_nvidia_smi_says(
-    script: str, driver: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    command = tmp_path / "nvidia-smi"
-    command.write_text(f"#!/bin/sh\n{script}\n")
-    command.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    state = gpu_state()
-    assert (state and state["driver_version"]) == driver
-    assert state is None or (state["temperature.gpu"], state["power.limit"], state["pstate"]) == ("41", "70.00 W", "P0")
