@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
+from rich.console import Group
 
-from ..report.results import printable
+from ..report.numbers import difference as _difference
+from ..report.numbers import measured as _number
+from ..report.tables import Table, fact_table, terminal_table
 from ..timing import STAGES
 
 TIME_COLUMNS = ("total ms", "min", "p50", "p90", "p99", "spread", "floor", "p50/floor")
@@ -129,10 +128,11 @@ def ab_rows(record: dict[str, Any]) -> Rows:
 def facts(record: dict[str, Any]) -> Rows:
     """Where and how it was measured: a name and a text each."""
     where, how, memory = record["environment"], record["method"], record["memory"]
+    driver = where["gpu"]["driver"] if where["gpu"] else "none"
     loop = "each when the last is answered" if how["loop"] == "closed" else f"{how['rate']:g} arrive a second"
     rows = [
         ["model", f"{where['model']}, {where['quantization']}, sha256 {where['model_sha256'][:16]}…"],
-        ["device", f"{where['device']}, driver {where['gpu']['driver'] if where['gpu'] else 'none'}, {where['n_gpu_layers']} layers on the GPU, "
+        ["device", f"{where['device']}, driver {driver}, {where['n_gpu_layers']} layers on the GPU, "
                    f"{where['backend']}"],
         ["machine", f"{where['cpu']}, {where['n_cores']} cores, {where['n_threads']} threads, {where['os']}"],
         ["versions", f"qcls-gguf {where['package_version']}, llama.cpp {where['llama_cpp_commit']} patched "
@@ -183,45 +183,20 @@ def _floor_text(floor: dict[str, Any]) -> str:
     )
 
 
+def record_tables(record: dict[str, Any]) -> dict[str, Table]:
+    """The tables of a record in their order, some without rows."""
+    return {
+        "time": Table(columns=TIME_COLUMNS, rows=time_rows(record)),
+        "queue": Table(columns=QUEUE_COLUMNS, rows=queue_rows(record)),
+        "stages": Table(columns=STAGE_COLUMNS, rows=stage_rows(record)),
+        "tokens": Table(columns=TOKEN_COLUMNS, rows=token_rows(record)),
+        "start": Table(columns=START_COLUMNS, rows=start_rows(record)),
+        "forward": Table(columns=FORWARD_COLUMNS, rows=forward_rows(record), n_text=0),
+        "ab": Table(columns=AB_COLUMNS, rows=ab_rows(record)),
+    }
+
+
 def benchmark_tables(record: dict[str, Any]) -> Group:
     """Everything, a table a question."""
-    plain = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    plain.add_column(style="bold", no_wrap=True)
-    plain.add_column(overflow="fold")
-    for row in facts(record):
-        plain.add_row(*(Text(printable(cell)) for cell in row))
-    plain.add_row()
-    parts: list[RenderableType] = [plain]
-    for columns, rows in (
-        (TIME_COLUMNS, time_rows(record)),
-        (QUEUE_COLUMNS, queue_rows(record)),
-        (STAGE_COLUMNS, stage_rows(record)),
-        (TOKEN_COLUMNS, token_rows(record)),
-        (START_COLUMNS, start_rows(record)),
-        (FORWARD_COLUMNS, forward_rows(record)),
-        (AB_COLUMNS, ab_rows(record)),
-    ):
-        if rows:
-            parts.append(_table(columns, rows))
-    return Group(*parts)
-
-
-def _table(columns: Sequence[str], rows: Rows) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for index, column in enumerate(columns):
-        is_text = index == 0 and not rows[0][0].isdecimal()
-        table.add_column(column, justify="left" if is_text else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    table.add_row()
-    return table
-
-
-def _difference(value: float | None) -> str:
-    return "NOT FINITE" if value is None else "0" if value == 0 else f"{value:.1e}"
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"
+    tables = [terminal_table(table) for table in record_tables(record).values() if table.rows]
+    return Group(fact_table([(name, text) for name, text in facts(record)]), *tables)

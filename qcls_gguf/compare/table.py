@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from ..evaluation.table import number, percent
+from ..report.numbers import number, percent
 from ..report.results import printable
+from ..report.tables import Table, terminal_table
 
 COLUMNS = ("way", "p50 ms", "p90 ms", "× qcls", "10–90 %", "as scoring", "as joint", "none", "Δ log p", "Δ tree")
 LEGEND = (
@@ -38,6 +38,11 @@ def way_row(way: dict[str, Any]) -> list[str]:
     ]
 
 
+def ways_table(comparison: dict[str, Any]) -> Table:
+    """A row a way, the fastest first."""
+    return Table(columns=COLUMNS, rows=[way_row(way) for way in fastest_first(comparison)])
+
+
 def heading(comparison: dict[str, Any]) -> str:
     """What was compared, in a line."""
     model = comparison["model"]
@@ -55,11 +60,8 @@ def heading(comparison: dict[str, Any]) -> str:
 
 def comparison_table(comparison: dict[str, Any]) -> Group:
     """The ways, fastest first, then their notes and the absent ones."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in COLUMNS:
-        table.add_column(column, justify="left" if column == "way" else "right", no_wrap=True)
-    for way in fastest_first(comparison):
-        table.add_row(*map(Text, way_row(way)), style="bold" if way["name"] == "qcls" else None)
+    ours = [way["name"] == "qcls" for way in fastest_first(comparison)]
+    table = terminal_table(ways_table(comparison), bold=ours, end=False)
     parts: list[RenderableType] = [Text(heading(comparison)), Text(), table, Text(), Text(LEGEND, style="dim"), Text()]
     for way in fastest_first(comparison):
         note = f". {way['note']}" if way["note"] else ""

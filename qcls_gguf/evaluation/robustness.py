@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Group
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
-from ..report.results import printable
-from .table import number, percent
+from ..report.numbers import number, percent, scientific
+from ..report.tables import Table, terminal_table
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
-    """One table, of which the first n_text columns are text."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: list[list[str]]
-    n_text: int
-
-
-def robustness_sections(evaluation: dict[str, Any]) -> Iterator[Section]:
+def robustness_sections(evaluation: dict[str, Any]) -> Iterator[Table]:
     """The tables of `shuffle_labels` and `drift`, where the record has them."""
     if shuffled := evaluation.get("shuffle_labels"):
-        yield Section(
+        yield Table(
             title=f"Labels listed in {shuffled['k']} other orders, seed {shuffled['seed']}",
             columns=("mode", "prompt", "rows", "flips", "flip rate", "accuracy", "mean", "min", "max", "largest Δp",
                      "mean Δp"),
@@ -40,7 +28,7 @@ def robustness_sections(evaluation: dict[str, Any]) -> Iterator[Section]:
         )  # fmt: skip
         yield from _flips("Flips by the order of the labels", shuffled["flips"])
     if drift := evaluation.get("drift"):
-        yield Section(
+        yield Table(
             title="The same rows in other company",
             columns=("case", "rows", "answers", "flips", "largest Δp", "mean Δp"),
             rows=[
@@ -55,18 +43,10 @@ def robustness_sections(evaluation: dict[str, Any]) -> Iterator[Section]:
 
 def robustness_tables(evaluation: dict[str, Any]) -> Group:
     """The sections on standard output; nothing where there are none."""
-    return Group(*(part for section in robustness_sections(evaluation) for part in _shown(section)))
-
-
-def _shown(section: Section) -> Iterator[Text | Table]:
-    yield Text(section.title, style="bold")
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for i, column in enumerate(section.columns):
-        table.add_column(column, justify="left" if i < section.n_text else "right", overflow="fold")
-    for row in section.rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    table.add_row()
-    yield table
+    parts: list[RenderableType] = []
+    for section in robustness_sections(evaluation):
+        parts += [Text(section.title, style="bold"), terminal_table(section, gap=1)]
+    return Group(*parts)
 
 
 def _shuffled_cells(found: dict[str, Any]) -> list[str]:
@@ -84,10 +64,10 @@ def _shuffled_cells(found: dict[str, Any]) -> list[str]:
 
 def _difference_cells(found: dict[str, Any]) -> list[str]:
     values = (found[f"{which}_probability_difference"] for which in ("largest", "mean"))
-    return ["–" if value is None else f"{value:.1e}" for value in values]
+    return [scientific(value) for value in values]
 
 
-def _flips(title: str, flips: list[dict[str, Any]]) -> Iterator[Section]:
+def _flips(title: str, flips: list[dict[str, Any]]) -> Iterator[Table]:
     if flips:
         rows = [
             [each["mode"], each["prompt"], f"line {each['line']}: {each['query']}", each["answer"],
@@ -96,4 +76,4 @@ def _flips(title: str, flips: list[dict[str, Any]]) -> Iterator[Section]:
             for each in flips
         ]  # fmt: skip
         columns = ("mode", "prompt", "row", "answer", "other answer", "p", "other p", "margin")
-        yield Section(title=title, columns=columns, rows=rows, n_text=5)
+        yield Table(title=title, columns=columns, rows=rows, n_text=5)

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.console import Group
 from rich.text import Text
 
-from ..report.results import printable
+from ..report.numbers import number, percent
+from ..report.tables import Table, terminal_table
 
 _N_CONFUSIONS = 10
 _N_WORST = 5
-
-
-def percent(value: float | None) -> str:
-    """A share, or a dash where there is none."""
-    return "–" if value is None else f"{value:.1%}"
-
-
-def number(value: float | None, digits: int = 3) -> str:
-    """A number, or a dash where there is none."""
-    return "–" if value is None else f"{value:.{digits}f}"
 
 
 MODE_COLUMNS = (
@@ -49,12 +39,17 @@ def mode_row(mode: str, found: dict[str, Any]) -> list[str]:
     ]
 
 
+def modes_table_of(modes: dict[str, Any], columns: tuple[str, ...] = MODE_COLUMNS) -> Table:
+    """A row a mode, of all prompts or of one; columns: the first of MODE_COLUMNS."""
+    return Table(columns=columns, rows=[mode_row(mode, found)[: len(columns)] for mode, found in modes.items()])
+
+
 def evaluation_tables(evaluation: dict[str, Any]) -> Group:
     """The modes, the accuracy of each prompt, the most frequent confusions and the worst-scored rows."""
     modes = evaluation["modes"]
-    parts: list[RenderableType] = [_table(MODE_COLUMNS, [mode_row(mode, found) for mode, found in modes.items()])]
+    tables = [modes_table_of(modes)]
     names = list(next(iter(modes.values()))["prompts"])
-    parts.append(_table(("accuracy of", *modes), [[name, *_accuracies(modes, name)] for name in names]))
+    tables.append(Table(columns=("accuracy of", *modes), rows=[[name, *_accuracies(modes, name)] for name in names]))
     first = next(iter(modes))
     wrong = [
         (each["n"], name, each["label"], each["answer"])
@@ -64,13 +59,14 @@ def evaluation_tables(evaluation: dict[str, Any]) -> Group:
     wrong.sort(key=lambda each: -each[0])
     if wrong:
         rows = [[name, label, answer, str(n)] for n, name, label, answer in wrong[:_N_CONFUSIONS]]
-        parts.append(_table((f"confused by {first}", "label", "answer", "rows"), rows))
+        tables.append(Table(columns=(f"confused by {first}", "label", "answer", "rows"), rows=rows, n_text=3))
     worst = [each for each in evaluation["worst"] if each["mode"] == first][:_N_WORST]
-    rows = [[each["prompt"], "|".join(each["accepted"]), number(each["p_accepted"]), each["answer"],
-             f"line {each['line']}: {each['query']}"] for each in worst]  # fmt: skip
-    parts.append(_table((f"worst by {first}", "accepted", "probability", "answer", "row"), rows))
-    parts += [Text(note, style="bold") for note in notes(evaluation)]
-    return Group(*parts)
+    rows = [[each["prompt"], "|".join(each["accepted"]), each["answer"], f"line {each['line']}: {each['query']}",
+             number(each["p_accepted"])] for each in worst]  # fmt: skip
+    columns = (f"worst by {first}", "accepted", "answer", "row", "probability")
+    tables.append(Table(columns=columns, rows=rows, n_text=4))
+    remarks = [Text(note, style="bold") for note in notes(evaluation)]
+    return Group(*(terminal_table(table, gap=1) for table in tables), *remarks)
 
 
 def notes(evaluation: dict[str, Any]) -> list[str]:
@@ -97,14 +93,3 @@ def _accuracies(modes: dict[str, Any], name: str) -> list[str]:
         "not applicable" if "accuracy" not in mode["prompts"][name] else percent(mode["prompts"][name]["accuracy"])
         for mode in modes.values()
     ]
-
-
-def _table(columns: tuple[str, ...], rows: list[list[str]]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for column in columns:
-        is_text = column in ("mode", "label", "answer", "accepted", "row") or " of" in column or " by " in column
-        table.add_column(column, justify="left" if is_text else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    table.add_row()
-    return table
