@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,6 +14,7 @@ from .. import Classifier, __version__
 from ..data.queries import Line, check_source, read_queries
 from ..errors import QclsError
 from ..native import build_info
+from ..report.json_text import json_text
 from ..report.results import console, printable, result_table
 from .bench import bench_command
 from .calibrate import calibrate_command
@@ -177,7 +177,7 @@ def _label(classifier: Classifier, lines: Iterator[Line], format_: Format, top: 
 
 def _print_json(value: dict[str, object], format_: Format) -> None:
     indent = 2 if format_ is Format.json else None
-    print(json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False), flush=True)
+    print(json_text(value, indent=indent), flush=True)
 
 
 app.command("inspect")(inspect_command)

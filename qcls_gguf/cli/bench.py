@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +14,7 @@ from ..bench.table import benchmark_tables
 from ..config.resources import config_path
 from ..errors import ConfigError
 from ..native.kernel_steps import STEPS
+from ..report.json_text import json_text
 from ..report.results import console
 from .long_work import check_html, check_writable, progress_bars
 from .options import (
@@ -207,7 +207,7 @@ def bench_command(
             record = benchmark(
                 wanted, on_step=None if quiet else print_step, on_load=load_bar(quiet), on_progress=on_progress
             )
-        text = json.dumps(record, ensure_ascii=False, indent=2, allow_nan=False)
+        text = json_text(record, indent=2)
         if out:
             out.write_text(f"{text}\n", encoding="utf-8")
         if html:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import ConfigError
+from ..report.json_text import json_text
 from ..report.results import console, printable
 from .long_work import progress_bars
 from .options import (
@@ -99,7 +99,7 @@ def calibrate_command(
                 wanted, on_step=None if quiet else print_step, on_load=load_bar(quiet), on_progress=on_progress
             )
         if format_ is RecordFormat.json:
-            print(json.dumps(found, ensure_ascii=False, indent=2, allow_nan=False), flush=True)
+            print(json_text(found, indent=2), flush=True)
         else:
             console().print(fits_table(found))
         if not quiet:

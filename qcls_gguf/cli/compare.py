@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +12,7 @@ from ..compare.table import comparison_table
 from ..compare.ways import WAYS, Peers
 from ..data.queries import check_source, read_queries
 from ..errors import ConfigError
+from ..report.json_text import json_text
 from ..report.results import console
 from .long_work import check_html, check_writable, progress_bars
 from .options import (
@@ -144,7 +144,7 @@ def compare_command(
             found = compare(
                 wanted, on_step=None if quiet else print_step, on_load=load_bar(quiet), on_progress=on_progress
             )
-        text = json.dumps(found, ensure_ascii=False, indent=2, allow_nan=False)
+        text = json_text(found, indent=2)
         if out:
             out.write_text(text + "\n", encoding="utf-8")
         if html:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +12,7 @@ from ..config.scoring import SCORINGS, Scoring
 from ..evaluation.record import Evaluation, evaluate
 from ..evaluation.robustness import robustness_tables
 from ..evaluation.table import evaluation_tables
+from ..report.json_text import json_text
 from ..report.results import console
 from .long_work import check_html, progress_bars
 from .options import (
@@ -132,7 +132,7 @@ def eval_command(
 
             html.write_text(report_html(found), encoding="utf-8")
         if format_ is RecordFormat.json:
-            print(json.dumps(found, ensure_ascii=False, indent=2, allow_nan=False), flush=True)
+            print(json_text(found, indent=2), flush=True)
         else:
             console().print(evaluation_tables(found), robustness_tables(found))
     if found["non_finite"]:

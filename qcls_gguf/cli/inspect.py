@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +14,7 @@ from rich.tree import Tree
 from ..classifier import Classifier
 from ..inspection.inspect import inspect_classifier
 from ..inspection.result import Answering, Inspection, PromptInspection, Token, TrieNode
+from ..report.json_text import json_text
 from ..report.results import console, printable
 from .options import (
     ConfigOption,
@@ -81,7 +81,7 @@ def inspect_command(
         ) as classifier:
             inspection = inspect_classifier(classifier)
         if format_ is RecordFormat.json:
-            print(json.dumps(inspection.to_dict(), ensure_ascii=False, indent=2, allow_nan=False), flush=True)
+            print(json_text(inspection.to_dict(), indent=2), flush=True)
         else:
             console().print(inspection_table(inspection))
 

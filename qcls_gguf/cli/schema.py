@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
 from ..config.load import config_json_schema
+from ..report.json_text import json_text
 from .terminal import exit_codes
 
 
 def schema_text() -> str:
     """The JSON Schema of a configuration, as the command prints it."""
-    return json.dumps(config_json_schema(), indent=2, ensure_ascii=False)
+    return json_text(config_json_schema(), indent=2)
 
 
 def schema_command() -> None:

@@ -22,8 +22,8 @@ from ..data.labelled import BadRow, LabelledQuery
 from ..errors import ConfigError, PlanError, ScoreError
 from ..prompts.compiled import Prompt
 from ..prompts.trie import build_trie
+from ..score.log_space import softmax
 from ..score.result import ModelInfo, PromptResult, Result
-from ..score.scorer import softmax
 
 _N_WARM = 5
 

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,9 +30,9 @@ from ..config.scoring import EXACT_SCORINGS
 from ..errors import ScoreError
 from ..native import TrieScores
 from ..prompts.trie import LabelTrie
+from .log_space import softmax
 
 Float32Array = npt.NDArray[np.float32]
-FloatArray = npt.NDArray[np.floating[Any]]
 Int32Array = npt.NDArray[np.int32]
 IndexArray = npt.NDArray[np.intp]
 
@@ -164,9 +164,3 @@ def _quiet() -> Context:
     context = Context()
     context.run(np.seterr, over="ignore", invalid="ignore")
     return context
-
-
-def softmax(score: FloatArray) -> FloatArray:
-    """Over the last axis."""
-    power = np.exp(score - score.max(axis=-1, keepdims=True))
-    return np.asarray(power / power.sum(axis=-1, keepdims=True))

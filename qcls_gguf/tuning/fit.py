@@ -24,7 +24,7 @@ from scipy.optimize import minimize
 
 from ..errors import ConfigError
 from ..evaluation.metrics import Scored, calibration_error, reliability, rows_of
-from ..score.adjustment import FloatArray, log_softmax, log_sum_exp
+from ..score.log_space import FloatArray, log_softmax, log_sum_exp
 
 BoolArray = npt.NDArray[np.bool_]
 

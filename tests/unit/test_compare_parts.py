@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from qcls_gguf.compare.reader import LabelReader, log_sum_exp
+from qcls_gguf.compare.reader import LabelReader, log_normaliser
 from qcls_gguf.compare.statistics import Reference, agreement, latency
 from qcls_gguf.compare.torch_sdpa import bucket
 from qcls_gguf.compare.way import Answer
@@ -27,7 +27,7 @@ def test_distinct_first_tokens_are_read_at_one_node() -> None:
     assert [tokens.tolist() for tokens in DISTINCT.edge_tokens] == [[1, 2, 3]]
     edges = [LOGITS[tokens] for tokens in DISTINCT.edge_tokens]
     assert DISTINCT.tree(edges) == pytest.approx([log_p(LOGITS, token, [1, 2, 3]) for token in (1, 2, 3)])
-    joint = DISTINCT.joint(edges, [log_sum_exp(LOGITS)])
+    joint = DISTINCT.joint(edges, [log_normaliser(LOGITS)])
     assert joint[:2] == pytest.approx([log_p(LOGITS, token, [0, 1, 2, 3, 4]) for token in (1, 2)])
     assert joint[2] is None  # its second token is not read
     assert DISTINCT.winner(DISTINCT.tree(edges)) == "red"
@@ -43,7 +43,7 @@ def test_shared_first_tokens_are_read_along_the_tree() -> None:
         [first + log_p(other, 2, [2, 4]), first + log_p(other, 4, [2, 4]), log_p(LOGITS, 1, [1, 3])]
     )
     assert sum(map(math.exp, found)) == pytest.approx(1)
-    joint = SHARED.joint(edges, [log_sum_exp(LOGITS), log_sum_exp(other)])
+    joint = SHARED.joint(edges, [log_normaliser(LOGITS), log_normaliser(other)])
     assert joint[0] == pytest.approx(log_p(LOGITS, 3, [*range(5)]) + log_p(other, 2, [*range(5)]))
 
 
