@@ -26,7 +26,7 @@ def forward_tokens(classifier: Classifier, given: Sequence[int] | None) -> tuple
     too_many = [n for n in given or () if n > n_batch]
     if too_many:
         raise ConfigError(
-            f"--tokens {too_many[0]}: one decode holds {n_batch} tokens here: leave it out, or raise runtime.n_batch"
+            f"`tokens` {too_many[0]}: one decode holds {n_batch} tokens here: leave it out, or raise runtime.n_batch"
         )
     return tuple(given) if given else tuple(n for n in DEFAULT_TOKENS if n <= n_batch)
 

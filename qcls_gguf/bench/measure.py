@@ -64,7 +64,7 @@ def check(wanted: Benchmark) -> None:
         runtime, place = config.runtime, config.path or "the configuration"
         if (batch := max(wanted.batches)) > runtime.max_batch:
             raise ConfigError(
-                f"--batch {batch}: {place} has runtime.max_batch: {runtime.max_batch}: raise it, or choose a "
+                f"`batch` {batch}: {place} has runtime.max_batch: {runtime.max_batch}: raise it, or choose a "
                 "smaller batch"
             )
         if (
@@ -72,11 +72,11 @@ def check(wanted: Benchmark) -> None:
             and (n := max(lengths[-1] for lengths in wanted.query_tokens)) > runtime.max_query_tokens
         ):
             raise ConfigError(
-                f"--query-tokens {n}: {place} has runtime.max_query_tokens: {runtime.max_query_tokens}: raise it, or "
+                f"`query_tokens` {n}: {place} has runtime.max_query_tokens: {runtime.max_query_tokens}: raise it, or "
                 "choose shorter queries"
             )
     if wanted.ab == "on" and (why := why_no_steps()):
-        raise ConfigError(f"--ab: {why}")
+        raise ConfigError(f"`ab`: {why}")
 
 
 def measure(wanted: Benchmark, group: Sequence[Subject], on_progress: OnProgress) -> list[Workload]:

@@ -36,7 +36,7 @@ def benchmark(
     on_load: Callable[[float], None] | None = None,
     on_progress: OnProgress = lambda part, done, total: None,
 ) -> dict[str, Any]:
-    """The record of a benchmark, as `qcls-gguf bench --format json` prints it.
+    """The record of a benchmark, as `qcls-gguf bench` prints it as JSON.
 
     Raises ConfigError for what cannot be measured, before anything is; and what Classifier raises.
     """
@@ -115,7 +115,7 @@ def _compares_variants(wanted: Benchmark, subject: Subject) -> bool:
     if why is None and not subject.classifier.model.n_gpu_layers:
         why = "no layer of the model is on the GPU: set runtime.n_gpu_layers to auto or all, or free its memory"
     if why and wanted.ab == "on":
-        raise ConfigError(f"--ab: {why}")
+        raise ConfigError(f"`ab`: {why}")
     return why is None
 
 

@@ -94,7 +94,7 @@ def request_ms(classifier: Classifier, queries: Sequence[str]) -> float:
 def _check(classifier: Classifier, queries: QuerySet, largest_batch: int) -> None:
     if (n_different := len(set(queries.queries))) < largest_batch:
         raise ConfigError(
-            f"{queries.name}: {n_different} different queries are too few for --batch {largest_batch}, whose "
+            f"{queries.name}: {n_different} different queries are too few for `batch` {largest_batch}, whose "
             "queries must differ: give more of them, or a smaller batch"
         )
     for number, query in enumerate(queries.queries, 1):

@@ -14,9 +14,10 @@ from ..bench.table import benchmark_tables
 from ..config.resources import config_path
 from ..errors import ConfigError
 from ..native.kernel_steps import STEPS
+from ..report.files import check_writable
 from ..report.json_text import json_text
 from ..report.results import console
-from .long_work import check_html, check_writable, progress_bars
+from .long_work import check_html, progress_bars
 from .options import (
     LayersOption,
     ModelOption,

@@ -12,9 +12,11 @@ from ..compare.table import comparison_table
 from ..compare.ways import WAYS, Peers
 from ..data.queries import check_source, read_queries
 from ..errors import ConfigError
+from ..report.files import check_writable
 from ..report.json_text import json_text
 from ..report.results import console
-from .long_work import check_html, check_writable, progress_bars
+from .long_work import check_html, progress_bars
+from .option_names import with_options
 from .options import (
     ConfigOption,
     FormatOption,
@@ -144,6 +146,8 @@ def compare_command(
             found = compare(
                 wanted, on_step=None if quiet else print_step, on_load=load_bar(quiet), on_progress=on_progress
             )
+        for absent in found["absent"]:
+            absent["reason"] = with_options(absent["reason"])
         text = json_text(found, indent=2)
         if out:
             out.write_text(text + "\n", encoding="utf-8")

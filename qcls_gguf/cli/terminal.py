@@ -12,6 +12,7 @@ from typing import NoReturn
 import typer
 
 from ..errors import ConfigError, ModelError, QclsError
+from .option_names import with_options
 
 EXIT_OTHER, EXIT_USAGE, EXIT_MODEL, EXIT_INTERRUPTED = 1, 2, 3, 130
 
@@ -47,7 +48,7 @@ def exit_codes() -> Iterator[None]:
 
 
 def _show_warning(message: Warning | str, *_: object) -> None:
-    print(f"qcls-gguf: warning: {message}", file=sys.stderr)
+    print(f"qcls-gguf: warning: {with_options(str(message))}", file=sys.stderr)
 
 
 def _drop_output() -> None:
@@ -56,7 +57,7 @@ def _drop_output() -> None:
 
 
 def _fail(error: Exception, code: int) -> NoReturn:
-    print(f"qcls-gguf: {error}", file=sys.stderr)
+    print(f"qcls-gguf: {with_options(str(error))}", file=sys.stderr)
     raise typer.Exit(code)
 
 

@@ -17,7 +17,7 @@ TIMEOUT_S = 120.0
 _CONNECT_S = 5.0
 
 
-def check_url(url: str, option: str) -> None:
+def check_url(url: str, name: str) -> None:
     """Refuse what is no http address of a server. Raises ConfigError."""
     try:
         parts = urlsplit(url)
@@ -25,7 +25,7 @@ def check_url(url: str, option: str) -> None:
     except ValueError:  # a port that is none, or a bracket that is not closed
         good = False
     if not good:
-        raise ConfigError(f"{option}: {url!r} is not a server's address: give one such as http://127.0.0.1:8080")
+        raise ConfigError(f"{name}: {url!r} is not a server's address: give one such as http://127.0.0.1:8080")
 
 
 class Connection:

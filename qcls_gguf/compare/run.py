@@ -76,7 +76,7 @@ def compare(
     on_load: Callable[[float], None] | None = None,
     on_progress: OnProgress = lambda part, done, total: None,
 ) -> dict[str, Any]:
-    """The record of a comparison, as `qcls-gguf compare --format json` prints it.
+    """The record of a comparison, as `qcls-gguf compare` prints it as JSON.
 
     Raises ConfigError, before anything is computed, for options and queries that cannot be used; and what Classifier
     raises. A peer that cannot be had, or that fails, is listed in the record.
@@ -84,7 +84,7 @@ def compare(
     check_peers(wanted.peers)
     names = check_ways(wanted.ways) if wanted.ways else tuple(WAYS)
     if not wanted.queries:
-        raise ConfigError("there is no query to compare with: give one with --query or --input")
+        raise ConfigError("there is no query to compare with: give one")
     prompts, exact = _exact(wanted, on_step, on_load)
     with Classifier.from_config(wanted.config, offline=wanted.offline, on_load=on_load) as classifier:
         task = Task(

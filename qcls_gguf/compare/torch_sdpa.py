@@ -82,7 +82,7 @@ class TorchSdpa(Way):
                 raise AbsentError(f"{package} is not installed: pip install torch transformers")
         if self._folder is None and not self._synthetic:
             raise AbsentError(
-                "no weights: give --hf-folder DIR, the model's folder as transformers reads it, or --synthetic for "
+                "no weights: give the model's folder, as transformers reads it, as `hf_folder`, or `synthetic` for "
                 "random weights of the same shape"
             )
         import torch
@@ -113,7 +113,9 @@ class TorchSdpa(Way):
         """The configuration of a Qwen3 of the GGUF file's shape."""
         header = read_header(self.task.model_path)
         if header.arch != "qwen3":
-            raise AbsentError(f"--synthetic knows the shape of qwen3 only, and the model is {header.arch}: --hf-folder")
+            raise AbsentError(
+                f"`synthetic` knows the shape of qwen3 only, and the model is {header.arch}: give `hf_folder`"
+            )
 
         def value(key: str) -> Any:
             return header.scalars[f"qwen3.{key}"]

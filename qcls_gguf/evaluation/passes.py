@@ -145,7 +145,7 @@ class KeptScores:
             self._file.seek(len(whole))
             self._file.truncate()
         except OSError as e:
-            raise ConfigError(f"--resume {path}: cannot be read and written: {e.strerror}") from None
+            raise ConfigError(f"`resume` {path}: cannot be read and written: {e.strerror}") from None
 
     def _take(self, line: bytes, number: int) -> None:
         try:
@@ -159,7 +159,7 @@ class KeptScores:
             raise self._foreign(number) from None
 
     def _foreign(self, number: int) -> ConfigError:
-        return ConfigError(f"--resume {self._path}: line {number} is no result of eval: name a file of its own")
+        return ConfigError(f"`resume` {self._path}: line {number} is no result of eval: name a file of its own")
 
     def _key(self, query: str) -> str:
         return hashlib.sha256(f"{self._digest}\n{query}".encode()).hexdigest()

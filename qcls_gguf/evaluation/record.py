@@ -105,7 +105,7 @@ def evaluate(
     on_load: Callable[[float], None] | None = None,
     on_progress: OnProgress = lambda part, done, total: None,
 ) -> dict[str, Any]:
-    """The record of an evaluation, as `qcls-gguf eval --format json` prints it.
+    """The record of an evaluation, as `qcls-gguf eval` prints it as JSON.
 
     Raises ConfigError for data that cannot be used, before anything is computed; and what Classifier raises.
     """
@@ -197,7 +197,7 @@ def _kept(wanted: Evaluation, config: Config, classifier: Classifier) -> KeptSco
     if wanted.resume is None:
         return nullcontext()
     if wanted.resume.exists() and wanted.path.samefile(wanted.resume):
-        raise ConfigError(f"--resume {wanted.resume}: is the data itself: name a file of its own")
+        raise ConfigError(f"`resume` {wanted.resume}: is the data itself: name a file of its own")
     return KeptScores(wanted.resume, config, classifier.model, exact=wanted.exact)
 
 

@@ -169,5 +169,5 @@ class Inspection:
     advice: tuple[Advice, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as `qcls-gguf inspect --format json` prints them."""
+        """Plain values, as `qcls-gguf inspect` prints them as JSON."""
         return asdict(self)

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from ..cli.long_work import check_writable
 from ..config.calibration_file import calibration_text, prompt_hash
 from ..config.schema import Config, PromptConfig
 from ..config.words import hint
@@ -19,6 +18,7 @@ from ..data.labelled import Labelled
 from ..errors import ConfigError, ScoreError
 from ..evaluation.modes import non_finite_rows
 from ..evaluation.record import Evaluation, ScoredRows, score_data
+from ..report.files import check_writable
 from ..report.progress import OnProgress
 from ..score.adjustment import Adjustment, FloatArray
 from .fit import BoolArray, Verdict, check_n_rows, cross_validate
@@ -53,13 +53,13 @@ def calibrate(
     on_load: Callable[[float], None] | None = None,
     on_progress: OnProgress = lambda part, done, total: None,
 ) -> dict[str, Any]:
-    """Fit, and write the fits that were accepted; the record is what `qcls-gguf calibrate --format json` prints.
+    """Fit, and write the fits that were accepted; the record is what `qcls-gguf calibrate` prints as JSON.
 
     Raises ConfigError for what cannot be fitted or written, before anything is computed; and what Classifier raises.
     """
     prompts = _chosen(wanted)
-    inputs = {"--data": wanted.data, "--config": wanted.config.path, "--resume": wanted.resume}
-    check_writable(wanted.out, "--out", inputs, force=wanted.force)
+    inputs = {"`data`": wanted.data, "the configuration": wanted.config.path, "`resume`": wanted.resume}
+    check_writable(wanted.out, "`out`", inputs, force=wanted.force)
     evaluation = Evaluation(
         config=dataclasses.replace(wanted.config, calibration=None),  # the one that this replaces
         path=wanted.data,
@@ -77,7 +77,7 @@ def calibrate(
     )
     if lost := non_finite_rows(found.rows, found.scores):
         lines = ", ".join(str(row["line"]) for row in lost)
-        raise ScoreError(f"--data {wanted.data}: scores that are not finite: lines {lines}: leave these rows out")
+        raise ScoreError(f"`data` {wanted.data}: scores that are not finite: lines {lines}: leave these rows out")
     verdicts: dict[str, Verdict] = {}
     for prompt, adjustment in zip(wanted.config.prompts, found.adjustments, strict=True):
         if prompt in prompts:
@@ -100,7 +100,7 @@ def _chosen(wanted: Calibrating) -> list[PromptConfig]:
     known = [prompt.name for prompt in wanted.config.prompts]
     for name in wanted.names:
         if name not in known:
-            raise ConfigError(f"--prompt {name}: is no prompt of the configuration, {hint(name, known)}")
+            raise ConfigError(f"`prompt` {name}: is no prompt of the configuration, {hint(name, known)}")
     chosen = [prompt for prompt in wanted.config.prompts if not wanted.names or prompt.name in wanted.names]
     for prompt in chosen:
         if prompt.temperature is not None:
@@ -123,7 +123,7 @@ def _verdict(wanted: Calibrating, prompt: PromptConfig, found: ScoredRows, adjus
 
 
 def _place(wanted: Calibrating, prompt: PromptConfig) -> str:
-    return f"--data {wanted.data}: prompt {prompt.name}"
+    return f"`data` {wanted.data}: prompt {prompt.name}"
 
 
 def _matrices(prompt: PromptConfig, found: ScoredRows, adjustment: Adjustment) -> tuple[FloatArray, BoolArray]:

@@ -74,7 +74,7 @@ def check_n_rows(n_rows: int, n_folds: int, where: str) -> None:
     if n_rows < n_folds * N_ROWS_A_FOLD:
         raise ConfigError(
             f"{where}: has {n_rows} labelled rows, {n_folds} folds need {n_folds * N_ROWS_A_FOLD}: "
-            "label more, lower --folds, or name the prompts to fit with --prompt"
+            "label more, lower `n_folds`, or name the prompts to fit with `prompt`"
         )
 
 

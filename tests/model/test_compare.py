@@ -152,8 +152,8 @@ def test_what_is_absent_is_listed_with_the_reason(compare_here: Compare) -> None
     record = compare_here("torch", "llama-server", "ollama")
     absent = {each["name"]: each for each in record["absent"]}
     assert list(absent) == ["torch", "llama-server", "ollama"]
-    assert "--spawn-llama-server BINARY" in absent["llama-server"]["reason"]
-    assert "--ollama URL" in absent["ollama"]["reason"]
+    assert "`spawn_llama_server`" in absent["llama-server"]["reason"]
+    assert "URL as `ollama`" in absent["ollama"]["reason"]
     assert all(each["asked_for"] and not each["started"] for each in absent.values())
     assert list(by_name(record)) == ["qcls"]
 
@@ -379,7 +379,7 @@ def test_too_few_slots_and_an_unknown_model_are_told(make_model: MakeModel, comp
         assert {request["id_slot"] for request in server.requests} == {0, 1}
     with PeerServer(kind="ollama", path=make_model(), model_name="other:latest") as server:
         (absent,) = compare_here("ollama", peers=peers_of(server))["absent"]
-        assert absent["reason"] == "--ollama-model tiny: the server has other:latest"
+        assert absent["reason"] == "`ollama_model` tiny: the server has other:latest"
 
 
 def test_a_connection_is_kept_and_opened_anew_where_it_was_closed(make_model: MakeModel) -> None:

@@ -93,15 +93,15 @@ def test_buckets_are_the_smallest_that_hold_the_tokens(n: int, size: int) -> Non
 def test_ways_are_named_and_ours_is_always_there() -> None:
     assert check_ways(("naive",)) == ("qcls", "naive")
     assert next(iter(WAYS)) == "qcls"
-    with pytest.raises(ConfigError, match="--way nave: is not one of qcls, naive"):
+    with pytest.raises(ConfigError, match="`way` nave: is not one of qcls, naive"):
         check_ways(("nave",))
 
 
 @pytest.mark.parametrize(
     ("peers", "message"),
     [
-        (Peers(ollama="http://127.0.0.1:11434"), "--ollama and --ollama-model belong together"),
-        (Peers(llama_server="127.0.0.1:8080"), "--llama-server: '127.0.0.1:8080' is not a server's address"),
+        (Peers(ollama="http://127.0.0.1:11434"), "`ollama` and `ollama_model` belong together"),
+        (Peers(llama_server="127.0.0.1:8080"), "`llama_server`: '127.0.0.1:8080' is not a server's address"),
         (Peers(llama_server="http://127.0.0.1:x"), "is not a server's address"),
     ],
 )
