@@ -10,10 +10,13 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from .http_peer import Connection, HttpWay
+from .http_peer import HttpWay
 from .way import AbsentError, PeerError, Task, TaskPrompt
+
+if TYPE_CHECKING:
+    from .connection import Connection
 
 _START_S = 600.0
 _POLL_S = 0.1
@@ -50,6 +53,8 @@ class LlamaServer(HttpWay):
         self.open(url)
 
     def _spawn(self, binary: Path) -> str:
+        from .connection import Connection
+
         program = shutil.which(binary)
         if program is None:
             raise AbsentError(f"`spawn_llama_server` {binary}: no such program")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from .http_peer import Connection, HttpWay
+from .http_peer import HttpWay
 from .way import AbsentError, PeerError, Task, TaskPrompt
+
+if TYPE_CHECKING:
+    from .connection import Connection
 
 
 class Ollama(HttpWay):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import suppress
@@ -20,6 +19,8 @@ from .reader import LabelReader
 
 def installed_versions(packages: Iterable[str]) -> dict[str, str]:
     """The versions of those that are installed."""
+    import importlib.metadata  # takes long, and only some commands ask
+
     found = {}
     for name in packages:
         with suppress(importlib.metadata.PackageNotFoundError):

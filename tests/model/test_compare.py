@@ -21,7 +21,7 @@ from peer_servers import PeerServer
 from qcls_gguf import load_config
 from qcls_gguf.cli.app import app
 from qcls_gguf.compare import http_peer
-from qcls_gguf.compare.http_peer import Connection
+from qcls_gguf.compare.connection import Connection
 from qcls_gguf.compare.run import Comparison, PeerKernels, compare
 from qcls_gguf.compare.way import PeerError
 from qcls_gguf.compare.ways import WAYS, Peers
@@ -161,7 +161,7 @@ def test_what_is_absent_is_listed_with_the_reason(compare_here: Compare) -> None
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--way", "ollama"], 1, "ollama absent: no server: give --ollama URL"),
+        (["--way", "ollama"], 1, "ollama absent: no server: give its URL as --ollama"),
         (["--way", "nave"], 2, "--way nave: is not one of qcls, naive, prefix"),
         (["--ollama-model", "x"], 2, "--ollama and --ollama-model belong together"),
         (["--hf-folder", "nowhere"], 2, "--hf-folder nowhere: has no config.json"),
