@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..config.load import config_json_schema
+from ..config.json_schema import config_json_schema
 from ..report.json_text import json_text
 from .terminal import exit_codes
 

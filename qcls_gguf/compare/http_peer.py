@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 from abc import abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from ..errors import ConfigError
 from .method import AbsentError, Answer, Method, PeerError, Workload, WorkloadPrompt
+
+if TYPE_CHECKING:
+    from .connection import Connection  # imported where it is used: http.client takes long to load
 
 TIMEOUT_S = 120.0
 _CONNECT_S = 5.0
@@ -28,55 +29,6 @@ def check_url(url: str, name: str) -> None:
         raise ConfigError(f"{name}: {url!r} is not a server's address: give one such as http://127.0.0.1:8080")
 
 
-class Connection:
-    """One kept-alive connection for JSON requests; it is opened anew where the server closed it between two of them."""
-
-    def __init__(self, url: str, timeout_s: float) -> None:
-        parts = urlsplit(url)
-        self._url = url
-        self._path = parts.path.rstrip("/")
-        self._http = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout_s)
-
-    def request(self, verb: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        """The answer's JSON. Raises PeerError for a failed request, another status than 200, and what is not JSON."""
-        content = None if body is None else json.dumps(body, ensure_ascii=False).encode()
-        fresh = self._http.sock is None
-        try:
-            status, answer = self._send(verb, path, content)
-        except (http.client.RemoteDisconnected, ConnectionError) as e:
-            self._http.close()
-            if fresh:
-                raise self._error(verb, path, str(e)) from e
-            try:
-                status, answer = self._send(verb, path, content)
-            except (OSError, http.client.HTTPException) as e:
-                raise self._error(verb, path, str(e)) from e
-        except TimeoutError as e:
-            self._http.close()
-            raise self._error(verb, path, f"no answer within {self._http.timeout:g} s") from e
-        except (OSError, http.client.HTTPException) as e:
-            self._http.close()
-            raise self._error(verb, path, str(e) or type(e).__name__) from e
-        if status != http.client.OK:
-            raise self._error(verb, path, f"HTTP {status}: {answer.decode(errors='replace')[:300]}")
-        try:
-            return json.loads(answer)
-        except ValueError as e:
-            raise self._error(verb, path, f"the answer is not JSON: {answer[:100]!r}") from e
-
-    def _send(self, verb: str, path: str, content: bytes | None) -> tuple[int, bytes]:
-        headers = {} if content is None else {"Content-Type": "application/json"}
-        self._http.request(verb, self._path + path, content, headers)
-        response = self._http.getresponse()
-        return response.status, response.read()
-
-    def _error(self, verb: str, path: str, reason: str) -> PeerError:
-        return PeerError(f"{verb} {self._url.rstrip('/')}{path}: {reason}")
-
-    def close(self) -> None:
-        self._http.close()
-
-
 class HttpMethod(Method):
     """Scores the labels' first tokens by the log-probabilities that a server gives the token behind each prompt."""
 
@@ -91,6 +43,8 @@ class HttpMethod(Method):
 
     def open(self, url: str) -> None:
         """Connect, and check the server. Raises AbsentError."""
+        from .connection import Connection
+
         probe = Connection(url, _CONNECT_S)
         try:
             self.check_server(probe)

@@ -6,7 +6,6 @@ class takes a path.
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
 from typing import Any, ClassVar
@@ -25,9 +24,11 @@ def import_llama_cpp() -> Any:
     """The module, on our library. Raises AbsentError."""
     if importlib.util.find_spec("llama_cpp") is None:
         raise AbsentError(f"llama-cpp-python is not installed: {_INSTALL}")
-    version, pinned = importlib.metadata.version("llama_cpp_python"), build_info().llama_cpp_python_version
-    if version != pinned:
-        raise AbsentError(f"llama-cpp-python {version} does not fit the library, which is that of {pinned}: {_INSTALL}")
+    from importlib.metadata import version as version_of  # takes long to load, and only this method asks
+
+    version, wanted = version_of("llama_cpp_python"), build_info().llama_cpp_python_version
+    if version != wanted:
+        raise AbsentError(f"llama-cpp-python {version} does not fit the library, which is that of {wanted}: {_INSTALL}")
     os.environ["LLAMA_CPP_LIB_PATH"] = str(library_folder())
     try:
         import llama_cpp

@@ -10,10 +10,13 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import IO, ClassVar
+from typing import IO, TYPE_CHECKING, ClassVar
 
-from .http_peer import Connection, HttpMethod
+from .http_peer import HttpMethod
 from .method import AbsentError, PeerError, Workload, WorkloadPrompt
+
+if TYPE_CHECKING:
+    from .connection import Connection
 
 _START_S = 600.0
 _POLL_S = 0.1
@@ -50,6 +53,8 @@ class LlamaServer(HttpMethod):
         self.open(url)
 
     def _spawn(self, binary: Path) -> str:
+        from .connection import Connection
+
         program = shutil.which(binary)
         if program is None:
             raise AbsentError(f"`spawn_llama_server` {binary}: no such program")

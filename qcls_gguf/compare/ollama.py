@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from .http_peer import Connection, HttpMethod
+from .http_peer import HttpMethod
 from .method import AbsentError, PeerError, Workload, WorkloadPrompt
+
+if TYPE_CHECKING:
+    from .connection import Connection
 
 
 class Ollama(HttpMethod):

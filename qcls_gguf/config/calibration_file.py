@@ -19,7 +19,7 @@ from pydantic import BeforeValidator, ValidationError, ValidationInfo, model_val
 from ..errors import ConfigError
 from .rules import Number, Text
 from .schema import MAX_TEMPERATURE, MIN_TEMPERATURE, Config, PromptConfig, ScoringName
-from .settings import Mistake, check, config_error, given, mistakes, prefixed, refusal, settings
+from .settings import Mistake, Settings, check, config_error, given, mistakes, prefixed, refusal, settings
 from .words import hint, shown
 from .yaml_values import load_yaml, read_text
 
@@ -88,8 +88,8 @@ def _of_prompts(value: Any, info: ValidationInfo) -> Any:
     return value
 
 
-@settings(lambda values: "")
-class _Fit:
+@settings
+class _Fit(Settings):
     """What the file says of a prompt; `fit`, how it was fitted, is for people."""
 
     prompt_hash: Annotated[str, Text()]
@@ -104,8 +104,8 @@ class _Fit:
         return given(values)
 
 
-@settings(lambda values: "")
-class _File:
+@settings
+class _File(Settings):
     """A calibration file."""
 
     model_sha256: Annotated[str, Text()]

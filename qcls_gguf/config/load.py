@@ -6,8 +6,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError, model_validator
-from pydantic.json_schema import GenerateJsonSchema
+from pydantic import ValidationError, model_validator
 
 from ..errors import ConfigError
 from .schema import (
@@ -25,13 +24,13 @@ from .schema import (
     TrueOrFalse,
     resolve_forced,
 )
-from .settings import Mistake, check, config_error, given, mistakes, prefixed, settings
+from .settings import Mistake, Settings, check, config_error, given, mistakes, prefixed, settings
 from .words import kind_of
 from .yaml_values import load_yaml, read_text
 
 
-@settings(lambda values: "")
-class Shared:
+@settings
+class Shared(Settings):
     """Settings of a prompt that the top level may give for all prompts; a prompt's own go before them."""
 
     scoring: ScoringName | None = None
@@ -56,7 +55,7 @@ class Shared:
         return resolve_forced(found) if isinstance(found, dict) else found
 
 
-@settings(lambda values: "")
+@settings
 class ConfigFile(Shared):
     """A configuration of qcls-gguf: prompts and their labels, the model, and how to run it."""
 
@@ -125,23 +124,3 @@ def _prompt(prompt: Any, shared: dict[str, Any]) -> Any:
         own["prompt_template"] = template.removesuffix("\n")
     common = {key: value for key, value in shared.items() if key != "scoring" or "force_single_token_labels" not in own}
     return {**common, **own}
-
-
-class _Schema(GenerateJsonSchema):
-    """Without titles that only repeat the keys, and with each description on one line."""
-
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        """For pydantic."""
-        return False
-
-
-def config_json_schema() -> dict[str, Any]:
-    """The JSON Schema of a configuration file, for editors."""
-    schema = TypeAdapter(ConfigFile).json_schema(schema_generator=_Schema)
-    # pydantic knows the description of a key in the class that declares it only
-    schema["properties"] |= TypeAdapter(Shared).json_schema(schema_generator=_Schema)["properties"]
-    for part in (schema, *schema["$defs"].values()):
-        for key in part["properties"].values():
-            if "description" in key:
-                key["description"] = " ".join(key["description"].split())
-    return {"$schema": _Schema.schema_dialect, **schema}

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from ..errors import ConfigError
 from .rules import Choice, File, Number, Text, Truth, Whole, at_least, at_most, distinct
 from .scoring import SCORINGS, Scoring
-from .settings import given, refusal, settings, shown_name
+from .settings import Settings, given, refusal, settings, shown_name
 from .template import check_template, expand_labels
 from .words import shown
 
@@ -46,8 +46,8 @@ Queries: TypeAlias = Annotated[
 ]
 
 
-@settings(lambda values: "model")
-class ModelConfig:
+@settings
+class ModelConfig(Settings):
     """Which model: a file, or a repository on the Hugging Face hub; neither means the embedded one."""
 
     path: Annotated[Path, File()] | None = None
@@ -58,6 +58,10 @@ class ModelConfig:
     """such as Q4_K_M; only with hf_repo"""
     revision: FilledText | None = None
     """branch, tag or commit; only with hf_repo"""
+
+    @classmethod
+    def _place(cls, values: dict[str, Any]) -> str:
+        return "model"
 
     @model_validator(mode="before")
     @classmethod
@@ -74,8 +78,8 @@ class ModelConfig:
         return self
 
 
-@settings(lambda values: "runtime")
-class RuntimeConfig:
+@settings
+class RuntimeConfig(Settings):
     """How to run it."""
 
     n_gpu_layers: Annotated[int | Literal["auto", "all"], Whole(0, words=("auto", "all"))] = "auto"
@@ -112,6 +116,10 @@ class RuntimeConfig:
     n_shapes: Annotated[int | Auto, Whole(0, words=_AUTO)] = "auto"
     """graphs that are kept, each with its compute buffers; auto: those of the start-up and 8 more, 16 at least"""
 
+    @classmethod
+    def _place(cls, values: dict[str, Any]) -> str:
+        return "runtime"
+
     @model_validator(mode="after")
     def _check(self) -> RuntimeConfig:
         if self.flash_attn is False and self.kv_type in QUANTISED_KV_TYPES:
@@ -131,13 +139,8 @@ def resolve_forced(values: dict[str, Any]) -> dict[str, Any]:
     return {"scoring": "tree", **values} if forced is False else values
 
 
-def _place_of_prompt(values: dict[str, Any]) -> str:
-    name = shown_name(values.get("name"))
-    return "prompt" if name is None else f"prompts.{name}"
-
-
-@settings(_place_of_prompt)
-class PromptConfig:
+@settings
+class PromptConfig(Settings):
     """One prompt: a template with one `{query}` slot, perhaps one `{labels}` slot, and a closed label set."""
 
     name: Annotated[str, Text(blank=False, remedy="give the prompt a name")]
@@ -169,6 +172,11 @@ class PromptConfig:
     """below this probability the answer is the fallback; none: never"""
     fallback: FallbackText | None = None
     """a text that need not be a label; only with min_confidence"""
+
+    @classmethod
+    def _place(cls, values: dict[str, Any]) -> str:
+        name = shown_name(values.get("name"))
+        return "prompt" if name is None else f"prompts.{name}"
 
     @property
     def expanded_template(self) -> str:
@@ -207,8 +215,8 @@ Prompts: TypeAlias = Annotated[
 CalibrationPath: TypeAlias = Annotated[Path, File()]
 
 
-@settings(lambda values: "")
-class Config:
+@settings
+class Config(Settings):
     """Everything that a classifier is made from."""
 
     prompts: Prompts

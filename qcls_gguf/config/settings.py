@@ -6,8 +6,7 @@ the values of a file. What pydantic finds wrong is told as lines of "place: what
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import field
 from typing import Any, NamedTuple, TypeVar, dataclass_transform, get_args, get_type_hints
 
@@ -20,14 +19,13 @@ from .words import hint, kind_of, shown
 
 T = TypeVar("T")
 Step = str | int
-Place = Callable[[dict[str, Any]], str]
-"""Where values stand in a configuration, such as `prompts.colour`."""
 
 _OURS = "refused"
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument", "invalid_key")
 _MOST_MISTAKES = 20
 _LONGEST_NAME = 100
-_CHECKS = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+# Built when first used, and all parts of a file's schema at once: half the time at start-up.
+_CHECKS = ConfigDict(extra="forbid", defer_build=True)
 
 
 class Mistake(NamedTuple):
@@ -42,25 +40,32 @@ def refusal(what: str, *where: Step) -> PydanticCustomError:
     return PydanticCustomError(_OURS, "{what}", {"what": what, "where": where})
 
 
+class _Checked(type):
+    """Classes that are called by Python code, whose refusals are to be read like those of a file."""
+
+    def __call__(cls, **values: Any) -> Any:
+        """The checked settings. Raises ConfigError."""
+        try:
+            return super().__call__(**values)
+        except ValidationError as e:
+            raise config_error(mistakes(e, cls), values, cls._place(values)) from None  # type: ignore[attr-defined]
+
+
+class Settings(metaclass=_Checked):
+    """What classes under `@settings` are made from."""
+
+    __slots__ = ()
+
+    @classmethod
+    def _place(cls, values: dict[str, Any]) -> str:
+        """Where values that Python code gives stand in a configuration, such as `prompts.colour`."""
+        return ""
+
+
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
-def settings(place: Place) -> Callable[[type[T]], type[T]]:
-    """Make a class one of settings; place tells from its values where it stands, for values made in Python."""
-
-    def decorate(cls: type[T]) -> type[T]:
-        made: Any = dataclass(frozen=True, slots=True, kw_only=True, config=_CHECKS)(cls)
-        checked = made.__init__
-
-        @functools.wraps(checked)
-        def init(self: Any, **values: Any) -> None:
-            try:
-                checked(self, **values)
-            except ValidationError as e:
-                raise config_error(mistakes(e, made), values, place(values)) from None
-
-        made.__init__ = init
-        return made  # type: ignore[no-any-return]
-
-    return decorate
+def settings(cls: type[T]) -> type[T]:
+    """Make a subclass of Settings frozen, keyword-only and checked by pydantic."""
+    return dataclass(frozen=True, slots=True, kw_only=True, config=_CHECKS)(cls)  # type: ignore[return-value]
 
 
 def given(values: Any, *, keep: Collection[str] = ()) -> Any:

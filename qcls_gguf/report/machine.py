@@ -1,10 +1,11 @@
-"""The memory in use and to be had, of the machine and of the process."""
+"""The memory in use and to be had, of the machine and of the process.
+
+psutil is imported where it is asked: other commands start sooner.
+"""
 
 from __future__ import annotations
 
 import sys
-
-import psutil
 
 from ..native import devices
 
@@ -17,16 +18,22 @@ def gpu_free_bytes() -> int | None:
 
 def rss_bytes() -> int:
     """What the process holds in memory."""
+    import psutil
+
     return int(psutil.Process().memory_info().rss)
 
 
 def total_bytes() -> int:
     """Main memory of the machine."""
+    import psutil
+
     return int(psutil.virtual_memory().total)
 
 
 def available_bytes() -> int:
     """Memory that could be had without swapping."""
+    import psutil
+
     return int(psutil.virtual_memory().available)
 
 

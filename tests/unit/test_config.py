@@ -15,7 +15,8 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from qcls_gguf.cli.schema import schema_text
-from qcls_gguf.config.load import config_json_schema, load_config, parse_config
+from qcls_gguf.config.json_schema import config_json_schema
+from qcls_gguf.config.load import load_config, parse_config
 from qcls_gguf.config.schema import KV_TYPES, Config, ModelConfig, PromptConfig, RuntimeConfig
 from qcls_gguf.errors import ConfigError
 
@@ -604,12 +605,12 @@ def test_every_mistake_of_a_file_has_its_line(tmp_path: Path) -> None:
 
 
 def test_the_schema_of_the_configs_folder_is_what_the_command_prints() -> None:
-    committed = (CONFIGS[0].parent / "config.schema.json").read_text(encoding="utf-8")
-    assert committed == schema_text() + "\n", "run: qcls-gguf schema > configs/config.schema.json"
+    committed = json.loads((CONFIGS[0].parent / "config.schema.json").read_text(encoding="utf-8"))
+    assert committed == json.loads(schema_text()), "run: qcls-gguf schema > configs/config.schema.json"
     for path in CONFIGS:
         first = path.read_text(encoding="utf-8").splitlines()[0]
         assert first == "# yaml-language-server: $schema=config.schema.json"
-        Draft202012Validator(json.loads(committed)).validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        Draft202012Validator(committed).validate(yaml.safe_load(path.read_text(encoding="utf-8")))
 
 
 def test_every_key_is_explained_in_the_schema() -> None:
