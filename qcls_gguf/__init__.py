@@ -1,7 +1,8 @@
 """Label a query with a GGUF language model: N prompts, closed label sets, one decode."""
 
 from .classifier import Classifier, LoadedPrompts
-from .config.schema import Config, ModelConfig, PromptConfig, RuntimeConfig, load_config
+from .config.load import load_config
+from .config.schema import Config, ModelConfig, PromptConfig, RuntimeConfig
 from .errors import BusyError, ConfigError, DeadlineError, DecodeError, ModelError, PlanError, QclsError, ScoreError
 from .model import Model, OpenModels
 from .score.result import Counts, LabelScore, ModelInfo, PromptResult, Result

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .config.calibration_file import Calibration, read_calibration
-from .config.schema import Config, PromptConfig, check_config, load_config
+from .config.load import load_config
+from .config.schema import Config, PromptConfig, check_config
 from .engine.batcher import Batcher
 from .engine.capacity import check_capacity, pays_to_share
 from .engine.engine import Engine

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from statistics import fmean
 
@@ -14,7 +14,9 @@ from ..native import devices
 from ..native.kernel_steps import why_no_steps
 from ..native.sm_slice import slice_device
 from ..opening import ClassifierOpener
-from ..report.machine import environment, gpu_free_bytes, gpu_state, peak_rss_bytes, rss_bytes
+from ..report.environment import environment
+from ..report.gpu import GpuRun, gpu_state, watched_gpu, why_no_gpu
+from ..report.machine import gpu_free_bytes, peak_rss_bytes, rss_bytes
 from ..report.progress import OnProgress, counter
 from .ab import SizeSamples, compare_variants, variants_record
 from .classifiers import MeasuredClassifier, QuerySource, classifier_groups, started_classifier
@@ -25,7 +27,7 @@ from .records import (
     AfterIdle,
     BenchmarkRecord,
     ClassifierRecord,
-    GpuState,
+    GpuMoment,
     GpuStates,
     MeasuringMethod,
     OpenLoopWorkload,
@@ -44,7 +46,7 @@ def benchmark(
     *,
     on_progress: OnProgress = lambda part, done, total: None,
 ) -> BenchmarkRecord:
-    """Measure, and return the record that `qcls-gguf bench --format json` prints.
+    """Measure, and return the record that `qcls-gguf bench` prints as JSON.
 
     Raises ConfigError for what cannot be measured, before anything is; and what Classifier raises.
     """
@@ -61,13 +63,13 @@ def benchmark(
     def open_one(name: str, config: Config) -> AbstractContextManager[MeasuredClassifier]:
         return started_classifier(name, config, source, opener)
 
-    gpu = gpu_state()
-    before = GpuState(vram_free_bytes=gpu_free_bytes(), gpu=gpu)
+    before = _gpu_moment()
     classifiers: list[MeasuredClassifier] = []
     workloads: list[Workload] = []
     forward_ms: dict[int, list[float]] | None = None
     variant_samples: dict[int, SizeSamples] | None = None
     n_groups = 0
+    during = GpuRun()
     with closing(classifier_groups(settings.configs, open_one)) as groups:
         for group in groups:
             n_groups += 1
@@ -76,21 +78,22 @@ def benchmark(
             if settings.forward and forward_ms is None:
                 sizes = forward_tokens(group[0].classifier, settings.forward_tokens)
                 with_variants = _compares_variants(settings, group[0])
-            workloads += measure(settings, group, on_progress)
-            n_rounds = max(1, settings.n_requests // 10)
-            if sizes:
-                count = counter(on_progress, "forward", n_rounds * len(sizes))
-                forward_ms = sweep(group[0].classifier, sizes, n_rounds, count)
-            if with_variants:
-                count = counter(on_progress, "kernels in turns", n_rounds * len(sizes))
-                variant_samples = compare_variants(group[0].classifier, sizes, n_rounds, count)
+            with watched_gpu(during) if group[0].classifier.model.n_gpu_layers else nullcontext():
+                workloads += measure(settings, group, on_progress)
+                n_rounds = max(1, settings.n_requests // 10)
+                if sizes:
+                    count = counter(on_progress, "forward", n_rounds * len(sizes))
+                    forward_ms = sweep(group[0].classifier, sizes, n_rounds, count)
+                if with_variants:
+                    count = counter(on_progress, "kernels in turns", n_rounds * len(sizes))
+                    variant_samples = compare_variants(group[0].classifier, sizes, n_rounds, count)
             classifiers += group
     memory = ProcessMemory(rss_bytes=rss_bytes(), peak_rss_bytes=peak_rss_bytes())
-    after = GpuState(vram_free_bytes=gpu_free_bytes(), gpu=gpu_state())
+    after = _gpu_moment()
     rooflines = _rooflines(classifiers)
     first = classifiers[0].classifier
     return BenchmarkRecord(
-        environment=environment(first.model, n_threads(first.config.runtime), gpu),
+        environment=environment(first.config, first.model),
         startup_ms=first.startup_ms,
         classifiers=tuple(
             _classifier_record(measured, rooflines[measured.name], settings.idle_s) for measured in classifiers
@@ -110,8 +113,12 @@ def benchmark(
         forward=forward_record(first, forward_ms, rooflines[classifiers[0].name]) if forward_ms else None,
         forward_ab=variants_record(first, variant_samples) if variant_samples else None,
         memory=memory,
-        gpu=GpuStates(before=before, after=after),
+        gpu=GpuStates(before=before, during=during.record(), after=after, not_known=why_no_gpu()),
     )
+
+
+def _gpu_moment() -> GpuMoment:
+    return GpuMoment(vram_free_bytes=gpu_free_bytes(), gpu=gpu_state())
 
 
 def _compares_variants(settings: BenchmarkSettings, measured: MeasuredClassifier) -> bool:
@@ -122,7 +129,7 @@ def _compares_variants(settings: BenchmarkSettings, measured: MeasuredClassifier
     if why is None and not measured.classifier.model.n_gpu_layers:
         why = "no layer of the model is on the GPU: set runtime.n_gpu_layers to auto or all, or free its memory"
     if why and settings.ab == "on":
-        raise ConfigError(f"--ab: {why}")
+        raise ConfigError(f"`ab`: {why}")
     return why is None
 
 

@@ -97,7 +97,7 @@ def request_ms(classifier: Classifier, queries: Sequence[str]) -> float:
 def _check(classifier: Classifier, queries: QuerySet, largest_batch: int) -> None:
     if (n_different := len(set(queries.queries))) < largest_batch:
         raise ConfigError(
-            f"{queries.name}: {n_different} different queries are too few for --batch {largest_batch}, whose "
+            f"{queries.name}: {n_different} different queries are too few for `batch` {largest_batch}, whose "
             "queries must differ: give more of them, or a smaller batch"
         )
     for number, query in enumerate(queries.queries, 1):
@@ -133,5 +133,4 @@ def fits_in_memory(first: MeasuredClassifier, n_more: int) -> bool:
     before, after = first.memory.vram_free_before_bytes, first.memory.vram_free_after_bytes
     if first.classifier.model.n_gpu_layers and before is not None and after is not None:
         return after - _GPU_RESERVE_BYTES >= n_more * (before - after) * _MARGIN
-    available = available_bytes()
-    return available is None or available >= n_more * first.classifier.model.size_bytes * _MARGIN
+    return available_bytes() >= n_more * first.classifier.model.size_bytes * _MARGIN

@@ -26,7 +26,7 @@ def forward_tokens(classifier: Classifier, sizes: Sequence[int] | None) -> tuple
     too_many = [n for n in sizes or () if n > n_batch]
     if too_many:
         raise ConfigError(
-            f"--tokens {too_many[0]}: one decode holds {n_batch} tokens here: leave it out, or raise runtime.n_batch"
+            f"`tokens` {too_many[0]}: one decode holds {n_batch} tokens here: leave it out, or raise runtime.n_batch"
         )
     return tuple(sizes) if sizes else tuple(n for n in DEFAULT_TOKENS if n <= n_batch)
 

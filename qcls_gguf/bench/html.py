@@ -1,97 +1,57 @@
 """A benchmark as one HTML page without links: tables, stages, distributions and the sweep.
 
-Needs matplotlib, of the extra `report`.
+Needs the extra `report`.
 """
 
 from __future__ import annotations
 
-from html import escape
-
 import matplotlib
 import numpy as np
+from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from ..report.html import CSS, STYLE, html_table, svg_image
+from ..report.html import STYLE, page, svg_image
+from ..report.numbers import number
+from ..report.tables import Table
 from ..timing import STAGES
 from .records import BenchmarkRecord, ForwardRecord, VariantsRecord, WorkloadRecord
-from .table import (
-    AB_COLUMNS,
-    FORWARD_COLUMNS,
-    QUEUE_COLUMNS,
-    STAGE_COLUMNS,
-    START_COLUMNS,
-    TIME_COLUMNS,
-    TOKEN_COLUMNS,
-    ab_rows,
-    facts,
-    forward_rows,
-    queue_rows,
-    stage_rows,
-    start_rows,
-    time_rows,
-    token_rows,
-)
+from .table import facts, record_tables
 
 _ROOFLINE_COLOUR = "black"
 
 
 def benchmark_html(record: BenchmarkRecord) -> str:
     """The page of a record."""
-    names = ", ".join(classifier.name for classifier in record.classifiers)
+    forward, variants = record.forward, record.forward_ab
+    steps = [[step.name, step.variable, step.meaning] for step in variants.steps] if variants else []
     with matplotlib.rc_context(STYLE):
-        stages, distributions = _stages_image(record), "".join(_distribution_images(record))
-        sweep = _forward_image(record.forward) if record.forward else ""
-        ab = _variants_image(record.forward_ab) if record.forward_ab else ""
-    parts = [
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>qcls-gguf bench</title>',
-        f"<style>{CSS}</style></head><body>\n<h1>Benchmark of {escape(names)}</h1>\n",
-        html_table(("what", "value"), facts(record), n_text=2),
-        f"<h2>Requests</h2>{html_table(TIME_COLUMNS, time_rows(record))}",
-        "<p class=faint>Spread: the largest less the smallest p50 of the repetitions, by their median. Roofline: what "
-        "the decode would take if nothing but reading the weights, or nothing but multiplying by them, took time.</p>",
-        html_table(QUEUE_COLUMNS, queue_rows(record)) if queue_rows(record) else "",
-        f"<div class=figures>{stages}</div>{html_table(STAGE_COLUMNS, stage_rows(record))}",
-        f"<h2>Distribution</h2><div class=figures>{distributions}</div>",
-        f"<h2>Tokens</h2>{html_table(TOKEN_COLUMNS, token_rows(record))}",
-        "<p class=faint>Least: what any plan must feed, the distinct token paths less those stored. Padded: fed only "
-        "to hit a warm shape.</p>",
-        f"<h2>Start and memory</h2>{html_table(START_COLUMNS, start_rows(record))}{_startup_table(record)}",
-    ]
-    if record.forward:
-        parts += [
-            f"<h2>One decode over the number of tokens</h2><div class=figures>{sweep}</div>",
-            html_table(FORWARD_COLUMNS, forward_rows(record), n_text=0),
-            f"<p class=faint>New tokens behind the {record.forward.n_cached} cached ones of "
-            f"{escape(record.forward.prompt)}; the last {record.forward.n_outputs} are read.</p>",
-        ]
-    if record.forward_ab:
-        parts += [
-            f"<h2>The kernels' variants in turns</h2><div class=figures>{ab}</div>",
-            html_table(AB_COLUMNS, ab_rows(record)),
-            "<p class=faint>Each variant has one step more than the one before; the last has all. Of stock: p50 by "
-            "stock's p50; range: least and largest of the rounds. Difference: of the hidden states from stock's, "
-            "relative Euclidean, the largest; rounding: of stock's own, with a second sequence in the decode. A "
-            "variant is right where the two are of one size.</p>",
-            html_table(
-                ("step", "variable", "what it does"),
-                [[step.name, step.variable, step.meaning] for step in record.forward_ab.steps],
-                n_text=3,
-            ),
-        ]
-    return "".join([*parts, "</body></html>\n"])
+        return page(
+            "bench.html",
+            names=[classifier.name for classifier in record.classifiers],
+            facts=facts(record),
+            tables=record_tables(record),
+            stages=[_stages_image(record)],
+            distributions=_distribution_images(record),
+            startup=_startup_table(record),
+            forward=forward,
+            sweep=[_forward_image(forward)] if forward else [],
+            variants=variants,
+            ab=[_variants_image(variants)] if variants else [],
+            steps=Table(columns=("step", "variable", "what it does"), rows=steps, n_text=3),
+        )
 
 
-def _startup_table(record: BenchmarkRecord) -> str:
+def _startup_table(record: BenchmarkRecord) -> Table:
     starts = [classifier.startup_ms for classifier in record.classifiers]
     steps = list(dict.fromkeys(step for start in starts for step in start))
     rows = [
-        [classifier.name, *(f"{start[step]:.1f}" if step in start else "–" for step in steps)]
+        [classifier.name, *(number(start.get(step), 1) for step in steps)]
         for classifier, start in zip(record.classifiers, starts, strict=True)
     ]
-    return html_table(("start-up ms", *steps), rows)
+    return Table(columns=("start-up ms", *steps), rows=rows)
 
 
-def _stages_image(record: BenchmarkRecord) -> str:
+def _stages_image(record: BenchmarkRecord) -> Markup:
     """A bar for each workload, the medians of its stages end to end, and a mark at its roofline."""
     workloads = record.workloads
     figure = Figure(figsize=(9.5, 1.2 + 0.26 * len(workloads)), layout="constrained")
@@ -111,7 +71,7 @@ def _stages_image(record: BenchmarkRecord) -> str:
     return svg_image(figure, "stages of the workloads")
 
 
-def _distribution_images(record: BenchmarkRecord) -> list[str]:
+def _distribution_images(record: BenchmarkRecord) -> list[Markup]:
     """For the requests of each size, the share that was answered within a time; a line a configuration."""
     sizes: dict[tuple[str, int], list[WorkloadRecord]] = {}
     for workload in record.workloads:
@@ -129,7 +89,7 @@ def _distribution_images(record: BenchmarkRecord) -> list[str]:
     return images
 
 
-def _forward_image(forward: ForwardRecord) -> str:
+def _forward_image(forward: ForwardRecord) -> Markup:
     sizes = sorted(forward.sizes, key=lambda size: size.n_tokens)
     tokens = [size.n_tokens for size in sizes]
     figure = Figure(figsize=(7.5, 4.2), layout="constrained")
@@ -146,7 +106,7 @@ def _forward_image(forward: ForwardRecord) -> str:
     return svg_image(figure, "time of one decode over its tokens")
 
 
-def _variants_image(comparison: VariantsRecord) -> str:
+def _variants_image(comparison: VariantsRecord) -> Markup:
     """A line a variant: its medians, and beside them their ratios to stock's."""
     sizes = sorted(comparison.sizes, key=lambda size: size.n_tokens)
     tokens = [size.n_tokens for size in sizes]

@@ -65,7 +65,7 @@ def check_settings(settings: BenchmarkSettings) -> None:
         runtime, place = config.runtime, config.path or "the configuration"
         if (batch := max(settings.batches)) > runtime.max_batch:
             raise ConfigError(
-                f"--batch {batch}: {place} has runtime.max_batch: {runtime.max_batch}: raise it, or choose a "
+                f"`batch` {batch}: {place} has runtime.max_batch: {runtime.max_batch}: raise it, or choose a "
                 "smaller batch"
             )
         if (
@@ -73,11 +73,11 @@ def check_settings(settings: BenchmarkSettings) -> None:
             and (n := max(lengths[-1] for lengths in settings.query_tokens)) > runtime.max_query_tokens
         ):
             raise ConfigError(
-                f"--query-tokens {n}: {place} has runtime.max_query_tokens: {runtime.max_query_tokens}: raise it, or "
+                f"`query_tokens` {n}: {place} has runtime.max_query_tokens: {runtime.max_query_tokens}: raise it, or "
                 "choose shorter queries"
             )
     if settings.ab == "on" and (why := why_no_steps()):
-        raise ConfigError(f"--ab: {why}")
+        raise ConfigError(f"`ab`: {why}")
 
 
 def measure(

@@ -1,11 +1,12 @@
-"""The record of a benchmark: what `qcls-gguf bench --format json` prints."""
+"""The record of a benchmark: what `qcls-gguf bench` prints as JSON."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 from ..config.schema import RuntimeConfig
-from ..report.machine import MachineEnvironment
+from ..report.environment import Environment
+from ..report.gpu import GpuSamples, GpuState
 from ..report.record import Record
 from ..score.result import ModelInfo
 
@@ -75,11 +76,11 @@ class RooflineRecord(Record):
 
 
 class Memory(Record):
-    """Memory before and after a classifier's start; null where the system does not tell, or there is no GPU."""
+    """Memory before and after a classifier's start; null where there is no GPU."""
 
-    rss_before_bytes: int | None
+    rss_before_bytes: int
     """memory of the process before the start"""
-    rss_after_bytes: int | None
+    rss_after_bytes: int
     """after the start and the first request"""
     vram_free_before_bytes: int | None
     """free memory of all GPUs"""
@@ -88,12 +89,12 @@ class Memory(Record):
 
 
 class ProcessMemory(Record):
-    """Memory of the process when all was measured; null where the system does not tell."""
+    """Memory of the process when all was measured."""
 
-    rss_bytes: int | None
+    rss_bytes: int
     """at the end"""
     peak_rss_bytes: int | None
-    """the most at any time"""
+    """the most at any time; null where the system does not tell"""
 
 
 class AfterIdle(Record):
@@ -314,28 +315,32 @@ class VariantsRecord(Record):
     """by number of new tokens"""
 
 
-class GpuState(Record):
+class GpuMoment(Record):
     """The GPUs at one moment."""
 
     vram_free_bytes: int | None
     """free memory of all GPUs; null without one"""
-    gpu: dict[str, str] | None
-    """the first NVIDIA GPU in the words of nvidia-smi; null without one"""
+    gpu: GpuState | None
+    """the first NVIDIA GPU; null where nothing is known of one"""
 
 
 class GpuStates(Record):
     """The GPUs around the measurement."""
 
-    before: GpuState
+    before: GpuMoment
     """before the first start"""
-    after: GpuState
+    during: GpuSamples | None
+    """while requests and decodes were measured; null where nothing is known of a GPU, or none computed"""
+    after: GpuMoment
     """after all requests"""
+    not_known: str | None
+    """why nothing is known of a GPU; null where something is"""
 
 
 class BenchmarkRecord(Record):
     """How long requests take, where the time goes, and what the device could do at best."""
 
-    environment: MachineEnvironment
+    environment: Environment
     startup_ms: dict[str, float]
     """of the first classifier, by step"""
     classifiers: tuple[ClassifierRecord, ...]

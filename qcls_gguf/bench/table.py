@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from rich.console import Group
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
-from ..report.results import printable
+from ..report.gpu import GpuSamples, GpuState
+from ..report.numbers import NO_VALUE, difference, measured, percent
+from ..report.tables import Table, fact_table, terminal_table
 from ..timing import STAGES
-from .records import BenchmarkRecord, OpenLoopWorkload, Quantiles, RooflineRecord
+from .records import BenchmarkRecord, GpuStates, OpenLoopWorkload, Quantiles, RooflineRecord
 
 TIME_COLUMNS = ("total ms", "min", "p50", "p90", "p99", "spread", "roofline", "p50/roofline")
 STAGE_COLUMNS = ("stages, p50 ms", *STAGES)
@@ -30,22 +28,22 @@ def time_rows(record: BenchmarkRecord) -> Rows:
         [
             workload.name,
             *_quantile_cells(workload.total_ms),
-            "–" if workload.p50_spread is None else f"{workload.p50_spread:.1%}",
-            _number(workload.roofline_ms),
-            _number(workload.roofline_ratio),
+            percent(workload.p50_spread),
+            measured(workload.roofline_ms),
+            measured(workload.roofline_ratio),
         ]
         for workload in record.workloads
     ]
 
 
 def _quantile_cells(ms: Quantiles) -> list[str]:
-    return [_number(ms.min), _number(ms.p50), _number(ms.p90), _number(ms.p99)]
+    return [measured(ms.min), measured(ms.p50), measured(ms.p90), measured(ms.p99)]
 
 
 def stage_rows(record: BenchmarkRecord) -> Rows:
     """The cells of STAGE_COLUMNS."""
     return [
-        [workload.name, *(_number(workload.stage_ms[stage].p50) for stage in STAGES)] for workload in record.workloads
+        [workload.name, *(measured(workload.stage_ms[stage].p50) for stage in STAGES)] for workload in record.workloads
     ]
 
 
@@ -70,9 +68,9 @@ def queue_rows(record: BenchmarkRecord) -> Rows:
             f"{workload.rate:.1f}",
             f"{workload.achieved_rate:.1f}",
             f"{workload.utilization:.0%}",
-            _number(workload.wait_ms.p50),
-            _number(workload.wait_ms.p99),
-            _number(workload.service_ms.p50),
+            measured(workload.wait_ms.p50),
+            measured(workload.wait_ms.p99),
+            measured(workload.service_ms.p50),
         ]
         for workload in record.workloads
         if isinstance(workload, OpenLoopWorkload)
@@ -88,11 +86,11 @@ def start_rows(record: BenchmarkRecord) -> Rows:
         rows.append(
             [
                 classifier.name,
-                _number(sum(classifier.startup_ms.values())),
-                _number(classifier.first_request_ms),
-                "–" if idle is None else ", ".join(map(_number, idle.ms)),
-                "–" if memory.rss_after_bytes is None else f"{memory.rss_after_bytes / 2**20:.0f}",
-                "–" if before is None or after is None else f"{(before - after) / 2**20:.0f}",
+                measured(sum(classifier.startup_ms.values())),
+                measured(classifier.first_request_ms),
+                NO_VALUE if idle is None else ", ".join(map(measured, idle.ms)),
+                f"{memory.rss_after_bytes / 2**20:.0f}",
+                NO_VALUE if before is None or after is None else f"{(before - after) / 2**20:.0f}",
             ]
         )
     return rows
@@ -103,10 +101,10 @@ def forward_rows(record: BenchmarkRecord) -> Rows:
     return [
         [
             str(size.n_tokens),
-            *map(_number, (size.ms.min, size.ms.p50, size.ms.p90)),
+            *map(measured, (size.ms.min, size.ms.p50, size.ms.p90)),
             f"{size.tokens_per_s:.0f}",
-            _number(size.roofline_ms),
-            _number(size.roofline_ratio),
+            measured(size.roofline_ms),
+            measured(size.roofline_ratio),
         ]
         for size in (record.forward.sizes if record.forward else ())
     ]
@@ -118,48 +116,74 @@ def ab_rows(record: BenchmarkRecord) -> Rows:
         [
             variant.name,
             str(size.n_tokens),
-            *map(_number, (variant.ms.min, variant.ms.p50)),
-            "–" if variant.spread is None else f"{variant.spread:.1%}",
+            *map(measured, (variant.ms.min, variant.ms.p50)),
+            percent(variant.spread),
             f"{variant.ratio:.3f}",
             "–".join(f"{end:.2f}" for end in variant.ratio_range),
-            _difference(variant.difference),
-            _difference(size.rounding),
+            difference(variant.difference),
+            difference(size.rounding),
         ]
         for size in (record.forward_ab.sizes if record.forward_ab else ())
         for variant in size.variants
     ]
 
 
-def facts(record: BenchmarkRecord) -> Rows:
+def facts(record: BenchmarkRecord) -> list[tuple[str, str]]:
     """Where and how it was measured, in rows of a name and a text."""
     environment, method, memory = record.environment, record.method, record.memory
+    driver = (environment.gpu and environment.gpu.driver) or "none"
     loop = "each when the last is answered" if method.loop == "closed" else f"{method.rate:g} arrive a second"
     rows = [
-        ["model", f"{environment.model}, {environment.quantization}, sha256 {environment.model_sha256[:16]}…"],
-        ["device", f"{environment.device}, driver {environment.driver or 'none'}, "
-                   f"{environment.n_gpu_layers} layers on the GPU, {environment.backend}"],
-        ["CPU code", " ".join(environment.instruction_sets) or "no special instruction set"],
-        ["machine", f"{environment.cpu}, {environment.n_cores} cores, {environment.n_threads} threads, "
-                    f"{environment.os}"],
-        ["versions", f"qcls-gguf {environment.package_version}, llama.cpp {environment.llama_cpp_commit} patched "
-                     f"({environment.source_digest}), Python {environment.python}"],
-        ["requests", f"{method.n_requests} × {method.n_repeats} of each kind, {loop}, {method.order}"],
-        ["date", environment.date],
+        ("model", f"{environment.model}, {environment.quantization}, sha256 {environment.model_sha256[:16]}…"),
+        ("device", f"{environment.device}, driver {driver}, {environment.n_gpu_layers} layers on the GPU, "
+                   f"{environment.backend}"),
+        ("CPU code", " ".join(environment.instruction_sets) or "no special instruction set"),
+        ("machine", f"{environment.cpu}, {environment.n_cores} cores, {environment.n_threads} threads, "
+                    f"{environment.os}"),
+        ("versions", f"qcls-gguf {environment.package_version}, llama.cpp {environment.llama_cpp_commit} patched "
+                     f"({environment.source_digest}), Python {environment.python}"),
+        ("requests", f"{method.n_requests} × {method.n_repeats} of each kind, {loop}, {method.order}"),
+        ("date", environment.date),
     ]  # fmt: skip
     texts = dict.fromkeys(_roofline_text(classifier.roofline) for classifier in record.classifiers)
-    rows += [["roofline", text] for text in texts]
-    for when, state in (("before", record.gpu.before), ("after", record.gpu.after)):
-        if state.gpu:
-            rows.append([f"GPU {when}", ", ".join(f"{name} {value}" for name, value in state.gpu.items())])
+    rows += [("roofline", text) for text in texts]
+    rows += _gpu_rows(record.gpu) if environment.n_gpu_layers else []
     if cut := environment.sm_slice:
         text = (
             f"{cut.n_given} of {cut.n_device} multiprocessors, kernels planned for {cut.n_planned}, without "
             "CUDA graphs: these are no figures of the whole card; its memory, caches and clocks are all there"
         )
-        rows.insert(2, ["a slice", text])
+        rows.insert(2, ("a slice", text))
     if memory.peak_rss_bytes is not None:
-        rows.append(["memory", f"at most {memory.peak_rss_bytes / 2**20:.0f} MiB in the process"])
+        rows.append(("memory", f"at most {memory.peak_rss_bytes / 2**20:.0f} MiB in the process"))
     return rows
+
+
+def _gpu_rows(gpu: GpuStates) -> list[tuple[str, str]]:
+    """The GPU's clock, power and temperature before, while and after it was measured."""
+    if gpu.not_known:
+        return [("GPU", f"not known: {gpu.not_known}")]
+    texts = {
+        "GPU before": _state_text(gpu.before.gpu),
+        "GPU while measured": _samples_text(gpu.during),
+        "GPU after": _state_text(gpu.after.gpu),
+    }
+    return [(name, text) for name, text in texts.items() if text]
+
+
+def _state_text(state: GpuState | None) -> str:
+    if state is None:
+        return ""
+    values = ((state.sm_mhz, "MHz"), (state.power_w, "W"), (state.temperature_c, "°C"))
+    return ", ".join(f"{value} {unit}" for value, unit in values if value is not None)
+
+
+def _samples_text(samples: GpuSamples | None) -> str:
+    if samples is None:
+        return ""
+    ranges = ((samples.sm_mhz, "MHz"), (samples.power_w, "W"), (samples.temperature_c, "°C"))
+    parts = [f"{each.min:g} to {each.max:g} {unit}, mostly {each.p50:g}" for each, unit in ranges if each]
+    return "; ".join(parts + [f"held down by {name} {share:.0%} of the time" for name, share in samples.brakes.items()])
 
 
 def _roofline_text(roofline: RooflineRecord) -> str:
@@ -174,45 +198,20 @@ def _roofline_text(roofline: RooflineRecord) -> str:
     )
 
 
+def record_tables(record: BenchmarkRecord) -> dict[str, Table]:
+    """The tables of a record in their order, some without rows."""
+    return {
+        "time": Table(columns=TIME_COLUMNS, rows=time_rows(record)),
+        "queue": Table(columns=QUEUE_COLUMNS, rows=queue_rows(record)),
+        "stages": Table(columns=STAGE_COLUMNS, rows=stage_rows(record)),
+        "tokens": Table(columns=TOKEN_COLUMNS, rows=token_rows(record)),
+        "start": Table(columns=START_COLUMNS, rows=start_rows(record)),
+        "forward": Table(columns=FORWARD_COLUMNS, rows=forward_rows(record), n_text=0),
+        "ab": Table(columns=AB_COLUMNS, rows=ab_rows(record)),
+    }
+
+
 def benchmark_tables(record: BenchmarkRecord) -> Group:
     """The whole record: where and how it was measured, then a table for each part."""
-    plain = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    plain.add_column(style="bold", no_wrap=True)
-    plain.add_column(overflow="fold")
-    for row in facts(record):
-        plain.add_row(*(Text(printable(cell)) for cell in row))
-    plain.add_row()
-    parts: list[RenderableType] = [plain]
-    for columns, rows in (
-        (TIME_COLUMNS, time_rows(record)),
-        (QUEUE_COLUMNS, queue_rows(record)),
-        (STAGE_COLUMNS, stage_rows(record)),
-        (TOKEN_COLUMNS, token_rows(record)),
-        (START_COLUMNS, start_rows(record)),
-        (FORWARD_COLUMNS, forward_rows(record)),
-        (AB_COLUMNS, ab_rows(record)),
-    ):
-        if rows:
-            parts.append(_table(columns, rows))
-    return Group(*parts)
-
-
-def _table(columns: Sequence[str], rows: Rows) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for index, column in enumerate(columns):
-        is_text = index == 0 and not rows[0][0].isdecimal()
-        table.add_column(column, justify="left" if is_text else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    table.add_row()
-    return table
-
-
-def _difference(value: float | None) -> str:
-    return "NOT FINITE" if value is None else "0" if value == 0 else f"{value:.1e}"
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"
+    tables = [terminal_table(table) for table in record_tables(record).values() if table.rows]
+    return Group(fact_table(facts(record)), *tables)

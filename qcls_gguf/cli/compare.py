@@ -16,6 +16,7 @@ from ..opening import ClassifierOpener
 from ..report.files import check_writable
 from ..report.results import console
 from .long_work import check_html, progress_bars
+from .option_names import with_options
 from .options import (
     ConfigOption,
     FormatOption,
@@ -135,6 +136,8 @@ def compare_command(
             progress_bars(quiet) as on_progress,
         ):
             record = compare(comparison, opener, on_step=on_step, on_progress=on_progress)
+        absent = [each.model_copy(update={"reason": with_options(each.reason)}) for each in record.absent]
+        record = record.model_copy(update={"absent": tuple(absent)})
         text = record.to_json()
         if out:
             out.write_text(text + "\n", encoding="utf-8")

@@ -1,51 +1,52 @@
-"""A comparison as one HTML page: a diagram of the ratios, the table, the notes. Needs matplotlib."""
+"""A comparison as one HTML page: a diagram of the ratios, the table, the notes. Needs the extra `report`."""
 
 from __future__ import annotations
 
-from html import escape
-
 import matplotlib
+from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from ..report.html import CSS, STYLE, html_table, svg_image
+from ..report.html import STYLE, page, svg_image
+from ..report.tables import Table
 from .records import ComparisonRecord, MethodRecord
-from .table import COLUMNS, LEGEND, fastest_first, heading, method_row, state
+from .table import LEGEND, fastest_first, heading, methods_table, state
 
 
 def comparison_html(comparison: ComparisonRecord) -> str:
     """The page of a record."""
     methods = fastest_first(comparison)
-    with matplotlib.rc_context(STYLE):
-        image = _ratios_image(methods)
-    notes = html_table(
-        ("method", "how", "note"), [[method.name, method.about, method.note] for method in methods], n_text=3
-    )
+    notes = [[method.name, method.about, method.note] for method in methods]
     absent = [[method.name, state(method), method.reason] for method in comparison.absent]
+    with matplotlib.rc_context(STYLE):
+        return page(
+            "compare.html",
+            heading=heading(comparison),
+            images=[_ratios_image(methods)],
+            methods=methods_table(comparison),
+            legend=LEGEND,
+            notes=Table(columns=("method", "how", "note"), rows=notes, n_text=3),
+            absent=Table(columns=("method", "state", "reason"), rows=absent, n_text=3),
+            facts=_facts(comparison),
+        )
+
+
+def _facts(comparison: ComparisonRecord) -> list[tuple[str, str]]:
     environment, model = comparison.environment, comparison.model
     packages = ", ".join(f"{name} {version}" for name, version in environment.packages.items()) or "none"
-    facts = [
-        ["model", f"{model.path}: {model.description}"],
-        ["model sha256", model.sha256],
-        ["device", f"{model.device}, {model.backend}, {model.n_gpu_layers} layers on the GPU, "
-                   f"{environment.n_threads} threads, {environment.platform}"],
-        ["versions", f"qcls-gguf {model.package_version}, llama.cpp {model.llama_cpp_commit} patched"],
-        ["peers' packages", packages],
-        ["rounds", f"{comparison.rounds}, after {comparison.warm_up} that were not timed; seed of the order "
-                   f"{comparison.seed}"],
-        ["queries", " | ".join(comparison.queries)],
+    return [
+        ("model", f"{model.path}: {model.description}"),
+        ("model sha256", model.sha256),
+        ("device", f"{model.device}, {model.backend}, {model.n_gpu_layers} layers on the GPU, "
+                   f"{environment.n_threads} threads, {environment.os}"),
+        ("versions", f"qcls-gguf {model.package_version}, llama.cpp {model.llama_cpp_commit} patched"),
+        ("peers' packages", packages),
+        ("rounds", f"{comparison.rounds}, after {comparison.warm_up} that were not timed; seed of the order "
+                   f"{comparison.seed}"),
+        ("queries", " | ".join(comparison.queries)),
     ]  # fmt: skip
-    return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>qcls-gguf compare</title>'
-        f"<style>{CSS}</style></head><body>\n<h1>Methods of labelling a query</h1>\n"
-        f"<p>{escape(heading(comparison))}</p>\n"
-        f"<div class=figures>{image}</div>\n{html_table(COLUMNS, [method_row(method) for method in methods])}"
-        f"<p class=faint>{escape(LEGEND)}</p>\n<h2>Methods</h2>\n{notes}"
-        + (f"<h2>Not measured</h2>\n{html_table(('method', 'state', 'reason'), absent, n_text=3)}" if absent else "")
-        + f"<h2>Conditions</h2>\n{html_table(('what', 'value'), facts, n_text=2)}</body></html>\n"
-    )
 
 
-def _ratios_image(methods: list[MethodRecord]) -> str:
+def _ratios_image(methods: list[MethodRecord]) -> Markup:
     """A mark at each method's ratio, a line over the 10–90 % range of the rounds."""
     figure = Figure(figsize=(7.2, 1.0 + 0.32 * len(methods)), layout="constrained")
     axes = figure.add_subplot()

@@ -17,15 +17,15 @@ TIMEOUT_S = 120.0
 _CONNECT_S = 5.0
 
 
-def check_url(url: str, option: str) -> None:
-    """Raise ConfigError for what is no http address of a server."""
+def check_url(url: str, name: str) -> None:
+    """Raise ConfigError for what is no http address of a server; name: what the address was given as."""
     try:
         parts = urlsplit(url)
         is_usable = parts.scheme == "http" and bool(parts.hostname) and parts.port != 0
     except ValueError:  # a port that is none, or a bracket that is not closed
         is_usable = False
     if not is_usable:
-        raise ConfigError(f"{option}: {url!r} is not a server's address: give one such as http://127.0.0.1:8080")
+        raise ConfigError(f"{name}: {url!r} is not a server's address: give one such as http://127.0.0.1:8080")
 
 
 class Connection:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ..native import build_info, library_folder
 from .method import AbsentError, Answer, Method, Workload, WorkloadPrompt
-from .reader import log_sum_exp
+from .reader import log_normaliser
 
 _INSTALL = "CMAKE_ARGS=-DLLAMA_BUILD=OFF pip install 'qcls-gguf[peers]'"
 
@@ -78,7 +78,7 @@ class LlamaPython(Method):
         for node, tokens in zip(reader.trie.read, reader.edge_tokens, strict=True):
             logits = self._logits([*start, *reader.node_path(node)])
             edges.append(logits[tokens])
-            log_sums.append(log_sum_exp(logits) if exact else 0.0)
+            log_sums.append(log_normaliser(logits) if exact else 0.0)
         tree = reader.tree(edges)
         joint = reader.joint(edges, log_sums) if exact else ()
         return Answer(label=reader.winner(tree), tree=tree, joint=joint)

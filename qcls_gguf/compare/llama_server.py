@@ -43,8 +43,8 @@ class LlamaServer(HttpMethod):
         if url is None:
             if self._binary is None:
                 raise AbsentError(
-                    "no server: give --llama-server URL, or --spawn-llama-server BINARY (cmake -DQCLS_PEERS=ON builds "
-                    "one, see README)"
+                    "no server: give the URL of one as `llama_server`, or a program as `spawn_llama_server` (cmake "
+                    "-DQCLS_PEERS=ON builds one, see README)"
                 )
             url = self._spawn(self._binary)
         self.open(url)
@@ -52,7 +52,7 @@ class LlamaServer(HttpMethod):
     def _spawn(self, binary: Path) -> str:
         program = shutil.which(binary)
         if program is None:
-            raise AbsentError(f"--spawn-llama-server {binary}: no such program")
+            raise AbsentError(f"`spawn_llama_server` {binary}: no such program")
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]

@@ -55,21 +55,21 @@ METHODS: dict[str, Callable[[Workload, Peers], Method]] = {
 def check_peers(peers: Peers) -> None:
     """Refuse options that contradict each other or lead nowhere. Raises ConfigError."""
     if peers.llama_server is not None and peers.spawn_llama_server is not None:
-        raise ConfigError("--llama-server and --spawn-llama-server are both given: keep one of them")
+        raise ConfigError("`llama_server` and `spawn_llama_server` are both given: keep one of them")
     if peers.hf_folder is not None and peers.synthetic:
-        raise ConfigError("--hf-folder and --synthetic are both given: keep one of them")
+        raise ConfigError("`hf_folder` and `synthetic` are both given: keep one of them")
     if (peers.ollama is None) != (peers.ollama_model is None):
-        raise ConfigError("--ollama and --ollama-model belong together: give both or neither")
-    for url, option in ((peers.llama_server, "--llama-server"), (peers.ollama, "--ollama")):
+        raise ConfigError("`ollama` and `ollama_model` belong together: give both or neither")
+    for url, name in ((peers.llama_server, "`llama_server`"), (peers.ollama, "`ollama`")):
         if url is not None:
-            check_url(url, option)
+            check_url(url, name)
     if peers.hf_folder is not None and not (peers.hf_folder / "config.json").is_file():
-        raise ConfigError(f"--hf-folder {peers.hf_folder}: has no config.json: give a model's folder of Hugging Face")
+        raise ConfigError(f"`hf_folder` {peers.hf_folder}: has no config.json: give a model's folder of Hugging Face")
 
 
 def check_methods(names: tuple[str, ...]) -> tuple[str, ...]:
     """The named methods in the order of METHODS, ours always among them. Raises ConfigError for an unknown name."""
     for name in names:
         if name not in METHODS:
-            raise ConfigError(f"--method {name}: is not one of {', '.join(METHODS)}")
+            raise ConfigError(f"`method` {name}: is not one of {', '.join(METHODS)}")
     return tuple(name for name in METHODS if name == QCLS or name in names)

@@ -26,8 +26,8 @@ class Ollama(HttpMethod):
     def start(self) -> None:
         if self._url is None or self._model is None:
             raise AbsentError(
-                "no server: give --ollama URL, such as http://127.0.0.1:11434, and --ollama-model NAME, made from the "
-                "same GGUF file (a Modelfile of the line `FROM ./model.gguf`, then `ollama create`)"
+                "no server: give its URL as `ollama`, such as http://127.0.0.1:11434, and a name as `ollama_model`, "
+                "made from the same GGUF file (a Modelfile of the line `FROM ./model.gguf`, then `ollama create`)"
             )
         model = self.workload.classifier.engine.model
         first = {path[0] for prompt in self.workload.prompts for path in prompt.reader.paths}
@@ -41,7 +41,7 @@ class Ollama(HttpMethod):
         except (KeyError, TypeError) as e:
             raise PeerError("/api/tags names no models: it is no Ollama server") from e
         if not {self._model, f"{self._model}:latest"} & names:
-            raise AbsentError(f"--ollama-model {self._model}: the server has {', '.join(sorted(names)) or 'no models'}")
+            raise AbsentError(f"`ollama_model` {self._model}: the server has {', '.join(sorted(names)) or 'no models'}")
 
     def top(self, connection: Connection, index: int, prompt: WorkloadPrompt, text: str) -> dict[int, float]:
         answer = connection.request(

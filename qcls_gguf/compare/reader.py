@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..prompts.trie import build_trie
-
-FloatArray = npt.NDArray[np.floating[Any]]
+from ..score.log_space import FloatArray, log_softmax, log_sum_exp
 
 
 class LabelReader:
@@ -44,7 +41,7 @@ class LabelReader:
         """Log-probabilities among the labels; edge_logits[i] are the logits of edge_tokens[i]."""
         edge = np.zeros(len(self.trie.edges))
         for edges, logits in zip(self._edges, edge_logits, strict=True):
-            edge[edges] = log_softmax(logits)
+            edge[edges] = log_softmax(np.asarray(logits, np.float64))
         return tuple(float(edge[list(edges)].sum()) for edges in self.trie.label_edges)
 
     def joint(self, edge_logits: Sequence[FloatArray], log_sums: Sequence[float]) -> tuple[float | None, ...]:
@@ -79,13 +76,6 @@ class LabelReader:
         return best[0] if len(best) == 1 else None, tree, joint
 
 
-def log_softmax(logits: FloatArray) -> npt.NDArray[np.float64]:
-    """Over a vector."""
-    shifted = np.asarray(logits, np.float64) - float(np.max(logits))
-    return np.asarray(shifted - np.log(np.exp(shifted).sum()))
-
-
-def log_sum_exp(logits: FloatArray) -> float:
-    """Over a vector."""
-    top = float(np.max(logits))
-    return top + float(np.log(np.exp(np.asarray(logits, np.float64) - top).sum()))
+def log_normaliser(logits: FloatArray) -> float:
+    """The log-sum-exp of the logits of a whole vocabulary."""
+    return float(log_sum_exp(np.asarray(logits, np.float64)))

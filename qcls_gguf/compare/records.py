@@ -1,4 +1,4 @@
-"""The record of a comparison: what `qcls-gguf compare --format json` prints."""
+"""The record of a comparison: what `qcls-gguf compare` prints as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..score.result import ModelInfo
 
 
 class PeerEnvironment(Environment):
-    """The machine, the interpreter, and the packages that the other methods use."""
+    """What a time or a score may depend on, and the packages that the other methods use."""
 
     packages: dict[str, str]
     """version by package, of those that are installed"""
@@ -19,7 +19,7 @@ class MethodDescription(Record):
     """A method of labelling."""
 
     name: str
-    """as --method takes it"""
+    """its name"""
     about: str
     """what it does for a request"""
 
@@ -76,11 +76,11 @@ class AbsentMethod(Record):
     """A method without figures."""
 
     name: str
-    """as --method takes it"""
+    """its name"""
     reason: str
     """why, and what to do"""
     asked_for: bool
-    """whether --method named it"""
+    """whether it was named, not only one of all"""
     started: bool
     """whether it had started and failed later; else it could not be had here"""
 

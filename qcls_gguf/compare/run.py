@@ -77,7 +77,7 @@ def compare(
     on_step: OnStep | None = None,
     on_progress: OnProgress = lambda part, done, total: None,
 ) -> ComparisonRecord:
-    """Compare, and return the record that `qcls-gguf compare --format json` prints.
+    """Compare, and return the record that `qcls-gguf compare` prints as JSON.
 
     on_step: called after the start of each method. Raises ConfigError, before anything is computed, for options and
     queries that cannot be used, and what Classifier raises. A method that cannot run here, or that fails, is listed in
@@ -86,7 +86,7 @@ def compare(
     check_peers(settings.peers)
     names = check_methods(settings.methods) if settings.methods else tuple(METHODS)
     if not settings.queries:
-        raise ConfigError("there is no query to compare with: give one with --query or --input")
+        raise ConfigError("there is no query to compare with: give one")
     prompts, exact_references = _references(settings, opener)
     with opener.open(settings.config, quiet=True) as classifier:
         workload = Workload(
@@ -110,7 +110,7 @@ def compare(
             methods = [_record(running.methods[name], ms[name], ms[QCLS], answers[name], references) for name in ms]
             packages = installed_versions(_PACKAGES)
             return ComparisonRecord(
-                environment=PeerEnvironment(**dict(environment(settings.config)), packages=packages),
+                environment=PeerEnvironment(**dict(environment(settings.config, classifier.model)), packages=packages),
                 config=settings.config,
                 model=classifier.model,
                 n_prompts=len(prompts),

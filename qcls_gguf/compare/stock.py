@@ -14,7 +14,7 @@ from ..engine.engine import MAX_SEQ
 from ..native import NativeContext
 from ..plan.tree import TokenTree
 from .method import AbsentError, Answer, Method
-from .reader import LabelReader, log_sum_exp
+from .reader import LabelReader, log_normaliser
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -168,7 +168,7 @@ class StockMethod(Method):
 def _answer(reader: LabelReader, rows: Sequence[Float32Array], *, exact: bool) -> Answer:
     edges = [row[tokens] for row, tokens in zip(rows, reader.edge_tokens, strict=True)]
     tree = reader.tree(edges)
-    joint = reader.joint(edges, [log_sum_exp(row) for row in rows]) if exact else ()
+    joint = reader.joint(edges, [log_normaliser(row) for row in rows]) if exact else ()
     return Answer(label=reader.winner(tree), tree=tree, joint=joint)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from ..report.numbers import number, percent
 from ..report.results import printable
-from ..report.text import number, percent
+from ..report.tables import Table, terminal_table
 from .records import AbsentMethod, ComparisonRecord, MethodRecord
 
 COLUMNS = ("method", "p50 ms", "p90 ms", "× qcls", "10–90 %", "as scoring", "as joint", "none", "Δ log p", "Δ tree")
@@ -36,6 +36,11 @@ def method_row(method: MethodRecord) -> list[str]:
     ]
 
 
+def methods_table(comparison: ComparisonRecord) -> Table:
+    """A row a method, the fastest first."""
+    return Table(columns=COLUMNS, rows=[method_row(method) for method in fastest_first(comparison)])
+
+
 def heading(comparison: ComparisonRecord) -> str:
     """What was compared, in a line."""
     model = comparison.model
@@ -51,11 +56,8 @@ def heading(comparison: ComparisonRecord) -> str:
 
 def comparison_table(comparison: ComparisonRecord) -> Group:
     """The methods, fastest first, then their notes and the absent ones."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in COLUMNS:
-        table.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
-    for method in fastest_first(comparison):
-        table.add_row(*map(Text, method_row(method)), style="bold" if method.name == "qcls" else None)
+    ours = [method.name == "qcls" for method in fastest_first(comparison)]
+    table = terminal_table(methods_table(comparison), bold=ours, end=False)
     parts: list[RenderableType] = [Text(heading(comparison)), Text(), table, Text(), Text(LEGEND, style="dim"), Text()]
     for method in fastest_first(comparison):
         note = f". {method.note}" if method.note else ""

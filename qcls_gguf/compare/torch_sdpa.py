@@ -59,7 +59,7 @@ class TorchSdpa(Method):
                 raise AbsentError(f"{package} is not installed: pip install torch transformers")
         if self._folder is None and not self._synthetic:
             raise AbsentError(
-                "no weights: give --hf-folder DIR, the model's folder as transformers reads it, or --synthetic for "
+                "no weights: give the model's folder, as transformers reads it, as `hf_folder`, or `synthetic` for "
                 "random weights of the same shape"
             )
         import torch
@@ -90,7 +90,9 @@ class TorchSdpa(Method):
         """The configuration of a Qwen3 of the GGUF file's shape."""
         header = read_header(self.workload.model_path)
         if header.arch != "qwen3":
-            raise AbsentError(f"--synthetic knows the shape of qwen3 only, and the model is {header.arch}: --hf-folder")
+            raise AbsentError(
+                f"`synthetic` knows the shape of qwen3 only, and the model is {header.arch}: give `hf_folder`"
+            )
 
         def value(key: str) -> Any:
             return header.scalars[f"qwen3.{key}"]

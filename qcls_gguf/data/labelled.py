@@ -58,7 +58,7 @@ def read_labelled(path: Path, labels: Mapping[str, Sequence[str]]) -> Labelled:
     try:
         content = path.read_bytes()
     except OSError as e:
-        raise ConfigError(f"--data {path}: cannot be read: {e.strerror}") from None
+        raise ConfigError(f"`data` {path}: cannot be read: {e.strerror}") from None
     sha256 = hashlib.sha256(content).hexdigest()
     content = content.removeprefix(b"\xef\xbb\xbf")  # a byte order mark, which some editors write
     read = _csv_rows if path.suffix.lower() == ".csv" else _json_rows
@@ -68,9 +68,9 @@ def read_labelled(path: Path, labels: Mapping[str, Sequence[str]]) -> Labelled:
         for row in read(content, labels):
             (rows if isinstance(row, LabelledQuery) else bad).append(row)  # type: ignore[arg-type]
     except ConfigError as e:
-        raise ConfigError(f"--data {path}: {e}") from None
+        raise ConfigError(f"`data` {path}: {e}") from None
     if not rows and not bad:
-        raise ConfigError(f"--data {path}: has no rows")
+        raise ConfigError(f"`data` {path}: has no rows")
     return Labelled(path=path, sha256=sha256, rows=tuple(rows), bad=tuple(bad))
 
 
@@ -78,7 +78,7 @@ def refusal(path: Path, bad: Sequence[BadRow], n_rows: int) -> ConfigError:
     """An error that lists the rows which cannot be used."""
     listed = [f"  line {row.line}: {row.reason}" for row in bad[:_MAX_LISTED]]
     more = [f"  and {len(bad) - _MAX_LISTED} more"] if len(bad) > _MAX_LISTED else []
-    head = f"--data {path}: {len(bad)} of {n_rows} rows cannot be used: correct them, or leave them out with --skip-bad"
+    head = f"`data` {path}: {len(bad)} of {n_rows} rows cannot be used: correct them, or leave them out with `skip_bad`"
     return ConfigError("\n".join([head, *listed, *more]))
 
 

@@ -27,9 +27,9 @@ def check_source(source: str) -> None:
     if source == "-":
         return
     if not os.path.exists(source):
-        raise ConfigError(f"--input {source}: no such file")
+        raise ConfigError(f"`input` {source}: no such file")
     if os.path.isdir(source) or not os.access(source, os.R_OK):
-        raise ConfigError(f"--input {source}: cannot be read: give a readable file, or - for standard input")
+        raise ConfigError(f"`input` {source}: cannot be read: give a readable file, or - for standard input")
 
 
 def read_queries(source: str) -> Iterator[Line]:
@@ -48,7 +48,7 @@ def read_queries(source: str) -> Iterator[Line]:
                 if line.strip():
                     yield _decoded(line, number)
     except OSError as e:
-        raise ConfigError(f"--input {source}: cannot be read: {e.strerror}") from None
+        raise ConfigError(f"`input` {source}: cannot be read: {e.strerror}") from None
 
 
 def _decoded(line: bytes, number: int) -> Line:

@@ -9,12 +9,13 @@ from time import perf_counter
 
 from ..config.schema import RuntimeConfig
 from ..errors import DecodeError
+from ..folders import cache_folder
 from ..native import build_info
 from ..timing import Ledger
 from ..version import __version__
 from .engine import Engine
 from .prefix_cache import Prefix, Tokens
-from .prefix_file import StateCache, cache_folder, prefix_digest
+from .prefix_file import StateCache, prefix_digest
 
 WORTH_MS = 250.0
 """How long computing the prefixes must take for them to be saved."""
@@ -63,4 +64,4 @@ def _file(engine: Engine, wanted: Sequence[Tokens], runtime: RuntimeConfig) -> S
         "size_bytes": engine.model.facts.size_bytes,
         "build": [build.source_digest, build.backend, __version__, platform.machine()],
     }
-    return StateCache.of(folder, depends_on, lambda: engine.model.identity().sha256)
+    return StateCache.of(folder / "prefixes", depends_on, lambda: engine.model.identity().sha256)

@@ -96,7 +96,7 @@ def evaluate(
     *,
     on_progress: OnProgress = lambda part, done, total: None,
 ) -> EvaluationRecord:
-    """Evaluate, and return the record that `qcls-gguf eval --format json` prints.
+    """Evaluate, and return the record that `qcls-gguf eval` prints as JSON.
 
     Raises ConfigError for data that cannot be used, before anything is computed; and what Classifier raises.
     """
@@ -110,7 +110,7 @@ def evaluate(
         data=scored.data_record(),
         config=config,
         model=scored.model,
-        environment=environment(config),
+        environment=environment(config, scored.model),
         modes=mode_statistics(
             modes,
             scored.prompts,
@@ -199,7 +199,7 @@ def _kept_scores(
     if settings.resume is None:
         return nullcontext()
     if settings.resume.exists() and settings.path.samefile(settings.resume):
-        raise ConfigError(f"--resume {settings.resume}: is the data itself: name a file of its own")
+        raise ConfigError(f"`resume` {settings.resume}: is the data itself: name a file of its own")
     return KeptScores(settings.resume, config, classifier.model, exact=settings.exact)
 
 

@@ -1,4 +1,4 @@
-"""Scores of rows in a file, so that a pass that was interrupted goes on where it ended (`eval --resume`)."""
+"""Scores of rows in a file, so that a pass that was interrupted goes on where it ended (`resume`)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class KeptScores:
             self._file.seek(len(whole))
             self._file.truncate()
         except OSError as e:
-            raise ConfigError(f"--resume {path}: cannot be read and written: {e.strerror}") from None
+            raise ConfigError(f"`resume` {path}: cannot be read and written: {e.strerror}") from None
 
     def _read(self, line: bytes, number: int) -> None:
         try:
@@ -48,7 +48,7 @@ class KeptScores:
             raise self._not_ours(number) from None
 
     def _not_ours(self, number: int) -> ConfigError:
-        return ConfigError(f"--resume {self._path}: line {number} is no result of eval: name a file of its own")
+        return ConfigError(f"`resume` {self._path}: line {number} is no result of eval: name a file of its own")
 
     def _key(self, query: str) -> str:
         return hashlib.sha256(f"{self._digest}\n{query}".encode()).hexdigest()

@@ -26,7 +26,7 @@ def check_slots(config: Config) -> None:
     """Raise ConfigError for a configuration none of whose templates has a `{labels}` slot."""
     if not any(LABELS_SLOT in prompt.prompt_template for prompt in config.prompts):
         raise ConfigError(
-            f"--shuffle-labels: no prompt_template has a {LABELS_SLOT} slot: write it in place of the list of labels, "
+            f"`shuffle_labels`: no prompt_template has a {LABELS_SLOT} slot: write it in place of the list of labels, "
             f"as in: Output exactly one label from [{LABELS_SLOT}]."
         )
 

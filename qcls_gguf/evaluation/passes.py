@@ -18,8 +18,8 @@ from ..errors import ConfigError, PlanError, ScoreError
 from ..opening import ClassifierOpener
 from ..prompts.compiled import Prompt
 from ..prompts.trie import build_trie
+from ..score.log_space import softmax
 from ..score.result import PromptResult, Result
-from ..score.scorer import softmax
 from .records import RequestCost
 
 _N_WARM_UP = 5

@@ -1,4 +1,4 @@
-"""The record of an evaluation: what `qcls-gguf eval --format json` prints."""
+"""The record of an evaluation: what `qcls-gguf eval` prints as JSON."""
 
 from __future__ import annotations
 
@@ -333,6 +333,6 @@ class EvaluationRecord(Record):
     """for each mode ten rows, lowest probability first"""
     non_finite: tuple[NonFiniteRow, ...]
     shuffle_labels: ShuffledLabels | None = left_out_if_none()
-    """only with --shuffle-labels"""
+    """only where labels were listed in other orders"""
     batch_invariance: BatchInvariance | None = left_out_if_none()
-    """only with --batch-invariance"""
+    """only where batch invariance was checked"""

@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
-from rich.console import Group
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
-from ..report.results import printable
-from ..report.text import NO_VALUE, number, percent
+from ..report.numbers import NO_VALUE, number, percent, scientific
+from ..report.tables import Table, terminal_table
 from .records import Differences, EvaluationRecord, Flip, NotApplicable, ShuffledPrompt
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
-    """One table, of which the first n_text columns are text."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: list[list[str]]
-    n_text: int
-
-
-def robustness_sections(evaluation: EvaluationRecord) -> Iterator[Section]:
+def robustness_sections(evaluation: EvaluationRecord) -> Iterator[Table]:
     """The tables of `shuffle_labels` and `batch_invariance`, where the record has them."""
     if shuffled := evaluation.shuffle_labels:
-        yield Section(
+        yield Table(
             title=f"Labels listed in {shuffled.k} other orders, seed {shuffled.seed}",
             columns=("mode", "prompt", "rows", "flips", "flip rate", "accuracy", "mean", "min", "max", "largest Δp",
                      "mean Δp"),
@@ -46,7 +34,7 @@ def robustness_sections(evaluation: EvaluationRecord) -> Iterator[Section]:
             "restored": invariance.restored,
             "fresh": invariance.fresh,
         }
-        yield Section(
+        yield Table(
             title="Batch invariance: the same rows again",
             columns=("case", "rows", "answers", "flips", "largest Δp", "mean Δp"),
             rows=[
@@ -61,18 +49,10 @@ def robustness_sections(evaluation: EvaluationRecord) -> Iterator[Section]:
 
 def robustness_tables(evaluation: EvaluationRecord) -> Group:
     """The sections as text on a terminal; empty where there are none."""
-    return Group(*(part for section in robustness_sections(evaluation) for part in _shown(section)))
-
-
-def _shown(section: Section) -> Iterator[Text | Table]:
-    yield Text(section.title, style="bold")
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for i, column in enumerate(section.columns):
-        table.add_column(column, justify="left" if i < section.n_text else "right", overflow="fold")
-    for row in section.rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    table.add_row()
-    yield table
+    parts: list[RenderableType] = []
+    for section in robustness_sections(evaluation):
+        parts += [Text(section.title, style="bold"), terminal_table(section, gap=1)]
+    return Group(*parts)
 
 
 def _shuffled_cells(prompt: ShuffledPrompt | NotApplicable) -> list[str]:
@@ -90,10 +70,10 @@ def _shuffled_cells(prompt: ShuffledPrompt | NotApplicable) -> list[str]:
 
 def _difference_cells(differences: Differences) -> list[str]:
     values = differences.largest_probability_difference, differences.mean_probability_difference
-    return [NO_VALUE if value is None else f"{value:.1e}" for value in values]
+    return [scientific(value) for value in values]
 
 
-def _flips(title: str, flips: Sequence[Flip]) -> Iterator[Section]:
+def _flips(title: str, flips: Sequence[Flip]) -> Iterator[Table]:
     if flips:
         rows = [
             [flip.mode, flip.prompt, f"line {flip.line}: {flip.query}", flip.answer, flip.other_answer,
@@ -101,4 +81,4 @@ def _flips(title: str, flips: Sequence[Flip]) -> Iterator[Section]:
             for flip in flips
         ]  # fmt: skip
         columns = ("mode", "prompt", "row", "answer", "other answer", "p", "other p", "margin")
-        yield Section(title=title, columns=columns, rows=rows, n_text=5)
+        yield Table(title=title, columns=columns, rows=rows, n_text=5)

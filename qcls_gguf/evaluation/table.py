@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.console import Group
 from rich.text import Text
 
-from ..report.results import printable
-from ..report.text import NO_VALUE, number, percent
+from ..report.numbers import NO_VALUE, number, percent
+from ..report.tables import Table, terminal_table
 from .records import EvaluationRecord, ModeNotApplicable, ModeStatistics, NotApplicable, PromptStatistics, Statistics
 
 _N_CONFUSIONS = 10
@@ -45,14 +44,24 @@ def prompt_row(mode: str, statistics: Statistics | NotApplicable) -> list[str]:
     ]
 
 
+def modes_table(modes: Mapping[str, ModeStatistics | ModeNotApplicable]) -> Table:
+    """A row for each mode, of all prompts."""
+    return Table(columns=MODE_COLUMNS, rows=[mode_row(mode, statistics) for mode, statistics in modes.items()])
+
+
+def prompt_table(modes: Mapping[str, Statistics | NotApplicable]) -> Table:
+    """A row for each mode, of one prompt."""
+    return Table(columns=PROMPT_COLUMNS, rows=[prompt_row(mode, statistics) for mode, statistics in modes.items()])
+
+
 def evaluation_tables(evaluation: EvaluationRecord) -> Group:
     """The modes, the accuracy of each prompt, the most frequent confusions and the worst-scored rows."""
     modes = evaluation.modes
     first, first_mode = next(iter(modes.items()))
     names = list(first_mode.prompts)
-    parts: list[RenderableType] = [
-        _table(MODE_COLUMNS, [mode_row(mode, statistics) for mode, statistics in modes.items()]),
-        _table(("accuracy of", *modes), [[name, *_accuracies(modes, name)] for name in names]),
+    tables = [
+        modes_table(modes),
+        Table(columns=("accuracy of", *modes), rows=[[name, *_accuracies(modes, name)] for name in names]),
     ]
     wrong = [
         (confusion, name)
@@ -65,15 +74,16 @@ def evaluation_tables(evaluation: EvaluationRecord) -> Group:
         rows = [
             [name, confusion.label, confusion.answer, str(confusion.n)] for confusion, name in wrong[:_N_CONFUSIONS]
         ]
-        parts.append(_table((f"confused by {first}", "label", "answer", "rows"), rows))
+        tables.append(Table(columns=(f"confused by {first}", "label", "answer", "rows"), rows=rows, n_text=3))
     worst = [row for row in evaluation.worst if row.mode == first][:_N_WORST]
     rows = [
-        [row.prompt, "|".join(row.accepted), number(row.p_accepted), row.answer, f"line {row.line}: {row.query}"]
+        [row.prompt, "|".join(row.accepted), row.answer, f"line {row.line}: {row.query}", number(row.p_accepted)]
         for row in worst
     ]
-    parts.append(_table((f"worst by {first}", "accepted", "probability", "answer", "row"), rows))
-    parts += [Text(note, style="bold") for note in notes(evaluation)]
-    return Group(*parts)
+    columns = (f"worst by {first}", "accepted", "answer", "row", "probability")
+    tables.append(Table(columns=columns, rows=rows, n_text=4))
+    remarks = [Text(note, style="bold") for note in notes(evaluation)]
+    return Group(*(terminal_table(table, gap=1) for table in tables), *remarks)
 
 
 def notes(evaluation: EvaluationRecord) -> list[str]:
@@ -98,14 +108,3 @@ def notes(evaluation: EvaluationRecord) -> list[str]:
 def _accuracies(modes: Mapping[str, ModeStatistics | ModeNotApplicable], name: str) -> list[str]:
     of_prompt = [mode.prompts[name] for mode in modes.values()]
     return [percent(part.accuracy) if isinstance(part, Statistics) else "not applicable" for part in of_prompt]
-
-
-def _table(columns: tuple[str, ...], rows: list[list[str]]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for column in columns:
-        is_text = column in ("mode", "label", "answer", "accepted", "row") or " of" in column or " by " in column
-        table.add_column(column, justify="left" if is_text else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    table.add_row()
-    return table

@@ -1,4 +1,4 @@
-"""The record of an inspection: what `qcls-gguf inspect --format json` prints."""
+"""The record of an inspection: what `qcls-gguf inspect` prints as JSON."""
 
 from __future__ import annotations
 

@@ -20,20 +20,20 @@ def slice_device(n: int) -> None:
     """
     if not build_info().is_cuda:
         raise ConfigError(
-            f"--sms {n}: takes a part of a CUDA device, and this build is for the CPU: install with QCLS_CUDA=ON on a "
+            f"`sms` {n}: takes a part of a CUDA device, and this build is for the CPU: install with QCLS_CUDA=ON on a "
             "machine with an NVIDIA GPU"
         )
     os.environ[VARIABLE] = str(n)
     found = multiprocessors()
     if found is None:
-        raise ConfigError(f"--sms {n}: no CUDA device is seen: nvidia-smi tells what the driver sees")
+        raise ConfigError(f"`sms` {n}: no CUDA device is seen: nvidia-smi tells what the driver sees")
     if found.n_planned != n:
         raise ConfigError(
-            f"--sms {n}: the CUDA backend had started with {found.n_planned} multiprocessors: set it in a new process"
+            f"`sms` {n}: the CUDA backend had started with {found.n_planned} multiprocessors: set it in a new process"
         )
     if found.n_given != n:
         warnings.warn(
-            f"--sms {n}: the hardware gives {found.n_given} multiprocessors, the least it can be split at that holds "
+            f"`sms` {n}: the hardware gives {found.n_given} multiprocessors, the least it can be split at that holds "
             f"{n}: kernels plan for {n} and run on {found.n_given}; choose {found.n_given} for a slice that fits",
             stacklevel=2,
         )

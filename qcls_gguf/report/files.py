@@ -1,4 +1,4 @@
-"""Files that are written at the end of long work, checked at its beginning."""
+"""Files that work writes in the end: refused before it begins, where they could not be written."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from pathlib import Path
 from ..errors import ConfigError
 
 
-def check_writable(path: Path, option: str, others: Mapping[str, Path | None], *, force: bool = True) -> None:
-    """Raise ConfigError for a file that could not be written later, or that is another file of the command.
+def check_writable(path: Path, name: str, others: Mapping[str, Path | None], *, force: bool = True) -> None:
+    """Refuse a file that cannot be written, or that is another file of the same work.
 
-    option: what named the path; others: further files by the options that name them; force: whether a file that exists
-    may be overwritten.
+    name: what the path was given as; others: files by what they were given as; force: whether what is there may be
+    overwritten. Raises ConfigError.
     """
     try:
-        for name, other in others.items():
+        for other_name, other in others.items():
             if other is not None and _is_same(path, other):
-                raise ConfigError(f"{option} {path}: is the file of {name}: name another")
+                raise ConfigError(f"{name} {path}: is the file of {other_name}: name another")
         if path.exists():
             if not force:
-                raise ConfigError(f"{option} {path}: is there already: name another file, or overwrite it with --force")
+                raise ConfigError(f"{name} {path}: is there already: name another file, or overwrite it with `force`")
             path.open("a").close()
         else:
             path.open("x").close()
-            path.unlink()  # a command that fails later leaves no empty file
+            path.unlink()  # what fails later leaves nothing
     except OSError as e:
-        raise ConfigError(f"{option} {path}: cannot be written: {e.strerror}") from None
+        raise ConfigError(f"{name} {path}: cannot be written: {e.strerror}") from None
 
 
 def _is_same(path: Path, other: Path) -> bool:

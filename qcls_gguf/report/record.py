@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.json_schema import GenerateJsonSchema
+
+from .json_text import json_text
 
 
 class Record(BaseModel):
-    """A part of what a command prints with `--format json`. The docstring below a field is its description.
+    """A part of what a command prints as JSON. The docstring below a field is its description.
 
     A field is always in the JSON, `null` where it has no value, but for those made with `left_out_if_none`.
     """
@@ -22,7 +24,7 @@ class Record(BaseModel):
 
     def to_json(self) -> str:
         """The record as indented JSON. Raises ValueError for a number that is not finite."""
-        return json.dumps(self.to_dict(), ensure_ascii=False, indent=2, allow_nan=False)
+        return json_text(self.to_dict(), indent=2)
 
 
 _LEFT_OUT = "x-left-out"
@@ -33,9 +35,17 @@ def left_out_if_none() -> Any:
     return Field(default=None, exclude_if=lambda value: value is None, json_schema_extra={_LEFT_OUT: True})
 
 
+class _WrittenSchema(GenerateJsonSchema):
+    """Without what a class takes when it is made and does not keep, which is not written."""
+
+    def field_is_present(self, field: Any) -> bool:
+        """For pydantic."""
+        return super().field_is_present(field) and not field.get("init_only")
+
+
 def json_schema(record: type[BaseModel]) -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of what `to_dict` returns: every field is required unless it may be left out."""
-    schema = record.model_json_schema()
+    schema = record.model_json_schema(schema_generator=_WrittenSchema)
     for part in (schema, *schema.get("$defs", {}).values()):
         if "properties" in part:
             part["required"] = [name for name, field in part["properties"].items() if not _finish(field)]

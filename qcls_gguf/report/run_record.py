@@ -36,7 +36,7 @@ class PromptRecord(Record):
     scores: tuple[LabelRecord, ...]
     """all labels, in the order of the configuration"""
     audit: Audit | None = left_out_if_none()
-    """only with --audit, or where a prompt has an exact scoring"""
+    """only where it was asked for, or where a prompt has an exact scoring"""
     most_probable: str | None = left_out_if_none()
     """the most probable label, where the answer is the fallback"""
 

@@ -121,7 +121,7 @@ class Result:
         return {result.prompt: result.label for result in self.results}
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as `qcls-gguf run --format json` prints them; no `audit` where there was none.
+        """Plain values, as `qcls-gguf run` prints them as JSON; no `audit` where there was none.
 
         `most_probable` is there where the prompt abstained.
         """

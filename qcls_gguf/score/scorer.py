@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,10 +29,10 @@ import numpy.typing as npt
 from ..config.scoring import EXACT_SCORINGS
 from ..errors import ScoreError
 from ..prompts.trie import LabelTrie
+from .log_space import softmax
 from .tries import NumpyTries, TrieArithmetic
 
 Float32Array = npt.NDArray[np.float32]
-FloatArray = npt.NDArray[np.floating[Any]]
 Int32Array = npt.NDArray[np.int32]
 IndexArray = npt.NDArray[np.intp]
 
@@ -179,9 +179,3 @@ def _quiet() -> Context:
     context = Context()
     context.run(np.seterr, over="ignore", invalid="ignore")
     return context
-
-
-def softmax(score: FloatArray) -> FloatArray:
-    """Over the last axis."""
-    power = np.exp(score - score.max(axis=-1, keepdims=True))
-    return np.asarray(power / power.sum(axis=-1, keepdims=True))

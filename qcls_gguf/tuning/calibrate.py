@@ -13,7 +13,7 @@ import numpy as np
 
 from ..config.calibration_file import calibration_text, prompt_hash
 from ..config.schema import Config, PromptConfig
-from ..config.yaml_values import hint
+from ..config.words import hint
 from ..data.labelled import Labelled
 from ..errors import ConfigError, ScoreError
 from ..evaluation.evaluate import EvaluationSettings, ScoredRows, score_data
@@ -58,13 +58,13 @@ def calibrate(
     *,
     on_progress: OnProgress = lambda part, done, total: None,
 ) -> CalibrationRecord:
-    """Fit, write the fits that were accepted, and return the record that `qcls-gguf calibrate --format json` prints.
+    """Fit, write the fits that were accepted, and return the record that `qcls-gguf calibrate` prints as JSON.
 
     Raises ConfigError for what cannot be fitted or written, before anything is computed; and what Classifier raises.
     """
     prompts = _prompts_to_fit(settings.config, settings.names)
-    inputs = {"--data": settings.data, "--config": settings.config.path, "--resume": settings.resume}
-    check_writable(settings.out, "--out", inputs, force=settings.force)
+    inputs = {"`data`": settings.data, "the configuration": settings.config.path, "`resume`": settings.resume}
+    check_writable(settings.out, "`out`", inputs, force=settings.force)
     evaluation = EvaluationSettings(
         config=dataclasses.replace(settings.config, calibration=None),  # the one that this replaces
         path=settings.data,
@@ -76,7 +76,7 @@ def calibrate(
     scored = score_data(evaluation, opener, check=check, on_progress=on_progress)
     if lost := non_finite_rows(scored.rows, scored.scores):
         lines = ", ".join(str(row.line) for row in lost)
-        raise ScoreError(f"--data {settings.data}: scores that are not finite: lines {lines}: leave these rows out")
+        raise ScoreError(f"`data` {settings.data}: scores that are not finite: lines {lines}: leave these rows out")
     verdicts: dict[str, Verdict] = {}
     for prompt, adjustment in zip(settings.config.prompts, scored.adjustments, strict=True):
         if prompt in prompts:
@@ -100,7 +100,7 @@ def _prompts_to_fit(config: Config, names: Sequence[str]) -> list[PromptConfig]:
     known = [prompt.name for prompt in config.prompts]
     for name in names:
         if name not in known:
-            raise ConfigError(f"--prompt {name}: is no prompt of the configuration, {hint(name, known)}")
+            raise ConfigError(f"`prompt` {name}: is no prompt of the configuration, {hint(name, known)}")
     chosen = [prompt for prompt in config.prompts if not names or prompt.name in names]
     for prompt in chosen:
         if prompt.temperature is not None:
@@ -123,7 +123,7 @@ def _verdict(settings: FitSettings, prompt: PromptConfig, scored: ScoredRows, ad
 
 
 def _place(settings: FitSettings, prompt: PromptConfig) -> str:
-    return f"--data {settings.data}: prompt {prompt.name}"
+    return f"`data` {settings.data}: prompt {prompt.name}"
 
 
 def _matrices(prompt: PromptConfig, scored: ScoredRows, adjustment: Adjustment) -> tuple[FloatArray, BoolArray]:

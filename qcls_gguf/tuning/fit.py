@@ -24,7 +24,7 @@ from scipy.optimize import minimize
 
 from ..errors import ConfigError
 from ..evaluation.metrics import LabelledProbabilities, calibration_error, reliability, row_outcomes
-from ..score.adjustment import FloatArray, log_softmax, log_sum_exp
+from ..score.log_space import FloatArray, log_softmax, log_sum_exp
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -74,7 +74,7 @@ def check_n_rows(n_rows: int, n_folds: int, where: str) -> None:
     if n_rows < n_folds * N_ROWS_A_FOLD:
         raise ConfigError(
             f"{where}: has {n_rows} labelled rows, {n_folds} folds need {n_folds * N_ROWS_A_FOLD}: "
-            "label more, lower --folds, or name the prompts to fit with --prompt"
+            "label more, lower `n_folds`, or name the prompts to fit with `prompt`"
         )
 
 

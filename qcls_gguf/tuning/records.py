@@ -1,8 +1,8 @@
-"""The record of a calibration: what `qcls-gguf calibrate --format json` prints."""
+"""The record of a calibration: what `qcls-gguf calibrate` prints as JSON."""
 
 from __future__ import annotations
 
-from ..config.calibration_settings import Prior
+from ..config.schema import Prior
 from ..config.scoring import Scoring
 from ..evaluation.records import DataRecord
 from ..report.record import Record, left_out_if_none
@@ -41,7 +41,7 @@ class FitRecord(Record):
     temperature: float
     """what the scores are divided by"""
     bias: dict[str, float] | None = left_out_if_none()
-    """by label, added to the divided scores; only with --bias"""
+    """by label, added to the divided scores; only where biases were fitted"""
     n_rows: int
     """rows that are labelled for the prompt"""
     n_folds: int

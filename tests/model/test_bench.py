@@ -55,7 +55,7 @@ def test_a_record_has_every_part(written: Written) -> None:
     assert list(record) == [
         "environment", "startup_ms", "classifiers", "method", "workloads", "forward", "forward_ab", "memory", "gpu",
     ]  # fmt: skip
-    assert {"device", "driver", "cpu", "n_cores", "n_threads", "os", "llama_cpp_commit", "source_digest", "date",
+    assert {"device", "gpu", "cpu", "n_cores", "n_threads", "os", "llama_cpp_commit", "source_digest", "date",
             "model_sha256", "quantization", "package_version", "sm_slice"} <= set(record["environment"])  # fmt: skip
     assert record["startup_ms"] == record["classifiers"][0]["startup_ms"]
     assert record["method"]["order"] == "classifiers in turns"
@@ -119,7 +119,7 @@ def test_a_device_that_cannot_be_measured_leaves_the_rest(tmp_path: Path, monkey
     monkeypatch.setattr("qcls_gguf.bench.roofline.COPY_BYTES", 1 << 37)
     done = CliRunner().invoke(app, ["bench", *arguments])
     assert done.exit_code == 0, done.stderr
-    assert "not measured: probe: n_bytes must be between" in " ".join(done.stdout.split())
+    assert "not measured: probe: n_bytes is 137438953472: it must be between" in " ".join(done.stdout.split())
     assert "not measured" in page.read_text()
 
 

@@ -318,10 +318,10 @@ def test_fits_to_what_cannot_be_told_are_refused_and_nothing_is_written(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"names": ("colours",)}, "--prompt colours: is no prompt of the configuration, did you mean colour?"),
+        ({"names": ("colours",)}, "`prompt` colours: is no prompt of the configuration, did you mean colour?"),
         ({"n_folds": 7}, "rows.jsonl: prompt audience: has 60 labelled rows, 7 folds need 70: label more"),
-        ({"out": "rows.jsonl", "force": True}, "is the file of --data: name another"),
-        ({"out": "fashion.yaml", "force": True}, "is the file of --config: name another"),
+        ({"out": "rows.jsonl", "force": True}, "is the file of `data`: name another"),
+        ({"out": "fashion.yaml", "force": True}, "is the file of the configuration: name another"),
         ({"out": "missing/fits.yaml"}, "missing/fits.yaml: cannot be written: No such file"),
         ({"data": "missing.jsonl"}, "missing.jsonl: cannot be read: No such file"),
         ({"config": {"temperature": 2}}, "prompts.colour.temperature: 2 is given, and calibrate fits one: remove it"),

@@ -116,8 +116,8 @@ def test_what_is_absent_is_listed_with_the_reason(compare_here: Compare) -> None
     record = compare_here("torch", "llama-server", "ollama")
     absent = {each["name"]: each for each in record["absent"]}
     assert list(absent) == ["torch", "llama-server", "ollama"]
-    assert "--spawn-llama-server BINARY" in absent["llama-server"]["reason"]
-    assert "--ollama URL" in absent["ollama"]["reason"]
+    assert "`spawn_llama_server`" in absent["llama-server"]["reason"]
+    assert "URL as `ollama`" in absent["ollama"]["reason"]
     assert all(each["asked_for"] and not each["started"] for each in absent.values())
     assert list(by_name(record)) == ["qcls"]
 
@@ -125,7 +125,7 @@ def test_what_is_absent_is_listed_with_the_reason(compare_here: Compare) -> None
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--method", "ollama"], 1, "ollama absent: no server: give --ollama URL"),
+        (["--method", "ollama"], 1, "ollama absent: no server: give its URL as --ollama"),
         (["--method", "nave"], 2, "--method nave: is not one of qcls, naive, prefix"),
         (["--ollama-model", "x"], 2, "--ollama and --ollama-model belong together"),
         (["--hf-folder", "nowhere"], 2, "--hf-folder nowhere: has no config.json"),

@@ -139,7 +139,7 @@ def test_too_few_slots_and_an_unknown_model_are_told(make_model: MakeModel, comp
         assert {request["id_slot"] for request in server.requests} == {0, 1}
     with PeerServer(kind="ollama", path=make_model(), model_name="other:latest") as server:
         (absent,) = compare_here("ollama", peers=peers_of(server))["absent"]
-        assert absent["reason"] == "--ollama-model tiny: the server has other:latest"
+        assert absent["reason"] == "`ollama_model` tiny: the server has other:latest"
 
 
 def test_a_connection_is_kept_and_opened_anew_where_it_was_closed(make_model: MakeModel) -> None:

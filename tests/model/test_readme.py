@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from qcls_gguf import load_config
-from qcls_gguf.config.schema import parse_config
+from qcls_gguf.config.load import parse_config
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

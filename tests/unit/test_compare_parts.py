@@ -9,7 +9,7 @@ import pytest
 
 from qcls_gguf.compare.method import Answer, WorkloadPrompt
 from qcls_gguf.compare.methods import METHODS, Peers, check_methods, check_peers
-from qcls_gguf.compare.reader import LabelReader, log_sum_exp
+from qcls_gguf.compare.reader import LabelReader, log_normaliser
 from qcls_gguf.compare.records import WinnerAgreement
 from qcls_gguf.compare.statistics import Reference, agreement, latency
 from qcls_gguf.compare.torch_rows import bucket_size, row_layout
@@ -29,7 +29,7 @@ def test_distinct_first_tokens_are_read_at_one_node() -> None:
     assert [tokens.tolist() for tokens in DISTINCT.edge_tokens] == [[1, 2, 3]]
     edges = [LOGITS[tokens] for tokens in DISTINCT.edge_tokens]
     assert DISTINCT.tree(edges) == pytest.approx([log_p(LOGITS, token, [1, 2, 3]) for token in (1, 2, 3)])
-    joint = DISTINCT.joint(edges, [log_sum_exp(LOGITS)])
+    joint = DISTINCT.joint(edges, [log_normaliser(LOGITS)])
     assert joint[:2] == pytest.approx([log_p(LOGITS, token, [0, 1, 2, 3, 4]) for token in (1, 2)])
     assert joint[2] is None  # its second token is not read
     assert DISTINCT.winner(DISTINCT.tree(edges)) == "red"
@@ -45,7 +45,7 @@ def test_shared_first_tokens_are_read_along_the_tree() -> None:
         [first + log_p(other, 2, [2, 4]), first + log_p(other, 4, [2, 4]), log_p(LOGITS, 1, [1, 3])]
     )
     assert sum(map(math.exp, found)) == pytest.approx(1)
-    joint = SHARED.joint(edges, [log_sum_exp(LOGITS), log_sum_exp(other)])
+    joint = SHARED.joint(edges, [log_normaliser(LOGITS), log_normaliser(other)])
     assert joint[0] == pytest.approx(log_p(LOGITS, 3, [*range(5)]) + log_p(other, 2, [*range(5)]))
 
 
@@ -95,15 +95,15 @@ def test_buckets_are_the_smallest_that_hold_the_tokens(n: int, size: int) -> Non
 def test_methods_are_named_and_ours_is_always_there() -> None:
     assert check_methods(("naive",)) == ("qcls", "naive")
     assert next(iter(METHODS)) == "qcls"
-    with pytest.raises(ConfigError, match="--method nave: is not one of qcls, naive"):
+    with pytest.raises(ConfigError, match="`method` nave: is not one of qcls, naive"):
         check_methods(("nave",))
 
 
 @pytest.mark.parametrize(
     ("peers", "message"),
     [
-        (Peers(ollama="http://127.0.0.1:11434"), "--ollama and --ollama-model belong together"),
-        (Peers(llama_server="127.0.0.1:8080"), "--llama-server: '127.0.0.1:8080' is not a server's address"),
+        (Peers(ollama="http://127.0.0.1:11434"), "`ollama` and `ollama_model` belong together"),
+        (Peers(llama_server="127.0.0.1:8080"), "`llama_server`: '127.0.0.1:8080' is not a server's address"),
         (Peers(llama_server="http://127.0.0.1:x"), "is not a server's address"),
     ],
 )

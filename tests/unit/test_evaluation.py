@@ -277,5 +277,5 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
 def test_at_most_twenty_bad_rows_are_listed(tmp_path: Path) -> None:
     bad = [BadRow(line, "is odd") for line in range(3, 28)]
     lines = str(refusal(tmp_path / "rows.csv", bad, 30)).splitlines()
-    assert lines[0].endswith("rows.csv: 25 of 30 rows cannot be used: correct them, or leave them out with --skip-bad")
+    assert lines[0].endswith("rows.csv: 25 of 30 rows cannot be used: correct them, or leave them out with `skip_bad`")
     assert lines[1:] == [*(f"  line {line}: is odd" for line in range(3, 23)), "  and 5 more"]
