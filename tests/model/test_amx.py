@@ -162,10 +162,8 @@ print("fine")
     done = run_python(DECODE + code, make_model(weight_type=weight_type, n_embd=512, n_ff=512), 1, timeout=180.0)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("fine\n")
-    products = [line for line in done.stdout.splitlines() if ",exec," in line and "amx" in line]
-    used = {kind for kind in ("bf16", "s8") if any(re.search(f"src[:_]{kind}:", line) for line in products)}
-    if used != {"bf16", "s8"}:
-        pytest.skip(f"this PyTorch's products on AMX are only those of: {sorted(used)}")
+    if not re.search(",exec,.*amx", done.stdout):
+        pytest.skip("this PyTorch's products do not use AMX")
 
 
 @pytest.fixture(scope="module")
