@@ -14,6 +14,7 @@ from documents import PAGES, ROOT, Command, anchors, blocks, commands, contains,
 import qcls_gguf
 from qcls_gguf import ConfigError, ModelConfig, PromptConfig, RuntimeConfig, load_config
 from qcls_gguf.cli.app import app
+from qcls_gguf.native.kernel_steps import STEPS
 
 COMMANDS = typer.main.get_group(app).commands
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -241,6 +242,11 @@ def test_rooms_are_those_of_the_import_contract() -> None:
     assert sorted(rows) == sorted(layers)
     ranks = {room: rank for rank, layer in enumerate(contract["layers"]) for room in layer.split(" | ")}
     assert [ranks[room] for room in rows] == sorted((ranks[room] for room in rows), reverse=True)
+
+
+def test_the_steps_of_the_kernels_are_documented() -> None:
+    rows = re.findall(r"^\| ([\w ]+) \| `(\w+)=0` \|", text_of("docs/kernels.md"), re.MULTILINE)
+    assert rows == [(step.name, step.variable) for step in STEPS]
 
 
 @pytest.mark.parametrize(
