@@ -244,6 +244,11 @@ def test_rooms_are_those_of_the_import_contract() -> None:
     assert [ranks[room] for room in rows] == sorted((ranks[room] for room in rows), reverse=True)
 
 
+def test_every_patch_is_documented() -> None:
+    series = (ROOT / "patches" / "series").read_text().split()
+    assert re.findall(r"^\| `([\w-]+\.patch)` \|", text_of("patches/README.md"), re.MULTILINE) == series
+
+
 def test_the_steps_of_the_kernels_are_documented() -> None:
     rows = re.findall(r"^\| ([\w ]+) \| `(\w+)=0` \|", text_of("docs/kernels.md"), re.MULTILINE)
     assert rows == [(step.name, step.variable) for step in STEPS]
