@@ -211,11 +211,3 @@ def test_refusals_have_the_exit_codes_of_run(arguments: list[str], code: int, wo
     assert words in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
-
-
-def test_the_commands_of_the_readme_are_valid() -> None:
-    lines = re.findall(r"^\$ (qcls-gguf inspect .*?)(?:\s+#.*)?$", (ROOT / "README.md").read_text("utf-8"), re.M)
-    assert lines
-    for line in lines:
-        done = subprocess.run(["bash", "-c", f"PATH={BIN}:$PATH {line}"], cwd=ROOT, capture_output=True, check=False)
-        assert done.returncode == 0, done.stderr

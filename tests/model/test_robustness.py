@@ -159,7 +159,7 @@ def test_the_command_has_both_in_its_record_its_tables_and_its_report(config: Pa
 def test_no_other_request_changes_a_winner_of_the_embedded_model(
     quantization: str, config_name: str, n_prompts: int, every: int
 ) -> None:
-    """On sixty rows of each file; README.md has the figures of all."""
+    """On sixty rows of each file; docs/measurements.md has the figures of all."""
     shipped = load_config(ROOT / "configs" / config_name)
     model = ModelConfig(path=ROOT / "models" / f"fashion-tiny-{quantization}.gguf")
     config = raw_config(replace(shipped, model=model, prompts=shipped.prompts[:n_prompts]), "tree")
