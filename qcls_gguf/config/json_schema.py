@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
 from .load import ConfigFile, Shared
-from .schema import ModelConfig, PromptConfig, RuntimeConfig
+from .schema import Config, ModelConfig, PromptConfig, RuntimeConfig
 
 
 class _Schema(GenerateJsonSchema):
@@ -27,16 +27,26 @@ def config_json_schema() -> dict[str, Any]:
     """The schema, with the description and the limits of every key."""
     schema: dict[str, Any] = TypeAdapter(ConfigFile).json_schema(schema_generator=_Schema)
     _describe(schema, ConfigFile, Shared)
-    for cls in (ModelConfig, PromptConfig, RuntimeConfig):
-        _describe(schema["$defs"][cls.__name__], cls)
+    describe_settings(schema["$defs"])
     return {"$schema": _Schema.schema_dialect, **schema}
 
 
+def describe_settings(definitions: dict[str, Any]) -> None:
+    """Give the fields of settings their descriptions, wherever these stand among the definitions of a JSON Schema.
+
+    definitions: schemas by the names of their types. pydantic reads no docstrings of types that are built late.
+    """
+    for cls in (Config, ModelConfig, PromptConfig, RuntimeConfig):
+        if cls.__name__ in definitions:
+            _describe(definitions[cls.__name__], cls)
+
+
 def _describe(schema: dict[str, Any], *classes: type) -> None:
-    """Give each key the docstring below the field, which Python itself does not keep."""
+    """Give keys the docstrings below their fields, which Python itself does not keep; a type has its own."""
     texts = {name: text for cls in classes for name, text in _docstrings(cls).items()}
     for name, key in schema["properties"].items():
-        key["description"] = texts[name]
+        if name in texts:
+            key["description"] = texts[name]
 
 
 def _docstrings(cls: type) -> dict[str, str]:

@@ -132,7 +132,8 @@ class Batcher(Generic[Q, R]):
         deadline_s: seconds after which the items are not begun any more. Raises BusyError, DeadlineError, DecodeError
         where the batcher is closed, and what work raises.
         """
-        if not (self._is_closed or self.alone.locked()):
+        is_late = deadline_s is not None and deadline_s <= 0
+        if not (is_late or self._is_closed or self.alone.locked()):
             try:
                 with self.alone:
                     if not (self._waiting or self._turn):  # nobody is to be served first

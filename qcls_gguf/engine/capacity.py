@@ -15,6 +15,7 @@ from .engine import MAX_SEQ
 _N_WARM_GPU = 16
 _N_SPARE_SHAPES = 8
 _N_SHAPES = 16
+_MOST_TOKENS = 4096
 _QUESTION_CELLS = 1024
 _QUESTION_PREFIXES = 16
 
@@ -190,13 +191,17 @@ def _leaf_seqs(runtime: RuntimeConfig, prompts: PromptSet, n_prefixes: int) -> t
 
 
 def _n_batch(runtime: RuntimeConfig, prompts: PromptSet, n_least: int, n_longest: int, n_outputs: int) -> int:
-    """Tokens of one decode; auto: one query over all prompts on the fast path, or any one prompt off it."""
+    """Tokens of one decode; auto: one query over all prompts on the fast path, or any one prompt off it.
+
+    With many prompts the longest query takes several decodes, so that buffers stay within bounds: they grow with a
+    decode's tokens, and usual queries are far shorter.
+    """
     if runtime.n_batch == "auto":
         n_new = sum(
             n_empty + runtime.max_query_tokens - len(prompt.stable) + len(prompt.tail) + len(prompt.trie.fed)
             for prompt, n_empty in zip(prompts.prompts, prompts.n_empty, strict=True)
         )
-        return max(n_new, n_least)
+        return max(min(n_new, _MOST_TOKENS), n_least)
     if runtime.n_batch < n_least:
         raise ConfigError(
             f"runtime.n_batch: {runtime.n_batch} is less than the {n_least} that the longest prompt ({n_longest} "

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import GenerateJsonSchema
 
+from ..config.json_schema import describe_settings
 from .json_text import json_text
 
 
@@ -46,6 +47,7 @@ class _WrittenSchema(GenerateJsonSchema):
 def json_schema(record: type[BaseModel]) -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of what `to_dict` returns: every field is required unless it may be left out."""
     schema = record.model_json_schema(schema_generator=_WrittenSchema)
+    describe_settings(schema.get("$defs", {}))
     for part in (schema, *schema.get("$defs", {}).values()):
         if "properties" in part:
             part["required"] = [name for name, field in part["properties"].items() if not _finish(field)]
