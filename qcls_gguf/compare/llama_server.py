@@ -47,7 +47,7 @@ class LlamaServer(HttpMethod):
             if self._binary is None:
                 raise AbsentError(
                     "no server: give the URL of one as `llama_server`, or a program as `spawn_llama_server` (cmake "
-                    "-DQCLS_PEERS=ON builds one, see README)"
+                    "-DQCLS_PEERS=ON builds one, see docs/building.md)"
                 )
             url = self._spawn(self._binary)
         self.open(url)
