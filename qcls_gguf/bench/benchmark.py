@@ -88,7 +88,9 @@ def benchmark(
                     count = counter(on_progress, "kernels in turns", n_rounds * len(sizes))
                     variant_samples = compare_variants(group[0].classifier, sizes, n_rounds, count)
             classifiers += group
-    memory = ProcessMemory(rss_bytes=rss_bytes(), peak_rss_bytes=peak_rss_bytes())
+    rss, peak = rss_bytes(), peak_rss_bytes()
+    # the system counts the peak in coarser steps
+    memory = ProcessMemory(rss_bytes=rss, peak_rss_bytes=None if peak is None else max(peak, rss))
     after = _gpu_moment()
     rooflines = _rooflines(classifiers)
     first = classifiers[0].classifier
