@@ -57,10 +57,10 @@ def open_library(folder: Path, variant: str) -> Any:
     path = library_folder() / "libqcls.so" if variant == "built" else compiled(folder, variant)
     library = ctypes.CDLL(str(path))
     arrays = [c_void_p] * 3
-    library.qcls_attention.argtypes = (
-        [c_int32, c_void_p, c_void_p, c_int32, *arrays, *[c_int32] * 6, c_float, c_int32, *arrays, c_int32, c_void_p]
-        + [c_char_p, c_int32]  # the error
-    )
+    lists: list[Any] = [c_int32, c_void_p, c_void_p, c_int32, *arrays]
+    shape: list[Any] = [*[c_int32] * 6, c_float, c_int32]
+    error: list[Any] = [c_char_p, c_int32]
+    library.qcls_attention.argtypes = [*lists, *shape, *arrays, c_int32, c_void_p, *error]
     return library
 
 

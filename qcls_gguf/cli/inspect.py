@@ -51,7 +51,8 @@ def inspect_command(
 
     \b
     {"config", "model": {as in run}, "startup_ms": {STEP: ms},
-     "context": {"n_ctx", "n_batch", "n_outputs_max", "n_cells_prefixes"},
+     "context": {"n_ctx", "n_batch", "n_outputs_max", "n_cells_prefixes",
+                 "why_no_visible_cells": why attention reads every used cell, null where only those a token may see},
      "sequences": {"n_holders", "n_leaves", "max_batch", "n_needed", "n_seq_max", "n_limit"},
      "request": {"n_decodes", "n_tokens", "n_tokens_fragment", "n_tokens_suffix", "n_tokens_labels",
                  "n_tokens_unshared", "n_tokens_one_text", "n_tokens_cached", "n_positions", "n_query_copies"},
@@ -111,6 +112,8 @@ def _whole(inspection: Inspection) -> Table:
         f"{context.n_ctx} cells, {context.n_cells_prefixes} of them prefixes; {context.n_batch} tokens and "
         f"{context.n_outputs_max} rows a decode",
     )
+    why = context.why_no_visible_cells
+    table.add_row("attention", "to the cells that a token may see" if why is None else f"to every used cell: {why}")
     table.add_row(
         "sequences",
         f"{sequences.n_needed}: prefixes {sequences.n_holders} + leaves {sequences.n_leaves} × max_batch "

@@ -141,6 +141,8 @@ class ContextSizes:
     n_batch: int
     n_outputs_max: int
     n_cells_prefixes: int
+    why_no_visible_cells: str | None
+    """why a token's attention reads every used cell; none where it reads only the cells that it may see"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

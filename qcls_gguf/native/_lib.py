@@ -132,8 +132,11 @@ class Counters:
 def library_folder() -> Path:
     """The folder that holds libqcls and the patched libllama.
 
-    Raises ModelError where the package was not built.
+    QCLS_LIBRARY_FOLDER names another build's, such as one with sanitizers. Raises ModelError where the package was not
+    built.
     """
+    if folder_of_another := os.environ.get("QCLS_LIBRARY_FOLDER"):
+        return Path(folder_of_another)
     name = "libqcls.dylib" if sys.platform == "darwin" else "libqcls.so"
     # An editable install keeps the compiled files apart from the sources: the package's path names both.
     for folder in sys.modules[__package__].__path__:
@@ -169,6 +172,7 @@ def _library() -> Any:
             c_int32,
             [c_void_p, c_int32, c_char_p, c_int32, POINTER(c_int32), POINTER(c_int32), *error],
         ),
+        "qcls_max_sequences": (c_int32, []),
         "qcls_context_open": (
             c_int32,
             [c_void_p, c_int32, c_int32, c_void_p, *[c_int32] * 6, c_char_p, POINTER(c_void_p), *error],
@@ -268,6 +272,11 @@ def probe_matmul(
     numbers = map(_int32, (device, n_threads, ggml_type, n_inner, n_rows, n_columns))
     _check(_library().qcls_probe_matmul(*numbers, budget_s, seconds, error, len(error)), error)
     return Probed(best_s=seconds[0], median_s=seconds[1])
+
+
+def max_sequences() -> int:
+    """The most sequences that a context can have."""
+    return int(_library().qcls_max_sequences())
 
 
 _log: Callable[[int, str], None] | None = None
@@ -448,8 +457,9 @@ class NativeContext:
 
         label_tokens: (n,) int32; rows are then n_embd + n + 1 floats: hidden state, these tokens' logits from the LM
         head, and the log-sum-exp of all logits.
-        flash_attn: llama.cpp's flash attention, or none: llama.cpp chooses. visible_cells: where that is False, attention
-        reads only the cells that a token may see, if the context can have it (`why_no_visible_cells`), instead of all.
+        flash_attn: llama.cpp's flash attention; none: llama.cpp chooses. Where it is False, visible_cells asks for
+        attention that reads only the cells that a token may see, which not every context can have
+        (`why_no_visible_cells`), instead of all cells.
 
         Raises PlanError for a limit out of range, ModelError for a model whose hidden states do not give its logits.
         """

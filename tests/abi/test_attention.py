@@ -1,4 +1,4 @@
-"""Attention that reads only visible cells, on plain arrays, against the definition; every build of it that runs here."""
+"""Attention that reads only visible cells, on plain arrays, against the definition, in every build that runs here."""
 
 from __future__ import annotations
 
@@ -131,9 +131,7 @@ def taken(case: Case, tokens: Int32Array) -> Case:
 
 @pytest.mark.parametrize("window", [0, 50])
 @pytest.mark.parametrize("heads", [(64, 4, 2), (128, 7, 1), (80, 3, 3)], ids=str)
-def test_nothing_but_the_visible_cells_matters_to_a_bit(
-    library: Any, heads: tuple[int, int, int], window: int
-) -> None:
+def test_nothing_but_the_visible_cells_matters_to_a_bit(library: Any, heads: tuple[int, int, int], window: int) -> None:
     case = random_case(7, heads=heads, n_tokens=60, window=window, longest=300)
     random = np.random.default_rng(8)
     wanted = attention(library, case)

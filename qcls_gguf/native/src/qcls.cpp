@@ -285,6 +285,10 @@ int32_t qcls_token_piece(const qcls_model * model, int32_t token, char * text, i
     });
 }
 
+int32_t qcls_max_sequences(void) {
+    return (int32_t) llama_max_parallel_sequences();
+}
+
 int32_t qcls_context_open(qcls_model * model, int32_t hidden_only, int32_t n_label_tokens,
                           const int32_t * label_token, int32_t n_ctx, int32_t n_batch, int32_t n_seq_max,
                           int32_t n_outputs_max, int32_t n_threads, int32_t flash_attn, const char * kv_type,
@@ -295,9 +299,10 @@ int32_t qcls_context_open(qcls_model * model, int32_t hidden_only, int32_t n_lab
         const bool switched_off = wanted && strcmp(wanted, "0") == 0;
         // llama.cpp aborts the process on some of these, so none may reach it
         const ggml_type type = kv_type_from_name(kv_type);
+        const std::string seq_range = "n_seq_max must be between 1 and " + std::to_string(llama_max_parallel_sequences());
         const char * bad = n_ctx < 1                                       ? "n_ctx must be positive"
-                         : n_seq_max < 1 || n_seq_max > (int32_t) llama_max_parallel_sequences()
-                                                                           ? "n_seq_max must be between 1 and 256"
+                         : n_seq_max < 1 || n_seq_max > qcls_max_sequences()
+                                                                           ? seq_range.c_str()
                          : n_batch < n_seq_max || n_batch > n_ctx          ? "n_batch must be between n_seq_max and n_ctx"
                          : n_outputs_max < n_seq_max || n_outputs_max > n_batch
                                                                            ? "n_outputs_max must be between n_seq_max and n_batch"

@@ -72,6 +72,9 @@ QCLS_API int32_t qcls_tokenize(const qcls_model * model, const char * text, int3
 QCLS_API int32_t qcls_token_piece(const qcls_model * model, int32_t token, char * text, int32_t capacity,
                                   int32_t * n_bytes, int32_t * special, char * error, int32_t error_size);
 
+/* The most sequences that a context can have. */
+QCLS_API int32_t qcls_max_sequences(void);
+
 /* Opens a context. hidden_only != 0: qcls_decode returns final-norm hidden states and no LM head is computed;
  * otherwise it returns logits, as stock llama.cpp does. With n_label_tokens > 0, hidden_only must be set, the LM head
  * is computed after all, and every row has, behind its hidden state, the logits of these tokens and the log-sum-exp of
