@@ -92,10 +92,12 @@ def _whole(inspection: Inspection) -> Table:
         f"{context.n_ctx} cells, {context.n_cells_prefixes} of them prefixes; {context.n_batch} tokens and "
         f"{context.n_outputs_max} rows a decode",
     )
+    why = context.why_no_visible_cells
+    table.add_row("attention", "to the cells that a token may see" if why is None else f"to every used cell: {why}")
     table.add_row(
         "sequences",
         f"{sequences.n_needed}: prefixes {sequences.n_holders} + leaves {sequences.n_leaves} × max_batch "
-        f"{sequences.max_batch}; {sequences.n_seq_max} opened, llama.cpp's limit is {sequences.n_limit}",
+        f"{sequences.max_batch}; {sequences.n_seq_max} opened, at most {sequences.n_limit}",
     )
     table.add_row(
         "empty query",

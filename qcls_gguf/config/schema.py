@@ -26,7 +26,7 @@ Prior = Literal["none", "content_free"]
 PRIORS: tuple[Prior, ...] = ("none", "content_free")
 CONTENT_FREE_QUERIES = ("", "N/A", "[MASK]")
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 100.0
-_MAX_SEQ = 256  # LLAMA_MAX_SEQ in llama.cpp's src/llama-cparams.h
+_MAX_SEQ = 4096  # LLAMA_MAX_SEQ in llama.cpp's src/llama-cparams.h, as patches/0013 has it
 _MAX_PROMPTS = 1000
 _MAX_CONTENT_FREE = 100  # each is computed at start-up
 _AUTO = ("auto",)
@@ -91,7 +91,7 @@ class RuntimeConfig(Settings):
     n_batch: Annotated[int | Auto, Whole(1, words=_AUTO)] = "auto"
     """tokens of one decode; auto: one query of max_query_tokens over all prompts"""
     n_seq_max: Annotated[int | Auto, Whole(1, _MAX_SEQ, words=_AUTO)] = "auto"
-    """sequences of the context, up to 256: one for each stored prefix and for each label branch of a request; auto:
+    """sequences of the context, up to 4,096: one for each stored prefix and for each label branch of a request; auto:
     what the prompts of the configuration, max_batch and question_prefixes need"""
     question_cells: Annotated[int | Auto, Whole(0, words=_AUTO)] = "auto"
     """cells of the KV cache kept for prompt sets that come at run time, a token each; every cell in use makes all

@@ -24,8 +24,8 @@ from .prefix_cache import Prefix, PrefixCache, Tokens
 
 Float32Array = npt.NDArray[np.float32]
 
-MAX_SEQ = 256
-"""llama.cpp's limit of sequences in one context (LLAMA_MAX_SEQ in src/llama-cparams.h)."""
+MAX_SEQ = 4096
+"""The most sequences of one context (LLAMA_MAX_SEQ in src/llama-cparams.h, which patches/0013 raises)."""
 
 _NOTHING = Root(holder=-1, n_cached=0)
 

@@ -66,6 +66,7 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
             n_batch=engine.context.n_batch,
             n_outputs_max=engine.context.n_outputs_max,
             n_cells_prefixes=engine.cache.n_cells,
+            why_no_visible_cells=engine.context.why_no_visible_cells,
         ),
         sequences=sequences,
         request=request,

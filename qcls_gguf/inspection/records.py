@@ -162,6 +162,8 @@ class ContextSizes(Record):
     """hidden states that one decode returns at most"""
     n_cells_prefixes: int
     """cells of the prefixes; equal beginnings are stored once"""
+    why_no_visible_cells: str | None
+    """why a token's attention reads every used cell; null where it reads only the cells that it may see"""
 
 
 class Advice(Record):

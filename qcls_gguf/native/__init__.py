@@ -1,6 +1,6 @@
 """The compiled part: the patched llama.cpp, the C shim, and the one room that speaks ctypes."""
 
-from .context import Counters, NativeContext
+from .context import Counters, NativeContext, max_sequences
 from .device import Device, Multiprocessors, Probed, devices, multiprocessors, probe_copy, probe_matmul
 from .library import BuildInfo, build_info, library_folder, set_log
 from .model import ModelFacts, NativeModel
@@ -19,6 +19,7 @@ __all__ = [
     "build_info",
     "devices",
     "library_folder",
+    "max_sequences",
     "multiprocessors",
     "probe_copy",
     "probe_matmul",

@@ -35,6 +35,11 @@ class Counters:
     """CUDA graphs launched by this process; -1 in a build without CUDA"""
 
 
+def max_sequences() -> int:
+    """The most sequences that a context can have."""
+    return int(library().qcls_max_sequences())
+
+
 class NativeContext:
     """A llama.cpp context with a unified KV cache. One thread at a time; `close` is idempotent."""
 

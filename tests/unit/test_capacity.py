@@ -24,7 +24,6 @@ from qcls_gguf.engine.capacity import (
     physical_cores,
     shapes,
 )
-from qcls_gguf.engine.engine import MAX_SEQ
 from qcls_gguf.errors import ConfigError
 from qcls_gguf.model.placement import n_gpu_layers
 from qcls_gguf.native import Device
@@ -34,6 +33,8 @@ from qcls_gguf.prompts.prompt_set import PromptSet
 from qcls_gguf.prompts.trie import build_trie
 
 GIB = 1 << 30
+MAX_SEQ = 256
+"""Of the contexts here, so that labels for so many are quickly made."""
 TWO_WORDS = ((1,), (2,))
 LIGHT = ((1, 2), (1, 3), (4,))
 
@@ -71,7 +72,7 @@ def set_of(prompts: Sequence[Prompt], n_empty: Sequence[int]) -> PromptSet:
 
 def runtime(**settings: Any) -> RuntimeConfig:
     """A runtime with no room for questions beside the configured prompts."""
-    return RuntimeConfig(**{"question_cells": 0, "question_prefixes": 0, **settings})
+    return RuntimeConfig(**{"question_cells": 0, "question_prefixes": 0, "n_seq_max": MAX_SEQ, **settings})
 
 
 def forks(n: int) -> tuple[tuple[int, ...], ...]:
@@ -171,7 +172,7 @@ def test_too_many_sequences_are_refused() -> None:
     prompts = [prompt_of(), prompt_of(name="colour", first=1, n_head=1, labels=forks(MAX_SEQ - 2))]
     assert limits(config, set_of(prompts, [0, 0]), 0).n_seq_max == MAX_SEQ
     prompts[1] = prompt_of(name="colour", first=1, n_head=1, labels=forks(MAX_SEQ - 1))
-    message = "prompts.colour: its labels need 255 sequences and the prefixes 2, more than llama.cpp's 256: use"
+    message = "prompts.colour: its labels need 255 sequences and the prefixes 2, more than runtime.n_seq_max: 256: use"
     with pytest.raises(ConfigError, match=f"^{re.escape(message)} .*scoring: first_token$"):
         limits(config, set_of(prompts, [0, 0]), 0)
 
@@ -302,9 +303,11 @@ def test_questions_get_room_beside_the_prompts() -> None:
 
 def test_questions_take_no_sequence_from_the_prompts() -> None:
     prompts = set_of([prompt_of(labels=forks(40))], [0])
-    found = limits(RuntimeConfig(max_query_tokens=1, max_batch=1000), prompts, 0)
+    found = limits(RuntimeConfig(max_query_tokens=1, max_batch=1000, n_seq_max=MAX_SEQ), prompts, 0)
     assert (found.n_seq_max, found.n_leaf_seqs) == (MAX_SEQ, 255)
-    reserved = limits(RuntimeConfig(max_query_tokens=1, max_batch=1000, question_prefixes=100), prompts, 0)
+    reserved = limits(
+        RuntimeConfig(max_query_tokens=1, max_batch=1000, question_prefixes=100, n_seq_max=MAX_SEQ), prompts, 0
+    )
     assert (reserved.n_seq_max, reserved.n_leaf_seqs) == (MAX_SEQ, 155)
     small = limits(RuntimeConfig(max_query_tokens=1, n_seq_max=60), prompts, 0)
     assert (small.n_seq_max, small.n_leaf_seqs) == (60, 59)

@@ -411,7 +411,7 @@ def test_the_numbers_of_the_runtime_have_limits(key: str, low: int, words: list[
         )
 
 
-@pytest.mark.parametrize(("key", "low", "high"), [("n_seq_max", 1, 256), ("question_prefixes", 0, 255)])
+@pytest.mark.parametrize(("key", "low", "high"), [("n_seq_max", 1, 4096), ("question_prefixes", 0, 4095)])
 def test_the_numbers_of_sequences_end_where_those_of_llama_cpp_do(key: str, low: int, high: int) -> None:
     for value in (low, high, "auto"):
         assert getattr(parse(f"{PROMPT}runtime: {{{key}: {value}}}").runtime, key) == value

@@ -38,8 +38,8 @@ bool is_known(ggml_type type) {
 const char * why_no_visible_cells(const llama_model & model, const llama_context_params & params,
                                   const llama_cparams & cparams) {
     const llama_hparams & hparams = model.hparams;
-    if (params.flash_attn_type != LLAMA_FLASH_ATTN_TYPE_VISIBLE_CELLS) {
-        return "the context was opened for another kind of attention";
+    if (hparams.vocab_only) {
+        return "the model has no layers";
     }
     if (!is_known(params.type_k) || !is_known(params.type_v)) {
         return "the cache is neither F16 nor F32";
@@ -70,6 +70,9 @@ const char * why_no_visible_cells(const llama_model & model, const llama_context
     }
     if (cparams.ctx_other || params.ctx_type != LLAMA_CONTEXT_TYPE_DEFAULT) {
         return "the context drafts for another one";
+    }
+    if (params.flash_attn_type != LLAMA_FLASH_ATTN_TYPE_VISIBLE_CELLS) {
+        return "another kind of attention was asked for";
     }
     return nullptr;
 }

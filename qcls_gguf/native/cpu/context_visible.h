@@ -9,7 +9,7 @@ struct llama_model;
 
 namespace qcls {
 
-// What such attention would leave out, or that it was not asked for; NULL where nothing is in its way.
+// What such attention would leave out, otherwise that it was not asked for; NULL where nothing is in its way.
 const char * why_no_visible_cells(const llama_model & model, const llama_context_params & params,
                                   const llama_cparams & cparams);
 

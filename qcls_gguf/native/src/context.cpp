@@ -37,7 +37,8 @@ void check_range(const char * name, int64_t value, int64_t least, int64_t most, 
 // llama.cpp ends the process on some of these, so none may reach it.
 void check_params(const qcls_context_params & params) {
     check_range("n_ctx", params.n_ctx, 1, INT32_MAX, "positive");
-    check_range("n_seq_max", params.n_seq_max, 1, (int64_t) llama_max_parallel_sequences(), "between 1 and 256");
+    const int64_t most = qcls_max_sequences();
+    check_range("n_seq_max", params.n_seq_max, 1, most, ("between 1 and " + std::to_string(most)).c_str());
     check_range("n_batch", params.n_batch, params.n_seq_max, params.n_ctx, "between n_seq_max and n_ctx");
     check_range("n_outputs_max", params.n_outputs_max, params.n_seq_max, params.n_batch,
                 "between n_seq_max and n_batch");
@@ -99,6 +100,10 @@ void set_label_tokens(qcls_context & context, int64_t n, const int32_t * token) 
 }
 
 }  // namespace
+
+int32_t qcls_max_sequences(void) {
+    return (int32_t) llama_max_parallel_sequences();
+}
 
 int32_t qcls_context_open(const qcls_model * model, const qcls_context_params * given_params, qcls_context ** context,
                           qcls_error * error) {

@@ -62,6 +62,9 @@ QCLS_API const char * qcls_build_info(void);
  * among them only where the system lets the process use it. Owned by the library. */
 QCLS_API const char * qcls_cpu_features(void);
 
+/* The most sequences that a context can have. */
+QCLS_API int32_t qcls_max_sequences(void);
+
 /* A line of llama.cpp's log, or a part of one. level: 1 debug, 2 info, 3 warning, 4 error, 5 continuation. */
 typedef void (*qcls_log_fn)(int32_t level, const char * text, void * user);
 
@@ -201,7 +204,7 @@ typedef struct qcls_context_params {
     uint32_t size;           /* required */
     int32_t n_ctx;           /* required, at least 1: cells of the cache, rounded up by llama.cpp */
     int32_t n_batch;         /* required, n_seq_max to n_ctx: tokens of one decode */
-    int32_t n_seq_max;       /* required, 1 to 256: sequences, numbered from 0 */
+    int32_t n_seq_max;       /* required, 1 to qcls_max_sequences(): sequences, numbered from 0 */
     int32_t n_outputs_max;   /* required, n_seq_max to n_batch: flagged tokens of one decode */
     int32_t n_threads;       /* required, 1 to 512: of a CPU */
     int32_t hidden_only;     /* 1: rows are final-norm hidden states and no LM head is computed; 0: rows are logits */
