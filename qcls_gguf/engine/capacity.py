@@ -81,10 +81,11 @@ def whole_cells(n: int) -> int:
 
 
 def pays_to_share(n_gpu_layers: int, n_prefixes: int) -> bool:
-    """Whether queries of several callers are faster in one decode than one after the other.
+    """Whether callers who wait get their answers sooner from one decode than one after the other.
 
-    On a CPU time grows with the tokens, and every token attends to the other queries' cells too: prompts with prefixes
-    of their own, which share no tokens, are faster one query after the other. n_prefixes: how many these are.
+    On a CPU time grows with the tokens. Queries of prompts with prefixes of their own share no tokens: a decode of four
+    takes 0.77 to 0.95 of the time of four decodes (embedded model, one thread), and all four callers would wait for its
+    end. n_prefixes: how many prefixes the prompts have.
     """
     return n_gpu_layers > 0 or n_prefixes == 1
 
