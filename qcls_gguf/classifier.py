@@ -1,4 +1,4 @@
-"""The public API: a classifier is a model, an engine, and the prompt sets that it holds ready."""
+"""The public API, in one file: a classifier is a model, an engine, and the prompt sets that it holds ready."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The C ABI of libqcls in ctypes: structs, signatures, statuses. src/qcls.h says what each of them means.
+"""The C ABI of libqcls in ctypes, in one file: structs, signatures, statuses. src/qcls.h says what each of them means.
 
 `tests/abi/test_header.py` compares all of it with the header. A struct here may be shorter than the header's, where a
 library has members that this package does not need.
