@@ -163,11 +163,14 @@ class OpenModels:
     def __init__(self, *, offline: bool = False, on_load: Callable[[float], None] | None = None) -> None:
         self._offline = offline
         self._on_load = on_load
-        self._models: dict[tuple[ModelConfig, int | str], Model] = {}
+        self._paths: dict[ModelConfig, Path] = {}
+        self._models: dict[tuple[Path, int | str], Model] = {}
 
     def of(self, config: Config, ledger: Ledger | None = None) -> Model:
         """The model of a configuration, opened when it is first asked for. Raises ConfigError or ModelError."""
-        key = config.model, config.runtime.n_gpu_layers
+        if config.model not in self._paths:
+            self._paths[config.model] = find_model(config.model, offline=self._offline).resolve()
+        key = self._paths[config.model], config.runtime.n_gpu_layers
         if key in self._models:
             if ledger:
                 ledger.step("find model", str(self._models[key].path))

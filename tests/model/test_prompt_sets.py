@@ -23,9 +23,9 @@ from qcls_gguf import (
     Result,
     load_config,
 )
-from qcls_gguf.config.schema import ModelConfig, RuntimeConfig
+from qcls_gguf.config.schema import Config, ModelConfig, RuntimeConfig
 from qcls_gguf.config.scoring import Scoring
-from qcls_gguf.model import Model
+from qcls_gguf.model import Model, OpenModels
 from qcls_gguf.prompts.prompt_set import compile_prompts
 
 CONFIGURED = [
@@ -305,3 +305,18 @@ def test_closing_returns_while_others_keep_asking(make_model: MakeModel, open_cl
             pass
         classifier.close()
         assert {future.result(30) for future in futures} == {"this Classifier is closed"}
+
+
+def test_a_file_is_opened_once_however_it_is_named(make_model: MakeModel, write_config: WriteConfig) -> None:
+    config = load_config(write_config(make_model(), CONFIGURED))
+    elsewhere = config.model.path
+    assert elsewhere is not None
+    link = elsewhere.with_name("linked.gguf")
+    link.unlink(missing_ok=True)
+    link.symlink_to(elsewhere)
+    with OpenModels() as models:
+        one = models.of(config)
+        assert models.of(Config(prompts=config.prompts, model=ModelConfig(path=link), runtime=config.runtime)) is one
+        fewer = RuntimeConfig(n_gpu_layers=0)
+        assert models.of(Config(prompts=config.prompts, model=config.model, runtime=fewer)) is not one
+        assert len(models) == 2
