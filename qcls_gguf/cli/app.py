@@ -22,6 +22,7 @@ from .calibrate import calibrate_command
 from .compare import compare_command
 from .evaluate import eval_command
 from .inspect import inspect_command
+from .models import models_command
 from .options import (
     ConfigOption,
     LayersOption,
@@ -187,6 +188,7 @@ app.command("eval")(eval_command)
 app.command("calibrate")(calibrate_command)
 app.command("compare")(compare_command)
 app.command("bench")(bench_command)
+app.command("models")(models_command)
 app.command("schema")(schema_command)
 
 

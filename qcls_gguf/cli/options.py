@@ -27,7 +27,8 @@ ConfigOption = Annotated[
     Path | None, typer.Option("--config", "-c", help="Prompts, labels, model and runtime (YAML).", metavar="FILE")
 ]
 ModelOption = Annotated[
-    Path | None, typer.Option("--model", "-m", help="A GGUF file, instead of the configuration's.", metavar="FILE")
+    Path | None,
+    typer.Option("--model", "-m", help="A GGUF file, or Ollama's model of a name.", metavar="FILE|ollama:NAME[:TAG]"),
 ]
 RepoOption = Annotated[
     str | None,

@@ -41,6 +41,8 @@ class Peers:
     """URL of a running Ollama"""
     ollama_model: str | None = None
     """its name for the model, made from the same file"""
+    other_weights: bool = False
+    """compare with Ollama's model even where it is another file"""
     hf_folder: Path | None = None
     """the model's folder as transformers reads it, for torch"""
     synthetic: bool = False
@@ -56,7 +58,9 @@ METHODS: dict[str, Callable[[Workload, Peers], Method]] = {
     Cappr.name: lambda workload, _: InChild(Cappr(workload)),
     TorchSdpa.name: lambda workload, peers: InChild(TorchSdpa(workload, peers.hf_folder, synthetic=peers.synthetic)),
     LlamaServer.name: lambda workload, peers: LlamaServer(workload, peers.llama_server, peers.spawn_llama_server),
-    Ollama.name: lambda workload, peers: Ollama(workload, peers.ollama, peers.ollama_model),
+    Ollama.name: lambda workload, peers: Ollama(
+        workload, peers.ollama, peers.ollama_model, other_weights=peers.other_weights
+    ),
 }
 
 

@@ -30,6 +30,7 @@ _MAX_SEQ = 4096  # LLAMA_MAX_SEQ in llama.cpp's src/llama-cparams.h, as patches/
 _MAX_PROMPTS = 1000
 _MAX_CONTENT_FREE = 100  # each is computed at start-up
 _AUTO = ("auto",)
+_OLLAMA = "ollama:"  # a file of such a name is given as ./ollama:NAME
 
 FilledText: TypeAlias = Annotated[str, Text(empty=False)]
 FallbackText: TypeAlias = Annotated[str, Text(blank=False)]
@@ -48,10 +49,13 @@ Queries: TypeAlias = Annotated[
 
 @settings
 class ModelConfig(Settings):
-    """Which model: a file, or a repository on the Hugging Face hub; neither means the embedded one."""
+    """Which model: a file, one that Ollama has, or a repository of the Hugging Face hub; none: the embedded one."""
 
     path: Annotated[Path, File()] | None = None
-    """a GGUF file, of a split model the first; a relative path starts from the configuration's folder"""
+    """a GGUF file, of a split model the first; a relative path starts from the configuration's folder. `ollama:NAME`
+    is short for the key `ollama`"""
+    ollama: FilledText | None = None
+    """`NAME[:TAG]` of a model in Ollama's store on this machine"""
     hf_repo: FilledText | None = None
     """`user/repo`, or `user/repo:quantization`"""
     quantization: FilledText | None = None
@@ -66,12 +70,21 @@ class ModelConfig(Settings):
     @model_validator(mode="before")
     @classmethod
     def _given(cls, values: Any) -> Any:
-        return given(values)
+        values = given(values)
+        if isinstance(values, dict) and "ollama" not in values:
+            name = str(values.get("path", ""))
+            if name.startswith(_OLLAMA):
+                values = {key: value for key, value in values.items() if key != "path"}
+                values["ollama"] = name.removeprefix(_OLLAMA)
+        return values
 
     @model_validator(mode="after")
     def _check(self) -> ModelConfig:
-        if self.path is not None and self.hf_repo is not None:
-            raise refusal("path and hf_repo are both given: keep one of them")
+        several = [key for key in ("path", "ollama", "hf_repo") if getattr(self, key) is not None]
+        if len(several) > 1:
+            raise refusal(
+                f"{' and '.join(several)} are {'both' if len(several) == 2 else 'all'} given: keep one of them"
+            )
         for key in ("quantization", "revision"):
             if getattr(self, key) is not None and self.hf_repo is None:
                 raise refusal("is only for hf_repo, which is not given", key)

@@ -14,6 +14,8 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+import gguf
+
 from ..errors import ModelError
 from .gguf_cursor import Cursor, DamagedError
 
@@ -92,6 +94,16 @@ class GgufHeader:
     def n_layer(self) -> int:
         """The number of layers; 1 where the file does not say."""
         return int(self.scalars.get(f"{self.arch}.block_count", 0)) or 1
+
+
+def quantization_name(file_type: int | None) -> str:
+    """llama.cpp's name for a file's main quantisation, such as Q4_K_M; `unknown` where there is none."""
+    if file_type is None:
+        return "unknown"
+    try:
+        return gguf.LlamaFileType(file_type).name.removeprefix("MOSTLY_").removeprefix("ALL_")
+    except ValueError:
+        return "unknown"
 
 
 def read_header(path: Path) -> GgufHeader:

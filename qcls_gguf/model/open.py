@@ -8,7 +8,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Self
 
-import gguf
 import numpy as np
 import numpy.typing as npt
 
@@ -17,9 +16,10 @@ from ..config.schema import Config, ModelConfig, RuntimeConfig
 from ..errors import ModelError
 from ..native import ModelFacts, NativeModel
 from ..timing import Ledger
-from .header import GgufHeader
+from .header import GgufHeader, quantization_name
 from .hub import fetch_model
 from .identity import ModelIdentity, check_gguf, identify, model_parts
+from .ollama import find_ollama_model
 from .placement import device_name, gpus, n_gpu_layers
 from .rows import HeadRows
 
@@ -69,6 +69,14 @@ class Model:
         hashing = _Hashing(path)
         try:
             native = NativeModel(path, n_gpu_layers=layers, progress=_progress(on_load))
+        except ModelError as e:
+            hashing.stop()
+            if config.ollama:
+                raise ModelError(
+                    f"{e}; some older models of Ollama's library hold names and types that only Ollama reads: "
+                    "pull a newer one, or take the model's GGUF file from the hub"
+                ) from e
+            raise
         except BaseException:
             hashing.stop()
             raise
@@ -111,12 +119,7 @@ class Model:
     @property
     def quantization(self) -> str:
         """The file's own word for its weights' types, such as Q4_K_M."""
-        if self.header.file_type is None:
-            return "unknown"
-        try:
-            return gguf.LlamaFileType(self.header.file_type).name.removeprefix("MOSTLY_").removeprefix("ALL_")
-        except ValueError:
-            return "unknown"
+        return quantization_name(self.header.file_type)
 
     @property
     def n_ctx_short(self) -> int | None:
@@ -197,7 +200,12 @@ class OpenModels:
 
 
 def find_model(model: ModelConfig, *, offline: bool) -> Path:
-    """The model's file: the one named, one of the hub, or the embedded one. Raises ConfigError or ModelError."""
+    """The model's file: the one named, Ollama's, one of the hub, or the embedded one.
+
+    Raises ConfigError or ModelError.
+    """
+    if model.ollama:
+        return find_ollama_model(model.ollama)
     if model.hf_repo:
         return fetch_model(
             model.hf_repo, quantization=model.quantization, revision=model.revision, offline=offline, progress=True
