@@ -8,7 +8,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Self
 
-import gguf
 import numpy as np
 import numpy.typing as npt
 
@@ -113,8 +112,10 @@ class Model:
         """The file's own word for its weights' types, such as Q4_K_M."""
         if self.header.file_type is None:
             return "unknown"
+        from gguf import LlamaFileType
+
         try:
-            return gguf.LlamaFileType(self.header.file_type).name.removeprefix("MOSTLY_").removeprefix("ALL_")
+            return LlamaFileType(self.header.file_type).name.removeprefix("MOSTLY_").removeprefix("ALL_")
         except ValueError:
             return "unknown"
 
