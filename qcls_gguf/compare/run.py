@@ -24,7 +24,8 @@ from ..opening import ClassifierOpener, OnStep
 from ..report.environment import environment
 from ..report.progress import OnProgress
 from .method import AbsentError, Answer, DiedError, Method, PeerError, Workload, WorkloadPrompt, installed_versions
-from .methods import METHODS, QCLS, PeerKernels, Peers, check_methods, check_peers
+from .methods import METHODS, QCLS, check_methods, check_peers
+from .peers import PeerKernels, Peers
 from .reader import LabelReader
 from .records import AbsentMethod, ComparisonRecord, MethodRecord, PeerEnvironment
 from .statistics import Reference, agreement, latency, not_comparable

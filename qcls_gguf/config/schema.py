@@ -247,11 +247,3 @@ def check_config(config: Config) -> Config:
     if not isinstance(config, Config):
         raise ConfigError(f"expected a configuration file or a Config, got {type(config).__name__}")
     return config
-
-
-def parse_scoring(value: Any, where: str) -> Scoring:
-    """A scoring by its name. Raises ConfigError, which names `where`."""
-    for scoring in SCORINGS:
-        if value == scoring:
-            return scoring
-    raise ConfigError(f"{where}: {shown(value)} is not one of {', '.join(SCORINGS)}")

@@ -13,9 +13,10 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
+
+from ..plan.block_hashes import block_digests
 
 MAGIC = b"qcls-gguf prefix cells 1\n"
 N_KEPT = 16
@@ -23,13 +24,10 @@ N_KEPT = 16
 
 
 def prefix_digest(prefixes: Iterable[Sequence[int]]) -> str:
-    """Of the tokens of all prefixes in their order: a chain, in which each token's digest covers those before it."""
-    chains = (accumulate(prefix, _link, initial=b"") for prefix in prefixes)
-    return hashlib.sha256(b"".join(hashlib.sha256(b"".join(chain)).digest() for chain in chains)).hexdigest()
-
-
-def _link(before: bytes, token: int) -> bytes:
-    return hashlib.sha256(before + token.to_bytes(4, "little", signed=True)).digest()
+    """Of the tokens of all prefixes in their order."""
+    return hashlib.sha256(
+        b"".join(hashlib.sha256(b"".join(block_digests(each))).digest() for each in prefixes)
+    ).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,6 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-import gguf
-
 from ..errors import ModelError
 from .gguf_cursor import Cursor, DamagedError
 
@@ -100,8 +98,10 @@ def quantization_name(file_type: int | None) -> str:
     """llama.cpp's name for a file's main quantisation, such as Q4_K_M; `unknown` where there is none."""
     if file_type is None:
         return "unknown"
+    from gguf import LlamaFileType  # takes long to load
+
     try:
-        return gguf.LlamaFileType(file_type).name.removeprefix("MOSTLY_").removeprefix("ALL_")
+        return LlamaFileType(file_type).name.removeprefix("MOSTLY_").removeprefix("ALL_")
     except ValueError:
         return "unknown"
 

@@ -15,7 +15,7 @@ from qcls_gguf import load_config
 from qcls_gguf.compare import http_peer
 from qcls_gguf.compare.connection import Connection
 from qcls_gguf.compare.method import PeerError
-from qcls_gguf.compare.methods import Peers
+from qcls_gguf.compare.peers import Peers
 from qcls_gguf.config.resources import config_path, embedded_model
 
 __all__ = ["compare_here"]  # a fixture
