@@ -31,6 +31,22 @@ class Status(IntEnum):
     TOO_SMALL = 5
 
 
+class Parse(IntEnum):
+    """What text that spells a control or user-defined token becomes: text, the token, the token if user-defined."""
+
+    NOTHING = 0
+    SPECIAL = 1
+    USER_DEFINED = 2
+
+
+class TokenKind(IntEnum):
+    """What a token is for."""
+
+    TEXT = 0
+    CONTROL = 1
+    USER_DEFINED = 2
+
+
 _ERRORS: dict[int, type[QclsError]] = {
     Status.BAD_ARGUMENT: PlanError,
     Status.LOAD_FAILED: ModelError,
