@@ -15,7 +15,7 @@ from .engine.capacity import shapes
 from .engine.engine import Engine
 from .engine.open import open_engine
 from .engine.prefixes import hold_prefixes
-from .errors import ConfigError, PlanError
+from .errors import ConfigError, DecodeError, ModelError, PlanError, ScoreError
 from .model import Model, OpenModels
 from .native import build_info
 from .pipeline import Pipeline
@@ -73,9 +73,11 @@ def start(
         )
     try:
         return _start(config, opened, calibration, ledger, audit=audit)
-    except BaseException:
+    except BaseException as e:
         if model is None:
             opened.close()
+        if isinstance(e, PlanError | DecodeError | ScoreError):  # no query was asked yet: it comes of the model
+            raise ModelError(f"{opened.path}: {e}") from e
         raise
 
 

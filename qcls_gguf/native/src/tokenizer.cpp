@@ -20,6 +20,7 @@ void refuse_control_tokens(const llama_vocab * vocab, const int32_t * token, int
 int32_t qcls_tokenize(const qcls_model * model, const char * text, int64_t n_bytes, int32_t parse,
                       int32_t * token, int64_t capacity, int64_t * n_tokens, qcls_error * error) {
     return guarded(error, QCLS_BAD_ARGUMENT, [&] {
+        const assertions_throw scope;
         const llama_vocab * vocab = given(model, "model").vocab;
         int64_t & n_needed = given(n_tokens, "n_tokens");
         check_array(text, n_bytes, "text");
@@ -54,6 +55,7 @@ int32_t qcls_tokenize(const qcls_model * model, const char * text, int64_t n_byt
 int32_t qcls_token_piece(const qcls_model * model, int32_t token, char * text, int64_t capacity, int64_t * n_bytes,
                          int32_t * kind, qcls_error * error) {
     return guarded(error, QCLS_BAD_ARGUMENT, [&] {
+        const assertions_throw scope;
         const llama_vocab * vocab = given(model, "model").vocab;
         int64_t & n_needed = given(n_bytes, "n_bytes");
         int32_t & token_kind = given(kind, "kind");
