@@ -15,7 +15,7 @@ from .engine.capacity import shapes
 from .engine.engine import Engine
 from .engine.open import open_engine
 from .engine.prefixes import hold_prefixes
-from .errors import PlanError
+from .errors import ConfigError, DecodeError, ModelError, PlanError, ScoreError
 from .model import Model, OpenModels
 from .native import build_info
 from .pipeline import Pipeline
@@ -66,11 +66,18 @@ def start(
         opened = model.of(config, ledger)
     else:
         opened = model or Model.open(config.model, config.runtime, offline=offline, on_load=on_load, ledger=ledger)
+    if opened.query_tokens != config.runtime.query_tokens:
+        raise ConfigError(
+            f"runtime.query_tokens: {config.runtime.query_tokens}, and the open model was opened with "
+            f"{opened.query_tokens}: open it with the same"
+        )
     try:
         return _start(config, opened, calibration, ledger, audit=audit)
-    except BaseException:
+    except BaseException as e:
         if model is None:
             opened.close()
+        if isinstance(e, PlanError | DecodeError | ScoreError):  # no query was asked yet: it comes of the model
+            raise ModelError(f"{opened.path}: {e}") from e
         raise
 
 

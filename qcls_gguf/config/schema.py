@@ -22,6 +22,8 @@ Auto = Literal["auto"]
 KvType = Literal["f16", "q8_0", "bf16", "f32", "q4_0"]
 KV_TYPES: tuple[KvType, ...] = ("f16", "q8_0", "bf16", "f32", "q4_0")
 QUANTISED_KV_TYPES: tuple[KvType, ...] = ("q8_0", "q4_0")
+QueryTokens = Literal["plain", "user_defined"]
+QUERY_TOKENS: tuple[QueryTokens, ...] = ("plain", "user_defined")
 Prior = Literal["none", "content_free"]
 PRIORS: tuple[Prior, ...] = ("none", "content_free")
 CONTENT_FREE_QUERIES = ("", "N/A", "[MASK]")
@@ -118,6 +120,9 @@ class RuntimeConfig(Settings):
     """the number type of the KV cache; q8_0 and q4_0 need flash attention"""
     max_query_tokens: Annotated[int, Whole(1)] = 256
     """longer queries are refused"""
+    query_tokens: Annotated[QueryTokens, Choice(QUERY_TOKENS)] = "plain"
+    """what a query becomes that spells a mark of the vocabulary; plain: text; user_defined: what spells a token that was
+    added to the vocabulary, such as </think>, becomes that token, control tokens stay text"""
     max_batch: Annotated[int, Whole(1)] = 4
     """queries that classify_batch puts into one decode, where the sequences suffice"""
     state_cache: TrueOrFalse = True
