@@ -88,7 +88,7 @@ def _start(config: Config, model: Model, calibration: Calibration | None, ledger
     ledger.step("compile prompts", f"{len(prompts.prompts)} prompts, {n_read} hidden states a query")
     engine = open_engine(model, config.runtime, prompts, ledger)
     try:
-        held = hold_prefixes(engine, prompts.prefixes, config.runtime, ledger)
+        held, prefix_file = hold_prefixes(engine, prompts.prefixes, config.runtime, ledger)
         engine.context.keep_shapes(shapes(config.runtime, model.n_gpu_layers)[0])
         identity = model.identity()
         if calibration is not None:
@@ -98,7 +98,15 @@ def _start(config: Config, model: Model, calibration: Calibration | None, ledger
         pipeline = Pipeline(engine, info, config.runtime.max_query_tokens)
         sets = PromptSets(engine, pipeline, prompts.label_tokens if prompts.exact else np.empty(0, np.int32))
         active = sets.add(prompts, held)
-        _warm_up(config, engine, active, pipeline)
+        try:
+            _warm_up(config, engine, active, pipeline)
+        except ScoreError as e:
+            if prefix_file is None:
+                raise
+            # The engine has computed the prefixes in use anew.
+            prefix_file.warn(f"its cells give no scores ({e})")
+            prefix_file.discard()
+            _warm_up(config, engine, active, pipeline)
         kept = engine.context.counters()
         ledger.step("warm-up", f"{kept.n_shapes} graphs, {kept.shapes_bytes / (1 << 20):.0f} MiB")
         sets.calibrate(active, calibration)
