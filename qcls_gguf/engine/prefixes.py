@@ -13,7 +13,7 @@ from ..native import build_info
 from ..native.features import instruction_sets
 from ..timing import Ledger
 from ..version import __version__
-from .capacity import n_threads
+from .cores import threads
 from .engine import Engine
 from .prefix_cache import Prefix, Tokens
 from .prefix_file import StateCache, prefix_digest
@@ -64,7 +64,7 @@ def _file(engine: Engine, wanted: Sequence[Tokens], runtime: RuntimeConfig) -> S
         "visible_cells": engine.context.why_no_visible_cells is None,
         "n_ctx": engine.context.n_ctx,
         "n_batch": engine.context.n_batch,
-        "n_threads": n_threads(runtime),
+        "n_threads": threads(runtime).n,
         "n_seq_max": engine.context.n_seq_max,
         "n_leaf_seqs": engine.capacity.n_seqs,
         "size_bytes": engine.model.facts.size_bytes,
