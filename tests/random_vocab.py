@@ -4,8 +4,8 @@ Every word of `WORDS` is one token. ` tank top`, ` light blue` and ` light pink`
 a common first token; ` jump` is a token and the first token of ` jumper` and ` jumpsuit`. So label trees get depth.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from typing import Literal
@@ -52,6 +52,16 @@ class Vocab:
             scores=self.scores + (0.0,) * n_more,
             bos=self.bos,
             eos=self.eos,
+        )
+
+    def with_control(self, texts: Sequence[str]) -> "Vocab":
+        """The same vocabulary with control tokens appended, but for those that it has."""
+        more = tuple(text for text in texts if text not in self.tokens)
+        return replace(
+            self,
+            tokens=self.tokens + more,
+            types=self.types + (TokenType.CONTROL,) * len(more),
+            scores=self.scores + (0.0,) * len(more),
         )
 
     def write(self, writer: GGUFWriter, *, add_bos: bool) -> None:
