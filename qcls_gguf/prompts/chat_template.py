@@ -7,6 +7,8 @@ the texts that it builds are bounded, so that it cannot keep a start busy or fil
 from __future__ import annotations
 
 import json
+import re
+import string
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -31,9 +33,10 @@ _MAX_POWER = 64
 _DATE = datetime(2024, 7, 26)
 """What a template takes for today: where it is told no date, Llama 3's writes this one. The real date would make other
 prompts of them every day, and void calibrations and cached prefixes."""
-_LEFT_OUT = ("center", "filesizeformat", "format", "indent", "pprint", "urlize", "wordwrap", "xmlattr")
+_MAX_INDENT = 16
+_REFUSED_FILTERS = ("center", "filesizeformat", "format", "pprint", "urlize", "wordwrap", "xmlattr")
 """Filters that make much of little, and that no template of a chat model needs."""
-_PADDING = frozenset({"center", "expandtabs", "format", "format_map", "join", "ljust", "rjust", "translate", "zfill"})
+_REFUSED_METHODS = frozenset({"center", "expandtabs", "format_map", "join", "ljust", "rjust", "translate", "zfill"})
 """Methods of texts, likewise."""
 
 
@@ -74,10 +77,9 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         super().__init__(
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols], finalize=_measured
         )
-        for name in _LEFT_OUT:
-            del self.filters[name]
         del self.globals["lipsum"]
-        self.filters |= {"join": _join, "replace": _replace, "string": _string, "tojson": _to_json}
+        self.filters |= dict.fromkeys(_REFUSED_FILTERS, _refuse)  # known, since a template may name one for nothing
+        self.filters |= {"indent": _indent, "join": _join, "replace": _replace, "string": _string, "tojson": _to_json}
         self.globals |= {"raise_exception": _raise, "strftime_now": _DATE.strftime}
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
@@ -97,19 +99,30 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         """Whether a template may use an attribute."""
-        return super().is_safe_attribute(obj, attr, value) and not (isinstance(obj, str) and attr in _PADDING)
+        return super().is_safe_attribute(obj, attr, value) and not (isinstance(obj, str) and attr in _REFUSED_METHODS)
 
     def wrap_str_format(self, value: Any) -> Any:
-        """The format method of a text, which Jinja2 has its own of; None for any other value."""
-        if super().wrap_str_format(value) is not None:
-            raise SecurityError("the method format is not offered")
-        return None
+        """Jinja2's own method for the format method of a text, without widths; None for any other value."""
+        found = super().wrap_str_format(value)
+        if found is None:
+            return None
+        text: str = value.__self__
+        if any(spec and re.search(r"[\d{]", spec) for _, _, spec, _ in string.Formatter().parse(text)):
+            raise _TooMuchError("formats with a width")
+
+        def formatted(*args: Any, **kwargs: Any) -> str:
+            n_characters = sum(len(_string(each)) for each in (*args, *kwargs.values()))
+            if len(text) + text.count("{") * n_characters > _MAX_TEXT:
+                raise _TooMuchError(f"builds a text of more than {_MAX_TEXT} characters")
+            return str(found(*args, **kwargs))
+
+        return formatted
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """A call in a template, by Jinja2 with the context and what is called before its arguments."""
         function = args[1]
         if isinstance(text := getattr(function, "__self__", None), str) and function.__name__ == "replace":
-            return _replace(text, *args[2:], **kwargs)
+            return _replace(text, *args[2:])
         return super().call(*args, **kwargs)
 
 
@@ -200,6 +213,18 @@ def _measured(value: Any) -> Any:
     return value
 
 
+def _refuse(*_: Any, **__: Any) -> None:
+    raise SecurityError("a filter that pads or wraps text is not offered")
+
+
+def _indent(text: str, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
+    width = " " * width if isinstance(width, int) and 0 <= width <= _MAX_INDENT else str(width)
+    if len(width) > _MAX_INDENT:
+        raise _TooMuchError(f"indents by {len(width)} characters")
+    lines = str(text).splitlines(keepends=True)
+    return "".join(width + line if (i or first) and (line.strip() or blank) else line for i, line in enumerate(lines))
+
+
 def _string(value: Any) -> str:
     return str(_measured(value))
 
@@ -220,6 +245,6 @@ def _replace(text: str, old: str, new: str, count: int = -1) -> str:
 
 def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
     """As transformers has it: no HTML escapes, other scripts as they are."""
-    if indent is not None and not 0 <= indent <= 16:
+    if indent is not None and not 0 <= indent <= _MAX_INDENT:
         raise _TooMuchError(f"indents by {indent}")
     return json.dumps(_measured(value), ensure_ascii=ensure_ascii, indent=indent, **options)

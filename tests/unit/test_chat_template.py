@@ -155,6 +155,8 @@ def test_what_a_template_says_of_a_single_turn_is_told() -> None:
         "{{ 9 ** 9 ** 9 }}",
         "{{ '%1000000000d' % 1 }}",
         "{{ '{:>1000000000}'.format(1) }}",
+        "{% set ns = namespace(s='{0}{0}') %}{% for i in range(18) %}{% set ns.s = ns.s + ns.s %}{% endfor %}"
+        "{{ ns.s.format(ns.s) }}",
         "{{ 'a'.ljust(1000000000) }}",
         "{{ 'a' | center(1000000000) }}",
         "{% set ns = namespace(s='aaaaaaaa') %}{% for i in range(40) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
@@ -182,6 +184,30 @@ def test_a_marked_answer_and_loop_controls_are_known() -> None:
         "{% generation %}{{ m.role }}: {{ m.content }}\n{% endgeneration %}{% endfor %}"
     )
     assert text(template) == "system: One of [{labels}].\nuser: query: {query} end\nlabel:"
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("'<{}|{x}>'.format(1, x=2)", "<1|2>"),
+        ("['a', 1] | join('-')", "a-1"),
+        ("'a' ~ 1 ~ none", "a1None"),
+        ("'a' + 'b'", "ab"),
+        ("7 % 4 * 2 ** 3", "24"),
+        ("'a-b-c'.replace('-', '+', 1)", "a+b-c"),
+        ("'a-b' | replace('-', '+')", "a+b"),
+        ("'a\\nb' | indent(2)", "a\n  b"),
+        ("{'a': ['é<']} | tojson", '{"a": ["é<"]}'),
+        ("{'a': 1} | tojson(indent=2)", '{\n  "a": 1\n}'),
+        ("' a '.strip() | upper", "A"),
+        ("'a</think>b'.split('</think>')[-1]", "b"),
+        ("messages[::-1][0].role", "user"),
+        ("none | string if tools is none else 'tools'", "None"),
+    ],
+)
+def test_what_templates_ask_for_is_as_in_python(expression: str, value: str) -> None:
+    template = "{% for m in messages[:1] %}{{ " + expression + " }}{% endfor %}"
+    assert text(template + CHATML).startswith(value + "<|im_start|>")
 
 
 @pytest.mark.parametrize(
