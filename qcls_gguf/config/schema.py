@@ -126,8 +126,8 @@ class RuntimeConfig(Settings):
     max_query_tokens: Annotated[int, Whole(1)] = 256
     """longer queries are refused"""
     query_tokens: Annotated[QueryTokens, Choice(QUERY_TOKENS)] = "plain"
-    """what a query becomes that spells a mark of the vocabulary; plain: text; user_defined: what spells a token
-    that was added to the vocabulary, such as </think>, becomes that token, control tokens stay text"""
+    """what a query becomes that spells a mark of the vocabulary; plain: text; user_defined: a token, if it was added to
+    the vocabulary, such as </think>; control tokens stay text"""
     max_batch: Annotated[int, Whole(1)] = 4
     """queries that classify_batch puts into one decode, where the sequences suffice"""
     state_cache: TrueOrFalse = True
