@@ -163,7 +163,10 @@ def test_an_empty_section_means_its_defaults(section: str) -> None:
         (PROMPT + "model: {hf_rep: a/b}\n", "model.hf_rep: unknown key, did you mean hf_repo?"),
         (with_prompt_line("label_prefx: a"), "prompts.category.label_prefx: unknown key, did you mean label_prefix?"),
         (PROMPT + "path: a.gguf\n", "path: unknown key, known are calibration, content_free_queries, fallback, force_"),
-        (PROMPT + "model: {zzz: 1}\n", "model.zzz: unknown key, known are hf_repo, path, quantization, revision"),
+        (
+            PROMPT + "model: {zzz: 1}\n",
+            "model.zzz: unknown key, known are hf_repo, ollama, path, quantization, revision",
+        ),
         (PROMPT + "1: 2\n", "1: unknown key, known are "),
     ],
 )
