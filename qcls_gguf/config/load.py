@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError, model_validator
 
 from ..errors import ConfigError
+from .resources import config_path
 from .schema import (
     CalibrationPath,
     Confidence,
@@ -75,9 +76,12 @@ _TEXTS = ("prompt_template", "system", "user", "answer_cue")
 
 
 def load_config(path: str | Path) -> Config:
-    """Read and check a configuration file. Raises ConfigError, with a line for each mistake."""
+    """Read and check a configuration: a file, or by its name one that comes with the package, such as `fashion-8`.
+
+    Raises ConfigError, with a line for each mistake.
+    """
     try:
-        file = Path(path).expanduser()
+        file = config_path(path).expanduser()
     except RuntimeError as e:  # a home folder that nobody has
         raise ConfigError(f"{path}: the configuration cannot be read: {e}") from None
     try:

@@ -35,7 +35,7 @@ def server(request: pytest.FixtureRequest, make_model: MakeModel) -> PeerServer:
 
 @pytest.mark.parametrize("kind", ["llama-server", "ollama"])
 def test_a_server_is_read_as_far_as_it_tells(kind: Literal["llama-server", "ollama"]) -> None:
-    config, queries = load_config(config_path("fashion-8.yaml")), ("red dress", "孕妇牛仔裤")
+    config, queries = load_config(config_path("fashion-8")), ("red dress", "孕妇牛仔裤")
     with PeerServer(kind=kind, path=embedded_model()) as server:
         record = compared(config, kind, queries=queries, peers=peers_of(server))
     assert record["absent"] == []

@@ -24,7 +24,7 @@ from qcls_gguf import Classifier, ConfigError, ModelConfig, OpenModels, load_con
 from qcls_gguf.cli.app import app
 
 BIN = Path(sys.executable).parent
-HUB_CONFIG = "configs/qwen3-8b-t4.yaml"
+HUB_CONFIG = "qwen3-8b-t4"
 NOT_RUN = {
     "docs/measurements.md": "measures for minutes",
     "-hf": "fetches gigabytes",
