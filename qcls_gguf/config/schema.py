@@ -30,6 +30,7 @@ CONTENT_FREE_QUERIES = ("", "N/A", "[MASK]")
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 100.0
 _MAX_SEQ = 4096  # LLAMA_MAX_SEQ in llama.cpp's src/llama-cparams.h, as patches/0013 has it
 _MAX_PROMPTS = 1000
+_MAX_LABELS = 10_000
 _MAX_CONTENT_FREE = 100  # each is computed at start-up
 _AUTO = ("auto",)
 _OLLAMA = "ollama:"  # a file of such a name is given as ./ollama:NAME
@@ -125,6 +126,8 @@ class RuntimeConfig(Settings):
     """the number type of the KV cache; q8_0 and q4_0 need flash attention"""
     max_query_tokens: Annotated[int, Whole(1)] = 256
     """longer queries are refused"""
+    max_query_bytes: Annotated[int | Auto, Whole(1, words=_AUTO)] = "auto"
+    """queries of more bytes of UTF-8 are refused before they are tokenised; auto: 32 for each of max_query_tokens"""
     query_tokens: Annotated[QueryTokens, Choice(QUERY_TOKENS)] = "plain"
     """what a query becomes that spells a mark of the vocabulary; plain: text; user_defined: a token, if it was added to
     the vocabulary, such as </think>; control tokens stay text"""
@@ -189,8 +192,9 @@ class PromptConfig(Settings):
     labels: Annotated[
         tuple[Annotated[str, Text(blank=False)], ...],
         at_least(2, "at least two labels"),
+        at_most(_MAX_LABELS, "labels"),
         distinct("label"),
-        Field(json_schema_extra={"minItems": 2, "uniqueItems": True}),
+        Field(json_schema_extra={"minItems": 2, "maxItems": _MAX_LABELS, "uniqueItems": True}),
     ]
     """the answers to choose from"""
     label_prefix: Annotated[str, Text()] = " "

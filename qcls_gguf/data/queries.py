@@ -8,9 +8,13 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from ..errors import ConfigError
 
+_LONGEST = 1 << 24
+"""bytes of a line that are read"""
+_N_SHOWN = 60
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # some editors write one
 
 
@@ -40,15 +44,25 @@ def read_queries(source: str) -> Iterator[Line]:
     """
     try:
         with nullcontext(sys.stdin.buffer) if source == "-" else Path(source).open("rb") as file:
-            for number, data in enumerate(
-                iter(file.readline, b""), 1
-            ):  # readline returns a line as soon as it is there
+            for number, data in enumerate(_lines(file), 1):
                 line = data.removeprefix(_BYTE_ORDER_MARK) if number == 1 else data
                 line = line.rstrip(b"\r\n")
+                if len(line) > _LONGEST:
+                    start = line[:_N_SHOWN].decode(errors="backslashreplace")
+                    yield Line(start, f"line {number} has more than {_LONGEST} bytes: give shorter queries, one a line")
+                    continue
                 if line.strip():
                     yield _decoded(line, number)
     except OSError as e:
         raise ConfigError(f"`input` {source}: cannot be read: {e.strerror}") from None
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file as soon as they are there; of a line of more than _LONGEST bytes its beginning."""
+    while line := file.readline(_LONGEST + 1):
+        yield line
+        while len(line) > _LONGEST and not line.endswith(b"\n"):
+            line = file.readline(_LONGEST + 1)
 
 
 def _decoded(line: bytes, number: int) -> Line:
