@@ -15,7 +15,7 @@ from .engine.capacity import shapes
 from .engine.engine import Engine
 from .engine.open import open_engine
 from .engine.prefixes import hold_prefixes
-from .errors import PlanError
+from .errors import ConfigError, DecodeError, ModelError, PlanError, ScoreError
 from .model import Model, OpenModels
 from .native import build_info
 from .pipeline import Pipeline
@@ -69,14 +69,21 @@ def start(
         opened = model.of(config, ledger)
     else:
         opened = model or Model.open(config.model, config.runtime, offline=offline, on_load=on_load, ledger=ledger)
+    if opened.query_tokens != config.runtime.query_tokens:
+        raise ConfigError(
+            f"runtime.query_tokens: {config.runtime.query_tokens}, and the open model was opened with "
+            f"{opened.query_tokens}: open it with the same"
+        )
     try:
         if is_chat(config.prompts):
             config = _rendered(config, opened, ledger)
             calibration = read_calibration(config)
         return _start(config, opened, calibration, ledger, audit=audit)
-    except BaseException:
+    except BaseException as e:
         if model is None:
             opened.close()
+        if isinstance(e, PlanError | DecodeError | ScoreError):  # no query was asked yet: it comes of the model
+            raise ModelError(f"{opened.path}: {e}") from e
         raise
 
 
@@ -87,7 +94,7 @@ def _start(config: Config, model: Model, calibration: Calibration | None, ledger
     ledger.step("compile prompts", f"{len(prompts.prompts)} prompts, {n_read} hidden states a query")
     engine = open_engine(model, config.runtime, prompts, ledger)
     try:
-        held = hold_prefixes(engine, prompts.prefixes, config.runtime, ledger)
+        held, prefix_file = hold_prefixes(engine, prompts.prefixes, config.runtime, ledger)
         engine.context.keep_shapes(shapes(config.runtime, model.n_gpu_layers)[0])
         identity = model.identity()
         if calibration is not None:
@@ -97,7 +104,15 @@ def _start(config: Config, model: Model, calibration: Calibration | None, ledger
         pipeline = Pipeline(engine, info, config.runtime.max_query_tokens)
         sets = PromptSets(engine, pipeline, prompts.label_tokens if prompts.exact else np.empty(0, np.int32))
         active = sets.add(prompts, held)
-        _warm_up(config, engine, active, pipeline)
+        try:
+            _warm_up(config, engine, active, pipeline)
+        except ScoreError as e:
+            if prefix_file is None:
+                raise
+            # The engine has computed the prefixes in use anew.
+            prefix_file.warn(f"its cells give no scores ({e})")
+            prefix_file.discard()
+            _warm_up(config, engine, active, pipeline)
         kept = engine.context.counters()
         ledger.step("warm-up", f"{kept.n_shapes} graphs, {kept.shapes_bytes / (1 << 20):.0f} MiB")
         sets.calibrate(active, calibration)

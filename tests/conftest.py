@@ -19,6 +19,8 @@ from random_models import write_model
 from qcls_gguf import Classifier
 from qcls_gguf.native import NativeContext, NativeModel
 
+pytest_plugins = ["hostile_rows"]
+
 MakeModel = Callable[..., Path]
 OpenContext = Callable[..., NativeContext]
 WriteConfig = Callable[..., Path]

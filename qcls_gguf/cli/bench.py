@@ -10,11 +10,7 @@ import typer
 
 from ..config.resources import config_path
 from ..errors import ConfigError
-from ..native.kernel_steps import STEPS
-from ..opening import ClassifierOpener
 from ..report.files import check_writable
-from ..report.results import console
-from .long_work import check_html, progress_bars
 from .options import (
     LayersOption,
     ModelOption,
@@ -34,7 +30,6 @@ _FULL_BATCHES = (1, 4)
 # Unpatched, CUDA graphs that idled for 10 s are dropped: this would show it.
 _FULL_IDLE_S = 12.0
 _LEAST_RATE = 0.001
-_STEPS = "our steps: " + ", ".join(f"{step.name} ({step.variable})" for step in STEPS)
 
 
 def bench_command(
@@ -81,7 +76,7 @@ def bench_command(
     ] = None,
     ab: Annotated[
         bool,
-        typer.Option("--ab", help=f"Also --forward by stock llama.cpp's CUDA kernels and ours in turns; {_STEPS}."),
+        typer.Option("--ab", help="Also --forward by stock llama.cpp's CUDA kernels and ours in turns, step by step."),
     ] = False,
     sms: Annotated[
         int | None,
@@ -118,9 +113,11 @@ def bench_command(
     --ab measures what this project's matrix kernels for CUDA gain, on the machine at hand: one decode over the number
     of its tokens by stock llama.cpp's kernels and with one more step of ours at a time, decode by decode in turns on
     one loaded model. Each variant has a context of its own; a step is an environment variable that a context reads when
-    it is made, so setting it to 0 switches the step off for any command. Besides times, the hidden states are compared:
-    "difference" is the variant's from stock's, "rounding" stock's own where a second sequence shares the decode.
-    The two should be of one size; a variant that is fast and far off is wrong.
+    it is made, so setting it to 0 switches the step off for any command: GGML_CUDA_MMQ_DIRECT (direct),
+    GGML_CUDA_QUANTIZE_ONCE (quantize once), GGML_CUDA_FUSE_MATRICES (one launch), GGML_CUDA_FUSE_GLU (glu),
+    GGML_CUDA_FUSE_NORM (norm). Besides times, the hidden states are compared: "difference" is the variant's from
+    stock's, "rounding" stock's own where a second sequence shares the decode. The two should be of one size; a variant
+    that is fast and far off is wrong.
 
     --sms N lets a large card stand in for a smaller one, such as --sms 40 for the 40 multiprocessors of a Tesla T4:
     kernels plan their work for N and run on N, or, with a warning, on the next number that the hardware can be split
@@ -135,10 +132,12 @@ def bench_command(
 
     JSON is one object; docs/records.md describes its fields. Exit codes are those of run.
     """
-    # the tools are imported by their own commands only, which keeps the start of the others short
-    from ..bench.benchmark import benchmark
+    from ..bench.benchmark import benchmark  # see app.py for why here
     from ..bench.measure import BenchmarkSettings
     from ..bench.table import benchmark_tables
+    from ..opening import ClassifierOpener
+    from ..report.results import console
+    from .long_work import check_html, progress_bars
 
     with exit_codes():
         benchmark_settings = BenchmarkSettings(

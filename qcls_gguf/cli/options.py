@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ..config.load import load_config
 from ..config.resources import config_path
-from ..config.schema import Config, ModelConfig, parse_scoring
-from ..config.scoring import SCORINGS
+from ..config.scoring import SCORINGS, parse_scoring
 from ..errors import ConfigError
+
+if TYPE_CHECKING:
+    from ..config.schema import Config
 
 
 class RecordFormat(StrEnum):
@@ -27,7 +28,8 @@ ConfigOption = Annotated[
     Path | None, typer.Option("--config", "-c", help="Prompts, labels, model and runtime (YAML).", metavar="FILE")
 ]
 ModelOption = Annotated[
-    Path | None, typer.Option("--model", "-m", help="A GGUF file, instead of the configuration's.", metavar="FILE")
+    Path | None,
+    typer.Option("--model", "-m", help="A GGUF file, or Ollama's model of a name.", metavar="FILE|ollama:NAME[:TAG]"),
 ]
 RepoOption = Annotated[
     str | None,
@@ -71,6 +73,9 @@ def settings(
     no_state_cache: bool = False,
 ) -> Config:
     """The configuration with what the command line overrides."""
+    from ..config.load import load_config  # see app.py for why here
+    from ..config.schema import ModelConfig
+
     if hf_repo is not None and not hf_repo.strip():
         raise ConfigError("--hf-repo is empty: give USER/REPO[:QUANT], or leave it out")
     if model is not None and hf_repo is not None:

@@ -22,6 +22,8 @@ Auto = Literal["auto"]
 KvType = Literal["f16", "q8_0", "bf16", "f32", "q4_0"]
 KV_TYPES: tuple[KvType, ...] = ("f16", "q8_0", "bf16", "f32", "q4_0")
 QUANTISED_KV_TYPES: tuple[KvType, ...] = ("q8_0", "q4_0")
+QueryTokens = Literal["plain", "user_defined"]
+QUERY_TOKENS: tuple[QueryTokens, ...] = ("plain", "user_defined")
 Prior = Literal["none", "content_free"]
 PRIORS: tuple[Prior, ...] = ("none", "content_free")
 CONTENT_FREE_QUERIES = ("", "N/A", "[MASK]")
@@ -31,6 +33,7 @@ _MAX_PROMPTS = 1000
 _MAX_CONTENT_FREE = 100  # each is computed at start-up
 _AUTO = ("auto",)
 _CUE = "label:"
+_OLLAMA = "ollama:"  # a file of such a name is given as ./ollama:NAME
 
 FilledText: TypeAlias = Annotated[str, Text(empty=False)]
 FallbackText: TypeAlias = Annotated[str, Text(blank=False)]
@@ -49,10 +52,13 @@ Queries: TypeAlias = Annotated[
 
 @settings
 class ModelConfig(Settings):
-    """Which model: a file, or a repository on the Hugging Face hub; neither means the embedded one."""
+    """Which model: a file, one that Ollama has, or a repository of the Hugging Face hub; none: the embedded one."""
 
     path: Annotated[Path, File()] | None = None
-    """a GGUF file, of a split model the first; a relative path starts from the configuration's folder"""
+    """a GGUF file, of a split model the first; a relative path starts from the configuration's folder. `ollama:NAME`
+    is short for the key `ollama`"""
+    ollama: FilledText | None = None
+    """`NAME[:TAG]` of a model in Ollama's store on this machine"""
     hf_repo: FilledText | None = None
     """`user/repo`, or `user/repo:quantization`"""
     quantization: FilledText | None = None
@@ -71,12 +77,21 @@ class ModelConfig(Settings):
     @model_validator(mode="before")
     @classmethod
     def _given(cls, values: Any) -> Any:
-        return given(values)
+        values = given(values)
+        if isinstance(values, dict) and "ollama" not in values:
+            name = str(values.get("path", ""))
+            if name.startswith(_OLLAMA):
+                values = {key: value for key, value in values.items() if key != "path"}
+                values["ollama"] = name.removeprefix(_OLLAMA)
+        return values
 
     @model_validator(mode="after")
     def _check(self) -> ModelConfig:
-        if self.path is not None and self.hf_repo is not None:
-            raise refusal("path and hf_repo are both given: keep one of them")
+        several = [key for key in ("path", "ollama", "hf_repo") if getattr(self, key) is not None]
+        if len(several) > 1:
+            raise refusal(
+                f"{' and '.join(several)} are {'both' if len(several) == 2 else 'all'} given: keep one of them"
+            )
         for key in ("quantization", "revision"):
             if getattr(self, key) is not None and self.hf_repo is None:
                 raise refusal("is only for hf_repo, which is not given", key)
@@ -110,6 +125,9 @@ class RuntimeConfig(Settings):
     """the number type of the KV cache; q8_0 and q4_0 need flash attention"""
     max_query_tokens: Annotated[int, Whole(1)] = 256
     """longer queries are refused"""
+    query_tokens: Annotated[QueryTokens, Choice(QUERY_TOKENS)] = "plain"
+    """what a query becomes that spells a mark of the vocabulary; plain: text; user_defined: what spells a token that
+    was added to the vocabulary, such as </think>, becomes that token, control tokens stay text"""
     max_batch: Annotated[int, Whole(1)] = 4
     """queries that classify_batch puts into one decode, where the sequences suffice"""
     state_cache: TrueOrFalse = True
@@ -298,11 +316,3 @@ def check_config(config: Config) -> Config:
     if not isinstance(config, Config):
         raise ConfigError(f"expected a configuration file or a Config, got {type(config).__name__}")
     return config
-
-
-def parse_scoring(value: Any, where: str) -> Scoring:
-    """A scoring by its name. Raises ConfigError, which names `where`."""
-    for scoring in SCORINGS:
-        if value == scoring:
-            return scoring
-    raise ConfigError(f"{where}: {shown(value)} is not one of {', '.join(SCORINGS)}")

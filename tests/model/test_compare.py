@@ -27,7 +27,8 @@ from conftest import MakeModel, WriteConfig
 
 from qcls_gguf import load_config
 from qcls_gguf.cli.app import app
-from qcls_gguf.compare.methods import METHODS, PeerKernels, Peers
+from qcls_gguf.compare.methods import METHODS
+from qcls_gguf.compare.peers import PeerKernels, Peers
 from qcls_gguf.compare.records import ComparisonRecord
 from qcls_gguf.config.resources import config_path
 from qcls_gguf.errors import ConfigError

@@ -28,6 +28,7 @@ HUB_CONFIG = "configs/qwen3-8b-t4.yaml"
 NOT_RUN = {
     "docs/measurements.md": "measures for minutes",
     "-hf": "fetches gigabytes",
+    "ollama:qwen3:8b": "Ollama and a large model",
     HUB_CONFIG: "fetches gigabytes; without a network it is run below",
     "--spawn-llama-server": "starts a program that is built apart; tests/model/test_compare_servers.py has it",
     "--ollama": "needs a server; tests/model/test_compare_servers.py has it",

@@ -165,7 +165,7 @@ def test_an_empty_section_means_its_defaults(section: str) -> None:
         (PROMPT + "path: a.gguf\n", "path: unknown key, known are calibration, content_free_queries, fallback, force_"),
         (
             PROMPT + "model: {zzz: 1}\n",
-            "model.zzz: unknown key, known are chat_template, chat_variables, hf_repo, path, quantization, revision",
+            "model.zzz: unknown key, known are chat_template, chat_variables, hf_repo, ollama, path, quantization",
         ),
         (PROMPT + "1: 2\n", "1: unknown key, known are "),
     ],

@@ -19,7 +19,7 @@ from qcls_gguf.native.kernel_steps import STEPS
 COMMANDS = typer.main.get_group(app).commands
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 CMAKE = (ROOT / "CMakeLists.txt").read_text()
-MAX_README_LINES = 130
+MAX_README_LINES = 135
 PROMPT = "prompts:\n  - name: x\n    prompt_template: '{query} label:'\n    labels: [a, b]\n"
 
 
