@@ -13,8 +13,9 @@ from typing import Self
 from .active_set import ActiveSet, Item
 from .config.calibration_file import read_calibration
 from .config.load import load_config
+from .config.prompt import PromptConfig
 from .config.resources import DEFAULT_CONFIG
-from .config.schema import Config, PromptConfig, check_config
+from .config.schema import Config, check_config
 from .config.words import shown
 from .engine.batcher import Batcher
 from .engine.capacity import check_capacity, pays_to_share

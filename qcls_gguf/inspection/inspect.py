@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..classifier import Classifier
-from ..config.schema import PromptConfig
+from ..config.prompt import PromptConfig
 from ..engine.engine import MAX_SEQ
 from ..native.features import instruction_sets
 from ..plan.block_hashes import block_digests
