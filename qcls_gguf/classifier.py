@@ -19,6 +19,7 @@ from .engine.capacity import check_capacity, pays_to_share
 from .engine.engine import Engine
 from .errors import DecodeError, PlanError
 from .model import Model, OpenModels
+from .prompts.chat import is_chat, render_prompts
 from .prompts.compiled import Prompt
 from .prompts.prompt_set import PromptSet, compile_prompts
 from .score.adjustment import Adjustment
@@ -134,12 +135,13 @@ class Classifier:
                 print(other.classify("red dress").labels)
 
         prompts: a YAML file, a name as in `from_config`, or a Config, of which `prompts` and `calibration` count and
-        `model` and `runtime` do not; or prompts. What the cache has of their prefixes is not decoded again. Raises
+        `model` and `runtime` do not; or prompts. Prompts of system and user texts are rendered by the chat template of
+        this classifier's model and configuration. What the cache has of their prefixes is not decoded again. Raises
         ConfigError for prompts that do not fit this engine (see runtime.n_batch, runtime.n_seq_max), PlanError where
         too many are held at once (see runtime.question_cells, runtime.question_prefixes).
         """
         self._check_open()
-        config = _as_config(prompts)
+        config = self._as_config(prompts)
         calibration = read_calibration(config) if config else None
         if calibration is not None:
             calibration.check_model(self.model.sha256)
@@ -162,6 +164,18 @@ class Classifier:
                 raise
         return LoadedPrompts(self, active)
 
+    def _as_config(self, prompts: str | Path | Config | Sequence[PromptConfig] | PromptSet) -> Config | None:
+        """The prompts with their whole texts; None for those that are compiled already."""
+        if isinstance(prompts, PromptSet):
+            return None
+        if isinstance(prompts, str | Path):
+            config = load_config(prompts)
+        else:
+            config = check_config(prompts if isinstance(prompts, Config) else Config(prompts=tuple(prompts)))
+        if not is_chat(config.prompts):
+            return config
+        return replace(config, prompts=render_prompts(config.prompts, self.engine.model, self.config.model).prompts)
+
     def drop(self, prompts: LoadedPrompts) -> None:
         """Close a prompt set; the configured one goes with the classifier only."""
         with self._batcher.alone:
@@ -174,7 +188,7 @@ class Classifier:
 
     @property
     def config(self) -> Config:
-        """What it was made from."""
+        """What it was made from, with the whole text of every prompt."""
         return self._started.config
 
     @property
@@ -293,14 +307,6 @@ class Classifier:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _as_config(prompts: str | Path | Config | Sequence[PromptConfig] | PromptSet) -> Config | None:
-    if isinstance(prompts, PromptSet):
-        return None
-    if isinstance(prompts, str | Path):
-        return load_config(prompts)
-    return check_config(prompts if isinstance(prompts, Config) else Config(prompts=tuple(prompts)))
 
 
 def _with_wait(results: Sequence[Result], began_ns: int) -> list[Result]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from .model import Model, OpenModels
 from .native import build_info
 from .pipeline import Pipeline
 from .prompt_sets import PromptSets
+from .prompts.chat import is_chat, render_prompts
 from .prompts.prompt_set import compile_prompts
 from .score.calibration import content_free_queries
 from .score.result import ModelInfo
@@ -38,6 +39,7 @@ class Started:
     """What a classifier works with, warm and calibrated."""
 
     config: Config
+    """with every prompt's whole text"""
     model: Model
     engine: Engine
     active: ActiveSet
@@ -62,7 +64,8 @@ def start(
     audit: let every answer carry its exact scores. Raises ConfigError or ModelError, with what it opened closed.
     """
     ledger = Ledger(on_step)
-    calibration = read_calibration(config)
+    # Where the prompts' texts are known, what is wrong with their calibration is told before the model is loaded.
+    calibration = None if is_chat(config.prompts) else read_calibration(config)
     if isinstance(model, OpenModels):
         opened = model.of(config, ledger)
     else:
@@ -73,6 +76,9 @@ def start(
             f"{opened.query_tokens}: open it with the same"
         )
     try:
+        if is_chat(config.prompts):
+            config = _rendered(config, opened, ledger)
+            calibration = read_calibration(config)
         return _start(config, opened, calibration, ledger, audit=audit)
     except BaseException as e:
         if model is None:
@@ -133,6 +139,16 @@ def _start(config: Config, model: Model, calibration: Calibration | None, ledger
         info=info,
         ledger=ledger,
     )
+
+
+def _rendered(config: Config, model: Model, ledger: Ledger) -> Config:
+    found = render_prompts(config.prompts, model, config.model)
+    whose = "the configuration's" if config.model.chat_template else "the file's own"
+    what = f"{whose}, {found.n_rendered} prompt{'s' if found.n_rendered != 1 else ''}"
+    if found.folded:
+        what += f"; it takes no system turn, so the system text begins the user's: {', '.join(found.folded)}"
+    ledger.step("chat template", what)
+    return replace(config, prompts=found.prompts)
 
 
 def _model_info(model: Model) -> ModelInfo:

@@ -30,6 +30,7 @@ _FULL_BATCHES = (1, 4)
 # Unpatched, CUDA graphs that idled for 10 s are dropped: this would show it.
 _FULL_IDLE_S = 12.0
 _LEAST_RATE = 0.001
+_GROWTH_TO = 64
 
 
 def bench_command(
@@ -78,6 +79,13 @@ def bench_command(
         bool,
         typer.Option("--ab", help="Also --forward by stock llama.cpp's CUDA kernels and ours in turns, step by step."),
     ] = False,
+    growth: Annotated[
+        bool, typer.Option("--growth", help="Also requests by number of prompts, and by cells of other prompt sets.")
+    ] = False,
+    growth_to: Annotated[
+        int | None,
+        typer.Option("--growth-to", min=1, max=1000, metavar="N", help="The most prompts of --growth. Default: 64."),
+    ] = None,
     sms: Annotated[
         int | None,
         typer.Option(
@@ -105,6 +113,7 @@ def bench_command(
     qcls-gguf bench -c fashion-8 -c fashion-8-joint --batch 1,4
     qcls-gguf bench --input queries.txt --rate 20 --format json
     qcls-gguf bench --forward --tokens 1,8,16,32,64
+    qcls-gguf bench --growth --html growth.html
     qcls-gguf bench --forward --ab -hf Qwen/Qwen3-8B-GGUF:Q4_K_M --out ab.json --html ab.html
     qcls-gguf bench --full -hf Qwen/Qwen3-8B-GGUF:Q4_K_M --out report.json --html report.html
 
@@ -118,6 +127,11 @@ def bench_command(
     GGML_CUDA_FUSE_NORM (norm). Besides times, the hidden states are compared: "difference" is the variant's from
     stock's, "rounding" stock's own where a second sequence shares the decode. The two should be of one size; a variant
     that is fast and far off is wrong.
+
+    --growth asks 1, 2, 4, … 64 prompts, which are those of the first configuration again and again with a number in
+    front, and that configuration beside 0 to 16,384 cells of other prompt sets: what should grow with the prompts, and
+    what should not grow. The classifiers of each series are all open, so that they can take turns: choose a smaller
+    --growth-to where the memory does not hold them. A tenth of the -n requests are sent to each.
 
     --sms N lets a large card stand in for a smaller one, such as --sms 40 for the 40 multiprocessors of a Tesla T4:
     kernels plan their work for N and run on N, or, with a warning, on the next number that the hardware can be split
@@ -155,6 +169,7 @@ def bench_command(
             forward=forward or full or ab or tokens is not None,
             forward_tokens=_numbers(tokens, "--tokens"),
             ab="on" if ab else "where possible" if full else "off",
+            growth_to=(growth_to or _GROWTH_TO) if growth or growth_to is not None else None,
             sms=sms,
         )
         inputs = {"--input": Path(input_) if input_ else None, "--model": model}

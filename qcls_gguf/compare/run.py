@@ -80,6 +80,7 @@ def compare(
     names = check_methods(settings.methods) if settings.methods else tuple(METHODS)
     if not settings.queries:
         raise ConfigError("there is no query to compare with: give one")
+    settings = dataclasses.replace(settings, config=opener.rendered(settings.config))
     prompts, exact_references = _references(settings, opener)
     with opener.open(settings.config, quiet=True) as classifier:
         workload = Workload(

@@ -121,6 +121,25 @@ class Model:
         return self.facts.token_eos if self.facts.token_eos >= 0 else self.facts.token_eot
 
     @property
+    def chat_template(self) -> str | None:
+        """The Jinja2 text by which the file turns messages into a prompt, None where it has none."""
+        text = self.header.scalars.get("tokenizer.chat_template")
+        return text if isinstance(text, str) and text.strip() else None
+
+    @property
+    def bos_text(self) -> str:
+        """The text of the token that begins a text; empty where the vocabulary has none."""
+        return self._token_text(self.facts.token_bos)
+
+    @property
+    def eos_text(self) -> str:
+        """The text of the token that ends a text; empty where the vocabulary has none."""
+        return self._token_text(self.facts.token_eos)
+
+    def _token_text(self, token: int) -> str:
+        return self.piece(token)[0].decode(errors="replace") if token >= 0 else ""
+
+    @property
     def is_all_on_gpu(self) -> bool:
         """Whether every layer and the output layer are on a GPU."""
         return self.n_gpu_layers > self.header.n_layer

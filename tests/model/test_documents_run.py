@@ -173,7 +173,9 @@ def test_configurations_label_or_are_refused_as_shown(block: Block, folder: Path
     path.write_text(text, encoding="utf-8")
     refusal, labels = "", []
     try:
-        config = dataclasses.replace(load_config(path), calibration=None, model=ModelConfig())
+        config = load_config(path)
+        model = ModelConfig(chat_template=config.model.chat_template)
+        config = dataclasses.replace(config, calibration=None, model=model)
         with Classifier.from_config(config, model=models) as classifier:
             labels = list(classifier.classify("blue jeans").labels)
     except ConfigError as error:

@@ -85,8 +85,8 @@ def test_the_mission_loads_word_for_word() -> None:
         "[none, boy, girl, man, woman, pregnant]. Use 'none' if no audience mentioned.<|im_end|>\n"
         "<|im_start|>user\nquery: {query}<|im_end|>\n<|im_start|>assistant\nlabel:"
     )
-    assert category.prompt_template.startswith("<|im_start|>system\nAnalyze the category intent. Output")
-    assert category.prompt_template.endswith("<|im_end|>\n<|im_start|>assistant\nlabel:")
+    assert category.template.startswith("<|im_start|>system\nAnalyze the category intent. Output")
+    assert category.template.endswith("<|im_end|>\n<|im_start|>assistant\nlabel:")
     assert {(prompt.label_prefix, prompt.scoring, prompt.label_end) for prompt in config.prompts} == {
         (" ", "tree", None)
     }
@@ -165,7 +165,8 @@ def test_an_empty_section_means_its_defaults(section: str) -> None:
         (PROMPT + "path: a.gguf\n", "path: unknown key, known are calibration, content_free_queries, fallback, force_"),
         (
             PROMPT + "model: {zzz: 1}\n",
-            "model.zzz: unknown key, known are hf_repo, ollama, path, quantization, revision",
+            "model.zzz: unknown key, known are chat_template, chat_variables, hf_repo, ollama, path, quantization, "
+            "revision",
         ),
         (PROMPT + "1: 2\n", "1: unknown key, known are "),
     ],
