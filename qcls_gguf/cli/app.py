@@ -21,7 +21,6 @@ from .run import run_command
 from .schema import schema_command
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

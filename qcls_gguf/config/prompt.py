@@ -58,7 +58,10 @@ def _labels_schema(schema: dict[str, Any]) -> None:
     as_list = {**schema, "minItems": 2, "maxItems": _MAX_LABELS, "uniqueItems": True}
     texts = {"anyOf": [{"type": "string"}, {"type": "null"}]}
     schema.clear()
-    schema["anyOf"] = [as_list, {"type": "object", "additionalProperties": texts, "minProperties": 2, "maxProperties": _MAX_LABELS}]
+    schema["anyOf"] = [
+        as_list,
+        {"type": "object", "additionalProperties": texts, "minProperties": 2, "maxProperties": _MAX_LABELS},
+    ]
 
 
 def _has_text(value: Any) -> Any:
