@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 
 from ..config.schema import Config
-from ..engine.capacity import n_threads
+from ..engine.cores import threads
 from ..errors import ConfigError, DecodeError, PlanError
 from ..native import devices
 from ..native.kernel_steps import why_no_steps
@@ -151,7 +151,7 @@ def _rooflines(classifiers: Sequence[MeasuredClassifier]) -> dict[str, Roofline]
         kinds = ("GPU", "iGPU") if model.n_gpu_layers else ("CPU",)
         index = next(i for i, device in enumerate(devices()) if device.kind in kinds)
         weights = decode_weights(Path(model.path), head=measured.exact)
-        key = index, n_threads(config.runtime), weights.ggml_type
+        key = index, threads(config.runtime).n, weights.ggml_type
         if key not in rates:
             try:
                 rates[key] = probe_device(index, n_threads=key[1], ggml_type=weights.ggml_type)

@@ -16,6 +16,7 @@ from .calibrate import calibrate_command
 from .compare import compare_command
 from .evaluate import eval_command
 from .inspect import inspect_command
+from .models import models_command
 from .run import run_command
 from .schema import schema_command
 
@@ -52,6 +53,7 @@ app.command("eval")(eval_command)
 app.command("calibrate")(calibrate_command)
 app.command("compare")(compare_command)
 app.command("bench")(bench_command)
+app.command("models")(models_command)
 app.command("schema")(schema_command)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..config.resources import config_path
+from ..config.resources import DEFAULT_CONFIG
 from ..errors import ConfigError
 from ..report.files import check_writable
 from .options import (
@@ -25,7 +25,7 @@ from .options import (
 from .terminal import exit_codes, load_bar, print_step
 
 _QUERY_TOKENS = "2-9,6"
-_FULL_CONFIGS = ("mission.yaml", "fashion-8.yaml", "fashion-8-joint.yaml")
+_FULL_CONFIGS = ("mission", "fashion-8", "fashion-8-joint")
 _FULL_BATCHES = (1, 4)
 # Unpatched, CUDA graphs that idled for 10 s are dropped: this would show it.
 _FULL_IDLE_S = 12.0
@@ -36,7 +36,7 @@ _GROWTH_TO = 64
 def bench_command(
     config: Annotated[
         list[Path] | None,
-        typer.Option("--config", "-c", help="Prompts and runtime (YAML); repeatable, to compare.", metavar="FILE"),
+        typer.Option("--config", "-c", help="Prompts and runtime; repeatable, to compare.", metavar="FILE|NAME"),
     ] = None,
     model: ModelOption = None,
     hf_repo: RepoOption = None,
@@ -110,7 +110,7 @@ def bench_command(
     made of a list of words, or come from a file in turn. Without options: the embedded model and its eight prompts.
 
     \b
-    qcls-gguf bench -c configs/fashion-8.yaml -c configs/fashion-8-joint.yaml --batch 1,4
+    qcls-gguf bench -c fashion-8 -c fashion-8-joint --batch 1,4
     qcls-gguf bench --input queries.txt --rate 20 --format json
     qcls-gguf bench --forward --tokens 1,8,16,32,64
     qcls-gguf bench --growth --html growth.html
@@ -198,7 +198,7 @@ def bench_command(
 
 
 def _paths(paths: list[Path] | None, full: bool) -> list[Path]:
-    return paths or [config_path(name) for name in (_FULL_CONFIGS if full else _FULL_CONFIGS[1:2])]
+    return paths or [Path(name) for name in (_FULL_CONFIGS if full else (DEFAULT_CONFIG,))]
 
 
 def _input(source: str | None, query_tokens: str | None) -> str | None:

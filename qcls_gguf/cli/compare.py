@@ -65,6 +65,9 @@ def compare_command(
     ollama_model: Annotated[
         str | None, typer.Option("--ollama-model", metavar="NAME", help="Its model, made from the same file.")
     ] = None,
+    other_weights: Annotated[
+        bool, typer.Option("--other-weights", help="Compare with Ollama's model even where it is another file.")
+    ] = False,
     peer_kernels: Annotated[
         PeerKernels,
         typer.Option("--peer-kernels", help="CUDA matrix kernels of the other methods that use this llama.cpp."),
@@ -123,6 +126,7 @@ def compare_command(
                 spawn_llama_server=spawn_llama_server,
                 ollama=ollama,
                 ollama_model=ollama_model,
+                other_weights=other_weights,
                 hf_folder=hf_folder,
                 synthetic=synthetic,
             ),

@@ -29,7 +29,9 @@ METHODS: dict[str, Callable[[Workload, Peers], Method]] = {
     Cappr.name: lambda workload, _: InChild(Cappr(workload)),
     TorchSdpa.name: lambda workload, peers: InChild(TorchSdpa(workload, peers.hf_folder, synthetic=peers.synthetic)),
     LlamaServer.name: lambda workload, peers: LlamaServer(workload, peers.llama_server, peers.spawn_llama_server),
-    Ollama.name: lambda workload, peers: Ollama(workload, peers.ollama, peers.ollama_model),
+    Ollama.name: lambda workload, peers: Ollama(
+        workload, peers.ollama, peers.ollama_model, other_weights=peers.other_weights
+    ),
 }
 
 

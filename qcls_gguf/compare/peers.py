@@ -38,6 +38,8 @@ class Peers:
     """URL of a running Ollama"""
     ollama_model: str | None = None
     """its name for the model, made from the same file"""
+    other_weights: bool = False
+    """compare with Ollama's model even where it is another file"""
     hf_folder: Path | None = None
     """the model's folder as transformers reads it, for torch"""
     synthetic: bool = False
