@@ -195,5 +195,5 @@ def _warm_up(config: Config, engine: Engine, active: ActiveSet, pipeline: Pipeli
         kept = engine.context.counters()
         n_fitting = max(_LEAST_SHAPES, _MOST_SHAPES_BYTES * kept.n_shapes // max(1, kept.shapes_bytes))
         if n_fitting < n_shapes:
-            engine.context.keep_shapes(n_fitting)
+            engine.context.keep_shapes(n_fitting)  # frees what was built
             request("a")
