@@ -118,7 +118,8 @@ class RuntimeConfig(Settings):
     warm_query_tokens: Annotated[int | Auto, Whole(0, words=_AUTO)] = "auto"
     """up to how many tokens of a query its graph is built at start-up; auto: 16 on a GPU, 0 on a CPU"""
     n_shapes: Annotated[int | Auto, Whole(0, words=_AUTO)] = "auto"
-    """graphs that are kept, each with its compute buffers; auto: those of the start-up and 8 more, 16 at least"""
+    """graphs that are kept, each with its compute buffers; auto: those of the start-up and 8 more, 16 at least; on a
+    CPU fewer where their buffers would exceed 128 MiB"""
 
     @classmethod
     def _place(cls, values: dict[str, Any]) -> str:
