@@ -6,10 +6,12 @@ import re
 
 _OPTIONS = {
     "ab": "--ab",
+    "api_keys": "--api-keys",
     "batch": "--batch",
     "data": "--data",
     "force": "--force",
     "hf_folder": "--hf-folder",
+    "host": "--host",
     "input": "--input",
     "llama_server": "--llama-server",
     "method": "--method",
@@ -19,6 +21,7 @@ _OPTIONS = {
     "ollama_model": "--ollama-model",
     "other_weights": "--other-weights",
     "out": "--out",
+    "port": "--port",
     "prompt": "--prompt",
     "query_tokens": "--query-tokens",
     "resume": "--resume",
@@ -28,6 +31,7 @@ _OPTIONS = {
     "spawn_llama_server": "--spawn-llama-server",
     "synthetic": "--synthetic",
     "tokens": "--tokens",
+    "uds": "--uds",
 }
 _QUOTED = re.compile(f"`({'|'.join(_OPTIONS)})`")
 
