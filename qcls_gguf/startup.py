@@ -11,6 +11,7 @@ import numpy as np
 from .active_set import ActiveSet
 from .config.calibration_file import Calibration, read_calibration
 from .config.schema import Config
+from .config.words import counted
 from .engine.capacity import shapes
 from .engine.engine import Engine
 from .engine.open import open_engine
@@ -96,7 +97,9 @@ def _start(config: Config, model: Model, calibration: Calibration | None, ledger
     prompts = compile_prompts(config.prompts, model, audit=audit)
     n_read = sum(len(prompt.trie.read) for prompt in prompts.prompts)
     model.rows(prompts.label_tokens.tolist())
-    ledger.step("compile prompts", f"{len(prompts.prompts)} prompts, {n_read} hidden states a query")
+    ledger.step(
+        "compile prompts", f"{counted(len(prompts.prompts), 'prompt')}, {counted(n_read, 'hidden state')} a query"
+    )
     engine = open_engine(model, config.runtime, prompts, ledger)
     try:
         held, prefix_file = hold_prefixes(engine, prompts.prefixes, config.runtime, ledger)
@@ -119,11 +122,15 @@ def _start(config: Config, model: Model, calibration: Calibration | None, ledger
             prefix_file.discard()
             _warm_up(config, engine, active, pipeline)
         kept = engine.context.counters()
-        ledger.step("warm-up", f"{kept.n_shapes} graphs, {kept.shapes_bytes / (1 << 20):.0f} MiB")
+        ledger.step("warm-up", f"{counted(kept.n_shapes, 'graph')}, {kept.shapes_bytes / (1 << 20):.0f} MiB")
         sets.calibrate(active, calibration)
         if queries := content_free_queries(prompts.settings):
+            n_queries = counted(len(queries), "content-free query", "content-free queries")
             n_prompts = sum(prompt.prior == "content_free" for prompt in prompts.settings)
-            ledger.step("priors", f"{len(queries)} content-free queries, {n_prompts} prompts")
+            ledger.step(
+                "priors",
+                f"{n_queries}, {counted(n_prompts, 'prompt')}",
+            )
     except BaseException:
         engine.close()
         raise

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from ..classifier import Classifier
-from ..config.schema import PromptConfig
+from ..config.prompt import PromptConfig
 from ..engine.engine import MAX_SEQ
 from ..native.features import instruction_sets
 from ..plan.block_hashes import block_digests

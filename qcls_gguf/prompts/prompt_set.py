@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ..config.schema import PromptConfig
+from ..config.prompt import PromptConfig
 from ..config.scoring import EXACT_SCORINGS
 from ..errors import ConfigError
 from .compiled import Prompt, Tokenizer, compile_prompt
