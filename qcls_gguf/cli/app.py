@@ -22,7 +22,6 @@ from .schema import schema_command
 from .serve import serve_command
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
