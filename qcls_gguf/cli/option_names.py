@@ -12,6 +12,7 @@ _OPTIONS = {
     "header": "--header",
     "hf_folder": "--hf-folder",
     "id": "--id",
+    "ignore_columns": "--ignore-columns",
     "input": "--input",
     "llama_server": "--llama-server",
     "method": "--method",
