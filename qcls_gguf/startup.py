@@ -31,7 +31,12 @@ from .version import __version__
 # Query lengths that are planned at start-up, and whose kernels a GPU loads; beyond, the kernels are the same.
 _WARM_TOKENS = 64
 _WARM_STEP = 4
+_MOST_PLANNED = 32768
+"""Tokens of the plans that are made at start-up, in 0.1 s: all lengths for eight prompts, the shortest for many."""
 _N_UNTIL_CAPTURED = 3
+_LEAST_SHAPES = 2
+_MOST_SHAPES_BYTES = 128 << 20
+"""Compute buffers that kept graphs may take on a CPU, where a new graph costs 2 % of a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +191,16 @@ def _warm_up(config: Config, engine: Engine, active: ActiveSet, pipeline: Pipeli
         if template := active.templates.of_query(n):
             for _ in range(_N_UNTIL_CAPTURED if on_gpu else 1):
                 engine.decode(template.decode.plan, template.decode.leaf_roots, template.any_tokens())
+    n_planned = 0
     for n in range(_WARM_TOKENS):
-        active.templates.of_query(n)
+        template = active.templates.of_query(n)
+        n_planned += template.decode.plan.n_tokens if template else 0
+        if n_planned > _MOST_PLANNED or (n and template is None):  # which takes several decodes, as longer ones do
+            break
     request("a")
+    if not on_gpu and runtime.n_shapes == "auto":
+        kept = engine.context.counters()
+        n_fitting = max(_LEAST_SHAPES, _MOST_SHAPES_BYTES * kept.n_shapes // max(1, kept.shapes_bytes))
+        if n_fitting < n_shapes:
+            engine.context.keep_shapes(n_fitting)  # frees what was built
+            request("a")

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from ..errors import ConfigError
 from .csv_file import CsvFile
-from .encoding import byte_lines
+from .encoding import LONGEST_LINE, byte_lines
 
+_N_SHOWN = 60  # characters of a line that is refused
 QUERY = "query"
 _TABLES = (".csv", ".tsv")
 _OBJECTS = (".jsonl", ".ndjson")
@@ -98,6 +99,10 @@ def read_queries(source: str, *, blank: bool = False, columns: Columns | None = 
 
 
 def _decoded(line: bytes, number: int) -> Line:
+    if len(line) > LONGEST_LINE:
+        start = line[:_N_SHOWN].decode(errors="backslashreplace")
+        error = f"line {number} has more than {LONGEST_LINE} bytes: give shorter queries, one a line"
+        return Line(start, error, number)
     try:
         return Line(line.decode(), number=number)
     except UnicodeDecodeError as e:

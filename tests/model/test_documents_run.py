@@ -37,6 +37,7 @@ NOT_RUN = {
     "--rate": "waits for arrivals; tests/model/test_bench.py has it",
     "--forward": "takes seconds; tests/model/test_bench.py has it",
     "--bias": "is refused on few rows; tests/model/test_calibrate.py has it",
+    "serve": "runs until it is stopped; tests/service has it",
     "--method": "differs from compare by itself in nothing that a page shows",
 }
 """Pages and options whose commands are not run, and why."""
