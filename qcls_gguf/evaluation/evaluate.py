@@ -112,6 +112,7 @@ def evaluate(
         data=scored.data_record(),
         config=config,
         model=scored.model,
+        warnings=opener.warnings,
         environment=environment(config, scored.model),
         modes=mode_statistics(
             modes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..config.likely_mistake import LikelyMistake
 from ..config.schema import Config
 from ..config.scoring import Scoring
 from ..data.labelled import BadRow
@@ -211,6 +212,8 @@ class EvaluationRecord(Record):
     data: DataRecord
     config: Config
     model: ModelInfo
+    warnings: tuple[LikelyMistake, ...]
+    """what is likely a mistake in the prompts"""
     environment: Environment
     modes: dict[str, ModeStatistics | ModeNotApplicable]
     """by scoring, and `calibrated` where the configuration calibrates"""
