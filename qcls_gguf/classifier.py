@@ -12,6 +12,7 @@ from typing import Literal, Self, overload
 
 from .active_set import ActiveSet, Item
 from .config.calibration_file import read_calibration
+from .config.likely_mistake import LikelyMistake
 from .config.load import load_config
 from .config.prompt import PromptConfig
 from .config.resources import DEFAULT_CONFIG
@@ -25,6 +26,7 @@ from .model import Model, OpenModels
 from .pipeline import MAX_QUERIES, check_queries
 from .prompts.chat import is_chat, render_prompts
 from .prompts.compiled import Prompt
+from .prompts.likely_mistakes import likely_mistakes
 from .prompts.prompt_set import PromptSet, compile_prompts
 from .score.adjustment import Adjustment
 from .score.result import Counts, ModelInfo, Result
@@ -39,9 +41,12 @@ _LONGEST_S = 1e9  # of a deadline
 class LoadedPrompts:
     """A prompt set that a classifier holds ready. Usable from several threads."""
 
-    def __init__(self, classifier: Classifier, active: ActiveSet) -> None:
+    def __init__(
+        self, classifier: Classifier, active: ActiveSet, sources: Sequence[PromptConfig] | None = None
+    ) -> None:
         """Use Classifier.prompt_set."""
         self._classifier = classifier
+        self._sources = sources or active.prompts.settings
         self.active = active
 
     @property
@@ -53,6 +58,18 @@ class LoadedPrompts:
     def adjustments(self) -> Sequence[Adjustment]:
         """What calibrates each prompt's scores."""
         return self.active.answers.adjustments
+
+    @property
+    def warnings(self) -> tuple[LikelyMistake, ...]:
+        """What is likely a mistake in these prompts, but for what the classifier's configuration ignores."""
+        config, model = self._classifier.config, self._classifier.engine.model
+        return likely_mistakes(
+            self._sources,
+            self.active.prompts,
+            model,
+            chat_template=config.model.chat_template,
+            ignored=config.ignore_warnings,
+        )
 
     def classify(self, query: str, *, deadline_s: float | None = None) -> Result:
         """Label one query; see Classifier.classify_batch."""
@@ -151,7 +168,7 @@ class Classifier:
             max_waiting=started.config.runtime.max_waiting,
             may_share=self._may_share,
         )
-        self._configured = LoadedPrompts(self, started.active)
+        self._configured = LoadedPrompts(self, started.active, started.sources)
         self._pid = os.getpid()
 
     @classmethod
@@ -268,6 +285,11 @@ class Classifier:
     def adjustments(self) -> Sequence[Adjustment]:
         """What calibrates each configured prompt's scores."""
         return self._configured.adjustments
+
+    @property
+    def warnings(self) -> tuple[LikelyMistake, ...]:
+        """What is likely a mistake in the configured prompts; the command line prints it."""
+        return self._configured.warnings
 
     @property
     def startup_ms(self) -> dict[str, float]:

@@ -50,7 +50,7 @@ def exit_codes() -> Iterator[None]:
 
 
 def _show_warning(message: Warning | str, *_: object) -> None:
-    print(f"qcls-gguf: warning: {with_options(str(message))}", file=sys.stderr)
+    print_warning(message)
 
 
 def _drop_output() -> None:
@@ -66,6 +66,11 @@ def _fail(error: Exception, code: int) -> NoReturn:
 def print_step(name: str, what: str, ms: float) -> None:
     """Show a step of the start-up as it ends."""
     print(f"{name:16}{ms:10.1f} ms  {with_options(what)}", file=sys.stderr)
+
+
+def print_warning(mistake: object) -> None:
+    """Show what is likely a mistake."""
+    print(f"qcls-gguf: warning: {with_options(str(mistake))}", file=sys.stderr)
 
 
 def load_bar(quiet: bool) -> Callable[[float], None] | None:
