@@ -11,7 +11,6 @@ from typing import Annotated
 
 import typer
 
-from ..config.schema import Config
 from ..errors import ConfigError
 from .options import (
     ConfigOption,
@@ -57,6 +56,9 @@ def serve_command(
         typer.Option("--api-key", metavar="KEY", help=f"Who may ask; repeatable. Also from {_KEY_VARIABLE}."),
     ] = None,
     api_keys: Annotated[Path | None, typer.Option("--api-keys", metavar="FILE", help="More keys, one a line.")] = None,
+    questions: Annotated[
+        Path | None, typer.Option("--questions", metavar="FILE", help="How questions become prompts (YAML).")
+    ] = None,
     cors_origin: Annotated[
         list[str] | None,
         typer.Option("--cors-origin", metavar="URL", help="Web pages from there may ask; repeatable."),
@@ -95,6 +97,8 @@ def serve_command(
         if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
             raise ConfigError(f"serve needs {', '.join(missing)}: pip install 'qcls-gguf[serve]'")
         # imported by its own command only, which keeps the start of the others short
+        from ..config.schema import Config
+        from ..service.forms import FormSettings, read_forms
         from ..service.server import serve
         from ..service.settings import RequestLimits, ServiceSettings, check_keys, read_keys
 
@@ -109,6 +113,7 @@ def serve_command(
             cors_origins=tuple(cors_origin or ()),
             grace_s=grace,
             log_format=log_format.value,
+            forms=FormSettings() if questions is None else read_forms(questions),
             limits=RequestLimits(
                 body_bytes=max_body,
                 queries=max_queries,

@@ -80,7 +80,7 @@ class AbsentMethod(Record):
     reason: str
     """why, and what to do"""
     asked_for: bool
-    """whether it was named, not only one of all"""
+    """whether it was asked for by name; false where all methods were compared"""
     started: bool
     """whether it had started and failed later; else it could not be had here"""
 

@@ -7,13 +7,13 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from ..report.run_record import RunRecord
-from . import classify_api, operations_api, predict_api
+from . import classify_api, decisions_api, operations_api, predict_api, sglang_api, systemone_api
 from .bodies import Scope
 from .door import GONE, App, Door
 from .exchange import Exchange
 from .metrics import Metrics
 from .openapi import ErrorAnswer, describe
-from .refusal import ClientGoneError, RefusedError, openai_words, tei_words, vllm_words
+from .refusal import ClientGoneError, RefusedError, openai_words, tei_words, typesafe_words, vllm_words
 from .service import Service
 from .serving import Serving
 from .settings import ServiceSettings
@@ -21,8 +21,20 @@ from .writing import JsonResponse, json_bytes
 
 OPEN_PATHS = (operations_api.HEALTH, operations_api.READY, "/docs", "/openapi.json")
 """Paths that need no key: they tell nothing that the project's pages do not."""
-WORDS = {predict_api.PREDICT: tei_words, predict_api.CLASSIFY: vllm_words}
-BODIES = (classify_api.ClassifyRequest, classify_api.ClassifyLine, predict_api.PredictRequest, predict_api.VllmRequest)
+WORDS = {
+    predict_api.PREDICT: tei_words,
+    predict_api.CLASSIFY: vllm_words,
+    systemone_api.ROUTE: typesafe_words,
+}
+BODIES = (
+    classify_api.ClassifyRequest,
+    classify_api.ClassifyLine,
+    predict_api.PredictRequest,
+    predict_api.VllmRequest,
+    decisions_api.DecisionsRequest,
+    sglang_api.SglangRequest,
+    systemone_api.SystemOneRequest,
+)
 ANSWERS = (
     RunRecord, classify_api.ClassifyAnswers, predict_api.Predictions, predict_api.VllmAnswer,
     operations_api.Health, operations_api.Models, operations_api.Reloaded, ErrorAnswer,
@@ -37,6 +49,8 @@ def build_app(serving: Serving, settings: ServiceSettings) -> App:
     app.router.redirect_slashes = False
     classify_api.add_classify(app, service)
     predict_api.add_predict(app, service)
+    decisions_api.add_decisions(app, service)
+    systemone_api.add_system_one(app, service)
     operations_api.add_operations(app, service)
     describe(app, BODIES, ANSWERS)
 

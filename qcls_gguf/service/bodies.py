@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import zstandard
 from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
 
 from .refusal import ClientGoneError, RefusedError, refusal_of_mistakes
 from .settings import RequestLimits
@@ -38,10 +39,31 @@ def content_type(scope: Scope) -> str:
 
 async def read_model(model: type[M], scope: Scope, receive: Receive, limits: RequestLimits) -> M:
     """The body as JSON of a model. Raises RefusedError: 400, 408, 413, 415 or 422."""
+    _check_json(scope)
+    return parse(model, await read_body(scope, receive, limits))
+
+
+async def read_json(scope: Scope, receive: Receive, limits: RequestLimits) -> Any:
+    """The body as any JSON, for `parse_value`. Raises RefusedError: 400, 408, 413 or 415."""
+    _check_json(scope)
+    try:
+        return from_json(await read_body(scope, receive, limits))
+    except ValueError as e:
+        raise RefusedError(400, "malformed", f"the body is not valid JSON: {e}") from None
+
+
+def _check_json(scope: Scope) -> None:
     kind = content_type(scope)
     if kind not in ("", JSON) and not kind.endswith("+json"):
-        raise RefusedError(415, "media type", f"content-type {kind!r} is not {JSON}", param="content-type")
-    return parse(model, await read_body(scope, receive, limits))
+        raise RefusedError(415, "media type", f"content-type {kind[:100]!r} is not {JSON}", param="content-type")
+
+
+def parse_value(model: type[M], value: Any) -> M:
+    """A value of JSON as a model. Raises RefusedError."""
+    try:
+        return model.model_validate(value)
+    except ValidationError as e:
+        raise refusal_of_mistakes(e) from None
 
 
 def parse(model: type[M], data: bytes) -> M:

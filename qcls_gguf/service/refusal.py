@@ -130,3 +130,11 @@ _TEI_TYPES = {422: "Validation", 429: "Overloaded", 503: "Overloaded", 413: "Val
 def tei_words(refusal: RefusedError) -> Mapping[str, Any]:
     """As text-embeddings-inference has it."""
     return {"error": refusal.message, "error_type": _TEI_TYPES.get(refusal.status, "Backend")}
+
+
+def typesafe_words(refusal: RefusedError) -> Mapping[str, Any]:
+    """As TypeSafe has it: a list of what is wrong for 422, else one error."""
+    if refusal.status == HTTPStatus.UNPROCESSABLE_ENTITY:
+        where = ["body", *(refusal.param or "").split(".")] if refusal.param else ["body"]
+        return {"detail": [{"loc": where, "msg": refusal.message, "type": refusal.reason}]}
+    return {"detail": {"error_type": refusal.reason, "message": refusal.message}}

@@ -10,12 +10,14 @@ from pathlib import Path
 from time import time
 
 from ..classifier import Classifier, LoadedPrompts
-from ..config.schema import Config, PromptConfig
+from ..config.prompt import PromptConfig
+from ..config.schema import Config
 from ..config.scoring import Scoring
 from ..errors import ModelError
 from ..model import Model
 from ..score.result import Result
 from .admission import n_query_tokens
+from .forms import Forms, FormSettings
 from .refusal import RefusedError
 from .sets import SetCache
 from .writing import model_json
@@ -26,12 +28,13 @@ FileState = tuple[Path, int, int, int]
 class Served:
     """A classifier, its open model, and what depends on them."""
 
-    def __init__(self, classifier: Classifier, model: Model, file: FileState) -> None:
+    def __init__(self, classifier: Classifier, model: Model, file: FileState, forms: FormSettings) -> None:
         """file: the model file as it was when it was opened; see `file_state`."""
         self.classifier = classifier
         self.model = model
         self.file = file
         self.sets = SetCache(classifier)
+        self.forms = Forms(forms, model, classifier.config.model)
         self.created = int(time())
         self.model_json = model_json(classifier.model)
         self.prompts: dict[str, PromptConfig] = {prompt.name: prompt for prompt in classifier.config.prompts}

@@ -58,7 +58,7 @@ def serve(
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:
         with _listening(settings) as (listener, address), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            serving = Serving(configure, settings.limits, offline=offline, on_step=on_step, on_load=on_load)
+            serving = Serving(configure, settings, offline=offline, on_step=on_step, on_load=on_load)
             runner.run(_serve(settings, serving, listener, lambda: on_ready(address) if on_ready else None))
     finally:
         sys.setswitchinterval(before)

@@ -18,7 +18,7 @@ from .access_log import log
 from .admission import Admission
 from .refusal import RefusedError
 from .served import FileState, Served, file_state
-from .settings import RequestLimits
+from .settings import ServiceSettings
 
 OnStep = Callable[[str, str, float], None]
 _UNBOUNDED = 1 << 20
@@ -43,7 +43,7 @@ class Serving:
     def __init__(
         self,
         configure: Callable[[], Config],
-        limits: RequestLimits,
+        settings: ServiceSettings,
         *,
         offline: bool = False,
         on_step: OnStep | None = None,
@@ -57,7 +57,8 @@ class Serving:
         self._served: Served | None = None
         self._reloading = asyncio.Lock()
         self._closing: set[asyncio.Task[None]] = set()
-        self.admission = Admission(limits)
+        self._forms = settings.forms
+        self.admission = Admission(settings.limits)
         self.state = State.loading
         self.n_reloads = 0
 
@@ -105,7 +106,7 @@ class Serving:
 
     async def _build(self, config: Config) -> Served:
         model, file, classifier = await asyncio.to_thread(self._open, config)
-        return Served(classifier, model, file)
+        return Served(classifier, model, file, self._forms)
 
     def _open(self, config: Config) -> tuple[Model, FileState, Classifier]:
         """The model, which is the open one if its file is the same, and a classifier on it."""
@@ -117,6 +118,7 @@ class Serving:
             old is not None
             and old.file == file
             and old.classifier.config.runtime.n_gpu_layers == config.runtime.n_gpu_layers
+            and old.model.query_tokens == config.runtime.query_tokens
         )
         if shares:
             assert old is not None

@@ -6,8 +6,9 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from time import monotonic
 
 from ..classifier import Classifier, LoadedPrompts
 from ..errors import PlanError
@@ -37,27 +38,47 @@ class SetCache:
         self._building: dict[Hashable, asyncio.Task[None]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="qcls-gguf sets")
         self._configured_exact = classifier.configured.active.prompts.exact
+        self._n_used = 0
+        self._freed = asyncio.Event()
         self.n_found = self.n_made = self.n_let_go = 0
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._entries
 
     def __len__(self) -> int:
         return len(self._entries)
 
     @asynccontextmanager
-    async def using(self, key: Hashable, make: Callable[[Classifier], LoadedPrompts]) -> AsyncIterator[LoadedPrompts]:
+    async def using(
+        self, key: Hashable, make: Callable[[Classifier], LoadedPrompts], waits_s: float = 0.0
+    ) -> AsyncIterator[LoadedPrompts]:
         """The set under a key, which stays as long as it is used; make(classifier) makes it in another thread.
 
-        Raises what make raises, and RefusedError (503) where the sets in use leave it no room.
+        waits_s: how long it may wait where the sets in use leave it no room; who uses another set must not wait, as all
+        could wait for each other. Raises what make raises, and RefusedError (503, `room`) where there is no room.
         """
+        until = monotonic() + waits_s
         if key in self._entries:
             self.n_found += 1
             self._entries.move_to_end(key)
         while (entry := self._entries.get(key)) is None:  # it may go again before it is used
-            await self._made(key, make)
+            try:
+                await self._made(key, make)
+            except RefusedError as refusal:
+                left_s = until - monotonic()
+                if refusal.reason != "room" or left_s <= 0 or not self._n_used:
+                    raise
+                self._freed.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._freed.wait(), left_s)
+        self._n_used += 1
         entry.n_users += 1
         try:
             yield entry.loaded
         finally:
             entry.n_users -= 1
+            self._n_used -= 1
+            self._freed.set()
             if entry.n_users == 0 and entry.loaded.active.prompts.exact and not self._configured_exact:
                 await self._let_go(key)
 
@@ -66,8 +87,13 @@ class SetCache:
         task = self._building.get(key)
         if task is None:
             task = self._building[key] = asyncio.create_task(self._make(key, make))
-            task.add_done_callback(lambda _: self._building.pop(key, None))
+            task.add_done_callback(lambda done: self._built(key, done))
         await asyncio.shield(task)
+
+    def _built(self, key: Hashable, task: asyncio.Task[None]) -> None:
+        del self._building[key]
+        if not task.cancelled():
+            task.exception()  # who asked may have left, and then nobody else looks at it
 
     async def _make(self, key: Hashable, make: Callable[[Classifier], LoadedPrompts]) -> None:
         while len(self._entries) >= self._most and await self._let_go_oldest():

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..errors import ConfigError
+from .forms import FormSettings
 
 LogFormat = Literal["text", "json", "none"]
 LOG_FORMATS: tuple[LogFormat, ...] = ("text", "json", "none")
@@ -21,6 +22,12 @@ class RequestLimits:
     """of a body, after decompression; of one line of a stream of lines too"""
     queries: int = 256
     """queries of one request; a stream of lines has any number"""
+    questions: int = 400
+    """questions of one request"""
+    options: int = 255
+    """options, or levels, of a question"""
+    question_bytes: int = 32_768
+    """of a question's texts, without what it is asked about"""
     timeout_ms: int = 10_000
     """after which a request that has not begun is not computed, where it does not say itself"""
     longest_timeout_ms: int = 600_000
@@ -49,6 +56,8 @@ class ServiceSettings:
     grace_s: float = 30.0
     """how long requests that have come may take after a request to stop"""
     log_format: LogFormat = "text"
+    forms: FormSettings = field(default_factory=FormSettings)
+    """how questions become prompts"""
     limits: RequestLimits = field(default_factory=RequestLimits)
 
     @property
