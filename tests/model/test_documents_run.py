@@ -70,7 +70,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "reviewed.csv").write_text(
         "sku;title;category\n" + "".join(f"1;{each[0]};{each[1]}\n" for each in rows)
     )
-    (tmp_path / "labelled.csv").write_text("query,category\n" + "".join(f"{query},{label}\n" for query, label in rows))
+    (tmp_path / "labelled.csv").write_text("query,category\n" + "".join(f"{row[0]},{row[1]}\n" for row in rows * 3))
     dev = (ROOT / "models/tiny/dev.jsonl").read_text(encoding="utf-8").splitlines()[:200]
     (tmp_path / "dev.jsonl").write_text("\n".join(dev), encoding="utf-8")
     slots = next(block.text for block in blocks("yaml") if block.page == "README.md")
