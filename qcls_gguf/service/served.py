@@ -10,7 +10,8 @@ from pathlib import Path
 from time import time
 
 from ..classifier import Classifier, LoadedPrompts
-from ..config.schema import Config, PromptConfig
+from ..config.prompt import PromptConfig
+from ..config.schema import Config
 from ..config.scoring import Scoring
 from ..errors import ModelError
 from ..model import Model
