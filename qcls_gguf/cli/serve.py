@@ -11,7 +11,6 @@ from typing import Annotated
 
 import typer
 
-from ..config.schema import Config
 from ..errors import ConfigError
 from .options import (
     ConfigOption,
@@ -98,6 +97,7 @@ def serve_command(
         if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
             raise ConfigError(f"serve needs {', '.join(missing)}: pip install 'qcls-gguf[serve]'")
         # imported by its own command only, which keeps the start of the others short
+        from ..config.schema import Config
         from ..service.forms import FormSettings, read_forms
         from ..service.server import serve
         from ..service.settings import RequestLimits, ServiceSettings, check_keys, read_keys

@@ -66,6 +66,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     objects = [json.dumps({"query": query, "labels": {"category": label}}) for query, label in rows]
     (tmp_path / "labelled.jsonl").write_text("\n".join(objects))
     (tmp_path / "items.csv").write_text("sku,title\n" + "".join(f"{i},{row[0]}\n" for i, row in enumerate(rows)))
+    (tmp_path / "reviewed.csv").write_text(
+        "sku;title;category\n" + "".join(f"1;{each[0]};{each[1]}\n" for each in rows)
+    )
     (tmp_path / "labelled.csv").write_text("query,category\n" + "".join(f"{query},{label}\n" for query, label in rows))
     dev = (ROOT / "models/tiny/dev.jsonl").read_text(encoding="utf-8").splitlines()[:200]
     (tmp_path / "dev.jsonl").write_text("\n".join(dev), encoding="utf-8")
