@@ -55,8 +55,3 @@ app.command("compare")(compare_command)
 app.command("bench")(bench_command)
 app.command("models")(models_command)
 app.command("schema")(schema_command)
-
-
-def main() -> None:
-    """The entry point of the `qcls-gguf` command."""
-    app()

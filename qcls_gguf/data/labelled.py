@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..config.words import shown
 from ..errors import ConfigError
 
 QUERY = "query"
@@ -94,12 +95,14 @@ def _json_rows(content: bytes, labels: Mapping[str, Sequence[str]]) -> Iterator[
                 raise ConfigError(f"has no {QUERY!r}" if QUERY not in row else "has no 'labels'")
             accepted = row["labels"]
             if not isinstance(accepted, dict):
-                raise ConfigError(f"labels: {accepted!r} is not an object of prompts and their labels")
+                raise ConfigError(f"labels: {shown(accepted)} is not an object of prompts and their labels")
             yield _row(line, row[QUERY], accepted, labels)
         except UnicodeDecodeError as e:
             yield BadRow(line, f"is not valid UTF-8 at byte {e.start}")
         except json.JSONDecodeError as e:
             yield BadRow(line, f"is not valid JSON: {e.msg} at character {e.pos + 1}")
+        except ValueError:
+            yield BadRow(line, "has a number of thousands of digits")
         except RecursionError:
             yield BadRow(line, "is not valid JSON: nested too deeply")
         except ConfigError as e:
@@ -110,7 +113,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, object]:
     by_key: dict[str, object] = {}
     for key, value in pairs:
         if key in by_key:
-            raise ConfigError(f"key {key!r} is given twice")
+            raise ConfigError(f"key {shown(key)} is given twice")
         by_key[key] = value
     return by_key
 
@@ -123,12 +126,12 @@ def _csv_rows(content: bytes, labels: Mapping[str, Sequence[str]]) -> Iterator[L
     except csv.Error as e:
         raise ConfigError(f"the header is not valid CSV: {e}") from None
     if header and QUERY not in header:
-        raise ConfigError(f"has no column {QUERY!r}: the columns are {', '.join(map(repr, header))}")
+        raise ConfigError(f"has no column {QUERY!r}: the columns are {', '.join(map(shown, header[:_MAX_LISTED]))}")
     for name in header:
         if header.count(name) > 1:
-            raise ConfigError(f"column {name!r} is given twice")
+            raise ConfigError(f"column {shown(name)} is given twice")
         if name != QUERY and name not in labels:
-            raise ConfigError(f"column {name!r} is no prompt{_hint(name, labels)}")
+            raise ConfigError(f"column {shown(name)} is no prompt{_hint(name, labels)}")
     while True:
         line = reader.line_num + 1
         try:
@@ -157,13 +160,13 @@ def _accepted_cell(cell: str, labels: Sequence[str]) -> list[str]:
 
 def _row(line: int, query: Any, values: Mapping[str, Any], labels: Mapping[str, Sequence[str]]) -> LabelledQuery:
     if not isinstance(query, str):
-        raise ConfigError(f"query: {query!r} is not text")
+        raise ConfigError(f"query: {shown(query)} is not text")
     if any("\ud800" <= c <= "\udfff" for c in query):
         raise ConfigError("query: is not valid UTF-8")
     accepted: dict[str, tuple[str, ...]] = {}
     for name, value in values.items():
         if name not in labels:
-            raise ConfigError(f"{name!r} is no prompt{_hint(name, labels)}")
+            raise ConfigError(f"{shown(name)} is no prompt{_hint(name, labels)}")
         if value is None:
             continue
         several = value if isinstance(value, list) else [value]
@@ -171,7 +174,7 @@ def _row(line: int, query: Any, values: Mapping[str, Any], labels: Mapping[str, 
             raise ConfigError(f"labels.{name}: is an empty list: leave the prompt out where no label is known")
         for label in several:
             if label not in labels[name]:
-                raise ConfigError(f"labels.{name}: {label!r} is no label of this prompt{_hint(label, labels[name])}")
+                raise ConfigError(f"labels.{name}: {shown(label)} is no label of this prompt{_hint(label, labels[name])}")
         accepted[name] = tuple(dict.fromkeys(several))
     if not accepted:
         raise ConfigError("has no label of any prompt")
