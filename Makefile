@@ -2,10 +2,9 @@
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
-SOURCES := pyproject.toml CMakeLists.txt vendor/pin.toml vendor/fetch.py qcls_gguf/native/src/qcls.h \
-           qcls_gguf/native/src/qcls.cpp qcls_gguf/native/src/score.cpp qcls_gguf/native/src/probe.cpp \
-           $(wildcard qcls_gguf/native/cuda/*.cu qcls_gguf/native/cuda/*.cuh qcls_gguf/native/cuda/*.h) \
-           $(wildcard patches/*)
+# What the compiled part depends on: new files in these folders are found by themselves.
+SOURCES := pyproject.toml CMakeLists.txt $(wildcard vendor/*.toml vendor/*.py patches/*.patch patches/series) \
+           $(foreach suffix,c cpp h cu cuh,$(wildcard qcls_gguf/native/*/*.$(suffix)))
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: run test wheel clean
@@ -22,10 +21,13 @@ test: $(VENV)/.checked
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest
 
 wheel: $(VENV)/.tools
+	rm -f dist/qcls_gguf-*.whl
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	$(BIN)/python tests/check_wheel.py dist/qcls_gguf-*.whl
 
 clean:
 	rm -rf build dist $(VENV) vendor/llama.cpp

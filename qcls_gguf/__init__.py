@@ -1,11 +1,12 @@
 """Label a query with a GGUF language model: N prompts, closed label sets, one decode."""
 
-__version__ = "0.1.0"
-
-from .classifier import Classifier
-from .config.schema import Config, ModelConfig, PromptConfig, RuntimeConfig, load_config
-from .errors import BusyError, ConfigError, DecodeError, ModelError, PlanError, QclsError, ScoreError
+from .classifier import Classifier, LoadedPrompts
+from .config.load import load_config
+from .config.schema import Config, ModelConfig, PromptConfig, RuntimeConfig
+from .errors import BusyError, ConfigError, DeadlineError, DecodeError, ModelError, PlanError, QclsError, ScoreError
+from .model import Model, OpenModels
 from .score.result import Counts, LabelScore, ModelInfo, PromptResult, Result
+from .version import __version__
 
 __all__ = [
     "BusyError",
@@ -13,11 +14,15 @@ __all__ = [
     "Config",
     "ConfigError",
     "Counts",
+    "DeadlineError",
     "DecodeError",
     "LabelScore",
+    "LoadedPrompts",
+    "Model",
     "ModelConfig",
     "ModelError",
     "ModelInfo",
+    "OpenModels",
     "PlanError",
     "PromptConfig",
     "PromptResult",

@@ -27,3 +27,7 @@ class ScoreError(QclsError):
 
 class BusyError(QclsError):
     """More callers wait than are allowed to; nothing was computed."""
+
+
+class DeadlineError(QclsError):
+    """A request's deadline passed before its turn; nothing was computed."""

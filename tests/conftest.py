@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -103,6 +104,15 @@ def open_classifier(write_config: WriteConfig) -> Iterator[OpenClassifier]:
             return stack.enter_context(Classifier.from_config(write_config(model, prompts, **runtime)))
 
         yield open_one
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """What the test starts can be interrupted. A script's background job is started with SIGINT ignored, and hands that
+    on to its children; a handler is not handed on, and leaves them the default."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

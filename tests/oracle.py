@@ -80,6 +80,7 @@ class Oracle:
             hidden_only=False,
             kv_type=kv_type,
             flash_attn=flash_attn,
+            visible_cells=False,
         )
         pieces = [(token, *self.model.piece(token)) for token in range(self.model.facts.n_vocab)]
         self.special = {piece.decode(): token for token, piece, is_special in pieces if is_special}

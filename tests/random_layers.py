@@ -17,16 +17,22 @@ class Shape:
     n_layer: int
     n_embd: int
     n_ff: int
+    heads: tuple[int, int, int] | None = None
+    """head size, query heads, and key and value heads, where they are not the usual ones"""
+
+    @property
+    def head_dim(self) -> int:
+        return self.heads[0] if self.heads else HEAD_DIM
 
     @property
     def n_head(self) -> int:
         """Query heads."""
-        return self.n_embd // HEAD_DIM
+        return self.heads[1] if self.heads else self.n_embd // HEAD_DIM
 
     @property
     def n_head_kv(self) -> int:
-        """Key and value heads, where they are fewer than query heads."""
-        return self.n_head // 2
+        """Key and value heads, where they may be fewer than query heads."""
+        return self.heads[2] if self.heads else self.n_head // 2
 
 
 def _attention(
@@ -40,14 +46,14 @@ def _attention(
     qk_norm: bool = False,
     out_name: str = "attn_output",
 ) -> None:
-    t.matrix(f"{prefix}attn_q", shape.n_embd, shape.n_head * HEAD_DIM, bias=qkv_bias)
-    t.matrix(f"{prefix}attn_k", shape.n_embd, n_head_kv * HEAD_DIM, bias=qkv_bias)
-    t.matrix(f"{prefix}attn_v", shape.n_embd, n_head_kv * HEAD_DIM, bias=qkv_bias)
+    t.matrix(f"{prefix}attn_q", shape.n_embd, shape.n_head * shape.head_dim, bias=qkv_bias)
+    t.matrix(f"{prefix}attn_k", shape.n_embd, n_head_kv * shape.head_dim, bias=qkv_bias)
+    t.matrix(f"{prefix}attn_v", shape.n_embd, n_head_kv * shape.head_dim, bias=qkv_bias)
     # The mean over the context is small: the gain lets it weigh as much as the token itself.
-    t.matrix(f"{prefix}{out_name}", shape.n_head * HEAD_DIM, shape.n_embd, gain=3.0, bias=out_bias)
+    t.matrix(f"{prefix}{out_name}", shape.n_head * shape.head_dim, shape.n_embd, gain=3.0, bias=out_bias)
     if qk_norm:
-        t.norm(f"{prefix}attn_q_norm", HEAD_DIM)
-        t.norm(f"{prefix}attn_k_norm", HEAD_DIM)
+        t.norm(f"{prefix}attn_q_norm", shape.head_dim)
+        t.norm(f"{prefix}attn_k_norm", shape.head_dim)
 
 
 def _gated_ffn(t: RandomTensors, shape: Shape, prefix: str) -> None:
@@ -82,6 +88,9 @@ def decoder(
     """RMS-normed layers of attention and a gated network, in the details that architectures differ in."""
     t.key("attention.head_count", shape.n_head)
     t.key("attention.head_count_kv", shape.n_head_kv)
+    if shape.heads:
+        t.key("attention.key_length", shape.head_dim)
+        t.key("attention.value_length", shape.head_dim)
     for key, value in (keys or {}).items():
         t.key(key, value)
     n_ff_expert = shape.n_ff // 4
@@ -117,6 +126,28 @@ def biased_decoder(t: RandomTensors, shape: Shape, *, ffn_norm: bool) -> None:
             t.norm(f"{prefix}ffn_norm", shape.n_embd, bias=True)
         _plain_ffn(t, shape, prefix)
     t.norm("output_norm", shape.n_embd, bias=True)
+
+
+def sinks_decoder(t: RandomTensors, shape: Shape) -> None:
+    """gpt-oss's layers: a sink for each head, a window in every second layer, experts with biases."""
+    n_expert, n_ff = 4, shape.n_ff // 4
+    t.key("attention.head_count", shape.n_head)
+    t.key("attention.head_count_kv", shape.n_head_kv)
+    t.key("attention.sliding_window", 8)
+    t.key("expert_count", n_expert)
+    t.key("expert_used_count", 2)
+    t.key("expert_feed_forward_length", n_ff)
+    for i in range(shape.n_layer):
+        prefix = f"blk.{i}."
+        t.norm(f"{prefix}attn_norm", shape.n_embd)
+        _attention(t, shape, prefix, n_head_kv=shape.n_head_kv, qkv_bias=True, out_bias=True)
+        t.vector(f"{prefix}attn_sinks.weight", shape.n_head, mean=1.0)
+        t.norm(f"{prefix}post_attention_norm", shape.n_embd)
+        _experts(t, shape, prefix, n_expert, n_ff)
+        t.vector(f"{prefix}ffn_gate_inp.bias", n_expert)
+        for name, n in (("gate", n_ff), ("up", n_ff), ("down", shape.n_embd)):
+            t.vector(f"{prefix}ffn_{name}_exps.bias", (n_expert, n))
+    t.norm("output_norm", shape.n_embd)
 
 
 def longrope_decoder(t: RandomTensors, shape: Shape) -> None:

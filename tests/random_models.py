@@ -12,7 +12,18 @@ from typing import Literal
 
 import numpy as np
 from gguf import GGUFWriter, PoolingType
-from random_layers import CONTEXT_LENGTH, Shape, bert, biased_decoder, decoder, lfm2, longrope_decoder, mamba, t5
+from random_layers import (
+    CONTEXT_LENGTH,
+    Shape,
+    bert,
+    biased_decoder,
+    decoder,
+    lfm2,
+    longrope_decoder,
+    mamba,
+    sinks_decoder,
+    t5,
+)
 from random_tensors import RandomTensors
 from random_vocab import VocabKind, build_vocab
 
@@ -53,6 +64,7 @@ def write_model(
     n_layer: int = 2,
     n_embd: int = 256,
     n_ff: int = 256,
+    heads: tuple[int, int, int] | None = None,
     n_vocab: int | None = None,
     vocab: VocabKind = "bpe",
     add_bos: bool = False,
@@ -62,7 +74,8 @@ def write_model(
 
     `tied` None means untied where the architecture allows it. `head_type` is the type of the matrix that gives the
     logits, `weight_type` of the other matrices: F32, F16, BF16, Q8_0, Q4_K, Q6_K. `n_embd` and `n_ff` are multiples of
-    256. `n_vocab` pads the vocabulary with unused tokens.
+    256. `heads` is (head size, query heads, key and value heads), for models of `decoder`; otherwise heads have 64
+    values, and there are two query heads to a key. `n_vocab` pads the vocabulary with unused tokens.
     """
     spec = ARCHS[name]
     if tied is None:
@@ -70,7 +83,7 @@ def write_model(
     if spec.head in ("tied", "untied") and tied != (spec.head == "tied"):
         raise ValueError(f"tied={tied}: the head of a {name} model is always {spec.head}")
     tokens = build_vocab(vocab) if n_vocab is None else build_vocab(vocab).padded(n_vocab)
-    shape = Shape(n_layer=n_layer, n_embd=n_embd, n_ff=n_ff)
+    shape = Shape(n_layer=n_layer, n_embd=n_embd, n_ff=n_ff, heads=heads)
 
     writer = GGUFWriter(path, spec.arch)
     writer.add_name(f"random-{name}")
@@ -147,6 +160,18 @@ ARCHS: dict[str, ArchSpec] = {
         arch="starcoder2",
         build=partial(biased_decoder, ffn_norm=True),
         note="starcoder2.cpp: head times final norm, which is a LayerNorm with bias",
+    ),
+    "refact": ArchSpec(
+        arch="refact",
+        build=decoder,
+        note="refact.cpp: head times final norm; ALiBi instead of rotations",
+    ),
+    "gpt-oss": ArchSpec(
+        arch="gpt-oss",
+        build=sinks_decoder,
+        memory="window",
+        head="untied",
+        note="openai-moe.cpp: head times final norm; every head has a sink",
     ),
     "qwen2_bias": ArchSpec(
         arch="qwen2",

@@ -61,8 +61,8 @@ class RandomTensors:
         if bias:
             self.vector(f"{name}.bias", n_out)
 
-    def vector(self, name: str, n: int, *, mean: float = 0.0, std: float = 0.2) -> None:
-        """Add the F32 tensor `name` (n,)."""
+    def vector(self, name: str, n: int | tuple[int, int], *, mean: float = 0.0, std: float = 0.2) -> None:
+        """Add the F32 tensor `name` (n,), or of that shape."""
         self.writer.add_tensor(name, self.rng.normal(mean, std, n).astype(np.float32))
 
     def norm(self, name: str, n: int, *, bias: bool = False) -> None:

@@ -4,6 +4,7 @@ CMake runs this at configure time. The tree is a function of pin.toml and patche
 done; when only a patch changed, unchanged files keep their times, so that a build compiles only what the patch touches.
 
     python vendor/fetch.py            fetch with pip, check, unpack, patch
+    python vendor/fetch.py --pin      print version;commit of the pin, a CMake list, and do nothing else
     QCLS_LLAMA_CPP_SDIST=FILE …       take the sdist from FILE instead (a machine without a package registry)
 """
 
@@ -107,9 +108,15 @@ def apply_patches() -> None:
             fail(f"patches/{path.name} does not apply to the pinned tree:\n{result.stdout}{result.stderr}")
 
 
-def main() -> None:
+def main(arguments: list[str]) -> None:
     with (VENDOR / "pin.toml").open("rb") as file:
-        pin = tomllib.load(file)["llama-cpp-python"]
+        pins = tomllib.load(file)
+    pin = pins["llama-cpp-python"]
+    if arguments == ["--pin"]:
+        print(f"{pin['version']};{pins['llama']['cpp']['commit']}")
+        return
+    if arguments:
+        fail(f"vendor/fetch.py {' '.join(arguments)}: the only argument is --pin")
     wanted = stamp_text(pin["sha256"])
     if STAMP.exists() and STAMP.read_text() == wanted:
         return
@@ -121,4 +128,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -1,93 +1,96 @@
-"""The variants of the CUDA kernels against each other: one decode of T new tokens, over T, on one loaded model.
+"""The variants of the CUDA kernels against each other: one decode of n new tokens, over n, on one loaded model.
 
-Each variant has a context of its own. They take turns decode by decode, so that a drift of the machine hits all alike,
-and their hidden states are compared, so that a variant that is fast and wrong shows.
+Each variant has a context of its own. They take turns decode by decode, so that a machine that becomes slower or faster
+affects all alike. Their hidden states are compared, so that a variant that is fast and wrong is found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from ..classifier import Classifier
 from ..engine.capacity import flash_attention, n_threads, whole_cells
-from ..engine.engine import Engine, Root
+from ..engine.engine import Engine
 from ..native import NativeContext
 from ..native.kernel_steps import STEPS, Variant, switched, variants
-from ..plan.tree import Plan
-from .forward import N_COUNTED, N_DISCARDED, N_OUTPUTS, line_plan, timed_decode
-from .stats import spread, summary
+from ..plan.tree import Plan, Root
+from .decode_records import KernelStep, KernelVariant, VariantRecord, VariantSize, VariantsRecord
+from .forward import N_COUNTED, N_DISCARDED, N_OUTPUTS, sequence_plan, timed_decode
+from .stats import decode_quantiles, quantiles, spread
 
 Float32Array = npt.NDArray[np.float32]
-_COMPANY = 8
-"""Tokens of another line in the decode that shows what rounding alone does."""
+_N_LEAVES = 2  # the measured sequence and the other one
+_N_OTHER = 8
+"""Tokens of the second sequence in the decode that shows what rounding alone does."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Measured:
-    """What one variant did with one number of tokens."""
+class VariantSamples:
+    """The decodes of one variant with one number of tokens."""
 
     rounds_ms: list[list[float]] = field(default_factory=list)
-    """decodes of each round"""
+    """milliseconds of the decodes of each round"""
     differences: list[float] = field(default_factory=list)
-    """of its hidden states from stock's, a value a round; may be NaN or infinite"""
+    """of its hidden states from stock's, a value for each round; may be NaN or infinite"""
     n_cuda_graphs: int = 0
     """CUDA graphs that its counted decodes launched"""
 
     @property
     def all_ms(self) -> list[float]:
-        return [ms for each in self.rounds_ms for ms in each]
+        """Milliseconds of the decodes of all rounds."""
+        return [ms for round_ms in self.rounds_ms for ms in round_ms]
 
 
 @dataclass(slots=True, kw_only=True)
-class Size:
-    """One number of tokens."""
+class SizeSamples:
+    """The decodes of all variants with one number of tokens."""
 
-    variants: dict[str, Measured]
+    variants: dict[str, VariantSamples]
     rounding: float
-    """the difference of stock's hidden states from its own with another line of tokens in the decode"""
+    """how far stock's hidden states move where a second sequence shares the decode"""
 
 
 def compare_variants(
     classifier: Classifier, tokens: Sequence[int], n_rounds: int, on_turn: Callable[[], None]
-) -> dict[int, Size]:
+) -> dict[int, SizeSamples]:
     """Decodes of each size behind the first prompt's prefix, by every variant in turns."""
     prefix = classifier.prompts[0].prefix
-    root = Root(holder=0, n_cached=len(prefix))
+    root = Root(holder=_N_LEAVES, n_cached=len(prefix))
     with ExitStack() as stack:
         engines = {
             variant.name: stack.enter_context(_engine(classifier, variant, max(tokens))) for variant in variants()
         }
         stock = next(iter(engines.values()))
-        plans = {n: line_plan(stock, root, n) for n in tokens}
-        found = {}
+        plans = {n: sequence_plan(stock, root, n) for n in tokens}
+        samples = {}
         for n, plan in plans.items():
             alone = timed_decode(stock, plan, root)[0].hidden.copy()
-            in_company = timed_decode(stock, line_plan(stock, root, n, n_company=_COMPANY), root)[0].hidden
-            found[n] = Size(
-                variants={name: Measured() for name in engines}, rounding=largest_difference(in_company, alone)
+            beside_other = timed_decode(stock, sequence_plan(stock, root, n, n_other=_N_OTHER), root)[0].hidden
+            samples[n] = SizeSamples(
+                variants={name: VariantSamples() for name in engines},
+                rounding=largest_difference(beside_other, alone),
             )
         for _ in range(n_rounds):
-            for n, size in found.items():
+            for n, size in samples.items():
                 _round(engines, plans[n], root, size)
                 on_turn()
-    return found
+    return samples
 
 
-def _round(engines: dict[str, Engine], plan: Plan, root: Root, size: Size) -> None:
-    """A turn of decodes; the first of each are not counted: they build the graph and let CUDA capture it."""
+def _round(engines: dict[str, Engine], plan: Plan, root: Root, size: SizeSamples) -> None:
+    """One round of decodes in turns; the first of each variant build its graph, and are not counted."""
     times: dict[str, list[float]] = {name: [] for name in engines}
     rows: dict[str, Float32Array] = {}
     for turn in range(N_DISCARDED + N_COUNTED):
         for name, engine in engines.items():
             before = engine.context.counters().n_cuda_graphs
             decoded, ms = timed_decode(engine, plan, root)
-            rows[name] = decoded.hidden  # the last turn's stay: each engine has its own
+            rows[name] = decoded.hidden  # a view of the engine's own buffer, which holds the last turn's in the end
             times[name].append(ms)
             if turn >= N_DISCARDED:
                 size.variants[name].n_cuda_graphs += engine.context.counters().n_cuda_graphs - before
@@ -100,21 +103,22 @@ def _round(engines: dict[str, Engine], plan: Plan, root: Root, size: Size) -> No
 @contextmanager
 def _engine(classifier: Classifier, variant: Variant, n_tokens: int) -> Iterator[Engine]:
     """A context with a variant's kernels on the classifier's model, no larger than the sweep needs."""
-    parts, prefix = classifier.parts, classifier.prompts[0].prefix
-    n_batch = max(n_tokens + _COMPANY, min(len(prefix), parts.engine.context.n_batch))
+    model, runtime, prefix = classifier.engine.model, classifier.config.runtime, classifier.prompts[0].prefix
+    n_batch = max(n_tokens + _N_OTHER, min(len(prefix), classifier.engine.context.n_batch))
     with switched(variant):
         context = NativeContext(
-            parts.engine.model,
-            n_ctx=whole_cells(len(prefix) + n_tokens + _COMPANY + n_batch),
+            model.native,
+            n_ctx=whole_cells(len(prefix) + n_tokens + _N_OTHER + n_batch),
             n_batch=n_batch,
-            n_seq_max=3,  # the prefix, the line, its company
-            n_outputs_max=max(N_OUTPUTS, 3),
-            n_threads=n_threads(parts.config.runtime),
-            flash_attn=flash_attention(parts.config.runtime, parts.model.n_gpu_layers),
-            kv_type=parts.config.runtime.kv_type,
+            n_seq_max=_N_LEAVES + 1,  # the prefix has one
+            n_outputs_max=max(N_OUTPUTS, _N_LEAVES + 1),
+            n_threads=n_threads(runtime),
+            flash_attn=flash_attention(runtime, model.n_gpu_layers),
+            kv_type=runtime.kv_type,
         )
-    with context:
-        yield Engine(parts.engine.model, context, [prefix])
+    with Engine(model, context, n_leaf_seqs=_N_LEAVES) as engine:
+        engine.hold([prefix])
+        yield engine
 
 
 def largest_difference(rows: Float32Array, reference: Float32Array) -> float:
@@ -124,42 +128,42 @@ def largest_difference(rows: Float32Array, reference: Float32Array) -> float:
         return float(np.max(np.linalg.norm(difference, axis=1) / np.linalg.norm(reference.astype(np.float64), axis=1)))
 
 
-def ab_record(classifier: Classifier, found: dict[int, Size]) -> dict[str, Any]:
-    """The comparison as JSON has it."""
+def variants_record(classifier: Classifier, samples: Mapping[int, SizeSamples]) -> VariantsRecord:
+    """The comparison as the benchmark's record has it."""
     prompt = classifier.prompts[0]
-    return {
-        "prompt": prompt.name,
-        "n_cached": len(prompt.prefix),
-        "n_outputs": N_OUTPUTS,
-        "steps": [asdict(step) for step in STEPS],
-        "variants": [{"name": variant.name, "off": list(variant.off)} for variant in variants()],
-        "sizes": [
-            {
-                "n_tokens": n,
-                "rounding": _finite(size.rounding),
-                "variants": [_variant_record(name, each, size) for name, each in size.variants.items()],
-            }
-            for n, size in found.items()
-        ],
-    }
+    return VariantsRecord(
+        prompt=prompt.name,
+        n_cached=len(prompt.prefix),
+        n_outputs=N_OUTPUTS,
+        steps=tuple(KernelStep(name=step.name, variable=step.variable, meaning=step.meaning) for step in STEPS),
+        variants=tuple(KernelVariant(name=variant.name, off=variant.off) for variant in variants()),
+        sizes=tuple(
+            VariantSize(
+                n_tokens=n,
+                rounding=_finite(size.rounding),
+                variants=tuple(_variant_record(name, of_variant, size) for name, of_variant in size.variants.items()),
+            )
+            for n, size in samples.items()
+        ),
+    )
 
 
-def _variant_record(name: str, measured: Measured, size: Size) -> dict[str, Any]:
+def _variant_record(name: str, samples: VariantSamples, size: SizeSamples) -> VariantRecord:
     stock = next(iter(size.variants.values()))
-    ms = summary(measured.all_ms)
-    p50_rounds = [summary(each)["p50"] for each in measured.rounds_ms]
-    stock_rounds = [summary(each)["p50"] for each in stock.rounds_ms]
+    ms = decode_quantiles(samples.all_ms)
+    p50_rounds = [quantiles(round_ms).p50 for round_ms in samples.rounds_ms]
+    stock_rounds = [quantiles(round_ms).p50 for round_ms in stock.rounds_ms]
     ratios = [ours / theirs for ours, theirs in zip(p50_rounds, stock_rounds, strict=True)]
-    return {
-        "name": name,
-        "ms": {quantile: ms[quantile] for quantile in ("min", "p50", "p90")},
-        "n_decodes": len(measured.all_ms),
-        "cuda_graphs_per_decode": measured.n_cuda_graphs / len(measured.all_ms),
-        "spread": spread(p50_rounds),
-        "ratio": ms["p50"] / summary(stock.all_ms)["p50"],
-        "ratio_range": [min(ratios), max(ratios)],
-        "difference": _finite(np.max(measured.differences)),
-    }
+    return VariantRecord(
+        name=name,
+        ms=ms,
+        n_decodes=len(samples.all_ms),
+        cuda_graphs_per_decode=samples.n_cuda_graphs / len(samples.all_ms),
+        spread=spread(p50_rounds),
+        ratio=ms.p50 / quantiles(stock.all_ms).p50,
+        ratio_range=(min(ratios), max(ratios)),
+        difference=_finite(np.max(samples.differences)),
+    )
 
 
 def _finite(value: float) -> float | None:

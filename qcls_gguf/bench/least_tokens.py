@@ -13,24 +13,24 @@ Path = tuple[int, ...]
 
 
 def least_tokens(prompts: Sequence[Prompt], fragments: Iterable[Sequence[Sequence[int]]]) -> int:
-    """Distinct token paths from position 0 up to every hidden state that a score reads, less those stored already.
+    """The distinct token paths from position 0 to every hidden state that a score reads, less those that are stored.
 
-    fragments: for each query, for each prompt, the tokens of before + query + after. A hidden state that lies in a
-    stored prefix has to be computed anew, and counts.
+    fragments: for each query, for each prompt, the tokens of before + query + after. The last token of a stored prefix
+    counts where a score reads its hidden state, since only its keys and values are stored.
     """
-    stored = {path for prompt in prompts for path in _beginnings(prompt.prefix)}
+    stored = {path for prompt in prompts for path in _path_prefixes(prompt.prefix)}
     needed: set[Path] = set()
     read: set[Path] = set()
-    for of_query in fragments:
-        for prompt, fragment in zip(prompts, of_query, strict=True):
+    for query_fragments in fragments:
+        for prompt, fragment in zip(prompts, query_fragments, strict=True):
             ends = [(*prompt.head, *fragment, *prompt.tail)]
             for parent, token in prompt.trie.fed:
                 ends.append((*ends[parent], token))
             for node in prompt.trie.read:
                 read.add(ends[node])
-                needed.update(_beginnings(ends[node]))
+                needed.update(_path_prefixes(ends[node]))
     return len((needed - stored) | read)
 
 
-def _beginnings(path: Path) -> Iterable[Path]:
+def _path_prefixes(path: Path) -> Iterable[Path]:
     return (path[:n] for n in range(1, len(path) + 1))

@@ -1,4 +1,4 @@
-"""Requests and their times: one after the other, or as they arrive at a fixed rate."""
+"""Requests and their times, in a closed loop (one after the other) or an open one (at a fixed rate of arrivals)."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from ..timing import STAGES
 
 @dataclass(slots=True, kw_only=True)
 class Samples:
-    """What the measured requests of one workload took; a value a request."""
+    """What the requests of one workload took; each list has a value for every request."""
 
     total_ms: list[float] = field(default_factory=list)
-    """from its arrival until the answer is there"""
+    """from the arrival of a request until its answer"""
     wait_ms: list[float] = field(default_factory=list)
-    """of it, until it was begun; only at a fixed rate"""
+    """of that, until the request was begun; empty in a closed loop"""
     stage_ms: dict[str, list[float]] = field(default_factory=lambda: {stage: [] for stage in STAGES})
     counts: list[Counts] = field(default_factory=list)
     elapsed_s: float = 0.0
-    """from the first arrival to the last answer; only at a fixed rate"""
+    """from the first arrival to the last answer; 0 in a closed loop"""
     n_reused: int = 0
     """decodes that found their graph built"""
     n_cuda_graphs: int | None = None
-    """CUDA graphs that were launched; none in a build without CUDA"""
+    """CUDA graphs that were launched; None in a build without CUDA"""
 
     def extend(self, other: Samples) -> None:
         """Add the requests of another repetition."""
@@ -43,7 +43,7 @@ class Samples:
 
 
 class Runner:
-    """Sends a cycle of requests to a classifier and keeps what they took."""
+    """Sends requests to a classifier in a cycle, and keeps what they took."""
 
     def __init__(self, classifier: Classifier, requests: Sequence[Sequence[str]]) -> None:
         self._classifier = classifier
@@ -53,7 +53,7 @@ class Runner:
 
     def send(self, arrival_ns: int | None = None) -> None:
         """One request; it arrived at arrival_ns on the clock of perf_counter_ns, or arrives now."""
-        context = self._classifier.parts.engine.context
+        context = self._classifier.engine.context
         queries = self._requests[self._n_sent % len(self._requests)]
         self._n_sent += 1
         before = context.counters()
@@ -81,7 +81,7 @@ class Runner:
 
 
 def closed_loop(runners: Sequence[Runner], n_requests: int, on_request: Callable[[], None]) -> None:
-    """n_requests to each runner, the next when the answer is there, in turns, so that a drift hits all alike."""
+    """Send n_requests to each runner, in turns, so that a machine that becomes slower or faster affects all alike."""
     for _ in range(n_requests):
         for runner in runners:
             runner.send()
@@ -89,9 +89,9 @@ def closed_loop(runners: Sequence[Runner], n_requests: int, on_request: Callable
 
 
 def open_loop(runner: Runner, n_requests: int, rate: float, on_request: Callable[[], None]) -> None:
-    """n_requests that arrive at equal intervals, `rate` a second, in one queue, whether or not the last is answered.
+    """Send n_requests that arrive at equal intervals, `rate` a second, whether or not the one before is answered.
 
-    A request's time begins when it arrives: one that comes while another is computed waits, and the wait counts.
+    They form one queue. A request's time begins when it arrives, so that its wait for others counts.
     """
     start = perf_counter_ns()
     for i in range(n_requests):

@@ -1,12 +1,12 @@
-"""The least time that a decode could take on a device: reading its weights once, or the arithmetic of its tokens.
+"""The roofline of a decode: the least time it could take on a device, by bandwidth or by arithmetic.
 
-floor = max(bytes of the weights it reads / measured bandwidth, 2 * weights * tokens / measured operations a second)
+least_s = max(bytes of the weights it reads / measured bytes_per_s, 2 * weights * tokens / measured operations_per_s)
 
 The bandwidth is that of a copy far larger than the caches, counted as read and written; the operations are those of a
 product of 4096 x 4096 weights of the model's dominant type with 512 columns; of five samples the best. Left out: the
 attention and its cache, norms, activations, launches, the host's work, and that smaller matrices and fewer columns
-multiply more slowly. So the floor is below what can be reached, with two exceptions: weights that fit the caches may be
-read faster than the copy says, and of layers split between GPU and CPU all count as the GPU's.
+multiply more slowly. So it is below what can be reached, with two exceptions: weights that fit the caches may be read
+faster than the copy suggests, and of layers split between GPU and CPU all count as the GPU's.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import gguf
 
 from ..model.header import GgufHeader, TensorInfo, read_header
 from ..model.identity import model_parts
 from ..native import devices, probe_copy, probe_matmul
+from .records import ProbeMethod, RooflineRecord, SampleTimes
 
 COPY_BYTES = 256 << 20
 PROBE_SIDE = 4096
@@ -93,16 +93,16 @@ def count_weights(header: GgufHeader, tensors: Sequence[TensorInfo], *, head: bo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
-    """What a device reached."""
+class DeviceRates:
+    """The bandwidth and the speed of arithmetic that a device reached."""
 
     bytes_per_s: float
     operations_per_s: float
-    method: dict[str, Any]
-    """how, for the record"""
+    method: ProbeMethod
+    """how they were measured"""
 
 
-def probe_device(index: int, *, n_threads: int, ggml_type: int) -> Rates:
+def probe_device(index: int, *, n_threads: int, ggml_type: int) -> DeviceRates:
     """Measure a device by its index in `devices`; takes a few seconds and twice COPY_BYTES of its memory.
 
     Raises DecodeError where it cannot be measured, for example for want of memory.
@@ -117,48 +117,48 @@ def probe_device(index: int, *, n_threads: int, ggml_type: int) -> Rates:
         n_columns=PROBE_COLUMNS,
         budget_s=BUDGET_S,
     )
-    return Rates(
+    return DeviceRates(
         bytes_per_s=2 * COPY_BYTES / copy.best_s,
         operations_per_s=2 * PROBE_SIDE * PROBE_SIDE * PROBE_COLUMNS / product.best_s,
-        method={
-            "device": list(devices())[index].name,
-            "n_threads": n_threads,
-            "copy_bytes": COPY_BYTES,
-            "copy_ms": {"best": 1e3 * copy.best_s, "median": 1e3 * copy.median_s},
-            "matmul_type": gguf.GGMLQuantizationType(ggml_type).name,
-            "matmul_shape": [PROBE_SIDE, PROBE_SIDE, PROBE_COLUMNS],
-            "matmul_ms": {"best": 1e3 * product.best_s, "median": 1e3 * product.median_s},
-        },
+        method=ProbeMethod(
+            device=list(devices())[index].name,
+            n_threads=n_threads,
+            copy_bytes=COPY_BYTES,
+            copy_ms=SampleTimes(best=1e3 * copy.best_s, median=1e3 * copy.median_s),
+            matmul_type=gguf.GGMLQuantizationType(ggml_type).name,
+            matmul_shape=(PROBE_SIDE, PROBE_SIDE, PROBE_COLUMNS),
+            matmul_ms=SampleTimes(best=1e3 * product.best_s, median=1e3 * product.median_s),
+        ),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Floor:
-    """The floor of decodes of one model on one device; unknown where the device could not be measured."""
+class Roofline:
+    """The least time of one model's decodes on one device; not known where the device could not be probed."""
 
     weights: Weights
-    rates: Rates | None
+    rates: DeviceRates | None
     error: str | None = None
     """why there are no rates"""
 
     def ms(self, *, n_tokens: float, n_rows: float) -> float | None:
-        """Milliseconds that one decode of n_tokens tokens takes at least, of which n_rows are read."""
+        """Milliseconds that a decode of n_tokens tokens takes at least, of which n_rows are read; None if not known."""
         if self.rates is None:
             return None
         n_products = self.weights.n_per_token * n_tokens + self.weights.n_per_row * n_rows
         read_s = self.weights.n_bytes / self.rates.bytes_per_s
         return 1e3 * max(read_s, 2 * n_products / self.rates.operations_per_s)
 
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+    def record(self) -> RooflineRecord:
+        """The roofline as the benchmark's record has it."""
         rates = self.rates
-        return {
-            "bytes_per_s": rates and rates.bytes_per_s,
-            "operations_per_s": rates and rates.operations_per_s,
-            "weight_bytes": self.weights.n_bytes,
-            "n_weights_per_token": self.weights.n_per_token,
-            "n_weights_per_row": self.weights.n_per_row,
-            "weight_type": self.weights.type_name,
-            "method": rates and rates.method,
-            "error": self.error,
-        }
+        return RooflineRecord(
+            bytes_per_s=rates.bytes_per_s if rates else None,
+            operations_per_s=rates.operations_per_s if rates else None,
+            weight_bytes=self.weights.n_bytes,
+            n_weights_per_token=self.weights.n_per_token,
+            n_weights_per_row=self.weights.n_per_row,
+            weight_type=self.weights.type_name,
+            method=rates.method if rates else None,
+            error=self.error,
+        )

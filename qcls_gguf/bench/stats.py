@@ -1,4 +1,4 @@
-"""The statistics of a benchmark: plain numbers to plain values."""
+"""The statistics of a benchmark."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-QUANTILES = {"min": 0.0, "p50": 0.5, "p90": 0.9, "p99": 0.99}
+from .decode_records import DecodeQuantiles
+from .records import Quantiles
 
 
-def summary(values: Sequence[float]) -> dict[str, float]:
-    """min, p50, p90 and p99 of at least one value, between neighbours by linear interpolation."""
-    found = np.quantile(np.asarray(values, np.float64), list(QUANTILES.values()))
-    return dict(zip(QUANTILES, found.tolist(), strict=True))
+def quantiles(values: Sequence[float]) -> Quantiles:
+    """Of at least one value; between neighbours by linear interpolation."""
+    least, p50, p90, p99 = np.quantile(np.asarray(values, np.float64), [0, 0.5, 0.9, 0.99]).tolist()
+    return Quantiles(min=least, p50=p50, p90=p90, p99=p99)
+
+
+def decode_quantiles(values: Sequence[float]) -> DecodeQuantiles:
+    """The same without p99, which few decodes do not give."""
+    of_values = quantiles(values)
+    return DecodeQuantiles(min=of_values.min, p50=of_values.p50, p90=of_values.p90)
 
 
 def quantile_curve(values: Sequence[float]) -> list[float]:
@@ -21,9 +28,9 @@ def quantile_curve(values: Sequence[float]) -> list[float]:
     return [float(value) for value in np.quantile(np.asarray(values, np.float64), np.linspace(0, 1, 21))]
 
 
-def ratio(value: float, floor: float | None) -> float | None:
-    """How many times the floor a value is, where the floor is known."""
-    return None if floor is None else value / floor
+def ratio(value: float, least: float | None) -> float | None:
+    """value / least; None where the least is not known."""
+    return None if least is None else value / least
 
 
 def spread(values: Sequence[float]) -> float | None:

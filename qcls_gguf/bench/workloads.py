@@ -1,4 +1,4 @@
-"""What a benchmark asks: queries from a file, or made of a list of words to have given numbers of tokens."""
+"""The queries of a benchmark: those of a file, or made of a list of words with a given number of tokens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ a wedding in spring light pink silk skirt plus size office wear
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuerySet:
-    """Queries that are measured together, and what to call them."""
+    """Queries that are measured together, and their name."""
 
     name: str
     queries: tuple[str, ...]
@@ -37,9 +37,9 @@ def file_queries(source: str) -> QuerySet:
     lines = list(read_queries(source))
     for line in lines:
         if line.error:
-            raise ConfigError(f"--input {source}: {line.error}")
+            raise ConfigError(f"`input` {source}: {line.error}")
     if not lines:
-        raise ConfigError(f"--input {source}: has no queries: give one a line")
+        raise ConfigError(f"`input` {source}: has no queries: give one a line")
     different = dict.fromkeys(line.text for line in lines)  # equal queries of a batch would be computed once
     return QuerySet(name="stdin" if source == "-" else Path(source).name, queries=tuple(different))
 
@@ -49,17 +49,17 @@ def generated_queries(tokenizer: Tokenizer, n_tokens: int) -> QuerySet:
 
     Raises ConfigError where the words do not give any.
     """
-    found: dict[str, None] = {}
+    texts: dict[str, None] = {}
     for start in range(len(_WORDS)):
         if text := _cut(tokenizer, start, n_tokens):
-            found[text] = None
-    if not found:
+            texts[text] = None
+    if not texts:
         raise ConfigError(
-            f"--query-tokens {n_tokens}: this model's tokenizer makes no text of {n_tokens} tokens from the built-in "
-            "words: choose another number, or give queries with --input"
+            f"`query_tokens` {n_tokens}: this model's tokenizer makes no text of {n_tokens} tokens from the built-in "
+            "words: choose another number, or give queries with `input`"
         )
     plural = "s" * (n_tokens > 1)
-    return QuerySet(name=f"{n_tokens} token{plural}", queries=tuple(islice(found, N_GENERATED)))
+    return QuerySet(name=f"{n_tokens} token{plural}", queries=tuple(islice(texts, N_GENERATED)))
 
 
 def mixed_queries(tokenizer: Tokenizer, lengths: range) -> QuerySet:
@@ -69,26 +69,26 @@ def mixed_queries(tokenizer: Tokenizer, lengths: range) -> QuerySet:
     """
     if len(lengths) == 1:
         return generated_queries(tokenizer, lengths[0])
-    found = [query for n in lengths for query in generated_queries(tokenizer, n).queries[:_N_OF_MIXED]]
-    random.Random(0).shuffle(found)
-    return QuerySet(name=f"{lengths[0]}–{lengths[-1]} tokens", queries=tuple(found))
+    queries = [query for n in lengths for query in generated_queries(tokenizer, n).queries[:_N_OF_MIXED]]
+    random.Random(0).shuffle(queries)
+    return QuerySet(name=f"{lengths[0]}–{lengths[-1]} tokens", queries=tuple(queries))
 
 
 def _cut(tokenizer: Tokenizer, start: int, n_tokens: int) -> str | None:
-    """The words from one on, up to where they have n_tokens tokens; None where no cut tokenises to as many."""
+    """The words from number `start` on, cut where they have n_tokens tokens; None where no cut has so many."""
 
-    def behind(text: str) -> list[int]:
-        """The tokens of a text in the place that most templates have for it: behind a word and a space."""
+    def tokens_behind_word(text: str) -> list[int]:
+        """The tokens of a text behind a word and a space, where most templates have the query."""
         tokens = tokenizer.tokenize(f"{_BEFORE} {text}", parse_special=False)
         return [int(token) for token in tokens[n_before:]]
 
     n_before = len(tokenizer.tokenize(_BEFORE, parse_special=False))
-    text = " ".join(_WORDS[(start + i) % len(_WORDS)] for i in range(n_tokens))  # no word is less than a token
-    tokens = behind(text)[:n_tokens]
+    text = " ".join(_WORDS[(start + i) % len(_WORDS)] for i in range(n_tokens))  # each word has a token at least
+    tokens = tokens_behind_word(text)[:n_tokens]
     cut = b"".join(tokenizer.piece(token)[0] for token in tokens).decode(errors="ignore").strip()
-    return cut if len(behind(cut)) == n_tokens else None
+    return cut if len(tokens_behind_word(cut)) == n_tokens else None
 
 
 def requests_of(queries: Sequence[str], batch: int) -> list[list[str]]:
-    """Every request of a cycle through the queries, `batch` in each: n of them for n queries."""
+    """The requests of one cycle, `batch` consecutive queries in each: n requests for n queries."""
     return [[queries[(i * batch + j) % len(queries)] for j in range(batch)] for i in range(len(queries))]

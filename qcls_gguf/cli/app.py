@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,6 +14,8 @@ from .. import Classifier, __version__
 from ..data.queries import Line, check_source, read_queries
 from ..errors import QclsError
 from ..native import build_info
+from ..native.features import instruction_sets
+from ..report.json_text import json_text
 from ..report.results import console, printable, result_table
 from .bench import bench_command
 from .calibrate import calibrate_command
@@ -32,6 +33,7 @@ from .options import (
     ThreadsOption,
     settings,
 )
+from .schema import schema_command
 from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step
 
 app = typer.Typer(
@@ -55,6 +57,7 @@ def _version(wanted: bool) -> None:
     if wanted:
         build = build_info()
         print(f"qcls-gguf {__version__}, llama.cpp {build.llama_cpp_commit} patched, {build.backend}")
+        print(f"CPU code for {' '.join(instruction_sets()) or 'no special instruction set'}")
         raise typer.Exit
 
 
@@ -176,7 +179,7 @@ def _label(classifier: Classifier, lines: Iterator[Line], format_: Format, top: 
 
 def _print_json(value: dict[str, object], format_: Format) -> None:
     indent = 2 if format_ is Format.json else None
-    print(json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False), flush=True)
+    print(json_text(value, indent=indent), flush=True)
 
 
 app.command("inspect")(inspect_command)
@@ -184,6 +187,7 @@ app.command("eval")(eval_command)
 app.command("calibrate")(calibrate_command)
 app.command("compare")(compare_command)
 app.command("bench")(bench_command)
+app.command("schema")(schema_command)
 
 
 def main() -> None:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ..bench.measure import Benchmark
-from ..bench.record import benchmark
-from ..bench.table import benchmark_tables
 from ..config.resources import config_path
 from ..errors import ConfigError
 from ..native.kernel_steps import STEPS
+from ..opening import ClassifierOpener
+from ..report.files import check_writable
 from ..report.results import console
-from .long_work import check_html, check_writable, progress_bars
+from .long_work import check_html, progress_bars
 from .options import (
     LayersOption,
     ModelOption,
@@ -104,9 +102,9 @@ def bench_command(
 ) -> None:
     """Measure how long requests take, where the time goes, and what the device could do at best.
 
-    Several configurations are measured in turns, request by request, so that a drift of the machine hits all alike;
-    one after the other where the memory does not hold them at once, or at a fixed rate. Queries are made of a list of
-    words, or come from a file in turn. Without options: the embedded model and its eight prompts.
+    Several configurations are measured in turns, request by request, so that a machine that becomes slower or faster
+    affects all alike; one after the other where the memory does not hold them at once, or at a fixed rate. Queries are
+    made of a list of words, or come from a file in turn. Without options: the embedded model and its eight prompts.
 
     \b
     qcls-gguf bench -c configs/fashion-8.yaml -c configs/fashion-8-joint.yaml --batch 1,4
@@ -115,67 +113,35 @@ def bench_command(
     qcls-gguf bench --forward --ab -hf Qwen/Qwen3-8B-GGUF:Q4_K_M --out ab.json --html ab.html
     qcls-gguf bench --full -hf Qwen/Qwen3-8B-GGUF:Q4_K_M --out report.json --html report.html
 
-    The last makes a complete report; with a large model it takes many minutes, and -n 20 asks less.
+    The last makes a complete report; with a large model it takes many minutes, fewer with -n 20.
 
     --ab measures what this project's matrix kernels for CUDA gain, on the machine at hand: one decode over the number
     of its tokens by stock llama.cpp's kernels and with one more step of ours at a time, decode by decode in turns on
     one loaded model. Each variant has a context of its own; a step is an environment variable that a context reads when
     it is made, so setting it to 0 switches the step off for any command. Besides times, the hidden states are compared:
-    "difference" is the variant's from stock's, "rounding" stock's own where another line of tokens shares the decode.
+    "difference" is the variant's from stock's, "rounding" stock's own where a second sequence shares the decode.
     The two should be of one size; a variant that is fast and far off is wrong.
 
     --sms N lets a large card stand in for a smaller one, such as --sms 40 for the 40 multiprocessors of a Tesla T4:
-    kernels plan their work for N and run on N, or on the next number that the hardware can be split at, which is told.
-    CUDA graphs are off. It has the smaller card's split of work, not its clock, memory or arithmetic: compare variants
-    with it, and take no time from it. It needs CUDA 12.5 in build and driver, and ends where it cannot be had.
+    kernels plan their work for N and run on N, or, with a warning, on the next number that the hardware can be split
+    at. CUDA graphs are off. It splits work as the smaller card does, but has another clock, memory and arithmetic: use
+    it to compare variants, and take no times from it. It needs CUDA 12.5 in build and driver.
 
-    The floor of a decode is the larger of two times: its weights (all but the token embeddings, and the head where no
-    logits are computed) read once at the bandwidth of a copy, and 2 operations a weight and least token at the speed
+    The roofline of a decode is the larger of two times: its weights (all but the token embeddings, and the head where
+    no logits are computed) read once at the bandwidth of a copy, and 2 operations a weight and least token at the speed
     of a product of 4096 × 4096 weights of the model's type with 512 columns; of the last layer behind its attention,
     and of the head, only the rows that are read count. Both are measured after the requests, on the device and with
     the threads that computed them. Left out are attention, norms, launches and the host's work.
 
-    JSON is one object. Times are ms, of all repetitions together; {QUANTILES} is {"min", "p50", "p90", "p99"}; tokens
-    are means of a request. Exit codes are those of run.
-
-    \b
-    {"environment": {"device", "driver", "cpu", "n_cores", "n_threads", "os", "llama_cpp_commit", "source_digest",
-       "model_sha256", "quantization", "package_version", "date", …,
-       "sm_slice": {"n_planned", "n_given", "n_device"} with --sms, else null},
-     "startup_ms": {STEP: ms of the first classifier},
-     "classifiers": [{"name", "config", "n_prompts", "scoring", "runtime", "model": {as in run}, "startup_ms",
-       "first_request_ms", "after_idle": {"idle_s", "ms": [one a repetition]} or null,
-       "memory": {"rss_before_bytes", "rss_after_bytes", "vram_free_before_bytes", "vram_free_after_bytes"},
-       "floor": {"bytes_per_s", "operations_per_s", "weight_bytes", "n_weights_per_token", "n_weights_per_row",
-                 "weight_type", "method": {"device", "n_threads", "copy_bytes", "copy_ms", "matmul_type",
-                 "matmul_shape", "matmul_ms"}, "error": why it could not be measured, or null}}],
-     "method": {"loop": closed|open, "rate", "order", "input", "n_requests", "n_warm_up", "n_repeats"},
-     "workloads": [{"name", "config", "queries", "n_prompts", "batch", "n_requests", "total_ms": {QUANTILES},
-       "total_ms_quantiles": [0 %, 5 %, … 100 %], "p50_runs_ms": [one a repetition], "p50_spread",
-       "stage_ms": {STAGE: {QUANTILES}}, "tokens": {"new", "cached", "padded", "least"}, "n_positions",
-       "n_decodes", "graph_reuse_rate", "cuda_graphs_per_decode", "floor_ms", "floor_ratio",
-       at a fixed rate: "rate", "achieved_rate", "utilization", "wait_ms": {QUANTILES}, "service_ms": {QUANTILES}}],
-     "forward": {"prompt", "n_cached", "n_outputs", "sizes": [{"n_tokens", "ms": {"min", "p50", "p90"}, "tokens_per_s",
-       "n_decodes", "floor_ms", "floor_ratio"}]} or null,
-     "forward_ab": {"prompt", "n_cached", "n_outputs", "steps": [{"name", "variable", "meaning"}],
-       "variants": [{"name", "off": [VARIABLE]}], "sizes": [{"n_tokens", "rounding", "variants": [{"name",
-       "ms": {"min", "p50", "p90"}, "n_decodes", "cuda_graphs_per_decode", "spread", "ratio",
-       "ratio_range", "difference"}]}]} or null,
-     "memory": {"rss_bytes", "peak_rss_bytes"},
-     "gpu": {"before": {"vram_free_bytes", "gpu": {of nvidia-smi} or null}, "after": {the same}}}
-
-    \b
-    tokens        new: fed; padded: of them, only to make a shape warm (none: every shape is exact); least: the
-                  distinct token paths that any plan must feed, less those stored; cached: of the rendered prompts,
-                  taken from the cache
-    total_ms      as the caller sees it; at a fixed rate from the arrival on, the wait in the queue included
-    p50_spread    (largest - smallest) / median of p50_runs_ms
-    ratio         p50 by stock's p50; ratio_range: the least and the largest of the rounds
-    difference    the largest |hidden state - stock's| / |stock's|; null where one is not finite
-    floor_ratio   p50 of the request, without its wait, by its floor; both null where the device was not measured
+    JSON is one object; docs/records.md describes its fields. Exit codes are those of run.
     """
+    # the tools are imported by their own commands only, which keeps the start of the others short
+    from ..bench.benchmark import benchmark
+    from ..bench.measure import BenchmarkSettings
+    from ..bench.table import benchmark_tables
+
     with exit_codes():
-        wanted = Benchmark(
+        benchmark_settings = BenchmarkSettings(
             configs=tuple(
                 settings(path, model, hf_repo, n_gpu_layers, threads, scoring) for path in _paths(config, full)
             ),
@@ -191,7 +157,6 @@ def bench_command(
             forward_tokens=_numbers(tokens, "--tokens"),
             ab="on" if ab else "where possible" if full else "off",
             sms=sms,
-            offline=offline,
         )
         inputs = {"--input": Path(input_) if input_ else None, "--model": model}
         inputs |= {f"--config {path}": path for path in config or []}
@@ -199,11 +164,13 @@ def bench_command(
             check_writable(out, "--out", inputs)
         if html:
             check_html(html, {**inputs, "--out": out})
-        with progress_bars(quiet) as on_progress:
-            record = benchmark(
-                wanted, on_step=None if quiet else print_step, on_load=load_bar(quiet), on_progress=on_progress
-            )
-        text = json.dumps(record, ensure_ascii=False, indent=2, allow_nan=False)
+        on_step = None if quiet else print_step
+        with (
+            ClassifierOpener(offline=offline, on_step=on_step, on_load=load_bar(quiet)) as opener,
+            progress_bars(quiet) as on_progress,
+        ):
+            record = benchmark(benchmark_settings, opener, on_progress=on_progress)
+        text = record.to_json()
         if out:
             out.write_text(f"{text}\n", encoding="utf-8")
         if html:
@@ -216,8 +183,8 @@ def bench_command(
             console().print(benchmark_tables(record))
 
 
-def _paths(given: list[Path] | None, full: bool) -> list[Path]:
-    return given or [config_path(name) for name in (_FULL_CONFIGS if full else _FULL_CONFIGS[1:2])]
+def _paths(paths: list[Path] | None, full: bool) -> list[Path]:
+    return paths or [config_path(name) for name in (_FULL_CONFIGS if full else _FULL_CONFIGS[1:2])]
 
 
 def _input(source: str | None, query_tokens: str | None) -> str | None:
@@ -243,7 +210,7 @@ def _is_number(text: str) -> bool:
 
 def _lengths(text: str) -> tuple[range, ...]:
     """Numbers of tokens, or ranges of them, separated by commas."""
-    found = []
+    lengths = []
     for part in text.split(","):
         ends = [end.strip() for end in part.split("-")]
         if len(ends) > 2 or not all(map(_is_number, ends)):
@@ -251,8 +218,8 @@ def _lengths(text: str) -> tuple[range, ...]:
         low, high = int(ends[0]), int(ends[-1])
         if low > high:
             raise ConfigError(f"--query-tokens {text}: {part.strip()!r} runs backwards: write {high}-{low}")
-        found.append(range(low, high + 1))
-    return tuple(dict.fromkeys(found))
+        lengths.append(range(low, high + 1))
+    return tuple(dict.fromkeys(lengths))
 
 
 def _positive(rate: float | None, option: str) -> float | None:

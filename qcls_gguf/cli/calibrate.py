@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from ..errors import ConfigError
+from ..opening import ClassifierOpener
 from ..report.results import console, printable
 from .long_work import progress_bars
 from .options import (
@@ -30,6 +30,9 @@ from .options import (
     settings,
 )
 from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step
+
+if TYPE_CHECKING:
+    from ..tuning.records import CalibrationRecord
 
 
 def calibrate_command(
@@ -65,12 +68,7 @@ def calibrate_command(
     Needs scipy: pip install 'qcls-gguf[calibrate]'.
 
     Exit codes: 0; 1 if every fit was refused, and nothing written, or a decode failed; 2 for usage, configuration and
-    data; 3 for a model that can't be loaded. JSON is one object; log-loss and ECE after are of held-out rows:
-
-    \b
-    {"data": {as in eval}, "model", "written": file or null, "with_bias", "seed",
-     "prompts": {NAME: {"scoring", "prior", "accepted", "temperature", "bias": {LABEL: number}, "n_rows", "n_folds",
-       "log_loss": {"before", "after", "standard_error"}, "ece": {"before", "after"}}}}
+    data; 3 for a model that can't be loaded. JSON is one object; docs/records.md describes its fields.
 
     \b
     qcls-gguf calibrate --data labelled.jsonl
@@ -79,9 +77,9 @@ def calibrate_command(
     with exit_codes():
         if importlib.util.find_spec("scipy") is None:
             raise ConfigError("calibrate needs scipy: pip install 'qcls-gguf[calibrate]'")
-        from ..tuning.calibrate import Calibrating, calibrate  # scipy is an extra
+        from ..tuning.calibrate import FitSettings, calibrate  # scipy is an extra
 
-        wanted = Calibrating(
+        fit_settings = FitSettings(
             config=settings(config, model, hf_repo, n_gpu_layers, threads),
             data=data,
             out=out,
@@ -92,46 +90,47 @@ def calibrate_command(
             force=force,
             skip_bad=skip_bad,
             resume=resume,
-            offline=offline,
         )
-        with progress_bars(quiet) as on_progress:
-            found = calibrate(
-                wanted, on_step=None if quiet else print_step, on_load=load_bar(quiet), on_progress=on_progress
-            )
+        on_step = None if quiet else print_step
+        with (
+            ClassifierOpener(offline=offline, on_step=on_step, on_load=load_bar(quiet)) as opener,
+            progress_bars(quiet) as on_progress,
+        ):
+            record = calibrate(fit_settings, opener, on_progress=on_progress)
         if format_ is RecordFormat.json:
-            print(json.dumps(found, ensure_ascii=False, indent=2, allow_nan=False), flush=True)
+            print(record.to_json(), flush=True)
         else:
-            console().print(fits_table(found))
+            console().print(fits_table(record))
         if not quiet:
-            print(_last_line(found), file=sys.stderr)
-    if found["written"] is None:
+            print(_last_line(record), file=sys.stderr)
+    if record.written is None:
         raise typer.Exit(EXIT_OTHER)
 
 
-def fits_table(found: dict[str, Any]) -> Table:
+def fits_table(record: CalibrationRecord) -> Table:
     """A row a prompt: its log-loss and ECE before and on held-out rows, its temperature, and the verdict."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in ("prompt", "rows", "log-loss", "held out", "ECE", "held out", "temperature", "verdict"):
         table.add_column(column, justify="left" if column in ("prompt", "verdict") else "right")
-    for name, each in found["prompts"].items():
-        loss, ece = each["log_loss"], each["ece"]
-        gain = loss["before"] - loss["after"]
+    for name, fit in record.prompts.items():
+        loss, ece = fit.log_loss, fit.ece
+        gain = loss.before - loss.after
         table.add_row(
             Text(printable(name)),
-            str(each["n_rows"]),
-            f"{loss['before']:.4f}",
-            f"{loss['after']:.4f}",
-            f"{ece['before']:.4f}",
-            f"{ece['after']:.4f}",
-            f"{each['temperature']:.3f}",
-            f"{'kept' if each['accepted'] else 'refused'}: {gain:+.4f} ± {loss['standard_error']:.4f}",
+            str(fit.n_rows),
+            f"{loss.before:.4f}",
+            f"{loss.after:.4f}",
+            f"{ece.before:.4f}",
+            f"{ece.after:.4f}",
+            f"{fit.temperature:.3f}",
+            f"{'kept' if fit.accepted else 'refused'}: {gain:+.4f} ± {loss.standard_error:.4f}",
         )
     return table
 
 
-def _last_line(found: dict[str, Any]) -> str:
-    refused = [name for name, each in found["prompts"].items() if not each["accepted"]]
-    if found["written"] is None:
+def _last_line(record: CalibrationRecord) -> str:
+    refused = [name for name, fit in record.prompts.items() if not fit.accepted]
+    if record.written is None:
         return "nothing written: no fit lowers the held-out log-loss by more than one standard error"
     left_out = f"; left out: {', '.join(refused)}" if refused else ""
-    return f"written: {found['written']}{left_out}; to use it, name it in the configuration: `calibration: FILE`"
+    return f"written: {record.written}{left_out}; to use it, name it in the configuration: `calibration: FILE`"

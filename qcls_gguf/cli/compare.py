@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ..compare.run import QUERIES, Comparison, PeerKernels, compare
-from ..compare.table import comparison_table
-from ..compare.ways import WAYS, Peers
+from ..compare.methods import METHODS, PeerKernels, Peers
 from ..data.queries import check_source, read_queries
 from ..errors import ConfigError
+from ..opening import ClassifierOpener
+from ..report.files import check_writable
 from ..report.results import console
-from .long_work import check_html, check_writable, progress_bars
+from .long_work import check_html, progress_bars
+from .option_names import with_options
 from .options import (
     ConfigOption,
     FormatOption,
@@ -31,19 +31,19 @@ from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step
 
 
 def compare_command(
-    way: Annotated[
+    method: Annotated[
         list[str] | None,
-        typer.Option("--way", "-w", help="A way to compare with; repeatable. Default: all.", metavar="|".join(WAYS)),
+        typer.Option("--method", metavar="|".join(METHODS), help="A method to compare with; repeatable. Default: all."),
     ] = None,
     query: Annotated[
         list[str] | None, typer.Option("--query", "-q", metavar="TEXT", help="A query to label; repeatable.")
     ] = None,
     input_: Annotated[str | None, typer.Option("--input", "-i", metavar="FILE|-", help="A query a line.")] = None,
     rounds: Annotated[
-        int, typer.Option("--rounds", min=1, metavar="N", help="Timed requests of every query by every way.")
+        int, typer.Option("--rounds", min=1, metavar="N", help="Timed requests of every query by every method.")
     ] = 10,
     warm_up: Annotated[int, typer.Option("--warm-up", min=0, metavar="N", help="Rounds before, not timed.")] = 2,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of the order in which the ways take turns.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of the order in which the methods take turns.")] = 0,
     config: ConfigOption = None,
     model: ModelOption = None,
     hf_repo: RepoOption = None,
@@ -67,7 +67,8 @@ def compare_command(
         str | None, typer.Option("--ollama-model", metavar="NAME", help="Its model, made from the same file.")
     ] = None,
     peer_kernels: Annotated[
-        PeerKernels, typer.Option("--peer-kernels", help="CUDA matrix kernels of the other ways of this llama.cpp.")
+        PeerKernels,
+        typer.Option("--peer-kernels", help="CUDA matrix kernels of the other methods that use this llama.cpp."),
     ] = PeerKernels.stock,
     format_: FormatOption = RecordFormat.table,
     out: Annotated[Path | None, typer.Option("--out", help="Also write the JSON here.", metavar="FILE")] = None,
@@ -76,12 +77,13 @@ def compare_command(
     ] = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Compare latency and answers with other ways to label the same queries by the same prompts and model file.
+    """Compare latency and answers with other methods of labelling the same queries by the same prompts and model.
 
-    The ways take turns, request by request, in one run and in an order that a seed gives. What is timed is a query's
-    text to an answer for every prompt; loading and caching are not. Every way but the first four holds a model of its
-    own: on a GPU choose with --way what fits. A way that is absent is listed with the reason. On a CUDA device the
-    other ways of this llama.cpp run stock's matrix kernels, as their users do; --peer-kernels ours gives them ours.
+    The methods take turns, request by request, in one run and in an order that a seed gives. What is timed is a query's
+    text to an answer for every prompt; loading and caching are not. Every method but the first four loads the model
+    once more: on a GPU choose with --method what fits. A method that cannot run here is listed with the reason. On a
+    CUDA device the other methods that use this llama.cpp run its stock matrix kernels, as their users do;
+    --peer-kernels ours gives them this project's.
 
     \b
     qcls              this package, in the configuration's scoring
@@ -94,35 +96,26 @@ def compare_command(
     llama-server      parallel HTTP requests in pinned slots     (--llama-server or --spawn-llama-server)
     ollama            parallel raw HTTP requests                 (--ollama and --ollama-model)
 
-    Exit codes: 0; 1 if a way asked for with --way is absent, or one failed on the way; 2 for usage and configuration;
-    3 for a model that can't be loaded. JSON is one object:
-
-    \b
-    {"environment", "config", "model", "n_prompts", "n_queries", "queries", "rounds", "warm_up", "seed",
-     "peer_kernels", "ways": [{"name", "about", "p50_ms", "p90_ms", "ratio_to_qcls", "ratio_range": [p10, p90],
-               "agreement": {"scoring", "joint", "n_answers", "n_without_answer"} or null,
-               "largest_log_probability_difference", "n_log_probabilities",
-               "largest_tree_difference", "n_tree_log_probabilities", "note"}],
-     "absent": [{"name", "reason", "asked_for", "started"}]}
-
-    \b
-    ratio_to_qcls   ratio of the medians over all requests; ratio_range is of the ratios of the rounds' medians
-    agreement       shares of winners equal to ours in the configuration's scoring, and to those of our exact joint
-    largest_…       differences of log p(label | prompt) from our joint, and of log-probabilities among the labels
+    Exit codes: 0; 1 if a method named with --method is absent, or one failed while it ran; 2 for usage and
+    configuration; 3 for a model that can't be loaded. JSON is one object; docs/records.md describes its fields.
 
     \b
     qcls-gguf compare
-    qcls-gguf compare --way naive --way prefix --way batched --rounds 30 --format json
+    qcls-gguf compare --method naive --method prefix --method batched --rounds 30 --format json
     qcls-gguf compare --spawn-llama-server build/peers/bin/llama-server --html compare.html
     qcls-gguf compare --ollama http://127.0.0.1:11434 --ollama-model fashion-tiny --input queries.txt
     """
+    # the tools are imported by their own commands only, which keeps the start of the others short
+    from ..compare.run import QUERIES, ComparisonSettings, compare
+    from ..compare.table import comparison_table
+
     with exit_codes():
-        wanted = Comparison(
+        comparison = ComparisonSettings(
             config=settings(config, model, hf_repo, n_gpu_layers, threads),
-            queries=_queries(query, input_),
-            ways=tuple(dict.fromkeys(way or ())),
+            queries=QUERIES if (queries := _queries(query, input_)) is None else queries,
+            methods=tuple(dict.fromkeys(method or ())),
             n_rounds=rounds,
-            n_warm=warm_up,
+            n_warm_up=warm_up,
             seed=seed,
             peers=Peers(
                 llama_server=llama_server,
@@ -133,40 +126,44 @@ def compare_command(
                 synthetic=synthetic,
             ),
             peer_kernels=peer_kernels,
-            offline=offline,
         )
         inputs = {"--config": config, "--input": Path(input_) if input_ else None, "--model": model}
         if out:
             check_writable(out, "--out", inputs)
         if html:
             check_html(html, {**inputs, "--out": out})
-        with progress_bars(quiet) as on_progress:
-            found = compare(
-                wanted, on_step=None if quiet else print_step, on_load=load_bar(quiet), on_progress=on_progress
-            )
-        text = json.dumps(found, ensure_ascii=False, indent=2, allow_nan=False)
+        on_step = None if quiet else print_step
+        with (
+            ClassifierOpener(offline=offline, on_step=on_step, on_load=load_bar(quiet)) as opener,
+            progress_bars(quiet) as on_progress,
+        ):
+            record = compare(comparison, opener, on_step=on_step, on_progress=on_progress)
+        absent = [each.model_copy(update={"reason": with_options(each.reason)}) for each in record.absent]
+        record = record.model_copy(update={"absent": tuple(absent)})
+        text = record.to_json()
         if out:
             out.write_text(text + "\n", encoding="utf-8")
         if html:
-            from ..compare.report import report_html  # matplotlib is an extra
+            from ..compare.html import comparison_html  # matplotlib is an extra
 
-            html.write_text(report_html(found), encoding="utf-8")
+            html.write_text(comparison_html(record), encoding="utf-8")
         if format_ is RecordFormat.json:
             print(text, flush=True)
         else:
-            console().print(comparison_table(found))
-    if any(absent["asked_for"] or absent["started"] for absent in found["absent"]):
+            console().print(comparison_table(record))
+    if any(absent.asked_for or absent.started for absent in record.absent):
         raise typer.Exit(EXIT_OTHER)
 
 
-def _queries(given: list[str] | None, source: str | None) -> tuple[str, ...]:
-    queries = list(given or ())
+def _queries(texts: list[str] | None, source: str | None) -> tuple[str, ...] | None:
+    """The queries of both options; None where neither is given."""
+    if not texts and source is None:
+        return None
+    queries = list(texts or ())
     if source is not None:
         check_source(source)
         for line in read_queries(source):
             if line.error:
                 raise ConfigError(f"--input {source}: {line.error}")
             queries.append(line.text)
-    elif not queries:
-        queries += QUERIES
     return tuple(queries)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -10,9 +9,7 @@ import typer
 
 from ..config.schema import parse_scoring
 from ..config.scoring import SCORINGS, Scoring
-from ..evaluation.record import Evaluation, evaluate
-from ..evaluation.robustness import robustness_tables
-from ..evaluation.table import evaluation_tables
+from ..opening import ClassifierOpener
 from ..report.results import console
 from .long_work import check_html, progress_bars
 from .options import (
@@ -60,8 +57,9 @@ def eval_command(
     shuffle_labels: Annotated[
         int, typer.Option("--shuffle-labels", min=0, metavar="K", help="Also list the labels in K other orders.")
     ] = 0,
-    drift: Annotated[
-        bool, typer.Option("--drift", help="Also score the rows in batches, after others, restored and afresh.")
+    batch_invariance: Annotated[
+        bool,
+        typer.Option("--batch-invariance", help="Also score the rows in batches, after others, restored and afresh."),
     ] = False,
     seed: Annotated[int, typer.Option("--seed", metavar="S", help="Of the orders of labels and rows.")] = 0,
     quiet: QuietOption = False,
@@ -69,46 +67,29 @@ def eval_command(
     """Measure accuracy, calibration and cost of the scoring modes on labelled queries.
 
     A line of data is {"query": …, "labels": {prompt: label, or a list of accepted labels}}; CSV has the columns query
-    and the prompts' names, with accepted labels separated by |. All modes' scores come from one decode a query; times
-    come from a second, light pass of each mode on its own. The modes are raw; where the configuration has a prior, a
-    temperature or a calibration, the mode `calibrated` is every prompt in its own scoring with these, timed as it is
-    configured. Exit codes: 0; 1 if scores are not finite or a decode
-    failed; 2 for usage, configuration and data; 3 for a model that can't be loaded.
-
-    JSON is one object. What a mode or a prompt has no value for is null; p50_ms and n_tokens_new are of requests, which
-    serve all prompts at once, and only a mode has them.
-
-    \b
-    {"data": {"path", "sha256", "n_rows", "n_bad", "bad": [{"line", "reason"}]}, "config", "model", "environment",
-     "modes": {MODE: {"n_rows", "accuracy", "accuracy_ci": [low, high], "macro_f1", "log_loss", "n_clipped", "brier",
-       "ece", "agreement_with_joint", "label_mass": {"mean", "p10", "min"}, "n_non_finite", "p50_ms", "n_tokens_new",
-       "coverage": [{"threshold", "n", "coverage", "accuracy"}], "latency", "n_prompts",
-       "reliability": [{"low", "high", "n", "confidence", "accuracy"}],
-       "prompts": {NAME: {as above, "labels": {LABEL: {"precision", "recall", "f1", "support", "n_predicted"}},
-         "confusions": [{"label", "answer", "n"}], "confusion_matrix"} or {"not_applicable": reason}}}},
-     "worst": [{"mode", "prompt", "line", "query", "accepted", "p_accepted", "answer", "probability"}],
-     "non_finite": [{"line", "query", "error"}]}
+    and the prompts' names, with accepted labels separated by |. The scores of all modes come from one decode a query;
+    times come from a second pass of each mode on its own, over a sample of the queries. The modes are not calibrated.
+    Where the configuration has a prior, a temperature or a calibration, there is one more mode, `calibrated`: every
+    prompt in its own scoring with these. JSON is one object; docs/records.md describes its fields. Exit codes: 0; 1 if
+    scores are not finite or a decode failed; 2 for usage, configuration and data; 3 for a model that can't be loaded.
 
     --shuffle-labels K scores the rows K times more, with the labels of the prompts whose templates have a {labels} slot
-    listed in other orders. --drift scores them again in batches of four, each after other rows in a shuffled order,
-    up to 100 of them with the prefixes computed anew, and in a freshly started classifier. A flip is another answer; a
-    row's difference is the largest of its labels' probabilities. Lists of flips hold those that moved furthest.
-
-    \b
-    {"shuffle_labels": {"k", "seed", "orders": {NAME: [[label]]}, "modes": {MODE: {"prompts": {NAME: {"flip_rate",
-       "n_flips", "n_rows", "accuracy": {"configured", "mean", "min", "max"}, "largest_probability_difference",
-       "mean_probability_difference"} or {"not_applicable": reason}}}}, "flips": [{"mode", "prompt", "line", "query",
-       "rendering", "answer", "probability", "margin", "other_answer", "other_probability", "difference"}]},
-     "drift": {"batches" | "traffic" | "restored" | "fresh": {"n_rows", "n_answers", "n_flips",
-       "largest_probability_difference", "mean_probability_difference", "flips": [as above]}}}
+    listed in other orders. --batch-invariance scores them four times more: in batches of four, in a shuffled order with
+    other rows before each, up to 100 of them with the prefixes computed anew, and in a freshly started classifier. A
+    flip is another answer than before; a row's difference is the largest change of a label's probability.
 
     \b
     qcls-gguf eval --data labelled.jsonl --scoring tree --scoring joint
     qcls-gguf eval --data labelled.csv --format json --html report.html --resume scores.jsonl
-    qcls-gguf eval --data labelled.jsonl --scoring tree --drift --shuffle-labels 5
+    qcls-gguf eval --data labelled.jsonl --scoring tree --batch-invariance --shuffle-labels 5
     """
+    # the tools are imported by their own commands only, which keeps the start of the others short
+    from ..evaluation.evaluate import EvaluationSettings, evaluate
+    from ..evaluation.robustness import robustness_tables
+    from ..evaluation.table import evaluation_tables
+
     with exit_codes():
-        wanted = Evaluation(
+        evaluation = EvaluationSettings(
             config=settings(config, model, hf_repo, n_gpu_layers, threads),
             path=data,
             modes=_modes(scoring),
@@ -116,26 +97,27 @@ def eval_command(
             skip_bad=skip_bad,
             n_latency=latency_sample,
             resume=resume,
-            offline=offline,
             n_shuffles=shuffle_labels,
-            drift=drift,
+            batch_invariance=batch_invariance,
             seed=seed,
         )
         if html:
             check_html(html, {"--data": data, "--config": config, "--resume": resume})
-        with progress_bars(quiet) as on_progress:
-            found = evaluate(
-                wanted, on_step=None if quiet else print_step, on_load=load_bar(quiet), on_progress=on_progress
-            )
+        on_step = None if quiet else print_step
+        with (
+            ClassifierOpener(offline=offline, on_step=on_step, on_load=load_bar(quiet)) as opener,
+            progress_bars(quiet) as on_progress,
+        ):
+            record = evaluate(evaluation, opener, on_progress=on_progress)
         if html:
-            from ..evaluation.html import report_html  # matplotlib is an extra
+            from ..evaluation.html import evaluation_html  # matplotlib is an extra
 
-            html.write_text(report_html(found), encoding="utf-8")
+            html.write_text(evaluation_html(record), encoding="utf-8")
         if format_ is RecordFormat.json:
-            print(json.dumps(found, ensure_ascii=False, indent=2, allow_nan=False), flush=True)
+            print(record.to_json(), flush=True)
         else:
-            console().print(evaluation_tables(found), robustness_tables(found))
-    if found["non_finite"]:
+            console().print(evaluation_tables(record), robustness_tables(record))
+    if record.non_finite:
         raise typer.Exit(EXIT_OTHER)
 
 

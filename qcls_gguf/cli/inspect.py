@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Group, RenderableType
@@ -12,9 +11,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from ..classifier import Classifier
-from ..inspection.inspect import inspect_classifier
-from ..inspection.result import Answering, Inspection, PromptInspection, Token, TrieNode
+from ..opening import ClassifierOpener
 from ..report.results import console, printable
 from .options import (
     ConfigOption,
@@ -29,6 +26,9 @@ from .options import (
     settings,
 )
 from .terminal import exit_codes, load_bar, print_step
+
+if TYPE_CHECKING:
+    from ..inspection.records import Answering, Inspection, PromptInspection, Token, TrieNode
 
 
 def inspect_command(
@@ -47,47 +47,27 @@ def inspect_command(
     Per prompt the cached tokens, the tokens that every request adds, each label's tokens and the label trie; for all
     prompts together the tokens of an empty query, the sequences and the context. Exit codes are those of run.
 
-    JSON is one object; TOKEN is {"token", "text"}, "token" the id. Keys stay; new ones may come.
-
-    \b
-    {"config", "model": {as in run}, "startup_ms": {STEP: ms},
-     "context": {"n_ctx", "n_batch", "n_outputs_max", "n_cells_prefixes"},
-     "sequences": {"n_holders", "n_leaves", "max_batch", "n_needed", "n_seq_max", "n_limit"},
-     "request": {"n_decodes", "n_tokens", "n_tokens_fragment", "n_tokens_suffix", "n_tokens_labels",
-                 "n_tokens_unshared", "n_tokens_one_text", "n_tokens_cached", "n_positions", "n_query_copies"},
-     "prompts": [{"name", "scoring", "fast_path",
-                  "prefix": {"n_tokens", "block_hashes": [HEX], "n_shared", "shared_with": [NAME]},
-                  "added": {"n_tokens", "fragment": [TOKEN], "suffix": [TOKEN]},
-                  "n_tokens_labels", "n_positions", "n_leaves",
-                  "labels": [{"label", "tokens": [TOKEN], "end": TOKEN or null}],
-                  "trie": {"token", "text", "label", "fed", "read", "children": [the same]}}],
-     "answering": [{"prompt", "temperature", "prior": {LABEL: number} or null, "bias": the same,
-                    "min_confidence", "fallback"}],
-     "advice": [{"kind": reorder|suffix|sequences|collision|missing|alike, "prompts": [NAME], "text"}]}
-
-    \b
-    request     what an empty query feeds over all prompts: n_tokens are fragment (text around the query that is
-                tokenised with it), suffix and labels (of several tokens); n_tokens_unshared with each prompt on
-                its own; n_tokens_one_text with one text that differs in its last tokens; each token of a query is
-                fed n_query_copies times
-    sequences   n_needed = n_holders (prefixes) + n_leaves * max_batch, at most n_limit
-    block_hashes  sha256 of the hash before and 16 tokens (int32), first 12 digits; the last block may be shorter
-    n_shared    the longest beginning that a prefix has in common with another prompt's
+    JSON is one object; docs/records.md describes its fields.
     """
+    # the tools are imported by their own commands only, which keeps the start of the others short
+    from ..inspection.inspect import inspect_classifier
+
     with exit_codes():
         chosen = settings(config, model, hf_repo, n_gpu_layers, threads, scoring)
-        with Classifier.from_config(
-            chosen, offline=offline, on_step=None if quiet else print_step, on_load=load_bar(quiet)
-        ) as classifier:
+        on_step = None if quiet else print_step
+        with (
+            ClassifierOpener(offline=offline, on_step=on_step, on_load=load_bar(quiet)) as opener,
+            opener.open(chosen) as classifier,
+        ):
             inspection = inspect_classifier(classifier)
         if format_ is RecordFormat.json:
-            print(json.dumps(inspection.to_dict(), ensure_ascii=False, indent=2, allow_nan=False), flush=True)
+            print(inspection.to_json(), flush=True)
         else:
             console().print(inspection_table(inspection))
 
 
 def inspection_table(inspection: Inspection) -> Group:
-    """An inspection for people: the whole, a row a prompt, the label tries, the advice."""
+    """An inspection as text on a terminal: the whole, a row for each prompt, the label tries, the advice."""
     parts: list[RenderableType] = [_whole(inspection), Text(), _prompt_rows(inspection), Text()]
     parts += map(_prompt_tree, inspection.prompts, inspection.answering)
     parts.append(Text())
@@ -105,16 +85,19 @@ def _whole(inspection: Inspection) -> Table:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     table.add_row("model", Text(printable(f"{Path(model.path).name}, {model.description}, {model.device}")))
+    table.add_row("CPU code", " ".join(inspection.instruction_sets) or "no special instruction set")
     table.add_row("start-up", f"{sum(inspection.startup_ms.values()):.0f} ms: {steps}")
     table.add_row(
         "context",
         f"{context.n_ctx} cells, {context.n_cells_prefixes} of them prefixes; {context.n_batch} tokens and "
         f"{context.n_outputs_max} rows a decode",
     )
+    why = context.why_no_visible_cells
+    table.add_row("attention", "to the cells that a token may see" if why is None else f"to every used cell: {why}")
     table.add_row(
         "sequences",
         f"{sequences.n_needed}: prefixes {sequences.n_holders} + leaves {sequences.n_leaves} × max_batch "
-        f"{sequences.max_batch}; {sequences.n_seq_max} opened, llama.cpp's limit is {sequences.n_limit}",
+        f"{sequences.max_batch}; {sequences.n_seq_max} opened, at most {sequences.n_limit}",
     )
     table.add_row(
         "empty query",
@@ -164,18 +147,18 @@ def _prompt_tree(prompt: PromptInspection, answering: Answering) -> Tree:
 
 def _answering(answering: Answering) -> str:
     """What is done to a prompt's scores and its answer; empty where nothing is."""
-    found = [] if answering.temperature == 1 else [f"temperature {answering.temperature:.3g}"]
+    parts = [] if answering.temperature == 1 else [f"temperature {answering.temperature:.3g}"]
     for name, values in (("prior", answering.prior), ("bias", answering.bias)):
         if values is not None:
-            found.append(f"{name} {min(values.values()):+.2f} to {max(values.values()):+.2f}")
+            parts.append(f"{name} {min(values.values()):+.2f} to {max(values.values()):+.2f}")
     if answering.min_confidence is not None and answering.fallback is not None:
-        found.append(f"below {answering.min_confidence:g}: {answering.fallback}")
-    return ", ".join(found)
+        parts.append(f"below {answering.min_confidence:g}: {answering.fallback}")
+    return ", ".join(parts)
 
 
 def _add_children(tree: Tree, node: TrieNode) -> None:
-    """Fed nodes as branches; the labels that part from a node without one on a line together."""
-    ends = [_way(child) for child in node.children if not child.fed]
+    """Add the fed nodes as branches, and on one line the labels whose further tokens are not fed."""
+    ends = [_label_end(child) for child in node.children if not child.fed]
     if ends:
         tree.add(Text(", ".join(ends)))
     for child in node.children:
@@ -183,8 +166,8 @@ def _add_children(tree: Tree, node: TrieNode) -> None:
             _add_children(tree.add(Text(f"{_shown(child.text)}  (fed{', read' if child.read else ''})")), child)
 
 
-def _way(node: TrieNode) -> str:
-    """The tokens from a node that is not fed to its label: there is one way only."""
+def _label_end(node: TrieNode) -> str:
+    """The tokens from a node that is not fed to the end of its label; no other label has them."""
     texts = [node.text]
     while node.children:
         node = node.children[0]

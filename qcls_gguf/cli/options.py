@@ -9,8 +9,9 @@ from typing import Annotated, Literal
 
 import typer
 
+from ..config.load import load_config
 from ..config.resources import config_path
-from ..config.schema import Config, ModelConfig, load_config, parse_scoring
+from ..config.schema import Config, ModelConfig, parse_scoring
 from ..config.scoring import SCORINGS
 from ..errors import ConfigError
 

@@ -12,6 +12,7 @@ from typing import NoReturn
 import typer
 
 from ..errors import ConfigError, ModelError, QclsError
+from .option_names import with_options
 
 EXIT_OTHER, EXIT_USAGE, EXIT_MODEL, EXIT_INTERRUPTED = 1, 2, 3, 130
 
@@ -47,7 +48,7 @@ def exit_codes() -> Iterator[None]:
 
 
 def _show_warning(message: Warning | str, *_: object) -> None:
-    print(f"qcls-gguf: warning: {message}", file=sys.stderr)
+    print(f"qcls-gguf: warning: {with_options(str(message))}", file=sys.stderr)
 
 
 def _drop_output() -> None:
@@ -56,13 +57,13 @@ def _drop_output() -> None:
 
 
 def _fail(error: Exception, code: int) -> NoReturn:
-    print(f"qcls-gguf: {error}", file=sys.stderr)
+    print(f"qcls-gguf: {with_options(str(error))}", file=sys.stderr)
     raise typer.Exit(code)
 
 
 def print_step(name: str, what: str, ms: float) -> None:
     """Show a step of the start-up as it ends."""
-    print(f"{name:16}{ms:10.1f} ms  {what}", file=sys.stderr)
+    print(f"{name:16}{ms:10.1f} ms  {with_options(what)}", file=sys.stderr)
 
 
 def load_bar(quiet: bool) -> Callable[[float], None] | None:

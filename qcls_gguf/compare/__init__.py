@@ -1,1 +1,1 @@
-"""The same prompts, labels and queries through other ways of labelling them, timed request by request in one run."""
+"""The same prompts, labels and queries by other methods, timed request by request in one run."""

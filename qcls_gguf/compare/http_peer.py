@@ -1,96 +1,50 @@
-"""A request a prompt to a server, all at once: one kept-alive connection and one thread for each prompt."""
+"""Methods that ask a server over HTTP: a request for each prompt at once, each on its own connection and thread."""
 
 from __future__ import annotations
 
-import http.client
-import json
 from abc import abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from ..errors import ConfigError
-from .way import AbsentError, Answer, PeerError, Task, TaskPrompt, Way
+from .method import AbsentError, Answer, Method, PeerError, Workload, WorkloadPrompt
+
+if TYPE_CHECKING:
+    from .connection import Connection  # imported where it is used: http.client takes long to load
 
 TIMEOUT_S = 120.0
 _CONNECT_S = 5.0
 
 
-def check_url(url: str, option: str) -> None:
-    """Refuse what is no http address of a server. Raises ConfigError."""
+def check_url(url: str, name: str) -> None:
+    """Raise ConfigError for what is no http address of a server; name: what the address was given as."""
     try:
         parts = urlsplit(url)
-        good = parts.scheme == "http" and bool(parts.hostname) and parts.port != 0
+        is_usable = parts.scheme == "http" and bool(parts.hostname) and parts.port != 0
     except ValueError:  # a port that is none, or a bracket that is not closed
-        good = False
-    if not good:
-        raise ConfigError(f"{option}: {url!r} is not a server's address: give one such as http://127.0.0.1:8080")
+        is_usable = False
+    if not is_usable:
+        raise ConfigError(f"{name}: {url!r} is not a server's address: give one such as http://127.0.0.1:8080")
 
 
-class Connection:
-    """One kept-alive connection that speaks JSON; opened anew where the server closed it in between."""
-
-    def __init__(self, url: str, timeout_s: float) -> None:
-        parts = urlsplit(url)
-        self._url = url
-        self._path = parts.path.rstrip("/")
-        self._http = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout_s)
-
-    def request(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        """The answer's JSON. Raises PeerError for a failed request and for an answer that is no success or no JSON."""
-        content = None if body is None else json.dumps(body, ensure_ascii=False).encode()
-        fresh = self._http.sock is None
-        try:
-            status, answer = self._send(method, path, content)
-        except (http.client.RemoteDisconnected, ConnectionError) as e:
-            self._http.close()
-            if fresh:
-                raise self._error(method, path, str(e)) from e
-            try:
-                status, answer = self._send(method, path, content)
-            except (OSError, http.client.HTTPException) as e:
-                raise self._error(method, path, str(e)) from e
-        except TimeoutError as e:
-            self._http.close()
-            raise self._error(method, path, f"no answer within {self._http.timeout:g} s") from e
-        except (OSError, http.client.HTTPException) as e:
-            self._http.close()
-            raise self._error(method, path, str(e) or type(e).__name__) from e
-        if status != http.client.OK:
-            raise self._error(method, path, f"HTTP {status}: {answer.decode(errors='replace')[:300]}")
-        try:
-            return json.loads(answer)
-        except ValueError as e:
-            raise self._error(method, path, f"the answer is not JSON: {answer[:100]!r}") from e
-
-    def _send(self, method: str, path: str, content: bytes | None) -> tuple[int, bytes]:
-        headers = {} if content is None else {"Content-Type": "application/json"}
-        self._http.request(method, self._path + path, content, headers)
-        response = self._http.getresponse()
-        return response.status, response.read()
-
-    def _error(self, method: str, path: str, reason: str) -> PeerError:
-        return PeerError(f"{method} {self._url.rstrip('/')}{path}: {reason}")
-
-    def close(self) -> None:
-        self._http.close()
-
-
-class HttpWay(Way):
-    """Scores first tokens by what a server says of the one token that it would generate behind each prompt."""
+class HttpMethod(Method):
+    """Scores the labels' first tokens by the log-probabilities that a server gives the token behind each prompt."""
 
     n_top: int
     """how many tokens' log-probabilities come back"""
 
-    def __init__(self, task: Task) -> None:
-        super().__init__(task)
+    def __init__(self, workload: Workload) -> None:
+        super().__init__(workload)
         self._connections: list[Connection] = []
         self._pool: ThreadPoolExecutor | None = None
         self._outside: dict[tuple[str, str], set[str]] = {}
 
     def open(self, url: str) -> None:
-        """Connect, and check that somebody answers. Raises AbsentError."""
+        """Connect, and check the server. Raises AbsentError."""
+        from .connection import Connection
+
         probe = Connection(url, _CONNECT_S)
         try:
             self.check_server(probe)
@@ -98,24 +52,26 @@ class HttpWay(Way):
             raise AbsentError(f"no usable server: {e}") from e
         finally:
             probe.close()
-        n = len(self.task.prompts)
+        n = len(self.workload.prompts)
         self._connections = [Connection(url, TIMEOUT_S) for _ in range(n)]
         self._pool = ThreadPoolExecutor(n)
 
     @abstractmethod
     def check_server(self, connection: Connection) -> None:
-        """Raise PeerError or AbsentError where the server cannot serve the task."""
+        """Raise PeerError or AbsentError where the server cannot serve the workload."""
 
     @abstractmethod
-    def top(self, connection: Connection, index: int, prompt: TaskPrompt, text: str) -> dict[int, float]:
+    def top(self, connection: Connection, index: int, prompt: WorkloadPrompt, text: str) -> dict[int, float]:
         """Log-probabilities of the likeliest tokens behind a rendered prompt, by token id."""
 
     def _answer(self, index: int, query: str) -> Answer:
-        prompt = self.task.prompts[index]
-        found = self.top(self._connections[index], index, prompt, prompt.template.replace("{query}", query))
-        label, tree, joint = prompt.reader.first_tokens(found)
+        prompt = self.workload.prompts[index]
+        log_probs = self.top(self._connections[index], index, prompt, prompt.template.replace("{query}", query))
+        label, tree, joint = prompt.reader.first_tokens(log_probs)
         missing = {
-            label for label, path in zip(prompt.reader.labels, prompt.reader.paths, strict=True) if path[0] not in found
+            label
+            for label, path in zip(prompt.reader.labels, prompt.reader.paths, strict=True)
+            if path[0] not in log_probs
         }
         if missing:
             self._outside[prompt.compiled.name, query] = missing
@@ -123,29 +79,31 @@ class HttpWay(Way):
 
     def classify(self, query: str) -> list[Answer]:
         assert self._pool is not None, "start comes first"
-        return list(self._pool.map(self._answer, range(len(self.task.prompts)), [query] * len(self.task.prompts)))
+        return list(
+            self._pool.map(self._answer, range(len(self.workload.prompts)), [query] * len(self.workload.prompts))
+        )
 
     def remarks(self) -> list[str]:
-        found = []
+        remarks = []
         if self._outside:
             names = sorted(set.union(*self._outside.values()))
-            of = len(self.task.prompts) * len(self.task.queries)
-            found.append(
+            of = len(self.workload.prompts) * len(self.workload.queries)
+            remarks.append(
                 f"outside the {self.n_top} tokens that come back, in {len(self._outside)} of {of} answers: "
-                f"{_some(names)}; {self.remedy_outside}"
+                f"{_first_names(names)}; {self.remedy_outside}"
             )
-        several = [p for p in self.task.prompts if len(p.reader.trie.read) > 1 or not p.reader.distinct]
+        several = [p for p in self.workload.prompts if len(p.reader.trie.read) > 1 or not p.reader.distinct]
         if several:
             n_more = sum(len(prompt.reader.trie.read) - (0 in prompt.reader.trie.read) for prompt in several)
             names = [prompt.compiled.name for prompt in several]
-            found.append(
-                f"labels that share first tokens ({_some(names)}) cannot be told apart: that would need {n_more} more "
-                "requests, each with the prompt and a label's beginning"
+            remarks.append(
+                f"labels that share first tokens ({_first_names(names)}) cannot be told apart: that would need "
+                f"{n_more} more requests, each with the prompt and a label's beginning"
             )
-        return found
+        return remarks
 
     remedy_outside: str
-    """what it would need to see every label"""
+    """what would show every label, as a sentence's end"""
 
     def close(self) -> None:
         if self._pool:
@@ -154,5 +112,5 @@ class HttpWay(Way):
             connection.close()
 
 
-def _some(names: Sequence[str], n: int = 6) -> str:
+def _first_names(names: Sequence[str], n: int = 6) -> str:
     return ", ".join(names[:n]) + (f" and {len(names) - n} more" if len(names) > n else "")

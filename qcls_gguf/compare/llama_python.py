@@ -1,12 +1,11 @@
 """llama-cpp-python's `Llama` on this package's library: its high-level class, prompt after prompt.
 
-It loads no second copy of the library: LLAMA_CPP_LIB_PATH names ours, which this process has open already. The model is
-loaded a second time, since the class takes a path.
+LLAMA_CPP_LIB_PATH names our library, so no second copy of it is loaded. The model is loaded a second time, since the
+class takes a path.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
 from typing import Any, ClassVar
@@ -15,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..native import build_info, library_folder
-from .reader import log_sum_exp
-from .way import AbsentError, Answer, Task, TaskPrompt, Way
+from .method import AbsentError, Answer, Method, Workload, WorkloadPrompt
+from .reader import log_normaliser
 
 _INSTALL = "CMAKE_ARGS=-DLLAMA_BUILD=OFF pip install 'qcls-gguf[peers]'"
 
@@ -25,7 +24,9 @@ def import_llama_cpp() -> Any:
     """The module, on our library. Raises AbsentError."""
     if importlib.util.find_spec("llama_cpp") is None:
         raise AbsentError(f"llama-cpp-python is not installed: {_INSTALL}")
-    version, wanted = importlib.metadata.version("llama_cpp_python"), build_info().llama_cpp_python_version
+    from importlib.metadata import version as version_of  # takes long to load, and only this method asks
+
+    version, wanted = version_of("llama_cpp_python"), build_info().llama_cpp_python_version
     if version != wanted:
         raise AbsentError(f"llama-cpp-python {version} does not fit the library, which is that of {wanted}: {_INSTALL}")
     os.environ["LLAMA_CPP_LIB_PATH"] = str(library_folder())
@@ -36,24 +37,24 @@ def import_llama_cpp() -> Any:
     return llama_cpp
 
 
-def open_llama(module: Any, task: Task, **options: Any) -> Any:
-    """A `Llama` of the task's model and settings that holds the longest prompt."""
-    n_ctx = max(256, task.n_longest + 2)
+def open_llama(module: Any, workload: Workload, **options: Any) -> Any:
+    """A `Llama` of the workload's model and settings that holds the longest prompt."""
+    n_ctx = max(256, workload.n_longest + 2)
     return module.Llama(
-        model_path=str(task.model_path),
+        model_path=str(workload.model_path),
         n_ctx=n_ctx,
         n_batch=n_ctx,
         n_ubatch=n_ctx,
-        n_threads=task.n_threads,
-        n_threads_batch=task.n_threads,
-        n_gpu_layers=task.n_gpu_layers,
-        flash_attn=task.flash_attn is not False,
+        n_threads=workload.n_threads,
+        n_threads_batch=workload.n_threads,
+        n_gpu_layers=workload.n_gpu_layers,
+        flash_attn=workload.flash_attn is not False,
         verbose=False,
         **options,
     )
 
 
-class LlamaPython(Way):
+class LlamaPython(Method):
     """`Llama.generate` of one token a prompt, whose own prefix match keeps what two prompts in turn begin with."""
 
     name: ClassVar[str] = "llama-cpp-python"
@@ -61,7 +62,7 @@ class LlamaPython(Way):
 
     def start(self) -> None:
         self._module = import_llama_cpp()
-        self._llama = open_llama(self._module, self.task)
+        self._llama = open_llama(self._module, self.workload)
 
     def _logits(self, tokens: list[int]) -> npt.NDArray[np.float32]:
         """(n_vocab,) behind the last token; a view that the next call overwrites."""
@@ -69,7 +70,7 @@ class LlamaPython(Way):
         pointer = self._module.llama_get_logits_ith(self._llama.ctx, -1)
         return np.asarray(np.ctypeslib.as_array(pointer, shape=(self._llama.n_vocab(),)))
 
-    def _answer(self, prompt: TaskPrompt, query: str, *, exact: bool) -> Answer:
+    def _answer(self, prompt: WorkloadPrompt, query: str, *, exact: bool) -> Answer:
         compiled, reader = prompt.compiled, prompt.reader
         text = (compiled.before + query + compiled.after).encode()
         fragment = self._llama.tokenize(text, add_bos=False, special=False) if text else []
@@ -78,19 +79,19 @@ class LlamaPython(Way):
         for node, tokens in zip(reader.trie.read, reader.edge_tokens, strict=True):
             logits = self._logits([*start, *reader.node_path(node)])
             edges.append(logits[tokens])
-            log_sums.append(log_sum_exp(logits) if exact else 0.0)
+            log_sums.append(log_normaliser(logits) if exact else 0.0)
         tree = reader.tree(edges)
         joint = reader.joint(edges, log_sums) if exact else ()
         return Answer(label=reader.winner(tree), tree=tree, joint=joint)
 
     def classify(self, query: str) -> list[Answer]:
-        return [self._answer(prompt, query, exact=False) for prompt in self.task.prompts]
+        return [self._answer(prompt, query, exact=False) for prompt in self.workload.prompts]
 
     def audit(self, query: str) -> list[Answer]:
-        return [self._answer(prompt, query, exact=True) for prompt in self.task.prompts]
+        return [self._answer(prompt, query, exact=True) for prompt in self.workload.prompts]
 
     def remarks(self) -> list[str]:
-        n = sum(len(prompt.reader.trie.read) for prompt in self.task.prompts)
+        n = sum(len(prompt.reader.trie.read) for prompt in self.workload.prompts)
         return [f"{n} decodes a request: one for each choice between labels; the model is loaded a second time"]
 
     def close(self) -> None:

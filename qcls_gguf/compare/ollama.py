@@ -1,15 +1,18 @@
-"""Ollama over HTTP: a raw request a prompt, with the log-probabilities of the 20 likeliest tokens."""
+"""Ollama over HTTP: a raw request for each prompt, with the log-probabilities of the 20 likeliest tokens."""
 
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from .http_peer import Connection, HttpWay
-from .way import AbsentError, PeerError, Task, TaskPrompt
+from .http_peer import HttpMethod
+from .method import AbsentError, PeerError, Workload, WorkloadPrompt
+
+if TYPE_CHECKING:
+    from .connection import Connection
 
 
-class Ollama(HttpWay):
+class Ollama(HttpMethod):
     """`/api/generate`, raw, one token; needs Ollama 0.12.11, the first with log-probabilities."""
 
     name: ClassVar[str] = "ollama"
@@ -17,8 +20,8 @@ class Ollama(HttpWay):
     n_top = 20
     remedy_outside = "Ollama returns no more than 20"
 
-    def __init__(self, task: Task, url: str | None = None, model: str | None = None) -> None:
-        super().__init__(task)
+    def __init__(self, workload: Workload, url: str | None = None, model: str | None = None) -> None:
+        super().__init__(workload)
         self._url = url
         self._model = model
         self._piece: dict[int, bytes] = {}
@@ -26,11 +29,11 @@ class Ollama(HttpWay):
     def start(self) -> None:
         if self._url is None or self._model is None:
             raise AbsentError(
-                "no server: give --ollama URL, such as http://127.0.0.1:11434, and --ollama-model NAME, made from the "
-                "same GGUF file (a Modelfile of the line `FROM ./model.gguf`, then `ollama create`)"
+                "no server: give its URL as `ollama`, such as http://127.0.0.1:11434, and a name as `ollama_model`, "
+                "made from the same GGUF file (a Modelfile of the line `FROM ./model.gguf`, then `ollama create`)"
             )
-        model = self.task.classifier.parts.engine.model
-        first = {path[0] for prompt in self.task.prompts for path in prompt.reader.paths}
+        model = self.workload.classifier.engine.model
+        first = {path[0] for prompt in self.workload.prompts for path in prompt.reader.paths}
         self._piece = {token: model.piece(token)[0] for token in first}
         self.open(self._url)
 
@@ -41,9 +44,9 @@ class Ollama(HttpWay):
         except (KeyError, TypeError) as e:
             raise PeerError("/api/tags names no models: it is no Ollama server") from e
         if not {self._model, f"{self._model}:latest"} & names:
-            raise AbsentError(f"--ollama-model {self._model}: the server has {', '.join(sorted(names)) or 'no models'}")
+            raise AbsentError(f"`ollama_model` {self._model}: the server has {', '.join(sorted(names)) or 'no models'}")
 
-    def top(self, connection: Connection, index: int, prompt: TaskPrompt, text: str) -> dict[int, float]:
+    def top(self, connection: Connection, index: int, prompt: WorkloadPrompt, text: str) -> dict[int, float]:
         answer = connection.request(
             "POST",
             "/api/generate",
@@ -58,9 +61,9 @@ class Ollama(HttpWay):
                 "options": {
                     "num_predict": 1,
                     "temperature": 0,
-                    "num_ctx": max(256, self.task.n_longest + 8),
-                    "num_thread": self.task.n_threads,
-                    "num_gpu": self.task.n_gpu_layers,
+                    "num_ctx": max(256, self.workload.n_longest + 8),
+                    "num_thread": self.workload.n_threads,
+                    "num_gpu": self.workload.n_gpu_layers,
                 },
             },
         )
@@ -68,13 +71,13 @@ class Ollama(HttpWay):
             raise PeerError("Ollama's answer has no logprobs: they need version 0.12.11 or newer")
         try:
             # tokens come as text and bytes, not as ids
-            found = {_bytes(entry): float(entry["logprob"]) for entry in answer["logprobs"][0]["top_logprobs"]}
+            log_probs = {_bytes(entry): float(entry["logprob"]) for entry in answer["logprobs"][0]["top_logprobs"]}
         except (KeyError, IndexError, TypeError, ValueError) as e:
             raise PeerError(f"Ollama's answer has no logprobs with top_logprobs: {e!r}") from e
         return {
-            token: found[piece]
+            token: log_probs[piece]
             for token, piece in self._piece.items()
-            if piece in found and math.isfinite(found[piece])
+            if piece in log_probs and math.isfinite(log_probs[piece])
         }
 
     def remarks(self) -> list[str]:
@@ -85,5 +88,5 @@ class Ollama(HttpWay):
 
 
 def _bytes(entry: dict[str, object]) -> bytes:
-    found = entry.get("bytes")
-    return bytes(found) if isinstance(found, list) else str(entry["token"]).encode()
+    content = entry.get("bytes")
+    return bytes(content) if isinstance(content, list) else str(entry["token"]).encode()

@@ -1,14 +1,14 @@
-"""Our own classifier, in the configuration's scoring: what the others are compared with."""
+"""Our own classifier in the configuration's scoring: the others are compared with it."""
 
 from __future__ import annotations
 
 import math
 from typing import ClassVar
 
-from .way import Answer, Way
+from .method import Answer, Method
 
 
-class Qcls(Way):
+class Qcls(Method):
     """One decode over all prompts, hidden states only."""
 
     name: ClassVar[str] = "qcls"
@@ -17,15 +17,15 @@ class Qcls(Way):
     )
 
     def classify(self, query: str) -> list[Answer]:
-        return [Answer(label=answer.most_probable) for answer in self.task.classifier.classify(query).results]
+        return [Answer(label=answer.most_probable) for answer in self.workload.classifier.classify(query).results]
 
     def audit(self, query: str) -> list[Answer]:
-        """With the probabilities among the labels, where the scoring gives those of the tree."""
+        """With log-probabilities among the labels, where the configured scoring is of the label tree."""
         answers = []
-        for answer, prompt in zip(self.task.classifier.classify(query).results, self.task.prompts, strict=True):
+        for answer, prompt in zip(self.workload.classifier.classify(query).results, self.workload.prompts, strict=True):
             scores = answer.scores
-            tree = prompt.compiled.trie.scoring in ("tree", "first_token") and all(s.probability > 0 for s in scores)
-            log_p = tuple(math.log(score.probability) for score in scores) if tree else None
+            is_tree = prompt.compiled.trie.scoring in ("tree", "first_token") and all(s.probability > 0 for s in scores)
+            log_p = tuple(math.log(score.probability) for score in scores) if is_tree else None
             joint = answer.audit.joint if answer.audit else ()
             answers.append(Answer(label=answer.most_probable, tree=log_p, joint=joint))
         return answers

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..prompts.trie import build_trie
-
-FloatArray = npt.NDArray[np.floating[Any]]
+from ..score.log_space import FloatArray, log_softmax, log_sum_exp
 
 
 class LabelReader:
@@ -18,7 +15,7 @@ class LabelReader:
     differ, as `tree` scores them."""
 
     def __init__(self, labels: Sequence[str], paths: Sequence[tuple[int, ...]]) -> None:
-        """paths[i] are the tokens of labels[i], an end-of-label token included where it has one."""
+        """paths[i] are the tokens of labels[i], with the end-of-label token where it has one."""
         self.labels = tuple(labels)
         self.paths = tuple(paths)
         self.trie = build_trie(labels, paths, -1, "tree")
@@ -44,7 +41,7 @@ class LabelReader:
         """Log-probabilities among the labels; edge_logits[i] are the logits of edge_tokens[i]."""
         edge = np.zeros(len(self.trie.edges))
         for edges, logits in zip(self._edges, edge_logits, strict=True):
-            edge[edges] = log_softmax(logits)
+            edge[edges] = log_softmax(np.asarray(logits, np.float64))
         return tuple(float(edge[list(edges)].sum()) for edges in self.trie.label_edges)
 
     def joint(self, edge_logits: Sequence[FloatArray], log_sums: Sequence[float]) -> tuple[float | None, ...]:
@@ -62,13 +59,13 @@ class LabelReader:
         return self.labels[int(np.argmax(scores))]
 
     def first_tokens(
-        self, found: Mapping[int, float]
+        self, log_probs: Mapping[int, float]
     ) -> tuple[str | None, tuple[float, ...] | None, tuple[float | None, ...]]:
-        """(winner, tree, joint) from the log-probabilities of some tokens behind the prompt.
+        """(winner, tree, joint) from the log-probabilities of some tokens behind the prompt, by token.
 
-        No winner where no label's first token is among them, or where the best one is several labels'.
+        The winner is None where no label's first token is among them, or where several labels share the best one.
         """
-        seen = [found.get(path[0]) for path in self.paths]
+        seen = [log_probs.get(path[0]) for path in self.paths]
         joint = tuple(p if len(path) == 1 else None for p, path in zip(seen, self.paths, strict=True))
         values = [p for p in seen if p is not None]
         if not values:
@@ -79,13 +76,6 @@ class LabelReader:
         return best[0] if len(best) == 1 else None, tree, joint
 
 
-def log_softmax(logits: FloatArray) -> npt.NDArray[np.float64]:
-    """Over a vector."""
-    shifted = np.asarray(logits, np.float64) - float(np.max(logits))
-    return np.asarray(shifted - np.log(np.exp(shifted).sum()))
-
-
-def log_sum_exp(logits: FloatArray) -> float:
-    """Over a vector."""
-    top = float(np.max(logits))
-    return top + float(np.log(np.exp(np.asarray(logits, np.float64) - top).sum()))
+def log_normaliser(logits: FloatArray) -> float:
+    """The log-sum-exp of the logits of a whole vocabulary."""
+    return float(log_sum_exp(np.asarray(logits, np.float64)))

@@ -1,34 +1,35 @@
-"""A comparison from its configuration to its record: reference, start, answers, then rounds of alternating requests."""
+"""A comparison: our exact scores as the reference, the start of every method, its answers, then rounds of requests."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from time import perf_counter_ns
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..classifier import Classifier
+from ..config.raw import raw_config
 from ..config.schema import Config
 from ..engine.capacity import n_threads
 from ..errors import ConfigError, PlanError
-from ..evaluation.passes import pass_config
 from ..native.kernel_steps import switched, variants
-from ..report.environment import environment, plain_config
+from ..opening import ClassifierOpener, OnStep
+from ..report.environment import environment
 from ..report.progress import OnProgress
+from .method import AbsentError, Answer, DiedError, Method, PeerError, Workload, WorkloadPrompt, installed_versions
+from .methods import METHODS, QCLS, PeerKernels, Peers, check_methods, check_peers
 from .reader import LabelReader
+from .records import AbsentMethod, ComparisonRecord, MethodRecord, PeerEnvironment
 from .statistics import Reference, agreement, latency, not_comparable
-from .way import AbsentError, Answer, PeerError, Task, TaskPrompt, Way, installed_versions
-from .ways import QCLS, WAYS, Peers, check_peers, check_ways
 
-OnStep = Callable[[str, str, float], None]
+FloatArray = npt.NDArray[np.float64]
 
 QUERIES = (
     "red summer dress for girls",
@@ -38,131 +39,121 @@ QUERIES = (
     "wool coat",
     "when does the shop open",
 )
-"""Queries for a comparison that is given none."""
+"""The queries where none are given."""
 
 _PACKAGES = ("llama-cpp-python", "cappr", "torch", "transformers")
 
 
-class PeerKernels(StrEnum):
-    """Which CUDA matrix kernels the other ways of this tree's llama.cpp run."""
-
-    stock = "stock"
-    ours = "ours"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """What is to be compared."""
+class ComparisonSettings:
+    """What is compared, and how."""
 
     config: Config
     queries: tuple[str, ...] = QUERIES
-    ways: tuple[str, ...] = ()
-    """names; ours is always among them. Empty: all"""
+    methods: tuple[str, ...] = ()
+    """their names; ours is always among them. Empty: all"""
     n_rounds: int = 10
-    """a round is one request of every query by every way"""
-    n_warm: int = 2
-    """rounds that are not timed"""
+    """a round is one request of every query by every method"""
+    n_warm_up: int = 2
+    """rounds before them that are not timed"""
     seed: int = 0
-    """of the order in which the ways take turns"""
+    """of the order in which the methods take turns"""
     peers: Peers = field(default_factory=Peers)
     peer_kernels: PeerKernels = PeerKernels.stock
-    offline: bool = False
 
 
 def compare(
-    wanted: Comparison,
+    settings: ComparisonSettings,
+    opener: ClassifierOpener,
     *,
     on_step: OnStep | None = None,
-    on_load: Callable[[float], None] | None = None,
     on_progress: OnProgress = lambda part, done, total: None,
-) -> dict[str, Any]:
-    """The record of a comparison, as `qcls-gguf compare --format json` prints it.
+) -> ComparisonRecord:
+    """Compare, and return the record that `qcls-gguf compare` prints as JSON.
 
-    Raises ConfigError, before anything is computed, for options and queries that cannot be used; and what Classifier
-    raises. A peer that cannot be had, or that fails, is listed in the record.
+    on_step: called after the start of each method. Raises ConfigError, before anything is computed, for options and
+    queries that cannot be used, and what Classifier raises. A method that cannot run here, or that fails, is listed in
+    the record.
     """
-    check_peers(wanted.peers)
-    names = check_ways(wanted.ways) if wanted.ways else tuple(WAYS)
-    if not wanted.queries:
-        raise ConfigError("there is no query to compare with: give one with --query or --input")
-    prompts, exact = _exact(wanted, on_step, on_load)
-    with Classifier.from_config(wanted.config, offline=wanted.offline, on_load=on_load) as classifier:
-        task = Task(
+    check_peers(settings.peers)
+    names = check_methods(settings.methods) if settings.methods else tuple(METHODS)
+    if not settings.queries:
+        raise ConfigError("there is no query to compare with: give one")
+    prompts, exact_references = _references(settings, opener)
+    with opener.open(settings.config, quiet=True) as classifier:
+        workload = Workload(
             classifier=classifier,
             prompts=prompts,
-            queries=wanted.queries,
+            queries=settings.queries,
             model_path=Path(classifier.model.path),
-            runtime=wanted.config.runtime,
-            n_threads=n_threads(wanted.config.runtime),
+            runtime=settings.config.runtime,
+            n_threads=n_threads(settings.config.runtime),
             n_gpu_layers=classifier.model.n_gpu_layers,
-            n_longest=_n_longest(classifier, prompts, wanted.queries),
+            n_longest=_n_longest(classifier, prompts, settings.queries),
         )
-        with _Running(task, names, wanted) as running:
+        with _RunningMethods(workload, names, settings) as running:
             running.start(on_step)
             answers = running.answers(on_progress)
             references = [
-                dataclasses.replace(reference, label=ours.label or "")
-                for reference, ours in zip(exact, answers[QCLS], strict=True)
+                dataclasses.replace(reference, label=answer.label or "")
+                for reference, answer in zip(exact_references, answers[QCLS], strict=True)
             ]
-            times = running.measure(on_progress)
-            ways = [
-                _entry(running.ways[name], found, times, answers[name], references) for name, found in times.items()
-            ]
-            return {
-                "environment": {**environment(wanted.config), "packages": installed_versions(_PACKAGES)},
-                "config": plain_config(wanted.config),
-                "model": dataclasses.asdict(classifier.model),
-                "n_prompts": len(prompts),
-                "n_queries": len(wanted.queries),
-                "queries": list(wanted.queries),
-                "rounds": wanted.n_rounds,
-                "warm_up": wanted.n_warm,
-                "seed": wanted.seed,
-                "peer_kernels": str(wanted.peer_kernels),
-                "ways": ways,
-                "absent": running.absent,
-            }
+            ms = running.measure(on_progress)
+            methods = [_record(running.methods[name], ms[name], ms[QCLS], answers[name], references) for name in ms]
+            packages = installed_versions(_PACKAGES)
+            return ComparisonRecord(
+                environment=PeerEnvironment(**dict(environment(settings.config, classifier.model)), packages=packages),
+                config=settings.config,
+                model=classifier.model,
+                n_prompts=len(prompts),
+                n_queries=len(settings.queries),
+                queries=settings.queries,
+                rounds=settings.n_rounds,
+                warm_up=settings.n_warm_up,
+                seed=settings.seed,
+                peer_kernels=str(settings.peer_kernels),
+                methods=tuple(methods),
+                absent=tuple(running.absent),
+            )
 
 
-def _exact(
-    wanted: Comparison, on_step: OnStep | None, on_load: Callable[[float], None] | None
-) -> tuple[tuple[TaskPrompt, ...], list[Reference]]:
-    """The prompts with their labels' paths, and our exact scores of every query, by a classifier of its own."""
-    config = pass_config(wanted.config)
-    with Classifier.from_config(
-        config, offline=wanted.offline, on_step=on_step, on_load=on_load, audit=True
-    ) as classifier:
-        for query in wanted.queries:
+def _references(
+    settings: ComparisonSettings, opener: ClassifierOpener
+) -> tuple[tuple[WorkloadPrompt, ...], list[Reference]]:
+    """The prompts with their labels' paths, and our exact scores of every query, by a classifier that audits."""
+    config = raw_config(settings.config, "tree")
+    with opener.open(config, audit=True) as classifier:
+        for query in settings.queries:
             try:
                 classifier.check(query)
             except PlanError as e:
                 raise ConfigError(f"query {query!r}: {e}") from None
         prompts = tuple(
-            TaskPrompt(
-                template=given.expanded_template,
-                label_prefix=given.label_prefix,
+            WorkloadPrompt(
+                template=prompt.expanded_template,
+                label_prefix=prompt.label_prefix,
                 compiled=compiled,
                 reader=LabelReader(
                     compiled.labels,
                     [tuple(compiled.trie.edges[i].token for i in edges) for edges in compiled.trie.label_edges],
                 ),
             )
-            for given, compiled in zip(config.prompts, classifier.prompts, strict=True)
+            for prompt, compiled in zip(config.prompts, classifier.prompts, strict=True)
         )
         references = []
-        for query in wanted.queries:
+        for query in settings.queries:
             for answer in classifier.classify(query).results:
-                assert answer.audit is not None, "the classifier audits"
-                joint = answer.audit
+                audit = answer.audit
+                assert audit is not None, "the classifier audits"
                 tree = tuple(score.score for score in answer.scores)
                 references.append(
-                    Reference(label=answer.label, joint_label=joint.joint_label, joint=joint.joint, tree=tree)
+                    Reference(label=answer.label, joint_label=audit.joint_label, joint=audit.joint, tree=tree)
                 )
     return prompts, references
 
 
-def _n_longest(classifier: Classifier, prompts: Sequence[TaskPrompt], queries: Sequence[str]) -> int:
-    model = classifier.parts.engine.model
+def _n_longest(classifier: Classifier, prompts: Sequence[WorkloadPrompt], queries: Sequence[str]) -> int:
+    model = classifier.engine.model
     return max(
         len(prompt.compiled.head)
         + len(model.tokenize(prompt.compiled.before + query + prompt.compiled.after, parse_special=False))
@@ -173,75 +164,78 @@ def _n_longest(classifier: Classifier, prompts: Sequence[TaskPrompt], queries: S
     )
 
 
-class _Running:
-    """The ways that could be started; one that fails is closed and listed as absent."""
+class _RunningMethods:
+    """The methods that could be started; one that fails is closed and listed as absent."""
 
-    def __init__(self, task: Task, names: Sequence[str], wanted: Comparison) -> None:
-        self._task = task
-        self._wanted = wanted
+    def __init__(self, workload: Workload, names: Sequence[str], settings: ComparisonSettings) -> None:
+        self._workload = workload
+        self._settings = settings
         self._names = names
-        self.ways: dict[str, Way] = {}
-        self.absent: list[dict[str, Any]] = []
+        self.methods: dict[str, Method] = {}
+        self.absent: list[AbsentMethod] = []
 
-    def __enter__(self) -> _Running:
+    def __enter__(self) -> _RunningMethods:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for way in self.ways.values():
-            with suppress(Exception):  # what the ways of others raise on their way out changes no number
-                way.close()
+        for method in self.methods.values():
+            with suppress(Exception):  # an error while closing changes no figure
+                method.close()
 
     def start(self, on_step: OnStep | None) -> None:
         for name in self._names:
             before = perf_counter_ns()
-            self.ways[name] = WAYS[name](self._task, self._wanted.peers)
-            is_stock = name != QCLS and self._wanted.peer_kernels is PeerKernels.stock
-            with self._peer(name, started=False), switched(variants()[0]) if is_stock else nullcontext():
-                self.ways[name].start()  # contexts and processes are made here
+            self.methods[name] = METHODS[name](self._workload, self._settings.peers)
+            is_stock = name != QCLS and self._settings.peer_kernels is PeerKernels.stock
+            with self._listed_if_it_fails(name, started=False), switched(variants()[0]) if is_stock else nullcontext():
+                self.methods[name].start()  # contexts and processes are made here
             if on_step:
-                what = "started" if name in self.ways else "absent: " + self.absent[-1]["reason"]
+                what = "started" if name in self.methods else _left_out(self.absent[-1])
                 on_step(name, what, (perf_counter_ns() - before) / 1e6)
 
     @contextmanager
-    def _peer(self, name: str, *, started: bool = True) -> Iterator[None]:
-        """Take a way that fails out of the comparison; ours must not fail."""
+    def _listed_if_it_fails(self, name: str, *, started: bool = True) -> Iterator[None]:
+        """Take a method that fails out of the comparison, and list it as absent; an error of ours ends the run."""
         try:
             yield
-        except Exception as e:  # a peer is others' code, which may raise anything
+        except Exception as e:  # other projects' code may raise anything
             if name == QCLS:
                 raise
             with suppress(Exception):
-                self.ways.pop(name).close()
+                self.methods.pop(name).close()
             reason = str(e) if isinstance(e, AbsentError | PeerError) else f"{type(e).__name__}: {e}"
-            asked = name in self._wanted.ways
-            self.absent.append({"name": name, "reason": reason, "asked_for": asked, "started": started})
+            asked_for = name in self._settings.methods
+            failed = started or isinstance(e, DiedError)
+            self.absent.append(AbsentMethod(name=name, reason=reason, asked_for=asked_for, started=failed))
 
     def answers(self, on_progress: OnProgress) -> dict[str, list[Answer]]:
-        """Each way's answers, in the order of queries and prompts."""
-        found: dict[str, list[Answer]] = {}
-        for done, (name, way) in enumerate(list(self.ways.items())):
+        """Each method's answers, in the order of queries and prompts."""
+        answers: dict[str, list[Answer]] = {}
+        for done, (name, method) in enumerate(list(self.methods.items())):
             on_progress("answers", done, len(self._names))
-            with self._peer(name):
-                found[name] = [answer for query in self._task.queries for answer in way.audit(query)]
-                _check_finite(found[name])
+            with self._listed_if_it_fails(name):
+                answers[name] = [answer for query in self._workload.queries for answer in method.audit(query)]
+                _check_finite(answers[name])
         on_progress("answers", len(self._names), len(self._names))
-        return found
+        return answers
 
-    def measure(self, on_progress: OnProgress) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
-        """Milliseconds of every timed request, (n_rounds, n_queries) for each way that lasted to the end."""
-        order = random.Random(self._wanted.seed)
-        queries, n_warm = self._task.queries, self._wanted.n_warm
-        n_rounds = n_warm + self._wanted.n_rounds
-        ms = {name: np.zeros((n_rounds, len(queries))) for name in self.ways}
+    def measure(self, on_progress: OnProgress) -> dict[str, FloatArray]:
+        """Milliseconds of every timed request, (n_rounds, n_queries) for each method that lasted to the end."""
+        order = random.Random(self._settings.seed)
+        queries, n_warm_up = self._workload.queries, self._settings.n_warm_up
+        n_rounds = n_warm_up + self._settings.n_rounds
+        ms = {name: np.zeros((n_rounds, len(queries))) for name in self.methods}
         for turn in range(n_rounds):
             for index in order.sample(range(len(queries)), len(queries)):
-                for name in order.sample(list(self.ways), len(self.ways)):
-                    with self._peer(name):
-                        before = perf_counter_ns()
-                        self.ways[name].classify(queries[index])
-                        ms[name][turn, index] = (perf_counter_ns() - before) / 1e6
+                for name in order.sample(list(self.methods), len(self.methods)):
+                    with self._listed_if_it_fails(name):
+                        ms[name][turn, index] = self.methods[name].timed(queries[index])
             on_progress("rounds", turn + 1, n_rounds)
-        return {name: ms[name][n_warm:] for name in self.ways}
+        return {name: ms[name][n_warm_up:] for name in self.methods}
+
+
+def _left_out(method: AbsentMethod) -> str:
+    return f"{'failed' if method.started else 'absent'}: {method.reason}"
 
 
 def _check_finite(answers: Sequence[Answer]) -> None:
@@ -250,17 +244,14 @@ def _check_finite(answers: Sequence[Answer]) -> None:
         raise PeerError("it gives log-probabilities that are not finite")
 
 
-def _entry(
-    way: Way,
-    ms: np.ndarray[Any, np.dtype[np.float64]],
-    times: dict[str, np.ndarray[Any, np.dtype[np.float64]]],
-    answers: Sequence[Answer],
-    references: Sequence[Reference],
-) -> dict[str, Any]:
-    return {
-        "name": way.name,
-        "about": way.about,
-        **latency(ms, times[QCLS]),
-        **(agreement(answers, references) if way.comparable else not_comparable()),
-        "note": "; ".join(way.remarks()),
-    }
+def _record(
+    method: Method, ms: FloatArray, qcls_ms: FloatArray, answers: Sequence[Answer], references: Sequence[Reference]
+) -> MethodRecord:
+    agreed = agreement(answers, references) if method.comparable else not_comparable()
+    return MethodRecord(
+        name=method.name,
+        about=method.about,
+        **dict(latency(ms, qcls_ms)),
+        **dict(agreed),
+        note="; ".join(method.remarks()),
+    )

@@ -1,15 +1,15 @@
-"""Times and answers of a way beside those of our classifier."""
+"""Times and answers of a method compared with those of our classifier."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .way import Answer
+from .method import Answer
+from .records import Agreement, Latency, WinnerAgreement
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -26,65 +26,57 @@ class Reference:
     """log-probabilities among the labels"""
 
 
-def latency(ms: FloatArray, qcls_ms: FloatArray) -> dict[str, Any]:
-    """Times of shape (n_rounds, n_queries) as percentiles, and as ratios to ours.
-
-    ratio_to_qcls is the ratio of the medians over all requests; ratio_range the 10 % and 90 % quantiles of the ratios
-    of the rounds' medians.
-    """
+def latency(ms: FloatArray, qcls_ms: FloatArray) -> Latency:
+    """The times of a method and of ours, each (n_rounds, n_queries) milliseconds, as quantiles and ratios."""
     ratios = np.median(ms, axis=1) / np.median(qcls_ms, axis=1)
-    return {
-        "p50_ms": float(np.median(ms)),
-        "p90_ms": float(np.quantile(ms, 0.9)),
-        "ratio_to_qcls": float(np.median(ms) / np.median(qcls_ms)),
-        "ratio_range": [float(np.quantile(ratios, 0.1)), float(np.quantile(ratios, 0.9))],
-    }
+    return Latency(
+        p50_ms=float(np.median(ms)),
+        p90_ms=float(np.quantile(ms, 0.9)),
+        ratio_to_qcls=float(np.median(ms) / np.median(qcls_ms)),
+        ratio_range=(float(np.quantile(ratios, 0.1)), float(np.quantile(ratios, 0.9))),
+    )
 
 
-def agreement(answers: Sequence[Answer], references: Sequence[Reference]) -> dict[str, Any]:
-    """How far answers agree with ours, in the order of queries and prompts.
-
-    agreement counts equal winners among the answers that have one, with the configuration's scoring and with `joint`;
-    the differences are the largest absolute ones between log-probabilities.
-    """
+def agreement(answers: Sequence[Answer], references: Sequence[Reference]) -> Agreement:
+    """How far a method's answers agree with ours; answers and references are in the order of queries and prompts."""
     pairs = list(zip(answers, references, strict=True))
-    said = [(answer, reference) for answer, reference in pairs if answer.label is not None]
-    joint = [
-        abs(found - wanted)
+    with_winner = [(answer, reference) for answer, reference in pairs if answer.label is not None]
+    joint_differences = [
+        abs(theirs - ours)
         for answer, reference in pairs
         if answer.joint
-        for found, wanted in zip(answer.joint, reference.joint, strict=True)
-        if found is not None
+        for theirs, ours in zip(answer.joint, reference.joint, strict=True)
+        if theirs is not None
     ]
-    tree = [
-        abs(found - wanted)
+    tree_differences = [
+        abs(theirs - ours)
         for answer, reference in pairs
         if answer.tree is not None
-        for found, wanted in zip(answer.tree, reference.tree, strict=True)
+        for theirs, ours in zip(answer.tree, reference.tree, strict=True)
     ]
-    return {
-        "agreement": {
-            "scoring": _share([answer.label == reference.label for answer, reference in said]),
-            "joint": _share([answer.label == reference.joint_label for answer, reference in said]),
-            "n_answers": len(said),
-            "n_without_answer": len(pairs) - len(said),
-        },
-        "largest_log_probability_difference": max(joint, default=None),
-        "n_log_probabilities": len(joint),
-        "largest_tree_difference": max(tree, default=None),
-        "n_tree_log_probabilities": len(tree),
-    }
+    return Agreement(
+        agreement=WinnerAgreement(
+            scoring=_share([answer.label == reference.label for answer, reference in with_winner]),
+            joint=_share([answer.label == reference.joint_label for answer, reference in with_winner]),
+            n_answers=len(with_winner),
+            n_without_answer=len(pairs) - len(with_winner),
+        ),
+        largest_log_probability_difference=max(joint_differences, default=None),
+        n_log_probabilities=len(joint_differences),
+        largest_tree_difference=max(tree_differences, default=None),
+        n_tree_log_probabilities=len(tree_differences),
+    )
 
 
-def not_comparable() -> dict[str, Any]:
-    """What stands for the agreement of a way with other weights."""
-    return {
-        "agreement": None,
-        "largest_log_probability_difference": None,
-        "n_log_probabilities": 0,
-        "largest_tree_difference": None,
-        "n_tree_log_probabilities": 0,
-    }
+def not_comparable() -> Agreement:
+    """The agreement of a method that runs on other weights: none."""
+    return Agreement(
+        agreement=None,
+        largest_log_probability_difference=None,
+        n_log_probabilities=0,
+        largest_tree_difference=None,
+        n_tree_log_probabilities=0,
+    )
 
 
 def _share(equal: Sequence[bool]) -> float | None:

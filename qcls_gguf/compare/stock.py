@@ -1,4 +1,4 @@
-"""Stock llama.cpp on the same loaded model: a context with logits over the whole vocabulary, fed in three ways."""
+"""Three methods on stock llama.cpp and the same loaded model: a context with logits over the whole vocabulary."""
 
 from __future__ import annotations
 
@@ -13,31 +13,33 @@ from ..engine.capacity import whole_cells
 from ..engine.engine import MAX_SEQ
 from ..native import NativeContext
 from ..plan.tree import TokenTree
-from .reader import LabelReader, log_sum_exp
-from .way import AbsentError, Answer, Way
+from .method import AbsentError, Answer, Method
+from .reader import LabelReader, log_normaliser
 
 Float32Array = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
-    """One prompt of one query: what is fed behind what is cached, in which sequences."""
+class PromptInput:
+    """What a decode gets for one prompt of one query."""
 
     reader: LabelReader
     seqs: tuple[int, ...]
-    """one for each leaf of the label trie"""
+    """a sequence for each leaf of the label trie"""
     n_cached: int
+    """tokens that these sequences hold already"""
     tokens: list[int]
+    """tokens behind those, up to the end of the prompt"""
 
 
-class StockWay(Way):
-    """A context with logits; the ways differ in what a decode holds and in what is cached."""
+class StockMethod(Method):
+    """A context with logits. The three methods differ in what is cached and in how many prompts share a decode."""
 
     cached: ClassVar[bool]
     """whether every prompt's prefix stays in the cache, in sequences of its own"""
 
     def start(self) -> None:
-        readers = [prompt.reader for prompt in self.task.prompts]
+        readers = [prompt.reader for prompt in self.workload.prompts]
         n_leaves = [reader.trie.n_leaves for reader in readers]
         if self.cached:
             first = np.cumsum([0, *(1 + n for n in n_leaves)]).tolist()
@@ -49,23 +51,27 @@ class StockWay(Way):
             n_seq = max(n_leaves)
         if n_seq > MAX_SEQ:
             raise AbsentError(f"it needs {n_seq} sequences, and llama.cpp has {MAX_SEQ}: compare with fewer prompts")
-        requests = [self._units(query) for query in self.task.queries]
-        decodes = [group for units in requests for group in self._groups(units)]
-        n_tokens = max(sum(len(unit.tokens) + len(unit.reader.trie.fed) for unit in group) for group in decodes)
-        n_rows = max(sum(len(unit.reader.trie.read) for unit in group) for group in decodes)
-        prefixes = [prompt.compiled.prefix for prompt in self.task.prompts] if self.cached else []
-        ours = self.task.classifier.parts.engine  # what it takes, the other ways take as well
+        requests = [self._inputs(query) for query in self.workload.queries]
+        decodes = [group for inputs in requests for group in self._groups(inputs)]
+        n_tokens = max(
+            sum(len(prompt_input.tokens) + len(prompt_input.reader.trie.fed) for prompt_input in group)
+            for group in decodes
+        )
+        n_rows = max(sum(len(prompt_input.reader.trie.read) for prompt_input in group) for group in decodes)
+        prefixes = [prompt.compiled.prefix for prompt in self.workload.prompts] if self.cached else []
+        ours = self.workload.classifier.engine  # its limits hold for the other methods as well
         n_batch = max(ours.context.n_batch, n_tokens, n_rows, n_seq)
         self._context = NativeContext(
-            ours.model,
+            ours.model.native,
             n_ctx=whole_cells(sum(map(len, prefixes)) + n_batch),
             n_batch=n_batch,
             n_seq_max=n_seq,
             n_outputs_max=max(n_rows, n_seq),
-            n_threads=self.task.n_threads,
+            n_threads=self.workload.n_threads,
             hidden_only=False,
-            flash_attn=self.task.flash_attn,
-            kv_type=self.task.runtime.kv_type,
+            flash_attn=self.workload.flash_attn,
+            visible_cells=False,
+            kv_type=self.workload.runtime.kv_type,
         )
         self._rows = np.empty((max(n_rows, 1), self._context.row_size), np.float32)
         for index, prefix in enumerate(prefixes):
@@ -80,72 +86,79 @@ class StockWay(Way):
         self._share(index, len(prefix))
 
     def _share(self, index: int, n_cached: int) -> None:
-        """Let the leaves of a prompt begin with n_cached tokens of its prefix, and nothing else."""
+        """Make the leaves of a prompt hold the first n_cached tokens of its prefix, and nothing else."""
         seqs = np.array(self._seqs[index], np.int32)
         self._context.trim(seqs, np.zeros(len(seqs), np.int32))
         for seq in self._seqs[index]:
             self._context.share(self._holders[index], seq, 0, n_cached)
 
-    def _units(self, query: str) -> list[Unit]:
-        units = []
-        for prompt, seqs in zip(self.task.prompts, self._seqs, strict=True):
-            n_cached, tokens = self.task.tokens(prompt.compiled, query)
+    def _inputs(self, query: str) -> list[PromptInput]:
+        inputs = []
+        for prompt, seqs in zip(self.workload.prompts, self._seqs, strict=True):
+            n_cached, tokens = self.workload.tokens(prompt.compiled, query)
             if not self.cached:
                 whole = [*prompt.compiled.head, *prompt.compiled.stable]
                 n_cached, tokens = 0, [*whole[:n_cached], *tokens]
-            units.append(Unit(reader=prompt.reader, seqs=seqs, n_cached=n_cached, tokens=tokens))
-        return units
+            inputs.append(PromptInput(reader=prompt.reader, seqs=seqs, n_cached=n_cached, tokens=tokens))
+        return inputs
 
-    def _groups(self, units: Sequence[Unit]) -> list[list[Unit]]:
-        """Which units share a decode."""
-        return [[unit] for unit in units]
+    def _groups(self, inputs: Sequence[PromptInput]) -> list[list[PromptInput]]:
+        """The inputs of each decode."""
+        return [[prompt_input] for prompt_input in inputs]
 
     def _read(self, query: str) -> list[list[Float32Array]]:
-        """The logits at every prompt's read nodes; views into one buffer where a decode holds all."""
-        found: list[list[Float32Array]] = []
-        units = self._units(query)
-        broken = [index for index, unit in enumerate(units) if self.cached and unit.n_cached < self._n_prefix(index)]
+        """For each prompt the logits at the nodes that its labels' scores read, (n_vocab,) each.
+
+        Where one decode holds all prompts they are views into a buffer that the next decode overwrites.
+        """
+        logits: list[list[Float32Array]] = []
+        inputs = self._inputs(query)
+        broken = [
+            index
+            for index, prompt_input in enumerate(inputs)
+            if self.cached and prompt_input.n_cached < self._n_prefix(index)
+        ]
         for index in broken:  # the query changed what is cached
-            self._share(index, units[index].n_cached)
-        groups = self._groups(units)
+            self._share(index, inputs[index].n_cached)
+        groups = self._groups(inputs)
         for group in groups:
             rows = self._decode(group)
-            found += rows if len(groups) == 1 else [[row.copy() for row in each] for each in rows]
+            logits += rows if len(groups) == 1 else [[row.copy() for row in of_prompt] for of_prompt in rows]
         for index in broken:
             self._share(index, self._n_prefix(index))
-        return found
+        return logits
 
     def _n_prefix(self, index: int) -> int:
-        return len(self.task.prompts[index].compiled.prefix)
+        return len(self.workload.prompts[index].compiled.prefix)
 
-    def _decode(self, units: Sequence[Unit]) -> list[list[Float32Array]]:
+    def _decode(self, inputs: Sequence[PromptInput]) -> list[list[Float32Array]]:
         tree = TokenTree()
         read: list[list[int]] = []
-        for unit in units:
-            nodes = [tree.add_path(tree.add_root(unit.n_cached), unit.tokens)]
-            for parent, token in unit.reader.trie.fed:
+        for prompt_input in inputs:
+            nodes = [tree.add_path(tree.add_root(prompt_input.n_cached), prompt_input.tokens)]
+            for parent, token in prompt_input.reader.trie.fed:
                 nodes.append(tree.add_path(nodes[parent], (token,)))
-            read.append([nodes[node] for node in unit.reader.trie.read])
+            read.append([nodes[node] for node in prompt_input.reader.trie.read])
             for node in read[-1]:
                 tree.read(node)
-        seqs = [seq for unit in units for seq in unit.seqs]
+        seqs = [seq for prompt_input in inputs for seq in prompt_input.seqs]
         plan = tree.finish(seqs)
         rows = self._rows[: plan.n_outputs]
         self._context.decode(plan.token, plan.pos, plan.seq_offset, plan.seq_id, plan.output, rows)
-        kept = [unit.n_cached for unit in units for _ in unit.seqs]
+        kept = [prompt_input.n_cached for prompt_input in inputs for _ in prompt_input.seqs]
         self._context.trim(np.array(seqs, np.int32), np.array(kept, np.int32))
         return [[rows[plan.node_row[node]] for node in nodes] for nodes in read]
 
     def classify(self, query: str) -> list[Answer]:
         return [
             _answer(prompt.reader, rows, exact=False)
-            for prompt, rows in zip(self.task.prompts, self._read(query), strict=True)
+            for prompt, rows in zip(self.workload.prompts, self._read(query), strict=True)
         ]
 
     def audit(self, query: str) -> list[Answer]:
         return [
             _answer(prompt.reader, rows, exact=True)
-            for prompt, rows in zip(self.task.prompts, self._read(query), strict=True)
+            for prompt, rows in zip(self.workload.prompts, self._read(query), strict=True)
         ]
 
     def close(self) -> None:
@@ -156,11 +169,11 @@ class StockWay(Way):
 def _answer(reader: LabelReader, rows: Sequence[Float32Array], *, exact: bool) -> Answer:
     edges = [row[tokens] for row, tokens in zip(rows, reader.edge_tokens, strict=True)]
     tree = reader.tree(edges)
-    joint = reader.joint(edges, [log_sum_exp(row) for row in rows]) if exact else ()
+    joint = reader.joint(edges, [log_normaliser(row) for row in rows]) if exact else ()
     return Answer(label=reader.winner(tree), tree=tree, joint=joint)
 
 
-class Naive(StockWay):
+class Naive(StockMethod):
     """The whole prompt, one decode a prompt."""
 
     name: ClassVar[str] = "naive"
@@ -168,7 +181,7 @@ class Naive(StockWay):
     cached: ClassVar[bool] = False
 
 
-class Prefix(StockWay):
+class Prefix(StockMethod):
     """What follows the cached prefix, one decode a prompt."""
 
     name: ClassVar[str] = "prefix"
@@ -178,7 +191,7 @@ class Prefix(StockWay):
     cached: ClassVar[bool] = True
 
 
-class Batched(StockWay):
+class Batched(StockMethod):
     """What follows the cached prefixes, one decode for all prompts."""
 
     name: ClassVar[str] = "batched"
@@ -187,5 +200,5 @@ class Batched(StockWay):
     )
     cached: ClassVar[bool] = True
 
-    def _groups(self, units: Sequence[Unit]) -> list[list[Unit]]:
-        return [list(units)]
+    def _groups(self, inputs: Sequence[PromptInput]) -> list[list[PromptInput]]:
+        return [list(inputs)]

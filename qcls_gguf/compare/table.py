@@ -1,17 +1,16 @@
-"""A comparison for people: a table of the ways, their notes, and what is absent."""
+"""A comparison as text on a terminal: a table of the methods, their notes, and the absent ones."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from ..evaluation.table import number, percent
+from ..report.numbers import number, percent
 from ..report.results import printable
+from ..report.tables import Table, terminal_table
+from .records import AbsentMethod, ComparisonRecord, MethodRecord
 
-COLUMNS = ("way", "p50 ms", "p90 ms", "× qcls", "10–90 %", "as scoring", "as joint", "none", "Δ log p", "Δ tree")
+COLUMNS = ("method", "p50 ms", "p90 ms", "× qcls", "10–90 %", "as scoring", "as joint", "none", "Δ log p", "Δ tree")
 LEGEND = (
     "× qcls: ratio of medians; 10–90 %: of the rounds' ratios; as scoring, as joint: share of winners equal to ours; "
     "none: answers without a winner; Δ log p: largest difference of log p(label | prompt) from our exact joint; "
@@ -19,57 +18,61 @@ LEGEND = (
 )
 
 
-def way_row(way: dict[str, Any]) -> list[str]:
-    """The cells of COLUMNS for one way."""
-    low, high = way["ratio_range"]
-    agreement = way["agreement"] or {"scoring": None, "joint": None, "n_without_answer": None}
-    n_without = agreement["n_without_answer"]
+def method_row(method: MethodRecord) -> list[str]:
+    """The cells of COLUMNS for one method."""
+    low, high = method.ratio_range
+    agreement = method.agreement
     return [
-        way["name"],
-        number(way["p50_ms"], 2),
-        number(way["p90_ms"], 2),
-        number(way["ratio_to_qcls"], 2),
+        method.name,
+        number(method.p50_ms, 2),
+        number(method.p90_ms, 2),
+        number(method.ratio_to_qcls, 2),
         f"{low:.2f}–{high:.2f}",
-        percent(agreement["scoring"]),
-        percent(agreement["joint"]),
-        "–" if n_without is None else str(n_without),
-        number(way["largest_log_probability_difference"], 4),
-        number(way["largest_tree_difference"], 4),
+        percent(agreement.scoring if agreement else None),
+        percent(agreement.joint if agreement else None),
+        "–" if agreement is None else str(agreement.n_without_answer),
+        number(method.largest_log_probability_difference, 4),
+        number(method.largest_tree_difference, 4),
     ]
 
 
-def heading(comparison: dict[str, Any]) -> str:
+def methods_table(comparison: ComparisonRecord) -> Table:
+    """A row a method, the fastest first."""
+    return Table(columns=COLUMNS, rows=[method_row(method) for method in fastest_first(comparison)])
+
+
+def heading(comparison: ComparisonRecord) -> str:
     """What was compared, in a line."""
-    model = comparison["model"]
+    model = comparison.model
     kernels = (
-        f"; peers on {comparison['peer_kernels']} matrix kernels"
-        if "CUDA" in model["backend"] and model["n_gpu_layers"]
-        else ""
+        f"; peers on {comparison.peer_kernels} matrix kernels" if "CUDA" in model.backend and model.n_gpu_layers else ""
     )
     return (
-        f"{comparison['n_prompts']} prompts, {comparison['n_queries']} queries, {comparison['rounds']} rounds of "
-        f"alternating requests; {model['description']}, {model['quantization']}, {model['device']}, "
-        f"{comparison['environment']['n_threads']} threads{kernels}"
+        f"{comparison.n_prompts} prompts, {comparison.n_queries} queries, {comparison.rounds} rounds of "
+        f"alternating requests; {model.description}, {model.quantization}, {model.device}, "
+        f"{comparison.environment.n_threads} threads{kernels}"
     )
 
 
-def comparison_table(comparison: dict[str, Any]) -> Group:
-    """The ways, fastest first, then their notes and the absent ones."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in COLUMNS:
-        table.add_column(column, justify="left" if column == "way" else "right", no_wrap=True)
-    for way in fastest_first(comparison):
-        table.add_row(*map(Text, way_row(way)), style="bold" if way["name"] == "qcls" else None)
+def comparison_table(comparison: ComparisonRecord) -> Group:
+    """The methods, fastest first, then their notes and the absent ones."""
+    ours = [method.name == "qcls" for method in fastest_first(comparison)]
+    table = terminal_table(methods_table(comparison), bold=ours, end=False)
     parts: list[RenderableType] = [Text(heading(comparison)), Text(), table, Text(), Text(LEGEND, style="dim"), Text()]
-    for way in fastest_first(comparison):
-        note = f". {way['note']}" if way["note"] else ""
-        parts.append(Text.assemble((way["name"], "bold"), f": {printable(way['about'] + note)}"))
-    for absent in comparison["absent"]:
-        word = "failed" if absent["started"] else "absent"
-        parts.append(Text.assemble((f"{absent['name']} {word}", "bold"), f": {printable(absent['reason'])}"))
+    for method in fastest_first(comparison):
+        note = f". {method.note}" if method.note else ""
+        parts.append(Text.assemble((method.name, "bold"), f": {printable(method.about + note)}"))
+    for absent in comparison.absent:
+        word = state(absent)
+        parts.append(Text.assemble((f"{absent.name} {word}", "bold"), f": {printable(absent.reason)}"))
     return Group(*parts)
 
 
-def fastest_first(comparison: dict[str, Any]) -> list[dict[str, Any]]:
-    """The ways by their median time."""
-    return sorted(comparison["ways"], key=lambda way: float(way["p50_ms"]))
+def state(method: AbsentMethod) -> str:
+    """Why a method has no figures, in a word."""
+    return "failed" if method.started else "absent"
+
+
+def fastest_first(comparison: ComparisonRecord) -> list[MethodRecord]:
+    """The methods by their median time."""
+    return sorted(comparison.methods, key=lambda method: method.p50_ms)

@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import yaml
+from pydantic import BeforeValidator, ValidationError, ValidationInfo, model_validator
 
 from ..errors import ConfigError
-from .calibration_settings import MAX_TEMPERATURE, MIN_TEMPERATURE
-from .schema import Config, PromptConfig
-from .yaml_values import at, hint, load_yaml, mapping_of, number_of, required, text_of
+from .rules import Number, Text
+from .schema import MAX_TEMPERATURE, MIN_TEMPERATURE, Config, PromptConfig, ScoringName
+from .settings import Mistake, Settings, check, config_error, given, mistakes, prefixed, refusal, settings
+from .words import hint, shown
+from .yaml_values import load_yaml, read_text
 
 _AGAIN = "run `qcls-gguf calibrate` again"
 _N_SHOWN = 12
 _LARGEST_BIAS = 1000.0
+_BiasNumber: TypeAlias = Annotated[float, Number(-_LARGEST_BIAS, _LARGEST_BIAS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,70 +70,108 @@ def prompt_hash(prompt: PromptConfig) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
+def _of_labels(value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise refusal("expected a number for each label")
+    return {shown(label, quoted=False): number for label, number in value.items()}
+
+
+def _of_prompts(value: Any, info: ValidationInfo) -> Any:
+    """The fits, all of them of prompts that the configuration has."""
+    if not isinstance(value, dict) or not value:
+        raise refusal("expected at least one prompt's name with its fit")
+    known: Sequence[str] = (info.context or {})["names"]
+    for name in value:
+        if name not in known:
+            text = shown(name, quoted=False)
+            raise refusal(f"is no prompt of the configuration, {hint(name, known)}", text)
+    return value
+
+
+@settings
+class _Fit(Settings):
+    """What the file says of a prompt; `fit`, how it was fitted, is for people."""
+
+    prompt_hash: Annotated[str, Text()]
+    scoring: ScoringName
+    temperature: Annotated[float, Number(MIN_TEMPERATURE, MAX_TEMPERATURE)]
+    bias: Annotated[dict[str, _BiasNumber], BeforeValidator(_of_labels)] | None = None
+    fit: Any
+
+    @model_validator(mode="before")
+    @classmethod
+    def _given(cls, values: Any) -> Any:
+        return given(values)
+
+
+@settings
+class _File(Settings):
+    """A calibration file."""
+
+    model_sha256: Annotated[str, Text()]
+    prompts: Annotated[dict[str, _Fit], BeforeValidator(_of_prompts)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _given(cls, values: Any) -> Any:
+        return given(values)
+
+
 def read_calibration(config: Config) -> Calibration | None:
-    """The calibration file of a configuration, where it names one. Raises ConfigError."""
+    """The calibration file of a configuration, where it names one. Raises ConfigError, with a line for each mistake."""
     path = config.calibration
     if path is None:
         return None
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as e:
-        raise ConfigError(f"calibration: {path}: cannot be read: {e.strerror}") from None
-    except UnicodeDecodeError as e:
-        raise ConfigError(f"calibration: {path}: is not valid UTF-8 at byte {e.start}") from None
-    try:
-        return _calibration(load_yaml(text), path, {prompt.name: prompt for prompt in config.prompts})
+        tree = load_yaml(read_text(path, "the file"))
+        if not isinstance(tree, dict):
+            raise ConfigError("is no calibration: expected model_sha256 and prompts")
+        return _calibration(tree, path, {prompt.name: prompt for prompt in config.prompts})
     except ConfigError as e:
-        raise ConfigError(f"calibration: {path}: {e}") from None
+        raise prefixed(f"calibration: {path}", e) from None
 
 
-def _calibration(tree: Any, path: Path, prompts: Mapping[str, PromptConfig]) -> Calibration:
-    if not isinstance(tree, dict):
-        raise ConfigError("is no calibration: expected model_sha256 and prompts")
-    top = mapping_of(tree, "", {"model_sha256", "prompts"})
-    sha256 = text_of(required(top, "", "model_sha256"), "model_sha256")
-    entries = required(top, "", "prompts")
-    if not isinstance(entries, dict) or not entries:
-        raise ConfigError("prompts: expected at least one prompt's name with its fit")
+def _calibration(tree: dict[str, Any], path: Path, prompts: Mapping[str, PromptConfig]) -> Calibration:
+    try:
+        file = check(_File, tree, names=list(prompts))
+    except ValidationError as e:
+        raise config_error(mistakes(e, _File), tree) from None
+    wrong: list[Mistake] = []
     fits = {}
-    for name, entry in entries.items():
-        if name not in prompts:
-            raise ConfigError(f"prompts.{name}: is no prompt of the configuration, {hint(name, list(prompts))}")
-        fits[name] = _fit(entry, f"prompts.{name}", prompts[name])
-    return Calibration(path=path, model_sha256=sha256, prompts=fits)
+    for name, fit in file.prompts.items():
+        if found := [*_mismatches(fit, prompts[name])]:
+            wrong += [Mistake(("prompts", name, *where), what) for where, what in found]
+        else:
+            bias = fit.bias and tuple(fit.bias[label] for label in prompts[name].labels)
+            fits[name] = PromptCalibration(temperature=fit.temperature, bias=bias or None)
+    if wrong:
+        raise config_error(wrong, tree)
+    return Calibration(path=path, model_sha256=file.model_sha256, prompts=fits)
 
 
-def _fit(tree: Any, where: str, prompt: PromptConfig) -> PromptCalibration:
-    entry = mapping_of(tree, where, {"prompt_hash", "scoring", "temperature", "bias", "fit"})
-    for key in ("prompt_hash", "scoring", "temperature", "fit"):
-        required(entry, where, key)
+def _mismatches(fit: _Fit, prompt: PromptConfig) -> Iterator[Mistake]:
+    """Why a fit is not for the prompt of its name."""
     if prompt.temperature is not None:
-        raise ConfigError(
-            f"{where}: the configuration gives this prompt temperature {prompt.temperature:g} as well: "
-            "remove it, or this prompt from the calibration"
+        yield Mistake(
+            (),
+            f"the configuration gives this prompt temperature {prompt.temperature:g} as well: "
+            "remove it, or this prompt from the calibration",
         )
-    if entry["scoring"] != prompt.scoring:
-        raise ConfigError(
-            f"{where}: was fitted to scoring {entry['scoring']}, the prompt has {prompt.scoring}: {_AGAIN}"
+    if fit.scoring != prompt.scoring:
+        yield Mistake((), f"was fitted to scoring {fit.scoring}, the prompt has {prompt.scoring}: {_AGAIN}")
+    elif fit.prompt_hash != (now := prompt_hash(prompt)):
+        yield Mistake(
+            (),
+            f"was fitted to the prompt of hash {_short(fit.prompt_hash)}, it is {_short(now)} now "
+            f"(template, labels, scoring, prior): {_AGAIN}",
         )
-    stamp, now = text_of(entry["prompt_hash"], at(where, "prompt_hash")), prompt_hash(prompt)
-    if stamp != now:
-        raise ConfigError(
-            f"{where}: was fitted to the prompt of hash {_short(stamp)}, it is {_short(now)} now "
-            f"(template, labels, scoring, prior): {_AGAIN}"
-        )
-    temperature = number_of(entry["temperature"], at(where, "temperature"), MIN_TEMPERATURE, MAX_TEMPERATURE)
-    bias = None if entry.get("bias") is None else _bias(entry["bias"], at(where, "bias"), prompt.labels)
-    return PromptCalibration(temperature=temperature, bias=bias)
-
-
-def _bias(tree: Any, where: str, labels: tuple[str, ...]) -> tuple[float, ...]:
-    if not isinstance(tree, dict):
-        raise ConfigError(f"{where}: expected a number for each label")
-    bias = mapping_of(tree, where, set(labels))
-    return tuple(
-        number_of(required(bias, where, label), at(where, label), -_LARGEST_BIAS, _LARGEST_BIAS) for label in labels
-    )
+    elif fit.bias is not None:
+        for label in prompt.labels:
+            if label not in fit.bias:
+                yield Mistake(("bias", label), "is missing")
+        for label in fit.bias:
+            if label not in prompt.labels:
+                yield Mistake(("bias", label), f"unknown key, {hint(label, prompt.labels)}")
 
 
 def calibration_text(model_sha256: str, prompts: Mapping[str, dict[str, Any]]) -> str:

@@ -1,109 +1,207 @@
-"""Values of a YAML file, checked: every refusal names the place, the value and the remedy."""
+"""The values of a YAML text that a stranger may have written: bounded in size, depth, numbers and repetition.
+
+YAML has forms by which a file of a kilobyte becomes gigabytes or keeps a reader busy for minutes (aliases of aliases,
+numbers in base 60, types made by tags). Settings need none of them, so that what is not plain is refused by its line.
+"""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Hashable, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from ..errors import ConfigError
+from .words import shown
 
-_MERGE = "tag:yaml.org,2002:merge"  # `<<: *anchor`, whose keys may be given again
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 32
+MAX_VALUES = 20_000
+"""keys and values, those that aliases repeat counted each time"""
+MAX_CHARACTERS = 4 << 20
+"""of all texts, those that aliases repeat counted each time"""
+_MAX_NUMBER = 64  # characters of a number
+_MAX_DIRECTIVES = 8
+
+_TAG = "tag:yaml.org,2002:"
+_TEXT = ("!", f"{_TAG}str")
+_MERGE = object()  # the key `<<`, which takes over the keys of other mappings
+# With libyaml a file is read some twenty times as fast; wheels of PyYAML hold it.
+_LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
 
-class _Loader(yaml.SafeLoader):
-    """A safe loader that refuses a key given twice, which YAML would let silently win over the first."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            if key_node.tag == _MERGE:
-                continue
-            key = self.construct_object(key_node, deep=True)
-            if isinstance(key, Hashable):
-                if key in seen:
-                    raise ConfigError(f"line {key_node.start_mark.line + 1}: key {key!r} is given twice")
-                seen.add(key)
-        return super().construct_mapping(node, deep)
+def read_text(path: Path, what: str) -> str:
+    """The text of a file of at most MAX_BYTES; what: such as `the configuration`. Raises ConfigError."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError as e:
+        raise ConfigError(f"{what} cannot be read: {e.strerror}") from None
+    except ValueError as e:  # a NUL in the path
+        raise ConfigError(f"{what} cannot be read: {e}") from None
+    if len(content) > MAX_BYTES:
+        raise ConfigError(f"{what} is larger than {MAX_BYTES} bytes, the most that is read")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as e:
+        raise ConfigError(f"{what} is not valid UTF-8 at byte {e.start}") from None
 
 
 def load_yaml(text: str) -> Any:
-    """The values of a YAML text. Raises ConfigError."""
+    """The values of a YAML text: dicts, lists, texts, numbers, truth values, dates and None. Raises ConfigError."""
+    if len(text) > MAX_BYTES:
+        raise ConfigError(f"not valid YAML: {len(text)} characters, at most {MAX_BYTES} are read")
+    if sum(line.startswith("%") for line in text.splitlines()) > _MAX_DIRECTIVES:
+        raise ConfigError(f"not valid YAML: more than {_MAX_DIRECTIVES} lines begin with %")
     try:
-        return yaml.load(text, _Loader)
-    except (yaml.YAMLError, ValueError, KeyError, AttributeError, RecursionError) as e:
-        # the safe loader lets through what converting an odd scalar (2024-13-01, !!bool x) raises
-        raise ConfigError(f"not valid YAML: {e}") from None
+        return _Reader(yaml.parse(text, _LOADER)).document()
+    except yaml.MarkedYAMLError as e:
+        raise ConfigError(f"not valid YAML: {_place(e)}{e.problem or e.context}") from None
+    except (yaml.YAMLError, ValueError) as e:  # a ValueError for text that is no UTF-8
+        raise ConfigError(f"not valid YAML: {' '.join(str(e).split())}") from None
 
 
-def at(where: str, key: str) -> str:
-    """The place of a key."""
-    return f"{where}.{key}" if where else key
+def _place(error: yaml.MarkedYAMLError) -> str:
+    mark = error.problem_mark or error.context_mark
+    return f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
 
 
-def hint(name: Any, known: Sequence[str]) -> str:
-    """What an unknown name may have meant."""
-    close = difflib.get_close_matches(str(name), known, n=1)
-    return f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+@dataclass(slots=True)
+class _Size:
+    """What a value counts."""
+
+    n_values: int = 0
+    n_characters: int = 0
 
 
-def mapping_of(tree: Any, where: str, known: set[str]) -> dict[str, Any]:
-    """Keys and values, all of them known; nothing is an empty mapping, but for the whole file."""
-    if tree is None and where:
-        return {}
-    if not isinstance(tree, dict):
-        raise ConfigError(f"{where or 'the configuration'}: expected keys and values, got {kind_of(tree)}")
-    for key in tree:
-        if key not in known:
-            raise ConfigError(f"{at(where, str(key))}: unknown key, {hint(key, sorted(known))}")
-    return tree
+class _Reader:
+    """Makes values of the events of a YAML parser, and stops where they are too many, too deep or too odd."""
+
+    def __init__(self, events: Iterator[Any]) -> None:
+        self._events = events
+        self._size = _Size()
+        self._anchored: dict[str, tuple[Any, _Size] | None] = {}  # None while the value is being read
+        self._resolver: Any = yaml.resolver.Resolver()
+        self._scalars: Any = yaml.constructor.SafeConstructor()
+
+    def document(self) -> Any:
+        """The value of the only document; None of a text without one."""
+        next(self._events)  # the start of the stream
+        event = next(self._events)
+        if isinstance(event, yaml.StreamEndEvent):
+            return None
+        value = self._value(next(self._events), 0)
+        next(self._events)  # the end of the document
+        if not isinstance(event := next(self._events), yaml.StreamEndEvent):
+            raise _refused(event, "a second document begins: write one only")
+        return value
+
+    def _value(self, event: Any, depth: int) -> Any:
+        if isinstance(event, yaml.AliasEvent):
+            return self._alias(event)
+        before = _Size(self._size.n_values, self._size.n_characters)
+        if event.anchor is not None:
+            self._anchored[event.anchor] = None
+        if depth > MAX_DEPTH:
+            raise _refused(event, f"nested deeper than {MAX_DEPTH} levels")
+        self._count(event, 1, 0)
+        if isinstance(event, yaml.ScalarEvent):
+            value = self._scalar(event)
+        elif event.tag not in (None, "!", f"{_TAG}map" if isinstance(event, yaml.MappingStartEvent) else f"{_TAG}seq"):
+            raise _refused(event, f"the tag {shown(event.tag, quoted=False)} is not for a configuration: leave it out")
+        elif isinstance(event, yaml.MappingStartEvent):
+            value = self._mapping(depth)
+        else:
+            value = [self._value(item, depth + 1) for item in self._until(yaml.SequenceEndEvent)]
+        if event.anchor is not None:
+            size = self._size
+            own = _Size(size.n_values - before.n_values, size.n_characters - before.n_characters)
+            self._anchored[event.anchor] = value, own
+        return value
+
+    def _until(self, end: type) -> Iterator[Any]:
+        while not isinstance(event := next(self._events), end):
+            yield event
+
+    def _count(self, event: Any, n_values: int, n_characters: int) -> None:
+        self._size.n_values += n_values
+        self._size.n_characters += n_characters
+        if self._size.n_values > MAX_VALUES:
+            raise _refused(event, f"more than {MAX_VALUES} keys and values")
+        if self._size.n_characters > MAX_CHARACTERS:
+            raise _refused(event, f"more than {MAX_CHARACTERS} characters, with what its aliases repeat")
+
+    def _alias(self, event: Any) -> Any:
+        name = shown(event.anchor, quoted=False)
+        if event.anchor not in self._anchored:
+            raise _refused(event, f"the alias *{name} has no anchor &{name} before it")
+        found = self._anchored[event.anchor]
+        if found is None:
+            raise _refused(event, f"the alias *{name} is inside of what it repeats")
+        value, size = found
+        self._count(event, size.n_values, size.n_characters)
+        return value
+
+    def _scalar(self, event: Any) -> Any:
+        text = event.value
+        self._count(event, 0, len(text))
+        if event.tag is not None:
+            if event.tag not in _TEXT:
+                tag = shown(event.tag, quoted=False)
+                raise _refused(event, f"the tag {tag} is not for a configuration: leave it out")
+            return text
+        if not event.implicit[0]:  # in quotes, or a block
+            return text
+        tag = self._resolver.resolve(yaml.ScalarNode, text, (True, False))
+        if tag == f"{_TAG}str":
+            return text
+        if tag in (f"{_TAG}merge", f"{_TAG}value"):
+            raise _refused(event, f"{text} has a meaning of its own in YAML: write it in quotes")
+        if len(text) > _MAX_NUMBER:
+            raise _refused(event, f"a number of {len(text)} characters: at most {_MAX_NUMBER} are read")
+        try:
+            return self._scalars.yaml_constructors[tag](self._scalars, yaml.ScalarNode(tag, text))
+        except (ValueError, KeyError, AttributeError, ArithmeticError, yaml.YAMLError):
+            kind = tag.removeprefix(_TAG)
+            raise _refused(event, f"{shown(text)} is no {kind}, which it looks like: write it in quotes") from None
+
+    def _mapping(self, depth: int) -> dict[Any, Any]:
+        own: dict[Any, Any] = {}
+        merged: list[dict[Any, Any]] = []
+        for event in self._until(yaml.MappingEndEvent):
+            key = self._key(event, depth + 1)
+            value_event = next(self._events)
+            value = self._value(value_event, depth + 1)
+            if key is _MERGE:
+                merged += self._merged(value_event, value)
+                continue
+            if key in own:
+                raise ConfigError(f"line {event.start_mark.line + 1}: key {shown(key)} is given twice")
+            own[key] = value
+        found: dict[Any, Any] = {}
+        for other in (*reversed(merged), own):  # the first that is merged goes before the next
+            found.update(other)
+        return found
+
+    def _key(self, event: Any, depth: int) -> Any:
+        if isinstance(event, yaml.ScalarEvent) and event.implicit[0] and event.tag is None and event.value == "<<":
+            self._count(event, 1, 0)
+            return _MERGE
+        if not isinstance(event, yaml.ScalarEvent | yaml.AliasEvent):
+            raise _refused(event, "a key is a list or a mapping: write a text")
+        key = self._value(event, depth)
+        if isinstance(key, list | dict):
+            raise _refused(event, "a key is a list or a mapping: write a text")
+        return key
+
+    def _merged(self, event: Any, value: Any) -> list[dict[Any, Any]]:
+        others = value if isinstance(value, list) else [value]
+        if not all(isinstance(other, dict) for other in others):
+            raise _refused(event, "<< takes over the keys of a mapping, or of a list of mappings")
+        return others
 
 
-def required(mapping: dict[str, Any], where: str, key: str) -> Any:
-    """A value that has to be there."""
-    if mapping.get(key) is None:
-        raise ConfigError(f"{at(where, key)}: is missing")
-    return mapping[key]
-
-
-def text_of(value: Any, where: str) -> str:
-    """Text, of valid Unicode."""
-    if not isinstance(value, str):
-        raise ConfigError(f"{where}: {value!r} is {kind_of(value)}, not text: write it in quotes")
-    try:
-        value.encode()
-    except UnicodeEncodeError as e:
-        raise ConfigError(f"{where}: {value!r} is not valid Unicode: {e.reason}") from None
-    return value
-
-
-def text_or_none(mapping: dict[str, Any], where: str, key: str) -> str | None:
-    """A text that is not empty, where there is one."""
-    value = mapping.get(key)
-    if value is None:
-        return None
-    if not text_of(value, at(where, key)):
-        raise ConfigError(f"{at(where, key)}: is empty: give it a text or remove it")
-    return str(value)
-
-
-def number_of(value: Any, where: str, low: float, high: float) -> float:
-    """A number from low to high."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise ConfigError(f"{where}: {value!r} is not a number from {low:g} to {high:g}")
-    return float(value)
-
-
-def kind_of(value: Any) -> str:
-    """What a value is, in words."""
-    names = {bool: "a truth value", int: "a number", float: "a number", list: "a list", dict: "a mapping", str: "text"}
-    return names.get(type(value), "nothing" if value is None else f"a {type(value).__name__}")
-
-
-def check_distinct(texts: Sequence[str], where: str, what: str) -> None:
-    """Refuse a text that is given twice."""
-    for index, text in enumerate(texts):
-        if text in texts[:index]:
-            raise ConfigError(f"{where}[{index}]: {what} {text!r} is given twice")
+def _refused(event: Any, what: str) -> ConfigError:
+    return ConfigError(f"not valid YAML: line {event.start_mark.line + 1}: {what}")

@@ -1,4 +1,4 @@
-"""Labelled queries from JSON lines or CSV: every row is checked before anything is computed for it."""
+"""Labelled queries from JSON lines or CSV. All rows are checked when they are read."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _MAX_LISTED = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledQuery:
-    """A query, and the labels that are right for it."""
+    """A query and its accepted labels."""
 
     line: int
     query: str
     labels: Mapping[str, tuple[str, ...]]
-    """the accepted labels of each prompt that the row counts for"""
+    """accepted labels by prompt; prompts that the row has no label for are not there"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,14 @@ class BadRow:
     """A row that cannot be used, and why."""
 
     line: int
+    """in the data"""
     reason: str
+    """what is wrong with it"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labelled:
-    """What a file of labelled queries holds."""
+    """The rows of a file of labelled queries."""
 
     path: Path
     sha256: str
@@ -50,13 +52,13 @@ def read_labelled(path: Path, labels: Mapping[str, Sequence[str]]) -> Labelled:
     """The rows of a file for prompts with these labels; CSV where its name ends in `.csv`, else JSON lines.
 
     JSON lines: `{"query": …, "labels": {prompt: label or list of accepted labels}}`. CSV: the columns `query` and the
-    prompts' names, several accepted labels separated by `|`. A prompt that a row has no label for is not counted for
-    it. Raises ConfigError for a file that cannot be read, or has no rows.
+    prompts' names, several accepted labels separated by `|`. A row counts for the prompts that it has a label of. Rows
+    that cannot be used are returned as bad. Raises ConfigError for a file that cannot be read, or has no rows.
     """
     try:
         content = path.read_bytes()
     except OSError as e:
-        raise ConfigError(f"--data {path}: cannot be read: {e.strerror}") from None
+        raise ConfigError(f"`data` {path}: cannot be read: {e.strerror}") from None
     sha256 = hashlib.sha256(content).hexdigest()
     content = content.removeprefix(b"\xef\xbb\xbf")  # a byte order mark, which some editors write
     read = _csv_rows if path.suffix.lower() == ".csv" else _json_rows
@@ -66,17 +68,17 @@ def read_labelled(path: Path, labels: Mapping[str, Sequence[str]]) -> Labelled:
         for row in read(content, labels):
             (rows if isinstance(row, LabelledQuery) else bad).append(row)  # type: ignore[arg-type]
     except ConfigError as e:
-        raise ConfigError(f"--data {path}: {e}") from None
+        raise ConfigError(f"`data` {path}: {e}") from None
     if not rows and not bad:
-        raise ConfigError(f"--data {path}: has no rows")
+        raise ConfigError(f"`data` {path}: has no rows")
     return Labelled(path=path, sha256=sha256, rows=tuple(rows), bad=tuple(bad))
 
 
 def refusal(path: Path, bad: Sequence[BadRow], n_rows: int) -> ConfigError:
-    """The error that lists rows which cannot be used."""
+    """An error that lists the rows which cannot be used."""
     listed = [f"  line {row.line}: {row.reason}" for row in bad[:_MAX_LISTED]]
     more = [f"  and {len(bad) - _MAX_LISTED} more"] if len(bad) > _MAX_LISTED else []
-    head = f"--data {path}: {len(bad)} of {n_rows} rows cannot be used: correct them, or leave them out with --skip-bad"
+    head = f"`data` {path}: {len(bad)} of {n_rows} rows cannot be used: correct them, or leave them out with `skip_bad`"
     return ConfigError("\n".join([head, *listed, *more]))
 
 
@@ -90,10 +92,10 @@ def _json_rows(content: bytes, labels: Mapping[str, Sequence[str]]) -> Iterator[
                 raise ConfigError('expected an object, {"query": …, "labels": {…}}')
             if QUERY not in row or "labels" not in row:
                 raise ConfigError(f"has no {QUERY!r}" if QUERY not in row else "has no 'labels'")
-            given = row["labels"]
-            if not isinstance(given, dict):
-                raise ConfigError(f"labels: {given!r} is not an object of prompts and their labels")
-            yield _row(line, row[QUERY], given, labels)
+            accepted = row["labels"]
+            if not isinstance(accepted, dict):
+                raise ConfigError(f"labels: {accepted!r} is not an object of prompts and their labels")
+            yield _row(line, row[QUERY], accepted, labels)
         except UnicodeDecodeError as e:
             yield BadRow(line, f"is not valid UTF-8 at byte {e.start}")
         except json.JSONDecodeError as e:
@@ -104,13 +106,13 @@ def _json_rows(content: bytes, labels: Mapping[str, Sequence[str]]) -> Iterator[
             yield BadRow(line, str(e))
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ConfigError(f"key {twice!r} is given twice")
-    return made
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, object]:
+    by_key: dict[str, object] = {}
+    for key, value in pairs:
+        if key in by_key:
+            raise ConfigError(f"key {key!r} is given twice")
+        by_key[key] = value
+    return by_key
 
 
 def _csv_rows(content: bytes, labels: Mapping[str, Sequence[str]]) -> Iterator[LabelledQuery | BadRow]:
@@ -143,8 +145,8 @@ def _csv_rows(content: bytes, labels: Mapping[str, Sequence[str]]) -> Iterator[L
                 raise ConfigError(f"has {len(fields)} fields, the header {len(header)}")
             cells = dict(zip(header, fields, strict=True))
             query = cells.pop(QUERY)
-            given = {name: _accepted_cell(cell, labels[name]) for name, cell in cells.items() if cell}
-            yield _row(line, query, given, labels)
+            accepted = {name: _accepted_cell(cell, labels[name]) for name, cell in cells.items() if cell}
+            yield _row(line, query, accepted, labels)
         except ConfigError as e:
             yield BadRow(line, str(e))
 
@@ -153,13 +155,13 @@ def _accepted_cell(cell: str, labels: Sequence[str]) -> list[str]:
     return [cell] if cell in labels else cell.split("|")
 
 
-def _row(line: int, query: Any, given: Mapping[str, Any], labels: Mapping[str, Sequence[str]]) -> LabelledQuery:
+def _row(line: int, query: Any, values: Mapping[str, Any], labels: Mapping[str, Sequence[str]]) -> LabelledQuery:
     if not isinstance(query, str):
         raise ConfigError(f"query: {query!r} is not text")
     if any("\ud800" <= c <= "\udfff" for c in query):
         raise ConfigError("query: is not valid UTF-8")
     accepted: dict[str, tuple[str, ...]] = {}
-    for name, value in given.items():
+    for name, value in values.items():
         if name not in labels:
             raise ConfigError(f"{name!r} is no prompt{_hint(name, labels)}")
         if value is None:

@@ -1,134 +1,289 @@
-"""Callers in several threads take turns, and those who wait go together.
+"""Who waits, who goes together, and when: callers of several threads share one engine.
 
-Whoever finds nobody at work works at once; those who come meanwhile wait, and the next turn takes as many of them as
-one decode is allowed to hold, in the order in which they came. Nobody waits for company.
+Callers queue in the order in which they come, and a turn takes as many of them as one decode is allowed to hold. Nobody
+waits for company. A turn is served by whichever thread holds the lock `alone`: the caller that finds nobody at work,
+then one of those who wait, or, for callers that do not block, a thread of the batcher's own.
+
+Nothing but that lock is ever held, and `with` takes and leaves it in one step of the interpreter, so an interrupt
+(KeyboardInterrupt) may come anywhere: the calls of an interrupted turn stay listed and are served by the next one.
 """
 
 from __future__ import annotations
 
+import atexit
 import threading
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from time import perf_counter_ns
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from ..errors import BusyError
+from ..errors import BusyError, DeadlineError, DecodeError
 
+Q = TypeVar("Q")
 R = TypeVar("R")
 
+_LOOK_AGAIN_S = 0.1
+"""After so long a caller that waits looks whether anybody serves; it matters only where an interrupt took a wake-up."""
+_THREAD_LOOKS_S = 1.0
+_EXIT_S = 60.0
+"""How long the interpreter's exit waits for a decode to end."""
 
-class _Ticket(Generic[R]):
-    def __init__(self, queries: Sequence[str]) -> None:
-        self.queries = queries
+
+class _Gate:
+    """What one thread waits at and another opens; opening it twice opens it once.
+
+    A bare lock, which an interrupt cannot leave half taken, as it can the lock inside a threading.Event.
+    """
+
+    __slots__ = ("_closed",)
+
+    def __init__(self) -> None:
+        self._closed = threading.Lock()
+        self._closed.acquire()
+
+    def open(self) -> None:
+        with suppress(RuntimeError):  # it is open already
+            self._closed.release()
+
+    def wait(self, timeout_s: float) -> None:
+        self._closed.acquire(timeout=timeout_s)
+
+
+class _Call(Generic[Q, R]):
+    """One caller's items, and where the answers are put."""
+
+    __slots__ = ("came_ns", "deadline_ns", "error", "future", "gate", "is_wanted", "items", "results")
+
+    def __init__(self, items: Sequence[Q], deadline_s: float | None, future: Future[Sequence[R]] | None) -> None:
+        self.items = items
         self.results: Sequence[R] | None = None
         self.error: Exception | None = None
         self.is_wanted = True
         self.came_ns = perf_counter_ns()
-        self.wait_ms = 0.0
+        self.deadline_ns = None if deadline_s is None else self.came_ns + int(deadline_s * 1e9)
+        self.future = future
+        self.gate = _Gate()
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         return self.results is not None or self.error is not None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether an answer is still owed."""
+        return self.is_wanted and not self.is_done
 
-class Turns(Generic[R]):
-    """Serialises calls of `work`, which answers several queries at once."""
+    @property
+    def is_late(self) -> bool:
+        return self.deadline_ns is not None and perf_counter_ns() >= self.deadline_ns
 
-    def __init__(self, work: Callable[[Sequence[str]], Sequence[R]], *, max_batch: int, max_waiting: int) -> None:
-        """work(queries) gives a result for each, and raises QclsError; max_batch: queries that calls share a turn for;
-        max_waiting: callers that may wait."""
+    def late_error(self) -> DeadlineError:
+        waited_ms = (perf_counter_ns() - self.came_ns) / 1e6
+        return DeadlineError(f"the deadline passed after {waited_ms:.0f} ms of waiting: nothing was computed")
+
+    def deliver(self) -> None:
+        """Hand the answer to the future, unless it was cancelled."""
+        assert self.future is not None
+        if self.future.set_running_or_notify_cancel():
+            if self.error is not None:
+                self.future.set_exception(self.error)
+            else:
+                assert self.results is not None
+                self.future.set_result(self.results)
+
+
+class Batcher(Generic[Q, R]):
+    """Serialises calls of `work`, which answers several items at once."""
+
+    def __init__(
+        self,
+        work: Callable[[Sequence[Q]], Sequence[R]],
+        *,
+        max_batch: int,
+        max_waiting: int,
+        may_share: Callable[[Q], bool] = lambda item: True,
+    ) -> None:
+        """work(items) gives a result for each, and raises QclsError.
+
+        max_batch: items that calls share a turn for; may_share(item): whether an item may go together with others';
+        max_waiting: calls that may wait.
+        """
         self._work = work
         self._max_batch = max_batch
         self._max_waiting = max_waiting
-        self._waiting: deque[_Ticket[R]] = deque()
-        self._busy = False
-        self._changed = threading.Condition(threading.Lock())
+        self._may_share = may_share
+        self._waiting: deque[_Call[Q, R]] = deque()
+        self._turn: list[_Call[Q, R]] = []  # what is being served, or was when an interrupt came
+        self._is_closed = False
+        self._answered: deque[_Call[Q, R]] = deque()  # futures that their thread has to hand out
+        self._thread: threading.Thread | None = None
+        self._thread_gate = _Gate()
+        self._starting = threading.Lock()
+        self.alone = threading.Lock()
+        """Held while a turn is served; `with batcher.alone:` does something else in between."""
+        _batchers.add(self)
 
-    def submit(self, queries: Sequence[str]) -> tuple[Sequence[R], float]:
-        """The results of some queries, and the milliseconds until their turn.
+    def submit(self, items: Sequence[Q], deadline_s: float | None = None) -> Sequence[R]:
+        """The results of some items; the calling thread serves where nobody else does.
 
-        Raises BusyError, and what work raises.
+        deadline_s: seconds after which the items are not begun any more. Raises BusyError, DeadlineError, DecodeError
+        where the batcher is closed, and what work raises.
         """
-        ticket = _Ticket[R](queries)
-        with self._changed:
-            if self._busy and len(self._waiting) >= self._max_waiting:
-                raise BusyError(
-                    f"{len(self._waiting)} callers wait already, as many as runtime.max_waiting allows: ask again "
-                    "later, or raise it"
-                )
-            self._waiting.append(ticket)
+        is_late = deadline_s is not None and deadline_s <= 0
+        if not (is_late or self._is_closed or self.alone.locked()):
             try:
-                while self._busy and not ticket.done:
-                    self._changed.wait()
-            except BaseException:
-                ticket.is_wanted = False
-                if ticket in self._waiting:
-                    self._waiting.remove(ticket)
-                raise
-            leads = not ticket.done
-            self._busy = self._busy or leads
-        if leads:
-            try:
-                while not ticket.done:
-                    self._take_turn()
+                with self.alone:
+                    if not (self._waiting or self._turn):  # nobody is to be served first
+                        return self._work(items)
             finally:
-                self._leave(ticket)
-        if ticket.error is not None:
-            raise ticket.error
-        assert ticket.results is not None
-        return ticket.results, ticket.wait_ms
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """A turn for something else."""
-        with self._changed:
-            while self._busy:
-                self._changed.wait()
-            self._busy = True
+                self._wake_next()
+        call = _Call[Q, R](items, deadline_s, None)
+        self._admit(call)
         try:
-            yield
+            while not call.is_done:
+                if self.alone.locked():
+                    if call.is_late:
+                        raise call.late_error()
+                    call.gate.wait(_LOOK_AGAIN_S)
+                    continue
+                with self.alone:
+                    if not call.is_done:
+                        self._serve()
         finally:
-            self._leave()
+            call.is_wanted = False
+            self._forget(call)
+            self._wake_next()
+        if call.error is not None:
+            raise call.error
+        assert call.results is not None
+        return call.results
 
-    def _leave(self, ticket: _Ticket[R] | None = None) -> None:
-        with self._changed:
-            if ticket is not None and ticket in self._waiting:
-                self._waiting.remove(ticket)
-            self._busy = False
-            self._changed.notify_all()
+    def submit_future(self, items: Sequence[Q], deadline_s: float | None = None) -> Future[Sequence[R]]:
+        """The same for callers that do not block: a thread of the batcher's own serves where nobody else does.
 
-    def _take_turn(self) -> None:
-        """Answer those who came first, as many as one turn holds."""
-        turn: list[_Ticket[R]] = []
-        try:
-            with self._changed:
-                turn.append(self._waiting.popleft())
-                n = len(turn[0].queries)
-                while self._waiting and n + len(self._waiting[0].queries) <= self._max_batch:
-                    turn.append(self._waiting.popleft())
-                    n += len(turn[-1].queries)
-            now = perf_counter_ns()
-            for ticket in turn:
-                ticket.wait_ms = (now - ticket.came_ns) / 1e6
+        A future that is cancelled before its turn is not computed. Raises BusyError, and DecodeError where the batcher
+        is closed.
+        """
+        future: Future[Sequence[R]] = Future()
+        call = _Call(items, deadline_s, future)
+        future.add_done_callback(lambda _: setattr(call, "is_wanted", False))
+        self._admit(call)
+        with self._starting:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=_serve_for_futures, args=(weakref.ref(self),), name="qcls-gguf engine", daemon=True
+                )
+                self._thread.start()
+        self._thread_gate.open()
+        return future
+
+    def _admit(self, call: _Call[Q, R]) -> None:
+        if self._is_closed:
+            raise DecodeError("this Classifier is closed")
+        if len(self._waiting) >= self._max_waiting and self.alone.locked():
+            raise BusyError(
+                f"{len(self._waiting)} callers wait already, as many as runtime.max_waiting allows: ask again "
+                "later, or raise it"
+            )
+        self._waiting.append(call)
+
+    def _forget(self, call: _Call[Q, R]) -> None:
+        with suppress(ValueError):  # its caller and whoever serves may both take it off the list
+            self._waiting.remove(call)
+
+    def _wake_next(self) -> None:
+        """Whoever stops serving sees to it that somebody goes on."""
+        if self._turn or self._waiting:
+            for call in (*self._turn, *self._waiting):
+                if call.is_open:
+                    (self._thread_gate if call.future else call.gate).open()
+                    return
+
+    def _serve(self) -> None:
+        """Answer those who came first, as many as one turn holds. The caller holds `alone`."""
+        turn = self._turn
+        turn[:] = [call for call in turn if call.is_open]
+        n = sum(len(call.items) for call in turn)
+        shares = all(self._may_share(item) for call in turn for item in call.items)
+        while self._waiting:
+            call = self._waiting[0]
+            if call.is_open and call.is_late:
+                self._finish(call, None, call.late_error())
+            if call.is_open and call not in turn:  # an interrupt may have left it in both
+                mine = all(map(self._may_share, call.items))
+                if turn and not (shares and mine and n + len(call.items) <= self._max_batch):
+                    break
+                turn.append(call)
+                shares, n = shares and mine, n + len(call.items)
+            self._forget(call)
+        if turn:
             self._answer(turn)
-        except BaseException:
-            with self._changed:  # an interrupt of this thread is not the others' affair
-                left = (ticket for ticket in reversed(turn) if ticket.is_wanted and not ticket.done)
-                self._waiting.extendleft(left)
-            raise
+        turn.clear()
 
-    def _answer(self, turn: Sequence[_Ticket[R]]) -> None:
+    def _answer(self, turn: Sequence[_Call[Q, R]]) -> None:
         try:
-            results = self._work([query for ticket in turn for query in ticket.queries])
+            results = self._work([item for call in turn for item in call.items])
         except Exception as e:
             if len(turn) == 1:
-                turn[0].error = e
+                self._finish(turn[0], None, e)
                 return
-            for ticket in turn:  # whose query it was shows alone
-                self._answer([ticket])
+            for call in turn:  # whose items they were shows alone
+                self._answer([call])
             return
         at = 0
-        for ticket in turn:
-            ticket.results = results[at : at + len(ticket.queries)]
-            at += len(ticket.queries)
+        for call in turn:
+            self._finish(call, results[at : at + len(call.items)])
+            at += len(call.items)
+
+    def _finish(self, call: _Call[Q, R], results: Sequence[R] | None, error: Exception | None = None) -> None:
+        call.results, call.error = results, error
+        if call.future is None:
+            call.gate.open()
+        else:
+            self._answered.append(call)
+            self._thread_gate.open()
+
+    def deliver(self) -> None:
+        """Hand out what was answered for futures; for their thread."""
+        while self._answered:
+            self._answered.popleft().deliver()
+
+    def serve_waiting(self) -> None:
+        """Serve turn after turn until nobody waits."""
+        while self._waiting or self._turn:
+            with self.alone:
+                self._serve()
+
+    def close(self) -> None:
+        """Refuse who comes from now on, and answer those who wait; may be called again."""
+        self._is_closed = True
+        self.serve_waiting()
+        self._thread_gate.open()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+
+_batchers: weakref.WeakSet[Batcher[Any, Any]] = weakref.WeakSet()
+
+
+def _serve_for_futures(batcher_ref: weakref.ref[Batcher[Any, Any]]) -> None:
+    while (batcher := batcher_ref()) is not None:
+        gate = batcher._thread_gate
+        batcher.serve_waiting()
+        batcher.deliver()
+        if batcher.is_closed:
+            return
+        del batcher  # so that it can be freed while nobody asks
+        gate.wait(_THREAD_LOOKS_S)
+
+
+@atexit.register
+def _stop() -> None:
+    """At the interpreter's exit let no decode run on: what it works with is taken down next."""
+    for batcher in list(_batchers):
+        batcher.alone.acquire(timeout=_EXIT_S)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..config.schema import QUANTISED_KV_TYPES, RuntimeConfig
 from ..errors import ConfigError
-from ..native import Device
-from ..prompts.compiled import Prompt
+from ..plan.planner import Capacity
+from ..prompts.prompt_set import PromptSet
 from .engine import MAX_SEQ
 
-_GPU_RESERVE_BYTES = 1 << 30
-"""What a GPU keeps free for the KV cache, the compute buffers and its driver, when layers are fitted to it."""
 _N_WARM_GPU = 16
 _N_SPARE_SHAPES = 8
 _N_SHAPES = 16
+_MOST_TOKENS = 4096
+_QUESTION_CELLS = 1024
+_QUESTION_PREFIXES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,8 @@ class Limits:
     n_batch: int
     n_seq_max: int
     n_outputs_max: int
+    n_leaf_seqs: int
+    """of the sequences those for the leaves of token trees; the others hold prefixes"""
 
 
 def physical_cores() -> int:
@@ -48,22 +50,6 @@ def n_threads(runtime: RuntimeConfig) -> int:
     if runtime.n_threads != "auto":
         return runtime.n_threads
     return max(1, physical_cores() - 1)
-
-
-def n_gpu_layers(runtime: RuntimeConfig, size_bytes: int, n_layer: int, gpus: Sequence[Device]) -> int:
-    """The layers to put on the GPU, at most n_layer + 1 with the output layer; 0 where there is no GPU.
-
-    `auto` fits them, taken as equally large, to the GPUs' free memory.
-    """
-    n_all = n_layer + 1
-    if not gpus:
-        return 0
-    if runtime.n_gpu_layers == "all":
-        return n_all
-    if runtime.n_gpu_layers != "auto":
-        return min(runtime.n_gpu_layers, n_all)
-    free = sum(device.free_bytes for device in gpus) - _GPU_RESERVE_BYTES
-    return max(0, min(n_all, int(free / size_bytes * n_all)))
 
 
 def flash_attention(runtime: RuntimeConfig, n_gpu_layers: int) -> bool | None:
@@ -94,74 +80,133 @@ def whole_cells(n: int) -> int:
     return -(-n // 256) * 256
 
 
-def merged_callers(runtime: RuntimeConfig, n_gpu_layers: int, n_prefixes: int) -> int:
-    """Up to how many queries callers that wait share a decode.
+def pays_to_share(n_gpu_layers: int, n_prefixes: int) -> bool:
+    """Whether callers who wait get their answers sooner from one decode than one after the other.
 
-    On a CPU time grows with the tokens, and every token attends to the other queries' cells too: prompts with prefixes
-    of their own, which share no tokens, are faster one query after the other.
+    On a CPU time grows with the tokens. Queries of prompts with prefixes of their own share no tokens: a decode of four
+    takes 0.77 to 0.95 of the time of four decodes (embedded model, one thread), and all four callers would wait for its
+    end. n_prefixes: how many prefixes the prompts have.
     """
-    return runtime.max_batch if n_gpu_layers > 0 or n_prefixes == 1 else 1
+    return n_gpu_layers > 0 or n_prefixes == 1
 
 
-def limits(
-    runtime: RuntimeConfig,
-    prompts: Sequence[Prompt],
-    n_empty: Sequence[int],
-    n_ctx_train: int,
-    n_ctx_short: int | None = None,
-) -> Limits:
-    """The context that the prompts need; n_empty[p] is the fragment length of prompt p for an empty query.
+def n_whole_tokens(prompts: PromptSet, max_query_tokens: int, n_ctx_train: int) -> list[int]:
+    """Prompt by prompt the tokens of the rendered prompt with the longest query and all its label branches.
+
+    Raises ConfigError where the model was trained for fewer; n_ctx_train <= 0: not known.
+    """
+    whole = [
+        len(prompt.head) + n_empty + max_query_tokens + len(prompt.tail) + len(prompt.trie.fed)
+        for prompt, n_empty in zip(prompts.prompts, prompts.n_empty, strict=True)
+    ]
+    for prompt, n in zip(prompts.prompts, whole, strict=True):
+        if n > n_ctx_train > 0:
+            raise ConfigError(
+                f"prompts.{prompt.name}: with a query of runtime.max_query_tokens ({max_query_tokens}) it has "
+                f"{n} tokens, and the model was trained for {n_ctx_train}: lower max_query_tokens or shorten the prompt"
+            )
+    return whole
+
+
+def check_capacity(prompts: PromptSet, capacity: Capacity, max_query_tokens: int, n_ctx_train: int) -> None:
+    """Refuse a prompt set one of whose prompts does not fit a decode of an engine that is open. Raises ConfigError."""
+    whole = n_whole_tokens(prompts, max_query_tokens, n_ctx_train)
+    for prompt, n in zip(prompts.prompts, whole, strict=True):
+        trie = prompt.trie
+        for what, needs, holds, setting in (
+            ("label branches", trie.n_leaves, capacity.n_seqs, "n_seq_max"),
+            ("tokens", n, capacity.n_tokens, "n_batch"),
+            ("hidden states", len(trie.read), capacity.n_rows, "n_seq_max"),
+        ):
+            if needs > holds:
+                raise ConfigError(
+                    f"prompts.{prompt.name}: needs {needs} {what} in one decode, and this engine was opened for "
+                    f"{holds}: raise runtime.{setting} of the configuration it was opened with"
+                )
+
+
+def limits(runtime: RuntimeConfig, prompts: PromptSet, n_ctx_train: int, n_ctx_short: int | None = None) -> Limits:
+    """The context that a prompt set needs, with room for questions at run time.
 
     n_ctx_short: up to how many cells llama.cpp uses the short factors of a model with two sets of RoPE factors (it
     goes by the whole cache, not by a sequence: get_rope_factors in src/llama-model.cpp); none for other models.
 
     Raises ConfigError where a limit of the configuration, of the model or of llama.cpp is too small.
     """
-    n_holders = len({prompt.prefix for prompt in prompts})
-    n_leaves = [prompt.trie.n_leaves for prompt in prompts]
-    for prompt, n in zip(prompts, n_leaves, strict=True):
-        if n_holders + n > MAX_SEQ:
-            raise ConfigError(
-                f"prompts.{prompt.name}: its labels need {n} sequences and the prefixes {n_holders}, more than "
-                f"llama.cpp's {MAX_SEQ}: use fewer labels that share first tokens, or scoring: first_token"
-            )
-    n_seq_max = min(MAX_SEQ, n_holders + sum(n_leaves) * runtime.max_batch)
-    n_queries = min(runtime.max_batch, -(-(MAX_SEQ - n_holders) // sum(n_leaves)))  # of one decode, the last in part
-    n_outputs_max = max(n_seq_max, sum(len(prompt.trie.read) for prompt in prompts) * n_queries)
-
-    fragments = [n + runtime.max_query_tokens for n in n_empty]
-    behind = [len(prompt.tail) + len(prompt.trie.fed) for prompt in prompts]
-    whole = [len(prompt.head) + n + rest for prompt, n, rest in zip(prompts, fragments, behind, strict=True)]
-    for prompt, n in zip(prompts, whole, strict=True):
-        if n_ctx_train > 0 and n > n_ctx_train:
-            raise ConfigError(
-                f"prompts.{prompt.name}: with a query of runtime.max_query_tokens ({runtime.max_query_tokens}) it has "
-                f"{n} tokens, and the model was trained for {n_ctx_train}: lower max_query_tokens or shorten the prompt"
-            )
-    new = [n - len(prompt.stable) + rest for prompt, n, rest in zip(prompts, fragments, behind, strict=True)]
-    # one query over all prompts on the fast path; any one prompt where a query changes what is cached
-    n_batch = max(sum(new), *whole, n_outputs_max)
-    if runtime.n_batch != "auto":
-        least = max(*whole, n_outputs_max)
-        if runtime.n_batch < least:
-            raise ConfigError(
-                f"runtime.n_batch: {runtime.n_batch} is less than the {least} that the longest prompt ({max(whole)} "
-                f"tokens) and the rows of max_batch queries ({n_outputs_max}) need: raise it, or lower "
-                "max_query_tokens or max_batch"
-            )
-        n_batch = runtime.n_batch
-    n_prefix = sum(len(prefix) for prefix in {prompt.prefix for prompt in prompts})
-    n_ctx = whole_cells(n_prefix + n_batch)
-    if runtime.n_ctx != "auto":
-        if runtime.n_ctx < n_prefix + n_batch:
-            raise ConfigError(
-                f"runtime.n_ctx: {runtime.n_ctx} is less than the {n_prefix + n_batch} cells that the prefixes "
-                f"({n_prefix}) and a batch ({n_batch}) need: raise it, or lower n_batch or max_query_tokens"
-            )
+    whole = n_whole_tokens(prompts, runtime.max_query_tokens, n_ctx_train)
+    prefixes = set(prompts.prefixes)
+    n_reserved = 0 if runtime.question_prefixes == "auto" else runtime.question_prefixes
+    n_leaf_seqs, n_outputs = _leaf_seqs(runtime, prompts, len(prefixes) + n_reserved)
+    n_seqs = len(prefixes) + n_reserved + n_leaf_seqs
+    n_least = max(*whole, n_seqs, n_outputs)
+    n_batch = _n_batch(runtime, prompts, n_least, max(whole), n_outputs)
+    n_prefix = sum(map(len, prefixes))
+    n_needed = n_prefix + n_batch
+    if runtime.n_ctx == "auto":
+        n_question = _QUESTION_CELLS if runtime.question_cells == "auto" else runtime.question_cells
+        n_ctx = whole_cells(n_needed + n_question)
+        if n_ctx_short is not None and runtime.question_cells == "auto":
+            n_ctx = max(whole_cells(n_needed), min(n_ctx, n_ctx_short))
+    elif runtime.n_ctx < n_needed:
+        raise ConfigError(
+            f"runtime.n_ctx: {runtime.n_ctx} is less than the {n_needed} cells that the prefixes "
+            f"({n_prefix}) and a batch ({n_batch}) need: raise it, or lower n_batch or max_query_tokens"
+        )
+    else:
         n_ctx = runtime.n_ctx
     if n_ctx_short is not None and max(whole) <= n_ctx_short < n_ctx:
         raise ConfigError(
             f"runtime: a cache of {n_ctx} cells would make this model use its RoPE factors for sequences longer than "
             f"{n_ctx_short} tokens, and the longest prompt has {max(whole)}: lower max_query_tokens or max_batch"
         )
-    return Limits(n_ctx=n_ctx, n_batch=n_batch, n_seq_max=n_seq_max, n_outputs_max=n_outputs_max)
+    if runtime.question_prefixes == "auto":  # llama.cpp has no more sequences than tokens in a batch
+        n_seqs = min(n_seqs + _QUESTION_PREFIXES, _most_seqs(runtime), n_batch)
+    return Limits(
+        n_ctx=n_ctx,
+        n_batch=n_batch,
+        n_seq_max=n_seqs,
+        n_outputs_max=max(n_seqs, n_outputs),
+        n_leaf_seqs=n_leaf_seqs,
+    )
+
+
+def _most_seqs(runtime: RuntimeConfig) -> int:
+    return MAX_SEQ if runtime.n_seq_max == "auto" else runtime.n_seq_max
+
+
+def _leaf_seqs(runtime: RuntimeConfig, prompts: PromptSet, n_prefixes: int) -> tuple[int, int]:
+    """(sequences for leaves, hidden states of one decode), for as much of max_batch queries as there are sequences."""
+    n_most = _most_seqs(runtime)
+    n_leaves = [prompt.trie.n_leaves for prompt in prompts.prompts]
+    for prompt, n in zip(prompts.prompts, n_leaves, strict=True):
+        if n_prefixes + n > n_most:
+            limit = f"llama.cpp's {MAX_SEQ}" if runtime.n_seq_max == "auto" else f"runtime.n_seq_max: {n_most}"
+            raise ConfigError(
+                f"prompts.{prompt.name}: its labels need {n} sequences and the prefixes {n_prefixes}, more "
+                f"than {limit}: use fewer labels that share first tokens, or scoring: first_token"
+            )
+    n_free = n_most - n_prefixes
+    n_queries = min(runtime.max_batch, -(-n_free // sum(n_leaves)))  # of one decode, the last in part
+    n_read = sum(len(prompt.trie.read) for prompt in prompts.prompts)
+    return min(n_free, sum(n_leaves) * runtime.max_batch), n_read * n_queries
+
+
+def _n_batch(runtime: RuntimeConfig, prompts: PromptSet, n_least: int, n_longest: int, n_outputs: int) -> int:
+    """Tokens of one decode; auto: one query over all prompts on the fast path, or any one prompt off it.
+
+    With many prompts the longest query takes several decodes, so that buffers stay within bounds: they grow with a
+    decode's tokens, and usual queries are far shorter.
+    """
+    if runtime.n_batch == "auto":
+        n_new = sum(
+            n_empty + runtime.max_query_tokens - len(prompt.stable) + len(prompt.tail) + len(prompt.trie.fed)
+            for prompt, n_empty in zip(prompts.prompts, prompts.n_empty, strict=True)
+        )
+        return max(min(n_new, _MOST_TOKENS), n_least)
+    if runtime.n_batch < n_least:
+        raise ConfigError(
+            f"runtime.n_batch: {runtime.n_batch} is less than the {n_least} that the longest prompt ({n_longest} "
+            f"tokens) and the rows of max_batch queries ({n_outputs}) need: raise it, or lower "
+            "max_query_tokens or max_batch"
+        )
+    return runtime.n_batch

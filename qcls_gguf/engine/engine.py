@@ -1,38 +1,31 @@
-"""A loaded model with the prefixes of all prompts in its cache, and the decode of plans that branch from them.
+"""A llama.cpp context with a prefix cache, and the decode of plans that branch from cached prefixes.
 
-A prefix lives in a holder sequence, which is never decoded into. Leaf sequences share its cells; the plan's tokens are
-put behind them and trimmed away again. Which prefix a leaf sequence shares is remembered, so that requests of the usual
-shape move no cells.
+The context's sequences are of two kinds. Leaf sequences 0, 1, … are what plans decode in: they share the cells of a
+prefix, the plan's tokens are put behind them and trimmed away again. Which prefix a leaf sequence shares is remembered,
+so that requests of the usual shape move no cells. Each cached prefix has a holder sequence behind the leaf sequences,
+which is never decoded into once the prefix is stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import PlanError, QclsError
-from ..native import NativeContext, NativeModel
-from ..plan.tree import Int32Array, Plan, TokenTree
+from ..model import Model
+from ..native import NativeContext
+from ..plan.planner import Capacity
+from ..plan.tree import Int32Array, Plan, Root, TokenTree
+from .prefix_cache import Prefix, PrefixCache, Tokens
 
 Float32Array = npt.NDArray[np.float32]
-Meanwhile = Callable[[Float32Array], None]
 
-MAX_SEQ = 256
-"""llama.cpp's limit of sequences in one context (LLAMA_MAX_SEQ in src/llama-cparams.h)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Root:
-    """Where a plan branches off: the first n_cached positions of a stored prefix."""
-
-    holder: int
-    n_cached: int
-
+MAX_SEQ = 4096
+"""The most sequences of one context (LLAMA_MAX_SEQ in src/llama-cparams.h, which patches/0013 raises)."""
 
 _NOTHING = Root(holder=-1, n_cached=0)
 
@@ -41,7 +34,7 @@ class Decoded(NamedTuple):
     """What one decode returned."""
 
     hidden: Float32Array
-    """(n_outputs, n_embd), a view that the next decode overwrites"""
+    """(n_outputs, row size), a view that the next decode overwrites"""
     batch_us: int
     """microseconds of filling the batch"""
     trim_us: int
@@ -49,76 +42,119 @@ class Decoded(NamedTuple):
 
 
 class Engine:
-    """One context over a model, its stored prefixes, and its leaf sequences. One thread at a time."""
+    """One context over a model, its cached prefixes, and its leaf sequences. One thread at a time."""
 
-    def __init__(
-        self,
-        model: NativeModel,
-        context: NativeContext,
-        prefixes: Sequence[tuple[int, ...]],
-        state: bytes | None = None,
-    ) -> None:
-        """Decode every distinct prefix once, with equal beginnings fed once, into holder sequences 0, 1, …
-
-        state: what `saved_prefixes` gave of the same prefixes, instead of decoding. Takes over the context.
-        Raises PlanError where the prefixes do not fit, DecodeError.
-        """
+    def __init__(self, model: Model, context: NativeContext, *, n_leaf_seqs: int) -> None:
+        """Take over the context; n_leaf_seqs of its sequences are for the leaves of plans, the others for prefixes."""
         self.model = model
         self.context = context
-        self._holder = {prefix: index for index, prefix in enumerate(dict.fromkeys(prefixes))}
-        self.n_holders = len(self._holder)
-        self.n_free = context.n_seq_max - self.n_holders
-        """Leaf sequences that one decode can use."""
-        if self.n_free < 1:
-            raise PlanError(f"{self.n_holders} prefixes leave no sequence of {context.n_seq_max} for a query")
-        self._shared: list[Root] = []
-        self._leaf_seq = np.arange(self.n_holders, context.n_seq_max, dtype=np.int32)
-        self._leaf_start = np.zeros(self.n_free, np.int32)  # what each shares of its prefix
+        self.capacity = Capacity(n_seqs=n_leaf_seqs, n_tokens=context.n_batch, n_rows=context.n_outputs_max)
+        """What one decode holds."""
+        self.n_prefix_cells = context.n_ctx - context.n_batch
+        """Cells that prefixes may occupy: the others are a decode's."""
+        self._holders = range(n_leaf_seqs, context.n_seq_max)
+        self.cache = PrefixCache(self._holders)
+        self._shared = [_NOTHING] * n_leaf_seqs  # what each leaf sequence shares
+        self._leaf_seq = np.arange(n_leaf_seqs, dtype=np.int32)
+        self._leaf_start = np.zeros(n_leaf_seqs, np.int32)  # how many positions of it
+        self._n_groups = 0
+        self._unstored: list[Prefix] = []  # prefixes in use that `restore` has still to store
         # False while cells change: what an interrupt leaves of them is not trusted
-        self._stored = self._clean = False
-        self._rows = np.zeros((context.n_outputs_max, context.row_size), np.float32)
-        self.n_cached = 0
-        """Cells that the stored prefixes occupy; equal beginnings are stored once."""
-        self.restore(state)
-
-    def holder(self, prefix: tuple[int, ...]) -> int:
-        """The holder sequence of a stored prefix."""
-        return self._holder[prefix]
-
-    def leaf_seqs(self, n: int) -> range:
-        """The sequences for n leaves."""
-        return range(self.n_holders, self.n_holders + n)
-
-    def restore(self, state: bytes | None = None) -> None:
-        """Empty the cache and store the prefixes again; a NaN in a freed cell can spoil later requests."""
-        self._stored = False
-        self.context.clear()
-        self._shared = [_NOTHING] * self.n_free
-        self._leaf_start[:] = 0
-        prefixes = list(self._holder)
-        tree = TokenTree()
-        root = tree.add_root(0)
-        ends = [tree.add_path(root, prefix) for prefix in prefixes]
-        self.n_cached = len(tree)
-        if state is None:
-            self._store(prefixes, tree, ends)
-        else:
-            self.context.load_state(state)
         self._stored = self._clean = True
+        self._rows = np.zeros((context.n_outputs_max, context.row_size), np.float32)
 
-    def saved_prefixes(self) -> bytes:
-        """The cells of the stored prefixes. Leaf sequences give up what they share."""
-        self.context.trim(self._leaf_seq, np.zeros_like(self._leaf_seq))
-        self._shared = [_NOTHING] * self.n_free
-        self._leaf_start[:] = 0
-        return self.context.save_state()
+    def hold(self, wanted: Sequence[Tokens], state: bytes | None = None) -> list[Prefix]:
+        """Put prefixes into the cache and pin them, each once for every time it is named; see `release`.
 
-    def _store(self, prefixes: list[tuple[int, ...]], tree: TokenTree, ends: list[int]) -> None:
-        """Decode the tree of all prefixes, which end at these nodes."""
-        # A prefix that another one begins with ends at an inner node and has no leaf of its own: share its cells later.
-        leaf_of = {end: holder for holder, end in enumerate(ends)}
-        leaf_nodes = sorted(end for end in leaf_of if tree.is_leaf(end))
-        plan = tree.finish([leaf_of[node] for node in leaf_nodes])
+        What is missing of them is decoded, what begins like a cached prefix only from there on. Prefixes that nobody
+        uses make room. state: what `saved_prefixes` gave of the same prefixes, to load instead of decoding; the cache
+        is empty then. Raises PlanError, with nothing changed, where they do not fit, and DecodeError.
+        """
+        if not (self._stored and self._clean):
+            self.restore()
+        known = [prefix for tokens in dict.fromkeys(wanted) if (prefix := self.cache.get(tokens))]
+        for prefix in known:
+            prefix.n_users += 1  # what is wanted does not make room
+        try:
+            self._make_room(wanted)
+            self._add([tokens for tokens in dict.fromkeys(wanted) if self.cache.get(tokens) is None], state)
+        finally:
+            for prefix in known:
+                prefix.n_users -= 1
+        held = [self.cache.get(tokens) for tokens in wanted]
+        prefixes = [prefix for prefix in held if prefix is not None]
+        for prefix in prefixes:
+            prefix.n_users += 1
+            self.cache.use(prefix)
+        return prefixes
+
+    def release(self, prefixes: Sequence[Prefix]) -> None:
+        """Unpin prefixes that `hold` gave; they stay cached until room is wanted."""
+        for prefix in prefixes:
+            prefix.n_users -= 1
+
+    def _make_room(self, wanted: Sequence[Tokens]) -> None:
+        while True:
+            n_seqs, n_cells = self.cache.n_missing(wanted)
+            if n_seqs <= self.cache.n_free_holders and self.cache.n_cells + n_cells <= self.n_prefix_cells:
+                return
+            idle = self.cache.least_recently_used()
+            if idle is None:
+                raise PlanError(
+                    f"{n_seqs} prefixes of {n_cells} tokens do not fit: {self.cache.n_free_holders} sequences and "
+                    f"{self.n_prefix_cells - self.cache.n_cells} cells are free of {self.n_prefix_cells} for prefixes, "
+                    "and the others are in use: raise runtime.question_prefixes and runtime.question_cells, or close "
+                    "prompt sets"
+                )
+            self._evict(idle)
+
+    def _evict(self, prefix: Prefix) -> None:
+        self._stored = False
+        for leaf, root in enumerate(self._shared):
+            if root.holder == prefix.holder:
+                self._unshare(leaf)
+        self.context.trim(np.array([prefix.holder], np.int32), np.zeros(1, np.int32))
+        self.cache.take_out(prefix)
+        self.cache.give_back(prefix)
+        self._stored = True
+
+    def _add(self, missing: Sequence[Tokens], state: bytes | None) -> None:
+        """Decode prefixes that are not cached, or load their cells."""
+        if not missing:
+            return
+        self._n_groups += 1
+        prefixes = [self.cache.reserve(tokens, self._n_groups) for tokens in missing]
+        self._stored = False
+        try:
+            if state is None:
+                self._store(prefixes)
+            else:
+                self.context.load_state(state)
+                for prefix in prefixes:
+                    self.cache.put(prefix)
+        except QclsError:
+            for prefix in prefixes:
+                self.context.trim(np.array([prefix.holder], np.int32), np.zeros(1, np.int32))
+                self.cache.give_back(prefix)
+            self._stored = True
+            raise
+        self._stored = True
+
+    def _store(self, prefixes: Sequence[Prefix]) -> None:
+        """Decode the tree of some prefixes behind what the cache has of them; equal beginnings are fed once."""
+        matches = [self.cache.match(prefix.tokens) for prefix in prefixes]
+        tree = TokenTree()
+        roots: dict[Tokens, int] = {}
+        ends = []
+        for prefix, (match, n) in zip(prefixes, matches, strict=True):
+            if prefix.tokens[:n] not in roots:
+                roots[prefix.tokens[:n]] = tree.add_root(n)
+            ends.append(tree.add_path(roots[prefix.tokens[:n]], prefix.tokens[n:]))
+            if match is not None:
+                self.context.share(match.holder, prefix.holder, 0, n)
+        # A prefix that another one begins with ends at an inner node and has no leaf of its own: its cells come after.
+        leaves = {end: prefix for end, prefix in zip(ends, prefixes, strict=True) if tree.is_leaf(end)}
+        plan = tree.finish([leaves[node].holder for node in sorted(leaves)])
         for start in range(0, plan.n_tokens, self.context.n_batch):
             end = min(start + self.context.n_batch, plan.n_tokens)
             self.context.decode(
@@ -129,30 +165,56 @@ class Engine:
                 plan.output[start:end],
                 self._rows[:0],
             )
-        for holder, prefix in enumerate(prefixes):
-            if ends[holder] >= 0 and not tree.is_leaf(ends[holder]):
-                longer = next(
-                    i
-                    for i, other in enumerate(prefixes)
-                    if i != holder and other[: len(prefix)] == prefix and tree.is_leaf(ends[i])
-                )
-                self.context.share(longer, holder, 0, len(prefix))
+        for end, prefix in zip(ends, prefixes, strict=True):
+            if end >= 0 and end not in leaves:
+                n = len(prefix.tokens)
+                longer = next(other for other in leaves.values() if other.tokens[:n] == prefix.tokens)
+                self.context.share(longer.holder, prefix.holder, 0, n)
+            self.cache.put(prefix)
 
-    def decode(
-        self,
-        plan: Plan,
-        leaf_roots: Sequence[Root],
-        token: Int32Array | None = None,
-        *,
-        meanwhile: Meanwhile | None = None,
-    ) -> Decoded:
-        """One llama_decode of a plan whose leaf l is in sequence leaf_seqs(n)[l] and grows from leaf_roots[l].
+    def restore(self) -> None:
+        """Empty the KV cache and store the prefixes in use again; a NaN in a freed cell can spoil later requests."""
+        self._stored = False
+        in_use = [prefix for prefix in self.cache.prefixes if prefix.n_users and prefix not in self._unstored]
+        self._unstored = sorted([*self._unstored, *in_use], key=lambda prefix: prefix.group)
+        self.context.clear()
+        self._forget_shares()
+        taken = {prefix.holder for prefix in self._unstored}
+        self.cache = PrefixCache([seq for seq in self._holders if seq not in taken])
+        for _, group in groupby(self._unstored, key=lambda prefix: prefix.group):  # as they were first decoded
+            self._store(list(group))
+        self._unstored = []
+        self._stored = self._clean = True
 
-        token: (n_tokens,) instead of the plan's. meanwhile gets the hidden states of an earlier decode, in the shape of
-        this one's, while a GPU computes these. Afterwards the leaf sequences are trimmed back to what they share of
+    def saved_prefixes(self) -> bytes:
+        """The cells of the cached prefixes. Leaf sequences give up what they share."""
+        self.context.trim(self._leaf_seq, np.zeros_like(self._leaf_seq))
+        self._forget_shares()
+        return self.context.save_state()
+
+    def _forget_shares(self) -> None:
+        self._shared = [_NOTHING] * self.capacity.n_seqs
+        self._leaf_start[:] = 0
+
+    def set_label_tokens(self, tokens: Int32Array) -> None:
+        """Let every row carry the LM head's logits of these tokens and the log-sum-exp of all; none: nothing more.
+
+        tokens: (n,) int32. Hidden states come first in a row, whatever stands behind them.
+        """
+        self.context.set_label_tokens(tokens)
+        self._rows = np.zeros((self.context.n_outputs_max, self.context.row_size), np.float32)
+
+    def decode(self, plan: Plan, leaf_roots: Sequence[Root], token: Int32Array | None = None) -> Decoded:
+        """One llama_decode of a plan whose leaf l is in sequence l and grows from leaf_roots[l], which is cached.
+
+        token: (n_tokens,) instead of the plan's. Afterwards the leaf sequences are trimmed back to what they share of
         their prefixes; where an interrupt leaves that open, the next decode stores the prefixes anew.
         Raises PlanError, before anything is decoded, and DecodeError.
         """
+        if plan.n_leaves > self.capacity.n_seqs:
+            raise PlanError(
+                f"a plan of {plan.n_leaves} leaves, and there are {self.capacity.n_seqs} sequences for them"
+            )
         if not (self._stored and self._clean):
             self.restore()
         self._clean = False
@@ -171,7 +233,7 @@ class Engine:
                 rows,
                 self._leaf_seq[:n],
                 self._leaf_start[:n],
-                None if meanwhile is None else partial(meanwhile, rows),
+                queued=self.model.is_all_on_gpu,
             )
         except QclsError:
             self._clean = True
@@ -180,17 +242,19 @@ class Engine:
         return Decoded(rows, batch_us, trim_us)
 
     def _share(self, leaf: int, root: Root) -> None:
-        seq = self.n_holders + leaf
-        self._shared[leaf] = _NOTHING
-        self.context.trim(self._leaf_seq[leaf : leaf + 1], np.zeros(1, np.int32))
-        self.context.share(root.holder, seq, 0, root.n_cached)
+        self._unshare(leaf)
+        self.context.share(root.holder, leaf, 0, root.n_cached)
         self._shared[leaf] = root
         self._leaf_start[leaf] = root.n_cached
 
+    def _unshare(self, leaf: int) -> None:
+        self._shared[leaf] = _NOTHING
+        self._leaf_start[leaf] = 0
+        self.context.trim(self._leaf_seq[leaf : leaf + 1], np.zeros(1, np.int32))
+
     def close(self) -> None:
-        """Free the context, then the model; may be called again."""
+        """Free the context; may be called again."""
         self.context.close()
-        self.model.close()
 
     def __enter__(self) -> Self:
         return self

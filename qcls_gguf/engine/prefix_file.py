@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -21,15 +20,6 @@ from typing import Any
 MAGIC = b"qcls-gguf prefix cells 1\n"
 N_KEPT = 16
 """Files that are kept; the oldest ones go."""
-
-
-def cache_folder() -> Path | None:
-    """Where files are kept: under $XDG_CACHE_HOME, or ~/.cache; none for a user without a home."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    try:
-        return (Path(base) if base else Path.home() / ".cache") / "qcls-gguf" / "prefixes"
-    except RuntimeError:
-        return None
 
 
 def prefix_digest(prefixes: Iterable[Sequence[int]]) -> str:

@@ -1,64 +1,68 @@
-"""An engine with its prefixes cached: computed, or from the file of an earlier start."""
+"""The prefixes of the configured prompts: computed at start-up, or from the file of an earlier start."""
 
 from __future__ import annotations
 
 import platform
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import perf_counter
 
-from .. import __version__
 from ..config.schema import RuntimeConfig
 from ..errors import DecodeError
-from ..native import NativeContext, NativeModel, build_info
-from ..prompts.compiled import Prompt
+from ..folders import cache_folder
+from ..native import build_info
 from ..timing import Ledger
+from ..version import __version__
 from .engine import Engine
-from .prefix_file import StateCache, cache_folder, prefix_digest
+from .prefix_cache import Prefix, Tokens
+from .prefix_file import StateCache, prefix_digest
 
 WORTH_MS = 250.0
 """How long computing the prefixes must take for them to be saved."""
 
 
-def cache_prefixes(
-    runtime: RuntimeConfig,
-    context: NativeContext,
-    model: NativeModel,
-    prompts: Sequence[Prompt],
-    n_gpu_layers: int,
-    model_sha256: Callable[[], str],
-    ledger: Ledger,
-) -> Engine:
-    """The engine of a context, which it takes over; model_sha256 waits until it is known.
+def hold_prefixes(engine: Engine, wanted: Sequence[Tokens], runtime: RuntimeConfig, ledger: Ledger) -> list[Prefix]:
+    """Hold prefixes in an engine whose cache is empty; see Engine.hold.
 
-    On a GPU nothing is saved: prefixes are computed there before the model file is hashed. Raises DecodeError.
+    On a GPU nothing is saved: prefixes are computed there before the model file is hashed.
+    Raises PlanError, DecodeError.
     """
-    prefixes = [prompt.prefix for prompt in prompts]
-    cache = None
-    if runtime.state_cache and n_gpu_layers == 0 and (folder := cache_folder()):
-        build = build_info()
-        depends_on = {
-            "tokens": prefix_digest(dict.fromkeys(prefixes)),
-            "kv_type": runtime.kv_type,
-            "flash_attn": runtime.flash_attn,
-            "n_ctx": context.n_ctx,
-            "n_seq_max": context.n_seq_max,
-            "size_bytes": model.facts.size_bytes,
-            "build": [build.source_digest, build.backend, __version__, platform.machine()],
-        }
-        cache = StateCache.of(folder, depends_on, model_sha256)
-    state = cache.read() if cache else None
-    if cache and state is not None:
+    file = _file(engine, wanted, runtime)
+    state = file.read() if file else None
+    if file and state is not None:
         try:
-            engine = Engine(model, context, prefixes, state)
+            held = engine.hold(wanted, state)
         except DecodeError as e:
-            warnings.warn(f"{cache.path}: {e}: the prefixes are computed anew", stacklevel=2)
+            warnings.warn(f"{file.path}: {e}: the prefixes are computed anew", stacklevel=2)
         else:
-            ledger.step("cache prefixes", f"{engine.n_cached} tokens of {engine.n_holders} prefixes, from {cache.path}")
-            return engine
+            ledger.step("cache prefixes", f"{_cached(engine)}, from {file.path}")
+            return held
     began = perf_counter()
-    engine = Engine(model, context, prefixes)
-    if cache and (perf_counter() - began) * 1e3 >= WORTH_MS:
-        cache.write(engine.saved_prefixes())
-    ledger.step("cache prefixes", f"{engine.n_cached} tokens of {engine.n_holders} prefixes")
-    return engine
+    held = engine.hold(wanted)
+    if file and (perf_counter() - began) * 1e3 >= WORTH_MS:
+        file.write(engine.saved_prefixes())
+    ledger.step("cache prefixes", _cached(engine))
+    return held
+
+
+def _cached(engine: Engine) -> str:
+    return f"{engine.cache.n_cells} tokens of {len(engine.cache)} prefixes"
+
+
+def _file(engine: Engine, wanted: Sequence[Tokens], runtime: RuntimeConfig) -> StateCache | None:
+    folder = cache_folder()
+    if not runtime.state_cache or engine.model.n_gpu_layers > 0 or folder is None:
+        return None
+    build = build_info()
+    depends_on = {
+        "tokens": prefix_digest(dict.fromkeys(wanted)),
+        "kv_type": runtime.kv_type,
+        "flash_attn": runtime.flash_attn,
+        "visible_cells": engine.context.why_no_visible_cells is None,
+        "n_ctx": engine.context.n_ctx,
+        "n_seq_max": engine.context.n_seq_max,
+        "n_leaf_seqs": engine.capacity.n_seqs,
+        "size_bytes": engine.model.facts.size_bytes,
+        "build": [build.source_digest, build.backend, __version__, platform.machine()],
+    }
+    return StateCache.of(folder / "prefixes", depends_on, lambda: engine.model.identity().sha256)

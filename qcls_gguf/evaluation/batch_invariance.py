@@ -1,10 +1,9 @@
-"""Whether an answer depends on what else a classifier does: rows of an evaluation, scored again in other company."""
+"""Batch invariance: whether an answer depends on what else the classifier computes with it or before it."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from ..classifier import Classifier
 from ..config.scoring import Scoring
@@ -12,13 +11,15 @@ from ..data.labelled import LabelledQuery
 from ..prompts.compiled import Prompt
 from .changes import Change, changes, differences, listed_flips
 from .passes import RowScores, not_applicable, row_scores
+from .robustness_records import BatchInvariance, InvarianceCase
 
 N_BATCH = 4
+"""Queries of a request in the case `batches`, and at most in the requests between those of `traffic`."""
 N_RESTORED = 100
 """Rows before which the prefixes are computed anew: each time costs as much as a start-up."""
 
 
-def drift_record(
+def batch_invariance(
     classifier: Classifier,
     modes: Sequence[Scoring],
     rows: Sequence[LabelledQuery],
@@ -26,86 +27,90 @@ def drift_record(
     *,
     seed: int,
     counter: Callable[[str, int], Callable[[], None]],
-) -> dict[str, Any]:
-    """The entry `drift` of an evaluation: rows with finite scores against themselves, over all modes and prompts.
+) -> BatchInvariance:
+    """Score rows once more in four ways, and compare with the scores that they have; over all modes and prompts.
 
-    classifier: one that has answered nothing yet. counter(part, n) gives what to call after each of n rows.
+    classifier: one that has answered nothing yet; seed: of the order in `traffic`; counter(part, n) returns what is
+    called after each of n rows. Rows without scores are left out.
     """
-    known = [(row, found) for row, found in zip(rows, scores, strict=True) if found.prompts]
-    rows, scores = [row for row, _ in known], [found for _, found in known]
+    with_scores = [(row, score) for row, score in zip(rows, scores, strict=True) if score.prompts]
+    rows, scores = [row for row, _ in with_scores], [score for _, score in with_scores]
     queries = [row.query for row in rows]
-    every = range(len(rows))
-    n_restored = min(N_RESTORED, len(rows))
-    spread = [i * len(rows) // n_restored for i in range(n_restored)]
-    fresh = _one_by_one(classifier, queries, counter("drift: fresh", len(rows)))
-    cases = {
-        "batches": (every, _batches(classifier, queries, counter("drift: batches", len(rows)))),
-        "traffic": (every, _traffic(classifier, queries, seed, counter("drift: traffic", len(rows)))),
-        "restored": (
-            spread,
-            _restored(classifier, [queries[i] for i in spread], counter("drift: restored", n_restored)),
-        ),
-        "fresh": (every, fresh),
-    }
-    return {
-        case: _statistics(classifier.prompts, modes, [rows[i] for i in chosen], [scores[i] for i in chosen], after)
-        for case, (chosen, after) in cases.items()
-    }
+    n = len(rows)
+    n_restored = min(N_RESTORED, n)
+    evenly_spread = [i * n // n_restored for i in range(n_restored)]
+
+    def case(again: Sequence[RowScores], chosen: Sequence[int] = range(n)) -> InvarianceCase:
+        before = [scores[i] for i in chosen]
+        return _case(classifier.prompts, modes, [rows[i] for i in chosen], before, again)
+
+    # the classifier is fresh only for the first of the four
+    fresh = _one_by_one(classifier, queries, counter("batch invariance: fresh", n))
+    batches = _in_batches(classifier, queries, counter("batch invariance: batches", n))
+    traffic = _in_traffic(classifier, queries, seed, counter("batch invariance: traffic", n))
+    some_queries = [queries[i] for i in evenly_spread]
+    restored = _restored(classifier, some_queries, counter("batch invariance: restored", n_restored))
+    return BatchInvariance(
+        batches=case(batches), traffic=case(traffic), restored=case(restored, evenly_spread), fresh=case(fresh)
+    )
 
 
 def _one_by_one(classifier: Classifier, queries: Sequence[str], on_row: Callable[[], None]) -> list[RowScores]:
-    found = []
+    scores = []
     for query in queries:
-        found.append(row_scores(classifier.classify(query)))
+        scores.append(row_scores(classifier.classify(query)))
         on_row()
-    return found
+    return scores
 
 
-def _batches(classifier: Classifier, queries: Sequence[str], on_row: Callable[[], None]) -> list[RowScores]:
-    found = []
+def _in_batches(classifier: Classifier, queries: Sequence[str], on_row: Callable[[], None]) -> list[RowScores]:
+    scores = []
     for start in range(0, len(queries), N_BATCH):
         for result in classifier.classify_batch(queries[start : start + N_BATCH]):
-            found.append(row_scores(result))
+            scores.append(row_scores(result))
             on_row()
-    return found
+    return scores
 
 
-def _traffic(classifier: Classifier, queries: Sequence[str], seed: int, on_row: Callable[[], None]) -> list[RowScores]:
-    """In a shuffled order, another row of a batch of its own size before each."""
+def _in_traffic(
+    classifier: Classifier, queries: Sequence[str], seed: int, on_row: Callable[[], None]
+) -> list[RowScores]:
+    """In a shuffled order, each after a request with one to N_BATCH other queries."""
     generator = random.Random(seed)
-    found: dict[int, RowScores] = {}
+    scores: dict[int, RowScores] = {}
     for i in generator.sample(range(len(queries)), len(queries)):
         classifier.classify_batch(generator.choices(queries, k=generator.randint(1, N_BATCH)))
-        found[i] = row_scores(classifier.classify(queries[i]))
+        scores[i] = row_scores(classifier.classify(queries[i]))
         on_row()
-    return [found[i] for i in range(len(queries))]
+    return [scores[i] for i in range(len(queries))]
 
 
 def _restored(classifier: Classifier, queries: Sequence[str], on_row: Callable[[], None]) -> list[RowScores]:
-    found = []
+    """Each after its prefixes were computed anew."""
+    scores = []
     for query in queries:
-        classifier.parts.engine.restore()
-        found.append(row_scores(classifier.classify(query)))
+        classifier.engine.restore()
+        scores.append(row_scores(classifier.classify(query)))
         on_row()
-    return found
+    return scores
 
 
-def _statistics(
+def _case(
     prompts: Sequence[Prompt],
     modes: Sequence[Scoring],
     rows: Sequence[LabelledQuery],
     before: Sequence[RowScores],
     after: Sequence[RowScores],
-) -> dict[str, Any]:
-    found: list[Change] = []
+) -> InvarianceCase:
+    all_changes: list[Change] = []
     for mode in modes:
         for prompt in prompts:
             if not not_applicable(prompt, mode):
-                found += changes(mode, prompt, rows, before, after)
-    return {
-        "n_rows": len(rows),
-        "n_answers": len(found),
-        "n_flips": sum(change.is_flip for change in found),
-        **differences(found),
-        "flips": listed_flips(found),
-    }
+                all_changes += changes(mode, prompt, rows, before, after)
+    return InvarianceCase(
+        n_rows=len(rows),
+        n_answers=len(all_changes),
+        n_flips=sum(change.is_flip for change in all_changes),
+        **dict(differences(all_changes)),
+        flips=listed_flips(all_changes),
+    )

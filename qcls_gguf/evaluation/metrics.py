@@ -1,4 +1,4 @@
-"""Scores against accepted labels, as statistics: pure numpy, no model.
+"""Statistics of probabilities against accepted labels: pure numpy, no model.
 
 With p the probabilities of a row over a prompt's labels, A its accepted labels and w the most probable label:
 
@@ -18,10 +18,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from .records import Confusion, Coverage, LabelMass, LabelStatistics, PromptStatistics, ReliabilityBin, Statistics
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.intp]
@@ -30,13 +31,13 @@ BoolArray = npt.NDArray[np.bool_]
 N_BINS = 15
 THRESHOLDS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
 SMALLEST = 1e-12
-"""Where the log-loss clips a probability."""
+"""The log-loss takes smaller probabilities for this one."""
 _Z95 = 1.959963984540054  # the 97.5 % point of the normal distribution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scored:
-    """The rows of one prompt in one mode."""
+class LabelledProbabilities:
+    """The probabilities of one prompt's labels in one mode, and the accepted labels; a row for each labelled query."""
 
     labels: tuple[str, ...]
     probability: FloatArray
@@ -46,28 +47,33 @@ class Scored:
     true: IntArray
     """(n_rows,) the first accepted label"""
     joint_winner: IntArray | None
-    """(n_rows,) what the exact mode answers; none where it was not computed"""
+    """(n_rows,) the answers of `joint`; None where it was not computed"""
     label_mass: FloatArray | None
-    """(n_rows,)"""
+    """(n_rows,) the probability that lies on the labels at all; None where it was not computed"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class RowOutcomes:
     """What the statistics need of each row, whatever its prompt's labels are; every array is (n_rows,)."""
 
     winner: IntArray
+    """index of the most probable label, which is the answer"""
     confidence: FloatArray
+    """the answer's probability"""
     right: BoolArray
+    """whether the answer is accepted"""
     p_accepted: FloatArray
+    """probability of the accepted labels together"""
     brier: FloatArray
     agrees: BoolArray | None
+    """whether `joint` gives the same answer; None where it was not computed"""
     label_mass: FloatArray | None
 
 
-def finite(scored: Scored) -> tuple[Scored, int]:
-    """The rows whose probabilities are all finite, and how many are not."""
+def finite_rows(scored: LabelledProbabilities) -> tuple[LabelledProbabilities, int]:
+    """The rows whose probabilities are all finite, and the number of the others."""
     keep = np.isfinite(scored.probability).all(axis=1)
-    kept = Scored(
+    kept = LabelledProbabilities(
         labels=scored.labels,
         probability=scored.probability[keep],
         accepted=scored.accepted[keep],
@@ -78,12 +84,12 @@ def finite(scored: Scored) -> tuple[Scored, int]:
     return kept, int((~keep).sum())
 
 
-def rows_of(scored: Scored) -> Rows:
-    """The winners and errors of finite rows; the first of equally probable labels wins."""
+def row_outcomes(scored: LabelledProbabilities) -> RowOutcomes:
+    """The answers and errors of rows with finite probabilities; of equally probable labels the first is the answer."""
     p, accepted = scored.probability, scored.accepted
     index, winner = np.arange(len(p)), p.argmax(axis=1)
     p_accepted = np.minimum(np.where(accepted, p, 0).sum(axis=1), 1)
-    return Rows(
+    return RowOutcomes(
         winner=winner,
         confidence=p[index, winner],
         right=accepted[index, winner],
@@ -94,11 +100,11 @@ def rows_of(scored: Scored) -> Rows:
     )
 
 
-def pooled(parts: Sequence[Rows]) -> Rows:
+def pooled(parts: Sequence[RowOutcomes]) -> RowOutcomes:
     """The rows of several prompts one after the other."""
     agrees = [part.agrees for part in parts if part.agrees is not None]
     mass = [part.label_mass for part in parts if part.label_mass is not None]
-    return Rows(
+    return RowOutcomes(
         winner=np.concatenate([part.winner for part in parts]),
         confidence=np.concatenate([part.confidence for part in parts]),
         right=np.concatenate([part.right for part in parts]),
@@ -110,7 +116,7 @@ def pooled(parts: Sequence[Rows]) -> Rows:
 
 
 def wilson(n_right: int, n: int) -> tuple[float, float] | None:
-    """The Wilson 95 % interval of a share; none without rows."""
+    """The Wilson 95 % interval of the share n_right / n; None without rows."""
     if n == 0:
         return None
     share, z2 = n_right / n, _Z95 * _Z95
@@ -119,65 +125,68 @@ def wilson(n_right: int, n: int) -> tuple[float, float] | None:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def reliability(rows: Rows) -> list[dict[str, Any]]:
-    """The bins of the winner's probability, [low, high) and the last one closed; empty bins have no means."""
+def reliability(rows: RowOutcomes) -> tuple[ReliabilityBin, ...]:
+    """The rows in N_BINS equal bins of the answer's probability."""
     index = np.clip((rows.confidence * N_BINS).astype(np.intp), 0, N_BINS - 1)
-    bins = []
-    for i in range(N_BINS):
-        here = index == i
-        bins.append(
-            {
-                "low": i / N_BINS,
-                "high": (i + 1) / N_BINS,
-                "n": int(here.sum()),
-                "confidence": _mean(rows.confidence[here]),
-                "accuracy": _mean(rows.right[here]),
-            }
+    return tuple(
+        ReliabilityBin(
+            low=i / N_BINS,
+            high=(i + 1) / N_BINS,
+            n=int((index == i).sum()),
+            confidence=_mean(rows.confidence[index == i]),
+            accuracy=_mean(rows.right[index == i]),
         )
-    return bins
+        for i in range(N_BINS)
+    )
 
 
-def calibration_error(bins: Sequence[dict[str, Any]]) -> float | None:
-    """The expected calibration error of the bins of `reliability`."""
-    n = sum(each["n"] for each in bins)
-    gaps = [each["n"] * abs(each["accuracy"] - each["confidence"]) for each in bins if each["n"]]
+def calibration_error(bins: Sequence[ReliabilityBin]) -> float | None:
+    """The expected calibration error of the bins of `reliability`; None without rows."""
+    n = sum(one_bin.n for one_bin in bins)
+    gaps = [
+        one_bin.n * abs(one_bin.accuracy - one_bin.confidence)
+        for one_bin in bins
+        if one_bin.accuracy is not None and one_bin.confidence is not None
+    ]
     return sum(gaps) / n if n else None
 
 
-def summary(rows: Rows) -> dict[str, Any]:
-    """Every statistic that needs no label names; null where there are no rows to take it from."""
+def statistics(rows: RowOutcomes, *, macro_f1: float | None, n_non_finite: int) -> Statistics:
+    """All statistics that need no label names."""
     n, n_right = len(rows.right), int(rows.right.sum())
-    interval = wilson(n_right, n)
     bins = reliability(rows)
-    return {
-        "n_rows": n,
-        "accuracy": _mean(rows.right),
-        "accuracy_ci": None if interval is None else list(interval),
-        "log_loss": _mean(0 - np.log(np.maximum(rows.p_accepted, SMALLEST))),
-        "n_clipped": int((rows.p_accepted < SMALLEST).sum()),
-        "brier": _mean(rows.brier),
-        "ece": calibration_error(bins),
-        "agreement_with_joint": None if rows.agrees is None else _mean(rows.agrees),
-        "label_mass": _mass(rows.label_mass),
-        "coverage": [_coverage(rows, threshold) for threshold in THRESHOLDS],
-        "reliability": bins,
-    }
+    return Statistics(
+        n_rows=n,
+        accuracy=_mean(rows.right),
+        accuracy_ci=wilson(n_right, n),
+        macro_f1=macro_f1,
+        log_loss=_mean(0 - np.log(np.maximum(rows.p_accepted, SMALLEST))),
+        n_clipped=int((rows.p_accepted < SMALLEST).sum()),
+        brier=_mean(rows.brier),
+        ece=calibration_error(bins),
+        agreement_with_joint=None if rows.agrees is None else _mean(rows.agrees),
+        label_mass=_label_mass(rows.label_mass),
+        coverage=tuple(_coverage(rows, threshold) for threshold in THRESHOLDS),
+        reliability=bins,
+        n_non_finite=n_non_finite,
+    )
 
 
-def _mass(mass: FloatArray | None) -> dict[str, float] | None:
+def _label_mass(mass: FloatArray | None) -> LabelMass | None:
     if mass is None or not len(mass):
         return None
-    return {"mean": float(mass.mean()), "p10": float(np.quantile(mass, 0.1)), "min": float(mass.min())}
+    return LabelMass(mean=float(mass.mean()), p10=float(np.quantile(mass, 0.1)), min=float(mass.min()))
 
 
-def _coverage(rows: Rows, threshold: float) -> dict[str, Any]:
-    sure = rows.confidence >= threshold
-    n = int(sure.sum())
-    return {"threshold": threshold, "n": n, "coverage": _mean(sure), "accuracy": _mean(rows.right[sure])}
+def _coverage(rows: RowOutcomes, threshold: float) -> Coverage:
+    is_sure = rows.confidence >= threshold
+    return Coverage(
+        threshold=threshold, n=int(is_sure.sum()), coverage=_mean(is_sure), accuracy=_mean(rows.right[is_sure])
+    )
 
 
-def confusion(scored: Scored, rows: Rows) -> npt.NDArray[np.int64]:
-    """(n_labels, n_labels) how many rows of each true label got each label."""
+def confusion(scored: LabelledProbabilities, rows: RowOutcomes) -> npt.NDArray[np.int64]:
+    """(n_labels, n_labels) the number of rows of each true label that got each label."""
     n = len(scored.labels)
     true = np.where(rows.right, rows.winner, scored.true)
     matrix = np.zeros((n, n), np.int64)
@@ -185,62 +194,50 @@ def confusion(scored: Scored, rows: Rows) -> npt.NDArray[np.int64]:
     return matrix
 
 
-def by_label(labels: Sequence[str], matrix: npt.NDArray[np.int64]) -> dict[str, dict[str, Any]]:
-    """Precision, recall, F1 and support of each label; null where a label is never predicted, or never true."""
-    found: dict[str, dict[str, Any]] = {}
+def label_statistics(labels: Sequence[str], matrix: npt.NDArray[np.int64]) -> dict[str, LabelStatistics]:
+    """The statistics of each label, from the confusion matrix."""
+    by_label = {}
     for i, label in enumerate(labels):
-        right, support, predicted = int(matrix[i, i]), int(matrix[i].sum()), int(matrix[:, i].sum())
-        found[label] = {
-            "precision": right / predicted if predicted else None,
-            "recall": right / support if support else None,
-            "f1": 2 * right / (support + predicted) if support + predicted else None,
-            "support": support,
-            "n_predicted": predicted,
-        }
-    return found
+        n_right, support, n_predicted = int(matrix[i, i]), int(matrix[i].sum()), int(matrix[:, i].sum())
+        by_label[label] = LabelStatistics(
+            precision=n_right / n_predicted if n_predicted else None,
+            recall=n_right / support if support else None,
+            f1=2 * n_right / (support + n_predicted) if support + n_predicted else None,
+            support=support,
+            n_predicted=n_predicted,
+        )
+    return by_label
 
 
-def macro_f1(labels: dict[str, dict[str, Any]]) -> float | None:
-    """The mean F1 of the labels that are true or predicted in some row."""
-    return _mean([label["f1"] for label in labels.values() if label["f1"] is not None])
-
-
-def confusions(labels: Sequence[str], matrix: npt.NDArray[np.int64], n_most: int = 10) -> list[dict[str, Any]]:
-    """The most frequent confusions, most frequent first."""
+def confusions(labels: Sequence[str], matrix: npt.NDArray[np.int64], n_most: int = 10) -> tuple[Confusion, ...]:
+    """The n_most most frequent confusions, most frequent first."""
     wrong = [(int(matrix[i, j]), i, j) for i, j in zip(*np.nonzero(matrix), strict=True) if i != j]
-    wrong.sort(key=lambda each: (-each[0], each[1], each[2]))
-    return [{"label": labels[i], "answer": labels[j], "n": n} for n, i, j in wrong[:n_most]]
+    wrong.sort(key=lambda cell: (-cell[0], cell[1], cell[2]))
+    return tuple(Confusion(label=labels[i], answer=labels[j], n=n) for n, i, j in wrong[:n_most])
 
 
-def prompt_statistics(scored: Scored) -> tuple[dict[str, Any], Rows]:
-    """Every statistic of one prompt in one mode, and the finite rows they were taken from."""
-    kept, n_lost = finite(scored)
-    rows = rows_of(kept)
+def prompt_statistics(scored: LabelledProbabilities) -> tuple[PromptStatistics, RowOutcomes]:
+    """The statistics of one prompt in one mode, and the rows with finite probabilities that they are of."""
+    kept, n_non_finite = finite_rows(scored)
+    rows = row_outcomes(kept)
     matrix = confusion(kept, rows)
-    labels = by_label(kept.labels, matrix)
-    found = summary(rows)
-    return {
-        **_with_macro_f1(found, macro_f1(labels)),
-        "n_non_finite": n_lost,
-        "labels": labels,
-        "confusions": confusions(kept.labels, matrix),
-        "confusion_matrix": matrix.tolist(),
-    }, rows
+    labels = label_statistics(kept.labels, matrix)
+    macro_f1 = _mean([label.f1 for label in labels.values() if label.f1 is not None])
+    return PromptStatistics(
+        **dict(statistics(rows, macro_f1=macro_f1, n_non_finite=n_non_finite)),
+        labels=labels,
+        confusions=confusions(kept.labels, matrix),
+        confusion_matrix=tuple(map(tuple, matrix.tolist())),
+    ), rows
 
 
-def overall_statistics(prompts: Sequence[tuple[dict[str, Any], Rows]]) -> dict[str, Any]:
+def overall_statistics(prompts: Sequence[tuple[PromptStatistics, RowOutcomes]]) -> Statistics:
     """The statistics of all rows of all prompts together; macro-F1 is the mean over the prompts."""
-    f1 = [found["macro_f1"] for found, _ in prompts if found["macro_f1"] is not None]
-    return {
-        **_with_macro_f1(summary(pooled([rows for _, rows in prompts])), _mean(f1)),
-        "n_non_finite": sum(found["n_non_finite"] for found, _ in prompts),
-    }
-
-
-def _with_macro_f1(found: dict[str, Any], value: float | None) -> dict[str, Any]:
-    """The summary with macro-F1 behind the accuracy."""
-    head = {key: found[key] for key in ("n_rows", "accuracy", "accuracy_ci")}
-    return {**head, "macro_f1": value, **{key: found[key] for key in found if key not in head}}
+    return statistics(
+        pooled([rows for _, rows in prompts]),
+        macro_f1=_mean([prompt.macro_f1 for prompt, _ in prompts if prompt.macro_f1 is not None]),
+        n_non_finite=sum(prompt.n_non_finite for prompt, _ in prompts),
+    )
 
 
 def _mean(values: npt.ArrayLike) -> float | None:

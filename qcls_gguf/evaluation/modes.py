@@ -1,89 +1,106 @@
-"""The scores of a pass as one table of modes: every statistic, and the rows that were scored worst."""
+"""From the scores of a pass to the statistics of every mode, and to the rows that were scored worst."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from ..config.scoring import Scoring
 from ..data.labelled import LabelledQuery
 from ..prompts.compiled import Prompt
-from .metrics import FloatArray, Scored, overall_statistics, prompt_statistics
+from .metrics import FloatArray, LabelledProbabilities, RowOutcomes, overall_statistics, prompt_statistics
 from .passes import PromptScores, RowScores, not_applicable
+from .records import ModeNotApplicable, ModeStatistics, NonFiniteRow, PromptStatistics, RequestCost, WorstRow
+from .robustness_records import NotApplicable
 
 N_WORST = 10
+"""Rows that a record lists for each mode."""
 CALIBRATED = "calibrated"
-"""The mode that is every prompt in its configured scoring, calibrated as the configuration says."""
+"""The name of the mode in which every prompt has its configured scoring, calibrated as configured."""
 
-Reading = Callable[[PromptScores], FloatArray]
-"""A prompt's probabilities, (n_labels,), from its scores."""
+ToProbability = Callable[[PromptScores], FloatArray]
+"""From a prompt's scores to the probabilities of its labels, (n_labels,)."""
 
 
-def modes_table(
+def mode_statistics(
     modes: Sequence[Scoring],
     prompts: Sequence[Prompt],
     rows: Sequence[LabelledQuery],
     scores: Sequence[RowScores],
-    latencies: Mapping[str, dict[str, Any]],
+    costs: Mapping[str, RequestCost],
     *,
     exact: bool,
-    calibrated: Sequence[Reading] | None = None,
-) -> dict[str, dict[str, Any]]:
-    """The statistics of each mode, over all rows and by prompt; a prompt that cannot have a mode says why.
+    calibrated: Sequence[ToProbability] | None = None,
+) -> dict[str, ModeStatistics | ModeNotApplicable]:
+    """The statistics of each mode, over all rows and by prompt.
 
-    exact: whether the scores hold `joint`, with which the modes are compared; calibrated: each prompt's calibrated
-    probabilities, which are a mode of their own.
+    costs: by mode, where they were measured; exact: whether the scores hold `joint`, with which the modes are compared;
+    calibrated: for each prompt how its calibrated probabilities are computed; they are a mode of their own.
     """
-    readings: dict[str, list[Reading | str]] = {
+    to_probability: dict[str, list[ToProbability | str]] = {
         mode: [not_applicable(prompt, mode) or partial(PromptScores.probability, mode=mode) for prompt in prompts]
         for mode in modes
     }
     if calibrated is not None:
-        readings[CALIBRATED] = list(calibrated)
-    table: dict[str, dict[str, Any]] = {}
-    for mode, by_mode in readings.items():
-        by_prompt: dict[str, dict[str, Any]] = {}
-        counted = []
-        for prompt, reading in zip(prompts, by_mode, strict=True):
-            if isinstance(reading, str):
-                by_prompt[prompt.name] = {"not_applicable": reading}
+        to_probability[CALIBRATED] = list(calibrated)
+    by_mode: dict[str, ModeStatistics | ModeNotApplicable] = {}
+    for mode, of_mode in to_probability.items():
+        by_prompt: dict[str, PromptStatistics | NotApplicable] = {}
+        applicable: list[tuple[PromptStatistics, RowOutcomes]] = []
+        for prompt, probability in zip(prompts, of_mode, strict=True):
+            if isinstance(probability, str):
+                by_prompt[prompt.name] = NotApplicable(not_applicable=probability)
                 continue
-            found = prompt_statistics(scored(reading, prompt, rows, scores, exact=exact))
-            by_prompt[prompt.name] = found[0]
-            counted.append(found)
-        latency = latencies.get(mode)
-        table[mode] = {
-            **(overall_statistics(counted) if counted else {"not_applicable": "no prompt can have it"}),
-            "p50_ms": latency and latency["p50_ms"],
-            "n_tokens_new": latency and latency["n_tokens_new"],
-            "latency": latency,
-            "n_prompts": len(counted),
-            "prompts": by_prompt,
-        }
-    return table
+            applicable.append(prompt_statistics(labelled_probabilities(probability, prompt, rows, scores, exact=exact)))
+            by_prompt[prompt.name] = applicable[-1][0]
+        cost = costs.get(mode)
+        p50_ms, n_tokens_new = (cost.p50_ms, cost.n_tokens_new) if cost else (None, None)
+        if applicable:
+            by_mode[mode] = ModeStatistics(
+                **dict(overall_statistics(applicable)),
+                p50_ms=p50_ms,
+                n_tokens_new=n_tokens_new,
+                latency=cost,
+                n_prompts=len(applicable),
+                prompts=by_prompt,
+            )
+        else:
+            by_mode[mode] = ModeNotApplicable(
+                not_applicable="no prompt can have it",
+                p50_ms=p50_ms,
+                n_tokens_new=n_tokens_new,
+                latency=cost,
+                n_prompts=0,
+                prompts=by_prompt,
+            )
+    return by_mode
 
 
-def scored(
-    reading: Reading, prompt: Prompt, rows: Sequence[LabelledQuery], scores: Sequence[RowScores], *, exact: bool
-) -> Scored:
-    """A prompt's labelled rows by a reading; the probabilities of rows without scores are not numbers."""
+def labelled_probabilities(
+    to_probability: ToProbability,
+    prompt: Prompt,
+    rows: Sequence[LabelledQuery],
+    scores: Sequence[RowScores],
+    *,
+    exact: bool,
+) -> LabelledProbabilities:
+    """The rows that are labelled for a prompt; the probabilities of rows without scores are NaN."""
     n = len(prompt.labels)
     probability, accepted, true, winners, mass = [], [], [], [], []
-    for row, found in zip(rows, scores, strict=True):
+    for row, row_scores in zip(rows, scores, strict=True):
         if prompt.name not in row.labels:
             continue
-        right = row.labels[prompt.name]
-        accepted.append([label in right for label in prompt.labels])
-        true.append(prompt.labels.index(right[0]))
-        here = found.prompts[prompt.name] if found.prompts else None
-        probability.append(reading(here) if here else np.full(n, np.nan))
+        accepted_labels = row.labels[prompt.name]
+        accepted.append([label in accepted_labels for label in prompt.labels])
+        true.append(prompt.labels.index(accepted_labels[0]))
+        prompt_scores = row_scores.prompts[prompt.name] if row_scores.prompts else None
+        probability.append(to_probability(prompt_scores) if prompt_scores else np.full(n, np.nan))
         if exact:
-            winners.append(here.probability("joint").argmax() if here else 0)
-            mass.append(here.label_mass if here else np.nan)
-    return Scored(
+            winners.append(prompt_scores.probability("joint").argmax() if prompt_scores else 0)
+            mass.append(prompt_scores.label_mass if prompt_scores else np.nan)
+    return LabelledProbabilities(
         labels=prompt.labels,
         probability=np.array(probability).reshape(-1, n),
         accepted=np.array(accepted, np.bool_).reshape(-1, n),
@@ -98,11 +115,11 @@ def worst_rows(
     prompts: Sequence[Prompt],
     rows: Sequence[LabelledQuery],
     scores: Sequence[RowScores],
-) -> list[dict[str, Any]]:
-    """For each mode the rows whose accepted labels have the lowest probability, lowest first."""
-    worst: list[dict[str, Any]] = []
+) -> tuple[WorstRow, ...]:
+    """For each mode the N_WORST rows whose accepted labels have the lowest probability, lowest first."""
+    worst: list[WorstRow] = []
     for mode in modes:
-        found = []
+        of_mode = []
         for prompt in prompts:
             if not_applicable(prompt, mode):
                 continue
@@ -110,31 +127,30 @@ def worst_rows(
                 if row_scores.prompts is None or prompt.name not in row.labels:
                     continue
                 p = row_scores.prompts[prompt.name].probability(mode)
-                accepted = row.labels[prompt.name]
-                p_accepted = float(sum(p[prompt.labels.index(label)] for label in accepted))
                 if np.isfinite(p).all():
-                    found.append((p_accepted, row, prompt, accepted, p))
-        found.sort(key=lambda each: each[0])
-        worst += [
-            {
-                "mode": mode,
-                "prompt": prompt.name,
-                "line": row.line,
-                "query": row.query,
-                "accepted": list(accepted),
-                "p_accepted": min(p_accepted, 1.0),
-                "answer": prompt.labels[int(p.argmax())],
-                "probability": float(p.max()),
-            }
-            for p_accepted, row, prompt, accepted, p in found[:N_WORST]
-        ]
-    return worst
+                    of_mode.append(_worst_row(mode, prompt, row, p))
+        worst += sorted(of_mode, key=lambda row: row.p_accepted)[:N_WORST]
+    return tuple(worst)
 
 
-def non_finite_rows(rows: Sequence[LabelledQuery], scores: Sequence[RowScores]) -> list[dict[str, Any]]:
-    """The rows that have no scores, by name."""
-    return [
-        {"line": row.line, "query": row.query, "error": found.error}
-        for row, found in zip(rows, scores, strict=True)
-        if found.prompts is None
-    ]
+def _worst_row(mode: Scoring, prompt: Prompt, row: LabelledQuery, p: FloatArray) -> WorstRow:
+    accepted = row.labels[prompt.name]
+    return WorstRow(
+        mode=mode,
+        prompt=prompt.name,
+        line=row.line,
+        query=row.query,
+        accepted=accepted,
+        p_accepted=min(float(sum(p[prompt.labels.index(label)] for label in accepted)), 1.0),
+        answer=prompt.labels[int(p.argmax())],
+        probability=float(p.max()),
+    )
+
+
+def non_finite_rows(rows: Sequence[LabelledQuery], scores: Sequence[RowScores]) -> tuple[NonFiniteRow, ...]:
+    """The rows that have no scores because these are not finite."""
+    return tuple(
+        NonFiniteRow(line=row.line, query=row.query, error=row_scores.error)
+        for row, row_scores in zip(rows, scores, strict=True)
+        if row_scores.prompts is None
+    )

@@ -1,31 +1,29 @@
-"""One pass over labelled queries: what every scoring mode says of each, kept in a file where one is named."""
+"""One pass over labelled queries: from one decode a query to its scores in every mode."""
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import json
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ..classifier import Classifier
-from ..config.schema import Config, PromptConfig
+from ..config.schema import Config
 from ..config.scoring import Scoring
 from ..data.labelled import BadRow, LabelledQuery
 from ..errors import ConfigError, PlanError, ScoreError
+from ..opening import ClassifierOpener
 from ..prompts.compiled import Prompt
 from ..prompts.trie import build_trie
-from ..score.result import ModelInfo, PromptResult, Result
-from ..score.scorer import softmax
+from ..score.log_space import softmax
+from ..score.result import PromptResult, Result
+from .records import RequestCost
 
-_N_WARM = 5
+_N_WARM_UP = 5
+"""Requests that are not timed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,16 +33,16 @@ class PromptScores:
     tree: list[float]
     """log-probabilities among the labels"""
     joint: list[float] | None = None
-    """log p(label | prompt); none without an exact pass"""
+    """log p(label | prompt); None where the pass was not exact"""
     mean: list[float] | None = None
     """joint per token"""
     label_mass: float | None = None
+    """the probability that lies on the labels at all; None where the pass was not exact"""
 
     def scores(self, mode: Scoring) -> npt.NDArray[np.float64]:
-        """(n_labels,) the mode's scores, from the one decode; those of `first_token` but for a constant.
+        """(n_labels,) the mode's scores; those of `first_token` only up to a constant, which no probability depends on.
 
-        Where all labels differ in their first token, `tree` has no other choice than the one that `first_token`
-        scores, and the two are one softmax over the same logits.
+        Where all labels differ in their first token, `tree` and `first_token` are softmaxes over the same logits.
         """
         return np.array(self.tree if mode in ("tree", "first_token") else self.joint if mode == "joint" else self.mean)
 
@@ -58,19 +56,24 @@ class PromptScores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowScores:
-    """One query's scores for every prompt, or why there are none."""
+    """One query's scores by prompt, or why there are none."""
 
     prompts: dict[str, PromptScores] | None = None
     error: str | None = None
 
 
-def pass_config(config: Config) -> Config:
-    """The configuration of the pass: raw `tree` for every prompt, from which an audit gives every mode."""
-    return raw_config(config, "tree", [prompt.name for prompt in config.prompts])
+class ScoreStore(Protocol):
+    """Scores by query that outlive a pass."""
+
+    def get(self, query: str) -> RowScores | None:
+        """The scores of a query, or None where there are none."""
+
+    def add(self, query: str, scores: RowScores) -> None:
+        """Keep a query's scores."""
 
 
 def not_applicable(prompt: Prompt, mode: Scoring) -> str | None:
-    """Why a prompt cannot have a mode; none where it can."""
+    """Why a prompt cannot have a mode; None where it can."""
     if mode == "first_token":
         try:
             build_trie(prompt.labels, prompt.label_tokens, -1, mode)
@@ -80,7 +83,7 @@ def not_applicable(prompt: Prompt, mode: Scoring) -> str | None:
 
 
 def refused_queries(classifier: Classifier, rows: Sequence[LabelledQuery]) -> list[BadRow]:
-    """The rows whose query the classifier does not take; nothing is computed for it."""
+    """The rows whose query the classifier would refuse; nothing is computed."""
     refused = []
     for row in rows:
         try:
@@ -91,17 +94,17 @@ def refused_queries(classifier: Classifier, rows: Sequence[LabelledQuery]) -> li
 
 
 def score_rows(
-    classifier: Classifier, rows: Sequence[LabelledQuery], kept: KeptScores | None, on_row: Callable[[], None]
+    classifier: Classifier, rows: Sequence[LabelledQuery], kept: ScoreStore | None, on_row: Callable[[], None]
 ) -> list[RowScores]:
-    """Every row's scores; those that `kept` has are not computed again. on_row() follows each row."""
+    """The scores of all rows; those that `kept` has are not computed again. on_row() is called after each row."""
     scores = []
     for row in rows:
-        found = None if kept is None else kept.get(row.query)
-        if found is None:
-            found = _score(classifier, row.query)
+        of_row = None if kept is None else kept.get(row.query)
+        if of_row is None:
+            of_row = _score(classifier, row.query)
             if kept is not None:
-                kept.add(row.query, found)
-        scores.append(found)
+                kept.add(row.query, of_row)
+        scores.append(of_row)
         on_row()
     return scores
 
@@ -115,7 +118,7 @@ def _score(classifier: Classifier, query: str) -> RowScores:
 
 
 def row_scores(result: Result) -> RowScores:
-    """What an answer of the pass's classifier says."""
+    """The scores in a result of a classifier whose prompts are all scored by `tree`."""
     return RowScores(prompts={answer.prompt: _prompt_scores(answer) for answer in result.results})
 
 
@@ -126,112 +129,24 @@ def _prompt_scores(answer: PromptResult) -> PromptScores:
     return PromptScores(tree=tree, joint=list(audit.joint), mean=list(audit.mean), label_mass=audit.label_mass)
 
 
-class KeptScores:
-    """Scores in a file, a row a line, under a digest of configuration, model and query; grows as rows are scored."""
-
-    def __init__(self, path: Path, config: Config, model: ModelInfo, *, exact: bool) -> None:
-        """Read what is there; an unfinished last line is cut off. Raises ConfigError for a file of another kind."""
-        self._path = path
-        self._digest = _run_digest(config, model, exact=exact)
-        self._scores: dict[str, RowScores] = {}
-        try:
-            content = path.read_bytes() if path.exists() else b""
-            whole = content[: content.rfind(b"\n") + 1]
-            for number, line in enumerate(whole.splitlines(), 1):
-                self._take(line, number)
-            if not whole and not b'{"key": "'.startswith(content[:9]):
-                raise self._foreign(1)
-            self._file = path.open("r+b" if content else "wb")
-            self._file.seek(len(whole))
-            self._file.truncate()
-        except OSError as e:
-            raise ConfigError(f"--resume {path}: cannot be read and written: {e.strerror}") from None
-
-    def _take(self, line: bytes, number: int) -> None:
-        try:
-            row = json.loads(line)
-            prompts = row.get("prompts")
-            self._scores[row["key"]] = RowScores(
-                prompts=prompts and {name: PromptScores(**scores) for name, scores in prompts.items()},
-                error=None if prompts else row["error"],
-            )
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise self._foreign(number) from None
-
-    def _foreign(self, number: int) -> ConfigError:
-        return ConfigError(f"--resume {self._path}: line {number} is no result of eval: name a file of its own")
-
-    def _key(self, query: str) -> str:
-        return hashlib.sha256(f"{self._digest}\n{query}".encode()).hexdigest()
-
-    def get(self, query: str) -> RowScores | None:
-        """The scores of a query, where they are known."""
-        return self._scores.get(self._key(query))
-
-    def add(self, query: str, scores: RowScores) -> None:
-        """Keep a query's scores, in the file at once."""
-        key = self._key(query)
-        self._scores[key] = scores
-        said = {name: value for name, value in dataclasses.asdict(scores).items() if value is not None}
-        self._file.write(json.dumps({"key": key, **said}).encode() + b"\n")
-        self._file.flush()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._file.close()
-
-
-def _run_digest(config: Config, model: ModelInfo, *, exact: bool) -> str:
-    """Of everything that a row's scores depend on, but for the query."""
-    parts = {
-        "prompts": [dataclasses.asdict(prompt) for prompt in config.prompts],
-        "runtime": dataclasses.asdict(config.runtime),
-        "model": [model.sha256, model.device, model.n_gpu_layers],
-        "build": [model.package_version, model.llama_cpp_commit, model.source_digest, model.backend],
-        "exact": exact,
-    }
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-def latency(
-    config: Config, what: str, queries: Sequence[str], *, offline: bool, on_query: Callable[[], None]
-) -> dict[str, Any]:
-    """Time and tokens of requests, by a classifier that has nothing else to compute; what: its scoring, in words."""
+def request_cost(
+    opener: ClassifierOpener, config: Config, scoring: str, queries: Sequence[str], on_query: Callable[[], None]
+) -> RequestCost:
+    """Time and tokens of requests, by a classifier of its own; scoring: the configuration's scoring, in words."""
     total_ms, n_tokens = [], []
-    with Classifier.from_config(config, offline=offline) as classifier:
-        for query in queries[:_N_WARM]:
+    with opener.open(config, quiet=True) as classifier:
+        for query in queries[:_N_WARM_UP]:
             classifier.classify(query)
         for query in queries:
             result = classifier.classify(query)
             total_ms.append(result.total_ms)
             n_tokens.append(result.counts.n_tokens_new)
             on_query()
-    return {
-        "p50_ms": statistics.median(total_ms),
-        "p90_ms": float(np.quantile(total_ms, 0.9)),
-        "n_tokens_new": statistics.fmean(n_tokens),
-        "n_queries": len(queries),
-        "n_prompts": len(config.prompts),
-        "measured_by": f"a warm classifier with {what} and no audit, one query a request",
-    }
-
-
-def raw_config(config: Config, mode: Scoring, names: Sequence[str]) -> Config:
-    """The configuration with these prompts only, in one mode, neither calibrated nor abstaining."""
-    prompts = tuple(
-        PromptConfig(
-            name=prompt.name,
-            prompt_template=prompt.prompt_template,
-            labels=prompt.labels,
-            label_prefix=prompt.label_prefix,
-            scoring=mode,
-            label_end=prompt.label_end,
-        )
-        for prompt in config.prompts
-        if prompt.name in names
+    return RequestCost(
+        p50_ms=statistics.median(total_ms),
+        p90_ms=float(np.quantile(total_ms, 0.9)),
+        n_tokens_new=statistics.fmean(n_tokens),
+        n_queries=len(queries),
+        n_prompts=len(config.prompts),
+        measured_by=f"a warm classifier with {scoring} and no audit, one query a request",
     )
-    return dataclasses.replace(config, prompts=prompts, calibration=None)

@@ -1,99 +1,85 @@
-"""What an evaluation says of shuffled labels and of drift: as tables for people, and as rows for the HTML report."""
+"""Shuffled labels and batch invariance as tables, whose rows the HTML report shows too."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from rich.console import Group
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
-from ..report.results import printable
-from .table import number, percent
+from ..report.numbers import NO_VALUE, number, percent, scientific
+from ..report.tables import Table, terminal_table
+from .records import EvaluationRecord
+from .robustness_records import Differences, Flip, NotApplicable, ShuffledPrompt
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
-    """One table, of which the first n_text columns are text."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: list[list[str]]
-    n_text: int
-
-
-def robustness_sections(evaluation: dict[str, Any]) -> Iterator[Section]:
-    """The tables of `shuffle_labels` and `drift`, where the record has them."""
-    if shuffled := evaluation.get("shuffle_labels"):
-        yield Section(
-            title=f"Labels listed in {shuffled['k']} other orders, seed {shuffled['seed']}",
+def robustness_sections(evaluation: EvaluationRecord) -> Iterator[Table]:
+    """The tables of `shuffle_labels` and `batch_invariance`, where the record has them."""
+    if shuffled := evaluation.shuffle_labels:
+        yield Table(
+            title=f"Labels listed in {shuffled.k} other orders, seed {shuffled.seed}",
             columns=("mode", "prompt", "rows", "flips", "flip rate", "accuracy", "mean", "min", "max", "largest Δp",
                      "mean Δp"),
             rows=[
                 [mode, name, *_shuffled_cells(prompt)]
-                for mode, found in shuffled["modes"].items()
-                for name, prompt in found["prompts"].items()
+                for mode, of_mode in shuffled.modes.items()
+                for name, prompt in of_mode.prompts.items()
             ],
             n_text=2,
         )  # fmt: skip
-        yield from _flips("Flips by the order of the labels", shuffled["flips"])
-    if drift := evaluation.get("drift"):
-        yield Section(
-            title="The same rows in other company",
+        yield from _flips("Flips by the order of the labels", shuffled.flips)
+    if invariance := evaluation.batch_invariance:
+        cases = {
+            "batches": invariance.batches,
+            "traffic": invariance.traffic,
+            "restored": invariance.restored,
+            "fresh": invariance.fresh,
+        }
+        yield Table(
+            title="Batch invariance: the same rows again",
             columns=("case", "rows", "answers", "flips", "largest Δp", "mean Δp"),
             rows=[
-                [case, str(found["n_rows"]), str(found["n_answers"]), str(found["n_flips"]), *_difference_cells(found)]
-                for case, found in drift.items()
+                [name, str(case.n_rows), str(case.n_answers), str(case.n_flips), *_difference_cells(case)]
+                for name, case in cases.items()
             ],
             n_text=1,
         )
-        for case, found in drift.items():
-            yield from _flips(f"Flips by {case}", found["flips"])
+        for name, case in cases.items():
+            yield from _flips(f"Flips by {name}", case.flips)
 
 
-def robustness_tables(evaluation: dict[str, Any]) -> Group:
-    """The sections on standard output; nothing where there are none."""
-    return Group(*(part for section in robustness_sections(evaluation) for part in _shown(section)))
+def robustness_tables(evaluation: EvaluationRecord) -> Group:
+    """The sections as text on a terminal; empty where there are none."""
+    parts: list[RenderableType] = []
+    for section in robustness_sections(evaluation):
+        parts += [Text(section.title, style="bold"), terminal_table(section, gap=1)]
+    return Group(*parts)
 
 
-def _shown(section: Section) -> Iterator[Text | Table]:
-    yield Text(section.title, style="bold")
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for i, column in enumerate(section.columns):
-        table.add_column(column, justify="left" if i < section.n_text else "right", overflow="fold")
-    for row in section.rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    table.add_row()
-    yield table
-
-
-def _shuffled_cells(found: dict[str, Any]) -> list[str]:
-    if "not_applicable" in found:
-        return ["–", "not applicable", *["–"] * 7]
-    accuracy = found["accuracy"]
+def _shuffled_cells(prompt: ShuffledPrompt | NotApplicable) -> list[str]:
+    if isinstance(prompt, NotApplicable):
+        return [NO_VALUE, "not applicable", *[NO_VALUE] * 7]
+    accuracy = prompt.accuracy
     return [
-        str(found["n_rows"]),
-        str(found["n_flips"]),
-        percent(found["flip_rate"]),
-        *(percent(accuracy[key]) for key in ("configured", "mean", "min", "max")),
-        *_difference_cells(found),
+        str(prompt.n_rows),
+        str(prompt.n_flips),
+        percent(prompt.flip_rate),
+        *map(percent, (accuracy.configured, accuracy.mean, accuracy.min, accuracy.max)),
+        *_difference_cells(prompt),
     ]
 
 
-def _difference_cells(found: dict[str, Any]) -> list[str]:
-    values = (found[f"{which}_probability_difference"] for which in ("largest", "mean"))
-    return ["–" if value is None else f"{value:.1e}" for value in values]
+def _difference_cells(differences: Differences) -> list[str]:
+    values = differences.largest_probability_difference, differences.mean_probability_difference
+    return [scientific(value) for value in values]
 
 
-def _flips(title: str, flips: list[dict[str, Any]]) -> Iterator[Section]:
+def _flips(title: str, flips: Sequence[Flip]) -> Iterator[Table]:
     if flips:
         rows = [
-            [each["mode"], each["prompt"], f"line {each['line']}: {each['query']}", each["answer"],
-             each["other_answer"], number(each["probability"]), number(each["other_probability"]),
-             number(each["margin"])]
-            for each in flips
+            [flip.mode, flip.prompt, f"line {flip.line}: {flip.query}", flip.answer, flip.other_answer,
+             number(flip.probability), number(flip.other_probability), number(flip.margin)]
+            for flip in flips
         ]  # fmt: skip
         columns = ("mode", "prompt", "row", "answer", "other answer", "p", "other p", "margin")
-        yield Section(title=title, columns=columns, rows=rows, n_text=5)
+        yield Table(title=title, columns=columns, rows=rows, n_text=5)

@@ -1,28 +1,28 @@
-"""What an inspection advises: sentences with the numbers that they follow from. Pure."""
+"""What an inspection advises: sentences with the numbers that they follow from."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 
-from .result import Advice, PromptInspection, Request, Sequences, TrieNode
+from .records import Advice, PromptInspection, Request, Sequences, TrieNode
 
 _SAVING = 0.8
-"""One text for all prompts is advised where an empty query would feed at most this part of its tokens."""
+"""One text for all prompts is advised where an empty query would feed at most this share of its tokens."""
 _LONG_SUFFIX = 6
-"""Suffix tokens that a request feeds for each prompt, from which on they are mentioned."""
+"""The suffix is mentioned where a request feeds this many tokens of it for each prompt, or more."""
 _N_NAMED = 10
-"""Labels that a sentence names; it counts the others."""
+"""Labels that a sentence names; of the others it gives the number."""
 
 
 def advise(
     prompts: Sequence[PromptInspection], templates: Sequence[str], request: Request, sequences: Sequences
 ) -> tuple[Advice, ...]:
-    """What could be cheaper or clearer: of all prompts first, then prompt by prompt; templates[p] is prompt p's."""
-    found = [*_reorder(prompts, request), *_suffix(prompts, request), *_sequences(prompts, request, sequences)]
+    """Advice on all prompts together, then on each; templates[i] is that of prompts[i]."""
+    advice = [*_reorder(prompts, request), *_suffix(prompts, request), *_sequences(prompts, request, sequences)]
     for prompt, template in zip(prompts, templates, strict=True):
-        found += [*_collisions(prompt), *_missing(prompt, template), *_alike(prompt)]
-    return tuple(found)
+        advice += [*_collisions(prompt), *_missing(prompt, template), *_alike(prompt)]
+    return tuple(advice)
 
 
 def _reorder(prompts: Sequence[PromptInspection], request: Request) -> Iterator[Advice]:
@@ -91,7 +91,7 @@ def _missing(prompt: PromptInspection, template: str) -> Iterator[Advice]:
 
 
 def _stands_in(label: str, template: str) -> bool:
-    """Whether a text holds a label that is not part of a longer Latin word; `man` does not stand in `woman`."""
+    """Whether a text has a label as a word of its own; `man` does not stand in `woman`."""
     return re.search(rf"(?<![A-Za-z0-9]){re.escape(label)}(?![A-Za-z0-9])", template) is not None
 
 

@@ -1,6 +1,6 @@
 """What a configuration costs with a model, before any query: cached tokens, added tokens, label tries, limits.
 
-Pure but for `inspect_classifier`: from compiled prompts and a tokenizer to a tree of plain values.
+All functions but `inspect_classifier` compute with compiled prompts and a tokenizer only.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import numpy as np
 from ..classifier import Classifier
 from ..config.schema import PromptConfig
 from ..engine.engine import MAX_SEQ
+from ..native.features import instruction_sets
 from ..plan.tree import TokenTree
 from ..prompts.compiled import PROBES, Prompt, Tokenizer, common_prefix
 from ..score.adjustment import Adjustment, FloatArray
 from ..score.result import Counts
 from .advice import advise
-from .result import (
+from .records import (
     Added,
     Answering,
     ContextSizes,
@@ -38,37 +39,40 @@ _HASH_DIGITS = 12
 
 
 def inspect_classifier(classifier: Classifier) -> Inspection:
-    """Look at a classifier that is ready for queries."""
-    parts, prompts = classifier.parts, classifier.prompts
-    engine, tokenizer = parts.engine, parts.engine.model
-    max_batch = parts.config.runtime.max_batch
+    """The record of a classifier that is ready for queries."""
+    config, prompts = classifier.config, classifier.prompts
+    engine, tokenizer = classifier.engine, classifier.engine.model
+    max_batch = config.runtime.max_batch
     n_leaves = sum(prompt.trie.n_leaves for prompt in prompts)
-    request = request_of(prompts, tokenizer, classifier.plan_counts(""))
+    n_holders = len({prompt.prefix for prompt in prompts})
+    request = empty_request(prompts, tokenizer, classifier.plan_counts(""))
     sequences = Sequences(
-        n_holders=engine.n_holders,
+        n_holders=n_holders,
         n_leaves=n_leaves,
         max_batch=max_batch,
-        n_needed=engine.n_holders + n_leaves * max_batch,
+        n_needed=n_holders + n_leaves * max_batch,
         n_seq_max=engine.context.n_seq_max,
         n_limit=MAX_SEQ,
     )
-    looked = inspect_prompts(prompts, tokenizer)
-    templates = [prompt.expanded_template for prompt in parts.config.prompts]
+    inspected = inspect_prompts(prompts, tokenizer)
+    templates = [prompt.expanded_template for prompt in config.prompts]
     return Inspection(
-        config=None if parts.config.path is None else str(parts.config.path),
+        config=None if config.path is None else str(config.path),
         model=classifier.model,
+        instruction_sets=instruction_sets(),
         startup_ms=classifier.startup_ms,
         context=ContextSizes(
             n_ctx=engine.context.n_ctx,
             n_batch=engine.context.n_batch,
             n_outputs_max=engine.context.n_outputs_max,
-            n_cells_prefixes=engine.n_cached,
+            n_cells_prefixes=engine.cache.n_cells,
+            why_no_visible_cells=engine.context.why_no_visible_cells,
         ),
         sequences=sequences,
         request=request,
-        prompts=looked,
-        answering=tuple(map(_answering, parts.config.prompts, prompts, classifier.adjustments)),
-        advice=advise(looked, templates, request, sequences),
+        prompts=inspected,
+        answering=tuple(map(_answering, config.prompts, prompts, classifier.adjustments)),
+        advice=advise(inspected, templates, request, sequences),
     )
 
 
@@ -143,20 +147,20 @@ def block_hashes(tokens: Sequence[int]) -> tuple[str, ...]:
 
 
 def fragment_tokens(prompt: Prompt, tokenizer: Tokenizer, query: str) -> list[int]:
-    """The tokens of a query with the text around it that no special token parts from it."""
+    """The tokens of a query and the text around it up to the nearest special tokens: these are tokenised together."""
     tokens: list[int] = tokenizer.tokenize(prompt.before + query + prompt.after, parse_special=False).tolist()
     return tokens
 
 
 def new_tokens(prompt: Prompt, tokenizer: Tokenizer) -> tuple[int, list[int], list[int]]:
-    """(n_cached, new tokens of the fragment, those of the suffix) for an empty query."""
+    """For an empty query: n_cached, the new tokens of the fragment, and those of the suffix behind it."""
     n_cached, tokens = prompt.new_tokens(fragment_tokens(prompt, tokenizer, ""))
     at = len(tokens) - len(prompt.tail)
     return n_cached, tokens[:at], tokens[at:]
 
 
-def request_of(prompts: Sequence[Prompt], tokenizer: Tokenizer, counts: Counts) -> Request:
-    """What an empty query feeds; counts: what the classifier plans for it."""
+def empty_request(prompts: Sequence[Prompt], tokenizer: Tokenizer, counts: Counts) -> Request:
+    """What a request with an empty query feeds; counts: what the classifier plans for it."""
     added = [new_tokens(prompt, tokenizer) for prompt in prompts]
     tree = TokenTree()
     roots: dict[tuple[tuple[int, ...], int], int] = {}
@@ -191,12 +195,12 @@ def request_of(prompts: Sequence[Prompt], tokenizer: Tokenizer, counts: Counts) 
 
 
 def ended_labels(prompt: Prompt) -> list[tuple[int, ...]]:
-    """The labels' tokens with the end-of-label token behind each label that another one begins with."""
+    """The tokens of each label, with the end-of-label token behind a label that another one begins with."""
     paths = []
     for tokens, edges in zip(prompt.label_tokens, prompt.trie.label_edges, strict=True):
-        begins = any(len(other) > len(tokens) and other[: len(tokens)] == tokens for other in prompt.label_tokens)
+        is_beginning = any(len(other) > len(tokens) and other[: len(tokens)] == tokens for other in prompt.label_tokens)
         # such a label ends at a fork, so that its last edge is the one of its end token
-        paths.append((*tokens, prompt.trie.edges[edges[-1]].token) if begins else tokens)
+        paths.append((*tokens, prompt.trie.edges[edges[-1]].token) if is_beginning else tokens)
     return paths
 
 

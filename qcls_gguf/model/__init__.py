@@ -1,1 +1,5 @@
-"""Which file: the hub, its identity, its header and its output rows."""
+"""Which model: the file, the hub, its header, its identity, and the open model that engines share."""
+
+from .open import Model, OpenModels, find_model
+
+__all__ = ["Model", "OpenModels", "find_model"]

@@ -88,6 +88,11 @@ class GgufHeader:
         value = self.scalars.get("general.file_type")
         return value if type(value) is int else None
 
+    @property
+    def n_layer(self) -> int:
+        """The number of layers; 1 where the file does not say."""
+        return int(self.scalars.get(f"{self.arch}.block_count", 0)) or 1
+
 
 def read_header(path: Path) -> GgufHeader:
     """Read the header of a GGUF file and check that every tensor lies inside the file.

@@ -19,7 +19,7 @@ _LABEL = re.compile(
     r"(?<![A-Z0-9])(?:UD-)?(?:I?Q\d\w*|TQ\d_\d|MXFP4\w*|NVFP4\w*|BF16|FP?16|FP?32)(?![A-Z0-9_])", re.IGNORECASE
 )
 _SPLIT = re.compile(r"(?P<prefix>.+)-(?P<part>\d{5})-of-(?P<n_parts>\d{5})\.gguf", re.IGNORECASE)
-_GO_ONLINE = "run once online, without --offline and HF_HUB_OFFLINE,"
+_GO_ONLINE = "run once online, without `offline` and HF_HUB_OFFLINE,"
 # Companions of a model that are no model by themselves; llama.cpp (common/download.cpp) skips the same names.
 _COMPANIONS = ("mmproj", "mtp-", "eagle3-", "dflash-", "dspark-")
 

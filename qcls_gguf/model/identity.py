@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import tempfile
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ModelError
+from ..folders import cache_folder
 from .header import GgufHeader, read_header
 
 _SPLIT_NAME = re.compile(r"(?P<prefix>.+)-(?P<part>\d{5})-of-(?P<n_parts>\d{5})\.gguf")
@@ -125,14 +125,8 @@ def _hash(parts: Sequence[Path], size_bytes: int, on_progress: Callable[[int, in
 
 
 def _cache_path() -> Path | None:
-    folder = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # The convention says to ignore a relative path.
-    if folder.is_absolute():
-        return folder / "qcls-gguf" / "sha256.json"
-    try:
-        return Path.home() / ".cache" / "qcls-gguf" / "sha256.json"
-    except RuntimeError:  # a user with no home
-        return None
+    folder = cache_folder()
+    return folder and folder / "sha256.json"
 
 
 def _load_cache(cache: Path) -> dict[str, Any]:

@@ -5,7 +5,7 @@ llama.cpp may repack weights when it loads them, so that they can't be read back
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import gguf
@@ -19,6 +19,48 @@ from .identity import model_parts
 Float32Array = npt.NDArray[np.float32]
 
 
+class HeadRows:
+    """The rows of one model's LM head; what was read once is kept."""
+
+    def __init__(self, path: Path) -> None:
+        """path: the model's first file. Raises ModelError where the file has no head."""
+        self._part, self._tensor = _head_tensor(path)
+        self._rows: dict[int, Float32Array] = {}
+
+    def of(self, tokens: Iterable[int]) -> dict[int, Float32Array]:
+        """The dequantised rows of some tokens, each float32 of shape (n_embd,).
+
+        Raises ModelError where the head has a type that cannot be dequantised, or a row is not finite.
+        """
+        tokens = list(tokens)
+        if missing := [token for token in tokens if token not in self._rows]:
+            self._rows |= self._read(missing)
+        return {token: self._rows[token] for token in tokens}
+
+    def _read(self, tokens: Sequence[int]) -> dict[int, Float32Array]:
+        part, tensor = self._part, self._tensor
+        row_bytes = tensor.n_bytes // tensor.shape[1]
+        try:
+            kind = gguf.GGMLQuantizationType(tensor.ggml_type)
+            raw = {}
+            with part.open("rb") as file:
+                for token in tokens:
+                    file.seek(tensor.offset + token * row_bytes)
+                    raw[token] = np.frombuffer(file.read(row_bytes), np.uint8)
+            rows = {token: gguf.quants.dequantize(row, kind).astype(np.float32).ravel() for token, row in raw.items()}
+        except OSError as e:
+            raise ModelError(f"{part} cannot be read ({e.strerror}): check that it is still there") from e
+        except (ValueError, NotImplementedError) as e:
+            raise ModelError(
+                f"{part}: {tensor.name} has ggml type {tensor.ggml_type}, which gguf cannot read: {e}"
+            ) from e
+        if not all(np.isfinite(row).all() for row in rows.values()):
+            raise ModelError(
+                f"{part}: {tensor.name} holds values that are not finite: the file is damaged, fetch it again"
+            )
+        return rows
+
+
 def _head_tensor(path: Path) -> tuple[Path, TensorInfo]:
     """The head's own tensor, or the token embeddings where the two are tied."""
     headers = [(part, read_header(part)) for part in model_parts(path)]
@@ -27,26 +69,3 @@ def _head_tensor(path: Path) -> tuple[Path, TensorInfo]:
             if name in header.tensors:
                 return part, header.tensors[name]
     raise ModelError(f"{path} has neither output.weight nor token_embd.weight: it is no language model")
-
-
-def read_head_rows(path: Path, tokens: Iterable[int]) -> dict[int, Float32Array]:
-    """The dequantised head rows of some tokens, each float32 of shape (n_embd,).
-
-    Raises ModelError where the file has no head, or one of a type that cannot be dequantised.
-    """
-    part, tensor = _head_tensor(path)
-    n_rows = tensor.shape[1]
-    row_bytes = tensor.n_bytes // n_rows
-    try:
-        kind = gguf.GGMLQuantizationType(tensor.ggml_type)
-        with part.open("rb") as file:
-            raw = {}
-            for token in tokens:
-                file.seek(tensor.offset + token * row_bytes)
-                raw[token] = np.frombuffer(file.read(row_bytes), np.uint8)
-        rows = {token: gguf.quants.dequantize(row, kind).astype(np.float32).ravel() for token, row in raw.items()}
-    except (ValueError, NotImplementedError) as e:
-        raise ModelError(f"{part}: {tensor.name} has ggml type {tensor.ggml_type}, which gguf cannot read: {e}") from e
-    if not all(np.isfinite(row).all() for row in rows.values()):
-        raise ModelError(f"{part}: {tensor.name} holds values that are not finite: the file is damaged, fetch it again")
-    return rows

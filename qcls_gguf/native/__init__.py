@@ -1,27 +1,16 @@
-"""The compiled part: the patched llama.cpp, the C shim, and their ctypes border."""
+"""The compiled part: the patched llama.cpp, the C shim, and the one room that speaks ctypes."""
 
-from ._lib import (
-    BuildInfo,
-    Counters,
-    Device,
-    Multiprocessors,
-    NativeContext,
-    NativeModel,
-    Probed,
-    TrieScores,
-    build_info,
-    devices,
-    library_folder,
-    multiprocessors,
-    probe_copy,
-    probe_matmul,
-    set_log,
-)
+from .context import Counters, NativeContext, max_sequences
+from .device import Device, Multiprocessors, Probed, devices, multiprocessors, probe_copy, probe_matmul
+from .library import BuildInfo, build_info, library_folder, set_log
+from .model import ModelFacts, NativeModel
+from .trie import TrieScores
 
 __all__ = [
     "BuildInfo",
     "Counters",
     "Device",
+    "ModelFacts",
     "Multiprocessors",
     "NativeContext",
     "NativeModel",
@@ -30,6 +19,7 @@ __all__ = [
     "build_info",
     "devices",
     "library_folder",
+    "max_sequences",
     "multiprocessors",
     "probe_copy",
     "probe_matmul",

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ..native import build_info, multiprocessors
+from .device import multiprocessors
+from .library import build_info
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

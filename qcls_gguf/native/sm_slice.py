@@ -1,14 +1,13 @@
-"""A part of a GPU as a stand-in for a smaller one: patches/0007-sm-slice.patch has the how."""
+"""A part of a GPU as a stand-in for a smaller one: cuda/sm_slice.cu has the how."""
 
 from __future__ import annotations
 
 import os
 import warnings
-from dataclasses import asdict
-from typing import Any
 
 from ..errors import ConfigError
-from ..native import build_info, multiprocessors
+from .device import Multiprocessors, multiprocessors
+from .library import build_info
 
 VARIABLE = "GGML_CUDA_SM_SLICE"
 
@@ -21,26 +20,25 @@ def slice_device(n: int) -> None:
     """
     if not build_info().is_cuda:
         raise ConfigError(
-            f"--sms {n}: takes a part of a CUDA device, and this build is for the CPU: install with QCLS_CUDA=ON on a "
+            f"`sms` {n}: takes a part of a CUDA device, and this build is for the CPU: install with QCLS_CUDA=ON on a "
             "machine with an NVIDIA GPU"
         )
     os.environ[VARIABLE] = str(n)
     found = multiprocessors()
     if found is None:
-        raise ConfigError(f"--sms {n}: no CUDA device is seen: nvidia-smi tells what the driver sees")
+        raise ConfigError(f"`sms` {n}: no CUDA device is seen: nvidia-smi tells what the driver sees")
     if found.n_planned != n:
         raise ConfigError(
-            f"--sms {n}: the CUDA backend had started with {found.n_planned} multiprocessors: set it in a new process"
+            f"`sms` {n}: the CUDA backend had started with {found.n_planned} multiprocessors: set it in a new process"
         )
     if found.n_given != n:
         warnings.warn(
-            f"--sms {n}: the hardware gives {found.n_given} multiprocessors, the least it can be split at that holds "
+            f"`sms` {n}: the hardware gives {found.n_given} multiprocessors, the least it can be split at that holds "
             f"{n}: kernels plan for {n} and run on {found.n_given}; choose {found.n_given} for a slice that fits",
             stacklevel=2,
         )
 
 
-def slice_record() -> dict[str, Any] | None:
-    """What a record says of the slice; None where the whole device computes."""
-    found = multiprocessors() if os.environ.get(VARIABLE) else None
-    return None if found is None else asdict(found)
+def sliced_multiprocessors() -> Multiprocessors | None:
+    """The multiprocessors that a slice computes on; None where the whole device computes."""
+    return multiprocessors() if os.environ.get(VARIABLE) else None

@@ -1,4 +1,4 @@
-"""From queries' tokens to the plans of as few decodes as the limits allow."""
+"""From the tokens that prompts add for queries to the plans of as few decodes as the limits allow. Pure functions."""
 
 from __future__ import annotations
 
@@ -8,121 +8,118 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..engine.engine import Engine, Root
 from ..prompts.compiled import Prompt
-from ..score.result import Counts
-from .tree import Plan, TokenTree
+from ..prompts.trie import LabelTrie
+from .tree import Plan, Root, TokenTree
 
 IndexArray = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
-    """One prompt of one query: what it adds to the tree."""
+class Capacity:
+    """What one decode holds."""
 
-    prompt: int
+    n_seqs: int
+    """leaves of the token tree: each decodes in one of the sequences 0 … n_seqs - 1"""
+    n_tokens: int
+    n_rows: int
+    """hidden states that come back"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addition:
+    """What one prompt adds to the token tree for one query."""
+
+    trie: LabelTrie
     root: Root
     tokens: list[int]
+    """behind the cached prefix, up to where the label begins"""
     fast_path: bool
+    """whether the whole prefix of the prompt comes from the cache"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
-    """Units that share a decode, their plan, and the row of the hidden state that each edge of their tries reads."""
+class DecodePlan:
+    """One decode: its plan, and the row of the hidden state that each edge of its label tries reads."""
 
     plan: Plan
-    leaf_roots: list[Root]
+    leaf_roots: tuple[Root, ...]
     """where each leaf of the plan grows from"""
     rows: IndexArray
-    """(n_edges,)"""
+    """(n_edges,) addition by addition, each addition's in the order of its trie's edges"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Grown:
-    """The tree of some units, and the node that each edge of their label tries reads."""
+def additions_of(prompts: Sequence[Prompt], holders: Sequence[int], fragments: Sequence[list[int]]) -> list[Addition]:
+    """What each prompt of a set adds for one query.
 
-    tree: TokenTree
-    roots: list[Root]
-    read: list[int]
-
-    def fits(self, limits: tuple[int, int, int]) -> bool:
-        """Whether one decode holds it: sequences, tokens, rows."""
-        n_seqs, n_tokens, n_rows = limits
-        return self.tree.n_leaves() <= n_seqs and len(self.tree) <= n_tokens and len(set(self.read)) <= n_rows
-
-    def finish(self, engine: Engine) -> Chunk:
-        plan = self.tree.finish(engine.leaf_seqs(self.tree.n_leaves()))
-        leaf_roots = [self.roots[root] for root in plan.leaf_root]
-        return Chunk(plan=plan, leaf_roots=leaf_roots, rows=plan.node_row[self.read].astype(np.intp))
+    holders[i]: the sequence that holds the prefix of prompt i; fragments[i]: the tokens of its fragment with the query
+    in it. Raises PlanError where there is nothing to feed.
+    """
+    return [
+        _addition(prompt, holder, fragment)
+        for prompt, holder, fragment in zip(prompts, holders, fragments, strict=True)
+    ]
 
 
-class Planner:
-    """Plans requests over the prompts of an engine."""
+def _addition(prompt: Prompt, holder: int, fragment: list[int]) -> Addition:
+    n_cached, tokens = prompt.new_tokens(fragment)
+    return Addition(
+        trie=prompt.trie,
+        root=Root(holder=holder, n_cached=n_cached),
+        tokens=tokens,
+        fast_path=n_cached == len(prompt.prefix),
+    )
 
-    def __init__(self, engine: Engine, prompts: Sequence[Prompt]) -> None:
-        self._engine = engine
-        self._prompts = prompts
-        self._holders = [engine.holder(prompt.prefix) for prompt in prompts]
 
-    def units(self, fragments: Sequence[list[int]]) -> list[Unit]:
-        """What each prompt adds for one query, given the tokens of its fragment with the query in it.
+def plan_decodes(additions: Sequence[Addition], capacity: Capacity) -> list[DecodePlan]:
+    """One decode where it holds all additions; else consecutive ones, each group counted as if it shared no token.
 
-        Raises PlanError where there is nothing to feed.
-        """
-        return [self._unit(index, fragment) for index, fragment in enumerate(fragments)]
+    Each addition by itself must fit the capacity; `check_capacity` of the engine sees to that.
+    """
+    together = _Growth(additions)
+    if together.fits(capacity):
+        return [together.finish()]
+    groups: list[list[Addition]] = [[]]
+    full = (capacity.n_seqs, capacity.n_tokens, capacity.n_rows)
+    left = full
+    for addition in additions:
+        trie = addition.trie
+        need = (trie.n_leaves, len(addition.tokens) + len(trie.fed), len(trie.read))
+        if groups[-1] and any(n > room for n, room in zip(need, left, strict=True)):
+            groups.append([])
+            left = full
+        groups[-1].append(addition)
+        left = (left[0] - need[0], left[1] - need[1], left[2] - need[2])
+    return [_Growth(group).finish() for group in groups]
 
-    def _unit(self, index: int, fragment: list[int]) -> Unit:
-        prompt = self._prompts[index]
-        n_cached, tokens = prompt.new_tokens(fragment)
-        return Unit(
-            prompt=index,
-            root=Root(holder=self._holders[index], n_cached=n_cached),
-            tokens=tokens,
-            fast_path=n_cached == len(prompt.prefix),
+
+class _Growth:
+    """The token tree of some additions, and the node that each edge of their label tries reads."""
+
+    def __init__(self, additions: Sequence[Addition]) -> None:
+        self._tree = TokenTree()
+        self._read: list[int] = []
+        handles: dict[Root, int] = {}
+        for addition in additions:
+            handle = handles.get(addition.root)
+            if handle is None:
+                handle = handles[addition.root] = self._tree.add_root(addition.root.n_cached)
+            nodes = [self._tree.add_path(handle, addition.tokens)]
+            for parent, token in addition.trie.fed:
+                nodes.append(self._tree.add_path(nodes[parent], (token,)))
+            for node in addition.trie.read:
+                self._tree.read(nodes[node])
+            self._read += [nodes[edge.node] for edge in addition.trie.edges]
+        self._roots = list(handles)
+
+    def fits(self, capacity: Capacity) -> bool:
+        return (
+            self._tree.n_leaves() <= capacity.n_seqs
+            and len(self._tree) <= capacity.n_tokens
+            and len(set(self._read)) <= capacity.n_rows
         )
 
-    def chunks(self, units: Sequence[Unit]) -> list[Chunk]:
-        """The plans of as few decodes as the limits allow: one, or else consecutive units counted as unshared."""
-        engine = self._engine
-        room = full = (engine.n_free, engine.context.n_batch, engine.context.n_outputs_max)
-        whole = self._grow(units)
-        if whole.fits(full):
-            return [whole.finish(engine)]
-        groups: list[list[Unit]] = [[]]
-        for unit in units:
-            trie = self._prompts[unit.prompt].trie
-            need = (trie.n_leaves, len(unit.tokens) + len(trie.fed), len(trie.read))
-            if any(n > left for n, left in zip(need, room, strict=True)):
-                groups.append([])
-                room = full
-            groups[-1].append(unit)
-            room = (room[0] - need[0], room[1] - need[1], room[2] - need[2])
-        return [self._grow(group).finish(engine) for group in groups]
-
-    def _grow(self, units: Sequence[Unit]) -> _Grown:
-        tree = TokenTree()
-        roots: dict[Root, int] = {}
-        read: list[int] = []
-        for unit in units:
-            root = roots.get(unit.root)
-            if root is None:
-                root = roots[unit.root] = tree.add_root(unit.root.n_cached)
-            trie = self._prompts[unit.prompt].trie
-            nodes = [tree.add_path(root, unit.tokens)]
-            for parent, token in trie.fed:
-                nodes.append(tree.add_path(nodes[parent], (token,)))
-            for node in trie.read:
-                tree.read(nodes[node])
-            read += [nodes[edge.node] for edge in trie.edges]
-        return _Grown(tree=tree, roots=list(roots), read=read)
-
-
-def counts_of(n_queries: int, units: Sequence[Unit], chunks: Sequence[Chunk]) -> Counts:
-    """What the decodes of a request feed and read."""
-    return Counts(
-        n_queries=n_queries,
-        n_decodes=len(chunks),
-        n_tokens_new=sum(chunk.plan.n_tokens for chunk in chunks),
-        n_tokens_cached=sum(unit.root.n_cached for unit in units),
-        n_positions=sum(chunk.plan.n_outputs for chunk in chunks),
-    )
+    def finish(self) -> DecodePlan:
+        plan = self._tree.finish(range(self._tree.n_leaves()))
+        leaf_roots = tuple(self._roots[root] for root in plan.leaf_root)
+        return DecodePlan(plan=plan, leaf_roots=leaf_roots, rows=plan.node_row[self._read].astype(np.intp))

@@ -11,13 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from ..engine.engine import Engine
 from ..errors import PlanError
-from ..prompts.compiled import Prompt
-from ..score.result import Counts
-from .planner import Chunk, IndexArray, Planner, Unit, counts_of
+from ..prompts.prompt_set import PromptSet
+from .planner import Addition, Capacity, DecodePlan, IndexArray, additions_of, plan_decodes
 from .tree import Int32Array
 
 _N_KEPT = 4096
@@ -27,9 +24,10 @@ _N_KEPT = 4096
 class Template:
     """A plan of one query that lacks the query's tokens."""
 
-    chunk: Chunk
-    units: tuple[Unit, ...]
-    counts: Counts
+    decode: DecodePlan
+    additions: tuple[Addition, ...]
+    n_cached: int
+    """tokens of the rendered prompts that come from the cache"""
     node: IndexArray
     """(n_filled,) the nodes that are filled in"""
     source: IndexArray
@@ -37,32 +35,32 @@ class Template:
 
     def any_tokens(self) -> Int32Array:
         """Tokens that compute as much as a query's."""
-        token = self.chunk.plan.token.copy()
+        token = self.decode.plan.token.copy()
         token[self.node] = 0
         return token
 
     def fill(self, behind: Int32Array) -> Int32Array:
         """The plan's tokens, from the fragments' tokens behind their stable ones, one fragment after the other."""
-        token = self.chunk.plan.token.copy()
+        token = self.decode.plan.token.copy()
         token[self.node] = behind[self.source]
         return token
 
 
 class Templates:
-    """The templates of an engine's prompts, made when a length is first asked for."""
+    """The templates of one prompt set, each made when its length is first asked for."""
 
-    def __init__(self, engine: Engine, prompts: Sequence[Prompt], planner: Planner, n_empty: Sequence[int]) -> None:
-        """n_empty[p]: the fragment length of prompt p for an empty query."""
-        self._planner = planner
-        self._n_vocab = engine.model.facts.n_vocab
-        fragments = list(dict.fromkeys(prompt.fragment for prompt in prompts))
-        self._fragment_of = [fragments.index(prompt.fragment) for prompt in prompts]
-        stable = {prompt.fragment: prompt.stable for prompt in prompts}
+    def __init__(self, prompts: PromptSet, holders: Sequence[int], capacity: Capacity, n_vocab: int) -> None:
+        """holders[i]: the sequence that holds the prefix of prompt i, for as long as these templates are used."""
+        self._set = prompts
+        self._holders = holders
+        self._capacity = capacity
+        self._n_vocab = n_vocab
+        fragments = list(prompts.fragments)
+        self._fragment_of = [fragments.index(prompt.fragment) for prompt in prompts.prompts]
+        stable = {prompt.fragment: prompt.stable for prompt in prompts.prompts}
         self._stable = [np.array(stable[fragment], np.int32) for fragment in fragments]
-        empty = {prompt.fragment: n for prompt, n in zip(prompts, n_empty, strict=True)}
-        self._n_empty = [empty[fragment] for fragment in fragments]
         by_prefix: dict[tuple[int, ...], set[tuple[str, str]]] = {}
-        for prompt in prompts:
+        for prompt in prompts.prompts:
             by_prefix.setdefault(prompt.prefix, set()).add(prompt.fragment)
         self._possible = all(len(texts) == 1 for texts in by_prefix.values())
         self._kept: dict[tuple[int, ...], Template | None] = {}
@@ -70,7 +68,7 @@ class Templates:
     def find(self, fragments: Sequence[Int32Array]) -> tuple[Template, Int32Array] | None:
         """The template for the tokens of each distinct fragment, and what fills it; none off the fast path.
 
-        fragments: in the order in which the prompts first have them.
+        fragments: in the order of `PromptSet.fragments`.
         """
         if not self._possible:
             return None
@@ -93,31 +91,34 @@ class Templates:
 
     def of_query(self, n_tokens: int) -> Template | None:
         """The template for a query of so many tokens; -1 where it merges with the text around it."""
-        lengths = [n + n_tokens - len(stable) for n, stable in zip(self._n_empty, self._stable, strict=True)]
+        n_empty = self._set.fragments.values()
+        lengths = [n + n_tokens - len(stable) for n, stable in zip(n_empty, self._stable, strict=True)]
         return self.of_lengths(tuple(lengths)) if self._possible and min(lengths) >= 0 else None
 
     def _make(self, lengths: tuple[int, ...]) -> Template | None:
-        # A token that is no token says where the real one comes from.
+        # A number past the vocabulary stands for a token to fill in, and says where that one comes from.
         start = np.cumsum([self._n_vocab, *lengths]).tolist()
         fragments = [
             [*stable.tolist(), *range(first, first + n)]
             for stable, first, n in zip(self._stable, start, lengths, strict=False)
         ]
         try:
-            units = self._planner.units([fragments[index] for index in self._fragment_of])
+            additions = additions_of(
+                self._set.prompts, self._holders, [fragments[index] for index in self._fragment_of]
+            )
         except PlanError:  # which the request itself will raise
             return None
-        if not all(unit.fast_path for unit in units):
+        if not all(addition.fast_path for addition in additions):
             return None
-        chunks = self._planner.chunks(units)
-        if len(chunks) > 1:
+        decodes = plan_decodes(additions, self._capacity)
+        if len(decodes) > 1:
             return None
-        token = chunks[0].plan.token
-        node: npt.NDArray[np.intp] = np.flatnonzero(token >= self._n_vocab)
+        token = decodes[0].plan.token
+        node: IndexArray = np.flatnonzero(token >= self._n_vocab)
         return Template(
-            chunk=chunks[0],
-            units=tuple(units),
-            counts=counts_of(1, units, chunks),
+            decode=decodes[0],
+            additions=tuple(additions),
+            n_cached=sum(addition.root.n_cached for addition in additions),
             node=node,
             source=(token[node] - self._n_vocab).astype(np.intp),
         )

@@ -17,6 +17,15 @@ Int32Array = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Root:
+    """Where a plan branches off: the first n_cached positions of a cached prefix, whose cells `holder` holds."""
+
+    holder: int
+    """the sequence that holds the prefix"""
+    n_cached: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What one llama_decode needs, as flat arrays. A token comes after its parent; tokens of equal paths are one."""
 

@@ -1,36 +1,97 @@
-"""Where a record was made and with what configuration, as plain values."""
+"""Where a record was made: machine, software and model, the same for every command that writes one."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import platform
-from typing import Any
+from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 
 from ..config.schema import Config
-from ..engine.capacity import n_threads
-from ..native.sm_slice import slice_record
+from ..engine.capacity import n_threads, physical_cores
+from ..native import Multiprocessors, devices
+from ..native.features import instruction_sets
+from ..native.sm_slice import sliced_multiprocessors
+from ..score.result import ModelInfo
+from .gpu import GpuFacts, gpu_facts
+from .machine import total_bytes
+from .record import Record
 
 
-def plain_config(config: Config) -> dict[str, Any]:
-    """The configuration as JSON has it."""
-    plain = dataclasses.asdict(config)
-    plain["path"] = config.path and str(config.path)
-    plain["calibration"] = config.calibration and str(config.calibration)
-    plain["model"]["path"] = config.model.path and str(config.model.path)
-    return plain
+class Environment(Record):
+    """What a time or a score may depend on, besides the configuration."""
+
+    date: str
+    """when the record was made: UTC, ISO 8601"""
+    os: str
+    """operating system and its version"""
+    machine: str
+    """the processor's architecture"""
+    cpu: str
+    """the processor's name"""
+    instruction_sets: tuple[str, ...]
+    """that the code for the CPU was compiled for, such as AVX2 or AMX_INT8"""
+    n_cores: int
+    """physical cores that the process may use"""
+    n_cpus: int | None
+    """logical CPUs of the machine; null where the system does not tell"""
+    n_threads: int
+    """threads that a decode uses on the CPU"""
+    memory_bytes: int
+    """main memory of the machine"""
+    device: str
+    """what the model's layers ran on"""
+    n_gpu_layers: int
+    """layers on the GPU"""
+    gpu: GpuFacts | None
+    """the first NVIDIA GPU that the process may see; null where nothing is known of one"""
+    sm_slice: Multiprocessors | None
+    """the part of the GPU that computed; null where that was the whole GPU, or none"""
+    backend: str
+    """CPU, or CUDA with its version"""
+    llama_cpp_commit: str
+    """of the llama.cpp that was patched"""
+    source_digest: str
+    """of the patched sources"""
+    package_version: str
+    """of qcls-gguf"""
+    python: str
+    """version of Python"""
+    numpy: str
+    """version of numpy"""
+    model: str
+    """the name of the model's file"""
+    model_sha256: str
+    """sha256 of the model"""
+    quantization: str
+    """such as Q4_K_M"""
 
 
-def environment(config: Config) -> dict[str, Any]:
-    """The machine and the interpreter, as JSON has them."""
-    return {
-        "platform": platform.platform(),
-        "machine": platform.machine(),
-        "n_cpus": os.cpu_count(),
-        "n_threads": n_threads(config.runtime),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "sm_slice": slice_record(),
-    }
+def environment(config: Config, model: ModelInfo) -> Environment:
+    """The machine and the software at this moment, with the model that is loaded."""
+    return Environment(
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        os=platform.platform(),
+        machine=platform.machine(),
+        cpu=next((device.name for device in devices() if device.kind == "CPU"), platform.processor()),
+        instruction_sets=instruction_sets(),
+        n_cores=physical_cores(),
+        n_cpus=os.cpu_count(),
+        n_threads=n_threads(config.runtime),
+        memory_bytes=total_bytes(),
+        device=model.device,
+        n_gpu_layers=model.n_gpu_layers,
+        gpu=gpu_facts(),
+        sm_slice=sliced_multiprocessors(),
+        backend=model.backend,
+        llama_cpp_commit=model.llama_cpp_commit,
+        source_digest=model.source_digest,
+        package_version=model.package_version,
+        python=platform.python_version(),
+        numpy=np.__version__,
+        model=Path(model.path).name,
+        model_sha256=model.sha256,
+        quantization=model.quantization,
+    )

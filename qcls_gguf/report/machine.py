@@ -1,64 +1,13 @@
-"""Where a benchmark ran: the machine, its GPU's driver and state, the memory in use."""
+"""The memory in use and to be had, of the machine and of the process.
+
+psutil is imported where it is asked: other commands start sooner.
+"""
 
 from __future__ import annotations
 
-import os
-import platform
-import subprocess
 import sys
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from ..engine.capacity import physical_cores
 from ..native import devices
-from ..native.sm_slice import slice_record
-from ..score.result import ModelInfo
-
-_GPU_STATE = ("driver_version", "temperature.gpu", "clocks.sm", "clocks.max.sm", "power.draw", "power.limit", "pstate")
-
-
-def environment(model: ModelInfo, n_threads: int, gpu: dict[str, str] | None) -> dict[str, Any]:
-    """What a time depends on, besides the configuration; gpu: what gpu_state said."""
-    return {
-        "device": model.device,
-        "n_gpu_layers": model.n_gpu_layers,
-        "sm_slice": slice_record(),
-        "driver": gpu and gpu["driver_version"],
-        "cpu": _cpu_name(),
-        "n_cores": physical_cores(),
-        "n_cpus": os.cpu_count(),
-        "n_threads": n_threads,
-        "os": platform.platform(),
-        "machine": platform.machine(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "llama_cpp_commit": model.llama_cpp_commit,
-        "source_digest": model.source_digest,
-        "backend": model.backend,
-        "package_version": model.package_version,
-        "model": Path(model.path).name,
-        "model_sha256": model.sha256,
-        "quantization": model.quantization,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-
-
-def _cpu_name() -> str:
-    return next((device.name for device in devices() if device.kind == "CPU"), platform.processor())
-
-
-def gpu_state() -> dict[str, str] | None:
-    """Driver, temperature, clocks and power of the first NVIDIA GPU, as nvidia-smi has them; None where it has none."""
-    command = ["nvidia-smi", "-i", "0", f"--query-gpu={','.join(_GPU_STATE)}", "--format=csv,noheader"]
-    try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
-    values = [value.strip() for value in said.strip().split(",")]
-    return dict(zip(_GPU_STATE, values, strict=True)) if len(values) == len(_GPU_STATE) else None
 
 
 def gpu_free_bytes() -> int | None:
@@ -67,14 +16,25 @@ def gpu_free_bytes() -> int | None:
     return sum(free) if free else None
 
 
-def rss_bytes() -> int | None:
-    """What the process holds in memory, where the system tells."""
-    return _proc_bytes("/proc/self/status", "VmRSS")
+def rss_bytes() -> int:
+    """What the process holds in memory."""
+    import psutil
+
+    return int(psutil.Process().memory_info().rss)
 
 
-def available_bytes() -> int | None:
-    """Memory that could be had without swapping, where the system tells."""
-    return _proc_bytes("/proc/meminfo", "MemAvailable")
+def total_bytes() -> int:
+    """Main memory of the machine."""
+    import psutil
+
+    return int(psutil.virtual_memory().total)
+
+
+def available_bytes() -> int:
+    """Memory that could be had without swapping."""
+    import psutil
+
+    return int(psutil.virtual_memory().available)
 
 
 def peak_rss_bytes() -> int | None:
@@ -85,11 +45,3 @@ def peak_rss_bytes() -> int | None:
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-def _proc_bytes(path: str, key: str) -> int | None:
-    try:
-        lines = Path(path).read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:")), None)

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-FloatArray = npt.NDArray[np.floating[Any]]
+from .log_space import FloatArray as FloatArray
+from .log_space import log_softmax, log_sum_exp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,14 +79,3 @@ def adjusted_scores(score: FloatArray, adjustment: Adjustment) -> FloatArray:
 def log_prior(score: FloatArray) -> FloatArray:
     """(n_labels,) the prior of one prompt's raw scores on content-free queries, (n_queries, n_labels)."""
     return np.asarray(log_sum_exp(log_softmax(score), axis=0) - np.log(len(score)))
-
-
-def log_softmax(score: FloatArray) -> FloatArray:
-    """Over the last axis."""
-    return np.asarray(score - log_sum_exp(score, axis=-1)[..., None])
-
-
-def log_sum_exp(score: FloatArray, axis: int) -> FloatArray:
-    """Over an axis, on which one score at least is finite."""
-    top = score.max(axis=axis, keepdims=True)
-    return np.asarray((np.log(np.exp(score - top).sum(axis=axis, keepdims=True)) + top).squeeze(axis))

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from itertools import pairwise, repeat
 from operator import getitem
 
 from ..config.schema import PromptConfig
-from ..errors import ScoreError
 from ..prompts.compiled import Prompt
 from .adjustment import Adjustment, Adjustments
 from .result import Audit, LabelScore, PromptResult
@@ -53,11 +51,6 @@ class Answers:
         if self._adjusting is not None:
             self._adjusting.apply(scores.score, scores.probability)
         return self._named(scores, fast_path)
-
-    def rehearse(self, hidden: Float32Array, row: IndexArray, fast_path: Sequence[bool]) -> None:
-        """Answer hidden states of an earlier request, for nobody, so that code and rows are in the caches."""
-        with suppress(ScoreError):
-            self.of(hidden, row, fast_path)
 
     def _named(self, scores: LabelScores, fast_path: Sequence[bool]) -> list[tuple[PromptResult, ...]]:
         n = len(self._prompts)

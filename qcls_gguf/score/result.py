@@ -29,7 +29,9 @@ class Audit:
     label_mass: float
     """the probability that lies on the labels at all"""
     joint_label: str
+    """the winner of joint"""
     mean_label: str
+    """the winner of mean"""
     changes: bool
     """whether joint picks another label than the scoring finds most probable"""
 
@@ -61,7 +63,9 @@ class Counts:
     """What the decodes of a request did, for all its queries together."""
 
     n_queries: int
+    """queries of the request"""
     n_decodes: int
+    """decodes that the request took"""
     n_tokens_new: int
     """tokens that were fed"""
     n_tokens_cached: int
@@ -75,16 +79,27 @@ class ModelInfo:
     """Which model answered, and what computed it."""
 
     path: str
+    """the file"""
     sha256: str
+    """of the file; of a split model of its parts joined in order"""
     quantization: str
+    """such as Q4_K_M"""
     description: str
+    """llama.cpp's: architecture, size and type"""
     size_bytes: int
+    """of the file, or of all parts"""
     n_gpu_layers: int
+    """layers on the GPU"""
     device: str
+    """what computed"""
     llama_cpp_commit: str
+    """of the llama.cpp that was patched"""
     source_digest: str
+    """of the patched sources"""
     backend: str
+    """CPU, or CUDA with its version"""
     package_version: str
+    """of qcls-gguf"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +121,7 @@ class Result:
         return {result.prompt: result.label for result in self.results}
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as `qcls-gguf run --format json` prints them; no `audit` where there was none.
+        """Plain values, as `qcls-gguf run` prints them as JSON; no `audit` where there was none.
 
         `most_probable` is there where the prompt abstained.
         """

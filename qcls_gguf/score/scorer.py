@@ -1,4 +1,4 @@
-"""Hidden states and label rows to label scores: no model, one pass for all prompts and queries.
+"""Hidden states and label rows to label scores: pure numpy, one pass for all prompts and queries.
 
 With h the hidden state of a trie node and W[t] the head row of token t, an edge's logit is h · W[t].
 
@@ -17,22 +17,22 @@ over the vocabulary, as a context with label tokens returns them; an edge's log-
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ..config.scoring import EXACT_SCORINGS
 from ..errors import ScoreError
-from ..native import TrieScores
 from ..prompts.trie import LabelTrie
+from .log_space import softmax
+from .tries import NumpyTries, TrieArithmetic
 
 Float32Array = npt.NDArray[np.float32]
-FloatArray = npt.NDArray[np.floating[Any]]
 Int32Array = npt.NDArray[np.int32]
 IndexArray = npt.NDArray[np.intp]
 
@@ -68,11 +68,16 @@ class Scorer:
     """Scores the labels of several prompts from the hidden states of their read nodes. One thread at a time."""
 
     def __init__(
-        self, tries: Sequence[LabelTrie], rows: dict[int, Float32Array], label_tokens: Int32Array | None = None
+        self,
+        tries: Sequence[LabelTrie],
+        rows: dict[int, Float32Array],
+        label_tokens: Int32Array | None = None,
+        *,
+        arithmetic: Callable[[Int32Array, Int32Array, Int32Array], TrieArithmetic] = NumpyTries,
     ) -> None:
         """rows[t] is the head row of token t, shape (n_embd,), for every token on an edge of the tries.
 
-        label_tokens: (n,) ascending, the tokens whose logits lie behind the hidden states; none: hidden states only.
+        label_tokens: see `use_label_tokens`; arithmetic(node_start, label_start, label_edge): see NumpyTries.
         """
         self.n_positions = sum(len(trie.read) for trie in tries)
         """Hidden states that one query's scores read."""
@@ -97,18 +102,28 @@ class Scorer:
         self._label_edge = np.array(label_edge, np.intp)
         self._label_start = np.array(label_start, np.intp)
         self._n_edges = np.diff([*label_start, len(label_edge)])
-        self._trie_scores = TrieScores(
-            node_start=np.array([*node_start, len(tokens)], np.int32),
-            label_start=np.array([*label_start, len(label_edge)], np.int32),
-            label_edge=np.array(label_edge, np.int32),
+        self._arithmetic = arithmetic(
+            np.array([*node_start, len(tokens)], np.int32),
+            np.array([*label_start, len(label_edge)], np.int32),
+            np.array(label_edge, np.int32),
         )
+        self._edge_tokens = np.array(tokens, np.int32)
         labels = [(trie.scoring, range(*own)) for trie, own in zip(tries, pairwise(self.first), strict=True)]
         first_token = [label for scoring, own in labels if scoring == "first_token" for label in own]
         self._first_token = np.array(first_token, np.intp)
         self._first_edge = self._label_edge[self._label_start[self._first_token]]
         self._exact = [(scoring, slice(own.start, own.stop)) for scoring, own in labels if scoring in EXACT_SCORINGS]
-        self._label_column = None if label_tokens is None else np.searchsorted(label_tokens, tokens)
+        self._label_column: IndexArray | None = None
+        self.use_label_tokens(label_tokens)
         self._quiet = _quiet()
+
+    def use_label_tokens(self, label_tokens: Int32Array | None) -> None:
+        """From here on compute exact scores too, from the logits that lie behind the hidden states.
+
+        label_tokens: (n,) ascending, the tokens that these are of, among them all of this scorer's; none: no exact
+        scores.
+        """
+        self._label_column = None if label_tokens is None else np.searchsorted(label_tokens, self._edge_tokens)
 
     def score(self, hidden: Float32Array, row: IndexArray) -> LabelScores:
         """Scores of n queries.
@@ -118,10 +133,10 @@ class Scorer:
         each edge's node, prompt by prompt, each prompt's in the order of trie.edges.
         Raises ScoreError where a hidden state is not finite.
         """
-        edge = self._trie_scores.logits(len(row))
+        edge = self._arithmetic.logits(len(row))
         self._quiet.run(self._dot, hidden, row, edge)
         logits = edge[:, self._first_edge] if len(self._first_token) else None
-        score, probability, is_finite = self._trie_scores()
+        score, probability, is_finite = self._arithmetic()
         exact = None if self._label_column is None else self._quiet.run(self._exact_scores, hidden, row)
         if not is_finite or not (exact is None or np.isfinite(exact.joint).all()):
             raise ScoreError("a hidden state is not finite: the model file is damaged, or the compute type overflows")
@@ -164,9 +179,3 @@ def _quiet() -> Context:
     context = Context()
     context.run(np.seterr, over="ignore", invalid="ignore")
     return context
-
-
-def softmax(score: FloatArray) -> FloatArray:
-    """Over the last axis."""
-    power = np.exp(score - score.max(axis=-1, keepdims=True))
-    return np.asarray(power / power.sum(axis=-1, keepdims=True))

@@ -1,9 +1,9 @@
-"""From labelled data to a calibration file: one pass, a fit for each prompt, and a verdict on each. Needs scipy."""
+"""From labelled data to a calibration file: one pass, then for each prompt a fit and its verdict. Needs scipy."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,97 +11,97 @@ from typing import Any
 
 import numpy as np
 
-from ..cli.long_work import check_writable
 from ..config.calibration_file import calibration_text, prompt_hash
 from ..config.schema import Config, PromptConfig
-from ..config.yaml_values import hint
+from ..config.words import hint
 from ..data.labelled import Labelled
 from ..errors import ConfigError, ScoreError
+from ..evaluation.evaluate import EvaluationSettings, ScoredRows, score_data
 from ..evaluation.modes import non_finite_rows
-from ..evaluation.record import Evaluation, ScoredRows, score_data
+from ..opening import ClassifierOpener
+from ..report.files import check_writable
 from ..report.progress import OnProgress
 from ..score.adjustment import Adjustment, FloatArray
 from .fit import BoolArray, Verdict, check_n_rows, cross_validate
+from .records import CalibrationError, CalibrationRecord, FitRecord, LogLoss
 
 _DIGITS = 6
+"""Decimals of what is written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calibrating:
-    """What is to be fitted, and where to."""
+class FitSettings:
+    """What is fitted, to which data, and where the fits are written."""
 
     config: Config
     data: Path
     """labelled queries, see read_labelled"""
     out: Path
+    """the calibration file"""
     names: tuple[str, ...] = ()
-    """the prompts; none: all"""
+    """prompts to fit; empty: all"""
     with_bias: bool = False
     n_folds: int = 5
     seed: int = 0
+    """of the shuffle into folds"""
     force: bool = False
-    """overwrite what is at out"""
+    """overwrite a file that is at `out`"""
     skip_bad: bool = False
+    """leave out rows that cannot be used, instead of refusing them"""
     resume: Path | None = None
-    offline: bool = False
+    """a file that keeps each row's scores, so that an interrupted pass goes on from there"""
 
 
 def calibrate(
-    wanted: Calibrating,
+    settings: FitSettings,
+    opener: ClassifierOpener,
     *,
-    on_step: Callable[[str, str, float], None] | None = None,
-    on_load: Callable[[float], None] | None = None,
     on_progress: OnProgress = lambda part, done, total: None,
-) -> dict[str, Any]:
-    """Fit, and write the fits that were accepted; the record is what `qcls-gguf calibrate --format json` prints.
+) -> CalibrationRecord:
+    """Fit, write the fits that were accepted, and return the record that `qcls-gguf calibrate` prints as JSON.
 
     Raises ConfigError for what cannot be fitted or written, before anything is computed; and what Classifier raises.
     """
-    prompts = _chosen(wanted)
-    inputs = {"--data": wanted.data, "--config": wanted.config.path, "--resume": wanted.resume}
-    check_writable(wanted.out, "--out", inputs, force=wanted.force)
-    evaluation = Evaluation(
-        config=dataclasses.replace(wanted.config, calibration=None),  # the one that this replaces
-        path=wanted.data,
+    prompts = _prompts_to_fit(settings.config, settings.names)
+    inputs = {"`data`": settings.data, "the configuration": settings.config.path, "`resume`": settings.resume}
+    check_writable(settings.out, "`out`", inputs, force=settings.force)
+    evaluation = EvaluationSettings(
+        config=dataclasses.replace(settings.config, calibration=None),  # the one that this replaces
+        path=settings.data,
         modes=tuple(dict.fromkeys(prompt.scoring for prompt in prompts)),
-        skip_bad=wanted.skip_bad,
-        resume=wanted.resume,
-        offline=wanted.offline,
+        skip_bad=settings.skip_bad,
+        resume=settings.resume,
     )
-    found = score_data(
-        evaluation,
-        check=partial(_check_rows, wanted, prompts),
-        on_step=on_step,
-        on_load=on_load,
-        on_progress=on_progress,
-    )
-    if lost := non_finite_rows(found.rows, found.scores):
-        lines = ", ".join(str(row["line"]) for row in lost)
-        raise ScoreError(f"--data {wanted.data}: scores that are not finite: lines {lines}: leave these rows out")
+    check = partial(_check_rows, settings, prompts)
+    scored = score_data(evaluation, opener, check=check, on_progress=on_progress)
+    if lost := non_finite_rows(scored.rows, scored.scores):
+        lines = ", ".join(str(row.line) for row in lost)
+        raise ScoreError(f"`data` {settings.data}: scores that are not finite: lines {lines}: leave these rows out")
     verdicts: dict[str, Verdict] = {}
-    for prompt, adjustment in zip(wanted.config.prompts, found.adjustments, strict=True):
+    for prompt, adjustment in zip(settings.config.prompts, scored.adjustments, strict=True):
         if prompt in prompts:
-            verdicts[prompt.name] = _verdict(wanted, prompt, found, adjustment)
+            verdicts[prompt.name] = _verdict(settings, prompt, scored, adjustment)
             on_progress("fit", len(verdicts), len(prompts))
-    entries = {p.name: _entry(p, verdicts[p.name]) for p in prompts if verdicts[p.name].accepted}
+    entries = {p.name: _file_entry(p, verdicts[p.name]) for p in prompts if verdicts[p.name].accepted}
     if entries:
-        wanted.out.write_text(calibration_text(found.model.sha256, entries), encoding="utf-8")
-    return {
-        "data": found.record(),
-        "model": dataclasses.asdict(found.model),
-        "written": str(wanted.out) if entries else None,
-        "with_bias": wanted.with_bias,
-        "seed": wanted.seed,
-        "prompts": {prompt.name: _record(prompt, verdicts[prompt.name]) for prompt in prompts},
-    }
+        settings.out.write_text(calibration_text(scored.model.sha256, entries), encoding="utf-8")
+    return CalibrationRecord(
+        data=scored.data_record(),
+        model=scored.model,
+        written=str(settings.out) if entries else None,
+        with_bias=settings.with_bias,
+        seed=settings.seed,
+        prompts={prompt.name: _fit_record(prompt, verdicts[prompt.name]) for prompt in prompts},
+    )
 
 
-def _chosen(wanted: Calibrating) -> list[PromptConfig]:
-    known = [prompt.name for prompt in wanted.config.prompts]
-    for name in wanted.names:
+def _prompts_to_fit(config: Config, names: Sequence[str]) -> list[PromptConfig]:
+    """The named prompts, or all where none is named. Raises ConfigError for an unknown name or a given temperature."""
+    known = [prompt.name for prompt in config.prompts]
+    for name in names:
         if name not in known:
-            raise ConfigError(f"--prompt {name}: is no prompt of the configuration, {hint(name, known)}")
-    chosen = [prompt for prompt in wanted.config.prompts if not wanted.names or prompt.name in wanted.names]
+            raise ConfigError(f"`prompt` {name}: is no prompt of the configuration, {hint(name, known)}")
+    chosen = [prompt for prompt in config.prompts if not names or prompt.name in names]
     for prompt in chosen:
         if prompt.temperature is not None:
             raise ConfigError(
@@ -110,27 +110,27 @@ def _chosen(wanted: Calibrating) -> list[PromptConfig]:
     return chosen
 
 
-def _check_rows(wanted: Calibrating, prompts: Sequence[PromptConfig], given: Labelled) -> None:
-    """Refuse too few rows before the model is loaded."""
+def _check_rows(settings: FitSettings, prompts: Sequence[PromptConfig], data: Labelled) -> None:
+    """Raise ConfigError for too few rows, before the model is loaded."""
     for prompt in prompts:
-        check_n_rows(sum(prompt.name in row.labels for row in given.rows), wanted.n_folds, _place(wanted, prompt))
+        check_n_rows(sum(prompt.name in row.labels for row in data.rows), settings.n_folds, _place(settings, prompt))
 
 
-def _verdict(wanted: Calibrating, prompt: PromptConfig, found: ScoredRows, adjustment: Adjustment) -> Verdict:
-    score, accepted = _matrices(prompt, found, adjustment)
-    check_n_rows(len(score), wanted.n_folds, _place(wanted, prompt))
-    return cross_validate(score, accepted, with_bias=wanted.with_bias, n_folds=wanted.n_folds, seed=wanted.seed)
+def _verdict(settings: FitSettings, prompt: PromptConfig, scored: ScoredRows, adjustment: Adjustment) -> Verdict:
+    score, accepted = _matrices(prompt, scored, adjustment)
+    check_n_rows(len(score), settings.n_folds, _place(settings, prompt))
+    return cross_validate(score, accepted, with_bias=settings.with_bias, n_folds=settings.n_folds, seed=settings.seed)
 
 
-def _place(wanted: Calibrating, prompt: PromptConfig) -> str:
-    return f"--data {wanted.data}: prompt {prompt.name}"
+def _place(settings: FitSettings, prompt: PromptConfig) -> str:
+    return f"`data` {settings.data}: prompt {prompt.name}"
 
 
-def _matrices(prompt: PromptConfig, found: ScoredRows, adjustment: Adjustment) -> tuple[FloatArray, BoolArray]:
-    """(n_rows, n_labels) scores less the prior, and which labels are accepted, of the rows labelled for a prompt."""
+def _matrices(prompt: PromptConfig, scored: ScoredRows, adjustment: Adjustment) -> tuple[FloatArray, BoolArray]:
+    """Scores less the prior, and accepted labels, each (n_rows, n_labels), of the rows labelled for a prompt."""
     prior = 0.0 if adjustment.prior is None else adjustment.prior
     score, accepted = [], []
-    for row, scores in zip(found.rows, found.scores, strict=True):
+    for row, scores in zip(scored.rows, scored.scores, strict=True):
         if prompt.name in row.labels and scores.prompts is not None:
             score.append(scores.prompts[prompt.name].scores(prompt.scoring) - prior)
             accepted.append([label in row.labels[prompt.name] for label in prompt.labels])
@@ -138,20 +138,22 @@ def _matrices(prompt: PromptConfig, found: ScoredRows, adjustment: Adjustment) -
     return np.array(score, np.float64).reshape(shape), np.array(accepted, np.bool_).reshape(shape)
 
 
-def _parameters(prompt: PromptConfig, verdict: Verdict) -> dict[str, Any]:
-    found: dict[str, Any] = {"temperature": round(verdict.parameters.temperature, _DIGITS)}
-    if verdict.parameters.bias is not None:
-        bias = [round(number, _DIGITS) for number in verdict.parameters.bias.tolist()]
-        found["bias"] = dict(zip(prompt.labels, bias, strict=True))
-    return found
+def _bias(prompt: PromptConfig, verdict: Verdict) -> dict[str, float] | None:
+    """The biases by label, rounded; None where none were fitted."""
+    if verdict.parameters.bias is None:
+        return None
+    biases = [round(bias, _DIGITS) for bias in verdict.parameters.bias.tolist()]
+    return dict(zip(prompt.labels, biases, strict=True))
 
 
-def _entry(prompt: PromptConfig, verdict: Verdict) -> dict[str, Any]:
-    """What the calibration file says of a prompt."""
+def _file_entry(prompt: PromptConfig, verdict: Verdict) -> dict[str, Any]:
+    """A prompt's entry in the calibration file."""
+    bias = _bias(prompt, verdict)
     return {
         "prompt_hash": prompt_hash(prompt),
         "scoring": prompt.scoring,
-        **_parameters(prompt, verdict),
+        "temperature": round(verdict.parameters.temperature, _DIGITS),
+        **({} if bias is None else {"bias": bias}),
         "fit": {
             "n_rows": verdict.n_rows,
             "n_folds": verdict.n_folds,
@@ -162,19 +164,17 @@ def _entry(prompt: PromptConfig, verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _record(prompt: PromptConfig, verdict: Verdict) -> dict[str, Any]:
-    """What JSON says of a prompt."""
-    return {
-        "scoring": prompt.scoring,
-        "prior": prompt.prior,
-        "accepted": verdict.accepted,
-        **_parameters(prompt, verdict),
-        "n_rows": verdict.n_rows,
-        "n_folds": verdict.n_folds,
-        "log_loss": {
-            "before": verdict.log_loss_before,
-            "after": verdict.log_loss_after,
-            "standard_error": verdict.standard_error,
-        },
-        "ece": {"before": verdict.ece_before, "after": verdict.ece_after},
-    }
+def _fit_record(prompt: PromptConfig, verdict: Verdict) -> FitRecord:
+    return FitRecord(
+        scoring=prompt.scoring,
+        prior=prompt.prior,
+        accepted=verdict.accepted,
+        temperature=round(verdict.parameters.temperature, _DIGITS),
+        bias=_bias(prompt, verdict),
+        n_rows=verdict.n_rows,
+        n_folds=verdict.n_folds,
+        log_loss=LogLoss(
+            before=verdict.log_loss_before, after=verdict.log_loss_after, standard_error=verdict.standard_error
+        ),
+        ece=CalibrationError(before=verdict.ece_before, after=verdict.ece_after),
+    )

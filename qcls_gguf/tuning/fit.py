@@ -23,8 +23,8 @@ import numpy.typing as npt
 from scipy.optimize import minimize
 
 from ..errors import ConfigError
-from ..evaluation.metrics import Scored, calibration_error, reliability, rows_of
-from ..score.adjustment import FloatArray, log_softmax, log_sum_exp
+from ..evaluation.metrics import LabelledProbabilities, calibration_error, reliability, row_outcomes
+from ..score.log_space import FloatArray, log_softmax, log_sum_exp
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -35,11 +35,11 @@ N_ROWS_A_FOLD = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """What a fit found."""
+    """The parameters of a fit."""
 
     temperature: float
     bias: FloatArray | None
-    """(n_labels,), summing to 0; none where no biases were fitted"""
+    """(n_labels,), with a sum of 0; None where no biases were fitted"""
 
     def scale(self, score: FloatArray) -> FloatArray:
         """(n_rows, n_labels) calibrated log-probabilities."""
@@ -74,7 +74,7 @@ def check_n_rows(n_rows: int, n_folds: int, where: str) -> None:
     if n_rows < n_folds * N_ROWS_A_FOLD:
         raise ConfigError(
             f"{where}: has {n_rows} labelled rows, {n_folds} folds need {n_folds * N_ROWS_A_FOLD}: "
-            "label more, lower --folds, or name the prompts to fit with --prompt"
+            "label more, lower `n_folds`, or name the prompts to fit with `prompt`"
         )
 
 
@@ -122,9 +122,9 @@ def fit(score: FloatArray, accepted: BoolArray, *, with_bias: bool) -> Parameter
         return float(x @ x / (2 * n) - log_accepted.mean()), np.array([-(slope * scaled).sum(), *by_bias]) + x / n
 
     bounds = [(math.log(LOWEST_TEMPERATURE), math.log(HIGHEST_TEMPERATURE))] + [(None, None)] * n_labels * with_bias
-    found = minimize(loss, np.zeros(len(bounds)), jac=True, bounds=bounds, method="L-BFGS-B").x
-    bias = found[1:] - found[1:].mean() if with_bias else None
-    return Parameters(temperature=math.exp(found[0]), bias=bias)
+    log_temperature, *biases = minimize(loss, np.zeros(len(bounds)), jac=True, bounds=bounds, method="L-BFGS-B").x
+    bias = np.array(biases) - np.mean(biases) if with_bias else None
+    return Parameters(temperature=math.exp(log_temperature), bias=bias)
 
 
 def log_losses(log_p: FloatArray, accepted: BoolArray) -> FloatArray:
@@ -133,8 +133,8 @@ def log_losses(log_p: FloatArray, accepted: BoolArray) -> FloatArray:
 
 
 def _ece(log_p: FloatArray, accepted: BoolArray) -> float:
-    rows = rows_of(
-        Scored(
+    rows = row_outcomes(
+        LabelledProbabilities(
             labels=(),
             probability=np.exp(log_p, dtype=np.float64),
             accepted=accepted,
@@ -143,4 +143,4 @@ def _ece(log_p: FloatArray, accepted: BoolArray) -> float:
             label_mass=None,
         )
     )
-    return calibration_error(reliability(rows)) or 0.0  # none of no rows
+    return calibration_error(reliability(rows)) or 0.0  # None without rows

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,9 @@ from conftest import OpenContext
 from oracle import Float32Array, decode_sequence
 
 from qcls_gguf.errors import DecodeError, PlanError
-from qcls_gguf.native import NativeContext, NativeModel, _lib
+from qcls_gguf.native import NativeContext, NativeModel
+from qcls_gguf.native.abi import Plan, Status
+from qcls_gguf.native.library import library
 
 N_TOKENS = 4
 NO_SEQ = np.zeros(1, np.int32)
@@ -225,43 +225,50 @@ def test_a_decode_that_fails_trims_too(model: NativeModel, open_context: OpenCon
     assert (decode_sequence(context, [5, 6, 7, 8]) == before).all()
 
 
-def test_rows_come_after_what_is_done_meanwhile(model: NativeModel, open_context: OpenContext) -> None:
+def test_a_queued_decode_gives_the_same_rows_and_trims(model: NativeModel, open_context: OpenContext) -> None:
     context = open_context(model)
     before = decode_good(context)[[1, 3]]
     context.trim(NO_SEQ, NO_SEQ)
-    for error in (None, KeyboardInterrupt):
+    for _ in range(2):  # the second one needs position 0 to be free
         plan = good_plan(context)
-        seen: list[Float32Array] = []
-
-        def meanwhile(rows: Float32Array = plan["rows"], error: Any = error, seen: list[Any] = seen) -> None:
-            seen.append(rows.copy())
-            if error:
-                raise error
-
-        with pytest.raises(error) if error else nullcontext():
-            assert context.decode(**plan, trim_seq=NO_SEQ, trim_start=NO_SEQ, meanwhile=meanwhile)[1] == 0
-        assert not seen[0].any()
+        elapsed = context.decode(**plan, trim_seq=NO_SEQ, trim_start=NO_SEQ, queued=True)
+        assert elapsed[0] >= 0
+        assert elapsed[1] == 0
         assert (plan["rows"] == before).all()
+    nothing = {**good_plan(context), "output": np.zeros(N_TOKENS, np.bool_), "rows": good_plan(context)["rows"][:0]}
+    context.decode(**nothing, trim_seq=NO_SEQ, trim_start=NO_SEQ, queued=True)
+    assert (decode_good(context)[[1, 3]] == before).all()
 
 
-@pytest.mark.parametrize("n_rows", [0, 1, 3])
+def leave_rows(context: NativeContext) -> tuple[Float32Array, Callable[[int], int]]:
+    """Queue a decode of two rows, and return room for four and what asks for n of them, giving the status."""
+    context.trim(NO_SEQ, NO_SEQ)
+    plan = good_plan(context)
+    given = Plan(n_tokens=N_TOKENS, n_seq_ids=N_TOKENS, n_rows=2)
+    for name in ("token", "pos", "seq_offset", "seq_id", "output"):
+        setattr(given, name, plan[name].ctypes.data)
+    assert library().qcls_decode(context.handle, given, None) == Status.OK
+    room = np.zeros((4, context.row_size), np.float32)
+    return room, lambda n: int(library().qcls_decode_rows(context.handle, room.ctypes.data, n, None))
+
+
+@pytest.mark.parametrize("n_rows", [-1, 0, 1, 3, (1 << 32) + 2])
 def test_rows_that_were_not_left_are_refused(n_rows: int, model: NativeModel, open_context: OpenContext) -> None:
     context = open_context(model)
-    plan = good_plan(context)
-    error = ctypes.create_string_buffer(256)
-    room = np.zeros((4, context.row_size), np.float32)
-
-    def ask() -> None:
-        arguments = context.handle, room.ctypes.data, n_rows, error, len(error)
-        assert _lib._library().qcls_decode_rows(*arguments) == _lib._BAD_ARGUMENT
-        assert f"room for {n_rows}" in error.value.decode()
-
-    context.decode(**plan, meanwhile=ask)
-    assert plan["rows"].any()
+    before = decode_good(context)[[1, 3]]
+    room, ask = leave_rows(context)
+    assert ask(n_rows) == Status.BAD_ARGUMENT
     assert not room.any()
+    assert ask(2) == Status.OK
+    assert (room[:2] == before).all()
+    assert not room[2:].any()
+    assert ask(2) == Status.BAD_ARGUMENT
 
 
-@pytest.mark.parametrize("call", ["clear", "trim", "share", "save_state", "load_state", "decode"])
+@pytest.mark.parametrize(
+    "call",
+    ["clear", "trim", "share", "save_state", "load_state", "set_label_tokens", "keep_shapes", "decode"],
+)
 def test_whatever_else_is_asked_waits_for_work_in_flight(
     call: str, model: NativeModel, open_context: OpenContext
 ) -> None:
@@ -269,19 +276,23 @@ def test_whatever_else_is_asked_waits_for_work_in_flight(
     context = open_context(model)
     before = decode_good(context)[[1, 3]]
     state = context.save_state()
+    fresh = np.array([4], np.int32)
     calls: dict[str, Callable[[], object]] = {
         "clear": context.clear,
         "trim": lambda: context.trim(NO_SEQ, NO_SEQ),
         "share": lambda: context.share(0, 1, 0, 4),
         "save_state": context.save_state,
         "load_state": lambda: context.load_state(state),
-        "decode": lambda: context.decode(**good_plan(context)),
+        "set_label_tokens": lambda: context.set_label_tokens(NO_SEQ[:0]),
+        "keep_shapes": lambda: context.keep_shapes(2),
+        "decode": lambda: context.decode(
+            fresh, fresh, np.arange(2, dtype=np.int32), NO_SEQ, np.zeros(1, np.bool_), good_plan(context)["rows"][:0]
+        ),
     }
-    context.trim(NO_SEQ, NO_SEQ)
-    plan = good_plan(context)
-    with pytest.raises(PlanError, match="0 rows are left of the last decode, room for 2"):
-        context.decode(**plan, trim_seq=NO_SEQ, trim_start=NO_SEQ, meanwhile=lambda: (calls[call](), None)[1])
-    assert not plan["rows"].any()
+    room, ask = leave_rows(context)
+    calls[call]()
+    assert ask(2) == Status.BAD_ARGUMENT
+    assert not room.any()
     context.clear()
     assert (decode_good(context)[[1, 3]] == before).all()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Callable
+from ctypes import c_int32, c_int64
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,9 @@ from conftest import MakeModel, OpenContext, RunPython
 from oracle import decode_sequence
 
 from qcls_gguf.errors import DecodeError, ModelError
-from qcls_gguf.native import NativeContext, NativeModel, _lib
+from qcls_gguf.native import NativeContext, NativeModel
+from qcls_gguf.native.abi import SIGNATURES, Error, Status
+from qcls_gguf.native.library import library
 
 N_CYCLES = 20
 LARGEST_GROWTH_BYTES = 2 << 20
@@ -54,13 +58,36 @@ def test_a_closed_context_says_so(model: NativeModel, open_context: OpenContext)
         decode_sequence(context, [1, 2])
     with pytest.raises(DecodeError, match="closed"):
         context.trim(nothing, nothing)
-    with pytest.raises(DecodeError, match="closed"):
-        context.share(0, 1, 0, 1)
+    calls: list[Callable[[], object]] = [
+        lambda: context.share(0, 1, 0, 1),
+        lambda: context.set_label_tokens(nothing),
+        lambda: context.keep_shapes(1),
+        lambda: context.load_state(b""),
+        context.save_state,
+        context.counters,
+        context.clear,
+    ]
+    for call in calls:
+        with pytest.raises(DecodeError, match="closed"):
+            call()
 
 
 def test_closing_nothing_is_allowed() -> None:
-    _lib._library().qcls_context_close(None)
-    _lib._library().qcls_model_close(None)
+    assert library().qcls_context_close(None, None) == Status.OK
+    assert library().qcls_model_close(None, None) == Status.OK
+
+
+@pytest.mark.parametrize("name", sorted(SIGNATURES.keys() - {"qcls_context_close", "qcls_model_close", "qcls_set_log"}))
+def test_functions_refuse_nothing(name: str) -> None:
+    """Every pointer NULL, every number 0: a handle that is gone, a struct or a result that is not there."""
+    error = Error()
+    arguments = [
+        argument(0) if argument in (c_int32, c_int64) or hasattr(argument, "restype") else None
+        for argument in SIGNATURES[name]
+    ]
+    assert getattr(library(), name)(*arguments, error) in (Status.BAD_ARGUMENT, Status.UNSUPPORTED)
+    assert error.message
+    assert getattr(library(), name)(*arguments, None) in (Status.BAD_ARGUMENT, Status.UNSUPPORTED)
 
 
 @pytest.mark.parametrize("order", ["del model, context", "del context, model", "model.self = model, context"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import gguf
 import pytest
 from conftest import MakeModel, OpenContext, RunPython
 
+from qcls_gguf import __version__
 from qcls_gguf.errors import ModelError
 from qcls_gguf.native import NativeModel, build_info, devices, library_folder, set_log
 
@@ -203,6 +205,11 @@ def test_the_build_is_that_of_the_pin() -> None:
     assert len(info.source_digest) == 16
     assert int(info.source_digest, 16) >= 0
     assert info.backend in ("CPU", "CUDA")
+
+
+def test_the_version_of_the_package_is_that_of_its_module() -> None:
+    """It stands in qcls_gguf/__init__.py, where the build reads it."""
+    assert importlib.metadata.version("qcls-gguf") == __version__
 
 
 def test_the_library_folder_holds_what_a_peer_loads() -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from ctypes import byref, c_int32, create_string_buffer
+from ctypes import addressof, byref, c_int32, c_int64, c_void_p, create_string_buffer, memset, sizeof, string_at
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qcls_gguf.errors import PlanError
-from qcls_gguf.native import NativeModel, _lib
+from qcls_gguf.native import NativeModel
+from qcls_gguf.native.abi import PROGRESS_FUNCTION, Error, Status
+from qcls_gguf.native.library import library
 
 TEXTS = ["", " ", "red dress", "红色 连衣裙", "👗👠", "a\0b", "é e\u0301", "<|im_start|>user", "x" * 5000, "\n\n\t"]
 
@@ -69,9 +71,9 @@ def test_unused_tokens_have_no_text(make_model: MakeModel) -> None:
 
 def test_a_small_buffer_gets_the_needed_bytes(model: NativeModel) -> None:
     token = int(model.tokenize("<|im_start|>", parse_special=True)[0])
-    text, n_bytes, special, error = create_string_buffer(2), c_int32(), c_int32(), create_string_buffer(8)
-    piece: Callable[..., int] = _lib._library().qcls_token_piece
-    assert piece(model.handle, token, text, 2, byref(n_bytes), byref(special), error, len(error)) == 5
+    text, n_bytes, special = create_string_buffer(2), c_int64(), c_int32()
+    arguments = text, 2, byref(n_bytes), byref(special)
+    assert library().qcls_token_piece(model.handle, token, *arguments, None) == Status.TOO_SMALL
     assert n_bytes.value == len("<|im_start|>")
 
 
@@ -87,36 +89,59 @@ def test_several_threads_at_once(model: NativeModel) -> None:
         assert list(pool.map(tokens, texts)) == wanted
 
 
-def raw_tokenize(model: NativeModel, capacity: int, error_size: int) -> tuple[int, int, bytes]:
-    data, n_tokens, error = b"red dress", c_int32(-7), create_string_buffer(b"\x07" * 7, 8)
+def raw_tokenize(model: NativeModel, n_bytes: int, capacity: int) -> tuple[int, int, str]:
+    data, n_tokens, error = b"red dress", c_int64(-7), Error()
     token = np.full(16, -7, np.int32)
-    status = _lib._library().qcls_tokenize(
-        model.handle, data, len(data), 0, token.ctypes.data, capacity, byref(n_tokens), error, error_size
+    status = library().qcls_tokenize(
+        model.handle, data, n_bytes, 0, token.ctypes.data, capacity, byref(n_tokens), error
     )
     assert (token[max(capacity, 0) :] == -7).all()
-    return status, n_tokens.value, error.raw
+    return status, n_tokens.value, error.message.decode()
 
 
 @pytest.mark.parametrize("capacity", [0, 1])
 def test_a_small_buffer_gets_the_needed_count(capacity: int, model: NativeModel) -> None:
-    status, n_tokens, _ = raw_tokenize(model, capacity, 8)
-    assert (status, n_tokens) == (5, len(model.tokenize("red dress", parse_special=False)))
+    n_wanted = len(model.tokenize("red dress", parse_special=False))
+    assert raw_tokenize(model, 9, capacity)[:2] == (Status.TOO_SMALL, n_wanted)
 
 
-@pytest.mark.parametrize("error_size", [0, 1, 8])
-def test_a_message_never_passes_its_buffer(error_size: int, model: NativeModel) -> None:
-    error = create_string_buffer(b"\x07" * 15, 16)
-    status = _lib._library().qcls_token_piece(
-        model.handle, -1, create_string_buffer(8), 8, byref(c_int32()), byref(c_int32()), error, error_size
-    )
-    assert status == 1
-    assert error.raw[error_size:15] == b"\x07" * (15 - error_size)
-    assert error_size == 0 or error.raw[error_size - 1] == 0
+@pytest.mark.parametrize("n_bytes", [-1, 1 << 31, (1 << 32) + 9, (1 << 63) - 1])
+def test_more_bytes_than_llama_cpp_can_count_are_refused_unread(n_bytes: int, model: NativeModel) -> None:
+    """Cut to 32 bits the third of them would be the length of the text."""
+    status, n_tokens, message = raw_tokenize(model, n_bytes, 16)
+    assert (status, n_tokens) == (Status.BAD_ARGUMENT, -7)
+    assert str(n_bytes) in message
 
 
-def test_no_buffer_for_the_message(model: NativeModel) -> None:
-    piece: Callable[..., int] = _lib._library().qcls_token_piece
-    assert piece(model.handle, -1, create_string_buffer(8), 8, byref(c_int32()), byref(c_int32()), None, 100) == 1
+def test_a_negative_capacity_is_refused(model: NativeModel) -> None:
+    assert raw_tokenize(model, 9, -1)[:2] == (Status.BAD_ARGUMENT, -7)
+
+
+@pytest.mark.parametrize("token", [1 << 32, (1 << 32) + 5, -(1 << 32)])
+def test_a_token_that_no_int32_holds(token: int, model: NativeModel) -> None:
+    with pytest.raises(PlanError, match=f"{token} does not fit 32 bits"):
+        model.piece(token)
+
+
+@pytest.mark.parametrize("room", [0, 1, 8])
+def test_a_message_never_passes_its_room(room: int, model: NativeModel) -> None:
+    error = Error()
+    memset(addressof(error) + 4, 7, sizeof(error) - 4)
+    error.size = Error.message.offset + room
+    arguments = create_string_buffer(8), 8, byref(c_int64()), byref(c_int32())
+    assert library().qcls_token_piece(model.handle, -1, *arguments, error) == Status.BAD_ARGUMENT
+    raw = string_at(addressof(error), sizeof(error))[Error.message.offset :]
+    assert raw[room:] == b"\x07" * (len(raw) - room)
+    assert raw[:room] == b"token -1"[: max(room - 1, 0)] + b"\0" * (room > 0)
+
+
+def test_a_long_message_is_cut(tmp_path: Path) -> None:
+    error, handle = Error(), c_void_p()
+    error.size = Error.message.offset + 20
+    path = str(tmp_path / "none.gguf").encode()
+    opened = library().qcls_model_open(path, 0, PROGRESS_FUNCTION(), None, byref(handle), error)
+    assert (opened, handle.value) == (Status.LOAD_FAILED, None)
+    assert error.message == b"llama.cpp could not"
 
 
 def test_a_long_text_between_short_ones(model: NativeModel) -> None:

@@ -16,7 +16,7 @@ from oracle import decode_sequence
 
 from qcls_gguf import Classifier, load_config
 from qcls_gguf.config.resources import config_path, embedded_model
-from qcls_gguf.model.rows import read_head_rows
+from qcls_gguf.model.rows import HeadRows
 from qcls_gguf.native import NativeContext, NativeModel
 
 GOLDEN = np.load(Path(__file__).parent / "fashion-tiny.npz")
@@ -70,7 +70,7 @@ def test_stock_logits_are_those_of_transformers(model: NativeModel) -> None:
 
 
 def test_hidden_states_times_head_rows_are_those_of_transformers(model: NativeModel) -> None:
-    head = np.stack(list(read_head_rows(embedded_model(), range(model.facts.n_vocab)).values()))
+    head = np.stack(list(HeadRows(embedded_model()).of(range(model.facts.n_vocab)).values()))
     last, after = rows(model, hidden_only=True)
     found = differences(last @ head.T, after @ head.T)
     assert all(found[name] <= LARGEST[name] for name in LARGEST), found
@@ -87,7 +87,7 @@ def test_the_whole_path_feeds_the_golden_tokens_and_gives_their_probabilities(st
         for index, case in cases:
             prompt = prompts[case["prompt"]]
             text = prompt.before + case["query"] + prompt.after
-            fragment = classifier.parts.engine.model.tokenize(text, parse_special=False).tolist()
+            fragment = classifier.engine.model.tokenize(text, parse_special=False).tolist()
             n_cached, new = prompt.new_tokens(fragment)
             token = GOLDEN["token"][GOLDEN["offset"][index] : GOLDEN["offset"][index + 1]].tolist()
             assert [*prompt.prefix[:n_cached], *new] == token

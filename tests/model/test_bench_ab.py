@@ -5,11 +5,9 @@ On a CPU the steps change nothing, so every variant must return stock's hidden s
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,12 +17,14 @@ from oracle import PromptSpec
 from rich.console import Console
 
 from qcls_gguf import Classifier
-from qcls_gguf.bench.ab import Measured, Size, ab_record, compare_variants
+from qcls_gguf.bench.ab import SizeSamples, VariantSamples, compare_variants, variants_record
+from qcls_gguf.bench.decode_records import DecodeQuantiles, VariantRecord
 from qcls_gguf.bench.html import benchmark_html
+from qcls_gguf.bench.records import BenchmarkRecord
 from qcls_gguf.bench.table import AB_COLUMNS, ab_rows, benchmark_tables
-from qcls_gguf.native import build_info, multiprocessors
+from qcls_gguf.native import Multiprocessors, build_info, multiprocessors
 from qcls_gguf.native.kernel_steps import STEPS, variants
-from qcls_gguf.native.sm_slice import VARIABLE, slice_record
+from qcls_gguf.native.sm_slice import VARIABLE, sliced_multiprocessors
 
 ON_CUDA = build_info().is_cuda
 NAMES = [variant.name for variant in variants()]
@@ -50,7 +50,7 @@ def classifier(make_model: MakeModel, open_classifier: OpenClassifier) -> Classi
 def test_variants_take_turns_on_one_model(classifier: Classifier, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(STEPS[0].variable, "0")
     outside = dict(os.environ)
-    model = classifier.parts.engine.model
+    model = classifier.engine.model.native
     done: list[int] = []
     found = compare_variants(classifier, [1, 3, 17], 2, lambda: done.append(len(model.contexts)))
     assert dict(os.environ) == outside
@@ -75,14 +75,14 @@ def test_the_contexts_are_closed_after_an_error(classifier: Classifier) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         compare_variants(classifier, [2], 1, stop)
-    assert len(classifier.parts.engine.model.contexts) == 1
+    assert len(classifier.engine.model.native.contexts) == 1
 
 
-def sizes(wrong: float) -> dict[int, Size]:
+def sizes(wrong: float) -> dict[int, SizeSamples]:
     """Two sizes, by hand: the last variant twice as fast, and off by `wrong` with 16 tokens."""
     found = {}
     for n, ms in ((16, 8.0), (64, 20.0)):
-        size = Size(variants={name: Measured() for name in NAMES}, rounding=0.01)
+        size = SizeSamples(variants={name: VariantSamples() for name in NAMES}, rounding=0.01)
         for name, measured in size.variants.items():
             last = name == NAMES[-1]
             measured.rounds_ms = [[ms / 2] * 3, [ms / 4] * 3] if last else [[ms] * 3, [ms] * 3]
@@ -92,23 +92,23 @@ def sizes(wrong: float) -> dict[int, Size]:
 
 
 def test_a_record_by_hand(classifier: Classifier) -> None:
-    record = ab_record(classifier, sizes(0.5))
-    assert (record["prompt"], record["n_cached"]) == ("item", len(classifier.prompts[0].prefix))
-    assert [each["variable"] for each in record["steps"]] == [step.variable for step in STEPS]
-    assert [each["name"] for each in record["variants"]] == NAMES
-    assert [each["n_tokens"] for each in record["sizes"]] == [16, 64]
-    stock, *_, last = record["sizes"][0]["variants"]
-    assert stock == {
-        "name": "stock", "ms": {"min": 8.0, "p50": 8.0, "p90": 8.0}, "n_decodes": 6, "cuda_graphs_per_decode": 0.0,
-        "spread": 0.0, "ratio": 1.0, "ratio_range": [1.0, 1.0], "difference": 0.0,
-    }  # fmt: skip
-    assert (last["name"], last["ratio"], last["ratio_range"]) == (NAMES[-1], 3 / 8, [0.25, 0.5])
-    assert last["difference"] == 0.5
-    assert last["spread"] == pytest.approx(2 / 3)
+    record = variants_record(classifier, sizes(0.5))
+    assert (record.prompt, record.n_cached) == ("item", len(classifier.prompts[0].prefix))
+    assert [step.variable for step in record.steps] == [step.variable for step in STEPS]
+    assert [variant.name for variant in record.variants] == NAMES
+    assert [size.n_tokens for size in record.sizes] == [16, 64]
+    stock, *_, last = record.sizes[0].variants
+    assert stock == VariantRecord(
+        name="stock", ms=DecodeQuantiles(min=8.0, p50=8.0, p90=8.0), n_decodes=6, cuda_graphs_per_decode=0.0,
+        spread=0.0, ratio=1.0, ratio_range=(1.0, 1.0), difference=0.0,
+    )  # fmt: skip
+    assert (last.name, last.ratio, last.ratio_range) == (NAMES[-1], 3 / 8, (0.25, 0.5))
+    assert last.difference == 0.5
+    assert last.spread == pytest.approx(2 / 3)
 
 
 @pytest.fixture(scope="module")
-def record(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def record(tmp_path_factory: pytest.TempPathFactory) -> BenchmarkRecord:
     """A complete record of `--full` where the steps change nothing, or of --ab on CUDA."""
     out = tmp_path_factory.mktemp("ab") / "report.json"
     done = bench(
@@ -116,25 +116,26 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         *("-n", 1, "--warm-up", 0, "--repeat", 1, "--idle", 0, "--tokens", "1,8", "--out", out, "--quiet"),
     )
     assert done.exit_code == 0, done.stderr
-    return dict(json.loads(out.read_text()))
+    return BenchmarkRecord.model_validate_json(out.read_text())
 
 
-def test_full_compares_the_variants_where_there_are_any(record: dict[str, Any]) -> None:
-    assert (record["forward_ab"] is not None) == (ON_CUDA and record["environment"]["n_gpu_layers"] > 0)
-    assert len(record["forward"]["sizes"]) == 2
-    if record["forward_ab"]:
-        assert [each["n_tokens"] for each in record["forward_ab"]["sizes"]] == [1, 8]
+def test_full_compares_the_variants_where_there_are_any(record: BenchmarkRecord) -> None:
+    assert (record.forward_ab is not None) == (ON_CUDA and record.environment.n_gpu_layers > 0)
+    assert record.forward is not None
+    assert len(record.forward.sizes) == 2
+    if record.forward_ab:
+        assert [size.n_tokens for size in record.forward_ab.sizes] == [1, 8]
 
 
-def text_of(record: dict[str, Any]) -> str:
+def text_of(record: BenchmarkRecord) -> str:
     console = Console(width=160, force_terminal=False)
     with console.capture() as captured:
         console.print(benchmark_tables(record))
     return captured.get()
 
 
-def test_a_comparison_is_shown(record: dict[str, Any], classifier: Classifier) -> None:
-    shown = {**record, "forward_ab": ab_record(classifier, sizes(0.5))}
+def test_a_comparison_is_shown(record: BenchmarkRecord, classifier: Classifier) -> None:
+    shown = record.model_copy(update={"forward_ab": variants_record(classifier, sizes(0.5))})
     rows = ab_rows(shown)
     assert [row[:2] for row in rows] == [[name, n] for n in ("16", "64") for name in NAMES]
     assert all(len(row) == len(AB_COLUMNS) for row in rows)
@@ -146,27 +147,28 @@ def test_a_comparison_is_shown(record: dict[str, Any], classifier: Classifier) -
     assert "time of one decode by every variant" in page
     for step in STEPS:
         assert step.variable in page
-    without = {**record, "forward_ab": None}
+    without = record.model_copy(update={"forward_ab": None})
     assert "of stock" not in text_of(without)
     assert "of stock" not in benchmark_html(without)
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
 def test_hidden_states_that_are_not_finite_cannot_be_overlooked(
-    wrong: float, record: dict[str, Any], classifier: Classifier
+    wrong: float, record: BenchmarkRecord, classifier: Classifier
 ) -> None:
-    found = ab_record(classifier, sizes(wrong))
-    assert found["sizes"][0]["variants"][-1]["difference"] is None
-    shown = json.loads(json.dumps({**record, "forward_ab": found}, allow_nan=False))
+    found = variants_record(classifier, sizes(wrong))
+    assert found.sizes[0].variants[-1].difference is None
+    shown = BenchmarkRecord.model_validate_json(record.model_copy(update={"forward_ab": found}).to_json())
     assert text_of(shown).count("NOT FINITE") == benchmark_html(shown).count("NOT FINITE") == 1
 
 
-def test_a_record_of_a_slice_says_so(record: dict[str, Any]) -> None:
-    cut = {"n_planned": 40, "n_given": 48, "n_device": 132}
-    shown = {**record, "environment": {**record["environment"], "sm_slice": cut}}
+def test_a_record_of_a_slice_says_so(record: BenchmarkRecord) -> None:
+    cut = Multiprocessors(n_planned=40, n_given=48, n_device=132)
+    environment = record.environment.model_copy(update={"sm_slice": cut})
+    shown = record.model_copy(update={"environment": environment})
     for text in (" ".join(text_of(shown).split()), benchmark_html(shown)):
         assert "48 of 132 multiprocessors, kernels planned for 40" in text
-    assert record["environment"]["sm_slice"] is None
+    assert record.environment.sm_slice is None
     assert "multiprocessors" not in text_of(record)
 
 
@@ -183,7 +185,7 @@ def test_without_cuda_it_is_refused(option: list[object], what: str, monkeypatch
     assert re.search(f"{what}.*this build is for the CPU.*QCLS_CUDA=ON", done.stderr)
     assert VARIABLE not in os.environ
     assert multiprocessors() is None
-    assert slice_record() is None
+    assert sliced_multiprocessors() is None
 
 
 @pytest.mark.skipif(multiprocessors() is None, reason="needs a CUDA device")

@@ -1,12 +1,10 @@
-"""Calibrated answers, abstention, and `qcls-gguf calibrate` from labelled data to the answers of the next run."""
+"""`qcls-gguf calibrate`: from labelled data to the answers of the next run."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,131 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from calibrations import FASHION, LABELS, ROOT, changed, config, fashion, probabilities, run, softmax, specs
 from conftest import MakeModel, RunPython, WriteConfig
-from oracle import PromptSpec
 
 from qcls_gguf import Classifier, ConfigError, load_config
 from qcls_gguf.config.calibration_file import calibration_text, prompt_hash
 from qcls_gguf.config.scoring import SCORINGS, Scoring
-from qcls_gguf.evaluation.record import Evaluation, evaluate
-from qcls_gguf.tuning.calibrate import Calibrating, calibrate
+from qcls_gguf.evaluation.evaluate import EvaluationSettings, evaluate
+from qcls_gguf.opening import ClassifierOpener
+from qcls_gguf.tuning.calibrate import FitSettings, calibrate
+from qcls_gguf.tuning.records import CalibrationRecord
 
-ROOT = Path(__file__).parents[2]
-COMMAND = str(Path(sys.executable).parent / "qcls-gguf")
+__all__ = ["config", "fashion"]  # fixtures
 DEV = ROOT / "models" / "tiny" / "dev.jsonl"
-TEMPLATE = "<|im_start|>user\n{topic} of {query}<|im_end|>\n<|im_start|>assistant\nlabel:"
-LABELS = {"item": ("jump", "jumper", "tank top", "none"), "user": ("boy", "girl", "man")}
-FASHION = ("audience", "colour")
-QUERY = "red dress"
-
-
-def specs(*scorings: Scoring) -> list[PromptSpec]:
-    """The prompts, each in its scoring."""
-    return [
-        PromptSpec(name=name, template=TEMPLATE.replace("{topic}", name), labels=LABELS[name], scoring=scoring)
-        for name, scoring in zip(LABELS, scorings, strict=True)
-    ]
-
-
-def changed(path: Path, *, prompt: str | None = None, **keys: Any) -> Path:
-    """A copy of a configuration with more keys: of a prompt, or of the top level."""
-    tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    place = tree if prompt is None else next(each for each in tree["prompts"] if each["name"] == prompt)
-    place.update(keys)
-    copy = path.with_name(f"{path.stem}-{len(list(path.parent.iterdir()))}.yaml")
-    copy.write_text(yaml.safe_dump(tree, allow_unicode=True), encoding="utf-8")
-    return copy
-
-
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=300, check=False)
-
-
-def probabilities(path: Path, query: str = QUERY) -> dict[str, list[float]]:
-    with Classifier.from_config(path) as classifier:
-        results = classifier.classify(query).results
-    return {answer.prompt: [score.probability for score in answer.scores] for answer in results}
-
-
-def softmax(score: list[float]) -> list[float]:
-    power = np.exp(np.array(score) - max(score))
-    return [float(p) for p in power / power.sum()]
-
-
-@pytest.fixture
-def config(make_model: MakeModel, write_config: WriteConfig) -> Path:
-    return write_config(make_model(), specs("tree", "first_token"), flash_attn=False, kv_type="f32")
-
-
-@pytest.mark.parametrize("scoring", SCORINGS)
-def test_a_content_free_query_is_uniform_under_its_own_prior(
-    scoring: Scoring, make_model: MakeModel, write_config: WriteConfig
-) -> None:
-    other: Scoring = "tree" if scoring == "first_token" else scoring
-    path = write_config(make_model(), specs(other, scoring), flash_attn=False, kv_type="f32")
-    path = changed(path, prior="content_free", content_free_queries=["N/A"])
-    with Classifier.from_config(path) as classifier:
-        assert list(classifier.startup_ms)[-1] == "priors"
-        uniform, dress = classifier.classify("N/A"), classifier.classify(QUERY)
-    for answer, of_dress in zip(uniform.results, dress.results, strict=True):
-        n = len(answer.scores)
-        assert [score.probability for score in answer.scores] == pytest.approx([1 / n] * n, abs=1e-5)
-        assert len({score.score for score in answer.scores}) > 1
-        assert max(score.probability for score in of_dress.scores) > 1 / n + 1e-4
-
-
-def test_a_prior_is_of_all_its_queries_and_a_temperature_comes_on_top(config: Path) -> None:
-    queries = ["", "N/A", "[MASK]"]
-    with Classifier.from_config(config) as classifier:
-        assert "priors" not in classifier.startup_ms
-        raw = {
-            query: {answer.prompt: answer for answer in classifier.classify(query).results}
-            for query in [*queries, QUERY]
-        }
-    path = changed(changed(config, prior="content_free"), prompt="user", temperature=0.5)
-    found = probabilities(path)
-    for name, temperature in (("item", 1.0), ("user", 0.5)):
-        mean = np.mean([softmax([s.score for s in raw[query][name].scores]) for query in queries], axis=0)
-        score = np.array([s.score for s in raw[QUERY][name].scores])
-        expected = softmax(list((score - np.log(mean)) / temperature))
-        assert found[name] == pytest.approx(expected, abs=1e-4)
-
-
-def test_what_is_not_calibrated_stays_the_same_bits(config: Path) -> None:
-    raw = probabilities(config)
-    assert probabilities(changed(config, prompt="user", temperature=1.0)) == raw
-    found = probabilities(changed(config, prompt="user", temperature=2.0))
-    assert found["item"] == raw["item"]
-    assert found["user"] != raw["user"]
-    assert found["user"] == pytest.approx(softmax([0.5 * np.log(p) for p in raw["user"]]), abs=1e-5)
-
-
-def test_a_content_free_query_that_cannot_be_labelled_is_named(config: Path) -> None:
-    path = changed(config, prompt="user", prior="content_free", content_free_queries=["", "long " * 80])
-    with pytest.raises(ConfigError, match=r"^prompts\.user\.content_free_queries: 'long long .*max_query_tokens: 64"):
-        Classifier.from_config(path)
-
-
-def test_below_its_confidence_a_prompt_abstains(config: Path) -> None:
-    """By its calibrated probability, and for each query of a batch on its own."""
-    with Classifier.from_config(config) as classifier:
-        raw = classifier.classify(QUERY)
-    best = raw.results[1]
-    path = changed(config, prompt="user", min_confidence=best.probability, fallback="ask a person")
-    with Classifier.from_config(path) as classifier:
-        assert classifier.classify(QUERY).labels == raw.labels
-    path = changed(path, prompt="user", temperature=3.0)
-    with Classifier.from_config(path) as classifier:
-        for result in classifier.classify_batch([QUERY, QUERY]):
-            kept, answer = result.results
-            assert (kept.label, kept.abstained) == (raw.results[0].label, False)
-            assert (answer.label, answer.abstained, answer.most_probable) == ("ask a person", True, best.label)
-            assert answer.probability == max(score.probability for score in answer.scores) < best.probability
-            assert result.labels["user"] == "ask a person"
-            first, second = result.to_dict()["results"]
-            assert (second["abstained"], second["most_probable"]) == (True, best.label)
-            assert first["abstained"] is False
-            assert "most_probable" not in first
 
 
 @pytest.fixture
@@ -152,29 +38,11 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def fashion(tmp_path: Path) -> Path:
-    """The embedded model with these two prompts, as a file to change."""
-    tree = yaml.safe_load((ROOT / "configs" / "fashion-8.yaml").read_text(encoding="utf-8"))
-    tree["model"]["path"] = str(ROOT / "models" / "fashion-tiny-Q8_0.gguf")
-    tree["prompts"] = [prompt for prompt in tree["prompts"] if prompt["name"] in FASHION]
-    path = tmp_path / "fashion.yaml"
-    path.write_text(yaml.safe_dump(tree, allow_unicode=True), encoding="utf-8")
-    return path
-
-
-def test_the_command_shows_an_abstention_and_what_would_have_been(fashion: Path) -> None:
-    path = changed(fashion, prompt="colour", min_confidence=1.0, fallback="ask a person")
-    table = run("run", "--quiet", "--config", path, "--query", "red dress")
-    assert table.returncode == 0, table.stderr
-    line = next(line for line in table.stdout.splitlines() if line.startswith("colour"))
-    assert line.split()[1:4] == ["ask", "a", "person"]
-    assert "abstained: red " in line
-    assert table.stdout.count("abstained") == 1
-    answer = json.loads(run("run", "--quiet", "--config", path, "--query", "red dress", "--format", "json").stdout)
-    colour = answer["results"][1]
-    assert (colour["label"], colour["abstained"], colour["most_probable"]) == ("ask a person", True, "red")
-    assert [result["abstained"] for result in answer["results"]].count(True) == 1
+def evaluated(config: Path, data: Path, modes: tuple[Scoring, ...], **options: Any) -> dict[str, Any]:
+    """The record of an evaluation without times, as JSON has it."""
+    settings = EvaluationSettings(config=load_config(config), path=data, modes=modes, **{"n_latency": 0, **options})
+    with ClassifierOpener() as opener:
+        return evaluate(settings, opener).to_dict()
 
 
 def test_from_labelled_queries_to_calibrated_answers(data: Path, fashion: Path, tmp_path: Path) -> None:
@@ -202,6 +70,7 @@ def test_from_labelled_queries_to_calibrated_answers(data: Path, fashion: Path, 
     assert f"written: {out}" in done.stderr
     record = json.loads(done.stdout)
     assert (record["written"], list(record["prompts"]), record["data"]["n_rows"]) == (str(out), ["audience"], 60)
+    assert CalibrationRecord.model_validate(record).to_dict() == record
     fit = record["prompts"]["audience"]
     assert fit["accepted"] is True
     assert fit["log_loss"]["before"] - fit["log_loss"]["after"] > fit["log_loss"]["standard_error"] > 0
@@ -225,8 +94,7 @@ def test_from_labelled_queries_to_calibrated_answers(data: Path, fashion: Path, 
 
     rows = [json.loads(line) for line in data.read_text(encoding="utf-8").splitlines()]
     lines = kept.read_bytes().count(b"\n")
-    wanted = Evaluation(config=load_config(calibrated), path=data, modes=("tree",), n_latency=0, resume=kept)
-    modes = evaluate(wanted)["modes"]
+    modes = evaluated(calibrated, data, ("tree",), resume=kept)["modes"]
     assert kept.read_bytes().count(b"\n") == lines == len({row["query"] for row in rows} | {"N/A"})
     assert list(modes) == ["tree", "calibrated"]
     assert modes["calibrated"]["prompts"]["audience"]["log_loss"] < fit["log_loss"]["before"]
@@ -256,10 +124,9 @@ def test_the_calibrated_mode_is_what_the_classifier_answers(
         {"query": "", "labels": {"user": "man"}},
     ]
     rows.write_text("".join(json.dumps(row) + "\n" for row in given))
-    wanted = Evaluation(config=load_config(path), path=rows, modes=("tree",), n_latency=2, resume=kept)
-    found = evaluate(wanted)
+    found = evaluated(path, rows, ("tree",), n_latency=2, resume=kept)
     assert kept.read_bytes().count(b"\n") == 4  # the empty query is a row and content-free
-    again = evaluate(wanted)
+    again = evaluated(path, rows, ("tree",), n_latency=2, resume=kept)
     assert {**again["modes"]["calibrated"], "latency": 0, "p50_ms": 0} == {
         **found["modes"]["calibrated"], "latency": 0, "p50_ms": 0
     }  # fmt: skip
@@ -282,8 +149,7 @@ def test_raw_modes_stay_raw(config: Path, tmp_path: Path) -> None:
     rows.write_text('{"query": "red dress", "labels": {"item": "jump", "user": "boy"}}\n')
     calibrated = changed(config, prior="content_free", min_confidence=1, fallback="?")
     calibrated = changed(calibrated, prompt="user", temperature=5.0)
-    plain, found = (evaluate(Evaluation(config=load_config(path), path=rows, modes=SCORINGS, n_latency=0))
-                    for path in (config, calibrated))  # fmt: skip
+    plain, found = (evaluated(path, rows, SCORINGS) for path in (config, calibrated))
     assert list(plain["modes"]) == list(SCORINGS)
     assert list(found["modes"]) == [*SCORINGS, "calibrated"]
     assert {mode: found["modes"][mode] for mode in SCORINGS} == plain["modes"]
@@ -311,10 +177,10 @@ def test_fits_to_what_cannot_be_told_are_refused_and_nothing_is_written(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"names": ("colours",)}, "--prompt colours: is no prompt of the configuration, did you mean colour?"),
+        ({"names": ("colours",)}, "`prompt` colours: is no prompt of the configuration, did you mean colour?"),
         ({"n_folds": 7}, "rows.jsonl: prompt audience: has 60 labelled rows, 7 folds need 70: label more"),
-        ({"out": "rows.jsonl", "force": True}, "is the file of --data: name another"),
-        ({"out": "fashion.yaml", "force": True}, "is the file of --config: name another"),
+        ({"out": "rows.jsonl", "force": True}, "is the file of `data`: name another"),
+        ({"out": "fashion.yaml", "force": True}, "is the file of the configuration: name another"),
         ({"out": "missing/fits.yaml"}, "missing/fits.yaml: cannot be written: No such file"),
         ({"data": "missing.jsonl"}, "missing.jsonl: cannot be read: No such file"),
         ({"config": {"temperature": 2}}, "prompts.colour.temperature: 2 is given, and calibrate fits one: remove it"),
@@ -328,8 +194,11 @@ def test_refusals_come_before_the_model_is_loaded(
     options |= {key: tmp_path / options[key] for key in ("data", "out")}
     path = changed(fashion, prompt="colour", **options["config"]) if options["config"] else fashion
     before = {each: each.read_bytes() for each in tmp_path.iterdir()}
-    with pytest.raises(ConfigError, match=re.escape(words)):
-        calibrate(Calibrating(**{**options, "config": load_config(path)}), on_step=lambda *step: steps.append(step[0]))
+    with (
+        pytest.raises(ConfigError, match=re.escape(words)),
+        ClassifierOpener(on_step=lambda *step: steps.append(step[0])) as opener,
+    ):
+        calibrate(FitSettings(**{**options, "config": load_config(path)}), opener)
     assert steps == []
     assert {each: each.read_bytes() for each in tmp_path.iterdir()} == before
 

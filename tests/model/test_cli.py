@@ -140,6 +140,7 @@ def test_interactive_on_a_terminal_ends_at_an_empty_line() -> None:
     assert b"material" in shown
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_interrupt_ends_quietly() -> None:
     with subprocess.Popen(
         [COMMAND, "run", "--input", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,22 +12,47 @@ import pytest
 from conftest import MakeModel, OpenClassifier, OpenContext
 from oracle import Float32Array, PromptSpec, decode_sequence
 
-from qcls_gguf.engine.engine import Engine, Root
+from qcls_gguf.config.schema import ModelConfig, RuntimeConfig
+from qcls_gguf.engine.engine import Engine
 from qcls_gguf.errors import DecodeError, PlanError
-from qcls_gguf.native import NativeModel
-from qcls_gguf.plan.tree import TokenTree
+from qcls_gguf.model import Model
+from qcls_gguf.native import NativeContext
+from qcls_gguf.plan.tree import Root, TokenTree
 
 EXACT: dict[str, Any] = {"flash_attn": False, "kv_type": "f32"}
 LARGEST_DIFFERENCE = 2e-5
 """Between a row of the tree and that of a sequence of its own, with EXACT contexts; measured: 1.9e-6."""
 
 
-def alone(model: NativeModel, open_context: OpenContext, tokens: Sequence[int]) -> Float32Array:
+def alone(model: Model, open_context: OpenContext, tokens: Sequence[int]) -> Float32Array:
     """The hidden states of a whole sequence in a context of its own."""
-    context = open_context(model, **EXACT, n_batch=256, n_outputs_max=256)
+    context = open_context(model.native, **EXACT, n_batch=256, n_outputs_max=256)
     rows = decode_sequence(context, tokens)
     context.close()
     return rows
+
+
+@pytest.fixture
+def model(make_model: MakeModel) -> Iterator[Model]:
+    with open_model(make_model()) as model:
+        yield model
+
+
+def open_model(path: Path) -> Model:
+    return Model.open(ModelConfig(path=path), RuntimeConfig(n_gpu_layers=0))
+
+
+def engine_of(model: Model, context: NativeContext, prefixes: Sequence[tuple[int, ...]] = ()) -> Engine:
+    """An engine with three sequences for leaves, five for prefixes, and some prefixes in its cache."""
+    engine = Engine(model, context, n_leaf_seqs=context.n_seq_max - 5)
+    engine.hold(prefixes)
+    return engine
+
+
+def root_of(engine: Engine, prefix: tuple[int, ...], n_cached: int) -> Root:
+    held = engine.cache.get(prefix)
+    assert held is not None
+    return Root(holder=held.holder, n_cached=n_cached)
 
 
 def branch(engine: Engine, prefix: tuple[int, ...], paths: Sequence[Sequence[int]], n_cached: int = -1) -> Float32Array:
@@ -37,8 +63,8 @@ def branch(engine: Engine, prefix: tuple[int, ...], paths: Sequence[Sequence[int
     ends = [tree.add_path(root, path) for path in paths]
     for end in ends:
         tree.read(end)
-    plan = tree.finish(engine.leaf_seqs(tree.n_leaves()))
-    branch_point = Root(holder=engine.holder(prefix), n_cached=n_cached)
+    plan = tree.finish(range(tree.n_leaves()))
+    branch_point = root_of(engine, prefix, n_cached)
     decoded = engine.decode(plan, [branch_point] * plan.n_leaves)
     return decoded.hidden[plan.node_row[ends]].copy()
 
@@ -73,11 +99,11 @@ def long_prefix(n: int, seed: int = 0) -> tuple[int, ...]:
     ],
 )
 def test_branches_behind_stored_prefixes(
-    prefixes: list[tuple[int, ...]], model: NativeModel, open_context: OpenContext
+    prefixes: list[tuple[int, ...]], model: Model, open_context: OpenContext
 ) -> None:
-    engine = Engine(model, open_context(model, **EXACT), prefixes)
-    assert engine.n_holders == len(set(prefixes))
-    assert engine.n_cached == len({prefix[:n] for prefix in prefixes for n in range(1, len(prefix) + 1)})
+    engine = engine_of(model, open_context(model.native, **EXACT), prefixes)
+    assert len(engine.cache) == len(set(prefixes))
+    assert engine.cache.n_cells == len({prefix[:n] for prefix in prefixes for n in range(1, len(prefix) + 1)})
     paths = [[10], [10, 11], [12, 13, 14]]
     for prefix in prefixes * 2:  # the second time each leaf sequence holds another prefix
         rows = branch(engine, prefix, paths)
@@ -86,45 +112,90 @@ def test_branches_behind_stored_prefixes(
             np.testing.assert_allclose(row, wanted, rtol=0, atol=LARGEST_DIFFERENCE)
 
 
-def test_part_of_a_prefix_can_be_branched_from(model: NativeModel, open_context: OpenContext) -> None:
+def test_part_of_a_prefix_can_be_branched_from(model: Model, open_context: OpenContext) -> None:
     prefix = long_prefix(20)
-    engine = Engine(model, open_context(model, **EXACT), [prefix])
+    engine = engine_of(model, open_context(model.native, **EXACT), [prefix])
     for n_cached in (19, 20, 0, 7, 20):
         row = branch(engine, prefix, [[30, 31]], n_cached)[0]
         wanted = alone(model, open_context, [*prefix[:n_cached], 30, 31])[-1]
         np.testing.assert_allclose(row, wanted, rtol=0, atol=LARGEST_DIFFERENCE)
 
 
-def test_several_roots_in_one_decode(model: NativeModel, open_context: OpenContext) -> None:
+def test_several_roots_in_one_decode(model: Model, open_context: OpenContext) -> None:
     prefixes = [(1, 2, 3), (4, 5), ()]
-    engine = Engine(model, open_context(model, **EXACT), prefixes)
+    engine = engine_of(model, open_context(model.native, **EXACT), prefixes)
     tree = TokenTree()
     ends = [tree.add_path(tree.add_root(len(prefix)), [20, 21]) for prefix in prefixes]
     for end in ends:
         tree.read(end)
-    plan = tree.finish(engine.leaf_seqs(3))
-    roots = [Root(holder=engine.holder(prefix), n_cached=len(prefix)) for prefix in prefixes]
+    plan = tree.finish(range(3))
+    roots = [root_of(engine, prefix, len(prefix)) for prefix in prefixes]
     hidden = engine.decode(plan, roots).hidden
     for end, prefix in zip(ends, prefixes, strict=True):
         wanted = alone(model, open_context, [*prefix, 20, 21])[-1]
         np.testing.assert_allclose(hidden[plan.node_row[end]], wanted, rtol=0, atol=LARGEST_DIFFERENCE)
 
 
-def test_prefixes_need_a_sequence_each_and_one_to_spare(model: NativeModel, open_context: OpenContext) -> None:
-    with pytest.raises(PlanError, match="8 prefixes leave no sequence of 8"):
-        Engine(model, open_context(model), [(n,) for n in range(8)])
-    assert Engine(model, open_context(model), [(n,) for n in range(7)]).n_free == 1
+def test_prefixes_need_a_sequence_each(model: Model, open_context: OpenContext) -> None:
+    engine = engine_of(model, open_context(model.native), [(n,) for n in range(5)])
+    with pytest.raises(PlanError, match="1 prefixes of 1 tokens do not fit: 0 sequences and 187 cells are free"):
+        engine.hold([(5,)])
+    assert [prefix.tokens for prefix in engine.cache.prefixes] == [(n,) for n in range(5)]
 
 
-def test_prefixes_that_do_not_fit(model: NativeModel, open_context: OpenContext) -> None:
-    with pytest.raises(DecodeError, match="no free cells"):
-        Engine(model, open_context(model), [long_prefix(257)])
+def test_prefixes_need_cells(model: Model, open_context: OpenContext) -> None:
+    """256 cells, of which 64 are a batch's."""
+    engine = engine_of(model, open_context(model.native), [long_prefix(100)])
+    with pytest.raises(PlanError, match="1 prefixes of 93 tokens do not fit: 4 sequences and 92 cells are free of 192"):
+        engine.hold([long_prefix(93, seed=1)])
+    (held,) = engine.hold([(*long_prefix(100)[:50], *long_prefix(92, seed=1))])
+    assert engine.cache.n_cells == 192
+    row = branch(engine, held.tokens, [[1]])[0]
+    wanted = alone(model, open_context, [*held.tokens, 1])[-1]
+    np.testing.assert_allclose(row, wanted, rtol=0, atol=0.05)  # the cache rounds to F16
 
 
-def test_a_thousand_requests_leave_no_cells_behind(model: NativeModel, open_context: OpenContext) -> None:
+def test_prefixes_that_nobody_uses_make_room(model: Model, open_context: OpenContext) -> None:
+    engine = engine_of(model, open_context(model.native, **EXACT), [long_prefix(50)])
+    configured = branch(engine, long_prefix(50), [[1, 2], [3]])
+    for seed in range(1, 40):
+        prefix = (*long_prefix(50)[: seed % 3 * 20], *long_prefix(60, seed))
+        held = engine.hold([prefix, long_prefix(50)])
+        rows = branch(engine, prefix, [[10, 11], [12]])
+        for row, path in zip(rows, ([10, 11], [12]), strict=True):
+            wanted = alone(model, open_context, [*prefix, *path])[-1]
+            np.testing.assert_allclose(row, wanted, rtol=0, atol=LARGEST_DIFFERENCE)
+        engine.release(held)
+        assert engine.cache.n_cells <= 192
+    assert len(engine.cache) > 1  # as many as there is room for stay, for whoever asks again
+    np.testing.assert_allclose(branch(engine, long_prefix(50), [[1, 2], [3]]), configured, rtol=0, atol=1e-5)
+
+
+def test_a_prefix_that_is_asked_for_again_is_not_decoded_again(model: Model, open_context: OpenContext) -> None:
+    engine = engine_of(model, open_context(model.native), [long_prefix(50)])
+    (held,) = engine.hold([long_prefix(30, seed=1)])
+    engine.release([held])
+    (again,) = engine.hold([long_prefix(30, seed=1)])
+    assert again is held
+    assert (again.n_users, len(engine.cache), engine.cache.n_cells) == (1, 2, 80)
+
+
+def test_restoring_keeps_what_is_used(model: Model, open_context: OpenContext) -> None:
+    engine = engine_of(model, open_context(model.native, **EXACT), [long_prefix(20), long_prefix(30)])
+    engine.hold([(*long_prefix(25), 7), (8, 9)])
+    engine.release(engine.hold([(1, 2, 3)]))
+    before = {prefix: branch(engine, prefix, [[5, 6]]) for prefix in (long_prefix(20), (*long_prefix(25), 7), (8, 9))}
+    engine.restore()
+    assert len(engine.cache) == 4
+    assert engine.cache.get((1, 2, 3)) is None
+    for prefix, rows in before.items():
+        np.testing.assert_allclose(branch(engine, prefix, [[5, 6]]), rows, rtol=0, atol=LARGEST_DIFFERENCE)
+
+
+def test_a_thousand_requests_leave_no_cells_behind(model: Model, open_context: OpenContext) -> None:
     """256 cells: 40 of the prefix, and up to 60 of each request."""
     prefix = long_prefix(40)
-    engine = Engine(model, open_context(model), [prefix])
+    engine = engine_of(model, open_context(model.native, n_seq_max=11), [prefix])
     first = branch(engine, prefix, [[1, 2, 3], [1, 4]])
     rng = np.random.default_rng(0)
     for _ in range(1000):
@@ -133,11 +204,11 @@ def test_a_thousand_requests_leave_no_cells_behind(model: NativeModel, open_cont
     assert (branch(engine, prefix, [[1, 2, 3], [1, 4]]) == first).all()
 
 
-def test_an_error_in_the_middle_changes_nothing(model: NativeModel, open_context: OpenContext) -> None:
-    prefix = long_prefix(200)
-    engine = Engine(model, open_context(model), [prefix])
+def test_an_error_in_the_middle_changes_nothing(model: Model, open_context: OpenContext) -> None:
+    prefix = long_prefix(190)
+    engine = engine_of(model, open_context(model.native), [prefix])
     before = branch(engine, prefix, [[1, 2], [3]])
-    for n, error in ((57, DecodeError), (65, PlanError)):  # 56 cells are free, a batch has 64 tokens
+    for n, error in ((65, PlanError), (66, PlanError)):  # a batch has 64 tokens
         with pytest.raises(error):
             branch(engine, prefix, [list(range(n))])
         with pytest.raises(PlanError):
@@ -145,13 +216,14 @@ def test_an_error_in_the_middle_changes_nothing(model: NativeModel, open_context
         assert (branch(engine, prefix, [[1, 2], [3]]) == before).all()
 
 
-def test_closing_frees_context_and_model(make_model: MakeModel, open_context: OpenContext) -> None:
-    model = NativeModel(make_model())
-    with Engine(model, open_context(model), [(1, 2)]) as engine:
-        pass
-    engine.close()
-    with pytest.raises(DecodeError, match="closed"):
-        branch(engine, (1, 2), [[3]])
+def test_closing_frees_the_context(make_model: MakeModel, open_context: OpenContext) -> None:
+    with open_model(make_model()) as model:
+        with engine_of(model, open_context(model.native), [(1, 2)]) as engine:
+            pass
+        engine.close()
+        with pytest.raises(DecodeError, match="closed"):
+            branch(engine, (1, 2), [[3]])
+        assert model.tokenize("red", parse_special=False).size
 
 
 @pytest.mark.parametrize("place", ["trim", "share", "decode", "clear"])
@@ -165,15 +237,15 @@ def test_an_interrupt_anywhere_leaves_right_answers(
     ]
     classifier = open_classifier(make_model(), specs)
     wanted = [answer.scores for answer in classifier.classify("red dress").results]
-    context = classifier.parts.engine.context
+    context = classifier.engine.context
     call = getattr(context, place)
     for n in range(1, 8):
         left = n
 
-        def interrupted(*arguments: object) -> object:
+        def interrupted(*arguments: object, **options: object) -> object:
             nonlocal left
             left -= 1
-            answer = call(*arguments)
+            answer = call(*arguments, **options)
             if left == 0:
                 raise KeyboardInterrupt
             return answer
@@ -181,6 +253,6 @@ def test_an_interrupt_anywhere_leaves_right_answers(
         with monkeypatch.context() as patch:
             patch.setattr(context, place, interrupted)
             with suppress(KeyboardInterrupt):
-                classifier.parts.engine.restore()
+                classifier.engine.restore()
                 classifier.classify("x y z")
         assert [answer.scores for answer in classifier.classify("red dress").results] == wanted

@@ -105,7 +105,7 @@ def test_more_leaves_than_sequences_take_several_decodes(
     ]
     queries = ("red dress", "blue jeans", "summer", "coat for girl")
     with Oracle(path, kv_type="f32", flash_attn=False) as oracle:
-        classifier = open_classifier(path, specs, max_batch=4, **EXACT)
+        classifier = open_classifier(path, specs, max_batch=4, n_seq_max=256, **EXACT)
         assert sum(prompt.trie.n_leaves for prompt in classifier.prompts) * len(queries) == 320
         results = classifier.classify_batch(queries)
         assert results[0].counts.n_decodes == 2

@@ -73,7 +73,11 @@ def posterior(log_likelihood: Sequence[float], prior: FloatArray | None = None) 
     return np.asarray(likelihood / likelihood.sum())
 
 
-def test_joint_and_mean_are_the_probabilities_of_cappr(config: Config, oracle: Oracle) -> None:
+def test_joint_and_mean_are_the_probabilities_of_cappr(
+    config: Config, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With llama.cpp's attention, as the oracle has it: ours rounds otherwise, by 1.2e-3 at most."""
+    monkeypatch.setenv("QCLS_VISIBLE_CELLS", "0")
     answers: dict[Scoring, list[tuple[PromptResult, ...]]] = {}
     for scoring in EXACT_SCORINGS:
         prompts = tuple(replace(prompt, scoring=scoring) for prompt in config.prompts)

@@ -10,7 +10,7 @@ from conftest import MakeModel, OpenClassifier
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier
-from qcls_gguf.plan.planner import Planner
+from qcls_gguf.plan.planner import additions_of, plan_decodes
 from qcls_gguf.plan.templates import Templates
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -30,26 +30,32 @@ QUERIES = [
 
 def both(classifier: Classifier, query: str) -> tuple[bool, bool]:
     """Whether the fast path was taken by every prompt, and whether a template was found; they must agree."""
-    engine, prompts = classifier.parts.engine, classifier.prompts
-    planner = Planner(engine, prompts)
+    engine, active = classifier.engine, classifier.configured.active
+    prompts = active.prompts.prompts
     by_text = {
-        prompt.fragment: engine.model.tokenize(prompt.before + query + prompt.after, parse_special=False)
-        for prompt in prompts
+        (before, after): engine.model.tokenize(before + query + after, parse_special=False)
+        for before, after in active.prompts.fragments
     }
-    units = planner.units([by_text[prompt.fragment].tolist() for prompt in prompts])
-    (chunk,) = planner.chunks(units)
-    found = Templates(engine, prompts, planner, classifier.parts.n_empty).find(list(by_text.values()))
+    additions = additions_of(prompts, active.holders, [by_text[prompt.fragment].tolist() for prompt in prompts])
+    (decode,) = plan_decodes(additions, engine.capacity)
+    found = templates_of(classifier).find(list(by_text.values()))
     if found is not None:
         template, behind = found
-        np.testing.assert_array_equal(template.fill(behind), chunk.plan.token)
+        np.testing.assert_array_equal(template.fill(behind), decode.plan.token)
         for name in ("pos", "seq_offset", "seq_id", "output", "node_row"):
-            np.testing.assert_array_equal(getattr(template.chunk.plan, name), getattr(chunk.plan, name), err_msg=name)
-        np.testing.assert_array_equal(template.chunk.rows, chunk.rows)
-        assert template.chunk.leaf_roots == chunk.leaf_roots
-        assert [(unit.prompt, unit.root, unit.fast_path) for unit in template.units] == [
-            (unit.prompt, unit.root, unit.fast_path) for unit in units
+            np.testing.assert_array_equal(getattr(template.decode.plan, name), getattr(decode.plan, name), err_msg=name)
+        np.testing.assert_array_equal(template.decode.rows, decode.rows)
+        assert template.decode.leaf_roots == decode.leaf_roots
+        assert [(each.trie, each.root, each.fast_path) for each in template.additions] == [
+            (each.trie, each.root, each.fast_path) for each in additions
         ]
-    return all(unit.fast_path for unit in units), found is not None
+    return all(each.fast_path for each in additions), found is not None
+
+
+def templates_of(classifier: Classifier) -> Templates:
+    """Templates of its prompts, none made yet."""
+    active, engine = classifier.configured.active, classifier.engine
+    return Templates(active.prompts, active.holders, engine.capacity, engine.model.facts.n_vocab)
 
 
 @pytest.mark.parametrize("name", ["fashion-8.yaml", "fashion-8-joint.yaml", "mission.yaml"])
@@ -88,7 +94,6 @@ def test_texts_that_share_a_prefix_and_differ_behind_the_query_have_no_template(
 
 def test_templates_are_kept(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
     classifier = open_classifier(make_model(), [spec("a", "<|im_start|>the colour of {query} is")])
-    engine, prompts = classifier.parts.engine, classifier.prompts
-    templates = Templates(engine, prompts, Planner(engine, prompts), classifier.parts.n_empty)
+    templates = templates_of(classifier)
     assert templates.of_lengths((3,)) is templates.of_lengths((3,))
     assert templates.of_lengths((3,)) is not templates.of_lengths((4,))

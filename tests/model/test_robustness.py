@@ -1,4 +1,4 @@
-"""`eval --shuffle-labels` and `eval --drift`, and what the embedded model must keep: its winners."""
+"""`eval --shuffle-labels` and `eval --batch-invariance`, and what the embedded model must keep: its winners."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from conftest import MakeModel, OpenClassifier, WriteConfig
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier, ModelConfig, load_config
+from qcls_gguf.config.raw import raw_config
 from qcls_gguf.data.labelled import read_labelled
-from qcls_gguf.evaluation.batch_invariance import N_BATCH, drift_record
-from qcls_gguf.evaluation.passes import pass_config, score_rows
-from qcls_gguf.evaluation.record import Evaluation, evaluate
+from qcls_gguf.evaluation.batch_invariance import N_BATCH, batch_invariance
+from qcls_gguf.evaluation.evaluate import EvaluationSettings, evaluate
+from qcls_gguf.evaluation.passes import score_rows
+from qcls_gguf.evaluation.records import EvaluationRecord
+from qcls_gguf.opening import ClassifierOpener
 
 ROOT = Path(__file__).parents[2]
 COMMAND = str(Path(sys.executable).parent / "qcls-gguf")
@@ -64,10 +67,12 @@ def test_shuffled_labels_are_what_the_written_templates_answer(
 ) -> None:
     """The statistics against classifiers on templates with the lists written out in the orders of the record."""
     k, kept = 3, tmp_path / "kept.jsonl"
-    wanted = Evaluation(
+    settings = EvaluationSettings(
         config=load_config(config), path=rows, modes=("tree", "first_token"), n_latency=0, n_shuffles=k, seed=5
     )
-    found = evaluate(wanted)["shuffle_labels"]
+    with ClassifierOpener() as opener:
+        found = evaluate(settings, opener).to_dict()["shuffle_labels"]
+        assert len(opener.models) == 1  # of k + 2 classifiers
     assert (found["k"], found["seed"], set(found["orders"])) == (3, 5, {"item", "user"})
     written = [
         [replace(spec, template=spec.template.replace("{labels}", ", ".join(order))) for spec, order in pairs]
@@ -104,9 +109,9 @@ def test_shuffled_labels_are_what_the_written_templates_answer(
     for mode in found["modes"].values():
         assert mode["prompts"]["plain"] == {"not_applicable": "its prompt_template has no {labels} slot"}
     assert "share their first token" in found["modes"]["first_token"]["prompts"]["item"]["not_applicable"]
-    assert evaluate(replace(wanted, resume=kept))["shuffle_labels"] == found
+    assert evaluate(replace(settings, resume=kept), opener).to_dict()["shuffle_labels"] == found
     assert len(kept.read_text().splitlines()) == (1 + k) * len(ROWS)
-    assert evaluate(replace(wanted, resume=kept))["shuffle_labels"] == found
+    assert evaluate(replace(settings, resume=kept), opener).to_dict()["shuffle_labels"] == found
     assert len(kept.read_text().splitlines()) == (1 + k) * len(ROWS)
 
 
@@ -123,14 +128,15 @@ def test_templates_without_a_slot_are_refused_before_anything_is_loaded(
 
 def test_the_command_has_both_in_its_record_its_tables_and_its_report(config: Path, rows: Path, tmp_path: Path) -> None:
     html = tmp_path / "report.html"
-    arguments = ["--data", rows, "--config", config, "--scoring", "joint", "--latency-sample", 0, "--drift"]
+    arguments = ["--data", rows, "--config", config, "--scoring", "joint", "--latency-sample", 0, "--batch-invariance"]
     arguments += ["--shuffle-labels", 2, "--seed", 1]
     done = run(*arguments, "--format", "json", "--html", html)
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
-    assert list(record)[-2:] == ["shuffle_labels", "drift"]
-    assert list(record["drift"]) == ["batches", "traffic", "restored", "fresh"]
-    for case in record["drift"].values():
+    assert list(record)[-2:] == ["shuffle_labels", "batch_invariance"]
+    assert EvaluationRecord.model_validate(record).to_dict() == record
+    assert list(record["batch_invariance"]) == ["batches", "traffic", "restored", "fresh"]
+    for case in record["batch_invariance"].values():
         assert (case["n_rows"], case["n_answers"], case["n_flips"], case["flips"]) == (5, 15, 0, [])
         assert 0 <= case["mean_probability_difference"] <= case["largest_probability_difference"] < 1e-4
     table = run(*arguments)
@@ -138,7 +144,7 @@ def test_the_command_has_both_in_its_record_its_tables_and_its_report(config: Pa
     for word in (
         "Labels listed in 2 other orders, seed 1",
         "not applicable",
-        "The same rows in other company",
+        "Batch invariance: the same rows again",
         "fresh",
     ):
         assert word in table.stdout
@@ -150,24 +156,24 @@ def test_the_command_has_both_in_its_record_its_tables_and_its_report(config: Pa
     ("config_name", "n_prompts", "every"), [("fashion-8-joint.yaml", 8, 20), ("fashion-8.yaml", 3, 40)]
 )
 @pytest.mark.parametrize("quantization", ["Q8_0", "Q4_K_M"])
-def test_no_company_changes_a_winner_of_the_embedded_model(
+def test_no_other_request_changes_a_winner_of_the_embedded_model(
     quantization: str, config_name: str, n_prompts: int, every: int
 ) -> None:
-    """On sixty rows of each file; README.md has the figures of all."""
+    """On sixty rows of each file; docs/measurements.md has the figures of all."""
     shipped = load_config(ROOT / "configs" / config_name)
     model = ModelConfig(path=ROOT / "models" / f"fashion-tiny-{quantization}.gguf")
-    config = pass_config(replace(shipped, model=model, prompts=shipped.prompts[:n_prompts]))
+    config = raw_config(replace(shipped, model=model, prompts=shipped.prompts[:n_prompts]), "tree")
     labels = {prompt.name: prompt.labels for prompt in shipped.prompts}
     rows = read_labelled(HELD_OUT, labels).rows[::every]
     with Classifier.from_config(config) as classifier:
         scores = score_rows(classifier, rows, None, lambda: None)
     with Classifier.from_config(config) as classifier:
-        found = drift_record(classifier, ("tree",), rows, scores, seed=0, counter=lambda part, n: lambda: None)
+        found = batch_invariance(classifier, ("tree",), rows, scores, seed=0, counter=lambda part, n: lambda: None)
     assert len(rows) > 3 * N_BATCH
-    for case, statistics in found.items():
-        assert statistics["n_answers"] == len(rows) * len(config.prompts)
-        assert statistics["flips"] == [], case
-    assert found["fresh"]["largest_probability_difference"] == 0
+    for case in (found.batches, found.traffic, found.restored, found.fresh):
+        assert case.n_answers == len(rows) * len(config.prompts)
+        assert case.flips == ()
+    assert found.fresh.largest_probability_difference == 0
 
 
 @pytest.mark.parametrize("query", ["尺碼表", "red dress for girls"])

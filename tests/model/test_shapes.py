@@ -83,7 +83,7 @@ def test_shapes_can_be_freed_and_kept_again(model: NativeModel, open_context: Op
         assert context.counters().n_shapes == 0
         for row, other in zip(decode_each(context, model.facts.n_vocab), wanted, strict=True):
             np.testing.assert_array_equal(row, other)
-    with pytest.raises(PlanError, match="negative"):
+    with pytest.raises(PlanError, match="n_shapes is -1: it must be 0 or more"):
         context.keep_shapes(-1)
 
 
@@ -107,7 +107,7 @@ def test_a_classifier_keeps_the_shapes_that_it_is_told_to(
     answers = []
     for n_shapes in (0, 2, 16):
         classifier = open_classifier(make_model(), [prompt], n_shapes=n_shapes, warm_query_tokens=3)
-        counters = classifier.parts.engine.context.counters
+        counters = classifier.engine.context.counters
         assert counters().n_shapes == min(n_shapes, 5)  # of queries of 3 tokens to -1, which merges with the text
         answers.append([classifier.classify(query).results for query in queries * 2])
         assert counters().n_shapes <= n_shapes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from oracle import PromptSpec
 from qcls_gguf import Classifier
 from qcls_gguf.engine import prefixes
 from qcls_gguf.engine.prefix_file import N_KEPT, StateCache, prefix_digest
+from qcls_gguf.folders import cache_folder
 
 PROMPTS = [
     PromptSpec(name="a", template="<|im_start|>user\nwhat colour is {query}\nanswer:", labels=("red", "light blue")),
@@ -143,11 +145,9 @@ def test_nothing_is_warned_of_without_a_file(tmp_path: Path) -> None:
 
 
 def test_a_user_without_a_home_has_no_cache(start: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_home(*_: object) -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(Path, "home", no_home)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # what it does for such a user
+    assert cache_folder() is None
     assert not start()[1]
 
 

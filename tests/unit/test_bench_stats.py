@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qcls_gguf.bench.least_tokens import least_tokens
-from qcls_gguf.bench.stats import quantile_curve, spread, summary
+from qcls_gguf.bench.records import Quantiles
+from qcls_gguf.bench.stats import quantile_curve, quantiles, spread
 from qcls_gguf.bench.workloads import requests_of
 from qcls_gguf.prompts.compiled import Prompt
 from qcls_gguf.prompts.trie import build_trie
@@ -17,10 +18,10 @@ LABELS = ((1,), (2,)), ((1, 2), (1, 3), (4,)), ((1, 2, 3), (1, 2, 4), (1, 5))
 
 
 def test_quantiles_lie_between_neighbours() -> None:
-    assert summary([7.0]) == {"min": 7.0, "p50": 7.0, "p90": 7.0, "p99": 7.0}
+    assert quantiles([7.0]) == Quantiles(min=7.0, p50=7.0, p90=7.0, p99=7.0)
     # at index 0.5 * 4 = 2, 0.9 * 4 = 3.6 and 0.99 * 4 = 3.96 of the sorted values
-    found = summary([50.0, 10.0, 30.0, 20.0, 40.0])
-    assert found == pytest.approx({"min": 10.0, "p50": 30.0, "p90": 46.0, "p99": 49.6})
+    found = quantiles([50.0, 10.0, 30.0, 20.0, 40.0])
+    assert found.to_dict() == pytest.approx({"min": 10.0, "p50": 30.0, "p90": 46.0, "p99": 49.6})
 
 
 def test_a_curve_goes_from_the_least_to_the_largest() -> None:

@@ -7,12 +7,14 @@ import math
 import numpy as np
 import pytest
 
-from qcls_gguf.compare.reader import LabelReader, log_sum_exp
+from qcls_gguf.compare.method import Answer, WorkloadPrompt
+from qcls_gguf.compare.methods import METHODS, Peers, check_methods, check_peers
+from qcls_gguf.compare.reader import LabelReader, log_normaliser
+from qcls_gguf.compare.records import WinnerAgreement
 from qcls_gguf.compare.statistics import Reference, agreement, latency
-from qcls_gguf.compare.torch_sdpa import bucket
-from qcls_gguf.compare.way import Answer
-from qcls_gguf.compare.ways import WAYS, Peers, check_peers, check_ways
+from qcls_gguf.compare.torch_rows import bucket_size, row_layout
 from qcls_gguf.errors import ConfigError
+from qcls_gguf.prompts.compiled import Prompt
 
 DISTINCT = LabelReader(["red", "blue", "light blue"], [(1,), (2,), (3, 2)])
 SHARED = LabelReader(["light blue", "light pink", "red"], [(3, 2), (3, 4), (1,)])
@@ -27,7 +29,7 @@ def test_distinct_first_tokens_are_read_at_one_node() -> None:
     assert [tokens.tolist() for tokens in DISTINCT.edge_tokens] == [[1, 2, 3]]
     edges = [LOGITS[tokens] for tokens in DISTINCT.edge_tokens]
     assert DISTINCT.tree(edges) == pytest.approx([log_p(LOGITS, token, [1, 2, 3]) for token in (1, 2, 3)])
-    joint = DISTINCT.joint(edges, [log_sum_exp(LOGITS)])
+    joint = DISTINCT.joint(edges, [log_normaliser(LOGITS)])
     assert joint[:2] == pytest.approx([log_p(LOGITS, token, [0, 1, 2, 3, 4]) for token in (1, 2)])
     assert joint[2] is None  # its second token is not read
     assert DISTINCT.winner(DISTINCT.tree(edges)) == "red"
@@ -43,7 +45,7 @@ def test_shared_first_tokens_are_read_along_the_tree() -> None:
         [first + log_p(other, 2, [2, 4]), first + log_p(other, 4, [2, 4]), log_p(LOGITS, 1, [1, 3])]
     )
     assert sum(map(math.exp, found)) == pytest.approx(1)
-    joint = SHARED.joint(edges, [log_sum_exp(LOGITS), log_sum_exp(other)])
+    joint = SHARED.joint(edges, [log_normaliser(LOGITS), log_normaliser(other)])
     assert joint[0] == pytest.approx(log_p(LOGITS, 3, [*range(5)]) + log_p(other, 2, [*range(5)]))
 
 
@@ -61,9 +63,9 @@ def test_first_tokens_alone_tell_what_they_can() -> None:
 def test_ratios_are_of_medians_and_their_range_is_of_rounds() -> None:
     ours = np.array([[1.0, 2.0, 3.0], [2.0, 2.0, 2.0], [4.0, 2.0, 2.0]])
     found = latency(ours * np.array([[2.0], [3.0], [4.0]]), ours)
-    assert found["p50_ms"] == 6.0
-    assert found["ratio_to_qcls"] == 3.0
-    assert found["ratio_range"] == pytest.approx([2.2, 3.8])
+    assert found.p50_ms == 6.0
+    assert found.ratio_to_qcls == 3.0
+    assert found.ratio_range == pytest.approx([2.2, 3.8])
 
 
 def test_agreement_counts_winners_and_the_largest_differences() -> None:
@@ -76,35 +78,60 @@ def test_agreement_counts_winners_and_the_largest_differences() -> None:
         Answer(label=None, joint=(None, -0.2)),
     ]
     found = agreement(answers, references)
-    assert found["agreement"] == {"scoring": 1.0, "joint": 0.0, "n_answers": 1, "n_without_answer": 1}
-    assert found["largest_log_probability_difference"] == 0.25
-    assert (found["n_log_probabilities"], found["n_tree_log_probabilities"]) == (2, 2)
-    assert found["largest_tree_difference"] == pytest.approx(0.1)
+    assert found.agreement == WinnerAgreement(scoring=1.0, joint=0.0, n_answers=1, n_without_answer=1)
+    assert found.largest_log_probability_difference == 0.25
+    assert (found.n_log_probabilities, found.n_tree_log_probabilities) == (2, 2)
+    assert found.largest_tree_difference == pytest.approx(0.1)
     nobody = agreement([Answer(label=None)] * 2, references)
-    assert nobody["agreement"]["scoring"] is None
-    assert nobody["largest_log_probability_difference"] is None
+    assert nobody.agreement == WinnerAgreement(scoring=None, joint=None, n_answers=0, n_without_answer=2)
+    assert nobody.largest_log_probability_difference is None
 
 
 @pytest.mark.parametrize(("n", "size"), [(1, 8), (8, 8), (9, 16), (128, 128), (129, 256), (300, 384)])
 def test_buckets_are_the_smallest_that_hold_the_tokens(n: int, size: int) -> None:
-    assert bucket(n) == size
+    assert bucket_size(n) == size
 
 
-def test_ways_are_named_and_ours_is_always_there() -> None:
-    assert check_ways(("naive",)) == ("qcls", "naive")
-    assert next(iter(WAYS)) == "qcls"
-    with pytest.raises(ConfigError, match="--way nave: is not one of qcls, naive"):
-        check_ways(("nave",))
+def test_methods_are_named_and_ours_is_always_there() -> None:
+    assert check_methods(("naive",)) == ("qcls", "naive")
+    assert next(iter(METHODS)) == "qcls"
+    with pytest.raises(ConfigError, match="`method` nave: is not one of qcls, naive"):
+        check_methods(("nave",))
 
 
 @pytest.mark.parametrize(
     ("peers", "message"),
     [
-        (Peers(ollama="http://127.0.0.1:11434"), "--ollama and --ollama-model belong together"),
-        (Peers(llama_server="127.0.0.1:8080"), "--llama-server: '127.0.0.1:8080' is not a server's address"),
+        (Peers(ollama="http://127.0.0.1:11434"), "`ollama` and `ollama_model` belong together"),
+        (Peers(llama_server="127.0.0.1:8080"), "`llama_server`: '127.0.0.1:8080' is not a server's address"),
         (Peers(llama_server="http://127.0.0.1:x"), "is not a server's address"),
     ],
 )
 def test_options_that_lead_nowhere_are_refused(peers: Peers, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         check_peers(peers)
+
+
+def prompt_of(reader: LabelReader) -> WorkloadPrompt:
+    compiled = Prompt(
+        name="p",
+        labels=reader.labels,
+        label_tokens=reader.paths,
+        trie=reader.trie,
+        before="",
+        after="",
+        head=(),
+        stable=(),
+        tail=(9,),
+    )
+    return WorkloadPrompt(template="{query}", label_prefix="", compiled=compiled, reader=reader)
+
+
+def test_a_batch_has_a_row_for_each_path_that_scores_read() -> None:
+    """`light` is fed once, behind the prompt of the second reader, and both its reads lie in that one row."""
+    layout = row_layout([prompt_of(DISTINCT), prompt_of(SHARED)])
+    assert [(row.prompt, row.path) for row in layout.rows] == [(0, ()), (1, (3,))]
+    assert layout.row_of_read.tolist() == [0, 1, 1]
+    assert layout.depth_of_read.tolist() == [0, 0, 1]
+    assert layout.read_of_edge.tolist() == [0, 0, 0, 1, 1, 2, 2]
+    assert layout.token_of_edge.tolist() == [1, 2, 3, 3, 1, 2, 4]

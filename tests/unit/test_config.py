@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from jsonschema import Draft202012Validator
 
-from qcls_gguf.config.schema import (
-    KV_TYPES,
-    Config,
-    ModelConfig,
-    RuntimeConfig,
-    check_config,
-    load_config,
-    parse_config,
-)
+from qcls_gguf.cli.schema import schema_text
+from qcls_gguf.config.json_schema import config_json_schema
+from qcls_gguf.config.load import load_config, parse_config
+from qcls_gguf.config.schema import KV_TYPES, Config, ModelConfig, PromptConfig, RuntimeConfig
 from qcls_gguf.errors import ConfigError
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
@@ -161,7 +161,7 @@ def test_an_empty_section_means_its_defaults(section: str) -> None:
         (PROMPT + "promts: []\n", "promts: unknown key, did you mean prompts?"),
         (PROMPT + "runtime: {n_ctxx: 1}\n", "runtime.n_ctxx: unknown key, did you mean n_ctx?"),
         (PROMPT + "model: {hf_rep: a/b}\n", "model.hf_rep: unknown key, did you mean hf_repo?"),
-        (with_prompt_line("label_prefx: a"), "prompts[0].label_prefx: unknown key, did you mean label_prefix?"),
+        (with_prompt_line("label_prefx: a"), "prompts.category.label_prefx: unknown key, did you mean label_prefix?"),
         (PROMPT + "path: a.gguf\n", "path: unknown key, known are calibration, content_free_queries, fallback, force_"),
         (PROMPT + "model: {zzz: 1}\n", "model.zzz: unknown key, known are hf_repo, path, quantization, revision"),
         (PROMPT + "1: 2\n", "1: unknown key, known are "),
@@ -310,8 +310,11 @@ def test_half_a_surrogate_pair_is_refused(key: str) -> None:
     lines[key] = r'"{query} \ud800"'
     with pytest.raises(ConfigError, match="Unicode"):
         parse("prompts: [{" + ", ".join(f"{k}: {v}" for k, v in lines.items()) + "}]")
-    with pytest.raises(ConfigError, match=r"^prompts\.category\.labels\[1\]: .*Unicode"):
-        parse(with_labels(r'[dress, "\udc00"]'))
+    values: dict[str, Any] = {"name": "a", "prompt_template": "{query}", "labels": ("x", "y"), key: "{query} \ud800"}
+    with pytest.raises(ConfigError, match=rf"{key}: .* is not valid Unicode"):
+        PromptConfig(**values)
+    with pytest.raises(ConfigError, match=r"^prompts\.a\.labels\[1\]: .* is not valid Unicode"):
+        PromptConfig(name="a", prompt_template="{query}", labels=("x", "\udc00"))
 
 
 def test_prompt_names_are_distinct() -> None:
@@ -382,6 +385,7 @@ def test_a_prompts_label_end_goes_before_the_common_one() -> None:
         ("max_waiting", 0, []),
         ("warm_query_tokens", 0, ["auto"]),
         ("n_shapes", 0, ["auto"]),
+        ("question_cells", 0, ["auto"]),
     ],
 )
 def test_the_numbers_of_the_runtime_have_limits(key: str, low: int, words: list[str]) -> None:
@@ -404,6 +408,17 @@ def test_the_numbers_of_the_runtime_have_limits(key: str, low: int, words: list[
         refused(
             f"{PROMPT}runtime: {{{key}: {yaml_text}}}",
             f"runtime.{key}: {value} is not a whole number from {low} to 16777215{choices}",
+        )
+
+
+@pytest.mark.parametrize(("key", "low", "high"), [("n_seq_max", 1, 4096), ("question_prefixes", 0, 4095)])
+def test_the_numbers_of_sequences_end_where_those_of_llama_cpp_do(key: str, low: int, high: int) -> None:
+    for value in (low, high, "auto"):
+        assert getattr(parse(f"{PROMPT}runtime: {{{key}: {value}}}").runtime, key) == value
+    for value in (low - 1, high + 1, "all"):
+        refused(
+            f"{PROMPT}runtime: {{{key}: {value}}}",
+            f"runtime.{key}: {value!r} is not a whole number from {low} to {high} or auto",
         )
 
 
@@ -518,20 +533,87 @@ def test_a_quantised_cache_needs_flash_attention(kv_type: str) -> None:
 
 def test_a_configuration_made_in_python_is_checked_as_a_file_is() -> None:
     config = parse(MISSION)
-    assert check_config(config) == config
-    ends = replace(config.prompts[0], prompt_template="{query}\n\n")
-    assert check_config(replace(config, prompts=(ends,))).prompts[0].prompt_template == "{query}\n\n"
     first: Any = config.prompts[0]
-    changes: list[tuple[dict[str, Any], str]] = [
-        ({"prompts": ()}, "prompts: expected a list of at least one prompt"),
-        ({"prompts": (first, first)}, "prompts[1]: name 'category' is given twice"),
-        ({"prompts": (replace(first, labels=()),)}, "prompts.category.labels: expected a list of at least two labels"),
-        ({"prompts": (replace(first, labels="red"),)}, "prompts.category.labels: expected a list of at least two"),
-        ({"prompts": (replace(first, scoring="sum"),)}, "prompts.category.scoring: 'sum' is not one of"),
-        ({"runtime": RuntimeConfig(max_batch=0)}, "runtime.max_batch: 0 is not a whole number from 1"),
-        ({"runtime": RuntimeConfig(kv_type="foo")}, "runtime.kv_type: 'foo' is not one of"),
-        ({"model": ModelConfig(quantization="Q8_0")}, "model.quantization: is only for hf_repo"),
+    # only a file's template ends in a line break that nobody means
+    assert replace(first, prompt_template="{query}\n\n").prompt_template == "{query}\n\n"
+    wrong: list[tuple[Callable[[], object], str]] = [
+        (lambda: replace(config, prompts=()), "prompts: expected a list of at least one prompt"),
+        (lambda: replace(config, prompts=(first, first)), "prompts[1]: name 'category' is given twice"),
+        (lambda: replace(config, runtime=3), "runtime: expected keys and values, got a number"),  # type: ignore[arg-type]
+        (lambda: replace(first, labels=()), "prompts.category.labels: expected a list of at least two labels"),
+        (lambda: replace(first, labels="red"), "prompts.category.labels: expected a list of at least two"),
+        (lambda: replace(first, scoring="sum"), "prompts.category.scoring: 'sum' is not one of"),
+        (
+            lambda: replace(first, lable_prefix=" "),
+            "prompts.category.lable_prefix: unknown key, did you mean label_pre",
+        ),
+        (lambda: PromptConfig(name="a"), "prompts.a.prompt_template: is missing"),  # type: ignore[call-arg]
+        (lambda: RuntimeConfig(max_batch=0), "runtime.max_batch: 0 is not a whole number from 1"),
+        (lambda: RuntimeConfig(n_ctx=10**5000), "runtime.n_ctx: a number of thousands of digits is not a whole number"),
+        (lambda: RuntimeConfig(kv_type="foo"), "runtime.kv_type: 'foo' is not one of"),  # type: ignore[arg-type]
+        (lambda: ModelConfig(quantization="Q8_0"), "model.quantization: is only for hf_repo"),
     ]
-    for change, message in changes:
+    for make, message in wrong:
         with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
-            check_config(replace(config, **change))
+            make()
+
+
+def test_a_configuration_is_unchangeable_and_its_parts_are_given_by_name() -> None:
+    config = parse(MISSION)
+    with pytest.raises(AttributeError):
+        config.runtime.n_ctx = 3  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        RuntimeConfig(3)  # type: ignore[call-arg]
+    assert hash(config) == hash(parse(MISSION))
+
+
+def test_settings_are_values() -> None:
+    """They go to other processes, are keys of dictionaries, and are told apart by their repr."""
+    config, again = parse(PROMPT), parse(PROMPT)
+    other = replace(config.prompts[0], label_prefix="")
+    assert pickle.loads(pickle.dumps(config)) == config
+    for part, equal in ((config, again), (config.prompts[0], again.prompts[0]), (ModelConfig(), ModelConfig())):
+        assert {part: 1}[equal] == 1
+        assert repr(part) == repr(equal)
+    assert other not in {config.prompts[0]: 1}
+    assert repr(other) != repr(config.prompts[0])
+
+
+def test_paths_given_in_python_start_from_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert ModelConfig(path=Path("a.gguf")).path == tmp_path / "a.gguf"
+    with pytest.raises(ConfigError, match=r"^model\.path: 'a.x00' has a null byte"):
+        ModelConfig(path=Path("a\0"))
+
+
+def test_every_mistake_of_a_file_has_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        f"scoring: sum\n{with_labels('[dress, yes, 3]')}runtime: {{n_ctx: 0, n_bach: 1}}\n", encoding="utf-8"
+    )
+    with pytest.raises(ConfigError) as error:
+        load_config(file)
+    assert str(error.value).splitlines() == [
+        f"{file}: scoring: 'sum' is not one of tree, first_token, joint, mean",
+        f"{file}: prompts.category.labels[1]: True is a truth value, not text: write it in quotes",
+        f"{file}: prompts.category.labels[2]: 3 is a number, not text: write it in quotes",
+        f"{file}: runtime.n_ctx: 0 is not a whole number from 1 to 16777215 or auto",
+        f"{file}: runtime.n_bach: unknown key, did you mean n_batch?",
+    ]
+    with pytest.raises(ConfigError, match=r"\nand 30 more mistakes$"):
+        parse(with_labels(f"[{', '.join(map(str, range(50)))}]"))
+
+
+def test_the_schema_of_the_configs_folder_is_what_the_command_prints() -> None:
+    committed = json.loads((CONFIGS[0].parent / "config.schema.json").read_text(encoding="utf-8"))
+    assert committed == json.loads(schema_text()), "run: qcls-gguf schema > configs/config.schema.json"
+    for path in CONFIGS:
+        first = path.read_text(encoding="utf-8").splitlines()[0]
+        assert first == "# yaml-language-server: $schema=config.schema.json"
+        Draft202012Validator(committed).validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+
+
+def test_every_key_is_explained_in_the_schema() -> None:
+    schema = config_json_schema()
+    for part in (schema, *schema["$defs"].values()):
+        assert [key for key, value in part["properties"].items() if not value.get("description")] == []

@@ -11,6 +11,7 @@ from qcls_gguf.data.labelled import LabelledQuery
 from qcls_gguf.evaluation.changes import N_LISTED, changes, differences, listed_flips
 from qcls_gguf.evaluation.label_order import label_orders
 from qcls_gguf.evaluation.passes import PromptScores, RowScores
+from qcls_gguf.evaluation.robustness_records import Differences
 from qcls_gguf.prompts.compiled import Prompt
 from qcls_gguf.prompts.trie import build_trie
 
@@ -47,22 +48,22 @@ def test_a_flip_is_another_winner_and_a_difference_the_largest_of_the_labels() -
     found = changes("tree", PROMPT, rows(5), before, after)
     assert [change.is_flip for change in found] == [False, True, False]
     assert [change.difference for change in found] == pytest.approx([0.1, 0.1, 0.2])
-    assert differences(found) == {
+    assert differences(found).to_dict() == {
         "largest_probability_difference": pytest.approx(0.2),
         "mean_probability_difference": pytest.approx(0.4 / 3),
     }
     (flip,) = listed_flips(found)
-    assert (flip["line"], flip["answer"], flip["other_answer"]) == (2, "a", "b")
-    assert flip["probability"] == pytest.approx(0.4)
-    assert flip["other_probability"] == pytest.approx(0.45)
-    assert flip["margin"] == pytest.approx(0.05)
-    assert "rendering" not in flip
+    assert (flip.line, flip.answer, flip.other_answer) == (2, "a", "b")
+    assert flip.probability == pytest.approx(0.4)
+    assert flip.other_probability == pytest.approx(0.45)
+    assert flip.margin == pytest.approx(0.05)
+    assert "rendering" not in flip.to_dict()
 
 
 def test_no_rows_have_no_differences() -> None:
     found = changes("tree", PROMPT, rows(1), scores(None), scores((1, 0, 0)))
     assert found == []
-    assert differences(found) == {"largest_probability_difference": None, "mean_probability_difference": None}
+    assert differences(found) == Differences(largest_probability_difference=None, mean_probability_difference=None)
 
 
 def test_the_flips_that_moved_furthest_are_listed_first() -> None:
@@ -70,8 +71,8 @@ def test_the_flips_that_moved_furthest_are_listed_first() -> None:
     before = scores(*[(0.6, 0.4, 0.0)] * n)
     after = scores(*[(0.4 - i / 100, 0.6 + i / 100, 0.0) for i in range(n)])
     listed = listed_flips(changes("tree", PROMPT, rows(n), before, after, rendering=2))
-    assert [flip["line"] for flip in listed] == list(range(n, n - N_LISTED, -1))
-    assert {flip["rendering"] for flip in listed} == {2}
+    assert [flip.line for flip in listed] == list(range(n, n - N_LISTED, -1))
+    assert {flip.rendering for flip in listed} == {2}
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 18])

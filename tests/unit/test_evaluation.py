@@ -13,14 +13,15 @@ import pytest
 from qcls_gguf.data.labelled import BadRow, Labelled, read_labelled, refusal
 from qcls_gguf.errors import ConfigError
 from qcls_gguf.evaluation.metrics import (
-    Scored,
+    LabelledProbabilities,
     calibration_error,
     overall_statistics,
     prompt_statistics,
     reliability,
-    rows_of,
+    row_outcomes,
     wilson,
 )
+from qcls_gguf.evaluation.records import Confusion, Coverage, LabelStatistics, ReliabilityBin
 
 LABELS = {"category": ("dress", "jeans", "a|b"), "user": ("boy", "girl", "none")}
 PROBABILITY = [
@@ -35,9 +36,9 @@ ACCEPTED = ["a", "b", "bc", "ac", "a"]
 
 def scored(
     probability: list[list[float]] = PROBABILITY, accepted: list[str] = ACCEPTED, *, exact: bool = True
-) -> Scored:
+) -> LabelledProbabilities:
     n = len(probability)
-    return Scored(
+    return LabelledProbabilities(
         labels=("a", "b", "c"),
         probability=np.array(probability, np.float64).reshape(-1, 3),
         accepted=np.array([[label in row for label in "abc"] for row in accepted]).reshape(-1, 3),
@@ -49,49 +50,50 @@ def scored(
 
 def test_the_whole_table() -> None:
     found, _ = prompt_statistics(scored())
-    assert found["n_rows"] == 5
-    assert found["accuracy"] == pytest.approx(2 / 5)
-    assert found["accuracy_ci"] == pytest.approx([0.1176, 0.7693], abs=1e-4)
+    assert found.n_rows == 5
+    assert found.accuracy == pytest.approx(2 / 5)
+    assert found.accuracy_ci == pytest.approx([0.1176, 0.7693], abs=1e-4)
     logs = [math.log(p) for p in (0.8, 0.3, 0.6, 0.9, 1e-12)]
-    assert found["log_loss"] == pytest.approx(-sum(logs) / 5)
-    assert found["n_clipped"] == 1
-    assert found["brier"] == pytest.approx((0.06 + 0.78 + 0.32 + 0.02 + 2) / 5)
+    assert found.log_loss == pytest.approx(-sum(logs) / 5)
+    assert found.n_clipped == 1
+    assert found.brier == pytest.approx((0.06 + 0.78 + 0.32 + 0.02 + 2) / 5)
     # two rows at 0.8, both right; one each at 0.5, 0.4 and 1, all wrong
-    assert found["ece"] == pytest.approx((2 * 0.2 + 0.5 + 0.4 + 1) / 5)
-    assert found["agreement_with_joint"] == pytest.approx(4 / 5)
-    assert found["label_mass"] == pytest.approx({"mean": 0.6, "p10": 0.32, "min": 0.2})
-    assert found["n_non_finite"] == 0
+    assert found.ece == pytest.approx((2 * 0.2 + 0.5 + 0.4 + 1) / 5)
+    assert found.agreement_with_joint == pytest.approx(4 / 5)
+    assert found.label_mass is not None
+    assert found.label_mass.to_dict() == pytest.approx({"mean": 0.6, "p10": 0.32, "min": 0.2})
+    assert found.n_non_finite == 0
 
 
 def test_labels_and_confusions() -> None:
     found, _ = prompt_statistics(scored())
-    assert found["confusion_matrix"] == [[1, 1, 0], [2, 0, 0], [0, 0, 1]]
-    assert found["confusions"] == [{"label": "b", "answer": "a", "n": 2}, {"label": "a", "answer": "b", "n": 1}]
-    assert found["labels"] == {
-        "a": {"precision": 1 / 3, "recall": 1 / 2, "f1": 2 / 5, "support": 2, "n_predicted": 3},
-        "b": {"precision": 0, "recall": 0, "f1": 0, "support": 2, "n_predicted": 1},
-        "c": {"precision": 1, "recall": 1, "f1": 1, "support": 1, "n_predicted": 1},
+    assert found.confusion_matrix == ((1, 1, 0), (2, 0, 0), (0, 0, 1))
+    assert found.confusions == (Confusion(label="b", answer="a", n=2), Confusion(label="a", answer="b", n=1))
+    assert found.labels == {
+        "a": LabelStatistics(precision=1 / 3, recall=1 / 2, f1=2 / 5, support=2, n_predicted=3),
+        "b": LabelStatistics(precision=0, recall=0, f1=0, support=2, n_predicted=1),
+        "c": LabelStatistics(precision=1, recall=1, f1=1, support=1, n_predicted=1),
     }
-    assert found["macro_f1"] == pytest.approx((2 / 5 + 0 + 1) / 3)
+    assert found.macro_f1 == pytest.approx((2 / 5 + 0 + 1) / 3)
 
 
 def test_a_label_that_never_occurs_is_left_out_of_macro_f1() -> None:
     found, _ = prompt_statistics(scored(PROBABILITY[:1], ["a"]))
-    assert found["labels"]["b"] == {"precision": None, "recall": None, "f1": None, "support": 0, "n_predicted": 0}
-    assert found["macro_f1"] == 1
+    assert found.labels["b"] == LabelStatistics(precision=None, recall=None, f1=None, support=0, n_predicted=0)
+    assert found.macro_f1 == 1
 
 
 def test_coverage() -> None:
-    coverage = {each["threshold"]: each for each in prompt_statistics(scored())[0]["coverage"]}
+    coverage = {point.threshold: point for point in prompt_statistics(scored())[0].coverage}
     assert list(coverage) == [0.5, 0.7, 0.8, 0.9, 0.95, 0.99]
-    assert coverage[0.5] == {"threshold": 0.5, "n": 4, "coverage": 0.8, "accuracy": 0.5}
-    assert coverage[0.8] == {"threshold": 0.8, "n": 3, "coverage": 0.6, "accuracy": pytest.approx(2 / 3)}
-    assert coverage[0.99] == {"threshold": 0.99, "n": 1, "coverage": 0.2, "accuracy": 0}
+    assert coverage[0.5] == Coverage(threshold=0.5, n=4, coverage=0.8, accuracy=0.5)
+    assert coverage[0.8].to_dict() == {"threshold": 0.8, "n": 3, "coverage": 0.6, "accuracy": pytest.approx(2 / 3)}
+    assert coverage[0.99] == Coverage(threshold=0.99, n=1, coverage=0.2, accuracy=0)
 
 
 def test_coverage_of_nothing_has_no_accuracy() -> None:
-    coverage = prompt_statistics(scored(PROBABILITY[:1], ["a"]))[0]["coverage"]
-    assert coverage[-1] == {"threshold": 0.99, "n": 0, "coverage": 0, "accuracy": None}
+    coverage = prompt_statistics(scored(PROBABILITY[:1], ["a"]))[0].coverage
+    assert coverage[-1] == Coverage(threshold=0.99, n=0, coverage=0, accuracy=None)
 
 
 @pytest.mark.parametrize(
@@ -109,56 +111,55 @@ def test_wilson_of_nothing() -> None:
 
 
 def test_reliability_bins_hold_every_row_once() -> None:
-    bins = reliability(rows_of(scored()))
+    bins = reliability(row_outcomes(scored()))
     assert len(bins) == 15
-    assert {i: each["n"] for i, each in enumerate(bins) if each["n"]} == {6: 1, 7: 1, 12: 2, 14: 1}
-    assert bins[12]["confidence"] == pytest.approx(0.8)
-    assert bins[12]["accuracy"] == 1
-    assert bins[0] == {"low": 0, "high": 1 / 15, "n": 0, "confidence": None, "accuracy": None}
+    assert {i: one_bin.n for i, one_bin in enumerate(bins) if one_bin.n} == {6: 1, 7: 1, 12: 2, 14: 1}
+    assert bins[12].confidence == pytest.approx(0.8)
+    assert bins[12].accuracy == 1
+    assert bins[0] == ReliabilityBin(low=0, high=1 / 15, n=0, confidence=None, accuracy=None)
 
 
 def test_perfect_calibration_has_no_error() -> None:
     rows = [[0.75, 0.25, 0.0]] * 4
-    assert calibration_error(reliability(rows_of(scored(rows, ["a", "a", "a", "b"])))) == pytest.approx(0)
+    assert calibration_error(reliability(row_outcomes(scored(rows, ["a", "a", "a", "b"])))) == pytest.approx(0)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_rows_that_are_not_finite_are_counted_and_left_out(value: float) -> None:
     found, _ = prompt_statistics(scored([*PROBABILITY[:4], [0.2, value, 0.8]]))
     clean, _ = prompt_statistics(scored(PROBABILITY[:4], ACCEPTED[:4]))
-    assert found.pop("n_non_finite") == 1
-    assert clean.pop("n_non_finite") == 0
-    assert found == clean
+    assert (found.n_non_finite, clean.n_non_finite) == (1, 0)
+    assert found.model_copy(update={"n_non_finite": 0}) == clean
 
 
 def test_without_rows_there_is_nothing_but_counts() -> None:
     found, _ = prompt_statistics(scored([], []))
-    assert (found["n_rows"], found["n_clipped"], found["confusions"]) == (0, 0, [])
+    assert (found.n_rows, found.n_clipped, found.confusions) == (0, 0, ())
     for name in ("accuracy", "accuracy_ci", "macro_f1", "log_loss", "brier", "ece", "agreement_with_joint"):
-        assert found[name] is None, name
-    assert found["label_mass"] is None
-    json.dumps(found, allow_nan=False)
+        assert getattr(found, name) is None, name
+    assert found.label_mass is None
+    json.loads(found.to_json())
 
 
 def test_without_joint_there_is_no_agreement() -> None:
     found, _ = prompt_statistics(scored(exact=False))
-    assert found["agreement_with_joint"] is None
-    assert found["label_mass"] is None
+    assert found.agreement_with_joint is None
+    assert found.label_mass is None
 
 
 def test_equal_probabilities_are_won_by_the_first() -> None:
-    assert rows_of(scored([[0.4, 0.4, 0.2]], ["b"])).right.tolist() == [False]
+    assert row_outcomes(scored([[0.4, 0.4, 0.2]], ["b"])).right.tolist() == [False]
 
 
 def test_prompts_together_are_all_their_rows() -> None:
     first = prompt_statistics(scored(PROBABILITY[:1], ["a"]))
     second = prompt_statistics(scored())
     found = overall_statistics([first, second])
-    assert found["n_rows"] == 6
-    assert found["accuracy"] == pytest.approx(3 / 6)
-    assert found["brier"] == pytest.approx((0.06 + 3.18) / 6)
-    assert found["macro_f1"] == pytest.approx((1 + 1.4 / 3) / 2)
-    assert found["agreement_with_joint"] == pytest.approx(5 / 6)
+    assert found.n_rows == 6
+    assert found.accuracy == pytest.approx(3 / 6)
+    assert found.brier == pytest.approx((0.06 + 3.18) / 6)
+    assert found.macro_f1 == pytest.approx((1 + 1.4 / 3) / 2)
+    assert found.agreement_with_joint == pytest.approx(5 / 6)
 
 
 # reading
@@ -276,5 +277,5 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
 def test_at_most_twenty_bad_rows_are_listed(tmp_path: Path) -> None:
     bad = [BadRow(line, "is odd") for line in range(3, 28)]
     lines = str(refusal(tmp_path / "rows.csv", bad, 30)).splitlines()
-    assert lines[0].endswith("rows.csv: 25 of 30 rows cannot be used: correct them, or leave them out with --skip-bad")
+    assert lines[0].endswith("rows.csv: 25 of 30 rows cannot be used: correct them, or leave them out with `skip_bad`")
     assert lines[1:] == [*(f"  line {line}: is odd" for line in range(3, 23)), "  and 5 more"]

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,17 @@ def test_patch_that_does_not_apply_is_named_and_leaves_no_tree(project: Project)
     assert result.returncode != 0
     assert "patches/0001.patch does not apply" in result.stderr
     assert not project.tree.exists()
+
+
+def test_the_pin_for_cmake() -> None:
+    def printed(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(VENDOR / "fetch.py"), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    pin = tomllib.loads((VENDOR / "pin.toml").read_text(encoding="utf-8"))
+    expected = f"{pin['llama-cpp-python']['version']};{pin['llama']['cpp']['commit']}\n"
+    assert printed("--pin").stdout == expected
+    assert "--pni: the only argument is --pin" in printed("--pni").stderr
 
 
 def test_no_tool_to_patch_with(project: Project) -> None:

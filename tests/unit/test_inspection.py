@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import re
 import struct
@@ -14,8 +13,8 @@ import pytest
 
 from qcls_gguf.config.scoring import Scoring
 from qcls_gguf.inspection.advice import advise
-from qcls_gguf.inspection.inspect import block_hashes, inspect_prompts, request_of
-from qcls_gguf.inspection.result import Advice, Request, Sequences, TrieNode
+from qcls_gguf.inspection.inspect import block_hashes, empty_request, inspect_prompts
+from qcls_gguf.inspection.records import Advice, Request, Sequences, TrieNode
 from qcls_gguf.prompts.compiled import Prompt, compile_prompt
 from qcls_gguf.score.result import Counts
 
@@ -136,7 +135,7 @@ def test_an_exact_scoring_reads_and_feeds_every_inner_token(words: Words) -> Non
 
 def test_request_of_prompts_with_separate_texts(words: Words) -> None:
     prompts = [compiled(words, "color", COLOR, COLORS), compiled(words, "item", ITEM, ITEMS)]
-    assert request_of(prompts, words, counted(11)) == Request(
+    assert empty_request(prompts, words, counted(11)) == Request(
         n_decodes=1,
         n_tokens=11,
         n_tokens_fragment=2,
@@ -153,7 +152,7 @@ def test_request_of_prompts_with_separate_texts(words: Words) -> None:
 def test_request_of_prompts_that_share_their_text(words: Words) -> None:
     texts = [(name, f"<|s|>label it<|e|>\nquery: {{query}}<|e|>\n{name}:") for name in ("color", "item")]
     prompts = [compiled(words, name, text, COLORS) for name, text in texts]
-    request = request_of(prompts, words, counted(9))
+    request = empty_request(prompts, words, counted(9))
     parts = request.n_tokens_fragment, request.n_tokens_suffix, request.n_tokens_labels
     assert parts == (1, 6, 2)  # ` `; `<|e|>\n` once, `color:`, `item:`; ` light` twice
     assert request.n_tokens_unshared == 2 * (1 + 4 + 1)
@@ -162,7 +161,7 @@ def test_request_of_prompts_that_share_their_text(words: Words) -> None:
 
 def test_a_prompt_whose_query_is_its_end_feeds_its_last_token_again(words: Words) -> None:
     prompt = compiled(words, "p", "what{query}", ITEMS)
-    assert request_of([prompt], words, counted(1)).n_tokens_fragment == 1
+    assert empty_request([prompt], words, counted(1)).n_tokens_fragment == 1
     (found,) = inspect_prompts([prompt], words)
     assert [token.text for token in found.added.fragment] == ["what"]
     assert found.added.suffix == ()
@@ -204,7 +203,7 @@ def test_nothing_is_advised_where_nothing_is_to_gain(words: Words) -> None:
 def test_one_text_is_advised_where_it_saves_a_fifth(
     words: Words, n_one_text: int, n_copies: int, n_advised: int
 ) -> None:
-    request = dataclasses.replace(REQUEST, n_tokens_one_text=n_one_text, n_query_copies=n_copies)
+    request = REQUEST.model_copy(update={"n_tokens_one_text": n_one_text, "n_query_copies": n_copies})
     found = advice(words, request=request)
     assert [one.kind for one in found] == ["reorder"] * n_advised
     for one in found:
@@ -213,7 +212,7 @@ def test_one_text_is_advised_where_it_saves_a_fifth(
 
 
 def test_a_long_suffix(words: Words) -> None:
-    request = dataclasses.replace(REQUEST, n_tokens_suffix=6)
+    request = REQUEST.model_copy(update={"n_tokens_suffix": 6})
     (found,) = advice(words, request=request)
     assert found.kind == "suffix"
     assert "has 4 tokens in 1 prompt: every request feeds 6 for it, of the 17" in found.text
@@ -221,7 +220,7 @@ def test_a_long_suffix(words: Words) -> None:
 
 @pytest.mark.parametrize(("n_needed", "n_advised"), [(256, 0), (257, 1)])
 def test_more_sequences_than_there_are(words: Words, n_needed: int, n_advised: int) -> None:
-    sequences = dataclasses.replace(SEQUENCES, n_needed=n_needed)
+    sequences = SEQUENCES.model_copy(update={"n_needed": n_needed})
     found = advice(words, sequences=sequences)
     assert [one.kind for one in found] == ["sequences"] * n_advised
     for one in found:

@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from qcls_gguf import Config, ConfigError
-from qcls_gguf.config.schema import PromptConfig, check_config, parse_config
+from qcls_gguf.config.load import parse_config
+from qcls_gguf.config.schema import PromptConfig, check_config
 
 
 def parse(template: str, labels: list[str]) -> PromptConfig:

@@ -1,19 +1,15 @@
 // What a device can do at best: how fast it copies memory, and how fast it multiplies by a matrix of weights. Built on
 // the public ggml-backend API alone, so that the operations are those that a model's graph has.
-#include "qcls.h"
+#include "shim.h"
 
 #include "ggml-alloc.h"
 #include "ggml-backend.h"
 #include "ggml-cpp.h"
 #include "ggml.h"
 
-#include <algorithm>
 #include <array>
-#include <cstdio>
 #include <random>
 #include <stdexcept>
-#include <string>
-#include <vector>
 
 namespace {
 
@@ -30,20 +26,17 @@ struct probe {
     ggml_backend_ptr backend;
 
     probe(int32_t index, int32_t n_threads) {
-        int32_t type;
-        uint64_t free_bytes;
-        uint64_t total_bytes;
-        char name[1];
-        if (qcls_device(index, &type, name, sizeof(name), &free_bytes, &total_bytes) != QCLS_OK) {
-            throw std::invalid_argument("there is no device " + std::to_string(index));
+        start_llama();
+        if (index < 0 || (size_t) index >= ggml_backend_dev_count()) {
+            throw bad_argument("probe: there is no device " + std::to_string(index));
         }
         if (n_threads < 1 || n_threads > 512) {
-            throw std::invalid_argument("n_threads must be between 1 and 512");
+            throw bad_argument("probe: n_threads is " + std::to_string(n_threads) + ": it must be between 1 and 512");
         }
         device = ggml_backend_dev_get(index);
         backend.reset(ggml_backend_dev_init(device, nullptr));
         if (!backend) {
-            throw std::runtime_error("the device could not be opened");
+            throw std::runtime_error("probe: the device could not be opened");
         }
         const auto set_n_threads = (ggml_backend_set_n_threads_t) ggml_backend_reg_get_proc_address(
             ggml_backend_dev_backend_reg(device), "ggml_backend_set_n_threads");
@@ -56,7 +49,7 @@ struct probe {
         const int64_t start = ggml_time_us();
         for (int64_t i = 0; i < n; ++i) {
             if (ggml_backend_graph_compute_async(backend.get(), graph) != GGML_STATUS_SUCCESS) {
-                throw std::runtime_error("the device failed to compute");
+                throw std::runtime_error("probe: the device failed to compute");
             }
         }
         ggml_backend_synchronize(backend.get());
@@ -64,17 +57,19 @@ struct probe {
     }
 
     // Each sample is as many computations, enqueued together, as take its share of the time.
-    void measure(ggml_cgraph * graph, double budget_s, double * seconds) {
+    qcls_seconds measure(ggml_cgraph * graph, double budget_s) {
         seconds_of(graph, 3);  // loads kernels, and lets CUDA capture the graph
         const double one = seconds_of(graph, 1);
-        const int64_t n = std::clamp<int64_t>((int64_t) (budget_s / n_samples / one), 1, 4096);
+        const int64_t n = (int64_t) std::clamp(budget_s / n_samples / one, 1.0, 4096.0);
         std::array<double, n_samples> sample;
         for (double & s : sample) {
             s = seconds_of(graph, n) / (double) n;
         }
         std::sort(sample.begin(), sample.end());
-        seconds[0] = sample.front();
-        seconds[1] = sample[n_samples / 2];
+        qcls_seconds found = {};
+        found.best = sample.front();
+        found.median = sample[n_samples / 2];
+        return found;
     }
 
     // Where llama.cpp puts such weights: a buffer type that repacks them, if the device has one for this product.
@@ -91,7 +86,8 @@ struct probe {
             }
         }
         if (!ggml_backend_dev_supports_op(device, product)) {
-            throw std::runtime_error(std::string("the device cannot multiply by ") + ggml_type_name(weight->type));
+            throw std::runtime_error(std::string("probe: the device cannot multiply by ") +
+                                     ggml_type_name(weight->type));
         }
         return ggml_backend_dev_buffer_type(device);
     }
@@ -100,7 +96,7 @@ struct probe {
 ggml_backend_buffer_ptr allocate(ggml_context * context, ggml_backend_buffer_type_t type) {
     ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors_from_buft(context, type));
     if (!buffer) {
-        throw std::runtime_error("the device has too little free memory");
+        throw std::runtime_error("probe: the device has too little free memory");
     }
     return buffer;
 }
@@ -128,75 +124,72 @@ void fill_weights(ggml_tensor * weight) {
     ggml_backend_tensor_set(weight, bytes.data(), 0, bytes.size());
 }
 
-template <typename F> int32_t guarded(char * error, int32_t error_size, F && body) {
-    const auto fail = [&](int32_t status, const char * message) {
-        if (error && error_size > 0) {
-            snprintf(error, error_size, "probe: %s", message);
-        }
-        return status;
-    };
-    try {
-        body();
-        return QCLS_OK;
-    } catch (const std::invalid_argument & e) {
-        return fail(QCLS_BAD_ARGUMENT, e.what());
-    } catch (const std::exception & e) {
-        return fail(QCLS_DECODE_FAILED, e.what());
-    } catch (...) {
-        return fail(QCLS_DECODE_FAILED, "unknown C++ exception");
+void check_budget(double budget_s) {
+    if (!(budget_s >= 0)) {
+        throw bad_argument("probe: budget_s is " + std::to_string(budget_s) + ": it must not be negative");
     }
+}
+
+// The type of weights of this number. Q8_1 and Q8_K are of activations only: nothing quantises weights to them.
+ggml_type weight_type_of(int32_t number) {
+    const auto type = (ggml_type) number;
+    const bool known = number >= 0 && number < GGML_TYPE_COUNT && ggml_blck_size(type) > 0 &&
+        type != GGML_TYPE_Q8_1 && type != GGML_TYPE_Q8_K &&
+        (ggml_is_quantized(type) || type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16);
+    if (!known) {
+        throw bad_argument("probe: ggml type " + std::to_string(number) + " is not one of weights");
+    }
+    return type;
 }
 
 }  // namespace
 
-int32_t qcls_probe_copy(int32_t device, int32_t n_threads, int64_t n_bytes, double budget_s, double * seconds,
-                        char * error, int32_t error_size) {
-    return guarded(error, error_size, [&] {
-        if (n_bytes < 4 || n_bytes > (int64_t) 1 << 36) {
-            throw std::invalid_argument("n_bytes must be between 4 and 2^36");
+int32_t qcls_probe_copy(const qcls_copy * copy, qcls_seconds * seconds, qcls_error * error) {
+    return guarded(error, QCLS_DECODE_FAILED, [&] {
+        const qcls_copy wanted = taken(copy, QCLS_UP_TO(qcls_copy, n_bytes), "qcls_copy");
+        if (wanted.n_bytes < 4 || wanted.n_bytes > (int64_t) 1 << 36) {
+            throw bad_argument("probe: n_bytes is " + std::to_string(wanted.n_bytes) +
+                               ": it must be between 4 and 2^36");
         }
-        probe p(device, n_threads);
+        check_budget(wanted.budget_s);
+        probe p(wanted.device, wanted.n_threads);
         const ggml_context_ptr context = new_context();
-        ggml_tensor * source = ggml_new_tensor_1d(context.get(), GGML_TYPE_F32, n_bytes / 4);
-        ggml_tensor * target = ggml_new_tensor_1d(context.get(), GGML_TYPE_F32, n_bytes / 4);
+        ggml_tensor * source = ggml_new_tensor_1d(context.get(), GGML_TYPE_F32, wanted.n_bytes / 4);
+        ggml_tensor * target = ggml_new_tensor_1d(context.get(), GGML_TYPE_F32, wanted.n_bytes / 4);
         ggml_cgraph * graph = ggml_new_graph_custom(context.get(), 8, false);
         ggml_build_forward_expand(graph, ggml_cpy(context.get(), source, target));
         const ggml_backend_buffer_ptr buffer = allocate(context.get(), ggml_backend_dev_buffer_type(p.device));
         ggml_backend_buffer_clear(buffer.get(), 1);  // so that every page is there
-        p.measure(graph, budget_s, seconds);
+        fill(seconds, "seconds", p.measure(graph, wanted.budget_s));
     });
 }
 
-int32_t qcls_probe_matmul(int32_t device, int32_t n_threads, int32_t weight_type, int32_t n_inner, int32_t n_rows,
-                          int32_t n_columns, double budget_s, double * seconds, char * error, int32_t error_size) {
-    return guarded(error, error_size, [&] {
-        const auto type = (ggml_type) weight_type;
-        // Q8_1 and Q8_K are of activations only: nothing quantises weights to them
-        const bool known = weight_type >= 0 && weight_type < GGML_TYPE_COUNT && ggml_blck_size(type) > 0 &&
-            type != GGML_TYPE_Q8_1 && type != GGML_TYPE_Q8_K &&
-            (ggml_is_quantized(type) || type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16);
-        if (!known) {
-            throw std::invalid_argument("ggml type " + std::to_string(weight_type) + " is not one of weights");
+int32_t qcls_probe_product(const qcls_product * product, qcls_seconds * seconds, qcls_error * error) {
+    return guarded(error, QCLS_DECODE_FAILED, [&] {
+        const qcls_product wanted = taken(product, QCLS_UP_TO(qcls_product, n_columns), "qcls_product");
+        const ggml_type type = weight_type_of(wanted.weight_type);
+        const auto [least, most] = std::minmax({wanted.n_inner, wanted.n_rows, wanted.n_columns});
+        if (least < 1 || most > 1 << 16 || wanted.n_inner % ggml_blck_size(type) != 0) {
+            throw bad_argument("probe: the product of (" + std::to_string(wanted.n_inner) + ", " +
+                               std::to_string(wanted.n_rows) + ") weights with " + std::to_string(wanted.n_columns) +
+                               " columns: the sizes must be between 1 and 65536, n_inner whole blocks of " +
+                               std::to_string(ggml_blck_size(type)));
         }
-        if (n_inner < 1 || n_rows < 1 || n_columns < 1 || std::max({n_inner, n_rows, n_columns}) > 1 << 16 ||
-            n_inner % ggml_blck_size(type) != 0) {
-            throw std::invalid_argument("the sizes must be between 1 and 65536, n_inner whole blocks of " +
-                                        std::to_string(ggml_blck_size(type)));
-        }
-        probe p(device, n_threads);
+        check_budget(wanted.budget_s);
+        probe p(wanted.device, wanted.n_threads);
         const ggml_context_ptr weights = new_context();
         const ggml_context_ptr context = new_context();
-        ggml_tensor * weight = ggml_new_tensor_2d(weights.get(), type, n_inner, n_rows);
-        ggml_tensor * input = ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, n_inner, n_columns);
-        ggml_tensor * product = ggml_mul_mat(context.get(), weight, input);
+        ggml_tensor * weight = ggml_new_tensor_2d(weights.get(), type, wanted.n_inner, wanted.n_rows);
+        ggml_tensor * input = ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, wanted.n_inner, wanted.n_columns);
+        ggml_tensor * output = ggml_mul_mat(context.get(), weight, input);
         ggml_cgraph * graph = ggml_new_graph_custom(context.get(), 8, false);
-        ggml_build_forward_expand(graph, product);
-        const ggml_backend_buffer_ptr stored = allocate(weights.get(), p.weight_buffer_type(weight, product));
+        ggml_build_forward_expand(graph, output);
+        const ggml_backend_buffer_ptr stored = allocate(weights.get(), p.weight_buffer_type(weight, output));
         ggml_backend_buffer_set_usage(stored.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
         const ggml_backend_buffer_ptr buffer = allocate(context.get(), ggml_backend_dev_buffer_type(p.device));
         fill_weights(weight);
-        const std::vector<float> values = random_values((size_t) n_inner * n_columns);
+        const std::vector<float> values = random_values((size_t) wanted.n_inner * wanted.n_columns);
         ggml_backend_tensor_set(input, values.data(), 0, values.size() * sizeof(float));
-        p.measure(graph, budget_s, seconds);
+        fill(seconds, "seconds", p.measure(graph, wanted.budget_s));
     });
 }

@@ -1,9 +1,22 @@
-/* The C ABI between qcls-gguf and llama.cpp. Handles are opaque, everything else is a scalar or a flat array.
+/* The C ABI between qcls-gguf and llama.cpp, all of it in one file: opaque handles, plain structs, arrays and scalars.
  *
- * Every function that can fail returns a qcls_status and, on failure, writes a zero-terminated UTF-8 message into the
- * caller's `error` buffer of `error_size` bytes. The caller owns every buffer; C borrows it for the call. A context
- * belongs to the model it was opened on and must be closed before it. One thread at a time may use a context; the
- * tokenizer of a model may be used by any number of threads.
+ * Results. Every function but qcls_abi and qcls_build_info returns a qcls_status. On another one than QCLS_OK it writes
+ * the reason into *error, the last argument of each; NULL where the caller wants no reason. No C++ exception leaves the
+ * library.
+ *
+ * Structs. The first member of each is `size`: the caller sets it to the sizeof of the struct it was compiled with. A
+ * later library may add members at the end. It takes a shorter struct and gives the members that are not there their
+ * defaults; it takes a longer one, of a later caller, if all that it does not know is zero, and otherwise refuses it
+ * with QCLS_BAD_ARGUMENT. Zero is the default of every member that has one, so a struct that is zeroed, `size` apart,
+ * holds the defaults. Members without a default are marked "required". In a struct that the library fills, members
+ * behind `size` bytes are left alone, and bytes that the library does not know are zeroed.
+ *
+ * Arrays and memory. The caller owns every buffer, and C borrows it for the call. Numbers of elements and of bytes are
+ * int64, so that no length of the caller is cut; ids, positions and settings are int32. "[n]" says how many elements an
+ * array has; an array of none may be NULL. Text is UTF-8 and ends with a zero unless said otherwise.
+ *
+ * Threads. One thread at a time may use a context. The tokenizer of a model may be used by any number of threads. A
+ * context belongs to the model that it was opened on, and must be closed before it.
  */
 #ifndef QCLS_H
 #define QCLS_H
@@ -14,7 +27,7 @@
 extern "C" {
 #endif
 
-#define QCLS_ABI 6
+#define QCLS_ABI 7
 #define QCLS_API __attribute__((visibility("default")))
 
 typedef struct qcls_model qcls_model;
@@ -22,131 +35,348 @@ typedef struct qcls_context qcls_context;
 
 typedef enum qcls_status {
     QCLS_OK = 0,
-    QCLS_BAD_ARGUMENT = 1, /* refused before llama.cpp saw it; nothing changed */
-    QCLS_LOAD_FAILED = 2,  /* the model or the context could not be made */
-    QCLS_UNSUPPORTED = 3,  /* the model's architecture has no exact hidden-state path */
-    QCLS_DECODE_FAILED = 4,/* llama_decode failed; sequences may hold part of the plan */
-    QCLS_TOO_SMALL = 5     /* the caller's buffer is too small; the needed count was written */
+    QCLS_BAD_ARGUMENT = 1,  /* refused before llama.cpp saw it; nothing changed */
+    QCLS_LOAD_FAILED = 2,   /* the model or the context could not be made */
+    QCLS_UNSUPPORTED = 3,   /* this model, or this build, cannot do it */
+    QCLS_DECODE_FAILED = 4, /* llama.cpp failed at its work; sequences may hold part of a plan */
+    QCLS_TOO_SMALL = 5      /* the caller's buffer is too small; the needed number of elements was written */
 } qcls_status;
 
-/* llama.cpp's log, a line or a part of one at a time; level: 1 debug, 2 info, 3 warning, 4 error, 5 continuation. */
-typedef void (*qcls_log_fn)(int32_t level, const char * text, void * user);
-/* Model loading, 0..1; return 0 to stop. */
-typedef int32_t (*qcls_progress_fn)(float progress, void * user);
+/* Why a function did not return QCLS_OK. message: cut where it is longer than the room that `size` leaves for it. */
+typedef struct qcls_error {
+    uint32_t size; /* required */
+    char message[2044];
+} qcls_error;
 
+/* --- the library ------------------------------------------------------------------------------------------------- */
+
+/* QCLS_ABI of the library. It grows when a caller compiled for an earlier one cannot go on; a member or a function that
+ * is added leaves it as it is. */
 QCLS_API int32_t qcls_abi(void);
-/* Tab-separated: llama.cpp commit, llama-cpp-python version, digest of source and patches, backend of this build. */
+
+/* Four texts with tabs between them: llama.cpp's commit, the llama-cpp-python version that brought it, the first 16 hex
+ * digits of the digest of source and patches, and the backend. Owned by the library. */
 QCLS_API const char * qcls_build_info(void);
-/* Sends the log to `log`, or nowhere where it is NULL (the state at start). */
-QCLS_API void qcls_set_log(qcls_log_fn log, void * user);
 
-/* Device i's name and memory in bytes; QCLS_BAD_ARGUMENT past the last one. type: 0 CPU, 1 GPU, 2 integrated GPU, 3 other. */
-QCLS_API int32_t qcls_device(int32_t index, int32_t * type, char * name, int32_t name_size, uint64_t * free_bytes,
-                             uint64_t * total_bytes);
+/* What llama.cpp's CPU code was compiled for, by ggml's names with tabs between them: "NAME" or "NAME=VALUE". AMX is
+ * among them only where the system lets the process use it. Owned by the library. */
+QCLS_API const char * qcls_cpu_features(void);
 
-/* count[3], of the first CUDA device: the multiprocessors that its kernels are planned for, that they run on, and that it
- * has; they differ where GGML_CUDA_SM_SLICE was set when the device was first asked for. 0 where there is no such
- * device, else 1. */
-QCLS_API int32_t qcls_multiprocessors(int32_t * count);
+/* The most sequences that a context can have. */
+QCLS_API int32_t qcls_max_sequences(void);
 
-/* Loads a model (NULL progress: none). n_gpu_layers < 0: all layers. Free with qcls_model_close. */
+/* A line of llama.cpp's log, or a part of one. level: 1 debug, 2 info, 3 warning, 4 error, 5 continuation. */
+typedef void (*qcls_log_fn)(int32_t level, const char * text, void * user);
+
+/* Sends the log to `log`, with `user`, from any thread but one line at a time; NULL: nowhere, as at start. */
+QCLS_API int32_t qcls_set_log(qcls_log_fn log, void * user, qcls_error * error);
+
+/* --- devices ------------------------------------------------------------------------------------------------------ */
+
+typedef enum qcls_device_kind {
+    QCLS_DEVICE_CPU = 0,
+    QCLS_DEVICE_GPU = 1,
+    QCLS_DEVICE_INTEGRATED_GPU = 2,
+    QCLS_DEVICE_OTHER = 3
+} qcls_device_kind;
+
+typedef struct qcls_device {
+    uint32_t size;        /* required */
+    int32_t kind;         /* a qcls_device_kind */
+    uint64_t free_bytes;  /* memory that is free now */
+    uint64_t total_bytes; /* memory in all */
+    char name[256];       /* such as "NVIDIA H200" */
+} qcls_device;
+
+/* Describes device `index`, from 0, GPUs first; QCLS_BAD_ARGUMENT behind the last one. */
+QCLS_API int32_t qcls_device_describe(int32_t index, qcls_device * device, qcls_error * error);
+
+/* Multiprocessors of the first CUDA device. The numbers differ where GGML_CUDA_SM_SLICE was set when the device was
+ * first asked for. */
+typedef struct qcls_multiprocessors {
+    uint32_t size;     /* required */
+    int32_t n_planned; /* that kernels plan their work for */
+    int32_t n_given;   /* that they run on */
+    int32_t n_device;  /* of the whole device */
+} qcls_multiprocessors;
+
+/* Counts the multiprocessors; QCLS_UNSUPPORTED where there is no CUDA device. */
+QCLS_API int32_t qcls_count_multiprocessors(qcls_multiprocessors * counts, qcls_error * error);
+
+/* --- what a device can do at best, measured ----------------------------------------------------------------------- */
+
+/* Seconds of one operation. */
+typedef struct qcls_seconds {
+    uint32_t size; /* required */
+    int32_t reserved;
+    double best;   /* the least of five samples */
+    double median; /* of the five */
+} qcls_seconds;
+
+typedef struct qcls_copy {
+    uint32_t size;     /* required */
+    int32_t device;    /* index of the device; 0 */
+    int32_t n_threads; /* required, 1 to 512; matters on a CPU */
+    int32_t reserved;
+    int64_t n_bytes;   /* required, 4 to 2^36: read once and written once; twice as much memory is needed */
+    double budget_s;   /* seconds to spend on all samples, about; 0: each sample is one operation */
+} qcls_copy;
+
+/* Measures a copy of memory. QCLS_DECODE_FAILED where the device cannot do it. */
+QCLS_API int32_t qcls_probe_copy(const qcls_copy * copy, qcls_seconds * seconds, qcls_error * error);
+
+/* The product of a matrix of weights with columns of F32: 2 * n_inner * n_rows * n_columns operations. */
+typedef struct qcls_product {
+    uint32_t size;       /* required */
+    int32_t device;      /* index of the device; 0 */
+    int32_t n_threads;   /* required, 1 to 512; matters on a CPU */
+    int32_t weight_type; /* a ggml_type that weights can have; 0: F32 */
+    int32_t n_inner;     /* required, 1 to 65536, whole blocks of the type: the length of a row of weights */
+    int32_t n_rows;      /* required, 1 to 65536: rows of weights */
+    int32_t n_columns;   /* required, 1 to 65536 */
+    int32_t reserved;
+    double budget_s;     /* seconds to spend on all samples, about; 0: each sample is one operation */
+} qcls_product;
+
+/* Measures a product. QCLS_DECODE_FAILED where the device cannot do it. */
+QCLS_API int32_t qcls_probe_product(const qcls_product * product, qcls_seconds * seconds, qcls_error * error);
+
+/* --- models ------------------------------------------------------------------------------------------------------- */
+
+/* How much of a file is loaded, 0 to 1; return 0 to stop. */
+typedef int32_t (*qcls_progress_fn)(float fraction, void * user);
+
+/* Loads a GGUF file into *model, which is NULL on failure; close it with qcls_model_close.
+ * n_gpu_layers: how many layers go to a GPU; negative: all of them.
+ * progress, user: called while the file is loaded; NULL: nothing is.
+ * QCLS_LOAD_FAILED where the file cannot be loaded or `progress` stopped it, QCLS_UNSUPPORTED for a model that is no
+ * decoder with attention only. */
 QCLS_API int32_t qcls_model_open(const char * path, int32_t n_gpu_layers, qcls_progress_fn progress, void * user,
-                                 qcls_model ** out, char * error, int32_t error_size);
-QCLS_API void qcls_model_close(qcls_model * model);
+                                 qcls_model ** model, qcls_error * error);
 
-/* fact[QCLS_N_FACTS]: see the enum. A token id is -1 where the vocabulary has none. */
-enum {
-    QCLS_FACT_N_VOCAB, QCLS_FACT_N_EMBD, QCLS_FACT_N_LAYER, QCLS_FACT_N_CTX_TRAIN, QCLS_FACT_SIZE_BYTES,
-    QCLS_FACT_N_PARAMS, QCLS_FACT_TOKEN_BOS, QCLS_FACT_TOKEN_EOS, QCLS_FACT_TOKEN_EOT, QCLS_FACT_ADD_BOS,
-    QCLS_N_FACTS
-};
-QCLS_API void qcls_model_facts(const qcls_model * model, int64_t * fact);
-/* llama.cpp's one-line description, such as "qwen3 8B Q4_K - Medium". */
-QCLS_API void qcls_model_description(const qcls_model * model, char * text, int32_t text_size);
+/* Frees a model whose contexts are closed. NULL is allowed. */
+QCLS_API int32_t qcls_model_close(qcls_model * model, qcls_error * error);
 
-/* Token ids of UTF-8 text. parse_special != 0: text that spells a special token becomes that token. No BOS is added. */
-QCLS_API int32_t qcls_tokenize(const qcls_model * model, const char * text, int32_t n_bytes, int32_t parse_special,
-                               int32_t * token, int32_t capacity, int32_t * n_tokens, char * error, int32_t error_size);
-/* The bytes of a token, not zero-terminated; special tokens as they are spelt. special: 1 for a control
- * token, which splits text before it is tokenised where special tokens are parsed, and only there. */
-QCLS_API int32_t qcls_token_piece(const qcls_model * model, int32_t token, char * text, int32_t capacity,
-                                  int32_t * n_bytes, int32_t * special, char * error, int32_t error_size);
+/* What the file says of the model. A token is -1 where the vocabulary has none. */
+typedef struct qcls_facts {
+    uint32_t size;       /* required */
+    int32_t n_vocab;     /* tokens of the vocabulary */
+    int32_t n_embd;      /* length of a hidden state inside the model */
+    int32_t n_layer;
+    int32_t n_ctx_train; /* positions that it was trained with */
+    int32_t token_bos;   /* beginning of text */
+    int32_t token_eos;   /* end of text */
+    int32_t token_eot;   /* end of a turn */
+    int32_t add_bos;     /* 1: texts begin with token_bos; 0 */
+    int32_t reserved;
+    int64_t size_bytes;  /* of all tensors */
+    int64_t n_params;    /* numbers in all tensors */
+    char description[128]; /* llama.cpp's, such as "qwen3 8B Q4_K - Medium" */
+} qcls_facts;
 
-/* Opens a context. hidden_only != 0: qcls_decode returns final-norm hidden states and no LM head is computed;
- * otherwise it returns logits, as stock llama.cpp does. With n_label_tokens > 0, hidden_only must be set, the LM head
- * is computed after all, and every row has, behind its hidden state, the logits of these tokens and the log-sum-exp of
- * all logits. flash_attn: -1 auto, 0 off, 1 on. kv_type: "f16", "q8_0", ...
- * Free with qcls_context_close, before the model. */
-QCLS_API int32_t qcls_context_open(qcls_model * model, int32_t hidden_only, int32_t n_label_tokens,
-                                   const int32_t * label_token, int32_t n_ctx, int32_t n_batch,
-                                   int32_t n_seq_max, int32_t n_outputs_max, int32_t n_threads, int32_t flash_attn,
-                                   const char * kv_type, qcls_context ** out, char * error, int32_t error_size);
-QCLS_API void qcls_context_close(qcls_context * context);
-/* limit[4]: n_ctx, n_batch, n_seq_max, floats a row, as the context really has them. */
-QCLS_API void qcls_context_limits(const qcls_context * context, int64_t * limit);
+QCLS_API int32_t qcls_model_describe(const qcls_model * model, qcls_facts * facts, qcls_error * error);
 
-/* Keeps the graphs of the last n_shapes shapes of decode, each with its compute buffers; 0: llama.cpp's one. */
-QCLS_API int32_t qcls_context_keep_shapes(qcls_context * context, int32_t n_shapes, char * error, int32_t error_size);
-/* counter[QCLS_N_COUNTERS]: see the enum. */
-enum {
-    QCLS_COUNTER_GRAPHS_REUSED,  /* decodes that found their graph built, since the context was opened */
-    QCLS_COUNTER_SHAPES,         /* graphs kept now */
-    QCLS_COUNTER_SHAPES_BYTES,   /* their compute buffers, on all devices */
-    QCLS_COUNTER_CUDA_GRAPHS,    /* CUDA graphs launched by this process, -1 in a build without CUDA */
-    QCLS_N_COUNTERS
-};
-QCLS_API void qcls_context_counters(const qcls_context * context, int64_t * counter);
+/* --- the tokenizer ------------------------------------------------------------------------------------------------ */
 
-/* Lets dst share src's cells at positions [from, to); to < 0: to the end. Copies nothing. */
+/* Tokens of text[n_bytes], which needs no zero at its end, into token[capacity]; no beginning-of-text token is added.
+ * parse_special: 1: text that spells a special token becomes that token; 0: it stays text.
+ * n_tokens: how many there are. QCLS_TOO_SMALL where that is more than capacity: call again with so much room.
+ * QCLS_BAD_ARGUMENT for more than 2147483647 bytes, which is more than llama.cpp can count. */
+QCLS_API int32_t qcls_tokenize(const qcls_model * model, const char * text, int64_t n_bytes, int32_t parse_special,
+                               int32_t * token, int64_t capacity, int64_t * n_tokens, qcls_error * error);
+
+/* The bytes of a token into text[capacity], with no zero at their end; special tokens as they are spelt.
+ * n_bytes: how many there are; QCLS_TOO_SMALL where that is more than capacity.
+ * special: 1 for a control token, which qcls_tokenize finds in text only with parse_special; else 0. */
+QCLS_API int32_t qcls_token_piece(const qcls_model * model, int32_t token, char * text, int64_t capacity,
+                                  int64_t * n_bytes, int32_t * special, qcls_error * error);
+
+/* --- contexts ----------------------------------------------------------------------------------------------------- */
+
+typedef enum qcls_flash_attn {
+    QCLS_FLASH_ATTN_AUTO = 0, /* on where the device has it */
+    QCLS_FLASH_ATTN_OFF = 1,
+    QCLS_FLASH_ATTN_ON = 2
+} qcls_flash_attn;
+
+/* A context: a cache of keys and values that its sequences share, and the buffers to decode with. */
+typedef struct qcls_context_params {
+    uint32_t size;           /* required */
+    int32_t n_ctx;           /* required, at least 1: cells of the cache, rounded up by llama.cpp */
+    int32_t n_batch;         /* required, n_seq_max to n_ctx: tokens of one decode */
+    int32_t n_seq_max;       /* required, 1 to qcls_max_sequences(): sequences, numbered from 0 */
+    int32_t n_outputs_max;   /* required, n_seq_max to n_batch: flagged tokens of one decode */
+    int32_t n_threads;       /* required, 1 to 512: of a CPU */
+    int32_t hidden_only;     /* 1: rows are final-norm hidden states and no LM head is computed; 0: rows are logits */
+    int32_t flash_attn;      /* a qcls_flash_attn */
+    const char * kv_type;    /* of the cache: "f32", "f16", "bf16", "q8_0" or "q4_0"; NULL: "f16" */
+    const int32_t * label_token; /* [n_label_tokens] as qcls_context_set_label_tokens takes them */
+    int64_t n_label_tokens;
+    int32_t visible_cells;   /* 1, with flash_attn off: attention reads only the cells that a token may see, where this
+                                context can have it (qcls_context_attention); 0: it reads every used cell */
+    int32_t reserved;
+} qcls_context_params;
+
+/* Opens a context into *context, which is NULL on failure; close it with qcls_context_close, before its model.
+ * QCLS_UNSUPPORTED where hidden_only is asked of a model whose logits are more than one product of head and hidden
+ * state, QCLS_LOAD_FAILED where llama.cpp cannot make the context. */
+QCLS_API int32_t qcls_context_open(const qcls_model * model, const qcls_context_params * params,
+                                   qcls_context ** context, qcls_error * error);
+
+/* Frees a context. NULL is allowed. */
+QCLS_API int32_t qcls_context_close(qcls_context * context, qcls_error * error);
+
+/* A context as it really is. */
+typedef struct qcls_limits {
+    uint32_t size;     /* required */
+    int32_t n_ctx;
+    int32_t n_batch;
+    int32_t n_seq_max;
+    int32_t n_outputs_max;
+    int32_t row_size;  /* floats of a row that qcls_decode gives */
+} qcls_limits;
+
+QCLS_API int32_t qcls_context_limits(const qcls_context * context, qcls_limits * limits, qcls_error * error);
+
+/* Which tokens' logits the rows of a hidden-only context hold from now on: behind the hidden state, the logits of
+ * token[n] in this order, and then the log-sum-exp of all logits; the LM head is computed for them. n = 0: the hidden
+ * state alone, without the LM head. So the size of a row changes (qcls_context_limits), and graphs are built anew;
+ * sequences keep their cells. A token may occur more than once; n is the vocabulary's size at most. On
+ * QCLS_BAD_ARGUMENT, and where memory was lacking (QCLS_LOAD_FAILED), the context is as it was. */
+QCLS_API int32_t qcls_context_set_label_tokens(qcls_context * context, int64_t n, const int32_t * token,
+                                               qcls_error * error);
+
+/* Why attention reads every used cell of the cache: why[capacity] gets a text that ends in 0, cut where it is longer; ""
+ * where attention reads only the cells that a token may see. */
+QCLS_API int32_t qcls_context_attention(const qcls_context * context, char * why, int64_t capacity,
+                                        qcls_error * error);
+
+/* Keeps the graphs of the last n_shapes shapes of decode, each with its compute buffers; 0: llama.cpp's one, as at
+ * start. */
+QCLS_API int32_t qcls_context_keep_shapes(qcls_context * context, int32_t n_shapes, qcls_error * error);
+
+/* What a context did and holds. */
+typedef struct qcls_counters {
+    uint32_t size;           /* required */
+    int32_t reserved;
+    int64_t n_graphs_reused; /* decodes that found their graph built, since the context was opened */
+    int64_t n_shapes;        /* graphs kept now */
+    int64_t shapes_bytes;    /* their compute buffers, on all devices */
+    int64_t n_cuda_graphs;   /* CUDA graphs launched by this process; -1 in a build without CUDA */
+} qcls_counters;
+
+QCLS_API int32_t qcls_context_counters(const qcls_context * context, qcls_counters * counters, qcls_error * error);
+
+/* --- sequences ---------------------------------------------------------------------------------------------------- */
+
+/* Lets sequence dst have src's cells at positions [from, to), too; to < 0: to the end. Copies nothing. */
 QCLS_API int32_t qcls_seq_share(qcls_context * context, int32_t src, int32_t dst, int32_t from, int32_t to,
-                                char * error, int32_t error_size);
-/* Trims n sequences: seq[i] loses its cells at positions >= from[i]. */
-QCLS_API int32_t qcls_seq_trim(qcls_context * context, int32_t n, const int32_t * seq, const int32_t * from,
-                               char * error, int32_t error_size);
+                                qcls_error * error);
+
+/* Sequence seq[i] loses its cells at positions >= from[i]; both [n]. Where one is out of range none is trimmed. */
+QCLS_API int32_t qcls_seq_trim(qcls_context * context, int64_t n, const int32_t * seq, const int32_t * from,
+                               qcls_error * error);
 
 /* Forgets every sequence, and overwrites the cells. */
-QCLS_API void qcls_context_clear(qcls_context * context);
+QCLS_API int32_t qcls_context_clear(qcls_context * context, qcls_error * error);
 
-/* The cells of all sequences as bytes, which only this build and a context like this one reads. size_bytes: of `state`
- * on the way in, what was needed on the way out; QCLS_TOO_SMALL where that is more. */
-QCLS_API int32_t qcls_state_save(qcls_context * context, uint8_t * state, int64_t * size_bytes, char * error,
-                                 int32_t error_size);
-/* Replaces all sequences by saved ones. On failure the cache is empty. */
-QCLS_API int32_t qcls_state_load(qcls_context * context, const uint8_t * state, int64_t size_bytes, char * error,
-                                 int32_t error_size);
+/* The cells of all sequences into state[*n_bytes], for qcls_state_load of a context like this one in the same build.
+ * *n_bytes: the room on the way in, what is needed on the way out; QCLS_TOO_SMALL where that is more. */
+QCLS_API int32_t qcls_state_save(qcls_context * context, uint8_t * state, int64_t * n_bytes, qcls_error * error);
 
-/* One llama_decode of a plan: token[n_tokens], pos[n_tokens], the sequences of token i in
- * seq_id[seq_offset[i] .. seq_offset[i + 1]), output[n_tokens] != 0 where a row is wanted. rows receives
- * n_rows * row_size float32 in plan order, n_rows being the number of flagged tokens. Then, and where llama_decode
- * fails, too, n_trim sequences are trimmed as by qcls_seq_trim.
- * elapsed_us[2]: filling the batch; trimming.
- * With rows == NULL and n_rows > 0 it returns as soon as llama_decode does, which on a GPU is when the work is queued;
- * qcls_decode_rows waits for it and delivers the rows. Whatever else is asked of the context before that waits, too, and
- * the rows are lost. */
-QCLS_API int32_t qcls_decode(qcls_context * context, int32_t n_tokens, const int32_t * token, const int32_t * pos,
-                             const int32_t * seq_offset, const int32_t * seq_id, const uint8_t * output, float * rows,
-                             int32_t n_rows, int32_t n_trim, const int32_t * trim_seq, const int32_t * trim_from,
-                             int64_t * elapsed_us, char * error, int32_t error_size);
-QCLS_API int32_t qcls_decode_rows(qcls_context * context, float * rows, int32_t n_rows, char * error, int32_t error_size);
+/* Replaces all sequences by those saved in state[n_bytes]. Where they do not fit (QCLS_DECODE_FAILED) the cache is
+ * empty afterwards. */
+QCLS_API int32_t qcls_state_load(qcls_context * context, const uint8_t * state, int64_t n_bytes, qcls_error * error);
 
-/* Label tries to scores (score.cpp). Node i's edges are [node_start[i], node_start[i + 1]), label j's path the edges
- * label_edge[label_start[j]] .. label_edge[label_start[j + 1] - 1]; both starts begin with 0. For each query, edge
- * [node_start[n_nodes]] holds the edges' logits and becomes their log-softmax among the siblings; log_probability
- * [n_labels] is its sum over the path, probability [n_labels] exp of that. Returns 1 if all of it is finite, else 0. */
-QCLS_API int32_t qcls_trie_scores(int32_t n_queries, int32_t n_nodes, const int32_t * node_start, int32_t n_labels,
-                                  const int32_t * label_start, const int32_t * label_edge, float * edge,
-                                  float * log_probability, float * probability);
+/* --- decodes ------------------------------------------------------------------------------------------------------ */
 
-/* What device i can do at best, measured for about budget_s seconds (probe.cpp). seconds[2]: of one operation, the best
- * and the median of five samples. n_threads matters on a CPU. */
-/* The copy of n_bytes, which are read once and written once; twice n_bytes of memory are needed. */
-QCLS_API int32_t qcls_probe_copy(int32_t device, int32_t n_threads, int64_t n_bytes, double budget_s, double * seconds,
-                                 char * error, int32_t error_size);
-/* The product of a (n_inner, n_rows) matrix of weights of a ggml type with n_columns F32 columns: 2 * n_inner * n_rows *
- * n_columns operations. */
-QCLS_API int32_t qcls_probe_matmul(int32_t device, int32_t n_threads, int32_t weight_type, int32_t n_inner,
-                                   int32_t n_rows, int32_t n_columns, double budget_s, double * seconds, char * error,
-                                   int32_t error_size);
+/* One llama_decode: tokens that each belong to one or more sequences, and those that a row is wanted of. */
+typedef struct qcls_plan {
+    uint32_t size;              /* required */
+    int32_t reserved;
+    int64_t n_tokens;           /* required, 1 to n_batch */
+    const int32_t * token;      /* [n_tokens] ids */
+    const int32_t * pos;        /* [n_tokens] positions, from 0 */
+    const int32_t * seq_offset; /* [n_tokens + 1] ascending: token i belongs to the sequences
+                                   seq_id[seq_offset[i]] ... seq_id[seq_offset[i + 1] - 1], one at least */
+    const int32_t * seq_id;     /* [n_seq_ids] */
+    int64_t n_seq_ids;          /* required: at least seq_offset[n_tokens] */
+    const uint8_t * output;     /* [n_tokens] not 0 where a row is wanted */
+    int64_t n_rows;             /* number of tokens for which one is, n_outputs_max at most */
+    float * rows;               /* [n_rows][row_size] rows in the order of the tokens. NULL: see qcls_decode */
+    int64_t batch_us;           /* written: microseconds of filling llama.cpp's batch */
+    int64_t trim_us;            /* written: microseconds of trimming */
+    int64_t n_trim;             /* sequences to trim behind the decode */
+    const int32_t * trim_seq;   /* [n_trim] as for qcls_seq_trim */
+    const int32_t * trim_from;  /* [n_trim] */
+} qcls_plan;
+
+/* Decodes a plan, gives its rows, and trims sequences; they are trimmed where the decode fails, too.
+ * With rows == NULL and n_rows > 0 it returns as soon as llama_decode does and sequences are trimmed, which on a GPU is
+ * when the work is queued; qcls_decode_rows then waits for it and gives the rows. Whatever else is asked of the context
+ * before waits, too, and the rows are lost.
+ * QCLS_BAD_ARGUMENT: the plan does not fit the context; nothing was decoded or trimmed. */
+QCLS_API int32_t qcls_decode(qcls_context * context, qcls_plan * plan, qcls_error * error);
+
+/* Waits for the decode that left rows and gives them: rows[n_rows][row_size], n_rows as it was in the plan. */
+QCLS_API int32_t qcls_decode_rows(qcls_context * context, float * rows, int64_t n_rows, qcls_error * error);
+
+/* --- attention ---------------------------------------------------------------------------------------------------- */
+
+/* Attention that reads only the cells that a token may see, on plain arrays, so that it can be held against a plain one.
+ * Sequence s has the cells list_cell[list_start[s]] ... list_cell[list_start[s + 1] - 1], at the positions list_pos, which
+ * ascend. Token i is of sequence token_seq[i], at token_pos[i], and sees the cells up to there. */
+typedef struct qcls_attention {
+    uint32_t size;              /* required */
+    int32_t n_threads;          /* 1 to 512 */
+    int64_t n_tokens;
+    int64_t n_seqs;
+    int64_t n_cells;
+    const int32_t * token_seq;  /* [n_tokens] */
+    const int32_t * token_pos;  /* [n_tokens] */
+    const int32_t * list_start; /* [n_seqs + 1] from 0 */
+    const int32_t * list_pos;   /* [list_start[n_seqs]] */
+    const int32_t * list_cell;  /* [list_start[n_seqs]] */
+    int32_t window;             /* how many positions, its own among them, a token sees at most; 0: all */
+    int32_t n_head;             /* a multiple of n_head_kv */
+    int32_t n_head_kv;
+    int32_t head_size_k;
+    int32_t head_size_v;
+    int32_t is_f16;             /* 1: k and v are F16; 0: F32 */
+    float scale;                /* of the products of q and k */
+    int32_t reserved;
+    const float * q;            /* [n_tokens][n_head][head_size_k] */
+    const void * k;             /* [n_cells][n_head_kv][head_size_k] */
+    const void * v;             /* [n_cells][n_head_kv][head_size_v] */
+    float * out;                /* [n_tokens][n_head][head_size_v] written */
+} qcls_attention;
+
+/* Computes it, as the nodes of a graph do. QCLS_UNSUPPORTED where the build's CPU code has no such attention. */
+QCLS_API int32_t qcls_compute_attention(const qcls_attention * attention, qcls_error * error);
+
+/* --- label tries -------------------------------------------------------------------------------------------------- */
+
+/* A trie of labels: nodes have edges, and each label is a path of edges. It is taken as it is: the caller has checked
+ * that the offsets ascend from 0 and that every node and every label has an edge. */
+typedef struct qcls_trie {
+    uint32_t size;               /* required */
+    int32_t reserved;
+    int64_t n_queries;           /* how many sets of edges there are to score */
+    int64_t n_nodes;
+    int64_t n_labels;
+    const int32_t * node_start;  /* [n_nodes + 1] node i has the edges node_start[i] ... node_start[i + 1] - 1 */
+    const int32_t * label_start; /* [n_labels + 1] label j has the path label_edge[label_start[j]] ...
+                                    label_edge[label_start[j + 1] - 1] */
+    const int32_t * label_edge;  /* [label_start[n_labels]] */
+    float * edge;                /* [n_queries][node_start[n_nodes]] logits; they become their log-softmax among the
+                                    edges of their node */
+    float * log_probability;     /* [n_queries][n_labels] written: the sum of that over a label's path */
+    float * probability;         /* [n_queries][n_labels] written: exp of that */
+    int64_t all_finite;          /* written: 1 where every log_probability is finite, else 0 */
+} qcls_trie;
+
+/* Scores the labels of a trie. */
+QCLS_API int32_t qcls_trie_scores(qcls_trie * trie, qcls_error * error);
 
 #ifdef __cplusplus
 }

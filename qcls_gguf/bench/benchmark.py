@@ -1,0 +1,225 @@
+"""A benchmark from its classifiers to its record: measure the groups, then probe the device, then put it together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
+from pathlib import Path
+from statistics import fmean
+
+from ..config.schema import Config
+from ..engine.capacity import n_threads
+from ..errors import ConfigError, DecodeError, PlanError
+from ..native import devices
+from ..native.kernel_steps import why_no_steps
+from ..native.sm_slice import slice_device
+from ..opening import ClassifierOpener
+from ..report.environment import environment
+from ..report.gpu import GpuRun, gpu_state, watched_gpu, why_no_gpu
+from ..report.machine import gpu_free_bytes, peak_rss_bytes, rss_bytes
+from ..report.progress import OnProgress, counter
+from .ab import SizeSamples, compare_variants, variants_record
+from .classifiers import MeasuredClassifier, QuerySource, classifier_groups, started_classifier
+from .forward import forward_record, forward_tokens, sweep
+from .load import Samples
+from .measure import BenchmarkSettings, Workload, check_settings, measure
+from .records import (
+    AfterIdle,
+    BenchmarkRecord,
+    ClassifierRecord,
+    GpuMoment,
+    GpuStates,
+    MeasuringMethod,
+    OpenLoopWorkload,
+    ProcessMemory,
+    Tokens,
+    WorkloadRecord,
+)
+from .roofline import DeviceRates, Roofline, decode_weights, probe_device
+from .stats import quantile_curve, quantiles, ratio, spread
+from .workloads import file_queries
+
+
+def benchmark(
+    settings: BenchmarkSettings,
+    opener: ClassifierOpener,
+    *,
+    on_progress: OnProgress = lambda part, done, total: None,
+) -> BenchmarkRecord:
+    """Measure, and return the record that `qcls-gguf bench` prints as JSON.
+
+    Raises ConfigError for what cannot be measured, before anything is; and what Classifier raises.
+    """
+    if settings.sms is not None:
+        slice_device(settings.sms)  # before anything asks for a device
+    check_settings(settings)
+    source = QuerySource(
+        queries=None if settings.input is None else file_queries(settings.input),
+        lengths=settings.query_tokens,
+        first_batch=settings.batches[0],
+        largest_batch=max(settings.batches),
+    )
+
+    def open_one(name: str, config: Config) -> AbstractContextManager[MeasuredClassifier]:
+        return started_classifier(name, config, source, opener)
+
+    before = _gpu_moment()
+    classifiers: list[MeasuredClassifier] = []
+    workloads: list[Workload] = []
+    forward_ms: dict[int, list[float]] | None = None
+    variant_samples: dict[int, SizeSamples] | None = None
+    n_groups = 0
+    during = GpuRun()
+    with closing(classifier_groups(settings.configs, open_one)) as groups:
+        for group in groups:
+            n_groups += 1
+            sizes: tuple[int, ...] = ()
+            with_variants = False
+            if settings.forward and forward_ms is None:
+                sizes = forward_tokens(group[0].classifier, settings.forward_tokens)
+                with_variants = _compares_variants(settings, group[0])
+            with watched_gpu(during) if group[0].classifier.model.n_gpu_layers else nullcontext():
+                workloads += measure(settings, group, on_progress)
+                n_rounds = max(1, settings.n_requests // 10)
+                if sizes:
+                    count = counter(on_progress, "forward", n_rounds * len(sizes))
+                    forward_ms = sweep(group[0].classifier, sizes, n_rounds, count)
+                if with_variants:
+                    count = counter(on_progress, "kernels in turns", n_rounds * len(sizes))
+                    variant_samples = compare_variants(group[0].classifier, sizes, n_rounds, count)
+            classifiers += group
+    rss, peak = rss_bytes(), peak_rss_bytes()
+    # the system counts the peak in coarser steps
+    memory = ProcessMemory(rss_bytes=rss, peak_rss_bytes=None if peak is None else max(peak, rss))
+    after = _gpu_moment()
+    rooflines = _rooflines(classifiers)
+    first = classifiers[0].classifier
+    return BenchmarkRecord(
+        environment=environment(first.config, first.model),
+        startup_ms=first.startup_ms,
+        classifiers=tuple(
+            _classifier_record(measured, rooflines[measured.name], settings.idle_s) for measured in classifiers
+        ),
+        method=MeasuringMethod(
+            loop="closed" if settings.rate is None else "open",
+            rate=settings.rate,
+            order="one classifier after the other" if n_groups > 1 or settings.rate else "classifiers in turns",
+            input=settings.input,
+            n_requests=settings.n_requests,
+            n_warm_up=settings.n_warm_up,
+            n_repeats=settings.n_repeats,
+        ),
+        workloads=tuple(
+            _workload_record(workload, rooflines[workload.measured.name], settings.rate) for workload in workloads
+        ),
+        forward=forward_record(first, forward_ms, rooflines[classifiers[0].name]) if forward_ms else None,
+        forward_ab=variants_record(first, variant_samples) if variant_samples else None,
+        memory=memory,
+        gpu=GpuStates(before=before, during=during.record(), after=after, not_known=why_no_gpu()),
+    )
+
+
+def _gpu_moment() -> GpuMoment:
+    return GpuMoment(vram_free_bytes=gpu_free_bytes(), gpu=gpu_state())
+
+
+def _compares_variants(settings: BenchmarkSettings, measured: MeasuredClassifier) -> bool:
+    """Whether the kernels' variants are to be compared on a classifier. Raises ConfigError where they cannot be."""
+    if settings.ab == "off":
+        return False
+    why = why_no_steps()
+    if why is None and not measured.classifier.model.n_gpu_layers:
+        why = "no layer of the model is on the GPU: set runtime.n_gpu_layers to auto or all, or free its memory"
+    if why and settings.ab == "on":
+        raise ConfigError(f"`ab`: {why}")
+    return why is None
+
+
+def _rooflines(classifiers: Sequence[MeasuredClassifier]) -> dict[str, Roofline]:
+    """Each classifier's roofline, by name; equal devices and types are probed once, when no classifier holds memory."""
+    rates: dict[tuple[int, int, int], DeviceRates | str] = {}
+    rooflines = {}
+    for measured in classifiers:
+        model, config = measured.classifier.model, measured.classifier.config
+        kinds = ("GPU", "iGPU") if model.n_gpu_layers else ("CPU",)
+        index = next(i for i, device in enumerate(devices()) if device.kind in kinds)
+        weights = decode_weights(Path(model.path), head=measured.exact)
+        key = index, n_threads(config.runtime), weights.ggml_type
+        if key not in rates:
+            try:
+                rates[key] = probe_device(index, n_threads=key[1], ggml_type=weights.ggml_type)
+            except (DecodeError, PlanError) as e:  # what was measured before is worth more than its roofline
+                rates[key] = str(e)
+        reached = rates[key]
+        rooflines[measured.name] = (
+            Roofline(weights=weights, rates=None, error=reached)
+            if isinstance(reached, str)
+            else Roofline(weights=weights, rates=reached)
+        )
+    return rooflines
+
+
+def _classifier_record(measured: MeasuredClassifier, roofline: Roofline, idle_s: float) -> ClassifierRecord:
+    config = measured.classifier.config
+    return ClassifierRecord(
+        name=measured.name,
+        config=str(config.path) if config.path else None,
+        n_prompts=len(measured.classifier.prompts),
+        scoring=tuple(sorted({prompt.scoring for prompt in config.prompts})),
+        runtime=config.runtime,
+        model=measured.classifier.model,
+        startup_ms=measured.classifier.startup_ms,
+        first_request_ms=measured.first_request_ms,
+        after_idle=AfterIdle(idle_s=idle_s, ms=tuple(measured.after_idle_ms)) if idle_s else None,
+        memory=measured.memory,
+        roofline=roofline.record(),
+    )
+
+
+def _workload_record(workload: Workload, roofline: Roofline, rate: float | None) -> WorkloadRecord:
+    samples = Samples()
+    for run in workload.runs:
+        samples.extend(run)
+    measured, counts = workload.measured, samples.counts
+    n_rows = fmean(count.n_positions for count in counts)
+    service_ms = [
+        total - wait for total, wait in zip(samples.total_ms, samples.wait_ms or [0.0] * len(counts), strict=True)
+    ]
+    roofline_ms = roofline.ms(n_tokens=workload.least_tokens, n_rows=n_rows)
+    p50_runs = [quantiles(run.total_ms).p50 for run in workload.runs]
+    n_decodes = sum(count.n_decodes for count in counts)
+    record = WorkloadRecord(
+        name=f"{measured.name}, {workload.queries}, batch {workload.batch}",
+        config=measured.name,
+        queries=workload.queries,
+        n_prompts=len(measured.classifier.prompts),
+        batch=workload.batch,
+        n_requests=len(counts),
+        total_ms=quantiles(samples.total_ms),
+        total_ms_quantiles=tuple(quantile_curve(samples.total_ms)),
+        p50_runs_ms=tuple(p50_runs),
+        p50_spread=spread(p50_runs),
+        stage_ms={stage: quantiles(values) for stage, values in samples.stage_ms.items()},
+        tokens=Tokens(
+            new=fmean(count.n_tokens_new for count in counts),
+            cached=fmean(count.n_tokens_cached for count in counts),
+            padded=0.0,
+            least=workload.least_tokens,
+        ),
+        n_positions=n_rows,
+        n_decodes=n_decodes / len(counts),
+        graph_reuse_rate=samples.n_reused / n_decodes,
+        cuda_graphs_per_decode=None if samples.n_cuda_graphs is None else samples.n_cuda_graphs / n_decodes,
+        roofline_ms=roofline_ms,
+        roofline_ratio=ratio(quantiles(service_ms).p50, roofline_ms),
+    )
+    if rate is None:
+        return record
+    return OpenLoopWorkload(
+        **dict(record),
+        rate=rate,
+        achieved_rate=len(counts) / samples.elapsed_s,
+        utilization=sum(service_ms) / 1e3 / samples.elapsed_s,
+        wait_ms=quantiles(samples.wait_ms),
+        service_ms=quantiles(service_ms),
+    )

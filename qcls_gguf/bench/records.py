@@ -1,0 +1,247 @@
+"""The record of a benchmark: what `qcls-gguf bench` prints as JSON."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ..config.schema import RuntimeConfig
+from ..report.environment import Environment
+from ..report.gpu import GpuSamples, GpuState
+from ..report.record import Record
+from ..score.result import ModelInfo
+from .decode_records import DecodeQuantiles, ForwardRecord, VariantsRecord
+
+
+class Quantiles(DecodeQuantiles):
+    """Quantiles of times, in ms."""
+
+    p99: float
+    """99 % quantile"""
+
+
+class SampleTimes(Record):
+    """Times of the five samples of a probe, in ms."""
+
+    best: float
+    """the shortest"""
+    median: float
+    """the middle one"""
+
+
+class ProbeMethod(Record):
+    """How a device was probed."""
+
+    device: str
+    """its name"""
+    n_threads: int
+    """CPU threads"""
+    copy_bytes: int
+    """bytes that were copied, each read once and written once"""
+    copy_ms: SampleTimes
+    matmul_type: str
+    """the weights' type, such as Q4_K"""
+    matmul_shape: tuple[int, int, int]
+    """inner dimension, rows and columns of the product"""
+    matmul_ms: SampleTimes
+
+
+class RooflineRecord(Record):
+    """The least time of a decode: its weights read once, or its multiplications, whichever takes longer."""
+
+    bytes_per_s: float | None
+    """bandwidth of a copy; null where the device could not be probed, as are the next and `method`"""
+    operations_per_s: float | None
+    """of a matrix product"""
+    weight_bytes: int
+    """weights that a decode reads"""
+    n_weights_per_token: int
+    """weights that every token is multiplied by; two operations each"""
+    n_weights_per_row: int
+    """weights that only tokens are multiplied by whose hidden state is read"""
+    weight_type: str
+    """the type that most weights have"""
+    method: ProbeMethod | None
+    error: str | None
+    """why the device could not be probed"""
+
+
+class Memory(Record):
+    """Memory before and after a classifier's start; null where there is no GPU."""
+
+    rss_before_bytes: int
+    """memory of the process before the start"""
+    rss_after_bytes: int
+    """after the start and the first request"""
+    vram_free_before_bytes: int | None
+    """free memory of all GPUs"""
+    vram_free_after_bytes: int | None
+    """after the start and the first request"""
+
+
+class ProcessMemory(Record):
+    """Memory of the process when all was measured."""
+
+    rss_bytes: int
+    """at the end"""
+    peak_rss_bytes: int | None
+    """the most at any time; null where the system does not tell"""
+
+
+class AfterIdle(Record):
+    """Single requests after a silence."""
+
+    idle_s: float
+    """length of the silence"""
+    ms: tuple[float, ...]
+    """of the one request, by repetition"""
+
+
+class ClassifierRecord(Record):
+    """One configuration: its start, its memory, its first request and its roofline."""
+
+    name: str
+    """the configuration's name, unique in the record"""
+    config: str | None
+    """the configuration's file"""
+    n_prompts: int
+    """prompts that a request serves"""
+    scoring: tuple[str, ...]
+    """the scorings of its prompts, each once"""
+    runtime: RuntimeConfig
+    """the configuration's, with the command's options"""
+    model: ModelInfo
+    startup_ms: dict[str, float]
+    """by step of the start-up"""
+    first_request_ms: float
+    """time of the first request"""
+    after_idle: AfterIdle | None
+    """null where it was not measured"""
+    memory: Memory
+    roofline: RooflineRecord
+
+
+class MeasuringMethod(Record):
+    """How the requests were sent."""
+
+    loop: Literal["closed", "open"]
+    """closed: the next request when the answer is there; open: at a fixed rate, whether or not it is there"""
+    rate: float | None
+    """requests a second of an open loop"""
+    order: str
+    """which classifier is sent a request when"""
+    input: str | None
+    """the file of the queries; null where queries were made"""
+    n_requests: int
+    """of each workload in each repetition"""
+    n_warm_up: int
+    """requests before them that are not counted"""
+    n_repeats: int
+    """how often all of it was repeated"""
+
+
+class Tokens(Record):
+    """Tokens of a request, on average."""
+
+    new: float
+    """fed to the model"""
+    cached: float
+    """of the rendered prompts, taken from the cache"""
+    padded: float
+    """of the new ones, those that only fill up a shape; 0, for every shape is exact"""
+    least: float
+    """what any plan must feed: the distinct token paths less those that are stored"""
+
+
+class WorkloadRecord(Record):
+    """Requests of one size to one configuration, all repetitions together."""
+
+    name: str
+    """configuration, queries and batch"""
+    config: str
+    """the name of the configuration"""
+    queries: str
+    """the name of the queries"""
+    n_prompts: int
+    """prompts that a request serves"""
+    batch: int
+    """queries of a request"""
+    n_requests: int
+    """requests that were timed"""
+    total_ms: Quantiles
+    """a request as its caller sees it; in an open loop from its arrival on, so that the wait counts"""
+    total_ms_quantiles: tuple[float, ...]
+    """the 0 %, 5 %, … 100 % quantiles of total_ms"""
+    p50_runs_ms: tuple[float, ...]
+    """the median of each repetition"""
+    p50_spread: float | None
+    """(largest - smallest) / median of p50_runs_ms; null for one repetition"""
+    stage_ms: dict[str, Quantiles]
+    """by stage of a request"""
+    tokens: Tokens
+    n_positions: float
+    """hidden states that a request reads, on average"""
+    n_decodes: float
+    """decodes of a request, on average"""
+    graph_reuse_rate: float
+    """share of the decodes that found their graph built, 0 to 1"""
+    cuda_graphs_per_decode: float | None
+    """CUDA graphs launched by a decode, on average; null in a build without CUDA"""
+    roofline_ms: float | None
+    """the least time of the decode by its roofline; null where the device could not be probed"""
+    roofline_ratio: float | None
+    """the median of the requests, without their wait, by roofline_ms"""
+
+
+class OpenLoopWorkload(WorkloadRecord):
+    """Requests of one size to one configuration that arrived at a fixed rate."""
+
+    rate: float
+    """requests that arrived in a second"""
+    achieved_rate: float
+    """requests that were answered in a second"""
+    utilization: float
+    """share of the time in which a request was computed, 0 to 1"""
+    wait_ms: Quantiles
+    """from a request's arrival until it was begun"""
+    service_ms: Quantiles
+    """from then until its answer"""
+
+
+class GpuMoment(Record):
+    """The GPUs at one moment."""
+
+    vram_free_bytes: int | None
+    """free memory of all GPUs; null without one"""
+    gpu: GpuState | None
+    """the first NVIDIA GPU; null where nothing is known of one"""
+
+
+class GpuStates(Record):
+    """The GPUs around the measurement."""
+
+    before: GpuMoment
+    """before the first start"""
+    during: GpuSamples | None
+    """while requests and decodes were measured; null where nothing is known of a GPU, or none computed"""
+    after: GpuMoment
+    """after all requests"""
+    not_known: str | None
+    """why nothing is known of a GPU; null where something is"""
+
+
+class BenchmarkRecord(Record):
+    """How long requests take, where the time goes, and what the device could do at best."""
+
+    environment: Environment
+    startup_ms: dict[str, float]
+    """of the first classifier, by step"""
+    classifiers: tuple[ClassifierRecord, ...]
+    method: MeasuringMethod
+    workloads: tuple[OpenLoopWorkload | WorkloadRecord, ...]
+    """open-loop workloads at a fixed rate"""
+    forward: ForwardRecord | None
+    """null where it was not asked for"""
+    forward_ab: VariantsRecord | None
+    """null where it was not asked for, or there is nothing to compare"""
+    memory: ProcessMemory
+    gpu: GpuStates

@@ -1,0 +1,36 @@
+"""What a message calls by its name in Python, such as `data`, in the words of the command line, such as --data."""
+
+from __future__ import annotations
+
+import re
+
+_OPTIONS = {
+    "ab": "--ab",
+    "batch": "--batch",
+    "data": "--data",
+    "force": "--force",
+    "hf_folder": "--hf-folder",
+    "input": "--input",
+    "llama_server": "--llama-server",
+    "method": "--method",
+    "n_folds": "--folds",
+    "offline": "--offline",
+    "ollama": "--ollama",
+    "ollama_model": "--ollama-model",
+    "out": "--out",
+    "prompt": "--prompt",
+    "query_tokens": "--query-tokens",
+    "resume": "--resume",
+    "shuffle_labels": "--shuffle-labels",
+    "skip_bad": "--skip-bad",
+    "sms": "--sms",
+    "spawn_llama_server": "--spawn-llama-server",
+    "synthetic": "--synthetic",
+    "tokens": "--tokens",
+}
+_QUOTED = re.compile(f"`({'|'.join(_OPTIONS)})`")
+
+
+def with_options(message: str) -> str:
+    """The message with options in place of names in backquotes."""
+    return _QUOTED.sub(lambda match: _OPTIONS[match[1]], message)

@@ -1,0 +1,42 @@
+"""Every command's record by the command's name. `python -m qcls_gguf.cli.records` prints docs/records.md."""
+
+from __future__ import annotations
+
+from ..bench.records import BenchmarkRecord
+from ..compare.records import ComparisonRecord
+from ..evaluation.records import EvaluationRecord
+from ..inspection.records import Inspection
+from ..report.record import Record
+from ..report.record_docs import records_markdown
+from ..report.run_record import RunRecord
+from ..tuning.records import CalibrationRecord
+
+RECORDS: dict[str, type[Record]] = {
+    "run": RunRecord,
+    "inspect": Inspection,
+    "eval": EvaluationRecord,
+    "calibrate": CalibrationRecord,
+    "compare": ComparisonRecord,
+    "bench": BenchmarkRecord,
+}
+
+_BEGINNING = """\
+# Records
+
+For whoever reads what the commands print with `--format json`. Each prints one object (`run` one for each query, with
+`--format jsonl` on a line), whose fields are below. Counts are named `n_*`, times `*_ms` (milliseconds) or `*_s`
+(seconds), sizes `*_bytes`. A field without a value is `null`, unless its table says that it is left out. New fields may
+come with a new version.
+
+This page is generated from the types by `python -m qcls_gguf.cli.records > docs/records.md`.
+
+"""
+
+
+def records_page() -> str:
+    """The text of docs/records.md."""
+    return _BEGINNING + records_markdown({f"`qcls-gguf {command}`": record for command, record in RECORDS.items()})
+
+
+if __name__ == "__main__":
+    print(records_page(), end="")

@@ -1,0 +1,26 @@
+"""`qcls-gguf schema`: printing only."""
+
+from __future__ import annotations
+
+from ..config.json_schema import config_json_schema
+from ..report.json_text import json_text
+from .terminal import exit_codes
+
+
+def schema_text() -> str:
+    """The JSON Schema of a configuration, as the command prints it."""
+    return json_text(config_json_schema(), indent=2)
+
+
+def schema_command() -> None:
+    """Print the JSON Schema of a configuration file.
+
+    An editor that knows it completes the keys, shows what they mean and marks mistakes. A first line such as
+
+    \b
+    # yaml-language-server: $schema=config.schema.json
+
+    names it in a configuration, as those that come with this package do.
+    """
+    with exit_codes():
+        print(schema_text())

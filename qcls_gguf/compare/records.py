@@ -1,0 +1,110 @@
+"""The record of a comparison: what `qcls-gguf compare` prints as JSON."""
+
+from __future__ import annotations
+
+from ..config.schema import Config
+from ..report.environment import Environment
+from ..report.record import Record
+from ..score.result import ModelInfo
+
+
+class PeerEnvironment(Environment):
+    """What a time or a score may depend on, and the packages that the other methods use."""
+
+    packages: dict[str, str]
+    """version by package, of those that are installed"""
+
+
+class MethodDescription(Record):
+    """A method of labelling."""
+
+    name: str
+    """its name"""
+    about: str
+    """what it does for a request"""
+
+
+class Latency(Record):
+    """Times of all timed requests of a method, and their ratios to those of `qcls`."""
+
+    p50_ms: float
+    """median time of a request"""
+    p90_ms: float
+    """90 % quantile of the times"""
+    ratio_to_qcls: float
+    """the method's median by that of `qcls`"""
+    ratio_range: tuple[float, float]
+    """10 % and 90 % quantile over the rounds, of the ratio of the two medians of a round"""
+
+
+class WinnerAgreement(Record):
+    """How often a method's winners are ours."""
+
+    scoring: float | None
+    """share of the answers with the winner of the configuration's scoring; null without answers"""
+    joint: float | None
+    """share of the answers with the winner of our exact `joint`; null without answers"""
+    n_answers: int
+    """answers that have a winner"""
+    n_without_answer: int
+    """answers without one: the method saw too little of the vocabulary"""
+
+
+class Agreement(Record):
+    """How far a method's answers agree with ours."""
+
+    agreement: WinnerAgreement | None
+    """null for a method on other weights"""
+    largest_log_probability_difference: float | None
+    """of log p(label | prompt) over the whole vocabulary, from our exact `joint`, in nats; null where it has none"""
+    n_log_probabilities: int
+    """how many were compared"""
+    largest_tree_difference: float | None
+    """of the log-probabilities among the labels, in nats; null where the method does not give them"""
+    n_tree_log_probabilities: int
+    """how many were compared"""
+
+
+class MethodRecord(Agreement, Latency, MethodDescription):
+    """What one method took, and how far it agrees with ours."""
+
+    note: str
+    """what was found while it ran; empty where there is nothing to say"""
+
+
+class AbsentMethod(Record):
+    """A method without figures."""
+
+    name: str
+    """its name"""
+    reason: str
+    """why, and what to do"""
+    asked_for: bool
+    """whether it was named, not only one of all"""
+    started: bool
+    """whether it had started and failed later; else it could not be had here"""
+
+
+class ComparisonRecord(Record):
+    """A comparison of our classifier with other methods of labelling the same queries."""
+
+    environment: PeerEnvironment
+    config: Config
+    model: ModelInfo
+    n_prompts: int
+    """prompts that a request serves"""
+    n_queries: int
+    """number of the queries"""
+    queries: tuple[str, ...]
+    """the texts that were labelled"""
+    rounds: int
+    """timed rounds; a round is one request of every query by every method"""
+    warm_up: int
+    """rounds before them that were not timed"""
+    seed: int
+    """of the order in which the methods take turns"""
+    peer_kernels: str
+    """`stock` or `ours`: the CUDA matrix kernels of the other methods that run this llama.cpp"""
+    methods: tuple[MethodRecord, ...]
+    """in the order in which they were started; `qcls`, ours, first"""
+    absent: tuple[AbsentMethod, ...]

@@ -1,0 +1,161 @@
+"""One way to declare settings: frozen keyword-only pydantic dataclasses whose every refusal is a ConfigError.
+
+A class under `@settings` checks its values when it is made, whether by Python code, by `dataclasses.replace` or from
+the values of a file. What pydantic finds wrong is told as lines of "place: what is wrong and what to do".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import field
+from typing import Any, NamedTuple, TypeVar, dataclass_transform, get_args, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+from pydantic_core import ArgsKwargs, PydanticCustomError
+
+from ..errors import ConfigError
+from .words import hint, kind_of, shown
+
+T = TypeVar("T")
+Step = str | int
+
+_OURS = "refused"
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument", "invalid_key")
+_MOST_MISTAKES = 20
+_LONGEST_NAME = 100
+# Built when first used, and all parts of a file's schema at once: half the time at start-up.
+_CHECKS = ConfigDict(extra="forbid", defer_build=True)
+
+
+class Mistake(NamedTuple):
+    """One thing that is wrong, and the keys and indices that lead to it."""
+
+    where: tuple[Step, ...]
+    what: str
+
+
+def refusal(what: str, *where: Step) -> PydanticCustomError:
+    """What a check raises; where: the keys below the value that is checked."""
+    return PydanticCustomError(_OURS, "{what}", {"what": what, "where": where})
+
+
+class _Checked(type):
+    """Classes that are called by Python code, whose refusals are to be read like those of a file."""
+
+    def __call__(cls, **values: Any) -> Any:
+        """The checked settings. Raises ConfigError."""
+        try:
+            return super().__call__(**values)
+        except ValidationError as e:
+            raise config_error(mistakes(e, cls), values, cls._place(values)) from None  # type: ignore[attr-defined]
+
+
+class Settings(metaclass=_Checked):
+    """What classes under `@settings` are made from."""
+
+    __slots__ = ()
+
+    @classmethod
+    def _place(cls, values: dict[str, Any]) -> str:
+        """Where values that Python code gives stand in a configuration, such as `prompts.colour`."""
+        return ""
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
+def settings(cls: type[T]) -> type[T]:
+    """Make a subclass of Settings frozen, keyword-only and checked by pydantic."""
+    return dataclass(frozen=True, slots=True, kw_only=True, config=_CHECKS)(cls)  # type: ignore[return-value]
+
+
+def given(values: Any, *, keep: Collection[str] = ()) -> Any:
+    """For a `before` validator: keys and values without those that are null, which says no more than leaving them out.
+
+    keep: keys whose null is told to be no value. Returns a new dict, or what is no mapping as it is.
+    """
+    values = values.kwargs or {} if isinstance(values, ArgsKwargs) else values
+    if not isinstance(values, dict):
+        return values
+    return {key: value for key, value in values.items() if value is not None or key in keep}
+
+
+def check(cls: type[T], values: Any, **context: Any) -> T:
+    """Settings of a class from the values of a file; context is for the checks. Raises pydantic's ValidationError."""
+    return TypeAdapter(cls).validate_python(values, context=context)
+
+
+def mistakes(error: ValidationError, cls: type) -> list[Mistake]:
+    """All that is wrong with the values for a class, in words."""
+    return [_mistake(each, cls) for each in error.errors(include_url=False)]
+
+
+def _mistake(error: Any, cls: type) -> Mistake:
+    where: tuple[Step, ...] = error["loc"]
+    kind = error["type"]
+    if kind == _OURS:
+        return Mistake((*where, *error["ctx"]["where"]), error["ctx"]["what"])
+    if kind in _UNKNOWN:
+        name = shown(where[-1], quoted=False)
+        return Mistake((*where[:-1], name), f"unknown key, {hint(where[-1], _known_keys(cls, where[:-1]))}")
+    if kind == "missing":
+        return Mistake(where, "is missing")
+    if kind in ("dataclass_type", "dict_type"):
+        return Mistake(where, f"expected keys and values, got {kind_of(error['input'])}")
+    return Mistake(where, f"{shown(error['input'])}: {error['msg']}")
+
+
+def _known_keys(cls: Any, where: Iterable[Step]) -> list[str]:
+    """The keys of the settings that stand at a place below those of cls."""
+    for step in where:
+        hints = get_type_hints(cls)
+        if step in hints:
+            cls = next(_settings_in(hints[str(step)]), cls)
+    return sorted(cls.__pydantic_fields__)
+
+
+def _settings_in(hint: Any) -> Iterator[Any]:
+    if hasattr(hint, "__pydantic_fields__"):
+        yield hint
+    for part in get_args(hint):
+        yield from _settings_in(part)
+
+
+def config_error(found: Iterable[Mistake], values: Any, place: str = "") -> ConfigError:
+    """The error that lists mistakes, a line each; values are those that were checked, place is where they stand."""
+    lines = [f"{_path(place, each.where, values) or 'the configuration'}: {each.what}" for each in found]
+    if (n_more := len(lines) - _MOST_MISTAKES) > 0:
+        lines[_MOST_MISTAKES:] = [f"and {n_more} more mistakes"]
+    return ConfigError("\n".join(lines))
+
+
+def prefixed(place: str, error: ConfigError) -> ConfigError:
+    """The same mistakes with a place before each."""
+    return ConfigError("\n".join(f"{place}: {line}" for line in str(error).splitlines()))
+
+
+def _path(place: str, where: tuple[Step, ...], values: Any) -> str:
+    """A place in words, such as `prompts.colour.labels[3]`: a prompt goes by its name, where it has one."""
+    path = place
+    if len(where) > 2 and where[0] == "prompts" and where[2] != "name":
+        name = shown_name(_at(values, *where[:2], "name"))
+        if name is not None:
+            path, where = f"prompts.{name}", where[2:]
+    for step in where:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
+    return path
+
+
+def _at(values: Any, *where: Step) -> Any:
+    """The value at a place; None where there is none."""
+    for step in where:
+        try:
+            values = values[step]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return values
+
+
+def shown_name(name: Any) -> str | None:
+    """A prompt's name where it can stand in a message, else None."""
+    usable = isinstance(name, str) and name.strip() and len(name) <= _LONGEST_NAME and name.isprintable()
+    return name if usable else None

@@ -1,0 +1,44 @@
+"""Values and names in the words of an error message."""
+
+from __future__ import annotations
+
+import difflib
+import reprlib
+from collections.abc import Sequence
+from typing import Any
+
+_LONGEST = 80
+_LARGE = 10**20
+_KINDS = {bool: "a truth value", int: "a number", float: "a number", str: "text", dict: "a mapping"}
+
+_repr = reprlib.Repr()
+_repr.maxstring = _repr.maxother = _LONGEST
+_repr.maxlong = 40
+
+
+def shown(value: Any, *, quoted: bool = True) -> str:
+    """A value as Python writes it, cut where it is long; quoted: texts in quotes."""
+    if isinstance(value, str) and not quoted:
+        text = value if value.isprintable() else _repr.repr(value)
+        return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    if type(value) in (bool, float, type(None)) or (type(value) is int and abs(value) < _LARGE):
+        return repr(value)
+    try:
+        return _repr.repr(value)
+    except ValueError:  # Python writes no whole number of more than 4,300 digits
+        return "a number of thousands of digits"
+
+
+def kind_of(value: Any) -> str:
+    """What a value is."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, list | tuple):
+        return "a list"
+    return _KINDS.get(type(value), f"a {type(value).__name__}")
+
+
+def hint(name: Any, known: Sequence[str]) -> str:
+    """What an unknown name may have meant."""
+    close = difflib.get_close_matches(str(name)[:_LONGEST], known, n=1) if isinstance(name, str) else []
+    return f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"

@@ -1,0 +1,36 @@
+"""From a model, a runtime configuration and the prompts that it is sized for to an engine."""
+
+from __future__ import annotations
+
+from ..config.schema import RuntimeConfig
+from ..model import Model
+from ..native import NativeContext
+from ..prompts.prompt_set import PromptSet
+from ..timing import Ledger
+from .capacity import flash_attention, limits, n_threads
+from .engine import Engine
+
+
+def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger: Ledger) -> Engine:
+    """An engine with an empty cache that holds a prompt set, and questions at run time beside it.
+
+    Raises ConfigError where a limit is too small, ModelError for a model that has no exact path to its logits.
+    """
+    size = limits(runtime, prompts, model.facts.n_ctx_train, model.n_ctx_short)
+    threads = n_threads(runtime)
+    context = NativeContext(
+        model.native,
+        n_ctx=size.n_ctx,
+        n_batch=size.n_batch,
+        n_seq_max=size.n_seq_max,
+        n_outputs_max=size.n_outputs_max,
+        n_threads=threads,
+        flash_attn=flash_attention(runtime, model.n_gpu_layers),
+        kv_type=runtime.kv_type,
+        label_tokens=prompts.label_tokens if prompts.exact else None,
+    )
+    ledger.step(
+        "open context",
+        f"{context.n_ctx} cells, {context.n_batch} tokens a decode, {context.n_seq_max} sequences, {threads} threads",
+    )
+    return Engine(model, context, n_leaf_seqs=size.n_leaf_seqs)

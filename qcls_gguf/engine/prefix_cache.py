@@ -1,0 +1,148 @@
+"""Which token prefixes are in the KV cache: a radix tree. Bookkeeping only; the engine moves the cells.
+
+Each cached prefix has a sequence that holds its cells. Prefixes that begin alike share the cells of that beginning, so
+the cells in use are the tokens on the edges of the tree. A prefix that somebody uses is pinned; the others stay until
+their cells or sequences are wanted, and go least recently used first.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..prompts.compiled import common_prefix
+
+Tokens = tuple[int, ...]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Prefix:
+    """A cached prefix."""
+
+    tokens: Tokens
+    holder: int
+    """the sequence that holds its cells"""
+    group: int
+    """prefixes that were decoded together have one number; later ones have higher numbers"""
+    n_users: int = 0
+    last_used: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Node:
+    edge: Tokens
+    """the tokens between the parent and this node"""
+    children: dict[int, _Node] = field(default_factory=dict)
+    """by the first token of their edge"""
+    below: dict[Prefix, None] = field(default_factory=dict)
+    """the prefixes that end at this node or below it"""
+
+
+class PrefixCache:
+    """The prefixes of one context."""
+
+    def __init__(self, holders: Sequence[int]) -> None:
+        """holders: the sequences that may hold a prefix each."""
+        self._root = _Node(())
+        self._free = sorted(holders)  # a heap: the lowest goes first, so that equal starts give equal sequences
+        self._by_tokens: dict[Tokens, Prefix] = {}
+        self._clock = 0
+        self.n_cells = 0
+        """cells that all prefixes occupy"""
+
+    def __len__(self) -> int:
+        return len(self._by_tokens)
+
+    @property
+    def prefixes(self) -> list[Prefix]:
+        """All prefixes, in the order in which they came."""
+        return list(self._by_tokens.values())
+
+    @property
+    def n_free_holders(self) -> int:
+        """How many more prefixes there are sequences for."""
+        return len(self._free)
+
+    def get(self, tokens: Tokens) -> Prefix | None:
+        """The prefix of exactly these tokens, if it is cached."""
+        return self._by_tokens.get(tokens)
+
+    def match(self, tokens: Tokens) -> tuple[Prefix | None, int]:
+        """(a cached prefix that begins alike, the number of tokens that they share); (None, 0) where none does."""
+        node, n = self._root, 0
+        best: _Node | None = None
+        while n < len(tokens) and (child := node.children.get(tokens[n])):
+            n_shared = common_prefix(child.edge, tokens[n:])
+            best, n = child, n + n_shared
+            if n_shared < len(child.edge):
+                break
+            node = child
+        return (next(iter(best.below)), n) if best else (None, 0)
+
+    def reserve(self, tokens: Tokens, group: int) -> Prefix:
+        """A prefix with a sequence of its own, not in the cache yet; the caller has seen that one is free."""
+        self._clock += 1
+        return Prefix(tokens=tokens, holder=heapq.heappop(self._free), group=group, last_used=self._clock)
+
+    def give_back(self, prefix: Prefix) -> None:
+        """Free the sequence of a prefix that is not in the cache."""
+        heapq.heappush(self._free, prefix.holder)
+
+    def put(self, prefix: Prefix) -> None:
+        """Note that a prefix is cached; no other one has its tokens."""
+        tokens = prefix.tokens
+        self._by_tokens[tokens] = prefix
+        node, n = self._root, 0
+        node.below[prefix] = None
+        while n < len(tokens):
+            child = node.children.get(tokens[n])
+            if child is None:
+                child = node.children[tokens[n]] = _Node(tokens[n:])
+                self.n_cells += len(child.edge)
+            elif (n_shared := common_prefix(child.edge, tokens[n:])) < len(child.edge):
+                child = self._split(node, child, n_shared)
+            child.below[prefix] = None
+            node, n = child, n + len(child.edge)
+
+    @staticmethod
+    def _split(parent: _Node, child: _Node, at: int) -> _Node:
+        upper = _Node(child.edge[:at], {child.edge[at]: child}, dict(child.below))
+        child.edge = child.edge[at:]
+        parent.children[upper.edge[0]] = upper
+        return upper
+
+    def take_out(self, prefix: Prefix) -> None:
+        """Note that a prefix is not cached any more: cells that no other prefix shares are free."""
+        del self._by_tokens[prefix.tokens]
+        node, n = self._root, 0
+        del node.below[prefix]
+        while n < len(prefix.tokens):
+            child = node.children[prefix.tokens[n]]
+            del child.below[prefix]
+            n += len(child.edge)
+            if not child.below:
+                self.n_cells -= len(prefix.tokens) - n + len(child.edge)
+                del node.children[child.edge[0]]
+                break
+            node = child
+
+    def use(self, prefix: Prefix) -> None:
+        """Note that a prefix is wanted now."""
+        self._clock += 1
+        prefix.last_used = self._clock
+
+    def n_missing(self, wanted: Sequence[Tokens]) -> tuple[int, int]:
+        """(sequences, cells) that the prefixes of these which are not cached would take."""
+        missing = sorted({tokens for tokens in wanted if tokens not in self._by_tokens})
+        n_cells = 0
+        before: Tokens = ()
+        for tokens in missing:  # in this order, whoever shares most with a prefix stands beside it
+            n_cells += len(tokens) - max(self.match(tokens)[1], common_prefix(tokens, before))
+            before = tokens
+        return len(missing), n_cells
+
+    def least_recently_used(self) -> Prefix | None:
+        """Of the prefixes that nobody uses the one that was wanted longest ago."""
+        idle = [prefix for prefix in self._by_tokens.values() if prefix.n_users == 0]
+        return min(idle, key=lambda prefix: prefix.last_used, default=None)

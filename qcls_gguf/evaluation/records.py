@@ -1,0 +1,223 @@
+"""The record of an evaluation: what `qcls-gguf eval` prints as JSON."""
+
+from __future__ import annotations
+
+from ..config.schema import Config
+from ..config.scoring import Scoring
+from ..data.labelled import BadRow
+from ..report.environment import Environment
+from ..report.record import Record, left_out_if_none
+from ..score.result import ModelInfo
+from .robustness_records import BatchInvariance, NotApplicable, ShuffledLabels
+
+
+class DataRecord(Record):
+    """The labelled queries."""
+
+    path: str
+    """the file"""
+    sha256: str
+    """of the file"""
+    n_rows: int
+    """rows that were used"""
+    n_bad: int
+    """rows that could not be used"""
+    bad: tuple[BadRow, ...]
+    """the first 20 of them"""
+
+
+class LabelMass(Record):
+    """The probability that lies on a prompt's labels at all, over the rows."""
+
+    mean: float
+    """mean of the rows"""
+    p10: float
+    """10 % quantile"""
+    min: float
+    """smallest of the rows"""
+
+
+class Coverage(Record):
+    """The rows whose answer has at least a given probability."""
+
+    threshold: float
+    """the least probability of an answer"""
+    n: int
+    """number of the rows"""
+    coverage: float | None
+    """their share of all rows; null without rows"""
+    accuracy: float | None
+    """of those rows; null where there are none"""
+
+
+class ReliabilityBin(Record):
+    """The rows whose answer has a probability in [low, high); the last bin holds 1 too."""
+
+    low: float
+    """its lower end, included"""
+    high: float
+    """its upper end, not included"""
+    n: int
+    """rows in the bin"""
+    confidence: float | None
+    """mean probability of the answers; null for an empty bin"""
+    accuracy: float | None
+    """null for an empty bin"""
+
+
+class Statistics(Record):
+    """How well answers and probabilities fit the accepted labels; null where there are no rows."""
+
+    n_rows: int
+    """labelled rows with finite scores"""
+    accuracy: float | None
+    """share of the rows whose answer is accepted"""
+    accuracy_ci: tuple[float, float] | None
+    """its Wilson 95 % interval"""
+    macro_f1: float | None
+    """mean F1 of the labels that are true or answered in some row; over several prompts the mean of theirs"""
+    log_loss: float | None
+    """mean of -ln of the accepted labels' probability, in nats"""
+    n_clipped: int
+    """rows whose accepted labels have a probability below 1e-12, which counts as 1e-12"""
+    brier: float | None
+    """mean of (1 - p of the accepted labels)² + Σ p² of the others"""
+    ece: float | None
+    """expected calibration error over 15 bins of the answer's probability"""
+    agreement_with_joint: float | None
+    """share of the rows with the answer of `joint`; null where that was not computed"""
+    label_mass: LabelMass | None
+    """null where the exact scores were not computed"""
+    coverage: tuple[Coverage, ...]
+    """for thresholds of 0.5 to 0.99"""
+    reliability: tuple[ReliabilityBin, ...]
+    """15 bins of equal width"""
+    n_non_finite: int
+    """rows that are left out because their scores are not finite"""
+
+
+class LabelStatistics(Record):
+    """How one label was answered."""
+
+    precision: float | None
+    """null where the label is never the answer"""
+    recall: float | None
+    """null where the label is never true"""
+    f1: float | None
+    """null where it is neither"""
+    support: int
+    """rows whose true label it is"""
+    n_predicted: int
+    """rows whose answer it is"""
+
+
+class Confusion(Record):
+    """Rows of one label that got another."""
+
+    label: str
+    """the true label: the first accepted one"""
+    answer: str
+    """the answer, which is not accepted"""
+    n: int
+    """number of rows"""
+
+
+class PromptStatistics(Statistics):
+    """The statistics of one prompt in one mode."""
+
+    labels: dict[str, LabelStatistics]
+    """by label, in the order of the configuration"""
+    confusions: tuple[Confusion, ...]
+    """the most frequent ones, most frequent first"""
+    confusion_matrix: tuple[tuple[int, ...], ...]
+    """rows of each true label (row) that got each label (column), in the order of `labels`"""
+
+
+class RequestCost(Record):
+    """Time and tokens of warm requests of one query."""
+
+    p50_ms: float
+    """median time of a request"""
+    p90_ms: float
+    """90 % quantile of the times"""
+    n_tokens_new: float
+    """tokens that a request feeds, on average"""
+    n_queries: int
+    """queries that were timed"""
+    n_prompts: int
+    """prompts that a request serves"""
+    measured_by: str
+    """in words"""
+
+
+class ModeCost(Record):
+    """What a request costs in one mode, over all prompts that can have it, and each prompt's statistics."""
+
+    p50_ms: float | None
+    """median time of a request; null where it was not measured, as are the next two"""
+    n_tokens_new: float | None
+    """tokens that a request feeds, on average"""
+    latency: RequestCost | None
+    """all that was measured"""
+    n_prompts: int
+    """prompts that can have the mode"""
+    prompts: dict[str, PromptStatistics | NotApplicable]
+    """by prompt"""
+
+
+class ModeStatistics(ModeCost, Statistics):
+    """The statistics of all rows of all prompts in one mode."""
+
+
+class ModeNotApplicable(ModeCost, NotApplicable):
+    """A mode that no prompt can have."""
+
+
+class WorstRow(Record):
+    """A row whose accepted labels have a low probability."""
+
+    mode: Scoring
+    """the scoring"""
+    prompt: str
+    """the prompt's name"""
+    line: int
+    """in the data"""
+    query: str
+    """its text"""
+    accepted: tuple[str, ...]
+    """the accepted labels"""
+    p_accepted: float
+    """probability of the accepted labels together"""
+    answer: str
+    """the most probable label"""
+    probability: float
+    """of the answer"""
+
+
+class NonFiniteRow(Record):
+    """A row whose scores are not finite."""
+
+    line: int
+    """in the data"""
+    query: str
+    """its text"""
+    error: str | None
+    """which scores are not finite"""
+
+
+class EvaluationRecord(Record):
+    """How well every scoring mode labels, and what it costs."""
+
+    data: DataRecord
+    config: Config
+    model: ModelInfo
+    environment: Environment
+    modes: dict[str, ModeStatistics | ModeNotApplicable]
+    """by scoring, and `calibrated` where the configuration calibrates"""
+    worst: tuple[WorstRow, ...]
+    """for each mode ten rows, lowest probability first"""
+    non_finite: tuple[NonFiniteRow, ...]
+    shuffle_labels: ShuffledLabels | None = left_out_if_none()
+    """only where labels were listed in other orders"""
+    batch_invariance: BatchInvariance | None = left_out_if_none()
+    """only where batch invariance was checked"""

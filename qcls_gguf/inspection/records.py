@@ -1,0 +1,198 @@
+"""The record of an inspection: what `qcls-gguf inspect` prints as JSON."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ..config.scoring import Scoring
+from ..report.record import Record
+from ..score.result import ModelInfo
+
+
+class Token(Record):
+    """A token and its text."""
+
+    token: int
+    """its id"""
+    text: str
+    """bytes that are no whole character are shown as escapes"""
+
+
+class Prefix(Record):
+    """The tokens of a prompt that are cached at start-up."""
+
+    n_tokens: int
+    """its length"""
+    block_hashes: tuple[str, ...]
+    """a hash for every 16 tokens: the first 12 hex digits of the sha256 of the hash before and the tokens as int32"""
+    n_shared: int
+    """tokens of the longest beginning that another prompt has too"""
+    shared_with: tuple[str, ...]
+    """names of the prompts that have it"""
+
+
+class Added(Record):
+    """The tokens that a prompt adds to every request, even to an empty query; without those of its labels."""
+
+    n_tokens: int
+    """fragment and suffix together"""
+    fragment: tuple[Token, ...]
+    """text around the query that is tokenised with it, and so is not cached"""
+    suffix: tuple[Token, ...]
+    """text behind that"""
+
+
+class LabelTokens(Record):
+    """One label's tokens."""
+
+    label: str
+    """the text of the label"""
+    tokens: tuple[Token, ...]
+    """the tokens behind the prompt"""
+    end: Token | None
+    """the end-of-label token, of a label that another one begins with"""
+
+
+class TrieNode(Record):
+    """A node of a label trie. The root stands for the end of the prompt."""
+
+    token: int | None
+    """null for the root"""
+    text: str
+    """empty for the root"""
+    label: str | None
+    """the label that ends here"""
+    fed: bool
+    """whether a request feeds it; the root is fed as part of the prompt"""
+    read: bool
+    """whether scores read its hidden state"""
+    children: tuple[TrieNode, ...]
+    """the nodes behind it"""
+
+
+class PromptInspection(Record):
+    """What one prompt costs."""
+
+    name: str
+    """the prompt's name"""
+    scoring: Scoring
+    """as configured"""
+    fast_path: bool
+    """whether a usual query leaves the cached prefix unchanged"""
+    prefix: Prefix
+    added: Added
+    n_tokens_labels: int
+    """tokens that a request feeds to tell labels of several tokens apart, in this scoring"""
+    n_positions: int
+    """hidden states that the scores read"""
+    n_leaves: int
+    """sequences that one query needs"""
+    labels: tuple[LabelTokens, ...]
+    """in the order of the configuration"""
+    trie: TrieNode
+
+
+class Answering(Record):
+    """How a prompt's scores become its probabilities and its answer."""
+
+    prompt: str
+    """the prompt's name"""
+    temperature: float
+    """what the scores are divided by; 1 changes nothing"""
+    prior: dict[str, float] | None
+    """by label, as computed from content-free queries"""
+    bias: dict[str, float] | None
+    """by label, as calibrated"""
+    min_confidence: float | None
+    """null: the prompt never abstains"""
+    fallback: str | None
+    """the answer where the best label is less probable than min_confidence"""
+
+
+class Request(Record):
+    """What a request with an empty query feeds for all prompts together."""
+
+    n_decodes: int
+    """decodes of the request"""
+    n_tokens: int
+    """the sum of the next three where n_decodes is 1"""
+    n_tokens_fragment: int
+    """text around the query that is tokenised with it; tokens that prompts share count once, as in the next two"""
+    n_tokens_suffix: int
+    """text behind that"""
+    n_tokens_labels: int
+    """of labels of several tokens"""
+    n_tokens_unshared: int
+    """with every prompt by itself"""
+    n_tokens_one_text: int
+    """if all prompts had one text, the longest of theirs, and differed only in their name and a colon at its end"""
+    n_tokens_cached: int
+    """tokens of the rendered prompts that come from the cache"""
+    n_positions: int
+    """hidden states that the scores read"""
+    n_query_copies: int
+    """how many times each token of a query is fed"""
+
+
+class Sequences(Record):
+    """How many of llama.cpp's sequences are used."""
+
+    n_holders: int
+    """distinct prefixes, each in a sequence of its own"""
+    n_leaves: int
+    """of all label tries, for one query"""
+    max_batch: int
+    """queries of a request at most"""
+    n_needed: int
+    """n_holders + n_leaves * max_batch"""
+    n_seq_max: int
+    """sequences that the context has"""
+    n_limit: int
+    """the largest number that llama.cpp supports"""
+
+
+class ContextSizes(Record):
+    """The context's limits, and what the prefixes take of it."""
+
+    n_ctx: int
+    """cells of the KV cache"""
+    n_batch: int
+    """tokens of one decode at most"""
+    n_outputs_max: int
+    """hidden states that one decode returns at most"""
+    n_cells_prefixes: int
+    """cells of the prefixes; equal beginnings are stored once"""
+    why_no_visible_cells: str | None
+    """why a token's attention reads every used cell; null where it reads only the cells that it may see"""
+
+
+class Advice(Record):
+    """What could be cheaper or clearer."""
+
+    kind: Literal["reorder", "suffix", "sequences", "collision", "missing", "alike"]
+    """what it is about"""
+    prompts: tuple[str, ...]
+    """the names of the prompts that it is about"""
+    text: str
+    """a sentence or two"""
+
+
+class Inspection(Record):
+    """What a configuration costs with a model, before any query, and what could be cheaper or clearer."""
+
+    config: str | None
+    """the configuration's file"""
+    model: ModelInfo
+    instruction_sets: tuple[str, ...]
+    """that the code for the CPU was compiled for, such as AVX2 or AMX_INT8"""
+    startup_ms: dict[str, float]
+    """by step of the start-up"""
+    context: ContextSizes
+    sequences: Sequences
+    request: Request
+    prompts: tuple[PromptInspection, ...]
+    """in the order of the configuration"""
+    answering: tuple[Answering, ...]
+    """by prompt"""
+    advice: tuple[Advice, ...]
+    """on all prompts first, then prompt by prompt"""

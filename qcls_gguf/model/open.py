@@ -1,0 +1,247 @@
+"""An open model: weights, tokenizer, header, identity. Many engines and prompt sets share one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from functools import cache, partial
+from pathlib import Path
+from typing import Self
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+
+from ..config.resources import embedded_model
+from ..config.schema import Config, ModelConfig, RuntimeConfig
+from ..errors import ModelError
+from ..native import ModelFacts, NativeModel
+from ..timing import Ledger
+from .header import GgufHeader
+from .hub import fetch_model
+from .identity import ModelIdentity, check_gguf, identify, model_parts
+from .placement import device_name, gpus, n_gpu_layers
+from .rows import HeadRows
+
+Float32Array = npt.NDArray[np.float32]
+Int32Array = npt.NDArray[np.int32]
+
+
+class Model:
+    """A loaded GGUF file. Any thread may use the tokenizer and read rows. Closing it closes its engines' contexts.
+
+    with Model.open(config.model, config.runtime) as model:
+        with Classifier.from_config(config, model=model) as classifier: ...
+    """
+
+    def __init__(
+        self, path: Path, header: GgufHeader, n_gpu_layers: int, native: NativeModel, hashing: _Hashing
+    ) -> None:
+        """Use `open`."""
+        self.path = path
+        self.header = header
+        self.native = native
+        self.n_gpu_layers = n_gpu_layers
+        self._hashing = hashing
+        self._head = cache(partial(HeadRows, path))
+
+    @classmethod
+    def open(
+        cls,
+        config: ModelConfig,
+        runtime: RuntimeConfig,
+        *,
+        offline: bool = False,
+        on_load: Callable[[float], None] | None = None,
+        ledger: Ledger | None = None,
+    ) -> Self:
+        """Find, check and load a model.
+
+        runtime: says how many layers go to the GPU; offline: take a model of the hub from the local cache only;
+        on_load(fraction) follows the loading, ledger gets the steps. Raises ConfigError or ModelError.
+        """
+        ledger = ledger or Ledger()
+        path = find_model(config, offline=offline)
+        header = check_gguf(path)
+        ledger.step("find model", str(path))
+        size_bytes = sum(part.stat().st_size for part in model_parts(path))
+        layers = n_gpu_layers(runtime, size_bytes, header.n_layer, gpus())
+        hashing = _Hashing(path)
+        try:
+            native = NativeModel(path, n_gpu_layers=layers, progress=_progress(on_load))
+        except BaseException:
+            hashing.stop()
+            raise
+        where = f"{layers} layers on the GPU" if layers else "on the CPU"
+        ledger.step("load model", f"{native.facts.description}, {where}")
+        return cls(path, header, layers, native, hashing)
+
+    @property
+    def facts(self) -> ModelFacts:
+        """What the file says of itself."""
+        return self.native.facts
+
+    @property
+    def first_token(self) -> int:
+        """The token that the model wants at the beginning of every text, -1 for none."""
+        return self.facts.token_bos if self.facts.add_bos else -1
+
+    @property
+    def label_end(self) -> int:
+        """The file's own end-of-turn token, else its end-of-sequence token, -1 where it has neither.
+
+        llama_vocab_eot is asked last: where the file names none, it is the first of several likely texts that a hash
+        map yields, which may be <|endoftext|> in a vocabulary with <|im_end|> (src/llama-vocab.cpp).
+        """
+        named = self.header.scalars.get("tokenizer.ggml.eot_token_id")
+        if isinstance(named, int) and 0 <= named < self.facts.n_vocab:
+            return named
+        return self.facts.token_eos if self.facts.token_eos >= 0 else self.facts.token_eot
+
+    @property
+    def is_all_on_gpu(self) -> bool:
+        """Whether every layer and the output layer are on a GPU."""
+        return self.n_gpu_layers > self.header.n_layer
+
+    @property
+    def device(self) -> str:
+        """The name of the device that computes most."""
+        return device_name(self.n_gpu_layers)
+
+    @property
+    def quantization(self) -> str:
+        """The file's own word for its weights' types, such as Q4_K_M."""
+        if self.header.file_type is None:
+            return "unknown"
+        try:
+            return gguf.LlamaFileType(self.header.file_type).name.removeprefix("MOSTLY_").removeprefix("ALL_")
+        except ValueError:
+            return "unknown"
+
+    @property
+    def n_ctx_short(self) -> int | None:
+        """The original context length of a model with two sets of RoPE factors, such as Phi-3."""
+        if "rope_factors_long.weight" not in self.header.tensors:
+            return None
+        length = self.header.scalars.get(f"{self.header.arch}.rope.scaling.original_context_length")
+        return int(length) if isinstance(length, int) else None
+
+    def identity(self) -> ModelIdentity:
+        """Size and sha256; waits until the file is hashed, which begins with the loading. Raises ModelError."""
+        return self._hashing.identity()
+
+    def tokenize(self, text: str, *, parse_special: bool) -> Int32Array:
+        """Token ids of text, shape (n_tokens,); no BOS is added. parse_special: spelt special tokens become tokens.
+
+        Raises PlanError for text that is not valid Unicode.
+        """
+        return self.native.tokenize(text, parse_special=parse_special)
+
+    def piece(self, token: int) -> tuple[bytes, bool]:
+        """The bytes of a token, and whether it is a special one, which only parse_special finds in text."""
+        return self.native.piece(token)
+
+    def rows(self, tokens: Iterable[int]) -> dict[int, Float32Array]:
+        """The dequantised rows of the LM head of some tokens, each float32 of shape (n_embd,). Raises ModelError."""
+        return self._head().of(tokens)
+
+    def close(self) -> None:
+        """Free the weights, and the contexts that still use them first; may be called again."""
+        self._hashing.stop()
+        self.native.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class OpenModels:
+    """Opens the model of each configuration once: those of one file with as many layers on the GPU share it."""
+
+    def __init__(self, *, offline: bool = False, on_load: Callable[[float], None] | None = None) -> None:
+        self._offline = offline
+        self._on_load = on_load
+        self._paths: dict[ModelConfig, Path] = {}
+        self._models: dict[tuple[Path, int | str], Model] = {}
+
+    def of(self, config: Config, ledger: Ledger | None = None) -> Model:
+        """The model of a configuration, opened when it is first asked for. Raises ConfigError or ModelError."""
+        if config.model not in self._paths:
+            self._paths[config.model] = find_model(config.model, offline=self._offline).resolve()
+        key = self._paths[config.model], config.runtime.n_gpu_layers
+        if key in self._models:
+            if ledger:
+                ledger.step("find model", str(self._models[key].path))
+                ledger.step("load model", "open already")
+            return self._models[key]
+        self._models[key] = Model.open(
+            config.model, config.runtime, offline=self._offline, on_load=self._on_load, ledger=ledger
+        )
+        return self._models[key]
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+    def close(self) -> None:
+        """Close every model."""
+        while self._models:
+            self._models.popitem()[1].close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def find_model(model: ModelConfig, *, offline: bool) -> Path:
+    """The model's file: the one named, one of the hub, or the embedded one. Raises ConfigError or ModelError."""
+    if model.hf_repo:
+        return fetch_model(
+            model.hf_repo, quantization=model.quantization, revision=model.revision, offline=offline, progress=True
+        )
+    return model.path or embedded_model()
+
+
+class _Hashing:
+    """Hashes the model file beside its loading: both read it, and a large file is hashed for seconds."""
+
+    def __init__(self, path: Path) -> None:
+        self._identity: ModelIdentity | None = None
+        self._error: ModelError | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(path,), name="qcls-gguf hashing")
+        self._thread.start()
+
+    def _run(self, path: Path) -> None:
+        try:
+            self._identity = identify(path, on_progress=self._go_on)
+        except ModelError as e:
+            self._error = e
+
+    def _go_on(self, _n_done: int, _size_bytes: int) -> None:
+        if self._stop.is_set():
+            raise ModelError("the model was closed before its file was hashed")
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def identity(self) -> ModelIdentity:
+        self._thread.join()
+        if self._identity is None:
+            raise self._error or ModelError("the model file could not be hashed")
+        return self._identity
+
+
+def _progress(on_load: Callable[[float], None] | None) -> Callable[[float], bool] | None:
+    if on_load is None:
+        return None
+
+    def progress(fraction: float) -> bool:
+        on_load(fraction)
+        return True
+
+    return progress

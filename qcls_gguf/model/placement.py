@@ -1,0 +1,39 @@
+"""Where a model's layers go: on the GPU, on the CPU, or on both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..config.schema import RuntimeConfig
+from ..native import Device, devices
+
+_GPU_RESERVE_BYTES = 1 << 30
+"""What a GPU keeps free for the KV cache, the compute buffers and its driver, when layers are fitted to it."""
+
+
+def gpus() -> list[Device]:
+    """The GPUs that llama.cpp sees."""
+    return [device for device in devices() if device.kind in ("GPU", "iGPU")]
+
+
+def n_gpu_layers(runtime: RuntimeConfig, size_bytes: int, n_layer: int, gpus: Sequence[Device]) -> int:
+    """The layers to put on the GPU, at most n_layer + 1 with the output layer; 0 where there is no GPU.
+
+    `auto` fits them, taken as equally large, to the GPUs' free memory.
+    """
+    n_all = n_layer + 1
+    if not gpus:
+        return 0
+    if runtime.n_gpu_layers == "all":
+        return n_all
+    if runtime.n_gpu_layers != "auto":
+        return min(runtime.n_gpu_layers, n_all)
+    free = sum(device.free_bytes for device in gpus) - _GPU_RESERVE_BYTES
+    return max(0, min(n_all, int(free / size_bytes * n_all)))
+
+
+def device_name(n_gpu_layers: int) -> str:
+    """The device that computes most: a GPU where layers are on it."""
+    kinds = ("GPU", "iGPU") if n_gpu_layers else ("CPU",)
+    found = list(devices())
+    return next((device.name for device in found if device.kind in kinds), found[0].name)

@@ -1,0 +1,309 @@
+"""The C ABI of libqcls in ctypes, in one file: structs, signatures, statuses. src/qcls.h says what each of them means.
+
+`tests/abi/test_header.py` compares all of it with the header. A struct here may be shorter than the header's, where a
+library has members that this package does not need.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ..errors import DecodeError, ModelError, PlanError, QclsError
+
+ABI = 7
+
+LOG_FUNCTION = ctypes.CFUNCTYPE(None, c_int32, c_char_p, c_void_p)
+PROGRESS_FUNCTION = ctypes.CFUNCTYPE(c_int32, c_float, c_void_p)
+
+
+class Status(IntEnum):
+    """What a function of the library returns."""
+
+    OK = 0
+    BAD_ARGUMENT = 1
+    LOAD_FAILED = 2
+    UNSUPPORTED = 3
+    DECODE_FAILED = 4
+    TOO_SMALL = 5
+
+
+_ERRORS: dict[int, type[QclsError]] = {
+    Status.BAD_ARGUMENT: PlanError,
+    Status.LOAD_FAILED: ModelError,
+    Status.UNSUPPORTED: ModelError,
+    Status.DECODE_FAILED: DecodeError,
+}
+
+_OK = int(Status.OK)  # an enum's member is compared in Python code, an int is not
+
+
+def int32(value: int, name: str = "") -> int:
+    """The value, which ctypes would cut to 32 bits without a word. Raises PlanError where it does not fit."""
+    if not -(1 << 31) <= value < 1 << 31:
+        raise PlanError(f"{name}{': ' if name else ''}{value} does not fit 32 bits")
+    return value
+
+
+class Struct(ctypes.Structure):
+    """A struct of the ABI, its size set, and the members given as keywords; the others have their default, zero."""
+
+    def __init__(self, **members: Any) -> None:
+        """Raises PlanError for an integer that its member cannot hold, which ctypes would cut."""
+        super().__init__(size=ctypes.sizeof(self), **members)
+        for name, value in members.items():
+            if isinstance(value, int) and getattr(self, name) != value:
+                raise PlanError(f"{name} is {value}: it does not fit {type(self).__name__}.{name}")
+
+
+class Error(Struct):
+    """Why a call failed."""
+
+    _fields_: ClassVar = [("size", c_uint32), ("message", ctypes.c_char * 2044)]
+
+
+class Device(Struct):
+    _fields_: ClassVar = [
+        ("size", c_uint32),
+        ("kind", c_int32),
+        ("free_bytes", c_uint64),
+        ("total_bytes", c_uint64),
+        ("name", ctypes.c_char * 256),
+    ]
+
+
+class Multiprocessors(Struct):
+    _fields_: ClassVar = [("size", c_uint32), ("n_planned", c_int32), ("n_given", c_int32), ("n_device", c_int32)]
+
+
+class Seconds(Struct):
+    _fields_: ClassVar = [("size", c_uint32), ("reserved", c_int32), ("best", c_double), ("median", c_double)]
+
+
+class Copy(Struct):
+    _fields_: ClassVar = [
+        ("size", c_uint32),
+        ("device", c_int32),
+        ("n_threads", c_int32),
+        ("reserved", c_int32),
+        ("n_bytes", c_int64),
+        ("budget_s", c_double),
+    ]
+
+
+class Product(Struct):
+    _fields_: ClassVar = [
+        ("size", c_uint32),
+        ("device", c_int32),
+        ("n_threads", c_int32),
+        ("weight_type", c_int32),
+        ("n_inner", c_int32),
+        ("n_rows", c_int32),
+        ("n_columns", c_int32),
+        ("reserved", c_int32),
+        ("budget_s", c_double),
+    ]
+
+
+class Facts(Struct):
+    _fields_: ClassVar = [
+        ("size", c_uint32),
+        ("n_vocab", c_int32),
+        ("n_embd", c_int32),
+        ("n_layer", c_int32),
+        ("n_ctx_train", c_int32),
+        ("token_bos", c_int32),
+        ("token_eos", c_int32),
+        ("token_eot", c_int32),
+        ("add_bos", c_int32),
+        ("reserved", c_int32),
+        ("size_bytes", c_int64),
+        ("n_params", c_int64),
+        ("description", ctypes.c_char * 128),
+    ]
+
+
+class ContextParams(Struct):
+    _fields_: ClassVar = [
+        ("size", c_uint32),
+        ("n_ctx", c_int32),
+        ("n_batch", c_int32),
+        ("n_seq_max", c_int32),
+        ("n_outputs_max", c_int32),
+        ("n_threads", c_int32),
+        ("hidden_only", c_int32),
+        ("flash_attn", c_int32),
+        ("kv_type", c_char_p),
+        ("label_token", c_void_p),
+        ("n_label_tokens", c_int64),
+        ("visible_cells", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
+class Attention(Struct):
+    _fields_: ClassVar = [
+        ("size", c_uint32),
+        ("n_threads", c_int32),
+        ("n_tokens", c_int64),
+        ("n_seqs", c_int64),
+        ("n_cells", c_int64),
+        ("token_seq", c_void_p),
+        ("token_pos", c_void_p),
+        ("list_start", c_void_p),
+        ("list_pos", c_void_p),
+        ("list_cell", c_void_p),
+        ("window", c_int32),
+        ("n_head", c_int32),
+        ("n_head_kv", c_int32),
+        ("head_size_k", c_int32),
+        ("head_size_v", c_int32),
+        ("is_f16", c_int32),
+        ("scale", c_float),
+        ("reserved", c_int32),
+        ("q", c_void_p),
+        ("k", c_void_p),
+        ("v", c_void_p),
+        ("out", c_void_p),
+    ]
+
+
+class Limits(Struct):
+    _fields_: ClassVar = [
+        ("size", c_uint32),
+        ("n_ctx", c_int32),
+        ("n_batch", c_int32),
+        ("n_seq_max", c_int32),
+        ("n_outputs_max", c_int32),
+        ("row_size", c_int32),
+    ]
+
+
+class Counters(Struct):
+    _fields_: ClassVar = [
+        ("size", c_uint32),
+        ("reserved", c_int32),
+        ("n_graphs_reused", c_int64),
+        ("n_shapes", c_int64),
+        ("shapes_bytes", c_int64),
+        ("n_cuda_graphs", c_int64),
+    ]
+
+
+class Plan(Struct):
+    _fields_: ClassVar = [
+        ("size", c_uint32),
+        ("reserved", c_int32),
+        ("n_tokens", c_int64),
+        ("token", c_void_p),
+        ("pos", c_void_p),
+        ("seq_offset", c_void_p),
+        ("seq_id", c_void_p),
+        ("n_seq_ids", c_int64),
+        ("output", c_void_p),
+        ("n_rows", c_int64),
+        ("rows", c_void_p),
+        ("batch_us", c_int64),
+        ("trim_us", c_int64),
+        ("n_trim", c_int64),
+        ("trim_seq", c_void_p),
+        ("trim_from", c_void_p),
+    ]
+
+
+class Trie(Struct):
+    _fields_: ClassVar = [
+        ("size", c_uint32),
+        ("reserved", c_int32),
+        ("n_queries", c_int64),
+        ("n_nodes", c_int64),
+        ("n_labels", c_int64),
+        ("node_start", c_void_p),
+        ("label_start", c_void_p),
+        ("label_edge", c_void_p),
+        ("edge", c_void_p),
+        ("log_probability", c_void_p),
+        ("probability", c_void_p),
+        ("all_finite", c_int64),
+    ]
+
+
+STRUCTS: dict[str, type[Struct]] = {
+    "qcls_error": Error,
+    "qcls_device": Device,
+    "qcls_multiprocessors": Multiprocessors,
+    "qcls_seconds": Seconds,
+    "qcls_copy": Copy,
+    "qcls_product": Product,
+    "qcls_facts": Facts,
+    "qcls_context_params": ContextParams,
+    "qcls_limits": Limits,
+    "qcls_counters": Counters,
+    "qcls_attention": Attention,
+    "qcls_plan": Plan,
+    "qcls_trie": Trie,
+}
+
+# All but these return a status, and take an Error behind the arguments listed.
+TEXTS_AND_NUMBERS: dict[str, Any] = {
+    "qcls_abi": c_int32,
+    "qcls_build_info": c_char_p,
+    "qcls_cpu_features": c_char_p,
+    "qcls_max_sequences": c_int32,
+}
+SIGNATURES: dict[str, list[Any]] = {
+    "qcls_set_log": [LOG_FUNCTION, c_void_p],
+    "qcls_device_describe": [c_int32, POINTER(Device)],
+    "qcls_count_multiprocessors": [POINTER(Multiprocessors)],
+    "qcls_probe_copy": [POINTER(Copy), POINTER(Seconds)],
+    "qcls_probe_product": [POINTER(Product), POINTER(Seconds)],
+    "qcls_model_open": [c_char_p, c_int32, PROGRESS_FUNCTION, c_void_p, POINTER(c_void_p)],
+    "qcls_model_close": [c_void_p],
+    "qcls_model_describe": [c_void_p, POINTER(Facts)],
+    "qcls_tokenize": [c_void_p, c_char_p, c_int64, c_int32, c_void_p, c_int64, POINTER(c_int64)],
+    "qcls_token_piece": [c_void_p, c_int32, c_char_p, c_int64, POINTER(c_int64), POINTER(c_int32)],
+    "qcls_context_open": [c_void_p, POINTER(ContextParams), POINTER(c_void_p)],
+    "qcls_context_close": [c_void_p],
+    "qcls_context_limits": [c_void_p, POINTER(Limits)],
+    "qcls_context_set_label_tokens": [c_void_p, c_int64, c_void_p],
+    "qcls_context_attention": [c_void_p, c_char_p, c_int64],
+    "qcls_context_keep_shapes": [c_void_p, c_int32],
+    "qcls_context_counters": [c_void_p, POINTER(Counters)],
+    "qcls_context_clear": [c_void_p],
+    "qcls_seq_share": [c_void_p, c_int32, c_int32, c_int32, c_int32],
+    "qcls_seq_trim": [c_void_p, c_int64, c_void_p, c_void_p],
+    "qcls_state_save": [c_void_p, c_void_p, POINTER(c_int64)],
+    "qcls_state_load": [c_void_p, c_char_p, c_int64],
+    "qcls_compute_attention": [POINTER(Attention)],
+    "qcls_decode": [c_void_p, POINTER(Plan)],
+    "qcls_decode_rows": [c_void_p, c_void_p, c_int64],
+    "qcls_trie_scores": [POINTER(Trie)],
+}
+
+
+def bind(path: Path) -> Any:
+    """The library at this path, every function with its signature.
+
+    Raises ModelError where it has another ABI than this package.
+    """
+    library = ctypes.CDLL(str(path))
+    found = library.qcls_abi()  # before anything else is looked up: an older library lacks some of it
+    if found != ABI:
+        raise ModelError(f"{path} has ABI {found}, this package {ABI}: build and install them together")
+    for name, result in TEXTS_AND_NUMBERS.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, []
+    for name, arguments in SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = c_int32, [*arguments, POINTER(Error)]
+    return library
+
+
+def check(status: int, error: Error, path: Path | None = None) -> None:
+    """Raise what a status other than OK means, with the library's message, and the file that it is about."""
+    if status != _OK:
+        message = error.message.decode(errors="replace")
+        raise _ERRORS.get(status, QclsError)(f"{path}: {message}" if path else message)

@@ -1,0 +1,232 @@
+"""A llama.cpp context: its sequences, and decodes of plans."""
+
+from __future__ import annotations
+
+import weakref
+from ctypes import byref, c_int64, c_void_p, create_string_buffer
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import DecodeError, PlanError
+from . import abi
+from .abi import Error, Status, check, int32
+from .arrays import BOOL, FLOAT32, INT32, Float32Array, Int32Array, address
+from .library import library
+from .model import NativeModel
+
+_NONE: Int32Array = np.empty(0, np.int32)
+_FLASH_ATTN = {None: 0, False: 1, True: 2}  # qcls_flash_attn
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What a context did and holds."""
+
+    n_graphs_reused: int
+    """decodes that found their graph built"""
+    n_shapes: int
+    """graphs kept now"""
+    shapes_bytes: int
+    """their compute buffers, on all devices"""
+    n_cuda_graphs: int
+    """CUDA graphs launched by this process; -1 in a build without CUDA"""
+
+
+def max_sequences() -> int:
+    """The most sequences that a context can have."""
+    return int(library().qcls_max_sequences())
+
+
+class NativeContext:
+    """A llama.cpp context with a unified KV cache. One thread at a time; `close` is idempotent."""
+
+    def __init__(
+        self,
+        model: NativeModel,
+        *,
+        n_ctx: int,
+        n_batch: int,
+        n_seq_max: int,
+        n_outputs_max: int,
+        n_threads: int,
+        hidden_only: bool = True,
+        label_tokens: Int32Array | None = None,
+        flash_attn: bool | None = None,
+        visible_cells: bool = True,
+        kv_type: str = "f16",
+    ) -> None:
+        """Open a context; with hidden_only its rows are final-norm hidden states, else logits (stock llama.cpp).
+
+        label_tokens: (n,) int32, as for `set_label_tokens`. flash_attn: None lets llama.cpp choose;
+        where it is False, visible_cells lets attention read only the cells that a token may see, instead of all, if
+        this context can have that (`why_no_visible_cells`).
+
+        Raises PlanError for a limit out of range, ModelError for a model whose hidden states do not give its logits.
+        """
+        self._handle = c_void_p()
+        tokens = _NONE if label_tokens is None else label_tokens
+        params = abi.ContextParams(
+            n_ctx=n_ctx,
+            n_batch=n_batch,
+            n_seq_max=n_seq_max,
+            n_outputs_max=n_outputs_max,
+            n_threads=n_threads,
+            hidden_only=int(hidden_only),
+            flash_attn=_FLASH_ATTN[flash_attn],
+            kv_type=kv_type.encode(),
+            label_token=address(tokens, INT32, 1, 0),
+            n_label_tokens=len(tokens),
+            visible_cells=int(visible_cells),
+        )
+        handle, self._error = c_void_p(), Error()
+        self._error_ref = byref(self._error)
+        status = library().qcls_context_open(model.handle, byref(params), byref(handle), self._error_ref)
+        check(status, self._error, None if status == Status.BAD_ARGUMENT else model.path)
+        self._handle = handle
+        self._model = model  # which must not be freed before the context
+        self._free = weakref.finalize(self, library().qcls_context_close, handle, None)
+        self._free.atexit = False  # at the exit of the interpreter another thread may still be decoding
+        model.contexts.add(self)
+        self._call_decode = library().qcls_decode
+        self._plan = abi.Plan()
+        self._plan_ref = byref(self._plan)
+        why = create_string_buffer(256)
+        check(library().qcls_context_attention(self.handle, why, len(why), self._error_ref), self._error)
+        self.why_no_visible_cells = why.value.decode() or None
+        """Why attention reads every used cell; None where it reads only those that a token may see."""
+        limits = self._limits()
+        self.n_ctx: int = limits.n_ctx
+        self.n_batch: int = limits.n_batch
+        self.n_seq_max: int = limits.n_seq_max
+        self.n_outputs_max: int = limits.n_outputs_max
+        self.row_size: int = limits.row_size
+        """Floats of a row that `decode` gives; `set_label_tokens` changes it."""
+
+    @property
+    def handle(self) -> c_void_p:
+        if not self._handle:
+            raise DecodeError("the context is closed")
+        return self._handle
+
+    def _limits(self) -> abi.Limits:
+        limits = abi.Limits()
+        check(library().qcls_context_limits(self.handle, byref(limits), self._error_ref), self._error)
+        return limits
+
+    def set_label_tokens(self, tokens: Int32Array) -> None:
+        """Let rows of a hidden-only context hold, behind the hidden state, what an exact scoring needs.
+
+        tokens: (n,) int32. With n > 0 rows are n_embd + n + 1 floats: the hidden state, these tokens' logits from the
+        LM head, and the log-sum-exp of all logits; with n = 0 the hidden state alone. `row_size` tells. Sequences keep
+        their cells, and graphs are built anew.
+        Raises PlanError for what is no token, or a context whose rows are logits, and ModelError where memory is
+        lacking; the context is then as it was.
+        """
+        pointer = address(tokens, INT32, 1, 0)
+        check(library().qcls_context_set_label_tokens(self.handle, len(tokens), pointer, self._error_ref), self._error)
+        self.row_size = self._limits().row_size
+
+    def keep_shapes(self, n_shapes: int) -> None:
+        """Keep the graphs of the last n_shapes shapes of decode, each with its compute buffers; 0: llama.cpp's one."""
+        n = int32(n_shapes, "n_shapes")
+        check(library().qcls_context_keep_shapes(self.handle, n, self._error_ref), self._error)
+
+    def counters(self) -> Counters:
+        """What the context did since it was opened, and holds now."""
+        counters = abi.Counters()
+        check(library().qcls_context_counters(self.handle, byref(counters), self._error_ref), self._error)
+        return Counters(
+            n_graphs_reused=counters.n_graphs_reused,
+            n_shapes=counters.n_shapes,
+            shapes_bytes=counters.shapes_bytes,
+            n_cuda_graphs=counters.n_cuda_graphs,
+        )
+
+    def share(self, src: int, dst: int, start: int, end: int) -> None:
+        """Let sequence dst share src's cells at positions [start, end); copies nothing."""
+        numbers = map(int32, (src, dst, start, end))
+        check(library().qcls_seq_share(self.handle, *numbers, self._error_ref), self._error)
+
+    def trim(self, seq: Int32Array, start: Int32Array) -> None:
+        """Sequence seq[i] loses its cells at positions >= start[i]; both int32, shape (n,)."""
+        n = len(seq)
+        seqs, starts = address(seq, INT32, 1, n), address(start, INT32, 1, n)
+        check(library().qcls_seq_trim(self.handle, n, seqs, starts, self._error_ref), self._error)
+
+    def save_state(self) -> bytes:
+        """The cells of all sequences, for `load_state` of a context like this one in the same build."""
+        size = c_int64(0)
+        state = np.empty(0, np.uint8)
+        status = Status.TOO_SMALL
+        while status == Status.TOO_SMALL:
+            state = np.empty(size.value, np.uint8)
+            status = library().qcls_state_save(self.handle, state.ctypes.data, byref(size), self._error_ref)
+        check(status, self._error)
+        return state[: size.value].tobytes()
+
+    def load_state(self, state: bytes) -> None:
+        """Replace all sequences by saved ones. Raises DecodeError, with an empty cache, where they do not fit."""
+        check(library().qcls_state_load(self.handle, state, len(state), self._error_ref), self._error)
+
+    def clear(self) -> None:
+        """Forget every sequence, and overwrite the cells."""
+        check(library().qcls_context_clear(self.handle, self._error_ref), self._error)
+
+    def decode(
+        self,
+        token: Int32Array,
+        pos: Int32Array,
+        seq_offset: Int32Array,
+        seq_id: Int32Array,
+        output: npt.NDArray[np.bool_],
+        rows: Float32Array,
+        trim_seq: Int32Array = _NONE,
+        trim_start: Int32Array = _NONE,
+        *,
+        queued: bool = False,
+    ) -> tuple[int, int]:
+        """One llama_decode of a plan (see plan.Plan for the arrays) into rows, shape (n_outputs, row_size).
+
+        Then, also after a DecodeError, sequences are trimmed as by `trim`. queued: they are trimmed once the work is
+        queued on a GPU (on a CPU: done), before it is waited for.
+        Returns the microseconds spent on filling the batch, and those of trimming that the decode waited for: none
+        with queued.
+        Raises PlanError for a plan that does not fit, before anything changed, and DecodeError.
+        """
+        n, n_trim = len(token), len(trim_seq)
+        if rows.ndim != 2 or rows.shape[1] != self.row_size or not rows.flags.writeable:
+            raise PlanError(f"rows must be writable and have shape (n, {self.row_size}), not {rows.shape}")
+        room = address(rows, FLOAT32, 2, 0)
+        plan = self._plan
+        plan.n_tokens = n
+        plan.token = address(token, INT32, 1, n)
+        plan.pos = address(pos, INT32, 1, n)
+        plan.seq_offset = address(seq_offset, INT32, 1, n + 1)
+        plan.seq_id = address(seq_id, INT32, 1, 0)
+        plan.n_seq_ids = len(seq_id)
+        plan.output = address(output, BOOL, 1, n)
+        plan.n_rows = len(rows)
+        plan.rows = None if queued else room
+        plan.n_trim = n_trim
+        plan.trim_seq = address(trim_seq, INT32, 1, n_trim)
+        plan.trim_from = address(trim_start, INT32, 1, n_trim)
+        if status := self._call_decode(self.handle, self._plan_ref, self._error_ref):
+            check(status, self._error)
+        if not queued:
+            return plan.batch_us, plan.trim_us
+        check(library().qcls_decode_rows(self.handle, room, len(rows), self._error_ref), self._error)
+        return plan.batch_us, 0
+
+    def close(self) -> None:
+        if self._handle:
+            self._free()
+            self._handle = c_void_p()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,45 @@
+// Attention on a CPU that reads only the cells that a token may see.
+#ifndef QCLS_ATTENTION_H
+#define QCLS_ATTENTION_H
+
+#include "visible.h"
+
+#include <cstddef>
+
+namespace qcls {
+
+struct attention_call {
+    // [token][head][head_size_k]; strides count floats, one head's values are contiguous
+    const float * q;
+    ptrdiff_t q_token_stride;
+    ptrdiff_t q_head_stride;
+    // [cell][kv head][head_size_k] and [cell][kv head][head_size_v]; strides count bytes
+    const void * k;
+    ptrdiff_t k_cell_stride;
+    ptrdiff_t k_head_stride;
+    const void * v;
+    ptrdiff_t v_cell_stride;
+    ptrdiff_t v_head_stride;
+    bool k_is_f16;  // else it is F32
+    bool v_is_f16;
+    int32_t n_head;
+    int32_t n_head_kv;  // of which n_head is a multiple; query head h reads kv head h / (n_head / n_head_kv)
+    int32_t head_size_k;
+    int32_t head_size_v;
+    float scale;  // of q·k
+    const visible_cells * visible;
+    float * out;  // [token][head][head_size_v], contiguous; zeros for a token that sees no cell
+};
+
+// The share of thread i_thread of n_threads. All of them together, in any order, write `out`.
+//
+// A token's result depends on its query and on the cells it sees, taken in the order of their list, and on nothing else:
+// not on the other tokens, on where the cells lie, or on the number of threads. Bit by bit, on one build.
+using attend_fn = void (*)(const attention_call * call, int32_t i_thread, int32_t n_threads);
+
+}  // namespace qcls
+
+// Named so for ggml_backend_reg_get_proc_address(): whoever calls it is in another library than the kernels.
+extern "C" void qcls_attend(const qcls::attention_call * call, int32_t i_thread, int32_t n_threads);
+
+#endif

@@ -1,0 +1,228 @@
+// Vectors of floats for attention.cpp: AVX-512, AVX2, or plain C++ that compilers turn into what the machine has.
+// Chosen when compiled, for ggml-cpu is built for one kind of machine. Included once: everything here is local to it.
+#ifndef QCLS_SIMD_H
+#define QCLS_SIMD_H
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#if defined(__AVX512F__) || (defined(__AVX2__) && defined(__FMA__) && defined(__F16C__))
+// GCC's own header trips them wherever it is inlined
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#ifndef __clang__
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#include <immintrin.h>
+#endif
+
+namespace {
+
+struct fp16 {
+    uint16_t bits;
+};
+
+#if defined(__AVX512F__)
+
+struct vec {
+    __m512 v;
+};
+constexpr int n_lanes = 16;
+constexpr int max_rows = 4;  // that a kernel computes at once: with 4 vectors each they fit the 32 registers
+
+inline vec all(float x) { return {_mm512_set1_ps(x)}; }
+inline vec load(const float * p) { return {_mm512_loadu_ps(p)}; }
+inline vec load(const fp16 * p) { return {_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) p))}; }
+inline void store(float * p, vec a) { _mm512_storeu_ps(p, a.v); }
+inline vec add(vec a, vec b) { return {_mm512_add_ps(a.v, b.v)}; }
+inline vec mul(vec a, vec b) { return {_mm512_mul_ps(a.v, b.v)}; }
+inline vec max(vec a, vec b) { return {_mm512_max_ps(a.v, b.v)}; }
+inline vec fma(vec a, vec b, vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+inline vec nearest(vec a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+// a * 2^n, n being whole; 0 where x < least
+inline vec scaled(vec a, vec n, vec x, float least) {
+    const __mmask16 below = _mm512_cmp_ps_mask(x.v, _mm512_set1_ps(least), _CMP_LT_OQ);
+    return {_mm512_mask_mov_ps(_mm512_scalef_ps(a.v, n.v), below, _mm512_setzero_ps())};
+}
+inline float max_of(vec a) { return _mm512_reduce_max_ps(a.v); }
+
+// Sums of lanes go by halves: i + (i + 8), + (i + 4), + (i + 2), + (i + 1), the same for any number of rows.
+// The first two steps leave vector c's partial sums in the c-th quarter.
+inline __m512 quarters(const vec (&a)[4]) {
+    const auto halves = [](__m512 x, __m512 y) {
+        return _mm512_add_ps(_mm512_mask_blend_ps(0xff00, x, y), _mm512_shuffle_f32x4(x, y, 0x4e));
+    };
+    const __m512 x = halves(a[0].v, a[1].v);
+    const __m512 y = halves(a[2].v, a[3].v);
+    return _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd));
+}
+// out[r][c]: the sum of a[r][c]'s lanes
+template <int R, int N> inline void store_sums(const vec (&a)[R][4], float (*out)[N]) {
+    if constexpr (R == 4) {
+        const auto pairs = [](__m512 x, __m512 y) {
+            return _mm512_add_ps(_mm512_mask_blend_ps(0xcccc, x, y), _mm512_shuffle_ps(x, y, 0x4e));
+        };
+        const __m512 x = pairs(quarters(a[0]), quarters(a[1]));
+        const __m512 y = pairs(quarters(a[2]), quarters(a[3]));
+        const __m512 by_cell = _mm512_add_ps(_mm512_shuffle_ps(x, y, 0x88), _mm512_shuffle_ps(x, y, 0xdd));
+        const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+        const __m512 by_row = _mm512_permutexvar_ps(order, by_cell);
+        _mm_storeu_ps(out[0], _mm512_castps512_ps128(by_row));
+        _mm_storeu_ps(out[1], _mm512_extractf32x4_ps(by_row, 1));
+        _mm_storeu_ps(out[2], _mm512_extractf32x4_ps(by_row, 2));
+        _mm_storeu_ps(out[3], _mm512_extractf32x4_ps(by_row, 3));
+    } else {
+        const __m512i first_of_each = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+        for (int r = 0; r < R; ++r) {
+            __m512 x = quarters(a[r]);
+            x = _mm512_add_ps(x, _mm512_permute_ps(x, 0x4e));
+            x = _mm512_add_ps(x, _mm512_permute_ps(x, 0xb1));
+            _mm_storeu_ps(out[r], _mm512_castps512_ps128(_mm512_permutexvar_ps(first_of_each, x)));
+        }
+    }
+}
+
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+
+struct vec {
+    __m256 v;
+};
+constexpr int n_lanes = 8;
+constexpr int max_rows = 2;
+
+inline vec all(float x) { return {_mm256_set1_ps(x)}; }
+inline vec load(const float * p) { return {_mm256_loadu_ps(p)}; }
+inline vec load(const fp16 * p) { return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) p))}; }
+inline void store(float * p, vec a) { _mm256_storeu_ps(p, a.v); }
+inline vec add(vec a, vec b) { return {_mm256_add_ps(a.v, b.v)}; }
+inline vec mul(vec a, vec b) { return {_mm256_mul_ps(a.v, b.v)}; }
+inline vec max(vec a, vec b) { return {_mm256_max_ps(a.v, b.v)}; }
+inline vec fma(vec a, vec b, vec c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
+inline vec nearest(vec a) { return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+inline vec scaled(vec a, vec n, vec x, float least) {
+    const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n.v), _mm256_set1_epi32(127));
+    const __m256 power = _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23));
+    const __m256 below = _mm256_cmp_ps(x.v, _mm256_set1_ps(least), _CMP_LT_OQ);
+    return {_mm256_andnot_ps(below, _mm256_mul_ps(a.v, power))};
+}
+inline float max_of(vec a) {
+    __m128 x = _mm_max_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
+    x = _mm_max_ps(x, _mm_permute_ps(x, 0x4e));
+    return _mm_cvtss_f32(_mm_max_ss(x, _mm_permute_ps(x, 0xb1)));
+}
+// out[r][c]: the sum of a[r][c]'s lanes
+template <int R, int N> inline void store_sums(const vec (&a)[R][4], float (*out)[N]) {
+    for (int r = 0; r < R; ++r) {
+        const __m256 x = _mm256_hadd_ps(a[r][0].v, a[r][1].v);
+        const __m256 y = _mm256_hadd_ps(a[r][2].v, a[r][3].v);
+        const __m256 sums = _mm256_hadd_ps(x, y);
+        _mm_storeu_ps(out[r], _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1)));
+    }
+}
+
+#else
+
+constexpr int n_lanes = 8;
+constexpr int max_rows = 2;
+struct vec {
+    float v[n_lanes];
+};
+
+inline float as_float(fp16 x) {
+    const uint32_t sign = (uint32_t) (x.bits & 0x8000) << 16;
+    const uint32_t exponent = (x.bits >> 10) & 31;
+    const uint32_t fraction = x.bits & 1023;
+    if (exponent == 0) {
+        const float small = (float) fraction * 0x1p-24f;
+        return sign ? -small : small;
+    }
+    const uint32_t bits = sign | (exponent == 31 ? 255u << 23 : (exponent + 112) << 23) | fraction << 13;
+    float value;
+    memcpy(&value, &bits, sizeof(value));
+    return value;
+}
+inline float as_float(float x) { return x; }
+template <typename F> inline vec each(F && f) {
+    vec r;
+    for (int i = 0; i < n_lanes; ++i) {
+        r.v[i] = f(i);
+    }
+    return r;
+}
+inline vec all(float x) { return each([&](int) { return x; }); }
+template <typename T> inline vec load(const T * p) { return each([&](int i) { return as_float(p[i]); }); }
+inline void store(float * p, vec a) { memcpy(p, a.v, sizeof(a.v)); }
+inline vec add(vec a, vec b) { return each([&](int i) { return a.v[i] + b.v[i]; }); }
+inline vec mul(vec a, vec b) { return each([&](int i) { return a.v[i] * b.v[i]; }); }
+inline vec max(vec a, vec b) { return each([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; }); }
+inline vec fma(vec a, vec b, vec c) {
+#if defined(__FP_FAST_FMAF) || defined(__ARM_FEATURE_FMA)
+    return each([&](int i) { return __builtin_fmaf(a.v[i], b.v[i], c.v[i]); });
+#else
+    return add(mul(a, b), c);
+#endif
+}
+inline vec nearest(vec a) { return each([&](int i) { return __builtin_rintf(a.v[i]); }); }
+inline vec scaled(vec a, vec n, vec x, float least) {
+    return each([&](int i) {
+        const bool is_number = n.v[i] == n.v[i];
+        return x.v[i] < least ? 0.0f : a.v[i] * __builtin_ldexpf(1.0f, is_number ? (int) n.v[i] : 0);
+    });
+}
+inline float max_of(vec a) {
+    float result = a.v[0];
+    for (const float x : a.v) {
+        result = x > result ? x : result;
+    }
+    return result;
+}
+// out[r][c]: the sum of a[r][c]'s lanes
+template <int R, int N> inline void store_sums(const vec (&a)[R][4], float (*out)[N]) {
+    for (int r = 0; r < R; ++r) {
+        for (int c = 0; c < 4; ++c) {
+            const float * v = a[r][c].v;
+            out[r][c] = ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
+        }
+    }
+}
+
+#endif
+
+// The first n lanes; what is behind them in memory is not touched.
+template <typename T> inline vec load_part(const T * p, int n) {
+    T part[n_lanes] = {};
+    memcpy(part, p, n * sizeof(T));
+    return load(part);
+}
+inline void store_part(float * p, vec a, int n) {
+    float part[n_lanes];
+    store(part, a);
+    memcpy(p, part, n * sizeof(float));
+}
+
+inline float sum_of(vec a) {
+    const vec same[1][4] = {{a, a, a, a}};
+    float sums[1][4];
+    store_sums(same, sums);
+    return sums[0][0];
+}
+
+// e^x for x <= 0, to 2 units in the last place; 0 below the least normal float.
+// x = n ln 2 + r with |r| <= ln 2 / 2, whose Taylor series to r^7 / 7! leaves out less than 6e-9.
+inline vec exp_of(vec x) {
+    constexpr float least = -87.33654f;
+    const vec clamped = max(all(least), x);  // of x that is not a number it is x
+    const vec n = nearest(mul(clamped, all(0x1.715476p+0f)));
+    vec r = fma(n, all(-0x1.62ep-1f), clamped);  // ln 2 in two parts: n times the first one is exact
+    r = fma(n, all(-0x1.0bfbe8p-15f), r);
+    vec p = all(1.0f / 5040);
+    for (const float c : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) {
+        p = fma(p, r, all(c));
+    }
+    return scaled(p, n, x, least);
+}
+
+}  // namespace
+
+#endif

@@ -1,0 +1,99 @@
+"""The devices that llama.cpp computes on, and what they can do at best."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ctypes import byref
+from dataclasses import dataclass
+from typing import Literal
+
+from . import abi
+from .abi import Error, Status, check, int32
+from .library import library
+
+_KINDS: tuple[Literal["CPU", "GPU", "iGPU", "other"], ...] = ("CPU", "GPU", "iGPU", "other")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A device that llama.cpp can compute on; memory in bytes."""
+
+    kind: Literal["CPU", "GPU", "iGPU", "other"]
+    name: str
+    free_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Multiprocessors:
+    """Of a CUDA device; they differ where a slice of it stands in for a smaller one."""
+
+    n_planned: int
+    """that kernels plan their work for"""
+    n_given: int
+    """that they run on"""
+    n_device: int
+    """of the whole device"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probed:
+    """Seconds of one operation on a device: of five samples the best and the median."""
+
+    best_s: float
+    median_s: float
+
+
+def devices() -> Iterator[Device]:
+    """The devices that llama.cpp sees, GPUs first."""
+    device, error = abi.Device(), Error()
+    index = 0
+    while (status := library().qcls_device_describe(index, byref(device), byref(error))) == Status.OK:
+        yield Device(
+            kind=_KINDS[device.kind],
+            name=device.name.decode(errors="replace"),
+            free_bytes=device.free_bytes,
+            total_bytes=device.total_bytes,
+        )
+        index += 1
+    if status != Status.BAD_ARGUMENT:  # which only says that there are no more
+        check(status, error)
+
+
+def multiprocessors() -> Multiprocessors | None:
+    """Those of the first CUDA device; None where there is none."""
+    counts, error = abi.Multiprocessors(), Error()
+    status = library().qcls_count_multiprocessors(byref(counts), byref(error))
+    if status == Status.UNSUPPORTED:
+        return None
+    check(status, error)
+    return Multiprocessors(n_planned=counts.n_planned, n_given=counts.n_given, n_device=counts.n_device)
+
+
+def probe_copy(device: int, *, n_threads: int, n_bytes: int, budget_s: float) -> Probed:
+    """Copy n_bytes on a device, by its index in `devices`; twice n_bytes of its memory are needed.
+
+    Raises PlanError for a number out of range, DecodeError where the device cannot do it.
+    """
+    copy = abi.Copy(device=device, n_threads=n_threads, n_bytes=n_bytes, budget_s=budget_s)
+    seconds, error = abi.Seconds(), Error()
+    check(library().qcls_probe_copy(byref(copy), byref(seconds), byref(error)), error)
+    return Probed(best_s=seconds.best, median_s=seconds.median)
+
+
+def probe_matmul(
+    device: int, *, n_threads: int, ggml_type: int, n_inner: int, n_rows: int, n_columns: int, budget_s: float
+) -> Probed:
+    """Multiply weights of a ggml type, (n_inner, n_rows), with n_columns F32 columns; raises as `probe_copy`."""
+    product = abi.Product(
+        device=device,
+        n_threads=n_threads,
+        weight_type=int32(ggml_type, "ggml_type"),
+        n_inner=n_inner,
+        n_rows=n_rows,
+        n_columns=n_columns,
+        budget_s=budget_s,
+    )
+    seconds, error = abi.Seconds(), Error()
+    check(library().qcls_probe_product(byref(product), byref(seconds), byref(error)), error)
+    return Probed(best_s=seconds.best, median_s=seconds.median)

@@ -1,0 +1,75 @@
+"""The compiled library: where it is, what it was built from, and llama.cpp's log."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from ctypes import byref
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ..errors import ModelError
+from .abi import LOG_FUNCTION, Error, bind, check
+
+_NAME = "libqcls.dylib" if sys.platform == "darwin" else "libqcls.so"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildInfo:
+    """What the loaded library was built from."""
+
+    llama_cpp_commit: str
+    llama_cpp_python_version: str
+    source_digest: str
+    """The first 16 hex digits of a sha256 over the checksums of the sdist, every patch, and the kernels they call."""
+    backend: str
+
+    @property
+    def is_cuda(self) -> bool:
+        return self.backend.startswith("CUDA")
+
+
+def library_folder() -> Path:
+    """The folder that holds libqcls and the patched libllama.
+
+    Raises ModelError where the package was not built.
+    """
+    # An editable install keeps the compiled files apart from the sources: the package's path names both.
+    for folder in sys.modules[__package__].__path__:
+        if (Path(folder) / "lib" / _NAME).is_file():
+            return Path(folder) / "lib"
+    raise ModelError(f"{_NAME} is not installed beside {__package__}: build the package with pip install")
+
+
+@cache
+def library() -> Any:
+    """libqcls, loaded once. Raises ModelError where it is missing, or is not of this package's ABI."""
+    return bind(library_folder() / _NAME)
+
+
+@cache
+def build_info() -> BuildInfo:
+    """What the loaded library was built from."""
+    commit, version, digest, backend = library().qcls_build_info().decode().split("\t")
+    return BuildInfo(llama_cpp_commit=commit, llama_cpp_python_version=version, source_digest=digest, backend=backend)
+
+
+_log: Callable[[int, str], None] | None = None
+
+
+def _pass_on(level: int, text: bytes, _user: Any) -> None:
+    if _log is not None:
+        _log(level, text.decode(errors="replace"))
+
+
+_forward_log = LOG_FUNCTION(_pass_on)  # one for good: C may be in it when the log is changed
+
+
+def set_log(log: Callable[[int, str], None] | None) -> None:
+    """Send llama.cpp's log to `log(level, text)` (1 debug, 2 info, 3 warning, 4 error, 5 continued), or nowhere."""
+    global _log
+    _log = log
+    error = Error()
+    check(library().qcls_set_log(_forward_log if log is not None else LOG_FUNCTION(), None, byref(error)), error)

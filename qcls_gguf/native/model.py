@@ -1,0 +1,196 @@
+"""A loaded model and its tokenizer."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from ctypes import byref, c_int32, c_int64, c_void_p
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from ..errors import ModelError, PlanError
+from .abi import PROGRESS_FUNCTION, Error, Facts, Status, check, int32
+from .arrays import Int32Array
+from .library import library
+
+if TYPE_CHECKING:
+    from .context import NativeContext
+
+_ROOM = 512  # tokens; longer texts are tokenised twice, and leave nothing
+_TOO_SMALL = int(Status.TOO_SMALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What the model file says of itself; a token id is -1 where the vocabulary has none."""
+
+    n_vocab: int
+    n_embd: int
+    n_layer: int
+    n_ctx_train: int
+    size_bytes: int
+    n_params: int
+    token_bos: int
+    token_eos: int
+    token_eot: int
+    add_bos: bool
+    description: str
+
+
+class _Room(threading.local):
+    """What a thread's calls of the tokenizer write to, made once: making it would take longer than they do."""
+
+    def __init__(self) -> None:
+        self.call = library().qcls_tokenize
+        self.n_tokens = c_int64()
+        self.n_tokens_ref = byref(self.n_tokens)
+        self.error = Error()
+        self.error_ref = byref(self.error)
+        self.reserve(_ROOM)
+
+    def reserve(self, capacity: int) -> None:
+        self.token = np.empty(capacity, np.int32)
+        self.pointer, self.capacity = self.token.ctypes.data, capacity
+
+
+class NativeModel:
+    """A loaded model. `close` closes its contexts first, and is idempotent. Many threads may use the tokenizer."""
+
+    def __init__(self, path: Path, *, n_gpu_layers: int = -1, progress: Callable[[float], bool] | None = None) -> None:
+        """Load a GGUF file; n_gpu_layers < 0 puts all layers on the GPU, if there is one.
+
+        progress(fraction) returns False to stop the load. Raises ModelError.
+        """
+        self._handle = c_void_p()
+        self._room = _Room()
+        handle = _load(path, int32(n_gpu_layers, "n_gpu_layers"), progress)
+        self._handle = handle
+        self._free = weakref.finalize(self, library().qcls_model_close, handle, None)
+        self._free.atexit = False  # at the exit of the interpreter another thread may still be decoding
+        self.path = path
+        self.contexts: weakref.WeakSet[NativeContext] = weakref.WeakSet()
+        found, error = Facts(), Error()
+        check(library().qcls_model_describe(handle, byref(found), byref(error)), error, path)
+        self.facts = ModelFacts(
+            n_vocab=found.n_vocab,
+            n_embd=found.n_embd,
+            n_layer=found.n_layer,
+            n_ctx_train=found.n_ctx_train,
+            size_bytes=found.size_bytes,
+            n_params=found.n_params,
+            token_bos=found.token_bos,
+            token_eos=found.token_eos,
+            token_eot=found.token_eot,
+            add_bos=bool(found.add_bos),
+            description=found.description.decode(errors="replace"),
+        )
+
+    @property
+    def handle(self) -> c_void_p:
+        if not self._handle:
+            raise ModelError("the model is closed")
+        return self._handle
+
+    def tokenize(self, text: str, *, parse_special: bool) -> Int32Array:
+        """Token ids of text, shape (n_tokens,); no BOS is added. parse_special: spelt special tokens become tokens.
+
+        Raises PlanError for text that is not valid Unicode, or has more bytes than llama.cpp can count.
+        """
+        try:
+            data = text.encode()
+        except UnicodeEncodeError as e:
+            raise PlanError(f"character {e.start} of the text is not valid Unicode ({e.reason})") from None
+        room = self._room
+        status = self._tokenize(data, parse_special, room)
+        if status == _TOO_SMALL:
+            room.reserve(room.n_tokens.value)
+            status = self._tokenize(data, parse_special, room)
+        check(status, room.error)
+        token = room.token[: room.n_tokens.value].copy()
+        if len(token) > _ROOM:
+            room.reserve(_ROOM)
+        return token
+
+    def _tokenize(self, data: bytes, parse_special: bool, room: _Room) -> int:
+        status: int = room.call(
+            self.handle,
+            data,
+            len(data),
+            parse_special,
+            room.pointer,
+            room.capacity,
+            room.n_tokens_ref,
+            room.error_ref,
+        )
+        return status
+
+    def piece(self, token: int) -> tuple[bytes, bool]:
+        """The bytes of a token, and whether it is a special one, which only parse_special finds in text.
+
+        Raises PlanError for a number that is no token's.
+        """
+        n_bytes, special, error = c_int64(64), c_int32(), Error()
+        for _ in range(2):
+            text = ctypes.create_string_buffer(n_bytes.value)
+            status = library().qcls_token_piece(
+                self.handle, int32(token, "token"), text, len(text), byref(n_bytes), byref(special), byref(error)
+            )
+            if status != Status.TOO_SMALL:
+                break
+        check(status, error)
+        return text.raw[: n_bytes.value], bool(special.value)
+
+    def close(self) -> None:
+        if self._handle:
+            for context in list(self.contexts):
+                context.close()
+            self._free()
+            self._handle = c_void_p()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _load(path: Path, n_gpu_layers: int, progress: Callable[[float], bool] | None) -> c_void_p:
+    """The handle of a loaded model.
+
+    The load runs in a thread of its own: an interrupt of this one would be raised in the callback, and lost there.
+    """
+    handle, error = c_void_p(), Error()
+    status = int(Status.LOAD_FAILED)
+    stop: list[BaseException] = []  # what ends the load: from `progress`, or an interrupt of this thread
+
+    def go_on(done: float, _user: object) -> int:
+        try:
+            return int(not stop and (progress is None or progress(done)))
+        except BaseException as e:  # ctypes would swallow it
+            stop.append(e)
+            return 0
+
+    def load() -> None:
+        nonlocal status
+        status = library().qcls_model_open(
+            os.fsencode(path), n_gpu_layers, PROGRESS_FUNCTION(go_on), None, byref(handle), byref(error)
+        )
+
+    loader = threading.Thread(target=load)
+    loader.start()
+    try:
+        loader.join()
+    except BaseException as e:
+        stop.append(e)
+        loader.join()
+    if stop:
+        library().qcls_model_close(handle, None)
+        raise stop[0]
+    check(status, error, path)
+    return handle

@@ -1,0 +1,198 @@
+// Contexts: opening them, what their rows hold, what they keep.
+#include "shim.h"
+
+#include "ggml.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+
+namespace {
+
+ggml_type kv_type_from_name(const char * name) {
+    for (ggml_type type : {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0}) {
+        if (strcmp(ggml_type_name(type), name) == 0) {
+            return type;
+        }
+    }
+    throw bad_argument(std::string("kv_type is ") + name + ": it must be one of f32 f16 bf16 q8_0 q4_0");
+}
+
+llama_flash_attn_type flash_attn_type(int32_t flash_attn) {
+    switch (flash_attn) {
+        case QCLS_FLASH_ATTN_AUTO: return LLAMA_FLASH_ATTN_TYPE_AUTO;
+        case QCLS_FLASH_ATTN_OFF:  return LLAMA_FLASH_ATTN_TYPE_DISABLED;
+        case QCLS_FLASH_ATTN_ON:   return LLAMA_FLASH_ATTN_TYPE_ENABLED;
+        default: throw bad_argument("flash_attn is " + std::to_string(flash_attn) +
+                                    ": it must be 0 (auto), 1 (off) or 2 (on)");
+    }
+}
+
+void check_range(const char * name, int64_t value, int64_t least, int64_t most, const char * range) {
+    if (value < least || value > most) {
+        throw bad_argument(std::string(name) + " is " + std::to_string(value) + ": it must be " + range);
+    }
+}
+
+// llama.cpp ends the process on some of these, so none may reach it.
+void check_params(const qcls_context_params & params) {
+    check_range("n_ctx", params.n_ctx, 1, INT32_MAX, "positive");
+    const int64_t most = qcls_max_sequences();
+    check_range("n_seq_max", params.n_seq_max, 1, most, ("between 1 and " + std::to_string(most)).c_str());
+    check_range("n_batch", params.n_batch, params.n_seq_max, params.n_ctx, "between n_seq_max and n_ctx");
+    check_range("n_outputs_max", params.n_outputs_max, params.n_seq_max, params.n_batch,
+                "between n_seq_max and n_batch");
+    check_range("n_threads", params.n_threads, 1, 512, "between 1 and 512");
+}
+
+llama_context_params llama_params(const qcls_context_params & from) {
+    llama_context_params params = llama_context_default_params();
+    params.n_ctx = from.n_ctx;
+    params.n_batch = from.n_batch;
+    params.n_ubatch = from.n_batch;  // a plan is one pass over the weights
+    params.n_seq_max = from.n_seq_max;
+    params.n_outputs_max = from.n_outputs_max;
+    params.n_threads = from.n_threads;
+    params.n_threads_batch = from.n_threads;
+    params.pooling_type = LLAMA_POOLING_TYPE_NONE;
+    params.attention_type = LLAMA_ATTENTION_TYPE_CAUSAL;
+    params.flash_attn_type = flash_attn_type(from.flash_attn);
+    params.type_k = kv_type_from_name(from.kv_type ? from.kv_type : "f16");
+    params.type_v = params.type_k;
+    const char * wanted = getenv("QCLS_VISIBLE_CELLS");  // 0: for comparing the two
+    const bool is_float = params.type_k == GGML_TYPE_F16 || params.type_k == GGML_TYPE_F32;
+    if (from.visible_cells && from.flash_attn == QCLS_FLASH_ATTN_OFF && is_float &&
+        !(wanted && strcmp(wanted, "0") == 0)) {
+        params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_VISIBLE_CELLS;
+    }
+    params.no_perf = true;
+    params.swa_full = true;    // trimmed sequences need their old cells
+    params.kv_unified = true;  // tokens of several sequences share cells
+    return params;
+}
+
+void set_label_tokens(qcls_context & context, int64_t n, const int32_t * token) {
+    check_array(token, n, "label tokens");
+    if (n > 0 && !context.is_hidden_only()) {
+        throw bad_argument("label tokens need a hidden-only context: the rows of this one hold all logits");
+    }
+    check_range("the number of label tokens", n, 0, context.n_vocab, "at most the vocabulary's size");
+    for (int64_t i = 0; i < n; ++i) {
+        if (token[i] < 0 || token[i] >= context.n_vocab) {
+            throw bad_argument("label token " + std::to_string(token[i]) + " is outside the vocabulary of " +
+                               std::to_string(context.n_vocab) + " tokens");
+        }
+    }
+    std::vector<llama_token> wanted(token, token + n);
+    context.settle();
+    if (wanted == context.label_token) {
+        return;
+    }
+    llama_context * ctx = context.ctx.get();
+    if (!llama_set_label_tokens(ctx, wanted.data(), (int32_t) n)) {
+        // the buffers were to be made anew for the wanted tokens: make them for the former ones again
+        const std::vector<llama_token> & former = context.label_token;
+        const bool restored = llama_set_label_tokens(ctx, former.data(), (int32_t) former.size());
+        throw llama_failure(QCLS_LOAD_FAILED, restored ? "label tokens: llama.cpp could not make its buffers"
+                                                       : "label tokens: the context is lost: close it");
+    }
+    context.label_token = std::move(wanted);
+}
+
+}  // namespace
+
+int32_t qcls_max_sequences(void) {
+    return (int32_t) llama_max_parallel_sequences();
+}
+
+int32_t qcls_context_open(const qcls_model * model, const qcls_context_params * given_params, qcls_context ** context,
+                          qcls_error * error) {
+    return guarded(error, QCLS_LOAD_FAILED, [&] {
+        given(context, "context") = nullptr;
+        given(model, "model");
+        const qcls_context_params params =
+            taken(given_params, QCLS_UP_TO(qcls_context_params, n_threads), "qcls_context_params");
+        check_params(params);
+        llama_context_params wanted = llama_params(params);
+
+        auto made = std::make_unique<qcls_context>();
+        made->ctx.reset(llama_init_from_model(model->model.get(), wanted));
+        if (!made->ctx && wanted.flash_attn_type == LLAMA_FLASH_ATTN_TYPE_VISIBLE_CELLS) {
+            // a graph that has no such attention says so when it is built
+            wanted.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+            made->ctx.reset(llama_init_from_model(model->model.get(), wanted));
+        }
+        llama_context * ctx = made->ctx.get();
+        if (!ctx) {
+            throw llama_failure(QCLS_LOAD_FAILED, "llama.cpp could not make a context");
+        }
+        if (params.hidden_only && !llama_set_hidden_only(ctx, true)) {
+            throw llama_failure(QCLS_UNSUPPORTED, "no exact hidden-state path for this model");
+        }
+        made->memory = llama_get_memory(ctx);
+        made->n_batch = (int32_t) llama_n_batch(ctx);
+        made->n_seq_max = params.n_seq_max;
+        made->n_outputs_max = params.n_outputs_max;
+        made->n_vocab = model->n_vocab();
+        made->n_hidden = params.hidden_only ? llama_model_n_embd_out(model->model.get()) : 0;
+        made->n_seq_id.resize(made->n_batch);
+        made->seq_id.resize(made->n_batch);
+        made->output.resize(made->n_batch);
+        set_label_tokens(*made, params.n_label_tokens, params.label_token);
+        *context = made.release();
+    });
+}
+
+int32_t qcls_context_close(qcls_context * context, qcls_error * error) {
+    return guarded(error, QCLS_DECODE_FAILED, [&] { delete context; });
+}
+
+int32_t qcls_context_limits(const qcls_context * context, qcls_limits * limits, qcls_error * error) {
+    return guarded(error, QCLS_BAD_ARGUMENT, [&] {
+        qcls_limits found = {};
+        found.n_ctx = (int32_t) llama_n_ctx(given(context, "context").ctx.get());
+        found.n_batch = context->n_batch;
+        found.n_seq_max = context->n_seq_max;
+        found.n_outputs_max = context->n_outputs_max;
+        found.row_size = (int32_t) context->row_size();
+        fill(limits, "limits", found);
+    });
+}
+
+int32_t qcls_context_set_label_tokens(qcls_context * context, int64_t n, const int32_t * token, qcls_error * error) {
+    return guarded(error, QCLS_LOAD_FAILED, [&] { set_label_tokens(given(context, "context"), n, token); });
+}
+
+int32_t qcls_context_attention(const qcls_context * context, char * why, int64_t capacity, qcls_error * error) {
+    return guarded(error, QCLS_BAD_ARGUMENT, [&] {
+        const char * reason = llama_why_no_visible_cells(given(context, "context").ctx.get());
+        check_array(why, capacity, "why");
+        if (capacity > 0) {
+            snprintf(why, (size_t) capacity, "%s", reason ? reason : "");
+        }
+    });
+}
+
+int32_t qcls_context_keep_shapes(qcls_context * context, int32_t n_shapes, qcls_error * error) {
+    return guarded(error, QCLS_DECODE_FAILED, [&] {
+        given(context, "context");
+        check_range("n_shapes", n_shapes, 0, INT32_MAX, "0 or more, not negative");
+        context->settle();
+        if (!llama_set_n_shapes(context->ctx.get(), n_shapes)) {
+            throw llama_failure(QCLS_DECODE_FAILED, "the kept graphs could not be freed");
+        }
+    });
+}
+
+int32_t qcls_context_counters(const qcls_context * context, qcls_counters * counters, qcls_error * error) {
+    return guarded(error, QCLS_BAD_ARGUMENT, [&] {
+        const llama_context * ctx = given(context, "context").ctx.get();
+        size_t shapes_bytes = 0;
+        qcls_counters found = {};
+        found.n_graphs_reused = llama_perf_context(ctx).n_reused;
+        found.n_shapes = llama_get_n_shapes(ctx, &shapes_bytes);
+        found.shapes_bytes = (int64_t) shapes_bytes;
+        found.n_cuda_graphs = n_cuda_graph_launches();
+        fill(counters, "counters", found);
+    });
+}

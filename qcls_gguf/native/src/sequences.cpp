@@ -1,0 +1,51 @@
+// The cells of sequences: shared, trimmed, forgotten.
+#include "shim.h"
+
+bool can_trim(const qcls_context & context, int64_t n, const int32_t * seq, const int32_t * from) {
+    for (int64_t i = 0; i < n; ++i) {
+        if (!context.has_seq(seq[i]) || from[i] < 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void trim_sequences(qcls_context & context, int64_t n, const int32_t * seq, const int32_t * from) {
+    for (int64_t i = 0; i < n; ++i) {
+        llama_memory_seq_rm(context.memory, seq[i], from[i], -1);
+    }
+}
+
+int32_t qcls_seq_share(qcls_context * context, int32_t src, int32_t dst, int32_t from, int32_t to, qcls_error * error) {
+    return guarded(error, QCLS_DECODE_FAILED, [&] {
+        if (!given(context, "context").has_seq(src) || !context->has_seq(dst) || from < 0) {
+            throw bad_argument("seq_share: a sequence id or position is out of range: " + std::to_string(src) + " to " +
+                               std::to_string(dst) + " from position " + std::to_string(from) + ", of " +
+                               std::to_string(context->n_seq_max) + " sequences");
+        }
+        context->settle();
+        llama_memory_seq_cp(context->memory, src, dst, from, to);
+    });
+}
+
+int32_t qcls_seq_trim(qcls_context * context, int64_t n, const int32_t * seq, const int32_t * from,
+                      qcls_error * error) {
+    return guarded(error, QCLS_DECODE_FAILED, [&] {
+        given(context, "context");
+        check_array(seq, n, "seq");
+        check_array(from, n, "from");
+        if (!can_trim(*context, n, seq, from)) {
+            throw bad_argument("seq_trim: a sequence id or position is out of range of " +
+                               std::to_string(context->n_seq_max) + " sequences");
+        }
+        context->settle();
+        trim_sequences(*context, n, seq, from);
+    });
+}
+
+int32_t qcls_context_clear(qcls_context * context, qcls_error * error) {
+    return guarded(error, QCLS_DECODE_FAILED, [&] {
+        given(context, "context").settle();
+        llama_memory_clear(context->memory, /*data=*/true);
+    });
+}

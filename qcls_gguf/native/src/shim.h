@@ -1,0 +1,174 @@
+// What the files of the shim share: how a call fails, how it takes and fills the caller's structs, and the handles.
+#pragma once
+
+#include "qcls.h"
+
+#include "llama-cpp.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <utility>
+#include <vector>
+
+// --- errors (error.cpp) ---------------------------------------------------------------------------------------------
+
+// Why a call ends with another status than QCLS_OK. Thrown, and turned into the status and the message by `guarded`.
+struct failure {
+    qcls_status status;
+    std::string message;
+    bool by_llama = false;  // then the errors that llama.cpp logged during the call are its cause, and follow
+};
+
+// A failure whose reason is an argument.
+failure bad_argument(std::string message);
+
+// A failure whose reason llama.cpp has logged.
+failure llama_failure(qcls_status status, std::string message);
+
+// Writes a message, and the errors that llama.cpp logged during this call if they are wanted. Allocates nothing.
+void write_error(qcls_error * error, const char * message, bool with_log) noexcept;
+
+// Runs the body of a function of the library: whatever it throws becomes a status and a message.
+template <typename Body> int32_t guarded(qcls_error * error, qcls_status otherwise, Body && body) noexcept;
+
+// --- llama.cpp's log and start (log.cpp) ----------------------------------------------------------------------------
+
+// llama.cpp reports the cause of a failure through its log only: the errors of this thread's call.
+extern thread_local std::string logged_errors;
+
+// Starts llama.cpp, once a process.
+void start_llama();
+
+// While one of these lives, a failed assertion of llama.cpp on this thread throws instead of ending the process. Its
+// loader catches exceptions, so that a damaged file is an error like others; nothing else of llama.cpp allows for it.
+struct assertions_throw {
+    assertions_throw();
+    ~assertions_throw();
+    assertions_throw(const assertions_throw &) = delete;
+    assertions_throw & operator=(const assertions_throw &) = delete;
+};
+
+// --- devices (device.cpp) -------------------------------------------------------------------------------------------
+
+// A function that a patch adds to the CUDA backend; NULL in a build without it.
+void * cuda_function(const char * name);
+
+// The CUDA graphs that this process launched; -1 in a build without CUDA.
+int64_t n_cuda_graph_launches();
+
+// --- handles --------------------------------------------------------------------------------------------------------
+
+struct qcls_model {
+    llama_model_ptr model;
+    const llama_vocab * vocab;
+
+    int32_t n_vocab() const { return llama_vocab_n_tokens(vocab); }
+};
+
+struct qcls_context {
+    llama_context_ptr ctx;
+    llama_memory_t memory;
+    int32_t n_batch;
+    int32_t n_seq_max;
+    int32_t n_outputs_max;
+    int32_t n_vocab;
+    int32_t n_hidden;                   // floats of a hidden state; 0 where rows are logits
+    std::vector<llama_token> label_token;
+    int64_t n_rows_left = 0;            // of the last decode, for qcls_decode_rows
+    // what llama_batch wants beside the caller's own arrays, [n_batch] each
+    std::vector<int32_t> n_seq_id;
+    std::vector<llama_seq_id *> seq_id;
+    std::vector<int8_t> output;
+
+    bool is_hidden_only() const { return n_hidden > 0; }
+    // floats behind a hidden state: the label tokens' logits and the log-sum-exp
+    size_t n_label_logits() const { return label_token.empty() ? 0 : label_token.size() + 1; }
+    size_t row_size() const { return is_hidden_only() ? n_hidden + n_label_logits() : n_vocab; }
+    bool has_seq(int32_t seq) const { return seq >= 0 && seq < n_seq_max; }
+
+    // Waits for a decode whose rows nobody has asked for: an interrupt may have left one.
+    void settle() {
+        if (n_rows_left > 0) {
+            llama_synchronize(ctx.get());
+            n_rows_left = 0;
+        }
+    }
+};
+
+// --- sequences (sequences.cpp) --------------------------------------------------------------------------------------
+
+// Whether trim_sequences can do it.
+bool can_trim(const qcls_context & context, int64_t n, const int32_t * seq, const int32_t * from);
+void trim_sequences(qcls_context & context, int64_t n, const int32_t * seq, const int32_t * from);
+
+// --- arguments ------------------------------------------------------------------------------------------------------
+
+// What a pointer of the caller points to, which must be there.
+template <typename T> T & given(T * pointer, const char * name) {
+    if (!pointer) {
+        throw bad_argument(std::string(name) + " is NULL");
+    }
+    return *pointer;
+}
+
+// Refuses n elements of an array that is not there, or a negative number of them.
+inline void check_array(const void * array, int64_t n, const char * name) {
+    if (n < 0 || (n > 0 && !array)) {
+        throw bad_argument(std::string(name) + (n < 0 ? " has a negative length: " + std::to_string(n) : " is NULL"));
+    }
+}
+
+// Refuses a struct of the caller that is shorter than `least`, where its last required member ends.
+inline void check_size(uint32_t size, size_t least, const char * name) {
+    if (size < least) {
+        throw bad_argument(std::string(name) + ".size is " + std::to_string(size) + ", less than the " +
+                           std::to_string(least) + " bytes of its required members: set it to the struct's sizeof");
+    }
+}
+
+// The caller's struct as this library has it (qcls.h says how sizes may differ).
+template <typename T> T taken(const T * pointer, size_t least, const char * name) {
+    const uint32_t size = given(pointer, name).size;
+    check_size(size, least, name);
+    T known = {};
+    memcpy(&known, pointer, std::min<size_t>(size, sizeof(T)));
+    const char * const bytes = reinterpret_cast<const char *>(pointer);
+    if (size > sizeof(T) && !std::all_of(bytes + sizeof(T), bytes + size, [](char byte) { return byte == 0; })) {
+        throw bad_argument(std::string(name) + ".size is " + std::to_string(size) +
+                           ": the caller sets members behind the " + std::to_string(sizeof(T)) +
+                           " bytes that this library knows: build and install them together");
+    }
+    return known;
+}
+
+// Fills the caller's struct, as much of it as the caller has.
+template <typename T> void fill(T * pointer, const char * name, T value) {
+    value.size = given(pointer, name).size;
+    check_size(value.size, sizeof(value.size), name);
+    memcpy(pointer, &value, std::min<size_t>(value.size, sizeof(T)));
+    if (value.size > sizeof(T)) {
+        memset(reinterpret_cast<char *>(pointer) + sizeof(T), 0, value.size - sizeof(T));
+    }
+}
+
+// How many bytes of a struct a caller must have who has this member and all before it.
+#define QCLS_UP_TO(type, member) (offsetof(type, member) + sizeof(type::member))
+
+template <typename Body> int32_t guarded(qcls_error * error, qcls_status otherwise, Body && body) noexcept {
+    logged_errors.clear();
+    try {
+        std::forward<Body>(body)();
+        return QCLS_OK;
+    } catch (const failure & e) {
+        write_error(error, e.message.c_str(), e.by_llama);
+        return e.status;
+    } catch (const std::exception & e) {
+        write_error(error, e.what(), true);
+    } catch (...) {
+        write_error(error, "unknown C++ exception", true);
+    }
+    return otherwise;
+}

@@ -1,0 +1,48 @@
+"""How the tools open classifiers: every tool takes one opener, and opens all its classifiers with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Self
+
+from .classifier import Classifier
+from .config.schema import Config
+from .model import OpenModels
+
+OnStep = Callable[[str, str, float], None]
+"""(name of a step of the start-up, what it did, milliseconds)"""
+
+
+class ClassifierOpener:
+    """Opens classifiers with the options that a command was given. Those of one model file share the open model."""
+
+    def __init__(
+        self,
+        *,
+        offline: bool = False,
+        on_step: OnStep | None = None,
+        on_load: Callable[[float], None] | None = None,
+    ) -> None:
+        """offline: take a model of the Hugging Face hub from the local cache only; on_step is called after each step of
+        a start-up, on_load with the share of the model that is loaded, 0 to 1.
+        """
+        self.models = OpenModels(offline=offline, on_load=on_load)
+        self._on_step = on_step
+
+    def open(self, config: Config, *, audit: bool = False, quiet: bool = False) -> Classifier:
+        """A classifier, which the caller closes. Raises what Classifier.from_config raises.
+
+        audit: every answer carries its exact scores; quiet: on_step is not called.
+        """
+        on_step = None if quiet else self._on_step
+        return Classifier.from_config(config, model=self.models, on_step=on_step, audit=audit)
+
+    def close(self) -> None:
+        """Close the models; the classifiers have been closed before."""
+        self.models.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

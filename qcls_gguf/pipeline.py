@@ -1,0 +1,156 @@
+"""Requests on an engine: queries to tokens, one decode, scores, answers, with the time of every stage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .active_set import ActiveSet, Item
+from .engine.engine import Engine, Float32Array
+from .errors import DecodeError, PlanError, ScoreError
+from .plan.planner import Addition, DecodePlan, IndexArray, additions_of, plan_decodes
+from .plan.tree import Int32Array
+from .score.result import Counts, ModelInfo, PromptResult, Result
+from .timing import Stopwatch
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """What the decodes of a request feed."""
+
+    decodes: Sequence[DecodePlan]
+    tokens: Sequence[Int32Array]
+    """of each decode"""
+    n_cached: int
+    """tokens of the rendered prompts that come from the cache"""
+    fast_path: Sequence[bool]
+    """item by item, prompt by prompt"""
+
+
+class Pipeline:
+    """Answers items, all in one decode where the limits allow it. One thread at a time."""
+
+    def __init__(self, engine: Engine, model: ModelInfo, max_query_tokens: int) -> None:
+        self._engine = engine
+        self._model = model
+        self._max_query_tokens = max_query_tokens
+
+    def run(self, items: Sequence[Item]) -> list[Result]:
+        """A result for each item. Raises PlanError before anything is computed, DecodeError, ScoreError."""
+        watch = Stopwatch()
+        fragments = [self._tokenize(active, query) for active, query in items]
+        watch.mark("tokenize")
+        planned = self._plan(items, fragments)
+        watch.mark("plan")
+        hidden, rows = self._decode(planned, watch)
+        try:
+            answers = _answers(items, hidden, rows, planned.fast_path)
+        except ScoreError:
+            self._engine.restore()
+            raise
+        watch.mark("score")
+        counts = _counts(len(items), planned)
+        return [
+            Result(
+                query=query,
+                total_ms=watch.total_ms,
+                stage_ms=dict(watch.stage_ms),
+                counts=counts,
+                results=answer,
+                model=self._model,
+            )
+            for (_, query), answer in zip(items, answers, strict=True)
+        ]
+
+    def check(self, active: ActiveSet, query: str) -> None:
+        """Raise PlanError for a query that `run` would refuse; nothing is computed."""
+        _additions(active, self._tokenize(active, query))
+
+    def counts(self, active: ActiveSet, query: str) -> Counts:
+        """What `run` would feed and read for a query; nothing is computed. Raises PlanError as `run` does."""
+        return _counts(1, self._plan([(active, query)], [self._tokenize(active, query)]))
+
+    def _tokenize(self, active: ActiveSet, query: str) -> list[Int32Array]:
+        """The tokens of each distinct fragment of a set with the query in it."""
+        if not active.is_open:
+            raise DecodeError("this prompt set is closed: ask the classifier for it again")
+        found = []
+        for (before, after), n_empty in active.prompts.fragments.items():
+            tokens = self._engine.model.tokenize(before + query + after, parse_special=False)
+            if len(tokens) > n_empty + self._max_query_tokens:
+                raise PlanError(
+                    f"the query has {len(tokens) - n_empty} tokens ({len(query)} characters), more than "
+                    f"runtime.max_query_tokens: {self._max_query_tokens}: shorten it or raise the limit"
+                )
+            found.append(tokens)
+        return found
+
+    def _plan(self, items: Sequence[Item], fragments: Sequence[Sequence[Int32Array]]) -> _Planned:
+        if len(items) == 1 and (found := items[0][0].templates.find(fragments[0])):
+            template, behind = found
+            tokens = (template.fill(behind),)
+            return _Planned((template.decode,), tokens, template.n_cached, [True] * len(template.additions))
+        additions = [
+            addition
+            for (active, _), texts in zip(items, fragments, strict=True)
+            for addition in _additions(active, texts)
+        ]
+        decodes = plan_decodes(additions, self._engine.capacity)
+        return _Planned(
+            decodes,
+            [decode.plan.token for decode in decodes],
+            sum(addition.root.n_cached for addition in additions),
+            [addition.fast_path for addition in additions],
+        )
+
+    def _decode(self, planned: _Planned, watch: Stopwatch) -> tuple[Float32Array, IndexArray]:
+        """The hidden states of all decodes, and in which row is that of each edge of the label tries."""
+        hidden, rows, n_rows = [], [], 0
+        is_one = len(planned.decodes) == 1
+        for decode, token in zip(planned.decodes, planned.tokens, strict=True):
+            decoded = self._engine.decode(decode.plan, decode.leaf_roots, token)
+            watch.mark("decode")
+            watch.move("decode", "batch", decoded.batch_us)
+            watch.move("decode", "cleanup", decoded.trim_us)
+            if is_one:
+                return decoded.hidden, decode.rows
+            hidden.append(decoded.hidden.copy())  # the next decode overwrites it
+            rows.append(decode.rows + n_rows)
+            n_rows += len(decoded.hidden)
+        return np.concatenate(hidden), np.concatenate(rows)
+
+
+def _additions(active: ActiveSet, fragments: Sequence[npt.NDArray[np.int32]]) -> list[Addition]:
+    tokens = {text: found.tolist() for text, found in zip(active.prompts.fragments, fragments, strict=True)}
+    prompts = active.prompts.prompts
+    return additions_of(prompts, active.holders, [tokens[prompt.fragment] for prompt in prompts])
+
+
+def _answers(
+    items: Sequence[Item], hidden: Float32Array, rows: IndexArray, fast_path: Sequence[bool]
+) -> Sequence[tuple[PromptResult, ...]]:
+    """The answers to each item; rows and fast_path stand item by item, prompt by prompt."""
+    first = items[0][0]
+    if all(active is first for active, _ in items):
+        return first.answers.of(hidden, rows.reshape(len(items), -1), fast_path)
+    answers: list[tuple[PromptResult, ...]] = []
+    row = prompt = 0
+    for active, _ in items:
+        n_prompts = len(active.prompts.prompts)
+        own = rows[None, row : row + active.n_edges]
+        answers += active.answers.of(hidden, own, fast_path[prompt : prompt + n_prompts])
+        row, prompt = row + active.n_edges, prompt + n_prompts
+    return answers
+
+
+def _counts(n_queries: int, planned: _Planned) -> Counts:
+    return Counts(
+        n_queries=n_queries,
+        n_decodes=len(planned.decodes),
+        n_tokens_new=sum(decode.plan.n_tokens for decode in planned.decodes),
+        n_tokens_cached=planned.n_cached,
+        n_positions=sum(decode.plan.n_outputs for decode in planned.decodes),
+    )

@@ -1,0 +1,72 @@
+"""The prompt sets that an engine holds now: they come, are calibrated, and go. One thread at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from .active_set import ActiveSet
+from .config.calibration_file import Calibration
+from .engine.engine import Engine
+from .engine.prefix_cache import Prefix
+from .pipeline import Pipeline
+from .plan.tree import Int32Array
+from .prompts.prompt_set import PromptSet
+from .score.calibration import adjustments_of
+
+
+class PromptSets:
+    """Prompt sets on one engine. The rows of the engine carry what the exact scorings among them read."""
+
+    def __init__(self, engine: Engine, pipeline: Pipeline, label_tokens: Int32Array) -> None:
+        """label_tokens: of which the engine's rows carry logits, as it was opened."""
+        self._engine = engine
+        self._pipeline = pipeline
+        self._label_tokens = label_tokens
+        self._active: list[ActiveSet] = []
+
+    def add(self, prompts: PromptSet, held: Sequence[Prefix] | None = None) -> ActiveSet:
+        """Hold a set ready; its answers are raw until `calibrate`. held: its prefixes, where the engine holds them.
+
+        Raises PlanError where the engine has no room for its prefixes, and DecodeError; nothing has changed then.
+        """
+        prefixes = self._engine.hold(prompts.prefixes) if held is None else held
+        try:
+            active = ActiveSet(prompts, self._engine, prefixes, self._label_tokens)
+            self._active.append(active)
+            self._use_label_tokens()
+        except BaseException:
+            self._active = [each for each in self._active if each.held is not prefixes]
+            self._engine.release(prefixes)
+            raise
+        return active
+
+    def calibrate(self, active: ActiveSet, calibration: Calibration | None) -> None:
+        """From here on calibrate a set's answers, where its settings or a calibration file say so.
+
+        Raises ConfigError for a content-free query that cannot be labelled.
+        """
+
+        def raw_scores(query: str) -> dict[str, npt.NDArray[np.float64]]:
+            (result,) = self._pipeline.run([(active, query)])
+            return {each.prompt: np.array([score.score for score in each.scores]) for each in result.results}
+
+        active.answers.adjust(adjustments_of(active.prompts.settings, calibration, raw_scores))
+
+    def remove(self, active: ActiveSet) -> None:
+        """Let others have the room of a set; whoever asks it from now on gets an error."""
+        active.is_open = False
+        self._active.remove(active)
+        self._engine.release(active.held)
+        self._use_label_tokens()
+
+    def _use_label_tokens(self) -> None:
+        exact = [active for active in self._active if active.prompts.exact]
+        tokens = np.unique(np.concatenate([np.empty(0, np.int32), *(each.prompts.label_tokens for each in exact)]))
+        if not np.array_equal(tokens, self._label_tokens):
+            self._engine.set_label_tokens(tokens)
+            self._label_tokens = tokens
+        for active in exact:
+            active.scorer.use_label_tokens(tokens)

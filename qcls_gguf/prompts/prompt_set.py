@@ -1,0 +1,127 @@
+"""A set of compiled prompts that are asked together: immutable, and found again by its digest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ..config.schema import PromptConfig
+from ..config.scoring import EXACT_SCORINGS
+from ..errors import ConfigError
+from .compiled import Prompt, Tokenizer, compile_prompt
+
+Int32Array = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptSet:
+    """Compiled prompts with their settings. Two sets with equal digests answer alike on one model."""
+
+    prompts: tuple[Prompt, ...]
+    settings: tuple[PromptConfig, ...]
+    """of each prompt: its scoring, calibration and abstention"""
+    fragments: Mapping[tuple[str, str], int]
+    """the distinct texts around the query, in the order in which the prompts first have them, with the number of tokens
+    that each has for an empty query"""
+    exact: bool
+    """whether every answer carries exact scores, which need the LM head"""
+
+    @property
+    def n_empty(self) -> tuple[int, ...]:
+        """The fragment's number of tokens for an empty query, prompt by prompt."""
+        return tuple(self.fragments[prompt.fragment] for prompt in self.prompts)
+
+    @property
+    def prefixes(self) -> tuple[tuple[int, ...], ...]:
+        """The tokens of each prompt's cached prefix."""
+        return tuple(prompt.prefix for prompt in self.prompts)
+
+    @cached_property
+    def label_tokens(self) -> Int32Array:
+        """(n,) every token that is a candidate somewhere, ascending."""
+        tokens = np.unique(np.array([edge.token for prompt in self.prompts for edge in prompt.trie.edges], np.int32))
+        tokens.setflags(write=False)
+        return tokens
+
+    @cached_property
+    def digest(self) -> str:
+        """A sha256 over all that the answers depend on beside the model: tokens, tries, settings."""
+        parts = [
+            [
+                [prompt.head, prompt.before, prompt.after, prompt.stable, prompt.tail],
+                [prompt.labels, prompt.label_tokens, prompt.trie.scoring, prompt.trie.fed, prompt.trie.label_edges],
+                [[edge.node, edge.token] for edge in prompt.trie.edges],
+                repr(setting),
+            ]
+            for prompt, setting in zip(self.prompts, self.settings, strict=True)
+        ]
+        return hashlib.sha256(json.dumps([self.exact, parts]).encode()).hexdigest()
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PromptSet) and self.digest == other.digest
+
+
+class Vocabulary(Tokenizer, Protocol):
+    """What of a model the compilation of prompts needs."""
+
+    @property
+    def first_token(self) -> int:
+        """The token that the model wants at the beginning of every text, -1 for none."""
+
+    @property
+    def label_end(self) -> int:
+        """The token that ends a label which another one begins with, where the configuration names none; -1: none."""
+
+
+def compile_prompts(configs: Sequence[PromptConfig], model: Vocabulary, *, audit: bool = False) -> PromptSet:
+    """Tokenise the templates and labels of some prompts.
+
+    audit: let every answer carry exact scores. Raises ConfigError, which names the prompt.
+    """
+    prompts = tuple(
+        compile_prompt(
+            model,
+            name=config.name,
+            template=config.expanded_template,
+            label_prefix=config.label_prefix,
+            labels=config.labels,
+            scoring=config.scoring,
+            bos=model.first_token,
+            end=_end_token(config, model),
+            exact=audit,
+        )
+        for config in configs
+    )
+    n_empty = {
+        prompt.fragment: len(model.tokenize(prompt.before + prompt.after, parse_special=False)) for prompt in prompts
+    }
+    return PromptSet(
+        prompts=prompts,
+        settings=tuple(configs),
+        fragments=MappingProxyType(n_empty),
+        exact=audit or any(config.scoring in EXACT_SCORINGS for config in configs),
+    )
+
+
+def _end_token(config: PromptConfig, model: Vocabulary) -> int:
+    if config.label_end is None:
+        return model.label_end
+    tokens = model.tokenize(config.label_end, parse_special=True)
+    if len(tokens) != 1:
+        raise ConfigError(
+            f"prompts.{config.name}.label_end: {config.label_end!r} is {len(tokens)} tokens of this model: "
+            "give the text of one, such as <|im_end|>"
+        )
+    (token,) = tokens.tolist()
+    return int(token)

@@ -1,0 +1,242 @@
+"""What NVIDIA's driver says of the GPU in use: which it is, its state, and what slowed it while work ran.
+
+All of it through NVML, by the package nvidia-ml-py of the extra `bench`. Without that package, that driver or such a
+GPU there are no facts, and `why_no_gpu` says which of them is missing.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from .record import Record
+
+INTERVAL_S = 1.0
+"""between two samples: a card sags within seconds of load, and each sample asks the driver four things"""
+
+# Bits of nvmlDeviceGetCurrentClocksEventReasons, by nvml.h; "idle" and clocks that were asked for are no brake.
+_BRAKES = {
+    0x04: "power limit",
+    0x08: "hardware slowdown",
+    0x20: "thermal limit of the driver",
+    0x40: "thermal limit of the hardware",
+    0x80: "power brake",
+}
+
+
+class GpuFacts(Record):
+    """The GPU in use; null for what the driver does not tell, as it does of a part of a GPU (MIG)."""
+
+    name: str | None
+    """the card's"""
+    driver: str | None
+    """version of NVIDIA's driver"""
+    memory_bytes: int | None
+    """memory of the GPU"""
+    max_sm_mhz: int | None
+    """the highest clock of its multiprocessors"""
+    power_limit_w: float | None
+    """the power that the driver lets it draw"""
+
+
+class GpuState(Record):
+    """A GPU at one moment; null for what the driver does not tell."""
+
+    sm_mhz: int | None
+    """clock of the multiprocessors"""
+    power_w: float | None
+    """power that it draws"""
+    temperature_c: int | None
+    """temperature in °C"""
+    brakes: tuple[str, ...] | None
+    """what holds its clock down, such as its power limit"""
+
+
+class GpuRange(Record):
+    """The values of the samples that have one."""
+
+    min: float
+    """the smallest"""
+    p50: float
+    """the median"""
+    max: float
+    """the largest"""
+
+
+class GpuSamples(Record):
+    """A GPU while work ran, sampled at equal intervals; null for what the driver does not tell."""
+
+    n_samples: int
+    """how often the driver was asked"""
+    interval_s: float
+    """between two samples"""
+    sm_mhz: GpuRange | None
+    """clock of the multiprocessors"""
+    power_w: GpuRange | None
+    """power that it drew"""
+    temperature_c: GpuRange | None
+    """temperature in °C"""
+    brakes: dict[str, float]
+    """for all that held its clock down the share of the samples, 0 to 1"""
+
+
+@dataclass(slots=True, kw_only=True)
+class GpuRun:
+    """States of the GPU while work ran, at equal intervals."""
+
+    states: list[GpuState] = field(default_factory=list)
+
+    def record(self) -> GpuSamples | None:
+        """Least, median and largest of each, and for every brake the share of samples with it; None of no sample."""
+        if not self.states:
+            return None
+        brakes = Counter(brake for state in self.states for brake in state.brakes or ())
+        return GpuSamples(
+            n_samples=len(self.states),
+            interval_s=INTERVAL_S,
+            sm_mhz=_range([state.sm_mhz for state in self.states]),
+            power_w=_range([state.power_w for state in self.states]),
+            temperature_c=_range([state.temperature_c for state in self.states]),
+            brakes={name: n / len(self.states) for name, n in sorted(brakes.items())},
+        )
+
+
+def _range(values: Sequence[float | None]) -> GpuRange | None:
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    return GpuRange(min=min(known), p50=statistics.median(known), max=max(known))
+
+
+class Nvml:
+    """The driver's library, open for one GPU: the first that this process may see."""
+
+    def __init__(self) -> None:
+        """Raises ImportError without the package, pynvml.NVMLError without a driver or a GPU."""
+        import pynvml
+
+        self._nvml: Any = pynvml
+        pynvml.nvmlInit()
+        try:
+            self._gpu = self._first()
+        except BaseException:
+            pynvml.nvmlShutdown()
+            raise
+
+    def _first(self) -> Any:
+        first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+        if first.startswith(("GPU-", "MIG-")):
+            return self._nvml.nvmlDeviceGetHandleByUUID(first)
+        if not first.isdecimal():  # empty or -1: CUDA is to see none
+            raise self._nvml.NVMLError(self._nvml.NVML_ERROR_NOT_FOUND)
+        return self._nvml.nvmlDeviceGetHandleByIndex(int(first))
+
+    def _ask(self, question: str, *more: Any) -> Any:
+        """The driver's answer; None where it has none for this GPU, or is too old for the question."""
+        try:
+            return getattr(self._nvml, question)(self._gpu, *more)
+        except (self._nvml.NVMLError, AttributeError):
+            return None
+
+    def facts(self) -> GpuFacts:
+        """Which GPU it is."""
+        memory, limit = self._ask("nvmlDeviceGetMemoryInfo"), self._ask("nvmlDeviceGetEnforcedPowerLimit")
+        try:
+            driver = _text(self._nvml.nvmlSystemGetDriverVersion())
+        except self._nvml.NVMLError:
+            driver = None
+        return GpuFacts(
+            name=_text(self._ask("nvmlDeviceGetName")),
+            driver=driver,
+            memory_bytes=None if memory is None else int(memory.total),
+            max_sm_mhz=self._ask("nvmlDeviceGetMaxClockInfo", self._nvml.NVML_CLOCK_SM),
+            power_limit_w=None if limit is None else limit / 1e3,
+        )
+
+    def state(self) -> GpuState:
+        """What it does now."""
+        power = self._ask("nvmlDeviceGetPowerUsage")
+        reasons = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
+        if reasons is None:  # its name before driver 535
+            reasons = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+        return GpuState(
+            sm_mhz=self._ask("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_SM),
+            power_w=None if power is None else power / 1e3,
+            temperature_c=self._ask("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU),
+            brakes=None if reasons is None else tuple(name for bit, name in _BRAKES.items() if reasons & bit),
+        )
+
+    def close(self) -> None:
+        """End the use of the library."""
+        self._nvml.nvmlShutdown()
+
+
+def why_no_gpu() -> str | None:
+    """Why nothing can be said of a GPU here, and what would help; None where it can."""
+    with _nvml() as found:
+        return found if isinstance(found, str) else None
+
+
+def gpu_facts() -> GpuFacts | None:
+    """Which GPU this process may use first; None where why_no_gpu says why."""
+    with _nvml() as found:
+        return None if isinstance(found, str) else found.facts()
+
+
+def gpu_state() -> GpuState | None:
+    """Its state now; None where why_no_gpu says why."""
+    with _nvml() as found:
+        return None if isinstance(found, str) else found.state()
+
+
+@contextmanager
+def watched_gpu(run: GpuRun) -> Iterator[None]:
+    """Adds the GPU's states while the body runs, from a thread of its own; none where why_no_gpu says why."""
+    with _nvml() as found:
+        if isinstance(found, str):
+            yield
+            return
+        over = threading.Event()
+        thread = threading.Thread(target=_watch, args=(found.state, run, over), name="gpu states", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+
+def _watch(state: Callable[[], GpuState], run: GpuRun, over: threading.Event) -> None:
+    while True:
+        run.states.append(state())
+        if over.wait(INTERVAL_S):
+            return
+
+
+@contextmanager
+def _nvml() -> Iterator[Nvml | str]:
+    """The library, closed in the end, or why it cannot be had."""
+    try:
+        found = Nvml()
+    except ImportError:
+        yield "nvidia-ml-py is not installed: pip install 'qcls-gguf[bench]'"
+        return
+    except Exception as e:
+        if type(e).__module__ != "pynvml":  # NVMLError makes a class for each error
+            raise
+        yield f"NVIDIA's driver shows no GPU: {e}"
+        return
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def _text(answer: Any) -> str | None:
+    return answer.decode() if isinstance(answer, bytes) else answer

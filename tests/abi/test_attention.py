@@ -1,0 +1,178 @@
+"""Attention that reads only visible cells, on plain arrays, against its definition, in every variant that runs here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from attention_arrays import VARIANTS, Case, Cells, Int32Array, attention, open_library, plain_attention, why_not
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+LARGEST_DIFFERENCE = 5e-6
+"""Of values with a spread of 1, against double precision. Measured: 1.1e-6."""
+HEADS = [(64, 4, 2), (80, 3, 3), (96, 8, 1), (128, 16, 8), (256, 4, 4), (112, 7, 1), (40, 10, 2), (7, 2, 1)]
+"""Head size, query heads, heads of keys and values."""
+
+
+@pytest.fixture(scope="module", params=["built", *VARIANTS])
+def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    if reason := why_not(request.param):
+        pytest.skip(reason)
+    return open_library(tmp_path_factory.mktemp("attention"), request.param)
+
+
+def random_lists(random: np.random.Generator, n_seqs: int, longest: int, n_cells: int) -> list[Cells]:
+    """Sequences that branch off each other, in cells scattered over the cache; some are empty."""
+    free = random.permutation(n_cells).astype(np.int32).tolist()
+    paths: list[list[int]] = [[]]
+    for _ in range(n_seqs):
+        parent = paths[random.integers(len(paths))]
+        path = parent[: random.integers(len(parent) + 1)]
+        n_new = min(int(random.integers(longest - len(path) + 1)), len(free))
+        paths.append(path + [free.pop() for _ in range(n_new)])
+    return [(np.arange(len(path), dtype=np.int32), np.array(path, np.int32)) for path in paths]
+
+
+def random_case(
+    seed: int,
+    *,
+    heads: tuple[int, int, int] = (64, 4, 2),
+    dtype: type[np.generic] = np.float16,
+    n_tokens: int = 40,
+    n_seqs: int = 6,
+    longest: int = 150,
+    n_cells: int = 500,
+    window: int = 0,
+) -> Case:
+    random = np.random.default_rng(seed)
+    head_size, n_head, n_head_kv = heads
+    lists = random_lists(random, n_seqs, longest, n_cells)
+    return Case(
+        q=random.normal(size=(n_tokens, n_head, head_size)).astype(np.float32),
+        k=random.normal(size=(n_cells, n_head_kv, head_size)).astype(dtype),
+        v=random.normal(size=(n_cells, n_head_kv, head_size)).astype(dtype),
+        token_seq=random.integers(len(lists), size=n_tokens).astype(np.int32),
+        token_pos=random.integers(longest, size=n_tokens).astype(np.int32),
+        lists=lists,
+        window=window,
+    )
+
+
+def assert_right(library: Any, case: Case, **options: int) -> None:
+    found = attention(library, case, **options)
+    np.testing.assert_allclose(found, plain_attention(case), rtol=0, atol=LARGEST_DIFFERENCE)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("heads", HEADS, ids=str)
+def test_every_kind_of_head(library: Any, heads: tuple[int, int, int], dtype: type[np.generic]) -> None:
+    for seed in range(3):
+        assert_right(library, random_case(seed, heads=heads, dtype=dtype))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n_tokens=st.integers(0, 70),
+    n_seqs=st.integers(0, 12),
+    longest=st.integers(1, 400),
+    window=st.sampled_from([0, 0, 1, 7, 128, 200]),
+    heads=st.sampled_from([(64, 4, 2), (16, 5, 1), (20, 6, 2)]),
+    n_threads=st.integers(1, 9),
+)
+def test_random_trees(library: Any, **drawn: Any) -> None:
+    n_threads = drawn.pop("n_threads")
+    assert_right(library, random_case(drawn.pop("seed"), **drawn), n_threads=n_threads)
+
+
+def test_value_heads_may_have_another_size(library: Any) -> None:
+    case = random_case(0, heads=(96, 4, 2))
+    for size in (32, 64, 128, 13):
+        v = np.random.default_rng(1).normal(size=(len(case.v), 2, size)).astype(np.float16)
+        assert_right(library, replace(case, v=v))
+
+
+@pytest.mark.parametrize("n_tokens", [1, 2048])
+def test_one_sequence(library: Any, n_tokens: int) -> None:
+    case = random_case(2, n_tokens=n_tokens, heads=(64, 2, 1), n_cells=2100)
+    path = np.random.default_rng(3).permutation(2100)[:2048].astype(np.int32)
+    pos = np.arange(2048, dtype=np.int32)
+    case = replace(case, lists=[(pos, path)], token_seq=np.zeros(n_tokens, np.int32), token_pos=pos[-n_tokens:])
+    assert_right(library, case, n_threads=2)
+
+
+def test_a_sequence_need_not_begin_at_position_0(library: Any) -> None:
+    case = random_case(4)
+    shifted = [(pos + 1000, cell) for pos, cell in case.lists]
+    assert_right(library, replace(case, lists=shifted, token_pos=case.token_pos + 1000))
+
+
+def test_a_token_that_sees_nothing_gets_zeros(library: Any) -> None:
+    case = random_case(5, n_tokens=30)
+    none = np.empty(0, np.int32)
+    assert not attention(library, replace(case, lists=[(none, none)] * len(case.lists))).any()
+    assert not attention(library, replace(case, token_pos=np.zeros(30, np.int32), lists=[(none + 1, none)] * 7)).any()
+
+
+@pytest.mark.parametrize("scale", [1e-3, 30.0])
+def test_scores_may_be_far_apart(library: Any, scale: float) -> None:
+    case = random_case(6, dtype=np.float32)
+    found = attention(library, replace(case, q=case.q * np.float32(scale)))
+    wanted = plain_attention(replace(case, q=case.q * np.float32(scale)))
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=LARGEST_DIFFERENCE * max(1, scale))
+
+
+def taken(case: Case, tokens: Int32Array) -> Case:
+    return replace(case, q=case.q[tokens], token_seq=case.token_seq[tokens], token_pos=case.token_pos[tokens])
+
+
+@pytest.mark.parametrize("window", [0, 50])
+@pytest.mark.parametrize("heads", [(64, 4, 2), (128, 7, 1), (80, 3, 3)], ids=str)
+def test_nothing_but_the_visible_cells_matters_to_a_bit(library: Any, heads: tuple[int, int, int], window: int) -> None:
+    case = random_case(7, heads=heads, n_tokens=60, window=window, longest=300)
+    random = np.random.default_rng(8)
+    wanted = attention(library, case)
+    for n_threads in (2, 3, 16):
+        np.testing.assert_array_equal(attention(library, case, n_threads=n_threads), wanted)
+    for n in (1, 2, 3, 17, 60):  # among other tokens, in another order
+        tokens = random.permutation(60)[:n].astype(np.int32)
+        np.testing.assert_array_equal(attention(library, taken(case, tokens)), wanted[tokens])
+    # in a larger cache, elsewhere, among cells that hold no number
+    place = random.permutation(1700)[: len(case.k)].astype(np.int32)
+    k, v = (np.full((1700, *cells.shape[1:]), np.nan, cells.dtype) for cells in (case.k, case.v))
+    k[place], v[place] = case.k, case.v
+    moved = replace(case, k=k, v=v, lists=[(pos, place[cell]) for pos, cell in case.lists])
+    np.testing.assert_array_equal(attention(library, moved), wanted)
+
+
+def test_what_is_not_a_number_spoils_only_those_who_see_it(library: Any) -> None:
+    case = random_case(9, n_tokens=150, longest=150)
+    pos = np.arange(150, dtype=np.int32)
+    lists = [(pos, pos[::-1].copy())]
+    case = replace(case, lists=lists, token_seq=np.zeros(150, np.int32), token_pos=pos)
+    wanted = attention(library, case)
+    for array in (case.k, case.v):
+        kept = array.copy()
+        array[149 - 77] = np.inf
+        found = attention(library, case)
+        array[:] = kept
+        np.testing.assert_array_equal(found[:77], wanted[:77])
+        assert not np.isfinite(found[77:]).all(axis=(1, 2)).any()
+
+
+def test_nonsense_is_refused(library: Any) -> None:
+    case = random_case(10)
+    pos, cell = np.arange(3, dtype=np.int32), np.array([0, 1, 500], np.int32)
+    for change, message in (
+        ({"lists": [(pos, cell)] * 7}, "a cell that is not there"),
+        ({"lists": [(pos[::-1].copy(), pos)] * 7}, "must ascend"),
+        ({"lists": [(pos, pos)]}, "no sequence"),
+        ({"k": case.k[:, :, None].repeat(3, 2).reshape(500, 6, 64), "v": case.v.repeat(3, 1)}, "multiple of n_head_kv"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            attention(library, replace(case, **change))
+    with pytest.raises(ValueError, match="n_threads"):
+        attention(library, case, n_threads=0)

@@ -1,0 +1,133 @@
+"""Label tokens of an open context: set, changed, removed and refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import MakeModel, OpenContext
+from oracle import Float32Array, decode_sequence, log_softmax
+
+from qcls_gguf.errors import DecodeError, PlanError
+from qcls_gguf.native import NativeContext, NativeModel
+from qcls_gguf.native.arrays import Int32Array
+
+TOKENS = [5, 6, 7, 8]
+NONE = np.empty(0, np.int32)
+
+
+def label_tokens(*ids: int) -> Int32Array:
+    return np.array(ids, np.int32)
+
+
+def decode_again(context: NativeContext) -> Float32Array:
+    """The rows of all of TOKENS, in an empty sequence 0."""
+    zero = np.zeros(1, np.int32)
+    context.trim(zero, zero)
+    return decode_sequence(context, TOKENS)
+
+
+@pytest.fixture(params=["f32", "q8_0"])
+def kind(request: pytest.FixtureRequest, make_model: MakeModel) -> Any:
+    """A model with F32 weights, and one whose head is quantised."""
+    with NativeModel(
+        make_model() if request.param == "f32" else make_model(head_type="Q6_K", weight_type="Q8_0")
+    ) as model:
+        yield model
+
+
+@pytest.mark.parametrize("n_shapes", [0, 4])
+def test_rows_are_those_of_a_context_opened_with_the_tokens(
+    n_shapes: int, kind: NativeModel, open_context: OpenContext
+) -> None:
+    """Set, lengthened, reordered, shortened and removed, at one shape of decode, whose graph must not be kept."""
+    context = open_context(kind)
+    context.keep_shapes(n_shapes)
+    plain = decode_again(context)
+    n_embd = context.row_size
+    for wanted in ((3,), (3, 9, 4), (4, 3, 9), (9, 9), (11,)):
+        tokens = label_tokens(*wanted)
+        context.set_label_tokens(tokens)
+        assert context.row_size == n_embd + len(wanted) + 1
+        with open_context(kind, label_tokens=tokens) as opened:
+            expected = decode_again(opened)
+        for _ in range(2):  # the second of them reuses the graph
+            assert (decode_again(context) == expected).all()
+        np.testing.assert_array_equal(expected[:, :n_embd], plain)
+    context.set_label_tokens(NONE)
+    assert context.row_size == n_embd
+    for _ in range(2):
+        assert (decode_again(context) == plain).all()
+
+
+def test_they_are_logits_with_their_normaliser(model: NativeModel, open_context: OpenContext) -> None:
+    context = open_context(model)
+    n_embd = context.row_size
+    context.set_label_tokens(label_tokens(3, 9))
+    found = decode_again(context)[:, n_embd:]
+    logits = decode_again(open_context(model, hidden_only=False)).astype(np.float64)
+    expected = np.array([log_softmax(row)[[3, 9]] for row in logits])
+    np.testing.assert_allclose(found[:, :2] - found[:, 2:], expected, rtol=0, atol=1e-4)
+
+
+def test_sequences_keep_their_cells(model: NativeModel, open_context: OpenContext) -> None:
+    found = []
+    for tokens in (NONE, label_tokens(3)):
+        context = open_context(model)
+        n_embd = context.row_size
+        decode_sequence(context, TOKENS)
+        context.set_label_tokens(tokens)
+        found.append(decode_sequence(context, [9], start=len(TOKENS))[:, :n_embd])
+    assert (found[0] == found[1]).all()
+
+
+def test_a_room_for_rows_of_the_former_size_is_refused(model: NativeModel, open_context: OpenContext) -> None:
+    context = open_context(model)
+    rows = np.zeros((1, context.row_size), np.float32)
+    one, zero = np.ones(1, np.int32), np.zeros(1, np.int32)
+    context.set_label_tokens(label_tokens(3))
+    with pytest.raises(PlanError, match="rows must"):
+        context.decode(one, zero, np.arange(2, dtype=np.int32), zero, np.ones(1, np.bool_), rows)
+
+
+@pytest.mark.parametrize(
+    ("refused", "message"),
+    [
+        (label_tokens(3, -1), "label token -1"),
+        (label_tokens(1 << 20), "label token 1048576"),
+        (label_tokens(3, np.iinfo(np.int32).max), "label token 2147483647"),
+        (np.zeros(1 << 16, np.int32), "number of label tokens is 65536"),
+        (np.array([3], np.int64), "int32"),
+        (label_tokens(3, 4, 5, 6)[::2], "contiguous"),
+        (label_tokens(3)[None], "1 dimensions"),
+    ],
+)
+def test_refused_tokens_leave_the_context_as_it_was(
+    refused: Any, message: str, model: NativeModel, open_context: OpenContext
+) -> None:
+    context = open_context(model)
+    for before in (NONE, label_tokens(3, 9)):
+        context.set_label_tokens(before)
+        row_size, expected = context.row_size, decode_again(context)
+        with pytest.raises(PlanError, match=message):
+            context.set_label_tokens(refused)
+        assert context.row_size == row_size
+        assert (decode_again(context) == expected).all()
+
+
+def test_logits_need_no_label_tokens(model: NativeModel, open_context: OpenContext) -> None:
+    context = open_context(model, hidden_only=False)
+    with pytest.raises(PlanError, match="hidden-only"):
+        context.set_label_tokens(label_tokens(3))
+    context.set_label_tokens(NONE)
+    assert decode_again(context).shape == (len(TOKENS), model.facts.n_vocab)
+    with pytest.raises(PlanError, match="hidden-only"):
+        open_context(model, hidden_only=False, label_tokens=label_tokens(3))
+
+
+def test_a_closed_context_takes_none(model: NativeModel, open_context: OpenContext) -> None:
+    context = open_context(model)
+    context.close()
+    with pytest.raises(DecodeError, match="closed"):
+        context.set_label_tokens(NONE)

@@ -1,0 +1,75 @@
+"""Methods that `compare` runs in a child process, which imports this file; some of them do not survive."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from typing import ClassVar
+
+from qcls_gguf.compare.method import AbsentError, Answer, Method, Workload
+
+TIMED_MS = 123.0
+
+
+class Told(Method):
+    """Answers nothing, and says where it ran and with which tokens; its times are made up."""
+
+    name: ClassVar[str] = "told"
+    about: ClassVar[str] = "tells what it was given"
+    own_tokenizer: ClassVar[bool] = False
+
+    def classify(self, query: str) -> list[Answer]:
+        answers = []
+        for prompt in self.workload.prompts:
+            n_cached, tokens = self.workload.tokens(prompt.compiled, query)
+            answers.append(Answer(label=str(os.getpid()), joint=tuple(map(float, (n_cached, *tokens)))))
+        return answers
+
+    def timed(self, query: str) -> float:
+        return TIMED_MS
+
+    def remarks(self) -> list[str]:
+        return ["a remark from the child"]
+
+
+class Failing(Method):
+    """Does what ends it, or what it is told to raise, in one of its methods."""
+
+    name: ClassVar[str] = "failing"
+    about: ClassVar[str] = "fails"
+
+    def __init__(self, workload: Workload, where: str, how: str) -> None:
+        super().__init__(workload)
+        self._where = where
+        self._how = how
+
+    def start(self) -> None:
+        self._fail("start")
+
+    def classify(self, query: str) -> list[Answer]:
+        self._fail("classify")
+        return [Answer(label=None) for _ in self.workload.prompts]
+
+    def audit(self, query: str) -> list[Answer]:
+        self._fail("audit")
+        return [Answer(label=None) for _ in self.workload.prompts]
+
+    def _fail(self, where: str) -> None:
+        if where != self._where:
+            return
+        match self._how:
+            case "a null pointer":
+                ctypes.string_at(0)
+            case "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "a failed assertion":
+                print("some.c:12: GGML_ASSERT(n > 0) failed", flush=True)
+                os.abort()
+            case "exit":
+                sys.exit("no such device")
+            case "absent":
+                raise AbsentError("not to be had")
+            case "an error":
+                raise KeyError("blk.0")

@@ -1,0 +1,206 @@
+"""What the pages show: fenced blocks and their outputs, shell lines, links; and how an output is compared."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(
+    str(path.relative_to(ROOT))
+    for path in (
+        ROOT / "README.md",
+        *ROOT.glob("docs/*.md"),
+        *(ROOT / folder / "README.md" for folder in ("models", "patches", "qcls_gguf/native/cuda", "tests/golden")),
+    )
+)
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_DECIMAL = r"[\d,]+(?:\.\d+)?(?:e-?\d+)?"
+_MACHINE = re.compile(r"^(?:model  |CPU code  |start-up  |\S.{15} +[\d.]+ ms  )")
+"""Lines about the machine or the time that something took there: what stands first in them is compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A fenced block of a page."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+    output: Block | None
+    """the block that stands directly below, with nothing between them: what this one prints"""
+
+    @property
+    def where(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def prose_of(page: str) -> str:
+    """A page without its fenced blocks."""
+    return _FENCE.sub("", text_of(page))
+
+
+@cache
+def blocks(language: str) -> list[Block]:
+    """The blocks of a language in all pages, in order; those that are another's output are not among them."""
+    return [block for page in PAGES for block in _blocks_of(page) if block.language == language]
+
+
+def _blocks_of(page: str) -> Iterator[Block]:
+    text = text_of(page)
+    below: Block | None = None
+    found: list[Block] = []
+    matches = list(_FENCE.finditer(text))
+    for index in range(len(matches) - 1, -1, -1):
+        match = matches[index]
+        following = text[match.end() : matches[index + 1].start()] if index + 1 < len(matches) else "-"
+        is_output = below is not None and not following.strip() and below.language in ("text", "json")
+        if is_output:
+            found.remove(below)  # type: ignore[arg-type]
+        below = Block(
+            page=page,
+            line=text[: match.start()].count("\n") + 1,
+            language=match[1],
+            text=match[2],
+            output=below if is_output else None,
+        )
+        found.append(below)
+    return reversed(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A command of a console block."""
+
+    where: str
+    words: tuple[str, ...]
+    """without variables before it and redirections behind it"""
+    variables: tuple[str, ...]
+    output: Block | None
+    """what it prints, where its block shows one command only"""
+
+    @property
+    def text(self) -> str:
+        return shlex.join(self.words)
+
+
+@cache
+def commands() -> list[Command]:
+    """The commands of all console blocks; those that && joins one by one."""
+    found = []
+    for block in blocks("console"):
+        lines = [line for line in block.text.splitlines() if line.strip()]
+        for line in lines:
+            assert line.startswith("$ "), f"{block.where}: {line!r}: a console block holds lines that begin with $"
+            for part in re.split(r" && ", re.sub(r"\s+#.*$", "", line[2:])):
+                words = shlex.split(part)
+                n_variables = next(i for i, word in enumerate(words) if not re.match(r"[A-Z_]+=", word))
+                found.append(
+                    Command(
+                        where=block.where,
+                        words=tuple(words[n_variables:]),
+                        variables=tuple(word.partition("=")[0] for word in words[:n_variables]),
+                        output=block.output if len(lines) == 1 else None,
+                    )
+                )
+    return found
+
+
+def anchors(page: str) -> set[str]:
+    """The names that GitHub gives to the headings of a page."""
+    names: list[str] = []
+    for heading in re.findall(r"^#+ (.+)$", prose_of(page), re.MULTILINE):
+        name = re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+        names.append(f"{name}-{names.count(name)}" if name in names else name)
+    return set(names)
+
+
+def matches(shown: str, actual: str) -> str | None:
+    """Why a shown text is not what was printed; None where it is.
+
+    Blank lines and the width of gaps do not count. `…` stands for anything, on a line of its own for any lines. Whole
+    numbers are compared; a decimal is measured, and any will do, but for a percentage, which may be three points off:
+    processors round differently. So labels that stand behind the first percentage of a line may come in another order.
+    """
+    lines = _lines(actual)
+    at, may_skip = 0, False
+    for line in _lines(shown):
+        if line.strip() == "…":
+            may_skip = True
+            continue
+        while at < len(lines) and (_reason(line, lines[at]) is not None) and may_skip:
+            at += 1
+        if at == len(lines):
+            return f"nothing is printed like {line!r}"
+        if reason := _reason(line, lines[at]):
+            return reason
+        at, may_skip = at + 1, False
+    return None if may_skip or at == len(lines) else f"also printed: {lines[at]!r}"
+
+
+def _lines(text: str) -> list[str]:
+    """The lines that are not blank; one that a table has folded is one."""
+    return [line.rstrip() for line in re.sub(r" *\n {9,}", " ", text).splitlines() if line.strip()]
+
+
+def _reason(shown: str, actual: str) -> str | None:
+    if masked := _MACHINE.match(shown):
+        first = masked[0].split("  ")[0]
+        return None if actual.startswith(first) else f"{actual!r} does not begin with {first!r}"
+    shown = re.sub(r"(?<=%)  +.*$", "…", shown.rstrip())
+    pattern = ""
+    percentages = [float(number) for number in re.findall(r"([\d.]+)%", shown)]
+    for part in re.split(r"(…|[█▉▊▋▌▍▎▏]+|\d+(?:\.\d+)?%|\d+\.\d+(?:e-?\d+)?|\s+)", shown):
+        if part == "…":
+            pattern += ".*"
+        elif re.fullmatch(r"[█▉▊▋▌▍▎▏]+", part):
+            pattern += "[█▉▊▋▌▍▎▏]*"
+        elif part.endswith("%") and part[0].isdigit():
+            pattern += r"([\d.]+)%"
+        elif re.fullmatch(r"\d+\.\d+(?:e-?\d+)?", part):
+            pattern += _DECIMAL
+        elif part.isspace():
+            pattern += r"\s+"
+        else:
+            pattern += re.escape(part)
+    found = re.fullmatch(pattern, actual)
+    if found is None:
+        return f"shown {shown!r}, printed {actual!r}"
+    for wanted, got in zip(percentages, found.groups(), strict=True):
+        if abs(wanted - float(got)) > 3:
+            return f"shown {wanted}%, printed {got}%: {actual!r}"
+    return None
+
+
+def contains(actual: Any, shown: Any, where: str = "$") -> str | None:
+    """Why printed JSON does not hold what a page shows of it; None where it does.
+
+    Keys and elements may be left out at the end. Decimals are measured, and any number will do.
+    """
+    if isinstance(shown, dict):
+        if not isinstance(actual, dict):
+            return f"{where}: printed {actual!r}"
+        for key, value in shown.items():
+            if key not in actual:
+                return f"{where}: no {key!r} in {list(actual)}"
+            if reason := contains(actual[key], value, f"{where}.{key}"):
+                return reason
+        return None
+    if isinstance(shown, list):
+        if not isinstance(actual, list) or len(actual) < len(shown):
+            return f"{where}: printed {actual!r}"
+        reasons = (contains(*pair, f"{where}[{i}]") for i, pair in enumerate(zip(actual, shown, strict=False)))
+        return next(filter(None, reasons), None)
+    if isinstance(shown, float):
+        return None if isinstance(actual, float) else f"{where}: shown {shown}, printed {actual!r}"
+    return None if actual == shown else f"{where}: shown {shown!r}, printed {actual!r}"

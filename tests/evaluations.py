@@ -1,0 +1,81 @@
+"""Evaluations of random models and of the embedded one: rows, configurations, and how the tests run them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import MakeModel, WriteConfig
+from oracle import PromptSpec
+
+from qcls_gguf import load_config
+from qcls_gguf.config.scoring import Scoring
+from qcls_gguf.evaluation.evaluate import EvaluationSettings, evaluate
+from qcls_gguf.opening import ClassifierOpener
+
+ROOT = Path(__file__).parents[1]
+COMMAND = str(Path(sys.executable).parent / "qcls-gguf")
+HELD_OUT = ROOT / "models" / "tiny" / "heldout.jsonl"
+MODES: list[Scoring] = ["tree", "first_token", "joint", "mean"]
+OWN_ROWS: list[dict[str, Any]] = [
+    {"query": "red dress for girls", "labels": {"category": "dress", "audience": "girl", "colour": "red"}},
+    {"query": "孕妇牛仔裤", "labels": {"category": "jeans", "audience": ["pregnant", "woman"]}},
+    {"query": "light pink sweater, wool", "labels": {"category": ["knit", "hoodie"], "colour": "light pink"}},
+    {"query": "when does the shop open", "labels": {"category": "none", "audience": "none"}},
+]
+TEMPLATE = "<|im_start|>user\n{topic} of {query}<|im_end|>\n<|im_start|>assistant\nlabel:"
+LABELS = {"item": ("jump", "jumper", "tank top", "none"), "user": ("boy", "girl", "<b>$x$</b>")}
+RANDOM_ROWS: list[dict[str, Any]] = [
+    {"query": "red dress", "labels": {"item": ["jump", "none"], "user": "girl"}},
+    {"query": "coat", "labels": {"user": "boy"}},
+    {"query": "红色 & <i>", "labels": {"item": "tank top", "user": ["boy", "girl"]}},
+]
+
+
+def specs(scoring: Scoring = "tree") -> list[PromptSpec]:
+    """The prompts in a scoring."""
+    return [
+        PromptSpec(name=name, template=TEMPLATE.replace("{topic}", name), labels=labels, scoring=scoring)
+        for name, labels in LABELS.items()
+    ]
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """Rows as JSON lines."""
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def run_eval(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """The command."""
+    command = [COMMAND, "eval", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Forty rows of the held-out data; a few of our own where the models' training is not there."""
+    if not HELD_OUT.exists():
+        rows = [{**row, "query": f"{row['query']} {i}"} for i in range(10) for row in OWN_ROWS]
+        return write_rows(tmp_path / "rows.jsonl", rows)
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(HELD_OUT.read_text(encoding="utf-8").splitlines(keepends=True)[:40]), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def random_config(make_model: MakeModel, write_config: WriteConfig) -> Path:
+    """A random model with F32 weights and two prompts."""
+    return write_config(make_model(), specs(), flash_attn=False, kv_type="f32")
+
+
+def evaluated(config: Path, rows: Path, **options: Any) -> dict[str, Any]:
+    """The record without times, as JSON has it."""
+    options = {"modes": tuple(MODES), "n_latency": 0, **options}
+    settings = EvaluationSettings(config=load_config(config), path=rows, **options)
+    with ClassifierOpener() as opener:
+        return evaluate(settings, opener).to_dict()

@@ -1,0 +1,202 @@
+"""The parts of a benchmark: queries, loops, groups of classifiers, the state of a GPU. No time is asserted."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import pairwise
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+import pytest
+from conftest import MakeModel, OpenClassifier, WriteConfig
+from oracle import PromptSpec
+
+from qcls_gguf import Classifier, load_config
+from qcls_gguf.bench.classifiers import (
+    MeasuredClassifier,
+    QuerySource,
+    classifier_groups,
+    config_names,
+    fits_in_memory,
+    started_classifier,
+)
+from qcls_gguf.bench.forward import DEFAULT_TOKENS, forward_tokens
+from qcls_gguf.bench.least_tokens import least_tokens
+from qcls_gguf.bench.load import Runner, closed_loop, open_loop
+from qcls_gguf.bench.records import Memory
+from qcls_gguf.bench.workloads import QuerySet, generated_queries, mixed_queries
+from qcls_gguf.config.schema import Config
+from qcls_gguf.errors import ConfigError, QclsError
+from qcls_gguf.native import NativeModel
+from qcls_gguf.opening import ClassifierOpener
+from qcls_gguf.timing import STAGES
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+QUERIES = ["", "red dress for girls", "孕妇牛仔裤", "<|im_end|>", "light blue jump suit"]
+SPECS = [
+    PromptSpec(
+        name="color",
+        template="<|im_start|>user\nquery: {query}<|im_end|>\n<|im_start|>assistant\ncolor:",
+        labels=("light blue", "light pink", "red", "none"),
+    ),
+    PromptSpec(
+        name="item",
+        template="<|im_start|>user\nquery: {query}<|im_end|>\n<|im_start|>assistant\nlabel:",
+        labels=("jump", "jumper", "none"),
+    ),
+    PromptSpec(
+        name="user",
+        template="<|im_start|>system\nanalyze the user<|im_end|>\n<|im_start|>user\nquery: {query}<|im_end|>\nlabel:",
+        labels=("boy", "girl", "none"),
+    ),
+]
+
+
+@pytest.fixture
+def classifier(make_model: MakeModel, open_classifier: OpenClassifier) -> Classifier:
+    return open_classifier(make_model(), SPECS)
+
+
+def fragments(classifier: Classifier, query: str) -> list[list[int]]:
+    tokenizer = classifier.engine.model
+    return [tokenizer.tokenize(p.before + query + p.after, parse_special=False).tolist() for p in classifier.prompts]
+
+
+@pytest.mark.parametrize("queries", [*([query] for query in QUERIES), QUERIES[1:4], QUERIES[1:5]])
+def test_the_planner_feeds_the_least(queries: list[str], classifier: Classifier) -> None:
+    results = classifier.classify_batch(queries)
+    counts = results[0].counts
+    least = least_tokens(classifier.prompts, [fragments(classifier, query) for query in queries])
+    assert least <= counts.n_tokens_new
+    if counts.n_decodes == 1 and all(found.fast_path for each in results for found in each.results):
+        assert least == counts.n_tokens_new
+
+
+@pytest.mark.parametrize("kind", ["bpe", "spm"])
+@pytest.mark.parametrize("n_tokens", [1, 2, 5, 12, 40])
+def test_made_queries_have_so_many_tokens(kind: str, n_tokens: int, make_model: MakeModel) -> None:
+    with NativeModel(make_model("qwen3" if kind == "bpe" else "llama", vocab=kind)) as model:
+        found = generated_queries(model, n_tokens)
+        assert found == generated_queries(model, n_tokens)
+        assert len(set(found.queries)) == len(found.queries) >= 4
+        n_before = len(model.tokenize("query", parse_special=False))
+        for query in found.queries:
+            assert query == query.strip()
+            assert len(model.tokenize(f"query {query}", parse_special=False)) == n_before + n_tokens
+
+
+def test_mixed_queries_have_every_length_equally_often(make_model: MakeModel) -> None:
+    with NativeModel(make_model()) as model:
+        found = mixed_queries(model, range(2, 6))
+        assert found == mixed_queries(model, range(2, 6))
+        assert found.name == "2–5 tokens"
+        n_before = len(model.tokenize("query", parse_special=False))
+        lengths = [len(model.tokenize(f"query {query}", parse_special=False)) - n_before for query in found.queries]
+        assert {n: lengths.count(n) for n in set(lengths)} == dict.fromkeys(range(2, 6), 8)
+        assert lengths != sorted(lengths)
+        assert mixed_queries(model, range(3, 4)) == generated_queries(model, 3)
+
+
+def test_a_closed_loop_takes_turns(classifier: Classifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+    real = classifier.classify_batch
+
+    def spy(queries: list[str]) -> Any:
+        asked.append(tuple(queries))
+        return real(queries)
+
+    monkeypatch.setattr(classifier, "classify_batch", spy)
+    runners = [Runner(classifier, [["a"], ["b"]]), Runner(classifier, [["c", "d"]])]
+    runners[0].warm_up(1)
+    asked.clear()
+    done: list[int] = []
+    closed_loop(runners, 3, lambda: done.append(len(asked)))
+    assert asked == [("a",), ("c", "d"), ("b",), ("c", "d"), ("a",), ("c", "d")]
+    assert done == [1, 2, 3, 4, 5, 6]
+    for runner in runners:
+        samples = runner.samples
+        assert len(samples.total_ms) == len(samples.counts) == 3
+        assert samples.wait_ms == []
+        for i, total in enumerate(samples.total_ms):
+            assert total >= sum(samples.stage_ms[stage][i] for stage in STAGES)
+
+
+def test_an_open_loop_counts_from_the_arrival(classifier: Classifier) -> None:
+    """Far faster than it can be answered: each waits for those before it, and its time includes the wait."""
+    runner = Runner(classifier, [["red dress"]])
+    runner.warm_up(2)
+    rate, n = 1e6, 10
+    open_loop(runner, n, rate, lambda: None)
+    samples = runner.samples
+    assert len(samples.total_ms) == len(samples.wait_ms) == n
+    service = [total - wait for total, wait in zip(samples.total_ms, samples.wait_ms, strict=True)]
+    assert all(ms > 0 for ms in service)
+    for (wait, following), took in zip(pairwise(samples.wait_ms), service, strict=False):
+        assert following >= wait + took - 1e3 / rate - 1e-6  # it arrived one interval later
+    assert samples.elapsed_s * 1e3 >= sum(service)
+
+
+def test_an_open_loop_waits_for_arrivals(classifier: Classifier) -> None:
+    """Slower than it is answered: nothing is sent before it arrives, and the whole takes its intervals."""
+    runner = Runner(classifier, [["red dress"]])
+    begun = perf_counter_ns()
+    open_loop(runner, 4, 20.0, lambda: None)
+    assert perf_counter_ns() - begun >= 3 * 50e6
+    assert runner.samples.elapsed_s >= 0.15
+    assert all(wait >= 0 for wait in runner.samples.wait_ms)
+
+
+def test_sizes_beyond_a_decode_are_left_out_or_refused(classifier: Classifier) -> None:
+    n_batch = classifier.engine.context.n_batch
+    assert forward_tokens(classifier, None) == tuple(n for n in DEFAULT_TOKENS if n <= n_batch)
+    assert forward_tokens(classifier, [n_batch, 1]) == (n_batch, 1)
+    with pytest.raises(ConfigError, match=f"holds {n_batch} tokens"):
+        forward_tokens(classifier, [1, n_batch + 1])
+
+
+def test_names_tell_configurations_apart() -> None:
+    configs = [*(load_config(CONFIGS / f"{name}.yaml") for name in ("fashion-8", "fashion-8-joint", "fashion-8"))]
+    assert config_names(configs) == ["fashion-8", "fashion-8-joint", "fashion-8 (2)"]
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_classifiers_are_opened_as_memory_allows(
+    together: bool, make_model: MakeModel, write_config: WriteConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs: list[Config] = [load_config(write_config(make_model(), SPECS[:n])) for n in (1, 2, 3)]
+    if not together:
+        monkeypatch.setattr("qcls_gguf.bench.classifiers.available_bytes", lambda: 1 << 10)
+    queries = QuerySet(name="q", queries=("red dress", "coat"))
+    source = QuerySource(queries=queries, lengths=(), first_batch=1, largest_batch=2)
+    opener = ClassifierOpener(offline=True)
+    opened: list[Classifier] = []
+    sizes = []
+    for group in classifier_groups(configs, lambda name, config: started_classifier(name, config, source, opener)):
+        sizes.append(len(group))
+        opened += [measured.classifier for measured in group]
+        for measured in group:
+            assert measured.first_request_ms > 0
+            assert len(measured.classifier.classify("red dress").labels) == len(measured.classifier.prompts)
+    assert sizes == ([3] if together else [1, 1, 1])
+    for classifier in opened:
+        with pytest.raises(QclsError, match="closed"):
+            classifier.classify("red dress")
+
+
+@pytest.mark.parametrize(("after", "n_more"), [(9.0, 1), (3.3, 1), (5.7, 2), (3.1, 0)])
+def test_a_gpu_holds_more_classifiers_in_what_the_first_left(after: float, n_more: int, classifier: Classifier) -> None:
+    """The first took 2 GiB; each further one is counted as 2.4, and 1 GiB stays free."""
+    started = dataclasses.replace(classifier._started, info=dataclasses.replace(classifier.model, n_gpu_layers=9))
+    on_gpu = Classifier(started, owns_model=False)
+    gib = 1 << 30
+    memory = Memory(
+        rss_before_bytes=0,
+        rss_after_bytes=0,
+        vram_free_before_bytes=int((after + 2) * gib),
+        vram_free_after_bytes=int(after * gib),
+    )
+    measured = MeasuredClassifier(name="s", classifier=on_gpu, query_sets=(), first_request_ms=0.0, memory=memory)
+    assert fits_in_memory(measured, n_more) == (after >= 1 + 2.4 * n_more)
+    in_memory = dataclasses.replace(measured, classifier=classifier)
+    assert fits_in_memory(in_memory, n_more)  # on the CPU the memory of a GPU does not matter

@@ -1,0 +1,144 @@
+"""Methods of `qcls-gguf compare` in a child process: what dies there is listed, and the others go on."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from child_methods import TIMED_MS, Failing, Told
+from comparisons import compared
+from conftest import MakeModel, WriteConfig
+from oracle import PromptSpec
+
+from qcls_gguf import load_config
+from qcls_gguf.compare.child_process import InChild
+from qcls_gguf.compare.method import Answer, Method, Workload
+from qcls_gguf.compare.methods import METHODS
+from qcls_gguf.config.resources import config_path
+
+PROMPTS = [
+    PromptSpec(
+        name="color",
+        template="<|im_start|>user\nquery: {query}<|im_end|>\n<|im_start|>assistant\ncolor:",
+        labels=("light blue", "light pink", "red", "none"),
+    )
+]
+QUERIES = ("red dress", "红色连衣裙")
+
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def run(make_model: MakeModel, write_config: WriteConfig, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A comparison with naive and with a method of the test's, `make(workload)`, which takes the place of torch."""
+    tests = Path(__file__).parents[1]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tests), os.environ.get("PYTHONPATH", "")]))
+
+    def run(make: Callable[[Workload], Method]) -> dict[str, Any]:
+        monkeypatch.setitem(METHODS, "torch", lambda workload, _: make(workload))
+        config = load_config(write_config(make_model(), PROMPTS))
+        return compared(config, "torch", "naive", queries=QUERIES, n_rounds=2)
+
+    return run
+
+
+@pytest.mark.parametrize("where", ["start", "audit", "classify"])
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("a null pointer", "its process died of SIGSEGV"),
+        ("killed", "its process died of SIGKILL"),
+        ("a failed assertion", "its process died of SIGABRT: some.c:12: GGML_ASSERT(n > 0) failed"),
+        ("exit", "its process ended with exit code 1: no such device"),
+    ],
+)
+def test_a_way_that_dies_is_listed_and_the_others_go_on(where: str, how: str, reason: str, run: Run) -> None:
+    record = run(lambda workload: InChild(Failing(workload, where, how)))
+    assert record["absent"] == [{"name": "torch", "reason": reason, "asked_for": True, "started": True}]
+    assert [method["name"] for method in record["methods"]] == ["qcls", "naive"]
+
+
+@pytest.mark.parametrize(
+    ("where", "how", "reason", "started"),
+    [
+        ("start", "absent", "not to be had", False),
+        ("start", "an error", "KeyError: 'blk.0'", False),
+        ("classify", "an error", "KeyError: 'blk.0'", True),
+    ],
+)
+def test_errors_reach_the_comparison(where: str, how: str, reason: str, started: bool, run: Run) -> None:
+    record = run(lambda workload: InChild(Failing(workload, where, how)))
+    assert record["absent"] == [{"name": "torch", "reason": reason, "asked_for": True, "started": started}]
+
+
+def test_answers_tokens_and_times_are_those_of_the_child(run: Run) -> None:
+    found: list[tuple[list[Answer], list[list[int]]]] = []
+
+    class Kept(InChild):
+        def audit(self, query: str) -> list[Answer]:
+            tokens = [self.workload.tokens(prompt.compiled, query) for prompt in self.workload.prompts]
+            found.append((super().audit(query), [[n_cached, *new] for n_cached, new in tokens]))
+            return [Answer(label=None) for _ in tokens]
+
+        def timed(self, query: str) -> float:
+            ms = super().timed(query)
+            assert ms > TIMED_MS  # with the time of our tokenizer
+            return ms
+
+    record = run(lambda workload: Kept(Told(workload)))
+    assert record["absent"] == []
+    assert len(found) == len(QUERIES)
+    pids = {answer.label for answers, _ in found for answer in answers}
+    assert len(pids) == 1
+    assert str(os.getpid()) not in pids
+    for answers, tokens in found:
+        assert [list(answer.joint) for answer in answers] == tokens
+    (method,) = (method for method in record["methods"] if method["name"] == "told")
+    assert method["about"] == Told.about
+    assert method["note"] == "a remark from the child; timed in a process of its own, with our tokenizer's time added"
+    with pytest.raises(ProcessLookupError):  # it was waited for, too
+        os.kill(int(pids.pop() or ""), 0)
+
+
+def test_the_child_ends_with_the_process_that_started_it() -> None:
+    """The child holds the output that is waited for here."""
+    code = """
+import os, subprocess, sys
+from multiprocessing import Pipe
+ours, theirs = Pipe()
+serve = f"from qcls_gguf.compare.child_process import serve; serve({theirs.fileno()}); print('ended')"
+subprocess.Popen([sys.executable, "-c", serve], pass_fds=[theirs.fileno()])
+os.kill(os.getpid(), 9)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGKILL, "ended\n", "")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("llama_cpp") is None, reason="llama-cpp-python (extra peers) is not here")
+def test_llama_cpp_python_can_die(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Shot(InChild):
+        def timed(self, query: str) -> float:
+            assert self._process is not None
+            self._process.send_signal(signal.SIGILL)
+            return super().timed(query)
+
+    real = METHODS["llama-cpp-python"]
+
+    def shot(workload: Workload, peers: Any) -> Method:
+        method = real(workload, peers)
+        method.__class__ = Shot
+        return method
+
+    monkeypatch.setitem(METHODS, "llama-cpp-python", shot)
+    config = load_config(config_path("mission.yaml"))
+    record = compared(config, "llama-cpp-python", queries=QUERIES[:1])
+    (absent,) = record["absent"]
+    assert (absent["name"], absent["started"]) == ("llama-cpp-python", True)
+    assert absent["reason"].startswith("its process died of SIGILL")

@@ -1,0 +1,182 @@
+"""What the pages show is run: commands and what they print, configurations, Python examples.
+
+Whether the commands that are not run here are valid is checked in tests/unit/test_documents.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import yaml
+from documents import ROOT, Block, Command, blocks, commands, contains, matches
+from typer.testing import CliRunner
+
+from qcls_gguf import Classifier, ConfigError, ModelConfig, OpenModels, load_config
+from qcls_gguf.cli.app import app
+
+BIN = Path(sys.executable).parent
+HUB_CONFIG = "configs/qwen3-8b-t4.yaml"
+NOT_RUN = {
+    "docs/measurements.md": "measures for minutes",
+    "-hf": "fetches gigabytes",
+    HUB_CONFIG: "fetches gigabytes; without a network it is run below",
+    "--spawn-llama-server": "starts a program that is built apart; tests/model/test_compare_servers.py has it",
+    "--ollama": "needs a server; tests/model/test_compare_servers.py has it",
+    "--html": "draws for seconds; the commands' own tests have it",
+    "--rate": "waits for arrivals; tests/model/test_bench.py has it",
+    "--forward": "takes seconds; tests/model/test_bench.py has it",
+    "--bias": "is refused on few rows; tests/model/test_calibrate.py has it",
+    "--method": "differs from compare by itself in nothing that a page shows",
+}
+"""Pages and options whose commands are not run, and why."""
+SHORTER = {
+    "bench": "-n 1 --warm-up 0 --repeat 1",
+    "compare": "--method naive --method batched --rounds 1 --warm-up 0",
+    "eval": "--latency-sample 1",
+    "calibrate": "--data dev.jsonl --config configs/fashion-8-joint.yaml --prompt colour",
+}
+"""What is added to a command, so that it ends soon."""
+CALIBRATION = "# calibration.yaml\n"
+
+
+def is_run(command: Command) -> bool:
+    words = (command.where.partition(":")[0], *command.words)
+    return command.words[0] == "qcls-gguf" and not any(word in NOT_RUN for word in words)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder of a reader, with the files that examples name."""
+    for name in ("configs", "models"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    rows = [("red dress", "dress"), ("blue jeans", "jeans")]
+    (tmp_path / "queries.txt").write_text("".join(f"{query}\n" for query, _ in rows))
+    objects = [json.dumps({"query": query, "labels": {"category": label}}) for query, label in rows]
+    (tmp_path / "labelled.jsonl").write_text("\n".join(objects))
+    (tmp_path / "labelled.csv").write_text("query,category\n" + "".join(f"{query},{label}\n" for query, label in rows))
+    dev = (ROOT / "models/tiny/dev.jsonl").read_text(encoding="utf-8").splitlines()[:200]
+    (tmp_path / "dev.jsonl").write_text("\n".join(dev), encoding="utf-8")
+    slots = next(block.text for block in blocks("yaml") if block.page == "README.md")
+    (tmp_path / "slots.yaml").write_text(slots, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def check_output(shown: Block, stdout: str, stderr: str) -> None:
+    if shown.language == "json":
+        reason = contains(json.loads(stdout), json.loads(shown.text))
+    else:
+        reason = matches(shown.text, stdout) and matches(shown.text, stderr + stdout)
+    assert reason is None, f"{shown.where}: {reason}\n{stderr}{stdout}"
+
+
+def run(words: Sequence[str]) -> tuple[int, str, str]:
+    """A command in this process: (exit code, standard output, standard error)."""
+    done = CliRunner().invoke(app, [*words, *shlex.split(SHORTER.get(words[0], ""))], catch_exceptions=False)
+    return done.exit_code, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("command", [each for each in commands() if is_run(each)], ids=lambda command: command.text)
+def test_commands_do_what_their_page_shows(command: Command, folder: Path) -> None:
+    code, stdout, stderr = run(command.words[1:])
+    assert code == 0, stderr
+    if command.output:
+        check_output(command.output, stdout, stderr)
+    if command.words[1] == "calibrate":
+        (shown,) = (yaml.safe_load(block.text) for block in blocks("yaml") if block.text.startswith(CALIBRATION))
+        written = yaml.safe_load((folder / "calibration.yaml").read_text())
+        assert contains(written, {**shown, "prompts": {"colour": {}}}) is None
+        assert contains(written["prompts"], shown["prompts"]) is None
+
+
+def test_every_output_of_a_command_is_checked() -> None:
+    """A page shows no output of a command that is not run; but for that of make run, which has its own test."""
+    for command in commands():
+        assert not command.output or is_run(command) or command.words == ("make", "run"), command.where
+
+
+def test_make_run_prints_what_the_readme_shows(folder: Path) -> None:
+    recipe = re.search(r"^run:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert recipe
+    (words,) = (shlex.split(line) for line in recipe[1].replace("\\\n", "").splitlines())
+    assert words[0] == "$(BIN)/qcls-gguf"
+    code, stdout, stderr = run(words[1:])
+    assert code == 0
+    (shown,) = (command.output for command in commands() if command.words == ("make", "run") and command.output)
+    check_output(shown, stdout, stderr)
+
+
+def test_the_command_for_a_model_of_the_hub_gets_as_far_as_asking_for_it(folder: Path) -> None:
+    """In a process of its own, since the hub's library reads the environment when it is imported."""
+    command = next(each for each in commands() if HUB_CONFIG in each.words and each.where.startswith("README.md"))
+    line = f"HF_HOME={folder} {BIN / command.text} --offline --query x"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert "Qwen/Qwen3-8B-GGUF" in done.stderr
+
+
+def test_the_folder_that_is_exported_holds_llama_cpp() -> None:
+    (command,) = (command for block in blocks("console") for command in block.text.splitlines() if "export" in command)
+    line = f"PATH={BIN}:$PATH; {command[2:]}; ls $LLAMA_CPP_LIB_PATH"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert "libllama." in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("block", blocks("python"), ids=lambda block: block.where)
+def test_python_examples_run(block: Block, folder: Path) -> None:
+    """Each as a script of its own, with warnings as errors."""
+    (folder / "example.py").write_text(block.text, encoding="utf-8")
+    command = [sys.executable, "-W", "error", "example.py"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "120"})
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    if block.output:
+        check_output(block.output, done.stdout, "")
+
+
+def test_the_python_example_of_the_readme_says_what_its_comment_says(folder: Path) -> None:
+    (block,) = (block for block in blocks("python") if block.page == "README.md")
+    assert re.search(r"# \{'category': 'dress', 'audience': 'girl', …\}", block.text)
+    with Classifier.from_config("configs/fashion-8.yaml") as classifier:
+        labels = classifier.classify("red dress for girls").labels
+    assert str(labels).startswith("{'category': 'dress', 'audience': 'girl', ")
+
+
+@pytest.fixture(scope="module")
+def models() -> Iterator[OpenModels]:
+    with OpenModels() as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("block", blocks("yaml"), ids=lambda block: block.where)
+def test_configurations_label_or_are_refused_as_shown(block: Block, folder: Path, models: OpenModels) -> None:
+    """Those without prompts get mission.yaml's; all are asked of the embedded model."""
+    if block.text.startswith(CALIBRATION):
+        return  # no configuration; it is compared with what calibrate writes
+    tree = yaml.safe_load(block.text)
+    text = block.text
+    if "prompts" not in tree:
+        text += (ROOT / "configs/mission.yaml").read_text(encoding="utf-8")
+    path = folder / "config.yaml"
+    path.write_text(text, encoding="utf-8")
+    refusal, labels = "", []
+    try:
+        config = dataclasses.replace(load_config(path), calibration=None, model=ModelConfig())
+        with Classifier.from_config(config, model=models) as classifier:
+            labels = list(classifier.classify("blue jeans").labels)
+    except ConfigError as error:
+        refusal = str(error).replace(f"{path}: ", "")
+    if block.output:
+        assert (reason := matches(block.output.text, refusal)) is None, f"{block.where}: {reason}"
+    else:
+        assert refusal == "", block.where
+        assert labels == [prompt["name"] for prompt in yaml.safe_load(text)["prompts"]]

@@ -1,0 +1,186 @@
+"""`qcls-gguf eval`: rows that cannot be used, refusals, interrupted runs, scores that are not finite."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import MakeModel, WriteConfig
+from evaluations import (
+    COMMAND,
+    LABELS,
+    MODES,
+    RANDOM_ROWS,
+    ROOT,
+    data,
+    evaluated,
+    random_config,
+    run_eval,
+    specs,
+    write_rows,
+)
+
+from qcls_gguf.errors import ConfigError
+from qcls_gguf.model.header import read_header
+from qcls_gguf.native import NativeModel
+
+__all__ = ["data", "random_config"]  # fixtures
+
+
+def test_bad_rows_are_refused_together_and_before_anything_is_loaded(data: Path) -> None:
+    data.write_bytes(data.read_bytes() + b'{"query": "x", "labels": {"colour": "redd"}}\n\xff\n{\n')
+    done = run_eval("--data", data)
+    assert done.returncode == 2
+    assert "3 of 43 rows cannot be used" in done.stderr
+    assert "line 41: labels.colour: 'redd' is no label of this prompt, did you mean 'red'?" in done.stderr
+    assert "line 42: is not valid UTF-8" in done.stderr
+    assert "line 43: is not valid JSON" in done.stderr
+    assert "load model" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_too_long_queries_are_refused_before_any_is_computed(random_config: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept.jsonl"
+    rows = [*RANDOM_ROWS, {"query": "long " * 2000, "labels": {"item": "jump"}}]
+    path = write_rows(tmp_path / "rows.jsonl", rows)
+    with pytest.raises(ConfigError, match=r"1 of 4 rows cannot be used(.|\n)*line 4: the query has \d+ tokens"):
+        evaluated(random_config, path, resume=kept)
+    assert not kept.exists()
+    found = evaluated(random_config, path, skip_bad=True)
+    clean = evaluated(random_config, write_rows(path, RANDOM_ROWS))
+    assert (found["data"]["n_rows"], found["data"]["n_bad"], found["data"]["bad"][0]["line"]) == (3, 1, 4)
+    assert found["modes"] == clean["modes"]
+
+
+def test_bad_rows_are_left_out_and_counted_with_skip_bad(data: Path) -> None:
+    good = json.loads(run_eval("--data", data, "--format", "json", "--latency-sample", 0, "--scoring", "tree").stdout)
+    data.write_bytes(data.read_bytes() + b"\xff\n{\n")
+    done = run_eval("--data", data, "--format", "json", "--latency-sample", 0, "--scoring", "tree", "--skip-bad")
+    assert done.returncode == 0
+    found = json.loads(done.stdout)
+    assert [row["line"] for row in found["data"]["bad"]] == [41, 42]
+    assert found["modes"] == good["modes"]
+    table = run_eval("--data", data, "--latency-sample", 0, "--scoring", "tree", "--skip-bad").stdout
+    assert "2 rows could not be used and are left out: lines 41, 42" in " ".join(table.split())
+
+
+def test_data_without_one_usable_row_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("{\n")
+    done = run_eval("--data", path, "--skip-bad")
+    assert done.returncode == 2
+    assert "1 of 1 rows cannot be used" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ([], 2, "--data"),
+        (["--data", "missing.jsonl"], 2, "missing.jsonl: cannot be read: No such file"),
+        (["--data", str(ROOT)], 2, "cannot be read: Is a directory"),
+        (["--data", "DATA", "--scoring", "tre"], 2, "--scoring: 'tre' is not one of tree, first_token, joint, mean"),
+        (["--data", "DATA", "--format", "xml"], 2, "--format"),
+        (["--data", "DATA", "--latency-sample", "-1"], 2, "--latency-sample"),
+        (["--data", "DATA", "--html", "missing/report.html"], 2, "--html missing/report.html: cannot be written"),
+        (["--data", "DATA", "--resume", "missing/kept.jsonl"], 2, "--resume missing/kept.jsonl: cannot be read and"),
+        (["--data", "DATA", "--resume", "DATA"], 2, "is the data itself"),
+        (["--data", "DATA", "--resume", str(ROOT / "README.md")], 2, "line 1 is no result of eval"),
+        (["--data", "DATA", "--config", "missing.yaml"], 2, "missing.yaml"),
+        (["--data", "DATA", "--model", "missing.gguf"], 3, "missing.gguf"),
+    ],
+)
+def test_refusals_have_their_exit_code_and_say_what(arguments: list[str], code: int, words: str, data: Path) -> None:
+    before = data.read_bytes(), (ROOT / "README.md").read_bytes()
+    done = run_eval(*[str(data) if argument == "DATA" else argument for argument in arguments])
+    assert done.returncode == code
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert (data.read_bytes(), (ROOT / "README.md").read_bytes()) == before
+
+
+def test_an_interrupted_run_goes_on_where_it_was(data: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept.jsonl"
+    arguments = ["--data", str(data), "--latency-sample", "0", "--format", "json"]
+    limit = time.monotonic() + 60
+    with subprocess.Popen(
+        [COMMAND, "eval", *arguments, "--resume", kept], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        while not kept.exists() or kept.read_bytes().count(b"\n") < 5:
+            assert process.poll() is None
+            assert time.monotonic() < limit
+            time.sleep(0.005)
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, b"")
+    assert b"Traceback" not in errors
+    n_kept = kept.read_bytes().count(b"\n")
+    assert 5 <= n_kept < 40
+    before = kept.read_bytes()
+    kept.write_bytes(before + b'{"key": "0')  # as if it had died while writing
+    resumed, whole = run_eval(*arguments, "--resume", kept), run_eval(*arguments)
+    assert resumed.returncode == 0, resumed.stderr
+    records = [json.loads(done.stdout) for done in (resumed, whole)]
+    for record in records:
+        del record["environment"]["date"]
+    assert records[0] == records[1]
+    assert kept.read_bytes().startswith(before)
+    assert len({json.loads(line)["key"] for line in kept.read_text().splitlines()}) >= n_kept
+
+
+def test_kept_scores_are_taken_for_the_same_run_only(
+    random_config: Path, make_model: MakeModel, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    kept, rows = tmp_path / "kept.jsonl", write_rows(tmp_path / "rows.jsonl", RANDOM_ROWS)
+
+    def n_lines(config: Path, **options: Any) -> int:
+        evaluated(config, rows, resume=kept, **options)
+        return len(kept.read_text().splitlines())
+
+    assert n_lines(random_config) == 3
+    assert n_lines(random_config) == 3
+    assert n_lines(random_config, modes=("mean",)) == 3
+    assert n_lines(random_config, modes=("tree",)) == 6
+    assert n_lines(write_config(make_model(seed=1), specs(), flash_attn=False, kv_type="f32")) == 9
+    assert n_lines(write_config(make_model(), specs()[::-1], flash_attn=False, kv_type="f32")) == 12
+    first = json.loads(kept.read_text().splitlines()[0])
+    for name, labels in LABELS.items():
+        first["prompts"][name]["tree"] = [0.0] + [-200.0] * (len(labels) - 1)
+    kept.write_text(json.dumps(first) + "\n")
+    found = evaluated(random_config, rows, resume=kept, modes=("tree",), audit=True)
+    assert found["modes"]["tree"]["n_rows"] == 5
+    assert max(row["probability"] for row in found["worst"]) == 1
+
+
+def test_scores_that_are_not_finite_are_counted_and_named(
+    make_model: MakeModel, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    """The embedding of `~` is not a number."""
+    with NativeModel(make_model()) as model:
+        token = int(model.tokenize("~", parse_special=False)[0])
+    tensor = read_header(make_model()).tensors["token_embd.weight"]
+    content = bytearray(make_model().read_bytes())
+    start = tensor.offset + 4 * token * tensor.shape[0]
+    content[start : start + 4 * tensor.shape[0]] = np.full(tensor.shape[0], np.nan, np.float32).tobytes()
+    (damaged := tmp_path / "nan.gguf").write_bytes(content)
+    config = write_config(damaged, specs())
+    path = write_rows(tmp_path / "rows.jsonl", [*RANDOM_ROWS, {"query": "~", "labels": {"item": "jump"}}])
+    done = run_eval("--data", path, "--config", config, "--format", "json", "--resume", tmp_path / "kept.jsonl")
+    assert done.returncode == 1, done.stderr
+    found = json.loads(done.stdout)
+    assert [(row["line"], row["query"]) for row in found["non_finite"]] == [(4, "~")]
+    assert "not finite" in found["non_finite"][0]["error"]
+    write_rows(path, RANDOM_ROWS)
+    clean = json.loads(run_eval("--data", path, "--config", config, "--format", "json").stdout)
+    for mode in MODES:
+        assert found["modes"][mode]["n_non_finite"] == (1 if mode != "first_token" else 0)
+        assert found["modes"][mode]["accuracy"] == clean["modes"][mode]["accuracy"]
+        assert found["modes"][mode]["log_loss"] == clean["modes"][mode]["log_loss"]
+    table = run_eval("--data", path, "--config", config, "--resume", tmp_path / "kept.jsonl", "--latency-sample", 0)
+    assert table.returncode == 0

@@ -1,0 +1,322 @@
+"""Prompt sets that come and go on one engine: answers, room, deadlines, threads, event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
+
+import numpy as np
+import pytest
+from conftest import MakeModel, OpenClassifier, WriteConfig
+from oracle import PromptSpec
+
+from qcls_gguf import (
+    Classifier,
+    ConfigError,
+    DeadlineError,
+    DecodeError,
+    PlanError,
+    PromptConfig,
+    Result,
+    load_config,
+)
+from qcls_gguf.config.schema import Config, ModelConfig, RuntimeConfig
+from qcls_gguf.config.scoring import Scoring
+from qcls_gguf.model import Model, OpenModels
+from qcls_gguf.prompts.prompt_set import compile_prompts
+
+CONFIGURED = [
+    PromptSpec(
+        name="color",
+        template="<|im_start|>user\nquery: {query}<|im_end|>\n<|im_start|>assistant\ncolor:",
+        labels=("light blue", "light pink", "red", "none"),
+    ),
+    PromptSpec(name="item", template="<|im_start|>what is {query}\nlabel:", labels=("dress", "jeans", "none")),
+]
+QUERIES = ["red dress", "", "jeans for girl", "👗", "红色连衣裙"]
+LARGEST_DIFFERENCE = 0.01
+"""of probabilities: what other cells in the cache, and other tokens in the decode, do to the arithmetic"""
+
+
+def question(
+    n: int, labels: Sequence[str] = ("boy", "girl", "none"), scoring: Scoring = "tree", temperature: float | None = None
+) -> PromptConfig:
+    """A prompt that no other one begins like, but for its first special token."""
+    template = f"<|im_start|>question {n}: who is meant by {{query}}?\nlabel:"
+    return PromptConfig(
+        name=f"q{n}", prompt_template=template, labels=tuple(labels), scoring=scoring, temperature=temperature
+    )
+
+
+@pytest.fixture
+def classifier(make_model: MakeModel, open_classifier: OpenClassifier) -> Classifier:
+    return open_classifier(make_model(), CONFIGURED)
+
+
+def probabilities(result: Result) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    return np.array([score.probability for answer in result.results for score in answer.scores])
+
+
+def assert_alike(result: Result, other: Result) -> None:
+    assert [answer.prompt for answer in result.results] == [answer.prompt for answer in other.results]
+    np.testing.assert_allclose(probabilities(result), probabilities(other), rtol=0, atol=LARGEST_DIFFERENCE)
+
+
+def fresh_answers(
+    prompts: Sequence[PromptConfig], make_model: MakeModel, write_config: WriteConfig, queries: Sequence[str]
+) -> list[Result]:
+    config = load_config(write_config(make_model(), CONFIGURED))
+    with Classifier.from_config(
+        type(config)(prompts=tuple(prompts), model=config.model, runtime=config.runtime)
+    ) as own:
+        return [own.classify(query) for query in queries]
+
+
+def test_a_set_answers_as_a_classifier_of_its_own(
+    classifier: Classifier, make_model: MakeModel, write_config: WriteConfig
+) -> None:
+    prompts = [question(1), question(2, ("light blue", "light pink", "red"))]
+    wanted = fresh_answers(prompts, make_model, write_config, QUERIES)
+    configured = [classifier.classify(query) for query in QUERIES]
+    with classifier.prompt_set(prompts) as other:
+        for query, result in zip(QUERIES, wanted, strict=True):
+            assert_alike(other.classify(query), result)
+        for found, result in zip(other.classify_batch(QUERIES), wanted, strict=True):
+            assert_alike(found, result)
+        for query, result in zip(QUERIES, configured, strict=True):
+            assert_alike(classifier.classify(query), result)
+    for query, result in zip(QUERIES, configured, strict=True):
+        assert_alike(classifier.classify(query), result)
+
+
+def test_pairs_of_several_sets_share_a_decode(classifier: Classifier) -> None:
+    with classifier.prompt_set([question(1)]) as one, classifier.prompt_set([question(2), question(3)]) as two:
+        pairs = [(one, "red dress"), (classifier.configured, "jeans"), (two, "red dress"), (one, "")]
+        results = classifier.classify_pairs(pairs)
+        assert {result.counts.n_decodes for result in results} == {1}
+        assert {result.counts.n_queries for result in results} == {4}
+        for (prompts, query), result in zip(pairs, results, strict=True):
+            assert result.query == query
+            assert_alike(result, prompts.classify(query))
+    assert classifier.classify_pairs([]) == []
+
+
+def test_hundreds_of_sets_come_and_go(classifier: Classifier, make_model: MakeModel, write_config: WriteConfig) -> None:
+    """Cells and sequences stay within their limits; configured answers stay, and a set that comes back is the same."""
+    wanted = fresh_answers([question(3)], make_model, write_config, QUERIES)
+    configured = classifier.classify("red dress")
+    engine = classifier.engine
+    for n in range(200):
+        with classifier.prompt_set([question(n)]) as other:
+            result = other.classify("red dress")
+            assert result.results[0].fast_path
+        assert engine.cache.n_cells <= engine.n_prefix_cells
+        assert len(engine.cache) <= engine.context.n_seq_max - engine.capacity.n_seqs
+    assert sum(prefix.n_users > 0 for prefix in engine.cache.prefixes) == 2
+    assert_alike(classifier.classify("red dress"), configured)
+    with classifier.prompt_set([question(3)]) as again:
+        for query, result in zip(QUERIES, wanted, strict=True):
+            assert_alike(again.classify(query), result)
+
+
+def test_more_sets_than_there_is_room_for_are_refused(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    classifier = open_classifier(make_model(), CONFIGURED, question_prefixes=3)
+    held = [classifier.prompt_set([question(n)]) for n in range(3)]
+    with pytest.raises(PlanError, match=r"1 prefixes of \d+ tokens do not fit: 0 sequences .*close prompt sets"):
+        classifier.prompt_set([question(3)])
+    before = held[1].classify("red dress")
+    held[0].close()
+    with classifier.prompt_set([question(3)]) as other:
+        assert other.classify("red dress").labels.keys() == {"q3"}
+    assert_alike(held[1].classify("red dress"), before)
+
+
+def test_a_set_that_shares_a_prefix_takes_no_room(classifier: Classifier) -> None:
+    n_cells, n_prefixes = classifier.engine.cache.n_cells, len(classifier.engine.cache)
+    same = PromptConfig(
+        name="other", prompt_template=CONFIGURED[0].template, labels=("warm", "cold"), scoring="first_token"
+    )
+    with classifier.prompt_set([same]) as other:
+        assert (classifier.engine.cache.n_cells, len(classifier.engine.cache)) == (n_cells, n_prefixes)
+        assert other.classify("red dress").labels.keys() == {"other"}
+
+
+def test_prompts_that_do_not_fit_are_refused_before_anything_is_computed(classifier: Classifier) -> None:
+    many = [f"{first} {second}" for first in "abcdefghijklmnop" for second in ("light blue", "red")]
+    with pytest.raises(ConfigError, match=r"^prompts\.q1: needs \d+ label branches in one decode, .*n_seq_max"):
+        classifier.prompt_set([question(1, many)])
+    with pytest.raises(ConfigError, match=r"^prompts\.q1: .* runtime\.n_batch"):
+        classifier.prompt_set([PromptConfig(name="q1", prompt_template="red " * 300 + "{query}:", labels=("a", "b"))])
+    with pytest.raises(ConfigError):
+        classifier.prompt_set([])
+    assert len(classifier.engine.cache) == 2
+
+
+def test_a_closed_set_says_so(classifier: Classifier) -> None:
+    other = classifier.prompt_set([question(1)])
+    other.close()
+    other.close()
+    with pytest.raises(DecodeError, match="this prompt set is closed"):
+        other.classify("red dress")
+    classifier.configured.close()  # which changes nothing
+    assert classifier.classify("red dress").labels
+    classifier.close()
+    with pytest.raises(DecodeError, match="this Classifier is closed"):
+        classifier.prompt_set([question(1)])
+
+
+def test_exact_sets_beside_others(classifier: Classifier, make_model: MakeModel, write_config: WriteConfig) -> None:
+    """The LM head is computed while an exact set is held, and for nobody afterwards."""
+    joint = [question(1, ("light blue", "light pink", "red"), "joint")]
+    wanted = fresh_answers(joint, make_model, write_config, QUERIES)
+    before = classifier.classify("red dress")
+    n_hidden = classifier.engine.context.row_size
+    with classifier.prompt_set(joint) as exact, classifier.prompt_set([question(2)], audit=True) as audited:
+        assert classifier.engine.context.row_size > n_hidden
+        for query, result in zip(QUERIES, wanted, strict=True):
+            found = exact.classify(query)
+            assert_alike(found, result)
+            assert found.results[0].audit is not None
+        assert audited.classify("red dress").results[0].audit is not None
+        plain = classifier.classify("red dress")
+        assert plain.results[0].audit is None
+        assert_alike(plain, before)
+    assert classifier.engine.context.row_size == n_hidden
+    assert_alike(classifier.classify("red dress"), before)
+
+
+def test_a_calibrated_set(classifier: Classifier) -> None:
+    plain, warm = question(1), question(1, temperature=50.0)
+    with classifier.prompt_set([plain]) as raw, classifier.prompt_set([warm]) as flat:
+        assert np.ptp(probabilities(flat.classify("red dress"))) < np.ptp(probabilities(raw.classify("red dress")))
+        assert flat.adjustments[0].temperature == 50.0
+
+
+def test_equal_prompts_have_equal_digests(make_model: MakeModel) -> None:
+    with Model.open(ModelConfig(path=make_model()), RuntimeConfig(n_gpu_layers=0)) as model:
+        one, same = (compile_prompts([question(1)], model) for _ in range(2))
+        others = [
+            compile_prompts([question(2)], model),
+            compile_prompts([question(1, ("girl", "boy", "none"))], model),
+            compile_prompts([question(1)], model, audit=True),
+            compile_prompts([question(1, temperature=2.0)], model),
+        ]
+        assert one == same
+        assert hash(one) == hash(same)
+        assert len({one, *others}) == 1 + len(others)
+
+
+def test_one_model_serves_several_classifiers(make_model: MakeModel, write_config: WriteConfig) -> None:
+    config = load_config(write_config(make_model(), CONFIGURED))
+    with Model.open(config.model, config.runtime) as model:
+        with Classifier.from_config(config, model=model) as one, Classifier.from_config(config, model=model) as other:
+            assert len(model.native.contexts) == 2
+            wanted = one.classify("red dress")
+            assert other.classify("red dress").results == wanted.results
+            one.close()
+            assert other.classify("red dress").results == wanted.results
+        assert model.tokenize("red", parse_special=False).size
+        with Classifier.from_config(config, model=model) as again:
+            assert again.classify("red dress").results == wanted.results
+
+
+def test_an_event_loop_is_not_blocked(classifier: Classifier) -> None:
+    wanted = {query: classifier.classify(query) for query in QUERIES}
+
+    async def ask() -> list[Result]:
+        with classifier.prompt_set([question(1)]) as other:
+            assert (await other.aclassify("red dress")).labels.keys() == {"q1"}
+        return await asyncio.gather(*(classifier.aclassify(query) for query in QUERIES * 8))
+
+    results = asyncio.run(ask())
+    assert [result.query for result in results] == QUERIES * 8
+    for result in results:
+        assert_alike(result, wanted[result.query])
+
+
+def test_a_task_that_is_cancelled_and_one_that_is_late_are_not_computed(classifier: Classifier) -> None:
+    n_decodes = 0
+    decode = classifier.engine.decode
+
+    def counted(*arguments: object) -> object:
+        nonlocal n_decodes
+        n_decodes += 1
+        return decode(*arguments)  # type: ignore[arg-type]
+
+    async def ask() -> None:
+        with classifier._batcher.alone:
+            gone = asyncio.create_task(classifier.aclassify("red dress"))
+            late = asyncio.create_task(classifier.aclassify("blue dress", deadline_s=0.0))
+            stays = asyncio.create_task(classifier.aclassify("jeans"))
+            await asyncio.sleep(0.05)
+            gone.cancel()
+            await asyncio.sleep(0.05)
+        with pytest.raises(DeadlineError, match="nothing was computed"):
+            await late
+        assert (await stays).query == "jeans"
+        assert gone.cancelled()
+
+    classifier.engine.decode = counted  # type: ignore[assignment, method-assign]
+    asyncio.run(ask())
+    assert n_decodes == 1
+
+
+@pytest.mark.parametrize("n_threads", [8, 24])
+def test_every_millisecond_of_a_call_is_in_its_times(n_threads: int, classifier: Classifier) -> None:
+    """Waiting, stages and being woken add up to what the caller measures, but for the call itself."""
+    lost: list[float] = []
+    together = threading.Barrier(n_threads)
+
+    def caller(index: int) -> None:
+        together.wait(10)
+        for n in range(20):
+            began = perf_counter()
+            result = classifier.classify(QUERIES[(index + n) % len(QUERIES)])
+            ms = (perf_counter() - began) * 1e3
+            assert result.total_ms == pytest.approx(sum(result.stage_ms.values()))
+            lost.append(ms - result.wait_ms - result.total_ms)
+
+    with ThreadPoolExecutor(n_threads) as pool:
+        for future in [pool.submit(caller, index) for index in range(n_threads)]:
+            future.result(60)
+    # what lies between the last look at the clock in the call and ours: a switch of threads may fall into it
+    assert np.median(lost) < 0.5
+    assert min(lost) >= 0
+
+
+def test_closing_returns_while_others_keep_asking(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    classifier = open_classifier(make_model(), CONFIGURED)
+    answered = [0] * 6
+
+    def caller(index: int) -> str:
+        while True:
+            try:
+                classifier.classify("red dress")
+            except DecodeError as e:
+                return str(e)
+            answered[index] += 1
+
+    with ThreadPoolExecutor(6) as pool:
+        futures = [pool.submit(caller, index) for index in range(6)]
+        while min(answered) < 3:
+            pass
+        classifier.close()
+        assert {future.result(30) for future in futures} == {"this Classifier is closed"}
+
+
+def test_a_file_is_opened_once_however_it_is_named(make_model: MakeModel, write_config: WriteConfig) -> None:
+    config = load_config(write_config(make_model(), CONFIGURED))
+    elsewhere = config.model.path
+    assert elsewhere is not None
+    link = elsewhere.with_name("linked.gguf")
+    link.unlink(missing_ok=True)
+    link.symlink_to(elsewhere)
+    with OpenModels() as models:
+        one = models.of(config)
+        assert models.of(Config(prompts=config.prompts, model=ModelConfig(path=link), runtime=config.runtime)) is one
+        fewer = RuntimeConfig(n_gpu_layers=0)
+        assert models.of(Config(prompts=config.prompts, model=config.model, runtime=fewer)) is not one
+        assert len(models) == 2

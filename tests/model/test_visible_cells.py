@@ -1,0 +1,254 @@
+"""Attention that reads only the cells that a token may see, in whole models (patches 11 and 12)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from conftest import MakeModel, OpenClassifier, OpenContext
+from oracle import PromptSpec, decode_sequence
+from random_models import ARCHS
+
+from qcls_gguf.errors import DecodeError
+from qcls_gguf.native import NativeContext, NativeModel
+
+Float32Array = npt.NDArray[np.float32]
+
+WHY_NOT = {
+    "refact": "the model has ALiBi",
+    "gpt-oss": "the model has attention sinks",
+    "gemma2": "the model caps attention scores",
+}
+USABLE = [name for name, spec in ARCHS.items() if spec.memory in ("full", "window")]
+HAVE_IT = [name for name in USABLE if name not in WHY_NOT]
+LARGEST_DIFFERENCE = {"f32": 1e-3, "f16": 0.01}
+"""From llama.cpp's own attention, of rows of unit size. Measured: 3.8e-6, or 3e-4 where a GELU follows, which ggml
+looks up in a table of F16; with an F16 cache 0.004, since llama.cpp rounds queries and weights to F16, too.
+"""
+ANOTHER = "another kind of attention was asked for"
+OTHER_CACHE = "the cache is neither F16 nor F32"
+PLAIN = {"flash_attn": False}
+HEADS = [(64, 4, 4), (64, 8, 1), (80, 4, 2), (96, 6, 3), (128, 4, 2), (256, 2, 1), (40, 5, 5)]
+"""Head size, query heads, key and value heads."""
+
+
+class Node(NamedTuple):
+    token: int
+    pos: int
+    seqs: Sequence[int]
+
+
+def decode(context: NativeContext, nodes: Sequence[Node]) -> Float32Array:
+    rows = np.empty((len(nodes), context.row_size), np.float32)
+    context.decode(
+        np.array([node.token for node in nodes], np.int32),
+        np.array([node.pos for node in nodes], np.int32),
+        np.cumsum([0, *(len(node.seqs) for node in nodes)], dtype=np.int32),
+        np.array([seq for node in nodes for seq in node.seqs], np.int32),
+        np.ones(len(nodes), np.bool_),
+        rows,
+    )
+    return rows
+
+
+def random_tokens(random: np.random.Generator, model: NativeModel, n: int) -> list[int]:
+    return [int(token) for token in random.integers(0, model.facts.n_vocab - 5, n)]
+
+
+def drop(context: NativeContext, *seqs: int) -> None:
+    context.trim(np.array(seqs, np.int32), np.zeros(len(seqs), np.int32))
+
+
+def assert_like_stock(name: str, open_context: OpenContext, make_model: MakeModel, kv_type: str, **model: Any) -> None:
+    """A sequence of 40 tokens, and a tree with tokens of three, two and one sequence behind it."""
+    random = np.random.default_rng(0)
+    with NativeModel(make_model(name, **model)) as loaded:
+        options = {**PLAIN, "kv_type": kv_type, "hidden_only": ARCHS[name].tail == "head"}
+        ours = open_context(loaded, **options)
+        stock = open_context(loaded, visible_cells=False, **options)
+        assert ours.why_no_visible_cells is None
+        assert stock.why_no_visible_cells == ANOTHER
+        tokens = random_tokens(random, loaded, 48)
+        paths = [(40, [1, 3, 5]), (41, [1, 3, 5]), (42, [3, 5]), (42, [1]), (43, [5]), (43, [3]), (43, [1]), (44, [1])]
+        found = []
+        for context in (ours, stock):
+            first = decode_sequence(context, tokens[:40], seq=1)
+            for seq in (3, 5):
+                context.share(1, seq, 0, 40)
+            nodes = [Node(token, pos, seqs) for token, (pos, seqs) in zip(tokens[40:], paths, strict=True)]
+            found.append(np.concatenate([first, decode(context, nodes)]))
+            context.close()
+    np.testing.assert_allclose(found[0], found[1], rtol=0, atol=LARGEST_DIFFERENCE[kv_type])
+
+
+@pytest.mark.parametrize("kv_type", ["f32", "f16"])
+@pytest.mark.parametrize("name", HAVE_IT)
+def test_every_model_that_can_have_it(
+    name: str, kv_type: str, make_model: MakeModel, open_context: OpenContext
+) -> None:
+    assert_like_stock(name, open_context, make_model, kv_type)
+
+
+@pytest.mark.parametrize("kv_type", ["f32", "f16"])
+@pytest.mark.parametrize("heads", HEADS, ids=str)
+def test_every_kind_of_head(
+    heads: tuple[int, int, int], kv_type: str, make_model: MakeModel, open_context: OpenContext
+) -> None:
+    for name in ("llama", "qwen3"):
+        assert_like_stock(name, open_context, make_model, kv_type, heads=heads)
+
+
+def assert_falls_back(model: NativeModel, open_context: OpenContext, why: str, **options: Any) -> None:
+    """The rows are those of llama.cpp's own attention to a bit, for they come from it."""
+    tokens = random_tokens(np.random.default_rng(1), model, 30)
+    ours, stock = open_context(model, **options), open_context(model, **{**options, "visible_cells": False})
+    assert ours.why_no_visible_cells == why
+    np.testing.assert_array_equal(decode_sequence(ours, tokens), decode_sequence(stock, tokens))
+
+
+@pytest.mark.parametrize(("name", "why"), WHY_NOT.items())
+def test_a_model_that_cannot_have_it_falls_back(
+    name: str, why: str, make_model: MakeModel, open_context: OpenContext
+) -> None:
+    with NativeModel(make_model(name)) as model:
+        assert_falls_back(model, open_context, why, hidden_only=ARCHS[name].tail == "head", **PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"flash_attn": False, "kv_type": "bf16"}, OTHER_CACHE),
+        ({"flash_attn": True}, ANOTHER),
+        ({"flash_attn": None}, ANOTHER),
+        ({"flash_attn": None, "kv_type": "q8_0"}, OTHER_CACHE),
+    ],
+    ids=str,
+)
+def test_a_context_that_is_asked_for_something_else(
+    options: dict[str, Any], why: str, model: NativeModel, open_context: OpenContext
+) -> None:
+    assert_falls_back(model, open_context, why, **options)
+
+
+def test_a_variable_switches_it_off(
+    model: NativeModel, open_context: OpenContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QCLS_VISIBLE_CELLS", "0")
+    assert_falls_back(model, open_context, ANOTHER, **PLAIN)
+    monkeypatch.setenv("QCLS_VISIBLE_CELLS", "1")
+    assert open_context(model, **PLAIN).why_no_visible_cells is None
+
+
+@pytest.mark.parametrize(
+    ("weight_type", "n_foreign"), [("F32", 16384), ("F16", 512), ("Q8_0", 512), ("Q4_K", 512), ("Q6_K", 512)]
+)
+def test_a_row_does_not_depend_on_other_cells_or_threads(
+    weight_type: str, n_foreign: int, make_model: MakeModel, open_context: OpenContext
+) -> None:
+    """To a bit: with thousands of others' cells in the cache, with cells scattered among theirs, by three threads."""
+    sizes = {"n_ctx": 17408, "n_batch": 512, "n_outputs_max": 512, "n_seq_max": 48, **PLAIN}
+    random = np.random.default_rng(2)
+    with NativeModel(make_model(weight_type=weight_type)) as model:
+        tokens = random_tokens(random, model, 53)
+        wanted = decode_sequence(open_context(model, **sizes), tokens)
+        context = open_context(model, **sizes)
+        for start in range(0, n_foreign, 512):
+            decode_sequence(context, random_tokens(random, model, 512), seq=47, start=start)
+        np.testing.assert_array_equal(decode_sequence(context, tokens), wanted)
+        context.clear()
+        for seq in range(1, 47):  # every second sequence leaves a hole of some cells
+            decode_sequence(context, random_tokens(random, model, 1 + seq % 3), seq=seq)
+        drop(context, *range(2, 47, 2))
+        np.testing.assert_array_equal(decode_sequence(context, tokens), wanted)
+        np.testing.assert_array_equal(decode_sequence(open_context(model, n_threads=3, **sizes), tokens), wanted)
+        context.close()
+
+
+@pytest.mark.parametrize("weight_type", ["F32", "Q8_0"])
+def test_a_row_hardly_depends_on_the_decode(weight_type: str, make_model: MakeModel, open_context: OpenContext) -> None:
+    """Attention is the same to a bit; products with matrices have kernels for some numbers of tokens. Measured on AVX2
+    and AVX-512: no difference between a sequence alone and four at a time, in turns or one behind the other.
+    """
+    random = np.random.default_rng(3)
+    with NativeModel(make_model(weight_type=weight_type)) as model:
+        sequences = [random_tokens(random, model, 16) for _ in range(4)]
+        alone = decode_sequence(open_context(model, **PLAIN), sequences[2])
+        behind = [Node(token, pos, [seq]) for seq in range(4) for pos, token in enumerate(sequences[seq])]
+        in_turns = [Node(sequences[seq][pos], pos, [seq]) for pos in range(16) for seq in range(4)]
+        for nodes in (behind, in_turns):
+            rows = decode(open_context(model, **PLAIN), nodes)
+            mine = rows[[node.seqs == [2] for node in nodes]]
+            np.testing.assert_allclose(mine, alone, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["qwen3", "gemma3"])
+def test_random_decodes_and_evictions(name: str, make_model: MakeModel, open_context: OpenContext) -> None:
+    """Sequences branch, grow and are trimmed at random, alike in a context with llama.cpp's own attention."""
+    random = np.random.default_rng(4)
+    with NativeModel(make_model(name)) as model:
+        sizes = {"n_ctx": 1024, "n_batch": 128, "n_outputs_max": 128, "n_seq_max": 12}
+        both = [open_context(model, visible_cells=v, kv_type="f32", **sizes, **PLAIN) for v in (True, False)]
+        length = [0] * 12
+        for _ in range(40):
+            for seq in range(12):
+                parent = int(random.integers(12))
+                if random.random() < 0.3:
+                    length[seq] = int(random.integers(length[seq] + 1))
+                    for context in both:
+                        context.trim(np.array([seq], np.int32), np.array([length[seq]], np.int32))
+                elif length[seq] == 0 and length[parent] > 0:
+                    length[seq] = int(random.integers(1, length[parent] + 1))
+                    for context in both:
+                        context.share(parent, seq, 0, length[seq])
+            nodes = []
+            for seq in random.permutation(12)[: random.integers(1, 6)].tolist():
+                new = random_tokens(random, model, int(random.integers(1, 24)))
+                nodes += [Node(token, length[seq] + i, [seq]) for i, token in enumerate(new)]
+                length[seq] += len(new)
+            found, wanted = (decode(context, nodes) for context in both)
+            np.testing.assert_allclose(found, wanted, rtol=0, atol=LARGEST_DIFFERENCE["f32"])
+            if sum(length) > 700:
+                length = [0] * 12
+                for context in both:
+                    context.clear()
+        for context in both:
+            context.close()
+
+
+def test_a_graph_serves_any_number_of_cells(model: NativeModel, open_context: OpenContext) -> None:
+    """llama.cpp's graph has the used cells, in steps of 256, as a shape, and as large a mask and scores."""
+    random = np.random.default_rng(5)
+    n_reused, n_bytes = [], []
+    for visible in (True, False):
+        context = open_context(model, n_ctx=4096, visible_cells=visible, **PLAIN)
+        context.keep_shapes(1)
+        for start in range(0, 2048, 64):
+            decode_sequence(context, random_tokens(random, model, 64), start=start)
+        n_reused.append(context.counters().n_graphs_reused)
+        n_bytes.append(context.counters().shapes_bytes)
+    assert n_reused == [31, 24]
+    scores = 64 * 2048 * 4 * 4  # of 4 heads, float32
+    assert n_bytes[0] + scores < n_bytes[1]
+
+
+def test_saved_cells_are_those_of_a_context_like_it(model: NativeModel, open_context: OpenContext) -> None:
+    tokens = random_tokens(np.random.default_rng(6), model, 40)
+    ours, again, stock = (open_context(model, visible_cells=v, **PLAIN) for v in (True, True, False))
+    wanted = decode_sequence(ours, tokens)
+    drop(ours, 0)
+    decode_sequence(ours, tokens[:30])
+    again.load_state(ours.save_state())
+    np.testing.assert_array_equal(decode_sequence(ours, tokens[30:], start=30), wanted[30:])
+    np.testing.assert_array_equal(decode_sequence(again, tokens[30:], start=30), wanted[30:])
+    with pytest.raises(DecodeError, match="incompatible V transposition"):
+        stock.load_state(ours.save_state())
+
+
+def test_a_classifier_has_it_on_a_cpu(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    prompts = [PromptSpec(name="a", template="the colour of {query} is", labels=("red", "light blue", "light pink"))]
+    for options, reads_visible in (({}, True), ({"flash_attn": False}, True), ({"flash_attn": True}, False)):
+        classifier = open_classifier(make_model(), prompts, n_gpu_layers=0, **options)
+        assert (classifier.engine.context.why_no_visible_cells is None) == reads_visible

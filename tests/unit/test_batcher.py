@@ -1,0 +1,343 @@
+"""The batcher: who goes with whom, in what order, and what an error or an interrupt of one means for the others."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from random import Random
+
+import pytest
+
+from qcls_gguf.engine.batcher import Batcher
+from qcls_gguf.errors import BusyError, DeadlineError, DecodeError, PlanError, QclsError
+
+
+class Interrupt(BaseException):
+    """As KeyboardInterrupt, for a thread that is not the main one."""
+
+
+class Work:
+    """Answers a query by its capitals; holds its first turn until told to go on."""
+
+    def __init__(self) -> None:
+        self.turns: list[list[str]] = []
+        self.began, self.go_on = threading.Event(), threading.Event()
+
+    def __call__(self, queries: Sequence[str]) -> list[str]:
+        self.turns.append(list(queries))
+        if len(self.turns) == 1:
+            self.began.set()
+            assert self.go_on.wait(10)
+        if "stop" in queries:
+            raise Interrupt
+        for query in queries:
+            if query.startswith("bad"):
+                raise PlanError(f"{query} is bad")
+        return [query.upper() for query in queries]
+
+
+def gather(
+    calls: Sequence[Sequence[str]], *, max_batch: int = 4, max_waiting: int = 64
+) -> tuple[Work, list[Future[Sequence[str]]]]:
+    """The first call begins; the others come one after the other while it works; then it goes on."""
+    work = Work()
+    batcher = Batcher(work, max_batch=max_batch, max_waiting=max_waiting)
+    with ThreadPoolExecutor(len(calls)) as pool:
+        futures = [pool.submit(batcher.submit, calls[0])]
+        assert work.began.wait(10)
+        for call in calls[1:]:
+            n = len(batcher._waiting)
+            futures.append(pool.submit(batcher.submit, call))
+            until(lambda n=n, last=futures[-1]: len(batcher._waiting) > n or last.done())  # type: ignore[misc]
+        work.go_on.set()
+    return work, futures
+
+
+def until(true: Callable[[], bool]) -> None:
+    for _ in range(10_000):
+        if true():
+            return
+        time.sleep(0.001)
+    raise AssertionError("it did not come to that")
+
+
+def test_one_caller_works_at_once() -> None:
+    work = Work()
+    work.go_on.set()
+    results = Batcher(work, max_batch=4, max_waiting=0).submit(["a", "b"])
+    assert (results, work.turns) == (["A", "B"], [["a", "b"]])
+
+
+def test_those_who_wait_go_together_in_their_order() -> None:
+    work, futures = gather([["a"], ["b"], ["c"], ["d"], ["e"], ["f"]])
+    assert work.turns == [["a"], ["b", "c", "d", "e"], ["f"]]
+    assert [future.result() for future in futures] == [["A"], ["B"], ["C"], ["D"], ["E"], ["F"]]
+
+
+def test_calls_are_not_split() -> None:
+    work, futures = gather([["a"], ["b", "c", "d"], ["e", "f"], ["g"], [*"hijklm"], ["n"]])
+    assert work.turns == [["a"], ["b", "c", "d"], ["e", "f", "g"], [*"hijklm"], ["n"]]
+    assert [len(future.result()) for future in futures] == [1, 3, 2, 1, 6, 1]
+
+
+def test_too_many_callers_are_refused() -> None:
+    work, futures = gather([["a"], ["b"], ["c"], ["d"]], max_waiting=2)
+    with pytest.raises(BusyError, match=r"2 callers wait already.*max_waiting"):
+        futures[3].result()
+    assert work.turns == [["a"], ["b", "c"]]
+    assert futures[2].result() == ["C"]
+
+
+def test_an_error_is_its_own_callers() -> None:
+    _, futures = gather([["a"], ["b"], ["bad c"], ["d"]])
+    assert [futures[i].result() for i in (0, 1, 3)] == [["A"], ["B"], ["D"]]
+    with pytest.raises(PlanError, match="bad c is bad"):
+        futures[2].result()
+
+
+def test_an_error_of_the_first_leaves_the_others_their_turn() -> None:
+    _, futures = gather([["bad a"], ["b"]])
+    with pytest.raises(PlanError, match="bad a"):
+        futures[0].result()
+    assert futures[1].result() == ["B"]
+
+
+def test_an_interrupt_ends_one_call_only() -> None:
+    work, futures = gather([["a"], ["stop"], ["c"], ["d"]])
+    interrupted = [future for future in futures[1:] if isinstance(future.exception(), Interrupt)]
+    # whoever leads is interrupted; what its turn held is answered by others, and so is `stop` if it was not its own
+    assert len(interrupted) >= 1
+    assert futures[0].result() == ["A"]
+    assert all(future.done() for future in futures)
+    assert len(work.turns) < 8
+
+
+def test_a_turn_for_something_else() -> None:
+    work = Work()
+    work.go_on.set()
+    batcher = Batcher(work, max_batch=4, max_waiting=4)
+    with ThreadPoolExecutor(1) as pool:
+        with batcher.alone:
+            future = pool.submit(batcher.submit, ["a"])
+            until(lambda: len(batcher._waiting) == 1)
+            assert work.turns == []
+        assert future.result(10) == ["A"]
+
+
+def test_an_unexpected_error_is_its_own_callers() -> None:
+    def work(queries: Sequence[str]) -> list[str]:
+        turns.append(list(queries))
+        if len(turns) == 1:
+            began.set()
+            assert go_on.wait(10)
+        if "odd" in queries:
+            raise ValueError("odd")
+        return [query.upper() for query in queries]
+
+    turns: list[list[str]] = []
+    began, go_on = threading.Event(), threading.Event()
+    batcher = Batcher(work, max_batch=4, max_waiting=9)
+    with ThreadPoolExecutor(4) as pool:
+        futures = [pool.submit(batcher.submit, ["a"])]
+        assert began.wait(10)
+        futures += [pool.submit(batcher.submit, [query]) for query in ("b", "odd", "c")]
+        until(lambda: len(batcher._waiting) == 3)
+        go_on.set()
+    assert [futures[i].result() for i in (0, 1, 3)] == [["A"], ["B"], ["C"]]
+    with pytest.raises(ValueError, match="odd"):
+        futures[2].result()
+
+
+def test_an_answer_does_not_wait_for_the_turns_of_others() -> None:
+    """Whoever serves hands each answer out when its turn ends, though its own call comes later."""
+    last_began, last_goes_on = threading.Event(), threading.Event()
+
+    def work(queries: Sequence[str]) -> list[str]:
+        if queries == ["last"]:
+            last_began.set()
+            assert last_goes_on.wait(10)
+        return [query.upper() for query in queries]
+
+    batcher = Batcher(work, max_batch=1, max_waiting=9)
+    with ThreadPoolExecutor(3) as pool:
+        with batcher.alone:
+            futures = []
+            for n, query in enumerate(("first", "second", "last"), 1):
+                futures.append(pool.submit(batcher.submit, [query]))
+                until(lambda n=n: len(batcher._waiting) == n)  # type: ignore[misc]
+        assert last_began.wait(10)
+        assert [future.result(10) for future in futures[:2]] == [["FIRST"], ["SECOND"]]
+        last_goes_on.set()
+        assert futures[2].result(10) == ["LAST"]
+
+
+@pytest.mark.parametrize("n_threads", [8, 24])
+def test_every_thread_is_served_alike(n_threads: int) -> None:
+    """First come, first served: while all ask again at once, nobody is ahead of another by more than a round or two."""
+    n_done = [0] * n_threads
+    widest = 0
+
+    def work(queries: Sequence[str]) -> list[str]:
+        time.sleep(0.0005)
+        return list(queries)
+
+    batcher = Batcher(work, max_batch=1, max_waiting=n_threads)
+    together = threading.Barrier(n_threads)
+
+    def caller(index: int) -> None:
+        nonlocal widest
+        together.wait(10)
+        for _ in range(30):
+            assert batcher.submit([str(index)]) == [str(index)]
+            n_done[index] += 1
+            widest = max(widest, max(n_done) - min(n_done))
+
+    with ThreadPoolExecutor(n_threads) as pool:
+        for future in [pool.submit(caller, index) for index in range(n_threads)]:
+            future.result(60)
+    assert n_done == [30] * n_threads
+    assert widest <= 4
+
+
+def test_closing_answers_who_waits_and_refuses_who_comes() -> None:
+    """It returns though others never stop asking."""
+
+    def work(queries: Sequence[str]) -> list[str]:
+        time.sleep(0.001)
+        return list(queries)
+
+    batcher = Batcher(work, max_batch=4, max_waiting=9)
+    n_answered = [0] * 4
+
+    def caller(index: int) -> str:
+        while True:
+            try:
+                assert batcher.submit([str(index)]) == [str(index)]
+            except QclsError as e:
+                return str(e)
+            n_answered[index] += 1
+
+    with ThreadPoolExecutor(4) as pool:
+        futures = [pool.submit(caller, index) for index in range(4)]
+        until(lambda: min(n_answered) > 3)
+        batcher.close()
+        assert {future.result(10) for future in futures} == {"this Classifier is closed"}
+    with pytest.raises(DecodeError, match="closed"):
+        batcher.submit_future(["a"])
+    batcher.close()
+
+
+def test_a_call_that_is_late_is_not_computed() -> None:
+    work = Work()
+    batcher = Batcher(work, max_batch=1, max_waiting=9)
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(batcher.submit, ["a"])
+        assert work.began.wait(10)
+        late = pool.submit(batcher.submit, ["b"], 0.01)
+        with pytest.raises(DeadlineError, match=r"deadline passed after \d+ ms of waiting: nothing was computed"):
+            late.result(10)  # while the first is still served
+        in_time = pool.submit(batcher.submit, ["c"], 100)
+        work.go_on.set()
+        assert (first.result(10), in_time.result(10)) == (["A"], ["C"])
+    assert work.turns == [["a"], ["c"]]
+
+
+def test_futures_are_served_by_a_thread_of_their_own() -> None:
+    work = Work()
+    batcher = Batcher(work, max_batch=2, max_waiting=9)
+    futures = [batcher.submit_future(["a"])]
+    assert work.began.wait(10)
+    futures += [batcher.submit_future([query]) for query in ("b", "gone", "bad d", "e")]
+    late = batcher.submit_future(["late"], 0)
+    assert futures[2].cancel()
+    work.go_on.set()
+    assert [futures[index].result(10) for index in (0, 1, 4)] == [["A"], ["B"], ["E"]]
+    with pytest.raises(PlanError, match="bad d is bad"):
+        futures[3].result(10)
+    with pytest.raises(DeadlineError):
+        late.result(10)
+    assert not any("gone" in turn or "late" in turn for turn in work.turns)
+    batcher.close()
+
+
+def test_blocking_callers_and_futures_share_turns() -> None:
+    work = Work()
+    batcher = Batcher(work, max_batch=4, max_waiting=9)
+    with ThreadPoolExecutor(2) as pool:
+        first = batcher.submit_future(["a"])
+        assert work.began.wait(10)
+        blocking = pool.submit(batcher.submit, ["b"])
+        until(lambda: len(batcher._waiting) == 1)
+        future = batcher.submit_future(["c"])
+        work.go_on.set()
+        assert (first.result(10), blocking.result(10), future.result(10)) == (["A"], ["B"], ["C"])
+    assert work.turns == [["a"], ["b", "c"]]
+    batcher.close()
+
+
+def test_items_that_do_not_share_go_alone() -> None:
+    work = Work()
+    batcher = Batcher(work, max_batch=4, max_waiting=9, may_share=lambda query: not query.startswith("own"))
+    with ThreadPoolExecutor(6) as pool:
+        futures = [pool.submit(batcher.submit, ["a"])]
+        assert work.began.wait(10)
+        for n, query in enumerate(("b", "c", "own d", "own e", "f"), 1):
+            futures.append(pool.submit(batcher.submit, [query]))
+            until(lambda n=n: len(batcher._waiting) == n)  # type: ignore[misc]
+        work.go_on.set()
+        for future in futures:
+            future.result(10)
+    assert work.turns == [["a"], ["b", "c"], ["own d"], ["own e"], ["f"]]
+
+
+def test_interrupts_anywhere_lock_nobody_out() -> None:
+    """Signals come at random moments of the main thread's calls, while another thread asks as well."""
+    n_interrupts = n_answers = 0
+    is_armed = False
+    ended = threading.Event()
+
+    def work(queries: Sequence[str]) -> list[str]:
+        return [query.upper() for query in queries]
+
+    batcher = Batcher(work, max_batch=4, max_waiting=9)
+
+    def other() -> int:
+        n = 0
+        while not ended.is_set():
+            assert batcher.submit(["b"]) == ["B"]
+            n += 1
+        return n
+
+    def interrupt(*_: object) -> None:
+        nonlocal is_armed
+        if is_armed:  # else it was on its way when the timer was stopped
+            is_armed = False
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    random = Random(7)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            others = pool.submit(other)
+            while n_interrupts < 2000:
+                try:
+                    is_armed = True
+                    signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 3e-4))
+                    for _ in range(50):
+                        assert batcher.submit(["a"]) == ["A"]
+                        n_answers += 1
+                    is_armed = False
+                except KeyboardInterrupt:
+                    n_interrupts += 1
+            ended.set()
+            assert others.result(10) > 0
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        ended.set()
+    assert n_answers > 0
+    assert batcher.submit(["a"]) == ["A"]
+    batcher.close()

@@ -1,0 +1,91 @@
+"""Which weights a decode reads, counted by hand, and the roofline that follows from made-up rates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import pytest
+
+from qcls_gguf.bench.records import ProbeMethod, SampleTimes
+from qcls_gguf.bench.roofline import DeviceRates, Roofline, Weights, count_weights
+from qcls_gguf.model.header import GgufHeader, Scalar, TensorInfo
+
+F32, Q8_0 = 0, 8
+METHOD = ProbeMethod(
+    device="CPU",
+    n_threads=1,
+    copy_bytes=1,
+    copy_ms=SampleTimes(best=1, median=1),
+    matmul_type="Q8_0",
+    matmul_shape=(1, 1, 1),
+    matmul_ms=SampleTimes(best=1, median=1),
+)
+TENSORS = {
+    "token_embd.weight": (10, 100, Q8_0),
+    "output.weight": (10, 100, Q8_0),
+    "output_norm.weight": (10, None, F32),
+    "blk.0.attn_q.weight": (10, 10, Q8_0),
+    "blk.0.ffn_up.weight": (10, 20, Q8_0),
+    "blk.1.attn_q.weight": (10, 10, F32),
+    "blk.1.ffn_up.weight": (10, 20, Q8_0),
+}
+
+
+def weights(*without: str, head: bool = False, scalars: Mapping[str, Scalar] = MappingProxyType({})) -> Weights:
+    tensors = [
+        TensorInfo(
+            name=name, shape=(n,) if m is None else (n, m), ggml_type=kind, offset=0, n_bytes=n * (m or 1) * 2
+        )
+        for name, (n, m, kind) in TENSORS.items()
+        if name not in without
+    ]  # fmt: skip
+    header = GgufHeader(
+        version=3,
+        n_tensors=len(tensors),
+        alignment=32,
+        data_offset=0,
+        scalars={"general.architecture": "a", "a.block_count": 2, **scalars},
+        arrays={},
+        tensors={},
+    )
+    return count_weights(header, tensors, head=head)
+
+
+def test_without_a_head_the_layers_count() -> None:
+    found = weights()
+    assert found.n_bytes == 2 * (10 + 100 + 200 + 100 + 200)
+    assert found.n_per_token == 100 + 200 + 100
+    assert found.n_per_row == 200  # of the last layer, behind attention
+    assert (found.ggml_type, found.type_name) == (Q8_0, "Q8_0")
+
+
+def test_with_a_head_its_rows_count_too() -> None:
+    assert weights(head=True).n_per_row == 200 + 1000
+    assert weights(head=True).n_bytes == weights().n_bytes + 2000
+    tied = weights("output.weight", head=True)
+    assert (tied.n_per_row, tied.n_bytes) == (1200, weights(head=True).n_bytes)
+    assert weights("output.weight") == weights()
+
+
+def test_of_experts_the_used_share_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TENSORS, "blk.0.ffn_up_exps.weight", (10, 80, Q8_0))
+    found = weights(scalars={"a.expert_count": 8, "a.expert_used_count": 2})
+    assert found.n_per_token == weights().n_per_token - 800 + 200
+    assert found.n_bytes == weights().n_bytes - 1600 + 400
+
+
+def test_the_roofline_is_the_larger_of_the_two() -> None:
+    found = Roofline(
+        weights=Weights(n_bytes=1_000_000, n_per_token=500_000, n_per_row=100_000, ggml_type=Q8_0),
+        rates=DeviceRates(bytes_per_s=1e9, operations_per_s=1e10, method=METHOD),
+    )
+    assert found.ms(n_tokens=20, n_rows=5) == pytest.approx(2.1)
+    assert found.ms(n_tokens=1, n_rows=1) == pytest.approx(1.0)
+
+
+def test_without_rates_there_is_no_least_time() -> None:
+    found = Roofline(weights=weights(), rates=None, error="no memory")
+    assert found.ms(n_tokens=1, n_rows=1) is None
+    record = found.record()
+    assert (record.error, record.method, record.bytes_per_s) == ("no memory", None, None)

@@ -1,0 +1,339 @@
+"""The limits of a context, from small prompts made by hand, and the choice of threads and GPU layers."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qcls_gguf.config.schema import RuntimeConfig
+from qcls_gguf.engine.capacity import (
+    Limits,
+    check_capacity,
+    limits,
+    n_threads,
+    pays_to_share,
+    physical_cores,
+    shapes,
+)
+from qcls_gguf.errors import ConfigError
+from qcls_gguf.model.placement import n_gpu_layers
+from qcls_gguf.native import Device
+from qcls_gguf.plan.planner import Capacity
+from qcls_gguf.prompts.compiled import Prompt
+from qcls_gguf.prompts.prompt_set import PromptSet
+from qcls_gguf.prompts.trie import build_trie
+
+GIB = 1 << 30
+MAX_SEQ = 256
+"""Of the contexts here, so that labels for so many are quickly made."""
+TWO_WORDS = ((1,), (2,))
+LIGHT = ((1, 2), (1, 3), (4,))
+
+
+def prompt_of(
+    *,
+    name: str = "category",
+    n_head: int = 0,
+    n_stable: int = 0,
+    n_tail: int = 0,
+    first: int = 0,
+    labels: tuple[tuple[int, ...], ...] = TWO_WORDS,
+) -> Prompt:
+    """A prompt of so many tokens; `first` is its first token."""
+    texts = tuple(map(str, labels))
+    return Prompt(
+        name=name,
+        labels=texts,
+        label_tokens=labels,
+        trie=build_trie(texts, labels, -1, "tree"),
+        before="",
+        after="",
+        head=(first,) * n_head,
+        stable=(first,) * n_stable,
+        tail=(0,) * n_tail,
+    )
+
+
+def set_of(prompts: Sequence[Prompt], n_empty: Sequence[int]) -> PromptSet:
+    """The prompts with fragments of their own, of so many tokens for an empty query."""
+    own = tuple(replace(prompt, before=str(index)) for index, prompt in enumerate(prompts))
+    fragments = {prompt.fragment: n for prompt, n in zip(own, n_empty, strict=True)}
+    return PromptSet(prompts=own, settings=(), fragments=fragments, exact=False)
+
+
+def runtime(**settings: Any) -> RuntimeConfig:
+    """A runtime with no room for questions beside the configured prompts."""
+    return RuntimeConfig(**{"question_cells": 0, "question_prefixes": 0, "n_seq_max": MAX_SEQ, **settings})
+
+
+def forks(n: int) -> tuple[tuple[int, ...], ...]:
+    """Labels that need n sequences: n pairs, each with its own first token."""
+    return tuple((first, second) for first in range(n) for second in (1000, 1001))
+
+
+@st.composite
+def setups(draw: st.DrawFn) -> tuple[RuntimeConfig, list[Prompt], list[int]]:
+    """Prompts with an empty query's fragment lengths, and a runtime of automatic limits."""
+    prompts, n_empty = [], []
+    for index in range(draw(st.integers(1, 5))):
+        n_stable = draw(st.integers(0, 9))
+        prompts.append(
+            prompt_of(
+                n_head=draw(st.integers(0, 60)),
+                n_stable=n_stable,
+                n_tail=draw(st.integers(0, 9)),
+                first=index % draw(st.integers(1, 3)),
+                labels=draw(st.sampled_from([TWO_WORDS, LIGHT, forks(3), forks(40)])),
+            )
+        )
+        n_empty.append(n_stable + draw(st.integers(0, 4)))
+    config = runtime(max_query_tokens=draw(st.integers(1, 300)), max_batch=draw(st.integers(1, 9)))
+    return config, prompts, n_empty
+
+
+@settings(deadline=None, max_examples=100, derandomize=True)
+@given(setups())
+def test_automatic_limits_suffice(setup: tuple[RuntimeConfig, list[Prompt], list[int]]) -> None:
+    config, prompts, n_empty = setup
+    found = limits(config, set_of(prompts, n_empty), 0)
+    prefixes = {prompt.prefix for prompt in prompts}
+    n_query = [n + config.max_query_tokens for n in n_empty]
+    fast = sum(n - len(p.stable) + len(p.tail) + len(p.trie.fed) for n, p in zip(n_query, prompts, strict=True))
+    slow = max(n + len(p.head) + len(p.tail) + len(p.trie.fed) for n, p in zip(n_query, prompts, strict=True))
+    assert found.n_batch >= max(fast, slow)
+    assert found.n_batch >= found.n_outputs_max >= found.n_seq_max
+    assert found.n_ctx % 256 == 0
+    assert 0 <= found.n_ctx - (sum(map(len, prefixes)) + found.n_batch) < 256
+    n_leaves = [prompt.trie.n_leaves for prompt in prompts]
+    assert len(prefixes) + max(n_leaves) <= found.n_seq_max <= MAX_SEQ
+    wanted = len(prefixes) + sum(n_leaves) * config.max_batch
+    assert found.n_seq_max == min(MAX_SEQ, wanted)
+    n_read = sum(len(prompt.trie.read) for prompt in prompts)
+    n_queries = min(config.max_batch, math.ceil((MAX_SEQ - len(prefixes)) / sum(n_leaves)))
+    assert found.n_outputs_max == max(found.n_seq_max, n_read * n_queries)
+
+
+def test_limits_worked_by_hand() -> None:
+    prompts = [
+        prompt_of(n_head=10, n_stable=3, n_tail=6, labels=LIGHT),
+        prompt_of(n_head=20, n_stable=2, n_tail=5, first=1),
+    ]
+    found = limits(runtime(max_query_tokens=8, max_batch=1), set_of(prompts, [4, 2]), 0)
+    # fast: 4 - 3 + 8 + 6 + 1 and 2 - 2 + 8 + 5; slow: 10 + 4 + 8 + 6 + 1 and 20 + 2 + 8 + 5
+    assert found == Limits(n_ctx=256, n_batch=35, n_seq_max=4, n_outputs_max=4, n_leaf_seqs=2)
+
+
+def test_equal_prefixes_are_held_once() -> None:
+    config = runtime(max_query_tokens=1, max_batch=1)
+    alike = [prompt_of(n_head=200), prompt_of(n_head=200)]
+    different = [prompt_of(n_head=200), prompt_of(n_head=200, first=1)]
+    assert limits(config, set_of(alike, [0, 0]), 0) == Limits(
+        n_ctx=512, n_batch=201, n_seq_max=3, n_outputs_max=3, n_leaf_seqs=2
+    )
+    assert limits(config, set_of(different, [0, 0]), 0) == Limits(
+        n_ctx=768, n_batch=201, n_seq_max=4, n_outputs_max=4, n_leaf_seqs=2
+    )
+
+
+def test_the_batch_holds_all_that_a_full_request_reads() -> None:
+    found = limits(runtime(max_query_tokens=1, max_batch=4), set_of([prompt_of(labels=forks(40))], [0]), 0)
+    assert (found.n_seq_max, found.n_outputs_max, found.n_batch) == (161, 164, 164)
+
+
+def test_sequences_are_capped_where_one_request_could_use_more() -> None:
+    found = limits(runtime(max_query_tokens=1, max_batch=1000), set_of([prompt_of(labels=forks(40))], [0]), 0)
+    assert (found.n_seq_max, found.n_outputs_max) == (MAX_SEQ, 7 * 41)
+
+
+def test_a_cache_that_changes_the_rope_factors_is_refused() -> None:
+    config, prompts = (
+        runtime(max_query_tokens=1, max_batch=1),
+        [prompt_of(n_head=200), prompt_of(n_head=200, first=1)],
+    )
+    assert limits(config, set_of(prompts, [0, 0]), 0, 768).n_ctx == 768
+    assert (
+        limits(config, set_of(prompts, [0, 0]), 0, 200).n_ctx == 768
+    )  # one prompt alone is past it: the long ones are right
+    with pytest.raises(ConfigError, match=r"cache of 768 cells .* longer than 512"):
+        limits(config, set_of(prompts, [0, 0]), 0, 512)
+
+
+def test_too_many_sequences_are_refused() -> None:
+    config = runtime(max_query_tokens=1)
+    prompts = [prompt_of(), prompt_of(name="colour", first=1, n_head=1, labels=forks(MAX_SEQ - 2))]
+    assert limits(config, set_of(prompts, [0, 0]), 0).n_seq_max == MAX_SEQ
+    prompts[1] = prompt_of(name="colour", first=1, n_head=1, labels=forks(MAX_SEQ - 1))
+    message = "prompts.colour: its labels need 255 sequences and the prefixes 2, more than runtime.n_seq_max: 256: use"
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)} .*scoring: first_token$"):
+        limits(config, set_of(prompts, [0, 0]), 0)
+
+
+def test_a_prompt_longer_than_the_training_context_is_refused() -> None:
+    prompts = [prompt_of(), prompt_of(name="colour", n_head=10, n_stable=3, n_tail=6, labels=LIGHT)]
+    config = runtime(max_query_tokens=8)
+    assert limits(config, set_of(prompts, [0, 4]), 29).n_batch >= 29
+    assert limits(config, set_of(prompts, [0, 4]), 0)
+    assert limits(config, set_of(prompts, [0, 4]), -1)
+    message = "prompts.colour: with a query of runtime.max_query_tokens (8) it has 29 tokens, and the model was trained"
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)} for 28: lower max_query_tokens"):
+        limits(config, set_of(prompts, [0, 4]), 28)
+
+
+def test_a_batch_too_small_for_one_prompt_is_refused() -> None:
+    prompts = [prompt_of(n_head=20, n_tail=5), prompt_of(n_head=30, n_tail=5, first=1)]
+    for n_batch in (43, 60):
+        assert limits(runtime(max_query_tokens=8, n_batch=n_batch), set_of(prompts, [0, 0]), 0).n_batch == n_batch
+    with pytest.raises(ConfigError, match=r"^runtime\.n_batch: 42 is less than the 43 that"):
+        limits(runtime(max_query_tokens=8, n_batch=42), set_of(prompts, [0, 0]), 0)
+
+
+def test_a_batch_too_small_for_the_outputs_is_refused() -> None:
+    prompts = [prompt_of(labels=forks(40))]
+    assert limits(runtime(max_query_tokens=1, n_batch=164), set_of(prompts, [0]), 0).n_batch == 164
+    with pytest.raises(ConfigError, match=r"^runtime\.n_batch: 163 is less than the 164 that"):
+        limits(runtime(max_query_tokens=1, n_batch=163), set_of(prompts, [0]), 0)
+
+
+def test_a_context_too_small_for_prefixes_and_batch_is_refused() -> None:
+    prompts = [prompt_of(n_head=20, n_stable=1, n_tail=5)]
+    assert limits(runtime(max_query_tokens=8, n_ctx=56), set_of(prompts, [2]), 0).n_ctx == 56
+    message = "runtime.n_ctx: 55 is less than the 56 cells that the prefixes (21) and a batch (35) need: raise it"
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}, or lower n_batch or max_query_tokens$"):
+        limits(runtime(max_query_tokens=8, n_ctx=55), set_of(prompts, [2]), 0)
+
+
+def test_a_given_batch_sizes_the_context() -> None:
+    prompts = [prompt_of(n_head=20)]
+    assert limits(runtime(n_batch=1024), set_of(prompts, [0]), 0).n_ctx == 1280
+    with pytest.raises(ConfigError, match=r"^runtime\.n_ctx: 1043 is less than the 1044 cells"):
+        limits(runtime(n_batch=1024, n_ctx=1043), set_of(prompts, [0]), 0)
+
+
+def gpus_of(*free_bytes: int) -> list[Device]:
+    return [Device(kind="GPU", name="", free_bytes=free, total_bytes=free) for free in free_bytes]
+
+
+@pytest.mark.parametrize(("given_layers", "layers"), [(0, 0), (1, 1), (37, 37), (38, 37), (99, 37), ("all", 37)])
+def test_given_gpu_layers_are_taken_up_to_all(given_layers: int | Literal["all"], layers: int) -> None:
+    config = RuntimeConfig(n_gpu_layers=given_layers)
+    assert n_gpu_layers(config, GIB, 36, gpus_of(0)) == layers
+    assert n_gpu_layers(config, GIB, 36, []) == 0
+
+
+@pytest.mark.parametrize(
+    ("free_gib", "layers"),
+    [((), 0), ((0,), 0), ((1,), 0), ((3,), 18), ((2, 1), 18), ((4.99,), 36), ((5,), 37), ((3, 2), 37), ((80,), 37)],
+)
+def test_automatic_gpu_layers_fit_the_free_memory(free_gib: tuple[float, ...], layers: int) -> None:
+    gpus = gpus_of(*(round(gib * GIB) for gib in free_gib))
+    assert n_gpu_layers(RuntimeConfig(), 4 * GIB, 36, gpus) == layers
+
+
+@pytest.mark.parametrize(("n_cores", "threads"), [(1, 1), (2, 1), (3, 2), (16, 15)])
+def test_automatic_threads_leave_a_core_where_there_is_another(
+    monkeypatch: pytest.MonkeyPatch, n_cores: int, threads: int
+) -> None:
+    unknown_to_the_system = set(range(900_000, 900_000 + n_cores))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: unknown_to_the_system, raising=False)
+    assert physical_cores() == n_cores
+    assert n_threads(RuntimeConfig()) == threads
+    assert n_threads(RuntimeConfig(n_threads=7)) == 7
+
+
+def test_a_core_with_two_threads_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 4, 5}, raising=False)
+
+    def siblings(path: Path) -> str:
+        cpu = int(path.parts[-3].removeprefix("cpu"))
+        return f"{cpu % 4},{cpu % 4 + 4}\n"
+
+    monkeypatch.setattr(Path, "read_text", siblings)
+    assert physical_cores() == 3
+
+
+def test_a_system_without_affinity_counts_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    for count, cores in ((900_000, None), (None, 1)):
+        monkeypatch.setattr(os, "cpu_count", lambda count=count: count)
+        assert physical_cores() == (cores or count)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "n_gpu_layers", "wanted"),
+    [
+        (RuntimeConfig(), 0, (16, 0)),
+        (RuntimeConfig(), 37, (24, 16)),
+        (RuntimeConfig(max_query_tokens=5), 37, (16, 5)),
+        (RuntimeConfig(warm_query_tokens=0), 37, (16, 0)),
+        (RuntimeConfig(warm_query_tokens=30, n_shapes=4), 0, (4, 30)),
+        (RuntimeConfig(n_shapes=0), 0, (0, 0)),
+    ],
+)
+def test_shapes(runtime: RuntimeConfig, n_gpu_layers: int, wanted: tuple[int, int]) -> None:
+    assert shapes(runtime, n_gpu_layers) == wanted
+
+
+@pytest.mark.parametrize(
+    ("n_gpu_layers", "n_prefixes", "wanted"), [(0, 2, False), (0, 1, True), (37, 2, True), (1, 8, True)]
+)
+def test_callers_share_a_decode_where_it_pays(n_gpu_layers: int, n_prefixes: int, wanted: bool) -> None:
+    assert pays_to_share(n_gpu_layers, n_prefixes) == wanted
+
+
+def test_questions_get_room_beside_the_prompts() -> None:
+    prompts = set_of([prompt_of(n_head=20)], [0])
+    without = limits(runtime(n_batch=1024), prompts, 0)
+    auto = limits(RuntimeConfig(n_batch=1024), prompts, 0)
+    assert (auto.n_ctx, auto.n_seq_max) == (without.n_ctx + 1024, without.n_seq_max + 16)
+    assert auto.n_leaf_seqs == without.n_leaf_seqs == 4
+    given_room = limits(RuntimeConfig(n_batch=1024, question_cells=3000, question_prefixes=40), prompts, 0)
+    assert (given_room.n_ctx, given_room.n_seq_max) == (4096, 45)  # 1,044 + 3,000 cells, in steps of 256
+    # a cache that would change the RoPE factors takes less by itself
+    assert limits(RuntimeConfig(n_batch=1024), prompts, 0, 1500).n_ctx == 1500
+
+
+def test_questions_take_no_sequence_from_the_prompts() -> None:
+    prompts = set_of([prompt_of(labels=forks(40))], [0])
+    found = limits(RuntimeConfig(max_query_tokens=1, max_batch=1000, n_seq_max=MAX_SEQ), prompts, 0)
+    assert (found.n_seq_max, found.n_leaf_seqs) == (MAX_SEQ, 255)
+    reserved = limits(
+        RuntimeConfig(max_query_tokens=1, max_batch=1000, question_prefixes=100, n_seq_max=MAX_SEQ), prompts, 0
+    )
+    assert (reserved.n_seq_max, reserved.n_leaf_seqs) == (MAX_SEQ, 155)
+    small = limits(RuntimeConfig(max_query_tokens=1, n_seq_max=60), prompts, 0)
+    assert (small.n_seq_max, small.n_leaf_seqs) == (60, 59)
+    message = "prompts.category: its labels need 40 sequences and the prefixes 1, more than runtime.n_seq_max: 40: use"
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
+        limits(RuntimeConfig(max_query_tokens=1, n_seq_max=40), prompts, 0)
+
+
+def test_question_prefixes_need_a_batch_as_large() -> None:
+    prompts = set_of([prompt_of(n_head=20)], [0])
+    found = limits(RuntimeConfig(max_query_tokens=1, question_prefixes=200), prompts, 0)
+    assert (found.n_seq_max, found.n_batch) == (205, 205)
+    with pytest.raises(ConfigError, match=r"^runtime\.n_batch: 204 is less than the 205 that"):
+        limits(RuntimeConfig(max_query_tokens=1, n_batch=204, question_prefixes=200), prompts, 0)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "message"),
+    [
+        (Capacity(n_seqs=39, n_tokens=99, n_rows=99), "needs 40 label branches in one decode, and this engine .* 39"),
+        (Capacity(n_seqs=40, n_tokens=60, n_rows=99), "needs 61 tokens in one decode, .* runtime.n_batch"),
+        (Capacity(n_seqs=40, n_tokens=61, n_rows=40), "needs 41 hidden states in one decode, .* 40"),
+    ],
+)
+def test_prompts_that_an_open_engine_cannot_hold_are_refused(capacity: Capacity, message: str) -> None:
+    prompts = set_of([prompt_of(n_head=20, labels=forks(40))], [0])
+    check_capacity(prompts, Capacity(n_seqs=40, n_tokens=61, n_rows=41), 1, 0)
+    with pytest.raises(ConfigError, match=rf"^prompts\.category: {message}"):
+        check_capacity(prompts, capacity, 1, 0)

@@ -1,0 +1,289 @@
+"""The pages agree with the project: commands, options, settings, files, links. What they show is run in tests/model."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import typer
+from documents import PAGES, ROOT, Command, anchors, blocks, commands, contains, matches, prose_of, text_of
+
+import qcls_gguf
+from qcls_gguf import ConfigError, ModelConfig, PromptConfig, RuntimeConfig, load_config
+from qcls_gguf.cli.app import app
+from qcls_gguf.native.kernel_steps import STEPS
+
+COMMANDS = typer.main.get_group(app).commands
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+CMAKE = (ROOT / "CMakeLists.txt").read_text()
+MAX_README_LINES = 130
+PROMPT = "prompts:\n  - name: x\n    prompt_template: '{query} label:'\n    labels: [a, b]\n"
+
+
+def test_readme_is_a_page() -> None:
+    assert len(text_of("README.md").splitlines()) <= MAX_README_LINES
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/")])
+def test_a_page_says_for_whom_it_is(page: str) -> None:
+    title, blank, beginning = text_of(page).split("\n", 2)
+    assert title.startswith("# ")
+    assert blank == ""
+    assert beginning.startswith("For whoever ")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_resolve(page: str) -> None:
+    folder = (ROOT / page).parent
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose_of(page)):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        file = (folder / path).resolve() if path else ROOT / page
+        assert file.exists(), f"{page}: {target}"
+        if anchor:
+            assert anchor in anchors(str(file.relative_to(ROOT))), f"{page}: {target}: no such heading"
+
+
+def test_every_page_of_docs_is_linked_from_the_readme_or_a_page_that_is() -> None:
+    reached, waiting = set(), ["README.md"]
+    while waiting:
+        page = waiting.pop()
+        if page in PAGES and page not in reached:
+            reached.add(page)
+            for target in re.findall(r"\]\(([^)#\s]+\.md)", prose_of(page)):
+                waiting.append(str(((ROOT / page).parent / target).resolve().relative_to(ROOT)))
+    assert {page for page in PAGES if page.startswith("docs/")} <= reached
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_that_it_names_exist(page: str) -> None:
+    folders = ROOT, (ROOT / page).parent
+    tops = "configs|docs|models|patches|qcls_gguf|tests|tiny|vendor"
+    built = ("vendor/llama.cpp", "qcls_gguf/native/lib/")
+    for name in re.findall(rf"`((?:{tops})/[\w./-]*\w)`", prose_of(page)):
+        assert name.startswith(built) or any((folder / name).exists() for folder in folders), f"{page}: {name}"
+
+
+# --- commands --------------------------------------------------------------------------------------------------------
+
+
+def test_every_command_is_documented() -> None:
+    rows = re.findall(r"^\| `qcls-gguf (\w+)` \|", text_of("README.md"), re.MULTILINE)
+    assert set(rows) == set(COMMANDS)
+    page = text_of("docs/commands.md")
+    assert set(re.findall(r"^\| \[`(\w+)`\]", page, re.MULTILINE)) == set(COMMANDS)
+    for name in COMMANDS:
+        assert f"\n## {name}\n" in page
+        assert any(command.words[:2] == ("qcls-gguf", name) for command in commands()), f"no example of {name}"
+
+
+def test_options_that_pages_name_exist() -> None:
+    known = {name for command in COMMANDS.values() for option in command.params for name in option.opts}
+    known |= {"--version", "--help"}
+    for page in PAGES:
+        for code in re.findall(r"`([^`\n]+)`", prose_of(page)):
+            for option in re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", code):
+                if code.startswith(("-", "qcls-gguf", *COMMANDS)) and not re.match(r"-\w+=", code):  # a compiler's
+                    assert option in known, f"{page}: {code}"
+
+
+def check_qcls(words: tuple[str, ...]) -> None:
+    if words == ("--version",):
+        return
+    command = COMMANDS[words[0]]
+    command.make_context(words[0], list(words[1:]))  # raises for what the command would refuse as usage
+
+
+def check_pip(words: tuple[str, ...]) -> None:
+    assert words[0] == "install"
+    extras = re.fullmatch(r"qcls-gguf\[(\w+)\]", words[1])
+    assert words[1] == "." or (extras and extras[1] in PYPROJECT["project"]["optional-dependencies"])
+
+
+def check_cmake(words: tuple[str, ...]) -> None:
+    for definition in (word for word in words if word.startswith("-D")):
+        assert re.search(rf"option\({definition[2:].partition('=')[0]} ", CMAKE), definition
+    if "--target" in words:
+        assert target_exists(words[words.index("--target") + 1])
+
+
+def target_exists(name: str) -> bool:
+    """Whether a target of the build is defined here, or is one of llama.cpp's tools."""
+    return (
+        f"add_executable({name} " in CMAKE or (ROOT / "vendor/llama.cpp/tools" / name.removeprefix("llama-")).is_dir()
+    )
+
+
+def check_make(words: tuple[str, ...]) -> None:
+    (target,) = words
+    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+def check_script(words: tuple[str, ...]) -> None:
+    code = (ROOT / words[0]).read_text()
+    for option in (word for word in words if word.startswith("--")):
+        assert f'"{option}"' in code, option
+
+
+def check_export(words: tuple[str, ...]) -> None:
+    assert words[0].startswith("LLAMA_CPP_LIB_PATH=")  # which tests/model runs
+
+
+def check_variable(name: str) -> None:
+    known = ("CMAKE_ARGS", "LLAMA_CPP_LIB_PATH")  # scikit-build-core's and llama-cpp-python's
+    sources = CMAKE + (ROOT / "vendor/fetch.py").read_text()
+    assert name in known or name in sources, name
+
+
+CHECKS = {
+    "qcls-gguf": check_qcls,
+    "pip": check_pip,
+    "cmake": check_cmake,
+    "make": check_make,
+    "python": check_script,
+    "export": check_export,
+}
+
+
+@pytest.mark.parametrize("command", commands(), ids=lambda command: command.text)
+def test_commands_that_pages_show_are_valid(command: Command) -> None:
+    for name in command.variables:
+        check_variable(name)
+    if command.words[0].startswith("build/"):
+        assert target_exists(Path(command.words[0]).name)
+        return
+    CHECKS[command.words[0]](command.words[1:])
+
+
+# --- settings --------------------------------------------------------------------------------------------------------
+
+
+def documented(heading: str) -> dict[str, str]:
+    """The keys in the table below a heading of the page on configurations, each with its default."""
+    section = re.search(rf"^## {heading}\n(.*?)^## ", text_of("docs/configuration.md"), re.MULTILINE | re.DOTALL)
+    assert section
+    rows = re.findall(r"^\| `(\w+)` \|(.*?)\|", section[1], re.MULTILINE)
+    return {key: default.strip() for key, default in rows}
+
+
+def known_keys(path: Path, before: str, indent: int) -> set[str]:
+    """The keys that the loader knows at a place, from what it says of one that it does not."""
+    path.write_text(f"{before}{' ' * indent}qqqqqqqqqq: 1\n")
+    with pytest.raises(ConfigError) as refused:
+        load_config(path)
+    listed = re.search(r"qqqqqqqqqq: unknown key, known are ([\w, ]+)", str(refused.value))
+    assert listed, str(refused.value)
+    return set(listed[1].split(", "))
+
+
+@pytest.mark.parametrize(
+    ("heading", "before", "indent"),
+    [
+        ("model", f"{PROMPT}model:\n", 2),
+        ("runtime", f"{PROMPT}runtime:\n", 2),
+        ("prompts", PROMPT, 4),
+        ("For all prompts", PROMPT, 0),
+    ],
+)
+def test_every_key_is_documented(heading: str, before: str, indent: int, tmp_path: Path) -> None:
+    assert set(documented(heading)) == known_keys(tmp_path / "config.yaml", before, indent)
+
+
+@pytest.mark.parametrize(
+    ("heading", "settings"), [("model", ModelConfig), ("runtime", RuntimeConfig), ("prompts", PromptConfig)]
+)
+def test_documented_defaults_are_the_defaults(heading: str, settings: type) -> None:
+    table = documented(heading)
+    for field in dataclasses.fields(settings):
+        default = field.default
+        if default is dataclasses.MISSING or default is None:
+            shown = ""
+        elif isinstance(default, tuple):
+            quoted = ", ".join(f'"{each}"' for each in default)
+            shown = f"`{quoted}`"
+        elif default == " ":
+            shown = '`" "`'
+        else:
+            shown = str(default).lower()
+        assert table[field.name] == shown, field.name
+
+
+def test_the_complete_configuration_has_every_key_of_the_runtime() -> None:
+    complete = next(block for block in blocks("yaml") if block.page == "docs/configuration.md")
+    for name in documented("runtime"):
+        assert re.search(rf"^  {name}: ", complete.text, re.MULTILINE), name
+
+
+def test_configurations_that_pages_name_load() -> None:
+    named = {name for page in PAGES for name in re.findall(r"configs/[\w-]+\.yaml", text_of(page))}
+    assert {"configs/fashion-8.yaml", "configs/mission.yaml", "configs/qwen3-8b-t4.yaml"} <= named
+    for name in named:
+        assert load_config(ROOT / name).prompts
+
+
+# --- the rest --------------------------------------------------------------------------------------------------------
+
+
+def test_public_names_are_documented() -> None:
+    page = text_of("docs/python.md")
+    for name in qcls_gguf.__all__:
+        assert name in page, name
+
+
+def test_rooms_are_those_of_the_import_contract() -> None:
+    (contract,) = (each for each in PYPROJECT["tool"]["importlinter"]["contracts"] if each["type"] == "layers")
+    layers = [room for layer in reversed(contract["layers"]) for room in layer.split(" | ")]
+    section = text_of("docs/architecture.md").partition("\n## Rooms\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
+    assert sorted(rows) == sorted(layers)
+    ranks = {room: rank for rank, layer in enumerate(contract["layers"]) for room in layer.split(" | ")}
+    assert [ranks[room] for room in rows] == sorted((ranks[room] for room in rows), reverse=True)
+
+
+def test_every_patch_is_documented() -> None:
+    series = (ROOT / "patches" / "series").read_text().split()
+    assert re.findall(r"^\| `([\w-]+\.patch)` \|", text_of("patches/README.md"), re.MULTILINE) == series
+
+
+def test_the_steps_of_the_kernels_are_documented() -> None:
+    rows = re.findall(r"^\| ([\w ]+) \| `(\w+)=0` \|", text_of("docs/kernels.md"), re.MULTILINE)
+    assert rows == [(step.name, step.variable) for step in STEPS]
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed"),
+    [
+        ("a  1.2 ms\nb 3", "a 7.9 ms\n\nb   3"),
+        ("x ████ 99.2%  y 0.1%", "x ███▉ 98.7%  z 0.2%  y 0.1%"),
+        ("…\nlast 2", "first\nsecond\nlast 2"),
+        ("first\n…", "first\nsecond"),
+    ],
+)
+def test_what_may_differ_in_an_output(shown: str, printed: str) -> None:
+    assert matches(shown, printed) is None
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed"),
+    [
+        ("1 decode, 99 tokens", "1 decode, 98 tokens"),
+        ("x 99.2%", "x 90.0%"),
+        ("a", "a\nb"),
+        ("a\nb", "a"),
+        ("…\nc", "a\nb"),
+        ("label dress", "label jeans"),
+    ],
+)
+def test_what_may_not_differ_in_an_output(shown: str, printed: str) -> None:
+    assert matches(shown, printed) is not None
+
+
+def test_what_may_not_differ_in_json() -> None:
+    printed = {"label": "dress", "p": 0.9, "counts": {"n": 1}, "list": [1, 2]}
+    assert contains(printed, {"label": "dress", "p": 0.1, "list": [1]}) is None
+    for shown in ({"label": "jeans"}, {"p": "x"}, {"counts": {"m": 1}}, {"list": [1, 2, 3]}, {"list": [2]}):
+        assert contains(printed, shown) is not None

@@ -1,0 +1,37 @@
+"""Messages name what is wrong as Python does; only the command line speaks of its options."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from qcls_gguf.cli.app import app
+from qcls_gguf.cli.option_names import _OPTIONS, with_options
+
+PACKAGE = Path(__file__).parents[2] / "qcls_gguf"
+
+
+def test_names_in_backquotes_become_options() -> None:
+    assert with_options("`data` x.csv: leave rows out by `skip_bad`") == "--data x.csv: leave rows out by --skip-bad"
+    for text in ("run `qcls-gguf calibrate` again", "data, `dates`"):
+        assert with_options(text) == text
+
+
+def test_every_option_that_a_message_may_become_is_one() -> None:
+    commands: Any = typer.main.get_command(app)
+    options = {name for each in commands.commands.values() for param in each.params for name in param.opts}
+    assert set(_OPTIONS.values()) <= options
+
+
+def test_no_module_below_the_command_line_names_an_option() -> None:
+    named = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        room = path.relative_to(PACKAGE).parts[0]
+        if room == "cli" or path.name == "llama_server.py":  # which runs another program with its own options
+            continue
+        text = path.read_text(encoding="utf-8")
+        named += [(path.name, option) for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)]
+    assert named == []

@@ -1,0 +1,109 @@
+"""Records as JSON, their JSON Schemas, and the page that describes them."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from qcls_gguf import Config, PromptConfig, load_config
+from qcls_gguf.cli.records import RECORDS, records_page
+from qcls_gguf.report.record import Record, json_schema, left_out_if_none
+from qcls_gguf.report.record_docs import records_markdown
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where it was."""
+
+    path: Path | None = None
+    """a | file"""
+
+
+class Sample(Record):
+    """A sample."""
+
+    n: int
+    """its size"""
+    place: Place
+    pair: tuple[float, float] | None
+    """both ends"""
+    note: str | None = left_out_if_none()
+    """only sometimes"""
+
+
+class Configured(Record):
+    """A configuration in a record."""
+
+    config: Config
+
+
+SAMPLE = Sample(n=1, place=Place(path=Path("x")), pair=(0.5, 1.0))
+
+
+def test_a_field_without_a_value_is_null_or_left_out() -> None:
+    assert json.loads(SAMPLE.to_json()) == {"n": 1, "place": {"path": "x"}, "pair": [0.5, 1.0]}
+    other = Sample(n=2, place=Place(), pair=None, note="é")
+    assert json.loads(other.to_json()) == {"n": 2, "place": {"path": None}, "pair": None, "note": "é"}
+    assert "é" in other.to_json()
+    for record in (SAMPLE, other):
+        assert Sample.model_validate_json(record.to_json()) == record
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_numbers_that_are_not_finite_are_refused(value: float) -> None:
+    with pytest.raises(ValueError, match="Out of range float values are not JSON compliant"):
+        SAMPLE.model_copy(update={"pair": (0.0, value)}).to_json()
+
+
+def test_a_schema_requires_what_is_always_there() -> None:
+    schema = json_schema(Sample)
+    assert schema["required"] == ["n", "place", "pair"]
+    assert schema["properties"]["note"] == {"type": "string", "description": "only sometimes"}
+    assert schema["$defs"]["Place"]["required"] == ["path"]
+    assert "default" not in schema["$defs"]["Place"]["properties"]["path"]
+
+
+def test_a_schema_is_that_of_what_is_written() -> None:
+    """A setting that is only given, not kept, is in no record."""
+    config = load_config(ROOT / "configs" / "fashion-8.yaml")
+    prompt = PromptConfig(name="a", prompt_template="{query}", labels=("b", "c"), force_single_token_labels=True)
+    written = Configured(config=replace(config, prompts=(*config.prompts, prompt))).to_dict()
+    schema = json_schema(Configured)
+    Draft202012Validator(schema).validate(written)
+    for prompt_written in written["config"]["prompts"]:
+        assert set(prompt_written) == set(schema["$defs"]["PromptConfig"]["properties"])
+
+
+def test_a_page_has_a_table_for_each_type() -> None:
+    page = records_markdown({"`one`": Sample, "`two`": Sample})
+    assert page.count("## `one`\n\nA sample.\n\n| field | type | meaning |\n") == 1
+    for row in (
+        "| `n` | integer | its size |",
+        "| `place` | [Place](#place) | Where it was. |",
+        "| `pair` | [number, number] or null | both ends |",
+        "| `note` | string | only sometimes; left out where there is none |",
+        "| `path` | string or null | a \\| file |",
+    ):
+        assert row in page
+    assert page.index("## Types of several records") < page.index("### Place")
+
+
+@pytest.mark.parametrize("command", RECORDS)
+def test_every_field_has_a_meaning(command: str) -> None:
+    schema = json_schema(RECORDS[command])
+    for name, part in {command: schema, **schema["$defs"]}.items():
+        assert part["description"], name
+        for field, description in part.get("properties", {}).items():
+            assert "description" in description or "$ref" in json.dumps(description), f"{name}.{field}"
+
+
+def test_the_page_is_what_the_types_say() -> None:
+    page = (ROOT / "docs" / "records.md").read_text(encoding="utf-8")
+    assert page == records_page(), "run: python -m qcls_gguf.cli.records > docs/records.md"

@@ -1,0 +1,198 @@
+"""Files of up to a megabyte that are made to keep a reader busy or fill its memory: each ends soon in a ConfigError."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import yaml
+
+from qcls_gguf import ConfigError
+from qcls_gguf.config.load import parse_config
+from qcls_gguf.config.yaml_values import MAX_BYTES, MAX_DEPTH, MAX_VALUES, load_yaml, read_text
+
+_SIZE = 1_000_000
+_MOST_BYTES = 200 << 20
+_PROMPT = 'prompts: [{name: a, prompt_template: "{query}", labels: '
+
+
+def _doubling(item: Callable[[str], str], last: str) -> str:
+    names = [f"n{level}" for level in range(60)]
+    lines = [f"- &{names[0]} {item('x')}"]
+    lines += [f"- &{name} {item(f'*{before}')}" for before, name in pairwise(names)]
+    return "\n".join([*lines, last.format(names[-1])])
+
+
+def _filled(piece: str, head: str = "", tail: str = "") -> str:
+    return head + piece * ((_SIZE - len(head) - len(tail)) // len(piece)) + tail
+
+
+BOMBS = {
+    "aliases of lists": _doubling(lambda item: f"[{item}, {item}]", "- *{}"),
+    "aliases of mappings": _doubling(lambda item: f"{{a: {item}, b: {item}}}", "- *{}"),
+    "merged keys": _doubling(lambda item: "{a: 1}" if item == "x" else f"{{<<: [{item}, {item}]}}", "- <<: *{}"),
+    "aliases of a long text": f"a: &a {'x' * 400_000}\nb: [" + "*a," * 190_000 + "]",
+    "aliases that keep to the count": "a: &a [" + "x," * 2000 + "]\nb: [" + "*a," * 300_000 + "]",
+    "an alias inside of itself": "a: &a [*a]",
+    "a key inside of itself": "&a {? *a : b}",
+    "nested lists": "[" * _SIZE,
+    "nested mappings": "{a: " * (_SIZE // 4),
+    "nested by indentation": "- " * (_SIZE // 2),
+    "nested keys": "? " * (_SIZE // 2),
+    "many values": _filled("a,", "[", "]"),
+    "many keys": "\n".join(f"a{n}: b" for n in range(80_000)),
+    "many labels": _PROMPT + "[" + ",".join(f"l{n}" for n in range(120_000)) + "]}]",
+    "labels that are numbers": _PROMPT + _filled("1,", "[", "]}]"),
+    "fewer labels that are numbers": _PROMPT + "[" + ",".join("1" * 19_000) + "]}]",
+    "one label again and again": _PROMPT + "[" + ",".join("a" * 19_000) + "]}]",
+    "a number in base 60": "a: 1" + ":1" * (_SIZE // 2 - 4),
+    "a fraction in base 60": "a: 1" + ":1" * (_SIZE // 2 - 4) + ".5",
+    "a number of many digits": "a: 1" + "0" * (_SIZE - 8),
+    "a number of 4,300 digits": f"{_PROMPT}[a, {'1' * 4300}]}}]",
+    "a hexadecimal number": "a: 0x" + "f" * (_SIZE - 8),
+    "an empty number": "a: !!int ''",
+    "a set": "a: !!set [a]",
+    "an ordered mapping": "a: !!omap [a]",
+    "bytes": "a: !!binary " + "A" * (_SIZE - 20),
+    "directives": "".join(f"%TAG !t{n}! tag:x,2000:\n" for n in range(40_000)) + "--- a",
+    "documents": _filled("--- a\n"),
+    "anchors": "\n".join(f"- &a{n} x" for n in range(70_000)),
+    "one key": "a" * (_SIZE - 4) + ": 1",
+    "one key again and again": _filled("a: 1\n"),
+    "open quotes": '"' + "a\n" * (_SIZE // 2 - 2),
+    "comments only": _filled("#\n"),
+    "one large label": f"{_PROMPT}[a, {'x' * (_SIZE // 2)}, {'x' * (_SIZE // 2 - 200)}\ud800]}}]",
+    "a large unknown key": f"? {'n_ctx' * (_SIZE // 5 - 40)}\n: 1\n{_PROMPT}[a, b]}}]",
+    "large queries of many prompts": "content_free_queries: ["
+    + ",".join(f"q{n}" * 6000 for n in range(10, 40))
+    + "]\nprompts:\n"
+    + "".join(f'- {{name: p{n}, prompt_template: "{{query}}", labels: [a, 3]}}\n' for n in range(2500)),
+}
+_CHILD = """
+import json, resource, sys, time
+from pathlib import Path
+from qcls_gguf import ConfigError
+from qcls_gguf.config.load import load_config
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+try:
+    load_config("configs-that-are-not-there.yaml")
+except ConfigError:
+    pass
+for path in map(Path, sys.argv[1:]):
+    before, start = peak(), time.perf_counter()
+    try:
+        load_config(path)
+        said = ""
+    except ConfigError as e:
+        said = str(e)
+    print(json.dumps([said, peak() - before, time.perf_counter() - start]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, int]]:
+    """For every bomb the refusal and by how many bytes the memory grew; none of those after one that hangs."""
+    folder = tmp_path_factory.mktemp("bombs")
+    files = {name: folder / f"{index}.yaml" for index, name in enumerate(BOMBS)}
+    for name, file in files.items():
+        file.write_text(BOMBS[name], encoding="utf-8", errors="surrogatepass")
+        assert file.stat().st_size <= MAX_BYTES
+    command = [sys.executable, "-c", _CHILD, *map(str, files.values())]
+    try:
+        out = subprocess.run(command, stdout=subprocess.PIPE, timeout=120).stdout
+    except subprocess.TimeoutExpired as e:
+        out = e.stdout or b""
+    lines = [json.loads(line) for line in out.splitlines()]
+    return {
+        name: (text.removeprefix(f"{file}: "), n_bytes)
+        for (name, file), (text, n_bytes, _) in zip(files.items(), lines, strict=False)
+    }
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_is_refused_within_the_memory_that_it_may_have(name: str, said: dict[str, tuple[str, int]]) -> None:
+    text, n_bytes = said[name]
+    assert text
+    assert len(text) < 10_000
+    assert n_bytes < _MOST_BYTES
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "large.yaml"
+    file.write_bytes(b"#" * (MAX_BYTES + 1))
+    with pytest.raises(ConfigError, match=r"^the configuration is larger than 1048576 bytes"):
+        read_text(file, "the configuration")
+    with pytest.raises(ConfigError, match=r"^the configuration is larger than 1048576 bytes"):
+        read_text(Path("/dev/zero"), "the configuration")
+    with pytest.raises(ConfigError, match="1048577 characters"):
+        load_yaml("#" * (MAX_BYTES + 1))
+
+
+def test_the_limits_of_depth_and_number_are_exact() -> None:
+    def nested(depth: int) -> str:
+        return "[" * depth + "]" * depth
+
+    assert load_yaml(nested(MAX_DEPTH + 1)) is not None
+    with pytest.raises(ConfigError, match=f"line 1: nested deeper than {MAX_DEPTH} levels"):
+        load_yaml(nested(MAX_DEPTH + 2))
+    texts = ", ".join("a" * (MAX_VALUES - 1))
+    assert len(load_yaml(f"[{texts}]")) == MAX_VALUES - 1
+    with pytest.raises(ConfigError, match=f"line 1: more than {MAX_VALUES} keys and values"):
+        load_yaml(f"[{texts}, a]")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: !!int ''", "line 1: the tag tag:yaml.org,2002:int is not for a configuration: leave it out"),
+        ("a:\n  !!set [a]", "line 2: the tag tag:yaml.org,2002:set is not for a configuration: leave it out"),
+        ("- 2024-13-01", "line 1: '2024-13-01' is no timestamp, which it looks like: write it in quotes"),
+        ("- 0x_", "line 1: '0x_' is no int, which it looks like: write it in quotes"),
+        ("- =", "line 1: = has a meaning of its own in YAML: write it in quotes"),
+        ("- <<", "line 1: << has a meaning of its own in YAML: write it in quotes"),
+        ("<<: 3", "line 1: << takes over the keys of a mapping, or of a list of mappings"),
+        ("? [a]\n: b", "line 1: a key is a list or a mapping: write a text"),
+        ("a: &a [b]\n? *a\n: b", "line 2: a key is a list or a mapping: write a text"),
+        ("a: *b", "line 1: the alias *b has no anchor &b before it"),
+        ("a: &b [*b]", "line 1: the alias *b is inside of what it repeats"),
+        ("a: 1\n---\nb: 1", "line 2: a second document begins: write one only"),
+        ("a: [1\n", "line 2, column 1: did not find expected"),
+        ("a: \x01", ""),
+    ],
+)
+def test_what_is_not_plain_is_refused_by_its_line(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_yaml(text)
+    assert str(error.value).startswith(f"not valid YAML: {message}")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "# nothing\n",
+        "a",
+        "a: &b {c: 1, d: [x, 2.5, ~, yes, 'no', \"\\u00e9\"]}\ne: *b\nf:\n  <<: *b\n  c: 2\n",
+        "x: &x {a: 1, b: 2}\ny: &y {a: 3, c: 4}\nz: {<<: [*x, *y], c: 5}\n",
+        "a: !!str 1\nc: !!map {}\nd: !!seq []\n",
+        "a: |\n  b\n\n  c\nd: >-\n  e\n  f\n",
+        "%YAML 1.1\n---\na: 0x1F\nb: 0o7\nc: 1_000\nd: 1:30\ne: .inf\nf: 1e3\ng: 1.0e+3\n...\n",
+        "2: a\ntrue: b\nnull: c\n2024-01-02: d\n",
+    ],
+)
+def test_what_is_plain_is_read_as_yaml_reads_it(text: str) -> None:
+    assert load_yaml(text) == yaml.safe_load(text)
+
+
+@pytest.mark.parametrize("path", sorted((Path(__file__).parents[2] / "configs").glob("*.yaml")), ids=lambda p: p.name)
+def test_the_configurations_are_read_as_yaml_reads_them(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert load_yaml(text) == yaml.safe_load(text)
+    assert parse_config(text, folder=path.parent).prompts
