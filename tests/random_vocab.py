@@ -4,15 +4,18 @@ Every word of `WORDS` is one token. ` tank top`, ` light blue` and ` light pink`
 a common first token; ` jump` is a token and the first token of ` jumper` and ` jumpsuit`. So label trees get depth.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from typing import Literal
 
 from gguf import GGUFWriter, TokenType
 
-VocabKind = Literal["bpe", "spm"]
+VocabKind = Literal["bpe", "spm", "bpe-marks", "spm-marks", "bpe-joins", "spm-joins"]
+"""-marks: with user-defined tokens beside; -joins: whose rules join text to the control token JOINED"""
+MARKS = ("<think>", "</think>", "<|go|>", "\n\n")
+JOINED = "<!@>"
 
 BOS, IM_START, IM_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 
@@ -43,16 +46,21 @@ class Vocab:
         n_more = n_vocab - len(self.tokens)
         if n_more < 0:
             raise ValueError(f"n_vocab {n_vocab}: the vocabulary already has {len(self.tokens)} tokens")
-        return Vocab(
-            model=self.model,
-            pre=self.pre,
-            tokens=self.tokens + tuple(f"<|unused_{i}|>" for i in range(n_more)),
-            types=self.types + (TokenType.UNUSED,) * n_more,
-            merges=self.merges,
-            scores=self.scores + (0.0,) * n_more,
-            bos=self.bos,
-            eos=self.eos,
+        return self.extended({f"<|unused_{i}|>": TokenType.UNUSED for i in range(n_more)})
+
+    def extended(self, more: Mapping[str, TokenType], merges: Sequence[str] = ()) -> "Vocab":
+        """The same vocabulary with more tokens and merges at its end."""
+        return replace(
+            self,
+            tokens=(*self.tokens, *more),
+            types=(*self.types, *more.values()),
+            merges=(*self.merges, *merges),
+            scores=(*self.scores, *(-1000.0 for _ in more)),
         )
+
+    def with_control(self, texts: Sequence[str]) -> "Vocab":
+        """The same vocabulary with control tokens appended, but for those that it has."""
+        return self.extended({text: TokenType.CONTROL for text in texts if text not in self.tokens})
 
     def write(self, writer: GGUFWriter, *, add_bos: bool) -> None:
         """Add the tokenizer's keys to a GGUF file."""
@@ -72,7 +80,16 @@ class Vocab:
 @cache
 def build_vocab(kind: VocabKind) -> Vocab:
     """The built-in vocabulary of one kind: about 600 tokens."""
-    return _build_bpe() if kind == "bpe" else _build_spm()
+    base, _, extra = kind.partition("-")
+    vocab = _build_bpe() if base == "bpe" else _build_spm()
+    if extra == "marks":
+        return vocab.extended(dict.fromkeys(MARKS, TokenType.USER_DEFINED))
+    if extra == "joins":
+        parts = {JOINED[:2]: TokenType.NORMAL, JOINED[:3]: TokenType.NORMAL, JOINED: TokenType.CONTROL}
+        missing = {part: TokenType.NORMAL for part in JOINED if part not in vocab.tokens}
+        merges = [f"{JOINED[:n]} {JOINED[n]}" for n in range(1, len(JOINED))]
+        return vocab.extended({**missing, **parts}, merges=merges if vocab.merges else ())
+    return vocab
 
 
 def _build_bpe() -> Vocab:

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..classifier import Classifier
-from ..engine.capacity import flash_attention, n_threads, whole_cells
+from ..engine.capacity import flash_attention, whole_cells
+from ..engine.cores import threads
 from ..engine.engine import Engine
 from ..native import NativeContext
 from ..native.kernel_steps import STEPS, Variant, switched, variants
@@ -112,7 +113,7 @@ def _engine(classifier: Classifier, variant: Variant, n_tokens: int) -> Iterator
             n_batch=n_batch,
             n_seq_max=_N_LEAVES + 1,  # the prefix has one
             n_outputs_max=max(N_OUTPUTS, _N_LEAVES + 1),
-            n_threads=n_threads(runtime),
+            n_threads=threads(runtime).n,
             flash_attn=flash_attention(runtime, model.n_gpu_layers),
             kv_type=runtime.kv_type,
         )

@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ..config.load import load_config
-from ..config.resources import config_path
-from ..config.schema import Config, ModelConfig, parse_scoring
-from ..config.scoring import SCORINGS
+from ..config.resources import DEFAULT_CONFIG, config_names
+from ..config.scoring import SCORINGS, parse_scoring
 from ..errors import ConfigError
+
+if TYPE_CHECKING:
+    from ..config.schema import Config
 
 
 class RecordFormat(StrEnum):
@@ -24,10 +25,18 @@ class RecordFormat(StrEnum):
 
 
 ConfigOption = Annotated[
-    Path | None, typer.Option("--config", "-c", help="Prompts, labels, model and runtime (YAML).", metavar="FILE")
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        help=f"Prompts, labels, model and runtime: a YAML file, or one of {', '.join(config_names())}, which come with "
+        "the package.",
+        metavar="FILE|NAME",
+    ),
 ]
 ModelOption = Annotated[
-    Path | None, typer.Option("--model", "-m", help="A GGUF file, instead of the configuration's.", metavar="FILE")
+    Path | None,
+    typer.Option("--model", "-m", help="A GGUF file, or Ollama's model of a name.", metavar="FILE|ollama:NAME[:TAG]"),
 ]
 RepoOption = Annotated[
     str | None,
@@ -71,11 +80,14 @@ def settings(
     no_state_cache: bool = False,
 ) -> Config:
     """The configuration with what the command line overrides."""
+    from ..config.load import load_config  # see app.py for why here
+    from ..config.schema import ModelConfig
+
     if hf_repo is not None and not hf_repo.strip():
         raise ConfigError("--hf-repo is empty: give USER/REPO[:QUANT], or leave it out")
     if model is not None and hf_repo is not None:
         raise ConfigError("--model and --hf-repo are both given: keep one of them")
-    config = load_config(path or config_path("fashion-8.yaml"))
+    config = load_config(path or DEFAULT_CONFIG)
     runtime = config.runtime
     if n_gpu_layers is not None:
         runtime = dataclasses.replace(runtime, n_gpu_layers=_layers(n_gpu_layers))

@@ -119,6 +119,9 @@ class Method(ABC):
         """The same with every log-probability that the method can give; not timed."""
         return self.classify(query)
 
+    def check_answers(self) -> None:  # noqa: B027
+        """Called when every query was answered. Raises PeerError where the answers together show a failure."""
+
     def remarks(self) -> list[str]:
         """What a reader of its figures should know, found while it ran."""
         return []

@@ -8,18 +8,18 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Self
 
-import gguf
 import numpy as np
 import numpy.typing as npt
 
 from ..config.resources import embedded_model
-from ..config.schema import Config, ModelConfig, RuntimeConfig
+from ..config.schema import Config, ModelConfig, QueryTokens, RuntimeConfig
 from ..errors import ModelError
 from ..native import ModelFacts, NativeModel
 from ..timing import Ledger
-from .header import GgufHeader
+from .header import GgufHeader, quantization_name
 from .hub import fetch_model
 from .identity import ModelIdentity, check_gguf, identify, model_parts
+from .ollama import find_ollama_model
 from .placement import device_name, gpus, n_gpu_layers
 from .rows import HeadRows
 
@@ -35,10 +35,17 @@ class Model:
     """
 
     def __init__(
-        self, path: Path, header: GgufHeader, n_gpu_layers: int, native: NativeModel, hashing: _Hashing
+        self,
+        path: Path,
+        header: GgufHeader,
+        n_gpu_layers: int,
+        native: NativeModel,
+        hashing: _Hashing,
+        query_tokens: QueryTokens,
     ) -> None:
         """Use `open`."""
         self.path = path
+        self.query_tokens = query_tokens
         self.header = header
         self.native = native
         self.n_gpu_layers = n_gpu_layers
@@ -57,8 +64,9 @@ class Model:
     ) -> Self:
         """Find, check and load a model.
 
-        runtime: says how many layers go to the GPU; offline: take a model of the hub from the local cache only;
-        on_load(fraction) follows the loading, ledger gets the steps. Raises ConfigError or ModelError.
+        runtime: says how many layers go to the GPU, and whether user-defined tokens are found in plain text; offline:
+        take a model of the hub from the local cache only; on_load(fraction) follows the loading, ledger gets the steps.
+        Raises ConfigError or ModelError.
         """
         ledger = ledger or Ledger()
         path = find_model(config, offline=offline)
@@ -68,13 +76,26 @@ class Model:
         layers = n_gpu_layers(runtime, size_bytes, header.n_layer, gpus())
         hashing = _Hashing(path)
         try:
-            native = NativeModel(path, n_gpu_layers=layers, progress=_progress(on_load))
+            native = NativeModel(
+                path,
+                n_gpu_layers=layers,
+                progress=_progress(on_load),
+                user_defined=runtime.query_tokens == "user_defined",
+            )
+        except ModelError as e:
+            hashing.stop()
+            if config.ollama:
+                raise ModelError(
+                    f"{e}; some older models of Ollama's library hold names and types that only Ollama reads: "
+                    "pull a newer one, or take the model's GGUF file from the hub"
+                ) from e
+            raise
         except BaseException:
             hashing.stop()
             raise
         where = f"{layers} layers on the GPU" if layers else "on the CPU"
         ledger.step("load model", f"{native.facts.description}, {where}")
-        return cls(path, header, layers, native, hashing)
+        return cls(path, header, layers, native, hashing, runtime.query_tokens)
 
     @property
     def facts(self) -> ModelFacts:
@@ -99,6 +120,25 @@ class Model:
         return self.facts.token_eos if self.facts.token_eos >= 0 else self.facts.token_eot
 
     @property
+    def chat_template(self) -> str | None:
+        """The Jinja2 text by which the file turns messages into a prompt, None where it has none."""
+        text = self.header.scalars.get("tokenizer.chat_template")
+        return text if isinstance(text, str) and text.strip() else None
+
+    @property
+    def bos_text(self) -> str:
+        """The text of the token that begins a text; empty where the vocabulary has none."""
+        return self._token_text(self.facts.token_bos)
+
+    @property
+    def eos_text(self) -> str:
+        """The text of the token that ends a text; empty where the vocabulary has none."""
+        return self._token_text(self.facts.token_eos)
+
+    def _token_text(self, token: int) -> str:
+        return self.piece(token)[0].decode(errors="replace") if token >= 0 else ""
+
+    @property
     def is_all_on_gpu(self) -> bool:
         """Whether every layer and the output layer are on a GPU."""
         return self.n_gpu_layers > self.header.n_layer
@@ -111,12 +151,7 @@ class Model:
     @property
     def quantization(self) -> str:
         """The file's own word for its weights' types, such as Q4_K_M."""
-        if self.header.file_type is None:
-            return "unknown"
-        try:
-            return gguf.LlamaFileType(self.header.file_type).name.removeprefix("MOSTLY_").removeprefix("ALL_")
-        except ValueError:
-            return "unknown"
+        return quantization_name(self.header.file_type)
 
     @property
     def n_ctx_short(self) -> int | None:
@@ -158,19 +193,19 @@ class Model:
 
 
 class OpenModels:
-    """Opens the model of each configuration once: those of one file with as many layers on the GPU share it."""
+    """Opens the model of each configuration once: those of one file and equal settings of the model share it."""
 
     def __init__(self, *, offline: bool = False, on_load: Callable[[float], None] | None = None) -> None:
         self._offline = offline
         self._on_load = on_load
         self._paths: dict[ModelConfig, Path] = {}
-        self._models: dict[tuple[Path, int | str], Model] = {}
+        self._models: dict[tuple[Path, int | str, QueryTokens], Model] = {}
 
     def of(self, config: Config, ledger: Ledger | None = None) -> Model:
         """The model of a configuration, opened when it is first asked for. Raises ConfigError or ModelError."""
         if config.model not in self._paths:
             self._paths[config.model] = find_model(config.model, offline=self._offline).resolve()
-        key = self._paths[config.model], config.runtime.n_gpu_layers
+        key = self._paths[config.model], config.runtime.n_gpu_layers, config.runtime.query_tokens
         if key in self._models:
             if ledger:
                 ledger.step("find model", str(self._models[key].path))
@@ -197,7 +232,12 @@ class OpenModels:
 
 
 def find_model(model: ModelConfig, *, offline: bool) -> Path:
-    """The model's file: the one named, one of the hub, or the embedded one. Raises ConfigError or ModelError."""
+    """The model's file: the one named, Ollama's, one of the hub, or the embedded one.
+
+    Raises ConfigError or ModelError.
+    """
+    if model.ollama:
+        return find_ollama_model(model.ollama)
     if model.hf_repo:
         return fetch_model(
             model.hf_repo, quantization=model.quantization, revision=model.revision, offline=offline, progress=True

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..config.schema import RuntimeConfig
 from ..native import Device, devices
 
-_GPU_RESERVE_BYTES = 1 << 30
+GPU_RESERVE_BYTES = 1 << 30
 """What a GPU keeps free for the KV cache, the compute buffers and its driver, when layers are fitted to it."""
 
 
@@ -28,7 +28,7 @@ def n_gpu_layers(runtime: RuntimeConfig, size_bytes: int, n_layer: int, gpus: Se
         return n_all
     if runtime.n_gpu_layers != "auto":
         return min(runtime.n_gpu_layers, n_all)
-    free = sum(device.free_bytes for device in gpus) - _GPU_RESERVE_BYTES
+    free = sum(device.free_bytes for device in gpus) - GPU_RESERVE_BYTES
     return max(0, min(n_all, int(free / size_bytes * n_all)))
 
 

@@ -10,7 +10,7 @@ import ctypes
 from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, SupportsIndex
 
 from ..errors import DecodeError, ModelError, PlanError, QclsError
 
@@ -29,6 +29,22 @@ class Status(IntEnum):
     UNSUPPORTED = 3
     DECODE_FAILED = 4
     TOO_SMALL = 5
+
+
+class Parse(IntEnum):
+    """What text that spells a control or user-defined token becomes: text, the token, the token if user-defined."""
+
+    NOTHING = 0
+    SPECIAL = 1
+    USER_DEFINED = 2
+
+
+class TokenKind(IntEnum):
+    """What a token is for."""
+
+    TEXT = 0
+    CONTROL = 1
+    USER_DEFINED = 2
 
 
 _ERRORS: dict[int, type[QclsError]] = {
@@ -55,7 +71,7 @@ class Struct(ctypes.Structure):
         """Raises PlanError for an integer that its member cannot hold, which ctypes would cut."""
         super().__init__(size=ctypes.sizeof(self), **members)
         for name, value in members.items():
-            if isinstance(value, int) and getattr(self, name) != value:
+            if isinstance(value, SupportsIndex) and (getattr(self, name) or 0) != value:
                 raise PlanError(f"{name} is {value}: it does not fit {type(self).__name__}.{name}")
 
 
@@ -302,8 +318,14 @@ def bind(path: Path) -> Any:
     return library
 
 
+def _shown(message: bytes) -> str:
+    """A message, which may quote a model file: all that could move a terminal's cursor as escapes, but line breaks."""
+    text = message.decode(errors="backslashreplace")
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
 def check(status: int, error: Error, path: Path | None = None) -> None:
     """Raise what a status other than OK means, with the library's message, and the file that it is about."""
     if status != _OK:
-        message = error.message.decode(errors="replace")
+        message = _shown(error.message)
         raise _ERRORS.get(status, QclsError)(f"{path}: {message}" if path else message)

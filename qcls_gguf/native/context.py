@@ -95,7 +95,7 @@ class NativeContext:
         self._plan_ref = byref(self._plan)
         why = create_string_buffer(256)
         check(library().qcls_context_attention(self.handle, why, len(why), self._error_ref), self._error)
-        self.why_no_visible_cells = why.value.decode() or None
+        self.why_no_visible_cells = why.value.decode(errors="replace") or None
         """Why attention reads every used cell; None where it reads only those that a token may see."""
         limits = self._limits()
         self.n_ctx: int = limits.n_ctx

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from ..errors import ModelError, PlanError
-from .abi import PROGRESS_FUNCTION, Error, Facts, Status, check, int32
+from .abi import PROGRESS_FUNCTION, Error, Facts, Parse, Status, TokenKind, check, int32
 from .arrays import Int32Array
 from .library import library
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _ROOM = 512  # tokens; longer texts are tokenised twice, and leave nothing
 _TOO_SMALL = int(Status.TOO_SMALL)
+_SPECIAL = int(Parse.SPECIAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +63,20 @@ class _Room(threading.local):
 class NativeModel:
     """A loaded model. `close` closes its contexts first, and is idempotent. Many threads may use the tokenizer."""
 
-    def __init__(self, path: Path, *, n_gpu_layers: int = -1, progress: Callable[[float], bool] | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        n_gpu_layers: int = -1,
+        progress: Callable[[float], bool] | None = None,
+        user_defined: bool = False,
+    ) -> None:
         """Load a GGUF file; n_gpu_layers < 0 puts all layers on the GPU, if there is one.
 
-        progress(fraction) returns False to stop the load. Raises ModelError.
+        progress(fraction) returns False to stop the load. user_defined: text that spells a token which was added to the
+        vocabulary, such as </think>, becomes that token in plain text, too. Raises ModelError.
         """
+        self._plain = int(Parse.USER_DEFINED if user_defined else Parse.NOTHING)
         self._handle = c_void_p()
         self._room = _Room()
         handle = _load(path, int32(n_gpu_layers, "n_gpu_layers"), progress)
@@ -100,7 +110,8 @@ class NativeModel:
     def tokenize(self, text: str, *, parse_special: bool) -> Int32Array:
         """Token ids of text, shape (n_tokens,); no BOS is added. parse_special: spelt special tokens become tokens.
 
-        Raises PlanError for text that is not valid Unicode, or has more bytes than llama.cpp can count.
+        Raises PlanError for text that is not valid Unicode, has more bytes than llama.cpp can count, or would become a
+        control token without parse_special, by the rules of an odd vocabulary.
         """
         try:
             data = text.encode()
@@ -122,7 +133,7 @@ class NativeModel:
             self.handle,
             data,
             len(data),
-            parse_special,
+            _SPECIAL if parse_special else self._plain,
             room.pointer,
             room.capacity,
             room.n_tokens_ref,
@@ -135,16 +146,19 @@ class NativeModel:
 
         Raises PlanError for a number that is no token's.
         """
-        n_bytes, special, error = c_int64(64), c_int32(), Error()
+        n_bytes, kind, error = c_int64(64), c_int32(), Error()
         for _ in range(2):
             text = ctypes.create_string_buffer(n_bytes.value)
             status = library().qcls_token_piece(
-                self.handle, int32(token, "token"), text, len(text), byref(n_bytes), byref(special), byref(error)
+                self.handle, int32(token, "token"), text, len(text), byref(n_bytes), byref(kind), byref(error)
             )
             if status != Status.TOO_SMALL:
                 break
         check(status, error)
-        return text.raw[: n_bytes.value], bool(special.value)
+        is_text = kind.value == TokenKind.TEXT or (
+            kind.value == TokenKind.USER_DEFINED and self._plain == Parse.USER_DEFINED
+        )
+        return text.raw[: n_bytes.value], not is_text
 
     def close(self) -> None:
         if self._handle:

@@ -122,8 +122,14 @@ def compile_prompt(
     Raises ConfigError, naming the prompt and the label, where the tokens would not be what the template says.
     """
     before_slot, _, after_slot = template.partition(SLOT)
-    head_text, before = _split_at_last_special(tokenizer, before_slot)
-    after, tail_text = _split_at_first_special(tokenizer, after_slot)
+    try:
+        head_text, before = _split_at_last_special(tokenizer, before_slot)
+        after, tail_text = _split_at_first_special(tokenizer, after_slot)
+    except UnicodeDecodeError:
+        raise ConfigError(
+            f"prompts.{name}: a control token of this model is a part of a character and splits one of the template: "
+            "fetch the model file again, or write the template without that character"
+        ) from None
     head = tokenizer.tokenize(head_text, parse_special=True).tolist()
     if bos >= 0 and head[:1] != [bos]:
         head.insert(0, bos)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from qcls_gguf.native.abi import ABI, SIGNATURES, STRUCTS, TEXTS_AND_NUMBERS, Status, Struct
+from qcls_gguf.native.abi import ABI, SIGNATURES, STRUCTS, TEXTS_AND_NUMBERS, Parse, Status, Struct, TokenKind
 
 HEADER = Path(__file__).parents[2] / "qcls_gguf" / "native" / "src" / "qcls.h"
 TEXT = HEADER.read_text(encoding="utf-8")
@@ -49,6 +49,8 @@ def test_structs_and_statuses_are_the_compilers(tmp_path: Path) -> None:
             place = f"offsetof({name}, {member}), sizeof((({name} *) 0)->{member})"
             lines.append(f'printf("{name}.{member} %zu %zu\\n", {place});')
     lines += [f'printf("QCLS_{status.name} %d\\n", QCLS_{status.name});' for status in Status]
+    lines += [f'printf("%d\\n", QCLS_PARSE_{parse.name});' for parse in Parse]
+    lines += [f'printf("%d\\n", QCLS_TOKEN_{kind.name});' for kind in TokenKind]
     source = tmp_path / "layout.c"
     body = "\n    ".join(lines)
     source.write_text(
@@ -77,4 +79,5 @@ def test_structs_and_statuses_are_the_compilers(tmp_path: Path) -> None:
             field = getattr(struct, member)
             expected.append(f"{name}.{member} {field.offset} {field.size}")
     expected += [f"QCLS_{status.name} {status.value}" for status in Status]
+    expected += [str(parse.value) for parse in Parse] + [str(kind.value) for kind in TokenKind]
     assert printed == expected

@@ -77,6 +77,20 @@ def test_the_reason_is_that_of_this_load(make_model: MakeModel, tmp_path: Path) 
     assert "missing.gguf" not in str(caught.value)
 
 
+def test_a_message_cannot_move_the_cursor(tmp_path: Path) -> None:
+    """It quotes the file: a name of an architecture that clears the screen and adds a line."""
+    path = tmp_path / "odd.gguf"
+    writer = gguf.GGUFWriter(path, "\x1b[2J\nloaded \u202e\x9b1A")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(ModelError) as caught:
+        NativeModel(path)
+    lines = str(caught.value).splitlines()
+    assert all(line.isprintable() for line in lines), lines
+    assert any(r"\x1b[2J\x0aloaded \u202e\x9b1A" in line for line in lines)
+
+
 def test_a_refusal_gives_its_reason_alone(make_model: MakeModel, open_context: OpenContext) -> None:
     """Warnings that have nothing to do with it would hide the reason."""
     with NativeModel(make_model("phi2")) as model, pytest.raises(ModelError) as caught:

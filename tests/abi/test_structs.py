@@ -87,7 +87,7 @@ def test_members_out_of_range_are_named(members: dict[str, Any], message: str, m
     assert message in found
 
 
-@pytest.mark.parametrize("value", [1 << 31, 1 << 32, -(1 << 32) + 5])
+@pytest.mark.parametrize("value", [1 << 31, 1 << 32, -(1 << 32) + 5, np.int64(1 << 32)])
 def test_integers_that_a_member_would_cut(value: int) -> None:
     with pytest.raises(PlanError, match=f"n_ctx is {value}"):
         abi.ContextParams(n_ctx=value)

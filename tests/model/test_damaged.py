@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -86,7 +88,7 @@ def test_weights_that_are_not_finite(
 ) -> None:
     tensor = read_header(make_model()).tensors[name]
     path = damaged(make_model(), tmp_path / "nan.gguf", fill(tensor, struct.pack("<f", value)))
-    with pytest.raises((ScoreError, ModelError), match="not finite"):
+    with pytest.raises(ModelError, match="not finite"):
         Classifier.from_config(write_config(path, PROMPTS))
 
 
@@ -108,7 +110,7 @@ def test_scales_that_are_not_finite(
             (answer,) = classifier.classify("red dress").results
         assert sum(score.probability for score in answer.scores) == pytest.approx(1)
     else:
-        with pytest.raises((ScoreError, ModelError), match="not finite"):
+        with pytest.raises(ModelError, match="not finite"):
             Classifier.from_config(write_config(path, PROMPTS))
 
 
@@ -135,6 +137,28 @@ def test_a_bad_token_harms_no_other_query(
         with pytest.raises(ScoreError, match="not finite"):
             classifier.classify_batch(queries)
         assert classifier.classify("red dress").results == wanted
+
+
+def test_what_comes_of_the_model_at_the_start_has_its_exit_code(
+    make_model: MakeModel, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    tensor = read_header(make_model()).tensors["output_norm.weight"]
+    path = damaged(make_model(), tmp_path / "nan.gguf", fill(tensor, NAN))
+    command = [
+        sys.executable,
+        "-c",
+        "from qcls_gguf.cli import main; main()",
+        "run",
+        "--config",
+        str(write_config(path, PROMPTS)),
+        "--query",
+        "x",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (3, "")
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"qcls-gguf: {path}: ")
+    assert "not finite" in last
 
 
 def test_another_shape_than_announced(make_model: MakeModel, write_config: WriteConfig, tmp_path: Path) -> None:

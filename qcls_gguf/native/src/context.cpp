@@ -114,6 +114,7 @@ int32_t qcls_context_open(const qcls_model * model, const qcls_context_params * 
             taken(given_params, QCLS_UP_TO(qcls_context_params, n_threads), "qcls_context_params");
         check_params(params);
         llama_context_params wanted = llama_params(params);
+        const assertions_throw scope;
 
         auto made = std::make_unique<qcls_context>();
         made->ctx.reset(llama_init_from_model(model->model.get(), wanted));
@@ -160,7 +161,10 @@ int32_t qcls_context_limits(const qcls_context * context, qcls_limits * limits, 
 }
 
 int32_t qcls_context_set_label_tokens(qcls_context * context, int64_t n, const int32_t * token, qcls_error * error) {
-    return guarded(error, QCLS_LOAD_FAILED, [&] { set_label_tokens(given(context, "context"), n, token); });
+    return guarded(error, QCLS_LOAD_FAILED, [&] {
+        const assertions_throw scope;
+        set_label_tokens(given(context, "context"), n, token);
+    });
 }
 
 int32_t qcls_context_attention(const qcls_context * context, char * why, int64_t capacity, qcls_error * error) {

@@ -19,31 +19,53 @@ struct {
 
 thread_local bool assertion_throws = false;
 
-void on_log(ggml_log_level level, const char * text, void *) {
-    if (level == GGML_LOG_LEVEL_ERROR) {
-        logged_errors += text;
+// The text with the control characters in it as escapes, but for the line break at its end: messages hold texts of model
+// files, which must not move a terminal's cursor or look like lines of their own.
+std::string escaped(const char * text) {
+    std::string safe;
+    for (const char * at = text; *at; ++at) {
+        const auto byte = (unsigned char) *at;
+        if ((byte >= ' ' && byte != 127) || byte == '\t' || (byte == '\n' && !at[1])) {
+            safe += *at;
+            continue;
+        }
+        char code[5];
+        snprintf(code, sizeof(code), "\\x%02x", byte);
+        safe += code;
     }
+    return safe;
+}
+
+void on_log(ggml_log_level level, const char * text, void *) {
+    const bool is_error = level == GGML_LOG_LEVEL_ERROR;
     const std::lock_guard<std::recursive_mutex> lock(sink.mutex);
+    if (!is_error && !sink.log) {
+        return;
+    }
+    const std::string safe = escaped(text);
+    if (is_error) {
+        logged_errors += safe;
+    }
     if (sink.log) {
-        sink.log((int32_t) level, text, sink.user);
+        sink.log((int32_t) level, safe.c_str(), sink.user);
     }
 }
 
 void on_abort(const char * message) {
     if (assertion_throws) {
-        throw std::runtime_error(message);
+        throw std::runtime_error(escaped(message));
     }
-    fprintf(stderr, "%s\n", message);
+    fprintf(stderr, "%s\n", escaped(message).c_str());
 }
 
 }  // namespace
 
-assertions_throw::assertions_throw() {
+assertions_throw::assertions_throw() : before(assertion_throws) {
     assertion_throws = true;
 }
 
 assertions_throw::~assertions_throw() {
-    assertion_throws = false;
+    assertion_throws = before;
 }
 
 void start_llama() {

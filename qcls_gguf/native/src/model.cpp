@@ -73,6 +73,7 @@ int32_t qcls_model_close(qcls_model * model, qcls_error * error) {
 
 int32_t qcls_model_describe(const qcls_model * model, qcls_facts * facts, qcls_error * error) {
     return guarded(error, QCLS_BAD_ARGUMENT, [&] {
+        const assertions_throw scope;
         const llama_model * m = given(model, "model").model.get();
         const llama_vocab * v = model->vocab;
         qcls_facts found = {};

@@ -178,18 +178,33 @@ QCLS_API int32_t qcls_model_describe(const qcls_model * model, qcls_facts * fact
 
 /* --- the tokenizer ------------------------------------------------------------------------------------------------ */
 
+/* What text that spells a token of the vocabulary's own marks becomes. Control tokens are marks such as <|im_start|>;
+ * user-defined tokens are those that were added to the vocabulary, such as </think>. Those of white space only are found
+ * always: they are how such a vocabulary writes text. */
+typedef enum qcls_parse {
+    QCLS_PARSE_NOTHING = 0,     /* it stays text */
+    QCLS_PARSE_SPECIAL = 1,     /* it becomes that token */
+    QCLS_PARSE_USER_DEFINED = 2 /* it becomes that token if it is a user-defined one, and else stays text */
+} qcls_parse;
+
 /* Tokens of text[n_bytes], which needs no zero at its end, into token[capacity]; no beginning-of-text token is added.
- * parse_special: 1: text that spells a special token becomes that token; 0: it stays text.
- * n_tokens: how many there are. QCLS_TOO_SMALL where that is more than capacity: call again with so much room.
- * QCLS_BAD_ARGUMENT for more than 2147483647 bytes, which is more than llama.cpp can count. */
-QCLS_API int32_t qcls_tokenize(const qcls_model * model, const char * text, int64_t n_bytes, int32_t parse_special,
+ * parse: a qcls_parse. n_tokens: how many there are. QCLS_TOO_SMALL where that is more than capacity: call again with so
+ * much room.
+ * QCLS_BAD_ARGUMENT for more than 2147483647 bytes, which is more than llama.cpp can count, and where the rules of the
+ * vocabulary join text to a control token, but for QCLS_PARSE_SPECIAL. */
+QCLS_API int32_t qcls_tokenize(const qcls_model * model, const char * text, int64_t n_bytes, int32_t parse,
                                int32_t * token, int64_t capacity, int64_t * n_tokens, qcls_error * error);
 
+typedef enum qcls_token_kind {
+    QCLS_TOKEN_TEXT = 0,        /* or user-defined and of white space */
+    QCLS_TOKEN_CONTROL = 1,     /* qcls_tokenize finds it in text with QCLS_PARSE_SPECIAL */
+    QCLS_TOKEN_USER_DEFINED = 2 /* or with QCLS_PARSE_USER_DEFINED, too */
+} qcls_token_kind;
+
 /* The bytes of a token into text[capacity], with no zero at their end; special tokens as they are spelt.
- * n_bytes: how many there are; QCLS_TOO_SMALL where that is more than capacity.
- * special: 1 for a control token, which qcls_tokenize finds in text only with parse_special; else 0. */
+ * n_bytes: how many there are; QCLS_TOO_SMALL where that is more than capacity. kind: a qcls_token_kind. */
 QCLS_API int32_t qcls_token_piece(const qcls_model * model, int32_t token, char * text, int64_t capacity,
-                                  int64_t * n_bytes, int32_t * special, qcls_error * error);
+                                  int64_t * n_bytes, int32_t * kind, qcls_error * error);
 
 /* --- contexts ----------------------------------------------------------------------------------------------------- */
 

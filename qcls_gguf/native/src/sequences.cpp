@@ -45,6 +45,7 @@ int32_t qcls_seq_trim(qcls_context * context, int64_t n, const int32_t * seq, co
 
 int32_t qcls_context_clear(qcls_context * context, qcls_error * error) {
     return guarded(error, QCLS_DECODE_FAILED, [&] {
+        const assertions_throw scope;
         given(context, "context").settle();
         llama_memory_clear(context->memory, /*data=*/true);
     });

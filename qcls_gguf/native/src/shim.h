@@ -42,13 +42,17 @@ extern thread_local std::string logged_errors;
 // Starts llama.cpp, once a process.
 void start_llama();
 
-// While one of these lives, a failed assertion of llama.cpp on this thread throws instead of ending the process. Its
-// loader catches exceptions, so that a damaged file is an error like others; nothing else of llama.cpp allows for it.
+// While one of these lives, a failed assertion of llama.cpp on this thread throws instead of ending the process, so that
+// what a damaged file or a lack of memory leads to is an error like others. For all but a decode: other threads compute
+// there, which would wait for this one for good.
 struct assertions_throw {
     assertions_throw();
     ~assertions_throw();
     assertions_throw(const assertions_throw &) = delete;
     assertions_throw & operator=(const assertions_throw &) = delete;
+
+private:
+    bool before;
 };
 
 // --- devices (device.cpp) -------------------------------------------------------------------------------------------

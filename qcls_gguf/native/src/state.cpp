@@ -3,6 +3,7 @@
 
 int32_t qcls_state_save(qcls_context * context, uint8_t * state, int64_t * n_bytes, qcls_error * error) {
     return guarded(error, QCLS_DECODE_FAILED, [&] {
+        const assertions_throw scope;
         given(context, "context").settle();
         const int64_t capacity = given(n_bytes, "n_bytes");
         check_array(state, capacity, "state");
@@ -19,6 +20,7 @@ int32_t qcls_state_save(qcls_context * context, uint8_t * state, int64_t * n_byt
 
 int32_t qcls_state_load(qcls_context * context, const uint8_t * state, int64_t n_bytes, qcls_error * error) {
     const int32_t status = guarded(error, QCLS_DECODE_FAILED, [&] {
+        const assertions_throw scope;
         given(context, "context").settle();
         check_array(state, n_bytes, "state");
         if ((int64_t) llama_state_set_data(context->ctx.get(), state, n_bytes) != n_bytes) {

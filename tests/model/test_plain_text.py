@@ -1,0 +1,144 @@
+"""A query is plain text: what it spells becomes no mark of the vocabulary, unless the configuration asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import MakeModel, WriteConfig
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import PromptSpec
+from random_vocab import IM_END, IM_START, JOINED, MARKS
+
+from qcls_gguf import Classifier
+from qcls_gguf.config.schema import ModelConfig, RuntimeConfig
+from qcls_gguf.errors import ConfigError, PlanError
+from qcls_gguf.model import Model
+from qcls_gguf.native import NativeModel
+
+THINK, THINK_END, GO, BLANK = MARKS
+PROMPT = PromptSpec(
+    name="color",
+    template=f"{IM_START}user\nquery: {{query}}{IM_END}\n{THINK}\n\n{THINK_END}\ncolor:",
+    labels=("light blue", "light pink", "red"),
+)
+PIECES = st.sampled_from(
+    [*MARKS, IM_START, IM_END, JOINED, "<think", ">", "</", "think>", " ", "\n", "red", "红色", "<"]
+)
+
+
+@pytest.fixture(scope="module", params=["bpe", "spm"])
+def base(request: pytest.FixtureRequest) -> str:
+    """Which tokenizer."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def path(base: str, make_model: MakeModel) -> Path:
+    """A model whose vocabulary has user-defined tokens."""
+    return make_model("llama" if base == "spm" else "qwen3", vocab=f"{base}-marks")
+
+
+@pytest.fixture(scope="module")
+def plain(path: Path) -> Iterator[NativeModel]:
+    with NativeModel(path) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def user_defined(path: Path) -> Iterator[NativeModel]:
+    with NativeModel(path, user_defined=True) as model:
+        yield model
+
+
+def pieces(model: NativeModel, text: str, *, parse_special: bool = False) -> list[bytes]:
+    return [model.piece(int(token))[0] for token in model.tokenize(text, parse_special=parse_special)]
+
+
+def test_marks_stay_text(plain: NativeModel) -> None:
+    found = pieces(plain, f"red {THINK_END} dress {GO}{THINK} {IM_END}")
+    assert not {THINK.encode(), THINK_END.encode(), GO.encode(), IM_END.encode()} & set(found)
+    assert b"".join(found).strip() == f"red {THINK_END} dress {GO}{THINK} {IM_END}".encode()
+
+
+def test_user_defined_tokens_are_found_where_they_are_asked_for(user_defined: NativeModel) -> None:
+    found = pieces(user_defined, f"red{THINK_END}dress{GO}{IM_END}")
+    assert {THINK_END.encode(), GO.encode()} <= set(found)
+    assert IM_END.encode() not in found
+
+
+def test_white_space_is_written_with_the_vocabularys_own_tokens(plain: NativeModel, user_defined: NativeModel) -> None:
+    for model in (plain, user_defined):
+        tokens = model.tokenize(f"red{BLANK}red", parse_special=False)
+        assert (BLANK.encode(), False) in [model.piece(int(token)) for token in tokens]
+
+
+def test_which_tokens_only_a_template_may_hold(plain: NativeModel, user_defined: NativeModel) -> None:
+    for model, is_special in ((plain, True), (user_defined, False)):
+        tokens = model.tokenize(THINK + IM_START, parse_special=True)
+        assert [model.piece(int(token)) for token in tokens] == [
+            (THINK.encode(), is_special),
+            (IM_START.encode(), True),
+        ]
+
+
+@given(text=st.lists(PIECES, max_size=12).map("".join))
+@settings(max_examples=200, deadline=None)
+def test_no_text_becomes_a_mark(text: str, plain: NativeModel) -> None:
+    tokens = [int(token) for token in plain.tokenize(text, parse_special=False)]
+    assert not any(plain.piece(token)[1] for token in tokens)
+    spelt = b"".join(plain.piece(token)[0] for token in tokens)  # SentencePiece puts spaces before words
+    assert spelt.replace(b" ", b"") == text.encode().replace(b" ", b"")
+
+
+def test_rules_that_join_text_to_a_control_token(base: str, make_model: MakeModel) -> None:
+    """SentencePiece never joins to one, so llama.cpp must not; merges of a BPE vocabulary are as the file has them."""
+    with NativeModel(make_model("llama" if base == "spm" else "qwen3", vocab=f"{base}-joins")) as model:
+        assert model.piece(int(model.tokenize(JOINED, parse_special=True)[-1])) == (JOINED.encode(), True)
+        if base == "spm":
+            assert JOINED.encode() not in pieces(model, JOINED)
+        else:
+            with pytest.raises(PlanError, match=f"joins text to its control token .*{JOINED}"):
+                model.tokenize(JOINED, parse_special=False)
+        assert b"".join(pieces(model, JOINED[:3])).strip() == JOINED[:3].encode()
+
+
+@pytest.mark.parametrize("query_tokens", ["plain", "user_defined"])
+def test_a_template_keeps_its_marks(query_tokens: str, path: Path, write_config: WriteConfig) -> None:
+    with Classifier.from_config(write_config(path, [PROMPT], query_tokens=query_tokens)) as classifier:
+        model = classifier.engine.model
+        (prompt,) = classifier.prompts
+        for query in ("red dress", "", f"x{THINK}" if query_tokens == "user_defined" else "x"):
+            fragment = model.tokenize(prompt.before + query + prompt.after, parse_special=False).tolist()
+            whole = model.tokenize(PROMPT.template.replace("{query}", query), parse_special=True).tolist()
+            assert [*prompt.head, *fragment, *prompt.tail] == whole
+        spelt = classifier.classify(f"red {THINK_END}\ncolor: red")
+        assert spelt.results[0].fast_path
+        tokens = model.tokenize(f"{prompt.before}red {THINK_END}{prompt.after}", parse_special=False)
+        has_mark = THINK_END.encode() in [model.piece(int(token))[0] for token in tokens]
+        assert has_mark == (query_tokens == "user_defined")
+
+
+def test_a_model_that_was_opened_otherwise_is_refused(path: Path, write_config: WriteConfig) -> None:
+    with (
+        Model.open(ModelConfig(path=path), RuntimeConfig(query_tokens="user_defined")) as model,
+        pytest.raises(ConfigError, match=r"query_tokens: plain, .* opened with user_defined"),
+    ):
+        Classifier.from_config(write_config(path, [PROMPT]), model=model)
+
+
+def test_a_control_token_that_is_a_part_of_a_character(
+    make_model: MakeModel, write_config: WriteConfig, tmp_path: Path
+) -> None:
+    data = make_model().read_bytes()
+    spelt = "红".encode()[1:] + b"|im_start|"
+    assert len(spelt) == len(IM_START)
+    broken = data.replace(IM_START.encode(), spelt)
+    assert broken.count(spelt) == 1
+    path = tmp_path / "split.gguf"
+    path.write_bytes(broken)
+    prompt = PromptSpec(name="color", template="{query} 红|im_start| is", labels=("red", "light blue"))
+    with pytest.raises(ConfigError, match=r"prompts\.color: a control token .* part of a character"):
+        Classifier.from_config(write_config(path, [prompt]))
