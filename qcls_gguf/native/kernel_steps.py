@@ -54,6 +54,11 @@ STEPS = (
         meaning="a sum, its norm and the quantising of that are one launch",
     ),
     Step(
+        name="rope",
+        variable="GGML_CUDA_FUSE_ROPE",
+        meaning="norm and rotation of Q and K and the writes of K and V to the cache are one launch",
+    ),
+    Step(
         name="short loops",
         variable="GGML_CUDA_SHORT_LOOPS",
         meaning="in code for 7.5, kernels of 64 columns and more have a loop that a T4's instruction cache holds",

@@ -7,7 +7,7 @@
 OBJECT: an object file or a cubin of mmq_direct_q4_k.cu and its like, with code for --arch (7.5 unless said), as in
 build/*/vendor/llama.cpp/ggml/src/ggml-cuda/CMakeFiles/…/mmq_direct_q4_k.cu.o. Reads it with cuobjdump, of the CUDA
 toolkit. A row is the loop over K of one kernel, scaled to 256 values of K: code bytes, registers, bytes of spills that
-the loop moves, instructions, and cycles of each pipe. README.md beside this file says what the model leaves out.
+the loop moves, instructions, and cycles of each pipe. docs/kernels.md says what the model assumes.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def read(path: Path, arch: str) -> list[Loop]:
 
 N_MULTIPROCESSORS = 40
 CLOCKS_GHZ = {"isolated": (1.3, 1.5), "sustained": (0.75, 0.85)}
-"""README.md: where these come from"""
+"""docs/kernels.md: where these come from"""
 BUSY = (0.6, 0.9)
 """share of its cycles that the busiest pipe works"""
 GB_PER_S = 235.0

@@ -1,6 +1,7 @@
 // Which nodes of a graph the direct matrix kernels take, and what they take along.
 #include "mmq_direct.h"
 #include "mmq_direct_launch.h"
+#include "rope_cache.h"
 
 #include "ggml-impl.h"
 
@@ -161,6 +162,14 @@ bool ggml_cuda_mmq_direct_graph::compute(const int i) {
     const auto ahead = std::find(done_.begin(), done_.end(), i);
     if (ahead != done_.end()) {
         done_.erase(ahead);
+        return true;
+    }
+    if (const int n = steps_.fuse_rope ? ggml_cuda_rope_into_cache(ctx_, graph_, i) : 0; n > 0) {
+        for (int k = i + 1; k < i + n; ++k) {
+            if (!is_noop(graph_->nodes[k])) {
+                done_.push_back(k);
+            }
+        }
         return true;
     }
     norm_nodes norm;
