@@ -13,15 +13,18 @@ from ..errors import ConfigError
 from .options import (
     ConfigOption,
     FormatOption,
+    IgnoreColumnsOption,
     LayersOption,
     ModelOption,
     OfflineOption,
+    QueryColumnOption,
     QuietOption,
     RecordFormat,
     RepoOption,
     ResumeOption,
     SkipBadOption,
     ThreadsOption,
+    labelled_columns,
     settings,
 )
 from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step
@@ -50,6 +53,8 @@ def calibrate_command(
     format_: FormatOption = RecordFormat.table,
     resume: ResumeOption = None,
     skip_bad: SkipBadOption = False,
+    query_column: QueryColumnOption = None,
+    ignore_columns: IgnoreColumnsOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Fit a temperature, and with --bias a bias for each label, to labelled queries.
@@ -85,6 +90,7 @@ def calibrate_command(
             n_folds=folds,
             seed=seed,
             force=force,
+            columns=labelled_columns(query_column, ignore_columns),
             skip_bad=skip_bad,
             resume=resume,
         )

@@ -12,7 +12,8 @@ from .records import AbsentMethod, ComparisonRecord, MethodRecord
 
 COLUMNS = ("method", "p50 ms", "p90 ms", "× qcls", "10–90 %", "as scoring", "as joint", "none", "Δ log p", "Δ tree")
 LEGEND = (
-    "× qcls: ratio of medians; 10–90 %: of the rounds' ratios; as scoring, as joint: share of winners equal to ours; "
+    "× qcls: median of the rounds' ratios of medians, 10–90 %: quantiles of the same ratios; "
+    "as scoring, as joint: share of winners equal to ours; "
     "none: answers without a winner; Δ log p: largest difference of log p(label | prompt) from our exact joint; "
     "Δ tree: of log-probabilities among the labels"
 )
