@@ -7,7 +7,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(wildcard vendor/*.toml vendor/*.py pa
            $(foreach suffix,c cpp h cu cuh,$(wildcard qcls_gguf/native/*/*.$(suffix)))
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run test wheel clean
+.PHONY: run test hostile wheel clean
 
 run: $(VENV)/.built
 	$(BIN)/qcls-gguf run --interactive \
@@ -23,6 +23,10 @@ test: $(VENV)/.checked
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest
+
+# The large runs of tests/hostile; docs/security.md says how seed, counts and rows are chosen.
+hostile: $(VENV)/.checked
+	$(BIN)/python -m pytest -m hostile -k "$(ROWS)" tests/hostile
 
 wheel: $(VENV)/.tools
 	rm -f dist/qcls_gguf-*.whl

@@ -1,11 +1,11 @@
-"""Label a query with a GGUF language model: N prompts, closed label sets, one decode."""
+"""Label a query with a GGUF language model: N prompts, closed label sets, one decode.
 
-from .classifier import Classifier, LoadedPrompts
-from .config.load import load_config
-from .config.schema import Config, ModelConfig, PromptConfig, RuntimeConfig
-from .errors import BusyError, ConfigError, DeadlineError, DecodeError, ModelError, PlanError, QclsError, ScoreError
-from .model import Model, OpenModels
-from .score.result import Counts, LabelScore, ModelInfo, PromptResult, Result
+A name is imported from its own module when it is first used, so that `import qcls_gguf` itself takes no time.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from .version import __version__
 
 __all__ = [
@@ -33,3 +33,31 @@ __all__ = [
     "__version__",
     "load_config",
 ]
+
+if TYPE_CHECKING:
+    from .classifier import Classifier, LoadedPrompts
+    from .config.load import load_config
+    from .config.schema import Config, ModelConfig, PromptConfig, RuntimeConfig
+    from .errors import BusyError, ConfigError, DeadlineError, DecodeError, ModelError, PlanError, QclsError, ScoreError
+    from .model import Model, OpenModels
+    from .score.result import Counts, LabelScore, ModelInfo, PromptResult, Result
+else:  # a type checker would take this function for a promise of every name
+    _MODULES = {
+        ".classifier": ("Classifier", "LoadedPrompts"),
+        ".config.load": ("load_config",),
+        ".config.schema": ("Config", "ModelConfig", "PromptConfig", "RuntimeConfig"),
+        ".errors": tuple(name for name in __all__ if name.endswith("Error")),
+        ".model": ("Model", "OpenModels"),
+        ".score.result": ("Counts", "LabelScore", "ModelInfo", "PromptResult", "Result"),
+    }
+    _HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+    def __getattr__(name):
+        """The public name of a module, kept here from then on."""
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_HOMES[name], __name__), name)
+        return value
+
+    def __dir__():
+        return sorted({*globals(), *__all__})

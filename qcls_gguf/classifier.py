@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -13,12 +12,14 @@ from typing import Self
 from .active_set import ActiveSet, Item
 from .config.calibration_file import read_calibration
 from .config.load import load_config
+from .config.resources import DEFAULT_CONFIG
 from .config.schema import Config, PromptConfig, check_config
 from .engine.batcher import Batcher
 from .engine.capacity import check_capacity, pays_to_share
 from .engine.engine import Engine
 from .errors import DecodeError, PlanError
 from .model import Model, OpenModels
+from .prompts.chat import is_chat, render_prompts
 from .prompts.compiled import Prompt
 from .prompts.prompt_set import PromptSet, compile_prompts
 from .score.adjustment import Adjustment
@@ -81,7 +82,7 @@ class Classifier:
     Everything is loaded, cached and warmed when it is made. Usable from several threads: while one request is computed
     others wait, and then share the next decode, up to `runtime.max_batch` queries, where that pays.
 
-        with Classifier.from_config("configs/fashion-8.yaml") as classifier:
+        with Classifier.from_config("fashion-8") as classifier:
             print(classifier.classify("red dress for girls").labels)
     """
 
@@ -103,7 +104,7 @@ class Classifier:
     @classmethod
     def from_config(
         cls,
-        config: str | Path | Config,
+        config: str | Path | Config = DEFAULT_CONFIG,
         *,
         model: Model | OpenModels | None = None,
         offline: bool = False,
@@ -113,10 +114,12 @@ class Classifier:
     ) -> Self:
         """Load the model, cache the prompts and warm up.
 
-        config: a YAML file, or a Config. model: an open one to use instead of the one that config names, or the open
-        models among which it is or will be; it must stay open as long as the classifier. offline: take a model of the
-        hub from the local cache only. on_step(step, what, ms) follows the start-up, on_load(fraction) the loading of
-        the model. audit: let every answer carry its exact scores; costs the LM head and the labels' own tokens.
+        config: a YAML file, the name of a configuration that comes with the package (`mission`, `fashion-8`,
+        `fashion-8-joint`, `qwen3-8b-t4`), or a Config. model: an open one to use instead of the one that config names,
+        or the open models among which it is or will be; it must stay open as long as the classifier. offline: take a
+        model of the hub from the local cache only. on_step(step, what, ms) follows the start-up, on_load(fraction) the
+        loading of the model. audit: let every answer carry its exact scores; costs the LM head and the labels' own
+        tokens.
         Raises ConfigError or ModelError.
         """
         config = load_config(config) if isinstance(config, str | Path) else check_config(config)
@@ -131,13 +134,14 @@ class Classifier:
             with classifier.prompt_set("other.yaml") as other:
                 print(other.classify("red dress").labels)
 
-        prompts: a YAML file or a Config, of which `prompts` and `calibration` count and `model` and `runtime` do not;
-        or prompts. What the cache has of their prefixes is not decoded again. Raises ConfigError for prompts that do
-        not fit this engine (see runtime.n_batch, runtime.n_seq_max), PlanError where too many are held at once (see
-        runtime.question_cells, runtime.question_prefixes).
+        prompts: a YAML file, a name as in `from_config`, or a Config, of which `prompts` and `calibration` count and
+        `model` and `runtime` do not; or prompts. Prompts of system and user texts are rendered by the chat template of
+        this classifier's model and configuration. What the cache has of their prefixes is not decoded again. Raises
+        ConfigError for prompts that do not fit this engine (see runtime.n_batch, runtime.n_seq_max), PlanError where
+        too many are held at once (see runtime.question_cells, runtime.question_prefixes).
         """
         self._check_open()
-        config = _as_config(prompts)
+        config = self._as_config(prompts)
         calibration = read_calibration(config) if config else None
         if calibration is not None:
             calibration.check_model(self.model.sha256)
@@ -160,6 +164,18 @@ class Classifier:
                 raise
         return LoadedPrompts(self, active)
 
+    def _as_config(self, prompts: str | Path | Config | Sequence[PromptConfig] | PromptSet) -> Config | None:
+        """The prompts with their whole texts; None for those that are compiled already."""
+        if isinstance(prompts, PromptSet):
+            return None
+        if isinstance(prompts, str | Path):
+            config = load_config(prompts)
+        else:
+            config = check_config(prompts if isinstance(prompts, Config) else Config(prompts=tuple(prompts)))
+        if not is_chat(config.prompts):
+            return config
+        return replace(config, prompts=render_prompts(config.prompts, self.engine.model, self.config.model).prompts)
+
     def drop(self, prompts: LoadedPrompts) -> None:
         """Close a prompt set; the configured one goes with the classifier only."""
         with self._batcher.alone:
@@ -172,7 +188,7 @@ class Classifier:
 
     @property
     def config(self) -> Config:
-        """What it was made from."""
+        """What it was made from, with the whole text of every prompt."""
         return self._started.config
 
     @property
@@ -261,6 +277,8 @@ class Classifier:
         self._check(items)
         if not items:
             return []
+        import asyncio  # whoever awaits this has it; others are spared 40 ms
+
         return _with_wait(await asyncio.wrap_future(self._batcher.submit_future(items, deadline_s)), began)
 
     def _check(self, items: Sequence[Item]) -> None:
@@ -289,14 +307,6 @@ class Classifier:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _as_config(prompts: str | Path | Config | Sequence[PromptConfig] | PromptSet) -> Config | None:
-    if isinstance(prompts, PromptSet):
-        return None
-    if isinstance(prompts, str | Path):
-        return load_config(prompts)
-    return check_config(prompts if isinstance(prompts, Config) else Config(prompts=tuple(prompts)))
 
 
 def _with_wait(results: Sequence[Result], began_ns: int) -> list[Result]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Self
 
 from .classifier import Classifier
 from .config.schema import Config
 from .model import OpenModels
+from .prompts.chat import is_chat, render_prompts
 
 OnStep = Callable[[str, str, float], None]
 """(name of a step of the start-up, what it did, milliseconds)"""
@@ -36,6 +38,16 @@ class ClassifierOpener:
         """
         on_step = None if quiet else self._on_step
         return Classifier.from_config(config, model=self.models, on_step=on_step, audit=audit)
+
+    def rendered(self, config: Config) -> Config:
+        """The configuration with the whole text of every prompt, by the chat template of its model where one is needed.
+
+        Raises what Classifier.from_config raises.
+        """
+        if not is_chat(config.prompts):
+            return config
+        found = render_prompts(config.prompts, self.models.of(config), config.model)
+        return replace(config, prompts=found.prompts)
 
     def close(self) -> None:
         """Close the models; the classifiers have been closed before."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from .model import Model, OpenModels
 from .native import build_info
 from .pipeline import Pipeline
 from .prompt_sets import PromptSets
+from .prompts.chat import is_chat, render_prompts
 from .prompts.prompt_set import compile_prompts
 from .score.calibration import content_free_queries
 from .score.result import ModelInfo
@@ -37,6 +38,7 @@ class Started:
     """What a classifier works with, warm and calibrated."""
 
     config: Config
+    """with every prompt's whole text"""
     model: Model
     engine: Engine
     active: ActiveSet
@@ -61,7 +63,8 @@ def start(
     audit: let every answer carry its exact scores. Raises ConfigError or ModelError, with what it opened closed.
     """
     ledger = Ledger(on_step)
-    calibration = read_calibration(config)
+    # Where the prompts' texts are known, what is wrong with their calibration is told before the model is loaded.
+    calibration = None if is_chat(config.prompts) else read_calibration(config)
     if isinstance(model, OpenModels):
         opened = model.of(config, ledger)
     else:
@@ -72,6 +75,9 @@ def start(
             f"{opened.query_tokens}: open it with the same"
         )
     try:
+        if is_chat(config.prompts):
+            config = _rendered(config, opened, ledger)
+            calibration = read_calibration(config)
         return _start(config, opened, calibration, ledger, audit=audit)
     except BaseException as e:
         if model is None:
@@ -88,7 +94,7 @@ def _start(config: Config, model: Model, calibration: Calibration | None, ledger
     ledger.step("compile prompts", f"{len(prompts.prompts)} prompts, {n_read} hidden states a query")
     engine = open_engine(model, config.runtime, prompts, ledger)
     try:
-        held = hold_prefixes(engine, prompts.prefixes, config.runtime, ledger)
+        held, prefix_file = hold_prefixes(engine, prompts.prefixes, config.runtime, ledger)
         engine.context.keep_shapes(shapes(config.runtime, model.n_gpu_layers)[0])
         identity = model.identity()
         if calibration is not None:
@@ -98,7 +104,15 @@ def _start(config: Config, model: Model, calibration: Calibration | None, ledger
         pipeline = Pipeline(engine, info, config.runtime.max_query_tokens)
         sets = PromptSets(engine, pipeline, prompts.label_tokens if prompts.exact else np.empty(0, np.int32))
         active = sets.add(prompts, held)
-        _warm_up(config, engine, active, pipeline)
+        try:
+            _warm_up(config, engine, active, pipeline)
+        except ScoreError as e:
+            if prefix_file is None:
+                raise
+            # The engine has computed the prefixes in use anew.
+            prefix_file.warn(f"its cells give no scores ({e})")
+            prefix_file.discard()
+            _warm_up(config, engine, active, pipeline)
         kept = engine.context.counters()
         ledger.step("warm-up", f"{kept.n_shapes} graphs, {kept.shapes_bytes / (1 << 20):.0f} MiB")
         sets.calibrate(active, calibration)
@@ -118,6 +132,16 @@ def _start(config: Config, model: Model, calibration: Calibration | None, ledger
         info=info,
         ledger=ledger,
     )
+
+
+def _rendered(config: Config, model: Model, ledger: Ledger) -> Config:
+    found = render_prompts(config.prompts, model, config.model)
+    whose = "the configuration's" if config.model.chat_template else "the file's own"
+    what = f"{whose}, {found.n_rendered} prompt{'s' if found.n_rendered != 1 else ''}"
+    if found.folded:
+        what += f"; it takes no system turn, so the system text begins the user's: {', '.join(found.folded)}"
+    ledger.step("chat template", what)
+    return replace(config, prompts=found.prompts)
 
 
 def _model_info(model: Model) -> ModelInfo:

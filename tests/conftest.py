@@ -19,6 +19,8 @@ from random_models import write_model
 from qcls_gguf import Classifier
 from qcls_gguf.native import NativeContext, NativeModel
 
+pytest_plugins = ["hostile_rows"]
+
 MakeModel = Callable[..., Path]
 OpenContext = Callable[..., NativeContext]
 WriteConfig = Callable[..., Path]
@@ -43,7 +45,9 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> MakeModel:
     def make(name: str = "qwen3", **options: Any) -> Path:
         key = "-".join([name, *(f"{option}={value}" for option, value in sorted(options.items()))])
         if key not in paths:
-            paths[key] = write_model(folder / f"{key}.gguf", name, **options)
+            # a chat template makes the key longer than a file's name may be
+            file = key if len(key) < 200 and "/" not in key else f"{name}-{len(paths)}"
+            paths[key] = write_model(folder / f"{file}.gguf", name, **options)
         return paths[key]
 
     return make

@@ -6,6 +6,7 @@ is that of tools/server/README.md in the vendored tree, Ollama's that of its API
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 import time
@@ -38,6 +39,11 @@ class PeerServer:
     hang_up: bool = False
     """Close the connection behind every answer, without saying so."""
     n_connections: int = 0
+    version: str = "0.12.11"
+    digest: str | None = None
+    """Ollama: the sha256 of the weights that its Modelfile names; None for that of `path`."""
+    ends_on: str | None = None
+    """Ollama: a prompt with this text is answered as where the likeliest token ends the text."""
 
     def __enter__(self) -> Self:
         self._oracle = Oracle(self.path)
@@ -59,11 +65,15 @@ class PeerServer:
                     "/health": {"status": "ok"},
                     "/props": {"total_slots": server.n_slots} if server.kind == "llama-server" else None,
                     "/api/tags": {"models": [{"name": server.model_name}]} if server.kind == "ollama" else None,
+                    "/api/version": {"version": server.version} if server.kind == "ollama" else None,
                 }.get(self.path)
                 self._send(200, json.dumps(known).encode()) if known else self._send(404, b'{"error": "not found"}')
 
             def do_POST(self) -> None:
                 request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                if self.path == "/api/show":
+                    self._send(200, json.dumps({"modelfile": server.modelfile()}).encode())
+                    return
                 server.requests.append({"path": self.path, **request})
                 time.sleep(server.delay_s)
                 body = server.body or json.dumps(server.answer(request), ensure_ascii=False).encode()
@@ -98,8 +108,17 @@ class PeerServer:
     def url(self) -> str:
         return f"http://127.0.0.1:{self._http.server_port}"
 
+    def modelfile(self) -> str:
+        """What Ollama shows of a model that `ollama create` made from `path`."""
+        digest = self.digest or hashlib.sha256(self.path.read_bytes()).hexdigest()
+        return (
+            f"# Modelfile\n\nFROM /usr/share/ollama/.ollama/models/blobs/sha256-{digest}\nTEMPLATE {{{{ .Prompt }}}}\n"
+        )
+
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """A completion of one token in the server's format."""
+        if self.kind == "ollama" and self.ends_on is not None and self.ends_on in request["prompt"]:
+            return {"model": self.model_name, "response": "", "done": True, "done_reason": "stop", "eval_count": 1}
         asked = int(request["n_probs"] if self.kind == "llama-server" else request["top_logprobs"])
         top = self._top(request["prompt"], asked if self.n_top is None else min(asked, self.n_top))
         if self.kind == "llama-server":

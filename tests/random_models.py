@@ -4,7 +4,7 @@
 11 MB). Matrices keep activations near unit size, so that logits spread over a few units and depend on the context.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -68,6 +68,8 @@ def write_model(
     n_vocab: int | None = None,
     vocab: VocabKind = "bpe",
     add_bos: bool = False,
+    control_tokens: Sequence[str] = (),
+    chat_template: str | None = None,
     seed: int = 0,
 ) -> Path:
     """Write the model `ARCHS[name]` to `path` and return `path`.
@@ -76,18 +78,23 @@ def write_model(
     logits, `weight_type` of the other matrices: F32, F16, BF16, Q8_0, Q4_K, Q6_K. `n_embd` and `n_ff` are multiples of
     256. `heads` is (head size, query heads, key and value heads), for models of `decoder`; otherwise heads have 64
     values, and there are two query heads to a key. `n_vocab` pads the vocabulary with unused tokens.
+    `control_tokens` are added to the vocabulary, `chat_template` to the file.
     """
     spec = ARCHS[name]
     if tied is None:
         tied = spec.head == "tied"
     if spec.head in ("tied", "untied") and tied != (spec.head == "tied"):
         raise ValueError(f"tied={tied}: the head of a {name} model is always {spec.head}")
-    tokens = build_vocab(vocab) if n_vocab is None else build_vocab(vocab).padded(n_vocab)
+    tokens = build_vocab(vocab).with_control(control_tokens)
+    if n_vocab is not None:
+        tokens = tokens.padded(n_vocab)
     shape = Shape(n_layer=n_layer, n_embd=n_embd, n_ff=n_ff, heads=heads)
 
     writer = GGUFWriter(path, spec.arch)
     writer.add_name(f"random-{name}")
     tokens.write(writer, add_bos=add_bos)
+    if chat_template is not None:
+        writer.add_chat_template(chat_template)
     tensors = RandomTensors(writer, np.random.default_rng(seed), weight_type)
     for key, value in {
         "context_length": CONTEXT_LENGTH,

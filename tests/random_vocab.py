@@ -58,6 +58,10 @@ class Vocab:
             scores=(*self.scores, *(-1000.0 for _ in more)),
         )
 
+    def with_control(self, texts: Sequence[str]) -> "Vocab":
+        """The same vocabulary with control tokens appended, but for those that it has."""
+        return self.extended({text: TokenType.CONTROL for text in texts if text not in self.tokens})
+
     def write(self, writer: GGUFWriter, *, add_bos: bool) -> None:
         """Add the tokenizer's keys to a GGUF file."""
         writer.add_tokenizer_model(self.model)

@@ -14,8 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..classifier import Classifier
-from ..engine.capacity import flash_attention, n_threads, whole_cells
+from ..engine.capacity import whole_cells
+from ..engine.cores import threads
 from ..engine.engine import Engine
+from ..model.placement import flash_attention
 from ..native import NativeContext
 from ..native.kernel_steps import STEPS, Variant, switched, variants
 from ..plan.tree import Plan, Root
@@ -112,7 +114,7 @@ def _engine(classifier: Classifier, variant: Variant, n_tokens: int) -> Iterator
             n_batch=n_batch,
             n_seq_max=_N_LEAVES + 1,  # the prefix has one
             n_outputs_max=max(N_OUTPUTS, _N_LEAVES + 1),
-            n_threads=n_threads(runtime),
+            n_threads=threads(runtime).n,
             flash_attn=flash_attention(runtime, model.n_gpu_layers),
             kv_type=runtime.kv_type,
         )

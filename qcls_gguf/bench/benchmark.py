@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 
 from ..config.schema import Config
-from ..engine.capacity import n_threads
+from ..engine.cores import threads
 from ..errors import ConfigError, DecodeError, PlanError
 from ..native import devices
 from ..native.kernel_steps import why_no_steps
@@ -20,7 +20,9 @@ from ..report.machine import gpu_free_bytes, peak_rss_bytes, rss_bytes
 from ..report.progress import OnProgress, counter
 from .ab import SizeSamples, compare_variants, variants_record
 from .classifiers import MeasuredClassifier, QuerySource, classifier_groups, started_classifier
+from .decode_records import GrowthRecord
 from .forward import forward_record, forward_tokens, sweep
+from .growth import measure_growth
 from .load import Samples
 from .measure import BenchmarkSettings, Workload, check_settings, measure
 from .records import (
@@ -88,6 +90,10 @@ def benchmark(
                     count = counter(on_progress, "kernels in turns", n_rounds * len(sizes))
                     variant_samples = compare_variants(group[0].classifier, sizes, n_rounds, count)
             classifiers += group
+    growth: GrowthRecord | None = None
+    if settings.growth_to is not None:
+        n_rounds = max(1, settings.n_requests // 10)
+        growth = measure_growth(settings.configs[0], settings.growth_to, source, n_rounds, opener, on_progress)
     rss, peak = rss_bytes(), peak_rss_bytes()
     # the system counts the peak in coarser steps
     memory = ProcessMemory(rss_bytes=rss, peak_rss_bytes=None if peak is None else max(peak, rss))
@@ -114,6 +120,7 @@ def benchmark(
         ),
         forward=forward_record(first, forward_ms, rooflines[classifiers[0].name]) if forward_ms else None,
         forward_ab=variants_record(first, variant_samples) if variant_samples else None,
+        growth=growth,
         memory=memory,
         gpu=GpuStates(before=before, during=during.record(), after=after, not_known=why_no_gpu()),
     )
@@ -144,7 +151,7 @@ def _rooflines(classifiers: Sequence[MeasuredClassifier]) -> dict[str, Roofline]
         kinds = ("GPU", "iGPU") if model.n_gpu_layers else ("CPU",)
         index = next(i for i, device in enumerate(devices()) if device.kind in kinds)
         weights = decode_weights(Path(model.path), head=measured.exact)
-        key = index, n_threads(config.runtime), weights.ggml_type
+        key = index, threads(config.runtime).n, weights.ggml_type
         if key not in rates:
             try:
                 rates[key] = probe_device(index, n_threads=key[1], ggml_type=weights.ggml_type)

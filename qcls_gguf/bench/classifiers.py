@@ -12,6 +12,7 @@ from ..config.schema import Config
 from ..config.scoring import EXACT_SCORINGS
 from ..errors import ConfigError, PlanError
 from ..opening import ClassifierOpener
+from ..prompts.compiled import Tokenizer
 from ..report.machine import available_bytes, gpu_free_bytes, rss_bytes
 from .records import Memory
 from .workloads import QuerySet, mixed_queries
@@ -50,6 +51,12 @@ class QuerySource:
     """queries of the first request"""
     largest_batch: int
 
+    def sets(self, tokenizer: Tokenizer) -> tuple[QuerySet, ...]:
+        """The sets of queries. Raises ConfigError where queries of a length cannot be made."""
+        if self.queries:
+            return (self.queries,)
+        return tuple(mixed_queries(tokenizer, lengths) for lengths in self.lengths)
+
 
 def config_names(configs: Sequence[Config]) -> list[str]:
     """A name for each configuration: its file's, with a number where that is not the first of the name."""
@@ -68,11 +75,7 @@ def started_classifier(
     """A classifier after its first request, its queries checked; closed in the end. Raises what Classifier raises."""
     free_before, rss_before = gpu_free_bytes(), rss_bytes()
     with opener.open(config) as classifier:
-        if source.queries:
-            query_sets: tuple[QuerySet, ...] = (source.queries,)
-        else:
-            tokenizer = classifier.engine.model
-            query_sets = tuple(mixed_queries(tokenizer, lengths) for lengths in source.lengths)
+        query_sets = source.sets(classifier.engine.model)
         for queries in query_sets:
             _check(classifier, queries, source.largest_batch)
         first_request_ms = request_ms(classifier, query_sets[0].queries[: source.first_batch])

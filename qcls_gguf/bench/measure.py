@@ -41,6 +41,8 @@ class BenchmarkSettings:
     forward_tokens: tuple[int, ...] | None = None
     ab: Literal["off", "on", "where possible"] = "off"
     """with forward, also compare the variants of the CUDA kernels"""
+    growth_to: int | None = None
+    """also measure 1, 2, 4, … up to so many prompts, and foreign cells; None: not measured"""
     sms: int | None = None
     """multiprocessors to compute on; None: the whole device"""
 

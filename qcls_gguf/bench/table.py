@@ -18,6 +18,17 @@ QUEUE_COLUMNS = ("at a fixed rate", "rate/s", "answered/s", "busy", "wait p50 ms
 FORWARD_COLUMNS = ("tokens", "min ms", "p50 ms", "p90 ms", "tokens/s", "roofline ms", "p50/roofline")
 
 AB_COLUMNS = ("kernels", "tokens", "min ms", "p50 ms", "spread", "of stock", "range", "difference", "rounding")
+GROWTH_COLUMNS = (
+    "prompts",
+    "foreign cells",
+    "tokens",
+    "decodes",
+    "min ms",
+    "p50 ms",
+    "p90 ms",
+    "ms a prompt",
+    "start ms",
+)
 
 Rows = list[list[str]]
 
@@ -128,6 +139,21 @@ def ab_rows(record: BenchmarkRecord) -> Rows:
     ]
 
 
+def growth_rows(record: BenchmarkRecord) -> Rows:
+    """The cells of GROWTH_COLUMNS, by prompts and then by foreign cells; none where growth was not measured."""
+    return [
+        [
+            str(point.n_prompts),
+            str(point.n_foreign_cells),
+            f"{point.n_tokens:.1f}",
+            f"{point.n_decodes:.1f}",
+            *map(measured, (point.ms.min, point.ms.p50, point.ms.p90, point.ms_a_prompt)),
+            f"{point.startup_ms:.0f}",
+        ]
+        for point in ((*record.growth.by_prompts, *record.growth.by_foreign_cells) if record.growth else ())
+    ]
+
+
 def facts(record: BenchmarkRecord) -> list[tuple[str, str]]:
     """Where and how it was measured, in rows of a name and a text."""
     environment, method, memory = record.environment, record.method, record.memory
@@ -207,6 +233,7 @@ def record_tables(record: BenchmarkRecord) -> dict[str, Table]:
         "tokens": Table(columns=TOKEN_COLUMNS, rows=token_rows(record)),
         "start": Table(columns=START_COLUMNS, rows=start_rows(record)),
         "forward": Table(columns=FORWARD_COLUMNS, rows=forward_rows(record), n_text=0),
+        "growth": Table(columns=GROWTH_COLUMNS, rows=growth_rows(record), n_text=0),
         "ab": Table(columns=AB_COLUMNS, rows=ab_rows(record)),
     }
 

@@ -1,40 +1,24 @@
-"""The command line: parsing and printing only."""
+"""The commands of `qcls-gguf`, and what it prints without one.
+
+Modules of commands import at their top what parses options, and what works inside the functions that work: --help and
+--version need neither numpy nor a model, and answer in half the time.
+"""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import suppress
-from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from .. import Classifier, __version__
-from ..data.queries import Line, check_source, read_queries
-from ..errors import QclsError
-from ..native import build_info
-from ..native.features import instruction_sets
-from ..report.json_text import json_text
-from ..report.results import console, printable, result_table
+from ..version import __version__
 from .bench import bench_command
 from .calibrate import calibrate_command
 from .compare import compare_command
 from .evaluate import eval_command
 from .inspect import inspect_command
-from .options import (
-    ConfigOption,
-    LayersOption,
-    ModelOption,
-    OfflineOption,
-    RepoOption,
-    ScoringOption,
-    StateCacheOption,
-    ThreadsOption,
-    settings,
-)
+from .models import models_command
+from .run import run_command
 from .schema import schema_command
-from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step
 
 app = typer.Typer(
     add_completion=False,
@@ -45,16 +29,11 @@ app = typer.Typer(
 )
 
 
-class Format(StrEnum):
-    """How results are printed."""
-
-    table = "table"
-    json = "json"
-    jsonl = "jsonl"
-
-
 def _version(wanted: bool) -> None:
     if wanted:
+        from ..native import build_info
+        from ..native.features import instruction_sets
+
         build = build_info()
         print(f"qcls-gguf {__version__}, llama.cpp {build.llama_cpp_commit} patched, {build.backend}")
         print(f"CPU code for {' '.join(instruction_sets()) or 'no special instruction set'}")
@@ -68,125 +47,13 @@ def _top(
     pass
 
 
-@app.command()
-def run(
-    query: Annotated[
-        list[str] | None, typer.Option("--query", "-q", metavar="TEXT", help="A query to label; repeatable.")
-    ] = None,
-    input_: Annotated[
-        str | None, typer.Option("--input", "-i", metavar="FILE|-", help="A query a line, labelled as they come.")
-    ] = None,
-    config: ConfigOption = None,
-    model: ModelOption = None,
-    hf_repo: RepoOption = None,
-    offline: OfflineOption = False,
-    no_state_cache: StateCacheOption = False,
-    n_gpu_layers: LayersOption = None,
-    scoring: ScoringOption = None,
-    audit: Annotated[
-        bool, typer.Option("--audit", help="Add joint, mean and label mass, and whether joint picks another label.")
-    ] = False,
-    threads: ThreadsOption = None,
-    format_: Annotated[
-        Format, typer.Option("--format", "-f", help="A table for people, JSON for machines.")
-    ] = Format.table,
-    top: Annotated[
-        int, typer.Option("--top", min=0, metavar="N", help="Labels a prompt shows in the table; 0 shows all.")
-    ] = 3,
-    interactive: Annotated[
-        bool, typer.Option("--interactive", "-I", help="After the queries given, go on asking, on a terminal.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Do not print the start-up.")] = False,
-) -> None:
-    """Label queries by every prompt of a configuration.
-
-    Without arguments the embedded model labels fashion queries by eight prompts: interactively on a terminal, or a
-    query a line from standard input. Results go to standard output, everything else to standard error.
-
-    JSON is one object a query, indented (json) or on a line (jsonl); a query that cannot be labelled gives
-    {"query", "error"}, and the exit code 1 in the end. Other exit codes: 2 for usage and configuration, 3 for a model
-    that can't be loaded.
-
-    \b
-    qcls-gguf run --query "red dress for girls" --query "孕妇牛仔裤"
-    qcls-gguf run --input queries.txt --format jsonl > labels.jsonl
-    qcls-gguf run --config my.yaml -hf Qwen/Qwen3-8B-GGUF:Q4_K_M -ngl all
-    """
-    with exit_codes():
-        if input_ is not None:
-            check_source(input_)
-        chosen = settings(config, model, hf_repo, n_gpu_layers, threads, scoring, no_state_cache=no_state_cache)
-        with Classifier.from_config(
-            chosen, offline=offline, on_step=None if quiet else print_step, on_load=load_bar(quiet), audit=audit
-        ) as classifier:
-            failed = _label(classifier, _queries(query, input_, interactive), format_, top)
-    if failed:
-        raise typer.Exit(EXIT_OTHER)
-
-
-def _queries(given: list[str] | None, source: str | None, interactive: bool) -> Iterator[Line]:
-    for text in given or []:
-        yield Line(text)
-    if source is not None:
-        yield from read_queries(source)
-    if sys.stdin.isatty() and source != "-" and (interactive or not (given or source is not None)):
-        yield from _ask()
-    elif not (given or source is not None or interactive):
-        yield from read_queries("-")
-
-
-def _ask() -> Iterator[Line]:
-    with suppress(ImportError):
-        import readline  # noqa: F401  (gives input() its line editing)
-
-    print("Type a query; an empty line or Ctrl-D ends.", file=sys.stderr)
-    while True:
-        try:
-            if sys.stdout.isatty():
-                text = input("query> ")
-            else:
-                print("query> ", end="", file=sys.stderr, flush=True)
-                text = input()
-        except EOFError:
-            print(file=sys.stderr)
-            return
-        if not text.strip():
-            return
-        yield Line(text)
-
-
-def _label(classifier: Classifier, lines: Iterator[Line], format_: Format, top: int) -> bool:
-    """Label and print queries as they come; returns whether any failed."""
-    out = console()
-    failed = False
-    for line in lines:
-        try:
-            if line.error:
-                raise QclsError(line.error)
-            result = classifier.classify(line.text)
-        except QclsError as e:
-            failed = True
-            print(f"qcls-gguf: {printable(line.text[:60])!r}: {e}", file=sys.stderr)
-            if format_ is not Format.table:
-                _print_json({"query": line.text, "error": str(e)}, format_)
-            continue
-        if format_ is Format.table:
-            out.print(result_table(result, top))
-        else:
-            _print_json(result.to_dict(), format_)
-    return failed
-
-
-def _print_json(value: dict[str, object], format_: Format) -> None:
-    indent = 2 if format_ is Format.json else None
-    print(json_text(value, indent=indent), flush=True)
-
-
+app.command("run")(run_command)
 app.command("inspect")(inspect_command)
 app.command("eval")(eval_command)
 app.command("calibrate")(calibrate_command)
 app.command("compare")(compare_command)
 app.command("bench")(bench_command)
+app.command("models")(models_command)
 app.command("schema")(schema_command)
 
 

@@ -8,13 +8,9 @@ from typing import Annotated
 
 import typer
 
-from ..config.resources import config_path
+from ..config.resources import DEFAULT_CONFIG
 from ..errors import ConfigError
-from ..native.kernel_steps import STEPS
-from ..opening import ClassifierOpener
 from ..report.files import check_writable
-from ..report.results import console
-from .long_work import check_html, progress_bars
 from .options import (
     LayersOption,
     ModelOption,
@@ -29,18 +25,18 @@ from .options import (
 from .terminal import exit_codes, load_bar, print_step
 
 _QUERY_TOKENS = "2-9,6"
-_FULL_CONFIGS = ("mission.yaml", "fashion-8.yaml", "fashion-8-joint.yaml")
+_FULL_CONFIGS = ("mission", "fashion-8", "fashion-8-joint")
 _FULL_BATCHES = (1, 4)
 # Unpatched, CUDA graphs that idled for 10 s are dropped: this would show it.
 _FULL_IDLE_S = 12.0
 _LEAST_RATE = 0.001
-_STEPS = "our steps: " + ", ".join(f"{step.name} ({step.variable})" for step in STEPS)
+_GROWTH_TO = 64
 
 
 def bench_command(
     config: Annotated[
         list[Path] | None,
-        typer.Option("--config", "-c", help="Prompts and runtime (YAML); repeatable, to compare.", metavar="FILE"),
+        typer.Option("--config", "-c", help="Prompts and runtime; repeatable, to compare.", metavar="FILE|NAME"),
     ] = None,
     model: ModelOption = None,
     hf_repo: RepoOption = None,
@@ -81,8 +77,15 @@ def bench_command(
     ] = None,
     ab: Annotated[
         bool,
-        typer.Option("--ab", help=f"Also --forward by stock llama.cpp's CUDA kernels and ours in turns; {_STEPS}."),
+        typer.Option("--ab", help="Also --forward by stock llama.cpp's CUDA kernels and ours in turns, step by step."),
     ] = False,
+    growth: Annotated[
+        bool, typer.Option("--growth", help="Also requests by number of prompts, and by cells of other prompt sets.")
+    ] = False,
+    growth_to: Annotated[
+        int | None,
+        typer.Option("--growth-to", min=1, max=1000, metavar="N", help="The most prompts of --growth. Default: 64."),
+    ] = None,
     sms: Annotated[
         int | None,
         typer.Option(
@@ -107,9 +110,10 @@ def bench_command(
     made of a list of words, or come from a file in turn. Without options: the embedded model and its eight prompts.
 
     \b
-    qcls-gguf bench -c configs/fashion-8.yaml -c configs/fashion-8-joint.yaml --batch 1,4
+    qcls-gguf bench -c fashion-8 -c fashion-8-joint --batch 1,4
     qcls-gguf bench --input queries.txt --rate 20 --format json
     qcls-gguf bench --forward --tokens 1,8,16,32,64
+    qcls-gguf bench --growth --html growth.html
     qcls-gguf bench --forward --ab -hf Qwen/Qwen3-8B-GGUF:Q4_K_M --out ab.json --html ab.html
     qcls-gguf bench --full -hf Qwen/Qwen3-8B-GGUF:Q4_K_M --out report.json --html report.html
 
@@ -118,9 +122,16 @@ def bench_command(
     --ab measures what this project's matrix kernels for CUDA gain, on the machine at hand: one decode over the number
     of its tokens by stock llama.cpp's kernels and with one more step of ours at a time, decode by decode in turns on
     one loaded model. Each variant has a context of its own; a step is an environment variable that a context reads when
-    it is made, so setting it to 0 switches the step off for any command. Besides times, the hidden states are compared:
-    "difference" is the variant's from stock's, "rounding" stock's own where a second sequence shares the decode.
-    The two should be of one size; a variant that is fast and far off is wrong.
+    it is made, so setting it to 0 switches the step off for any command: GGML_CUDA_MMQ_DIRECT (direct),
+    GGML_CUDA_QUANTIZE_ONCE (quantize once), GGML_CUDA_FUSE_MATRICES (one launch), GGML_CUDA_FUSE_GLU (glu),
+    GGML_CUDA_FUSE_NORM (norm). Besides times, the hidden states are compared: "difference" is the variant's from
+    stock's, "rounding" stock's own where a second sequence shares the decode. The two should be of one size; a variant
+    that is fast and far off is wrong.
+
+    --growth asks 1, 2, 4, … 64 prompts, which are those of the first configuration again and again with a number in
+    front, and that configuration beside 0 to 16,384 cells of other prompt sets: what should grow with the prompts, and
+    what should not grow. The classifiers of each series are all open, so that they can take turns: choose a smaller
+    --growth-to where the memory does not hold them. A tenth of the -n requests are sent to each.
 
     --sms N lets a large card stand in for a smaller one, such as --sms 40 for the 40 multiprocessors of a Tesla T4:
     kernels plan their work for N and run on N, or, with a warning, on the next number that the hardware can be split
@@ -135,10 +146,12 @@ def bench_command(
 
     JSON is one object; docs/records.md describes its fields. Exit codes are those of run.
     """
-    # the tools are imported by their own commands only, which keeps the start of the others short
-    from ..bench.benchmark import benchmark
+    from ..bench.benchmark import benchmark  # see app.py for why here
     from ..bench.measure import BenchmarkSettings
     from ..bench.table import benchmark_tables
+    from ..opening import ClassifierOpener
+    from ..report.results import console
+    from .long_work import check_html, progress_bars
 
     with exit_codes():
         benchmark_settings = BenchmarkSettings(
@@ -156,6 +169,7 @@ def bench_command(
             forward=forward or full or ab or tokens is not None,
             forward_tokens=_numbers(tokens, "--tokens"),
             ab="on" if ab else "where possible" if full else "off",
+            growth_to=(growth_to or _GROWTH_TO) if growth or growth_to is not None else None,
             sms=sms,
         )
         inputs = {"--input": Path(input_) if input_ else None, "--model": model}
@@ -184,7 +198,7 @@ def bench_command(
 
 
 def _paths(paths: list[Path] | None, full: bool) -> list[Path]:
-    return paths or [config_path(name) for name in (_FULL_CONFIGS if full else _FULL_CONFIGS[1:2])]
+    return paths or [Path(name) for name in (_FULL_CONFIGS if full else (DEFAULT_CONFIG,))]
 
 
 def _input(source: str | None, query_tokens: str | None) -> str | None:

@@ -1,20 +1,15 @@
-"""`qcls-gguf calibrate`: labelled queries to a calibration file."""
+"""`qcls-gguf calibrate`: parsing and printing only."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from ..errors import ConfigError
-from ..opening import ClassifierOpener
-from ..report.results import console, printable
-from .long_work import progress_bars
 from .options import (
     ConfigOption,
     FormatOption,
@@ -30,9 +25,6 @@ from .options import (
     settings,
 )
 from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step
-
-if TYPE_CHECKING:
-    from ..tuning.records import CalibrationRecord
 
 
 def calibrate_command(
@@ -77,7 +69,12 @@ def calibrate_command(
     with exit_codes():
         if importlib.util.find_spec("scipy") is None:
             raise ConfigError("calibrate needs scipy: pip install 'qcls-gguf[calibrate]'")
-        from ..tuning.calibrate import FitSettings, calibrate  # scipy is an extra
+        from ..opening import ClassifierOpener  # see app.py for why here
+        from ..report.results import console
+        from ..report.tables import terminal_table
+        from ..tuning.calibrate import FitSettings, calibrate
+        from ..tuning.table import fits_table, outcome
+        from .long_work import progress_bars
 
         fit_settings = FitSettings(
             config=settings(config, model, hf_repo, n_gpu_layers, threads),
@@ -100,37 +97,8 @@ def calibrate_command(
         if format_ is RecordFormat.json:
             print(record.to_json(), flush=True)
         else:
-            console().print(fits_table(record))
+            console().print(terminal_table(fits_table(record), end=False))
         if not quiet:
-            print(_last_line(record), file=sys.stderr)
+            print(outcome(record), file=sys.stderr)
     if record.written is None:
         raise typer.Exit(EXIT_OTHER)
-
-
-def fits_table(record: CalibrationRecord) -> Table:
-    """A row a prompt: its log-loss and ECE before and on held-out rows, its temperature, and the verdict."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in ("prompt", "rows", "log-loss", "held out", "ECE", "held out", "temperature", "verdict"):
-        table.add_column(column, justify="left" if column in ("prompt", "verdict") else "right")
-    for name, fit in record.prompts.items():
-        loss, ece = fit.log_loss, fit.ece
-        gain = loss.before - loss.after
-        table.add_row(
-            Text(printable(name)),
-            str(fit.n_rows),
-            f"{loss.before:.4f}",
-            f"{loss.after:.4f}",
-            f"{ece.before:.4f}",
-            f"{ece.after:.4f}",
-            f"{fit.temperature:.3f}",
-            f"{'kept' if fit.accepted else 'refused'}: {gain:+.4f} ± {loss.standard_error:.4f}",
-        )
-    return table
-
-
-def _last_line(record: CalibrationRecord) -> str:
-    refused = [name for name, fit in record.prompts.items() if not fit.accepted]
-    if record.written is None:
-        return "nothing written: no fit lowers the held-out log-loss by more than one standard error"
-    left_out = f"; left out: {', '.join(refused)}" if refused else ""
-    return f"written: {record.written}{left_out}; to use it, name it in the configuration: `calibration: FILE`"

@@ -7,13 +7,10 @@ from typing import Annotated
 
 import typer
 
-from ..compare.methods import METHODS, PeerKernels, Peers
+from ..compare.peers import METHOD_NAMES, PeerKernels, Peers
 from ..data.queries import check_source, read_queries
 from ..errors import ConfigError
-from ..opening import ClassifierOpener
 from ..report.files import check_writable
-from ..report.results import console
-from .long_work import check_html, progress_bars
 from .option_names import with_options
 from .options import (
     ConfigOption,
@@ -33,7 +30,9 @@ from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step
 def compare_command(
     method: Annotated[
         list[str] | None,
-        typer.Option("--method", metavar="|".join(METHODS), help="A method to compare with; repeatable. Default: all."),
+        typer.Option(
+            "--method", metavar="|".join(METHOD_NAMES), help="A method to compare with; repeatable. Default: all."
+        ),
     ] = None,
     query: Annotated[
         list[str] | None, typer.Option("--query", "-q", metavar="TEXT", help="A query to label; repeatable.")
@@ -66,6 +65,9 @@ def compare_command(
     ollama_model: Annotated[
         str | None, typer.Option("--ollama-model", metavar="NAME", help="Its model, made from the same file.")
     ] = None,
+    other_weights: Annotated[
+        bool, typer.Option("--other-weights", help="Compare with Ollama's model even where it is another file.")
+    ] = False,
     peer_kernels: Annotated[
         PeerKernels,
         typer.Option("--peer-kernels", help="CUDA matrix kernels of the other methods that use this llama.cpp."),
@@ -105,9 +107,11 @@ def compare_command(
     qcls-gguf compare --spawn-llama-server build/peers/bin/llama-server --html compare.html
     qcls-gguf compare --ollama http://127.0.0.1:11434 --ollama-model fashion-tiny --input queries.txt
     """
-    # the tools are imported by their own commands only, which keeps the start of the others short
-    from ..compare.run import QUERIES, ComparisonSettings, compare
+    from ..compare.run import QUERIES, ComparisonSettings, compare  # see app.py for why here
     from ..compare.table import comparison_table
+    from ..opening import ClassifierOpener
+    from ..report.results import console
+    from .long_work import check_html, progress_bars
 
     with exit_codes():
         comparison = ComparisonSettings(
@@ -122,6 +126,7 @@ def compare_command(
                 spawn_llama_server=spawn_llama_server,
                 ollama=ollama,
                 ollama_model=ollama_model,
+                other_weights=other_weights,
                 hf_folder=hf_folder,
                 synthetic=synthetic,
             ),

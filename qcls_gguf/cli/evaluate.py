@@ -1,4 +1,4 @@
-"""`qcls-gguf eval`: labelled queries to accuracy, calibration and cost of every scoring mode."""
+"""`qcls-gguf eval`: parsing and printing only."""
 
 from __future__ import annotations
 
@@ -7,11 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..config.schema import parse_scoring
-from ..config.scoring import SCORINGS, Scoring
-from ..opening import ClassifierOpener
-from ..report.results import console
-from .long_work import check_html, progress_bars
+from ..config.scoring import SCORINGS, Scoring, parse_scoring
 from .options import (
     ConfigOption,
     LayersOption,
@@ -83,10 +79,12 @@ def eval_command(
     qcls-gguf eval --data labelled.csv --format json --html report.html --resume scores.jsonl
     qcls-gguf eval --data labelled.jsonl --scoring tree --batch-invariance --shuffle-labels 5
     """
-    # the tools are imported by their own commands only, which keeps the start of the others short
-    from ..evaluation.evaluate import EvaluationSettings, evaluate
+    from ..evaluation.evaluate import EvaluationSettings, evaluate  # see app.py for why here
     from ..evaluation.robustness import robustness_tables
     from ..evaluation.table import evaluation_tables
+    from ..opening import ClassifierOpener
+    from ..report.results import console
+    from .long_work import check_html, progress_bars
 
     with exit_codes():
         evaluation = EvaluationSettings(

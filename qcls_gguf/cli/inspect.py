@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-from rich.tree import Tree
 
-from ..opening import ClassifierOpener
-from ..report.results import console, printable
 from .options import (
     ConfigOption,
     FormatOption,
@@ -26,9 +19,6 @@ from .options import (
     settings,
 )
 from .terminal import exit_codes, load_bar, print_step
-
-if TYPE_CHECKING:
-    from ..inspection.records import Answering, Inspection, PromptInspection, Token, TrieNode
 
 
 def inspect_command(
@@ -49,8 +39,10 @@ def inspect_command(
 
     JSON is one object; docs/records.md describes its fields.
     """
-    # the tools are imported by their own commands only, which keeps the start of the others short
-    from ..inspection.inspect import inspect_classifier
+    from ..inspection.inspect import inspect_classifier  # see app.py for why here
+    from ..inspection.table import inspection_table
+    from ..opening import ClassifierOpener
+    from ..report.results import console
 
     with exit_codes():
         chosen = settings(config, model, hf_repo, n_gpu_layers, threads, scoring)
@@ -64,127 +56,3 @@ def inspect_command(
             print(inspection.to_json(), flush=True)
         else:
             console().print(inspection_table(inspection))
-
-
-def inspection_table(inspection: Inspection) -> Group:
-    """An inspection as text on a terminal: the whole, a row for each prompt, the label tries, the advice."""
-    parts: list[RenderableType] = [_whole(inspection), Text(), _prompt_rows(inspection), Text()]
-    parts += map(_prompt_tree, inspection.prompts, inspection.answering)
-    parts.append(Text())
-    if inspection.advice:
-        parts.append(Text("advice", style="bold"))
-    parts += [Text(f"- {printable(advice.text)}") for advice in inspection.advice]
-    return Group(*parts)
-
-
-def _whole(inspection: Inspection) -> Table:
-    model, context = inspection.model, inspection.context
-    sequences, request = inspection.sequences, inspection.request
-    steps = ", ".join(f"{name} {ms:.0f}" for name, ms in inspection.startup_ms.items())
-    table = _plain_table()
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    table.add_row("model", Text(printable(f"{Path(model.path).name}, {model.description}, {model.device}")))
-    table.add_row("CPU code", " ".join(inspection.instruction_sets) or "no special instruction set")
-    table.add_row("start-up", f"{sum(inspection.startup_ms.values()):.0f} ms: {steps}")
-    table.add_row(
-        "context",
-        f"{context.n_ctx} cells, {context.n_cells_prefixes} of them prefixes; {context.n_batch} tokens and "
-        f"{context.n_outputs_max} rows a decode",
-    )
-    why = context.why_no_visible_cells
-    table.add_row("attention", "to the cells that a token may see" if why is None else f"to every used cell: {why}")
-    table.add_row(
-        "sequences",
-        f"{sequences.n_needed}: prefixes {sequences.n_holders} + leaves {sequences.n_leaves} × max_batch "
-        f"{sequences.max_batch}; {sequences.n_seq_max} opened, at most {sequences.n_limit}",
-    )
-    table.add_row(
-        "empty query",
-        f"{request.n_tokens} tokens in {request.n_decodes} decode{'s' * (request.n_decodes > 1)}: around the query "
-        f"{request.n_tokens_fragment}, suffix {request.n_tokens_suffix}, labels {request.n_tokens_labels} "
-        f"({request.n_tokens_unshared} unshared); {request.n_tokens_cached} cached, {request.n_positions} positions",
-    )
-    table.add_row("query token", f"fed {request.n_query_copies} time{'s' * (request.n_query_copies > 1)}")
-    return table
-
-
-def _prompt_rows(inspection: Inspection) -> Table:
-    table = _plain_table(header=True)
-    table.add_column("prompt", style="bold", no_wrap=True)
-    table.add_column("scoring", no_wrap=True)
-    for name in ("cached", "shared", "added", "labels", "fed", "read", "leaves"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("fast", no_wrap=True)
-    table.add_column("shared with", overflow="fold")
-    for prompt in inspection.prompts:
-        tokens = prompt.prefix.n_tokens, prompt.prefix.n_shared, prompt.added.n_tokens
-        labels = len(prompt.labels), prompt.n_tokens_labels, prompt.n_positions, prompt.n_leaves
-        table.add_row(
-            Text(printable(prompt.name)),
-            prompt.scoring,
-            *map(str, (*tokens, *labels)),
-            "yes" if prompt.fast_path else "no",
-            Text(_shared_with(prompt, len(inspection.prompts))),
-        )
-    return table
-
-
-def _shared_with(prompt: PromptInspection, n_prompts: int) -> str:
-    names = prompt.prefix.shared_with
-    return "all" if n_prompts > 2 and len(names) == n_prompts - 1 else printable(", ".join(names))
-
-
-def _prompt_tree(prompt: PromptInspection, answering: Answering) -> Tree:
-    tree = Tree(Text(printable(prompt.name), style="bold"), guide_style="dim")
-    tree.add(Text(f"blocks {' '.join(prompt.prefix.block_hashes)}", style="dim"))
-    tree.add(Text(f"added  {_sequence(prompt.added.fragment)} + {_sequence(prompt.added.suffix)}", style="dim"))
-    if text := _answering(answering):
-        tree.add(Text(printable(f"answer {text}"), style="dim"))
-    _add_children(tree, prompt.trie)
-    return tree
-
-
-def _answering(answering: Answering) -> str:
-    """What is done to a prompt's scores and its answer; empty where nothing is."""
-    parts = [] if answering.temperature == 1 else [f"temperature {answering.temperature:.3g}"]
-    for name, values in (("prior", answering.prior), ("bias", answering.bias)):
-        if values is not None:
-            parts.append(f"{name} {min(values.values()):+.2f} to {max(values.values()):+.2f}")
-    if answering.min_confidence is not None and answering.fallback is not None:
-        parts.append(f"below {answering.min_confidence:g}: {answering.fallback}")
-    return ", ".join(parts)
-
-
-def _add_children(tree: Tree, node: TrieNode) -> None:
-    """Add the fed nodes as branches, and on one line the labels whose further tokens are not fed."""
-    ends = [_label_end(child) for child in node.children if not child.fed]
-    if ends:
-        tree.add(Text(", ".join(ends)))
-    for child in node.children:
-        if child.fed:
-            _add_children(tree.add(Text(f"{_shown(child.text)}  (fed{', read' if child.read else ''})")), child)
-
-
-def _label_end(node: TrieNode) -> str:
-    """The tokens from a node that is not fed to the end of its label; no other label has them."""
-    texts = [node.text]
-    while node.children:
-        node = node.children[0]
-        texts.append(node.text)
-    words = " ".join(map(_shown, texts))
-    # an end-of-label token does not tell which label it ends
-    return words if node.label is None or node.label.endswith(texts[-1].strip()) else f"{words} ({_shown(node.label)})"
-
-
-def _plain_table(*, header: bool = False) -> Table:
-    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=header, header_style="dim")
-
-
-def _sequence(tokens: tuple[Token, ...]) -> str:
-    return " ".join(_shown(token.text) for token in tokens) or "nothing"
-
-
-def _shown(text: str) -> str:
-    """A token's text with its spaces visible, so that tokens can be parted by spaces."""
-    return printable(text).replace(" ", "␣")

@@ -17,9 +17,8 @@ from ..report.progress import OnProgress
 
 def check_html(path: Path, others: Mapping[str, Path | None]) -> None:
     """Raise ConfigError for a report that could not be written, before anything is computed; see check_writable."""
-    missing = [name for name in ("jinja2", "matplotlib") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ConfigError(f"--html needs {' and '.join(missing)}: pip install 'qcls-gguf[report]'")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError("--html needs matplotlib: pip install 'qcls-gguf[report]'")
     check_writable(path, "--html", others)
 
 

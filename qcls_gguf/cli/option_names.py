@@ -17,6 +17,7 @@ _OPTIONS = {
     "offline": "--offline",
     "ollama": "--ollama",
     "ollama_model": "--ollama-model",
+    "other_weights": "--other-weights",
     "out": "--out",
     "prompt": "--prompt",
     "query_tokens": "--query-tokens",

@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ..config.load import load_config
-from ..config.resources import config_path
-from ..config.schema import Config, ModelConfig, parse_scoring
-from ..config.scoring import SCORINGS
+from ..config.resources import DEFAULT_CONFIG, config_names
+from ..config.scoring import SCORINGS, parse_scoring
 from ..errors import ConfigError
+
+if TYPE_CHECKING:
+    from ..config.schema import Config
 
 
 class RecordFormat(StrEnum):
@@ -24,10 +25,18 @@ class RecordFormat(StrEnum):
 
 
 ConfigOption = Annotated[
-    Path | None, typer.Option("--config", "-c", help="Prompts, labels, model and runtime (YAML).", metavar="FILE")
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        help=f"Prompts, labels, model and runtime: a YAML file, or one of {', '.join(config_names())}, which come with "
+        "the package.",
+        metavar="FILE|NAME",
+    ),
 ]
 ModelOption = Annotated[
-    Path | None, typer.Option("--model", "-m", help="A GGUF file, instead of the configuration's.", metavar="FILE")
+    Path | None,
+    typer.Option("--model", "-m", help="A GGUF file, or Ollama's model of a name.", metavar="FILE|ollama:NAME[:TAG]"),
 ]
 RepoOption = Annotated[
     str | None,
@@ -36,6 +45,9 @@ RepoOption = Annotated[
 OfflineOption = Annotated[bool, typer.Option("--offline", help="Take a model of the hub from the local cache only.")]
 StateCacheOption = Annotated[
     bool, typer.Option("--no-state-cache", help="Compute all prefixes, whatever an earlier start saved.")
+]
+TryModelOption = Annotated[
+    bool, typer.Option("--no-try-model", help="Load the model at once, without a process that tries it first.")
 ]
 LayersOption = Annotated[
     str | None, typer.Option("--n-gpu-layers", "-ngl", help="Layers on the GPU.", metavar="N|auto|all")
@@ -69,13 +81,17 @@ def settings(
     scoring: str | None = None,
     *,
     no_state_cache: bool = False,
+    no_try_model: bool = False,
 ) -> Config:
     """The configuration with what the command line overrides."""
+    from ..config.load import load_config  # see app.py for why here
+    from ..config.schema import ModelConfig
+
     if hf_repo is not None and not hf_repo.strip():
         raise ConfigError("--hf-repo is empty: give USER/REPO[:QUANT], or leave it out")
     if model is not None and hf_repo is not None:
         raise ConfigError("--model and --hf-repo are both given: keep one of them")
-    config = load_config(path or config_path("fashion-8.yaml"))
+    config = load_config(path or DEFAULT_CONFIG)
     runtime = config.runtime
     if n_gpu_layers is not None:
         runtime = dataclasses.replace(runtime, n_gpu_layers=_layers(n_gpu_layers))
@@ -83,6 +99,8 @@ def settings(
         runtime = dataclasses.replace(runtime, n_threads=threads)
     if no_state_cache:
         runtime = dataclasses.replace(runtime, state_cache=False)
+    if no_try_model:
+        runtime = dataclasses.replace(runtime, try_model=False)
     if model is not None or hf_repo is not None:
         config = dataclasses.replace(config, model=ModelConfig(path=model, hf_repo=hf_repo))
     prompts = config.prompts

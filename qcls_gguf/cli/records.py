@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..bench.records import BenchmarkRecord
 from ..compare.records import ComparisonRecord
 from ..evaluation.records import EvaluationRecord
+from ..inspection.local_models import ModelsRecord
 from ..inspection.records import Inspection
 from ..report.record import Record
 from ..report.record_docs import records_markdown
@@ -18,6 +19,7 @@ RECORDS: dict[str, type[Record]] = {
     "calibrate": CalibrationRecord,
     "compare": ComparisonRecord,
     "bench": BenchmarkRecord,
+    "models": ModelsRecord,
 }
 
 _BEGINNING = """\

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from ..config.json_schema import config_json_schema
 from ..report.json_text import json_text
 from .terminal import exit_codes
 
 
 def schema_text() -> str:
     """The JSON Schema of a configuration, as the command prints it."""
+    from ..config.json_schema import config_json_schema  # see app.py for why here
+
     return json_text(config_json_schema(), indent=2)
 
 

@@ -13,8 +13,8 @@ from typing import ClassVar
 
 from ..classifier import Classifier
 from ..config.schema import RuntimeConfig
-from ..engine.capacity import flash_attention
 from ..errors import QclsError
+from ..model.placement import flash_attention
 from ..prompts.compiled import Prompt
 from .reader import LabelReader
 
@@ -118,6 +118,9 @@ class Method(ABC):
     def audit(self, query: str) -> list[Answer]:
         """The same with every log-probability that the method can give; not timed."""
         return self.classify(query)
+
+    def check_answers(self) -> None:  # noqa: B027
+        """Called when every query was answered. Raises PeerError where the answers together show a failure."""
 
     def remarks(self) -> list[str]:
         """What a reader of its figures should know, found while it ran."""

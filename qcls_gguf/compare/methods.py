@@ -1,11 +1,8 @@
-"""Every method by its name, and the options that some of them need."""
+"""Every method by its name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
-from pathlib import Path
 
 from ..errors import ConfigError
 from .cappr import Cappr
@@ -16,35 +13,11 @@ from .llama_server import LlamaServer
 from .method import Method, Workload
 from .ollama import Ollama
 from .ours import Qcls
+from .peers import Peers
 from .stock import Batched, Naive, Prefix
 from .torch_sdpa import TorchSdpa
 
 QCLS = Qcls.name
-
-
-class PeerKernels(StrEnum):
-    """Which CUDA matrix kernels the other methods that use this llama.cpp run."""
-
-    stock = "stock"
-    ours = "ours"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peers:
-    """Where the programs and weights are that do not come with a Python package."""
-
-    llama_server: str | None = None
-    """URL of a running llama-server"""
-    spawn_llama_server: Path | None = None
-    """a llama-server program to start and stop"""
-    ollama: str | None = None
-    """URL of a running Ollama"""
-    ollama_model: str | None = None
-    """its name for the model, made from the same file"""
-    hf_folder: Path | None = None
-    """the model's folder as transformers reads it, for torch"""
-    synthetic: bool = False
-    """torch computes with random weights of the model's shape"""
 
 
 METHODS: dict[str, Callable[[Workload, Peers], Method]] = {
@@ -56,7 +29,9 @@ METHODS: dict[str, Callable[[Workload, Peers], Method]] = {
     Cappr.name: lambda workload, _: InChild(Cappr(workload)),
     TorchSdpa.name: lambda workload, peers: InChild(TorchSdpa(workload, peers.hf_folder, synthetic=peers.synthetic)),
     LlamaServer.name: lambda workload, peers: LlamaServer(workload, peers.llama_server, peers.spawn_llama_server),
-    Ollama.name: lambda workload, peers: Ollama(workload, peers.ollama, peers.ollama_model),
+    Ollama.name: lambda workload, peers: Ollama(
+        workload, peers.ollama, peers.ollama_model, other_weights=peers.other_weights
+    ),
 }
 
 

@@ -17,14 +17,15 @@ import numpy.typing as npt
 from ..classifier import Classifier
 from ..config.raw import raw_config
 from ..config.schema import Config
-from ..engine.capacity import n_threads
+from ..engine.cores import threads
 from ..errors import ConfigError, PlanError
 from ..native.kernel_steps import switched, variants
 from ..opening import ClassifierOpener, OnStep
 from ..report.environment import environment
 from ..report.progress import OnProgress
 from .method import AbsentError, Answer, DiedError, Method, PeerError, Workload, WorkloadPrompt, installed_versions
-from .methods import METHODS, QCLS, PeerKernels, Peers, check_methods, check_peers
+from .methods import METHODS, QCLS, check_methods, check_peers
+from .peers import PeerKernels, Peers
 from .reader import LabelReader
 from .records import AbsentMethod, ComparisonRecord, MethodRecord, PeerEnvironment
 from .statistics import Reference, agreement, latency, not_comparable
@@ -79,6 +80,7 @@ def compare(
     names = check_methods(settings.methods) if settings.methods else tuple(METHODS)
     if not settings.queries:
         raise ConfigError("there is no query to compare with: give one")
+    settings = dataclasses.replace(settings, config=opener.rendered(settings.config))
     prompts, exact_references = _references(settings, opener)
     with opener.open(settings.config, quiet=True) as classifier:
         workload = Workload(
@@ -87,7 +89,7 @@ def compare(
             queries=settings.queries,
             model_path=Path(classifier.model.path),
             runtime=settings.config.runtime,
-            n_threads=n_threads(settings.config.runtime),
+            n_threads=threads(settings.config.runtime).n,
             n_gpu_layers=classifier.model.n_gpu_layers,
             n_longest=_n_longest(classifier, prompts, settings.queries),
         )
@@ -216,6 +218,7 @@ class _RunningMethods:
             with self._listed_if_it_fails(name):
                 answers[name] = [answer for query in self._workload.queries for answer in method.audit(query)]
                 _check_finite(answers[name])
+                method.check_answers()
         on_progress("answers", len(self._names), len(self._names))
         return answers
 

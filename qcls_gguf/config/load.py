@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError, model_validator
 
 from ..errors import ConfigError
+from .resources import config_path
 from .schema import (
     CalibrationPath,
     Confidence,
@@ -71,11 +72,16 @@ class ConfigFile(Shared):
 
 _SHARED = tuple(Shared.__pydantic_fields__)  # type: ignore[attr-defined]
 
+_TEXTS = ("prompt_template", "system", "user", "answer_cue")
+
 
 def load_config(path: str | Path) -> Config:
-    """Read and check a configuration file. Raises ConfigError, with a line for each mistake."""
+    """Read and check a configuration: a file, or by its name one that comes with the package, such as `fashion-8`.
+
+    Raises ConfigError, with a line for each mistake.
+    """
     try:
-        file = Path(path).expanduser()
+        file = config_path(path).expanduser()
     except RuntimeError as e:  # a home folder that nobody has
         raise ConfigError(f"{path}: the configuration cannot be read: {e}") from None
     try:
@@ -119,8 +125,9 @@ def _prompt(prompt: Any, shared: dict[str, Any]) -> Any:
     own = given(prompt, keep=("label_prefix",))
     if not isinstance(own, dict):
         return own
-    if isinstance(template := own.get("prompt_template"), str):
-        # A block scalar (`|`) ends in a line break that nobody means as part of the prompt.
-        own["prompt_template"] = template.removesuffix("\n")
+    for key in _TEXTS:
+        if isinstance(text := own.get(key), str):
+            # A block scalar (`|`) ends in a line break that nobody means as part of the prompt.
+            own[key] = text.removesuffix("\n")
     common = {key: value for key, value in shared.items() if key != "scoring" or "force_single_token_labels" not in own}
     return {**common, **own}

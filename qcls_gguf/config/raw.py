@@ -18,6 +18,9 @@ def raw_config(config: Config, scoring: Scoring, names: Collection[str] | None =
         PromptConfig(
             name=prompt.name,
             prompt_template=prompt.prompt_template,
+            system=prompt.system,
+            user=prompt.user,
+            answer_cue=prompt.answer_cue,
             labels=prompt.labels,
             label_prefix=prompt.label_prefix,
             scoring=scoring,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from ..errors import ModelError
+from ..errors import ConfigError, ModelError
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 EMBEDDED_MODEL = "fashion-tiny-Q8_0.gguf"
+DEFAULT_CONFIG = "fashion-8"
+"""of the configurations that come with the package, the one that is used where none is named"""
+_SUFFIX = ".yaml"
 
 
 def _folder(name: str) -> Path:
@@ -24,6 +28,28 @@ def embedded_model() -> Path:
     return path
 
 
-def config_path(name: str) -> Path:
-    """A configuration that comes with the package, such as `fashion-8.yaml`."""
-    return _folder("configs") / name
+def config_names() -> list[str]:
+    """The names of the configurations that come with the package, such as `fashion-8`."""
+    return sorted(path.stem for path in _folder("configs").glob(f"*{_SUFFIX}"))
+
+
+def config_path(name: str | Path) -> Path:
+    """The file of a configuration: that of a path, or, for a bare name without one, that of the package.
+
+    A file of the working folder with that very name goes first. Raises ConfigError for a bare name that neither has.
+    """
+    path = Path(name)
+    if path.suffix or path.name != str(name) or os.path.isfile(path):
+        return path
+    bundled = _folder("configs") / f"{name}{_SUFFIX}"
+    if not os.path.isfile(bundled):
+        raise ConfigError(
+            f"{name}: the configuration cannot be read: no such file, and none of this name comes with the package, "
+            f"which has {', '.join(config_names())}"
+        )
+    return bundled
+
+
+def schema_path() -> Path:
+    """The JSON Schema of a configuration, for editors."""
+    return _folder("configs") / "config.schema.json"

@@ -16,6 +16,9 @@ from .words import kind_of, shown
 LARGEST = (1 << 24) - 1
 """no count or size is larger"""
 
+OWN_VARIABLES = ("messages", "add_generation_prompt", "bos_token", "eos_token")
+"""what a chat template gets from the program"""
+
 
 class Rule:
     """The check of a value in place of pydantic's own for its type, which has other words."""
@@ -155,6 +158,30 @@ class Truth(Rule):
 
     def json_schema(self) -> dict[str, Any]:
         return {"anyOf": [{"type": "boolean"}, {"enum": list(self.words)}]} if self.words else {"type": "boolean"}
+
+
+@dataclass(frozen=True, slots=True)
+class Variables(Rule):
+    """Names with texts, numbers and truth values, for a chat template."""
+
+    def check(self, value: Any, info: core_schema.ValidationInfo) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise refusal(f"expected names and values, got {kind_of(value)}")
+        for name, found in value.items():
+            text = shown(name, quoted=False)
+            if not isinstance(name, str) or not name.isidentifier():
+                raise refusal("is no name that a template can ask for: use letters, digits and _", text)
+            if name in OWN_VARIABLES:
+                raise refusal("is set by the program: leave it out", text)
+            if not isinstance(found, str | int | float):
+                raise refusal(f"{shown(found)} is {kind_of(found)}: give a text, a number, true or false", text)
+            if isinstance(found, str):
+                Text().check(found, info)
+        return dict(value)
+
+    def json_schema(self) -> dict[str, Any]:
+        kinds = {"anyOf": [{"type": kind} for kind in ("string", "number", "boolean")]}
+        return {"type": "object", "additionalProperties": kinds, "propertyNames": {"pattern": r"^\w+$"}}
 
 
 def at_least(n: int, what: str) -> BeforeValidator:

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Field, model_validator
 
 from ..errors import ConfigError
-from .rules import Choice, File, Number, Text, Truth, Whole, at_least, at_most, distinct
+from .rules import Choice, File, Number, Text, Truth, Variables, Whole, at_least, at_most, distinct
 from .scoring import SCORINGS, Scoring
 from .settings import Settings, given, refusal, settings, shown_name
-from .template import check_template, expand_labels
+from .template import LABELS_SLOT, SLOT, check_texts, expand
 from .words import shown
 
 Auto = Literal["auto"]
@@ -32,6 +32,8 @@ _MAX_SEQ = 4096  # LLAMA_MAX_SEQ in llama.cpp's src/llama-cparams.h, as patches/
 _MAX_PROMPTS = 1000
 _MAX_CONTENT_FREE = 100  # each is computed at start-up
 _AUTO = ("auto",)
+_OLLAMA = "ollama:"  # a file of such a name is given as ./ollama:NAME
+_CUE = "label:"
 
 FilledText: TypeAlias = Annotated[str, Text(empty=False)]
 FallbackText: TypeAlias = Annotated[str, Text(blank=False)]
@@ -50,16 +52,23 @@ Queries: TypeAlias = Annotated[
 
 @settings
 class ModelConfig(Settings):
-    """Which model: a file, or a repository on the Hugging Face hub; neither means the embedded one."""
+    """Which model: a file, one that Ollama has, or a repository of the Hugging Face hub; none: the embedded one."""
 
     path: Annotated[Path, File()] | None = None
-    """a GGUF file, of a split model the first; a relative path starts from the configuration's folder"""
+    """a GGUF file, of a split model the first; a relative path starts from the configuration's folder. `ollama:NAME`
+    is short for the key `ollama`"""
+    ollama: FilledText | None = None
+    """`NAME[:TAG]` of a model in Ollama's store on this machine"""
     hf_repo: FilledText | None = None
     """`user/repo`, or `user/repo:quantization`"""
     quantization: FilledText | None = None
     """such as Q4_K_M; only with hf_repo"""
     revision: FilledText | None = None
     """branch, tag or commit; only with hf_repo"""
+    chat_template: FilledText | None = None
+    """the Jinja2 text that renders system and user of prompts; none: the file's own"""
+    chat_variables: Annotated[dict[str, Any], Variables()] = field(default_factory=dict, hash=False)
+    """what that template may ask for, such as `enable_thinking: true`; not given, enable_thinking is false"""
 
     @classmethod
     def _place(cls, values: dict[str, Any]) -> str:
@@ -68,12 +77,21 @@ class ModelConfig(Settings):
     @model_validator(mode="before")
     @classmethod
     def _given(cls, values: Any) -> Any:
-        return given(values)
+        values = given(values)
+        if isinstance(values, dict) and "ollama" not in values:
+            name = str(values.get("path", ""))
+            if name.startswith(_OLLAMA):
+                values = {key: value for key, value in values.items() if key != "path"}
+                values["ollama"] = name.removeprefix(_OLLAMA)
+        return values
 
     @model_validator(mode="after")
     def _check(self) -> ModelConfig:
-        if self.path is not None and self.hf_repo is not None:
-            raise refusal("path and hf_repo are both given: keep one of them")
+        several = [key for key in ("path", "ollama", "hf_repo") if getattr(self, key) is not None]
+        if len(several) > 1:
+            raise refusal(
+                f"{' and '.join(several)} are {'both' if len(several) == 2 else 'all'} given: keep one of them"
+            )
         for key in ("quantization", "revision"):
             if getattr(self, key) is not None and self.hf_repo is None:
                 raise refusal("is only for hf_repo, which is not given", key)
@@ -114,6 +132,9 @@ class RuntimeConfig(Settings):
     """queries that classify_batch puts into one decode, where the sequences suffice"""
     state_cache: TrueOrFalse = True
     """keep the cells of prefixes that took long to compute in a file for the next start; on a CPU"""
+    try_model: TrueOrFalse = True
+    """load a model that is not known to work in a process of its own first, so that a file on which llama.cpp ends the
+    process is an error"""
     max_waiting: Annotated[int, Whole(0)] = 64
     """callers of other threads that may wait for their turn; more are refused"""
     warm_query_tokens: Annotated[int | Auto, Whole(0, words=_AUTO)] = "auto"
@@ -144,14 +165,30 @@ def resolve_forced(values: dict[str, Any]) -> dict[str, Any]:
     return {"scoring": "tree", **values} if forced is False else values
 
 
+_NO_TEXT = object()
+
+
+def _has_text(value: Any) -> Any:
+    if value is _NO_TEXT:
+        raise refusal("is missing: write the whole text, or write system and user for the model's own chat template")
+    return value
+
+
 @settings
 class PromptConfig(Settings):
-    """One prompt: a template with one `{query}` slot, perhaps one `{labels}` slot, and a closed label set."""
+    """One prompt: a text with one `{query}` slot, perhaps `{labels}` and `{name}`, and a closed label set."""
 
     name: Annotated[str, Text(blank=False, remedy="give the prompt a name")]
     """what its answers are found under; each prompt has another"""
-    prompt_template: Annotated[str, Text()]
-    """the text before, around and behind the query, with one {query} and perhaps one {labels}"""
+    prompt_template: Annotated[Annotated[str, Text()] | None, BeforeValidator(_has_text)] = None
+    """the whole text before, around and behind the query, with the model's control tokens, one {query} and perhaps
+    {labels} and {name}"""
+    system: Annotated[str, Text()] | None = None
+    """instead of prompt_template: what the model's chat template puts into the system turn, with the same slots"""
+    user: Annotated[str, Text()] | None = None
+    """what it puts into the user's turn; not given beside a system text without {query}: the query alone"""
+    answer_cue: Annotated[str, Text()] | None = None
+    """only with system or user: how the model's answer begins, before the label; not given: `label:`"""
     labels: Annotated[
         tuple[Annotated[str, Text(blank=False)], ...],
         at_least(2, "at least two labels"),
@@ -184,19 +221,62 @@ class PromptConfig(Settings):
         return "prompt" if name is None else f"prompts.{name}"
 
     @property
+    def is_chat(self) -> bool:
+        """Whether the model's chat template is still to make the text, of `turns` and `cue`."""
+        return self.prompt_template is None
+
+    @property
+    def turns(self) -> dict[str, str]:
+        """What the chat template renders: `system`, `user` or both, with their slots."""
+        found = {key: text for key in ("system", "user") if (text := getattr(self, key)) is not None}
+        return found if any(SLOT in text for text in found.values()) or "user" in found else {**found, "user": SLOT}
+
+    @property
+    def cue(self) -> str:
+        """What stands behind the rendered turns, with its slots."""
+        return _CUE if self.answer_cue is None else self.answer_cue
+
+    @property
+    def has_labels_slot(self) -> bool:
+        """Whether a text of it has a `{labels}` slot."""
+        return any(LABELS_SLOT in text for text in self._texts().values())
+
+    @property
+    def template(self) -> str:
+        """The whole text with its slots. Raises ConfigError where the chat template has not rendered it."""
+        if self.prompt_template is None:
+            raise ConfigError(f"prompts.{self.name}: system and user become a text when the model is open")
+        return self.prompt_template
+
+    @property
     def expanded_template(self) -> str:
-        """The template with the labels in place of `{labels}`: what is compiled."""
-        return expand_labels(self.prompt_template, self.labels)
+        """The whole text with all slots filled but the query's: what is compiled. Raises ConfigError as `template`."""
+        return expand(self.template, name=self.name, labels=self.labels)
+
+    def _texts(self) -> dict[str, str]:
+        if self.prompt_template is not None:
+            return {"prompt_template": self.prompt_template}
+        return {**({"answer_cue": self.cue} if "{" in self.cue else {}), **self.turns}
 
     @model_validator(mode="before")
     @classmethod
     def _given(cls, values: Any) -> Any:
         found = given(values, keep=("label_prefix",))
-        return resolve_forced(found) if isinstance(found, dict) else found
+        if not isinstance(found, dict):
+            return found
+        if not any(key in found for key in ("prompt_template", "system", "user")):
+            found["prompt_template"] = _NO_TEXT
+        return resolve_forced(found)
 
     @model_validator(mode="after")
     def _check(self) -> PromptConfig:
-        if wrong := check_template(self.prompt_template, self.labels):
+        if not self.is_chat:
+            for key in ("system", "user", "answer_cue"):
+                if getattr(self, key) is not None:
+                    raise refusal("is given beside prompt_template, which is the whole text: keep one of the two", key)
+        elif SLOT in self.cue:
+            raise refusal(f"has a {SLOT} slot: write the query into user", "answer_cue")
+        if wrong := check_texts(self._texts(), name=self.name, labels=self.labels):
             raise refusal(wrong.what, wrong.key)
         for key, other in (("min_confidence", "fallback"), ("fallback", "min_confidence")):
             if getattr(self, key) is not None and getattr(self, other) is None:
@@ -239,11 +319,3 @@ def check_config(config: Config) -> Config:
     if not isinstance(config, Config):
         raise ConfigError(f"expected a configuration file or a Config, got {type(config).__name__}")
     return config
-
-
-def parse_scoring(value: Any, where: str) -> Scoring:
-    """A scoring by its name. Raises ConfigError, which names `where`."""
-    for scoring in SCORINGS:
-        if value == scoring:
-            return scoring
-    raise ConfigError(f"{where}: {shown(value)} is not one of {', '.join(SCORINGS)}")

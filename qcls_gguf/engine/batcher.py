@@ -251,11 +251,13 @@ class Batcher(Generic[Q, R]):
         while self._answered:
             self._answered.popleft().deliver()
 
-    def serve_waiting(self) -> None:
-        """Serve turn after turn until nobody waits."""
+    def serve_waiting(self, *, deliver: bool = False) -> None:
+        """Serve turn after turn until nobody waits. deliver: hand out each turn's futures before the next one."""
         while self._waiting or self._turn:
             with self.alone:
                 self._serve()
+            if deliver:
+                self.deliver()
 
     def close(self) -> None:
         """Refuse who comes from now on, and answer those who wait; may be called again."""
@@ -274,7 +276,7 @@ _batchers: weakref.WeakSet[Batcher[Any, Any]] = weakref.WeakSet()
 def _serve_for_futures(batcher_ref: weakref.ref[Batcher[Any, Any]]) -> None:
     while (batcher := batcher_ref()) is not None:
         gate = batcher._thread_gate
-        batcher.serve_waiting()
+        batcher.serve_waiting(deliver=True)
         batcher.deliver()
         if batcher.is_closed:
             return

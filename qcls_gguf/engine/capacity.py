@@ -1,12 +1,10 @@
-"""From a runtime configuration to numbers: threads, GPU layers, and the limits of the context."""
+"""From a runtime configuration to the limits of the context."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
 
-from ..config.schema import QUANTISED_KV_TYPES, RuntimeConfig
+from ..config.schema import RuntimeConfig
 from ..errors import ConfigError
 from ..plan.planner import Capacity
 from ..prompts.prompt_set import PromptSet
@@ -30,37 +28,6 @@ class Limits:
     n_outputs_max: int
     n_leaf_seqs: int
     """of the sequences those for the leaves of token trees; the others hold prefixes"""
-
-
-def physical_cores() -> int:
-    """Cores that this process may use, counting a core with two threads once where the system tells."""
-    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    siblings = set()
-    for cpu in usable:
-        topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        try:
-            siblings.add(topology.read_text())
-        except OSError:
-            return max(1, len(usable))
-    return max(1, len(siblings))
-
-
-def n_threads(runtime: RuntimeConfig) -> int:
-    """The threads to compute with: all cores but one, since a neighbour on the last one can cost a hundredfold."""
-    if runtime.n_threads != "auto":
-        return runtime.n_threads
-    return max(1, physical_cores() - 1)
-
-
-def flash_attention(runtime: RuntimeConfig, n_gpu_layers: int) -> bool | None:
-    """Whether to use flash attention; none leaves it to llama.cpp.
-
-    On a CPU its kernel depends on the number of tokens, so that scores would depend on who shares a decode, and it
-    rounds to F16; it gains nothing there for few tokens. A quantised cache needs it.
-    """
-    if runtime.flash_attn != "auto":
-        return runtime.flash_attn
-    return None if n_gpu_layers > 0 or runtime.kv_type in QUANTISED_KV_TYPES else False
 
 
 def shapes(runtime: RuntimeConfig, n_gpu_layers: int) -> tuple[int, int]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from ..config.schema import RuntimeConfig
 from ..model import Model
+from ..model.placement import flash_attention
 from ..native import NativeContext
 from ..prompts.prompt_set import PromptSet
 from ..timing import Ledger
-from .capacity import flash_attention, limits, n_threads
+from .capacity import limits
+from .cores import threads
 from .engine import Engine
 
 
@@ -17,20 +19,20 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
     Raises ConfigError where a limit is too small, ModelError for a model that has no exact path to its logits.
     """
     size = limits(runtime, prompts, model.facts.n_ctx_train, model.n_ctx_short)
-    threads = n_threads(runtime)
+    computing = threads(runtime)
     context = NativeContext(
         model.native,
         n_ctx=size.n_ctx,
         n_batch=size.n_batch,
         n_seq_max=size.n_seq_max,
         n_outputs_max=size.n_outputs_max,
-        n_threads=threads,
+        n_threads=computing.n,
         flash_attn=flash_attention(runtime, model.n_gpu_layers),
         kv_type=runtime.kv_type,
         label_tokens=prompts.label_tokens if prompts.exact else None,
     )
     ledger.step(
         "open context",
-        f"{context.n_ctx} cells, {context.n_batch} tokens a decode, {context.n_seq_max} sequences, {threads} threads",
+        f"{context.n_ctx} cells, {context.n_batch} tokens a decode, {context.n_seq_max} sequences, {computing}",
     )
     return Engine(model, context, n_leaf_seqs=size.n_leaf_seqs)

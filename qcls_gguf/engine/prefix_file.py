@@ -1,35 +1,86 @@
 """Cells of cached prefixes, kept in files from one start to the next.
 
 A file is named after everything that its cells depend on but for the weights, whose sha256 is in it: computing that
-takes long, and is not waited for where there is no file. What is in a file is believed only if its own digest is right.
+takes long, and is not waited for where there is no file. A file is believed only if it belongs to this user, says in
+its head that it holds these cells of this model, and has the digest that its head gives.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
+import stat
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-MAGIC = b"qcls-gguf prefix cells 1\n"
+from ..plan.block_hashes import block_digests
+
+MAGIC = b"qcls-gguf prefix cells 2\n"
 N_KEPT = 16
 """Files that are kept; the oldest ones go."""
+OLD_PART_S = 3600.0
+"""Age of a file that somebody began to write, after which it is taken for left behind."""
+
+_N_HEX = 64  # characters of a sha256
+_SIZE_HEX = 16  # and of a size
+_HEAD_BYTES = len(MAGIC) + 3 * _N_HEX + _SIZE_HEX + 1
+_OWN_FOLDER, _GROUP_AND_OTHERS = 0o700, 0o077
 
 
 def prefix_digest(prefixes: Iterable[Sequence[int]]) -> str:
-    """Of the tokens of all prefixes in their order: a chain, in which each token's digest covers those before it."""
-    chains = (accumulate(prefix, _link, initial=b"") for prefix in prefixes)
-    return hashlib.sha256(b"".join(hashlib.sha256(b"".join(chain)).digest() for chain in chains)).hexdigest()
+    """Of the tokens of all prefixes in their order."""
+    return hashlib.sha256(
+        b"".join(hashlib.sha256(b"".join(block_digests(each))).digest() for each in prefixes)
+    ).hexdigest()
 
 
-def _link(before: bytes, token: int) -> bytes:
-    return hashlib.sha256(before + token.to_bytes(4, "little", signed=True)).digest()
+class _UnusableError(Exception):
+    """Why a file, or the folder of all files, is not used."""
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+class _Head(NamedTuple):
+    """What stands before the cells in a file."""
+
+    key: str
+    """of the cells, as StateCache has it"""
+    model_sha256: str
+    n_bytes: int
+    """of the cells"""
+    digest: str
+    """of all the above and of the cells"""
+
+    @classmethod
+    def of(cls, key: str, model_sha256: str, state: bytes) -> _Head:
+        digest = hashlib.sha256(f"{key}{model_sha256}{len(state)}\n".encode())
+        digest.update(state)
+        return cls(key, model_sha256, len(state), digest.hexdigest())
+
+    def written(self) -> bytes:
+        return MAGIC + f"{self.key}{self.model_sha256}{self.n_bytes:0{_SIZE_HEX}x}{self.digest}\n".encode()
+
+    @classmethod
+    def parse(cls, written: bytes, n_bytes: int) -> _Head:
+        """n_bytes: how many there are behind it. Raises _UnusableError."""
+        text = written[len(MAGIC) : -1].decode("ascii", "replace")
+        ends = list(accumulate((_N_HEX, _N_HEX, _SIZE_HEX, _N_HEX), initial=0))
+        key, model_sha256, _, digest = (text[start:end] for start, end in pairwise(ends))
+        head = cls(key, model_sha256, n_bytes, digest)
+        if head.written() != written:
+            raise _UnusableError("the file is damaged")
+        return head
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,46 +88,107 @@ class StateCache:
     """The file of one set of prefixes."""
 
     path: Path
+    key: str
+    """sha256 of what the cells depend on"""
     model_sha256: Callable[[], str]
     """waits until it is known"""
 
     @classmethod
     def of(cls, folder: Path, depends_on: dict[str, Any], model_sha256: Callable[[], str]) -> StateCache:
         """depends_on: plain values, such as the tokens' digest, the KV type and the build."""
-        name = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
-        return cls(path=folder / f"{name[:32]}.kv", model_sha256=model_sha256)
+        key = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
+        return cls(path=folder / f"{key[:32]}.kv", key=key, model_sha256=model_sha256)
 
     def read(self) -> bytes | None:
-        """The cells, or none where they were not saved, are another model's, or are damaged, which is a warning."""
+        """The cells, or none where they were not saved or are another model's; a file that is odd is a warning."""
         try:
-            content = self.path.read_bytes()
-        except OSError:
+            _check_folder(self.path.parent)
+            head, state = _read(self.path)
+        except (FileNotFoundError, NotADirectoryError):
             return None
-        head, state = content[: len(MAGIC) + 128], content[len(MAGIC) + 128 :]
-        digest = hashlib.sha256(state).hexdigest()
-        if not head.startswith(MAGIC) or head[len(MAGIC) + 64 :] != digest.encode():
-            warnings.warn(f"{self.path} is damaged: the prefixes are computed anew", stacklevel=2)
+        except (OSError, _UnusableError) as e:
+            self.warn(_reason(e))
             return None
-        return state if head[len(MAGIC) :][:64] == self.model_sha256().encode() else None
+        if head.key != self.key:
+            self.warn("the file holds the cells of other prompts or settings")
+            return None
+        return state if head.model_sha256 == self.model_sha256() else None
+
+    def warn(self, why: str) -> None:
+        """Say that the file is not used."""
+        warnings.warn(f"{self.path}: {why}: the prefixes are computed anew", stacklevel=3)
 
     def write(self, state: bytes) -> None:
         """Save cells; a folder that can't be written is a warning."""
-        head = MAGIC + self.model_sha256().encode() + hashlib.sha256(state).hexdigest().encode()
+        folder = self.path.parent
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=self.path.parent, suffix=".part", delete=False) as file:
+            folder.mkdir(mode=_OWN_FOLDER, parents=True, exist_ok=True)
+            _check_folder(folder)
+            _remove_old_parts(folder)
+            with tempfile.NamedTemporaryFile(dir=folder, suffix=".part", delete=False) as file:
                 part = Path(file.name)
                 try:
-                    file.write(head + state)
-                    file.flush()
+                    file.write(_Head.of(self.key, self.model_sha256(), state).written() + state)
+                    file.close()
                     part.replace(self.path)  # nobody reads half a file
                 except BaseException:
                     part.unlink()
                     raise
-        except OSError as e:
-            warnings.warn(f"{self.path}: the prefixes could not be saved: {e.strerror}", stacklevel=2)
+        except (OSError, _UnusableError) as e:
+            warnings.warn(f"{self.path}: the prefixes could not be saved: {_reason(e)}", stacklevel=2)
             return
         with suppress(OSError):  # another process may do the same
-            files = sorted(self.path.parent.glob("*.kv"), key=lambda each: each.stat().st_mtime)
+            files = sorted(folder.glob("*.kv"), key=lambda each: each.lstat().st_mtime)
             for old in files[:-N_KEPT]:
                 old.unlink(missing_ok=True)
+
+    def discard(self) -> None:
+        """Remove the file, whose cells turned out to be of no use."""
+        with suppress(OSError):
+            self.path.unlink()
+
+
+def _check_folder(folder: Path) -> None:
+    """Take the folder's rights from everybody else. Raises OSError, _UnusableError for another user's folder."""
+    status = folder.stat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    if status.st_uid != os.geteuid():
+        raise _UnusableError(f"the folder belongs to another user (uid {status.st_uid})")
+    if status.st_mode & _GROUP_AND_OTHERS:
+        folder.chmod(_OWN_FOLDER)
+
+
+def _read(path: Path) -> tuple[_Head, bytes]:
+    """Head and cells of a plain file of this user's that is whole. Raises OSError, _UnusableError."""
+    try:  # without O_NONBLOCK a named pipe would be waited for
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as e:
+        if e.errno in (errno.ELOOP, errno.ENXIO):  # a symbolic link, a socket
+            raise _UnusableError("it is no plain file") from None
+        raise
+    status = os.fstat(descriptor)
+    if odd := _oddity(status):
+        os.close(descriptor)
+        raise _UnusableError(odd)
+    with open(descriptor, "rb") as file:
+        written = file.read(_HEAD_BYTES)
+        # a file that is larger than its head says is not read into memory
+        head = _Head.parse(written, status.st_size - len(written))
+        state = file.read(head.n_bytes)
+    if head != _Head.of(head.key, head.model_sha256, state):
+        raise _UnusableError("the file is damaged")
+    return head, state
+
+
+def _oddity(status: os.stat_result) -> str | None:
+    if not stat.S_ISREG(status.st_mode):
+        return "it is no plain file"
+    return None if status.st_uid == os.geteuid() else f"the file belongs to another user (uid {status.st_uid})"
+
+
+def _remove_old_parts(folder: Path) -> None:
+    for part in folder.glob("*.part"):
+        with suppress(OSError):
+            if time.time() - part.lstat().st_mtime > OLD_PART_S:
+                part.unlink()

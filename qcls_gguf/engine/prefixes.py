@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import warnings
 from collections.abc import Sequence
 from time import perf_counter
 
@@ -11,8 +10,10 @@ from ..config.schema import RuntimeConfig
 from ..errors import DecodeError
 from ..folders import cache_folder
 from ..native import build_info
+from ..native.features import instruction_sets
 from ..timing import Ledger
 from ..version import __version__
+from .cores import threads
 from .engine import Engine
 from .prefix_cache import Prefix, Tokens
 from .prefix_file import StateCache, prefix_digest
@@ -21,8 +22,10 @@ WORTH_MS = 250.0
 """How long computing the prefixes must take for them to be saved."""
 
 
-def hold_prefixes(engine: Engine, wanted: Sequence[Tokens], runtime: RuntimeConfig, ledger: Ledger) -> list[Prefix]:
-    """Hold prefixes in an engine whose cache is empty; see Engine.hold.
+def hold_prefixes(
+    engine: Engine, wanted: Sequence[Tokens], runtime: RuntimeConfig, ledger: Ledger
+) -> tuple[list[Prefix], StateCache | None]:
+    """Hold prefixes in an engine whose cache is empty; see Engine.hold. Also the file that their cells came from.
 
     On a GPU nothing is saved: prefixes are computed there before the model file is hashed.
     Raises PlanError, DecodeError.
@@ -33,16 +36,16 @@ def hold_prefixes(engine: Engine, wanted: Sequence[Tokens], runtime: RuntimeConf
         try:
             held = engine.hold(wanted, state)
         except DecodeError as e:
-            warnings.warn(f"{file.path}: {e}: the prefixes are computed anew", stacklevel=2)
+            file.warn(str(e))
         else:
             ledger.step("cache prefixes", f"{_cached(engine)}, from {file.path}")
-            return held
+            return held, file
     began = perf_counter()
     held = engine.hold(wanted)
     if file and (perf_counter() - began) * 1e3 >= WORTH_MS:
         file.write(engine.saved_prefixes())
     ledger.step("cache prefixes", _cached(engine))
-    return held
+    return held, None
 
 
 def _cached(engine: Engine) -> str:
@@ -60,9 +63,11 @@ def _file(engine: Engine, wanted: Sequence[Tokens], runtime: RuntimeConfig) -> S
         "flash_attn": runtime.flash_attn,
         "visible_cells": engine.context.why_no_visible_cells is None,
         "n_ctx": engine.context.n_ctx,
+        "n_batch": engine.context.n_batch,
+        "n_threads": threads(runtime).n,
         "n_seq_max": engine.context.n_seq_max,
         "n_leaf_seqs": engine.capacity.n_seqs,
         "size_bytes": engine.model.facts.size_bytes,
-        "build": [build.source_digest, build.backend, __version__, platform.machine()],
+        "build": [build.source_digest, build.backend, __version__, platform.machine(), *instruction_sets()],
     }
     return StateCache.of(folder / "prefixes", depends_on, lambda: engine.model.identity().sha256)

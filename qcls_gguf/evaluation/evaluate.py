@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -103,6 +103,7 @@ def evaluate(
     """
     if settings.n_shuffles:
         check_slots(settings.config)
+    settings = replace(settings, config=opener.rendered(settings.config))
     scored = score_data(settings, opener, on_progress=on_progress)
     config, modes, rows, scores = settings.config, settings.modes, scored.rows, scored.scores
     shuffled = _shuffled_labels(settings, opener, scored, on_progress) if settings.n_shuffles else None

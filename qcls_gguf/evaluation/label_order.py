@@ -19,14 +19,14 @@ from .changes import Change, changes, differences, listed_flips
 from .passes import RowScores, not_applicable
 from .robustness_records import NotApplicable, ShuffledAccuracy, ShuffledLabels, ShuffledMode, ShuffledPrompt
 
-_WITHOUT_SLOT = f"its prompt_template has no {LABELS_SLOT} slot"
+_WITHOUT_SLOT = f"its text has no {LABELS_SLOT} slot"
 
 
 def check_slots(config: Config) -> None:
     """Raise ConfigError for a configuration none of whose templates has a `{labels}` slot."""
-    if not any(LABELS_SLOT in prompt.prompt_template for prompt in config.prompts):
+    if not any(prompt.has_labels_slot for prompt in config.prompts):
         raise ConfigError(
-            f"`shuffle_labels`: no prompt_template has a {LABELS_SLOT} slot: write it in place of the list of labels, "
+            f"`shuffle_labels`: no prompt's text has a {LABELS_SLOT} slot: write it in place of the list of labels, "
             f"as in: Output exactly one label from [{LABELS_SLOT}]."
         )
 
@@ -50,7 +50,7 @@ def _with_order(config: Config, orders: Mapping[str, Sequence[Sequence[str]]], i
 
     def reordered(prompt: PromptConfig) -> PromptConfig:
         labels = orders[prompt.name][index] if prompt.name in orders else prompt.labels
-        return dataclasses.replace(prompt, prompt_template=expand_labels(prompt.prompt_template, labels))
+        return dataclasses.replace(prompt, prompt_template=expand_labels(prompt.template, labels))
 
     return dataclasses.replace(config, prompts=tuple(map(reordered, config.prompts)))
 
@@ -73,7 +73,7 @@ def shuffled_labels(
     orders = {
         prompt.name: label_orders(prompt.labels, k, f"{seed} {prompt.name}")
         for prompt in config.prompts
-        if LABELS_SLOT in prompt.prompt_template
+        if prompt.has_labels_slot
     }
     others = [score(_with_order(config, orders, i), f"shuffle {i + 1} of {k}") for i in range(k)]
     shuffled_modes: dict[Scoring, ShuffledMode] = {}

@@ -5,15 +5,13 @@ All functions but `inspect_classifier` compute with compiled prompts and a token
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
-
-import numpy as np
 
 from ..classifier import Classifier
 from ..config.schema import PromptConfig
 from ..engine.engine import MAX_SEQ
 from ..native.features import instruction_sets
+from ..plan.block_hashes import block_digests
 from ..plan.tree import TokenTree
 from ..prompts.compiled import PROBES, Prompt, Tokenizer, common_prefix
 from ..score.adjustment import Adjustment, FloatArray
@@ -33,8 +31,6 @@ from .records import (
     TrieNode,
 )
 
-BLOCK_TOKENS = 16
-"""Tokens of a hashed block; the last block of a prefix may have fewer."""
 _HASH_DIGITS = 12
 
 
@@ -132,18 +128,8 @@ def _inspect_prompt(prompt: Prompt, prompts: Sequence[Prompt], tokenizer: Tokeni
 
 
 def block_hashes(tokens: Sequence[int]) -> tuple[str, ...]:
-    """A hash chain over blocks of BLOCK_TOKENS tokens, the last one maybe shorter.
-
-    digest i = sha256(digest i - 1, none for the first, + the block's tokens as little-endian int32); its first 12 hex
-    digits are returned. Equal hashes mean equal tokens from the beginning to the end of that block.
-    """
-    digest = b""
-    hashes = []
-    for start in range(0, len(tokens), BLOCK_TOKENS):
-        block = np.array(tokens[start : start + BLOCK_TOKENS], "<i4").tobytes()
-        digest = hashlib.sha256(digest + block).digest()
-        hashes.append(digest.hex()[:_HASH_DIGITS])
-    return tuple(hashes)
+    """The first hex digits of a prefix's block digests."""
+    return tuple(digest.hex()[:_HASH_DIGITS] for digest in block_digests(tokens))
 
 
 def fragment_tokens(prompt: Prompt, tokenizer: Tokenizer, query: str) -> list[int]:

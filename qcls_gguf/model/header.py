@@ -94,6 +94,18 @@ class GgufHeader:
         return int(self.scalars.get(f"{self.arch}.block_count", 0)) or 1
 
 
+def quantization_name(file_type: int | None) -> str:
+    """llama.cpp's name for a file's main quantisation, such as Q4_K_M; `unknown` where there is none."""
+    if file_type is None:
+        return "unknown"
+    from gguf import LlamaFileType  # takes long to load
+
+    try:
+        return LlamaFileType(file_type).name.removeprefix("MOSTLY_").removeprefix("ALL_")
+    except ValueError:
+        return "unknown"
+
+
 def read_header(path: Path) -> GgufHeader:
     """Read the header of a GGUF file and check that every tensor lies inside the file.
 

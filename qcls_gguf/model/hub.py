@@ -75,6 +75,27 @@ def fetch_model(
         raise _explain(error, request) from None
 
 
+def cached_models() -> Iterator[tuple[str, Path]]:
+    """(`user/repo:QUANT`, first file) of every whole GGUF model in the Hub's cache; nothing where there is no cache.
+
+    A repository's newest revision counts.
+    """
+    try:
+        from huggingface_hub import scan_cache_dir
+
+        repos = sorted(scan_cache_dir().repos, key=lambda repo: repo.repo_id)
+    except Exception:  # no cache, one that cannot be read, or a library that does not load: each lists nothing
+        return
+    for repo in repos:
+        if repo.repo_type != "model" or not repo.revisions:
+            continue
+        newest = max(repo.revisions, key=lambda revision: revision.last_modified)
+        root = newest.snapshot_path
+        for variant in list_variants(file.file_path.relative_to(root).as_posix() for file in newest.files):
+            if variant.complete:
+                yield f"{repo.repo_id}:{variant.label}", root / variant.files[0]
+
+
 def list_variants(names: Iterable[str]) -> list[Variant]:
     """Group the GGUF files among a repository's `names` into models, leaving out what only accompanies one."""
     parts: dict[tuple[str, int], dict[int, str]] = {}

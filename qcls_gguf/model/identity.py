@@ -14,6 +14,8 @@ from typing import Any
 from ..errors import ModelError
 from ..folders import cache_folder
 from .header import GgufHeader, read_header
+from .header_rules import wrong_in_header
+from .ollama import digest_in_name
 
 _SPLIT_NAME = re.compile(r"(?P<prefix>.+)-(?P<part>\d{5})-of-(?P<n_parts>\d{5})\.gguf")
 _CHUNK_BYTES = 4 << 20
@@ -67,15 +69,20 @@ def check_gguf(path: Path) -> GgufHeader:
     n_layers = header.scalars.get(f"{header.arch}.block_count")
     if n_layers is not None and (type(n_layers) is not int or not 0 < n_layers <= _MAX_LAYERS):
         raise ModelError(f"{path} has {n_layers} layers (block_count), of 1 to {_MAX_LAYERS}: it is damaged")
-    n_tensors = header.n_tensors + sum(read_header(part).n_tensors for part in parts[1:])
-    if n_tensors == 0:
+    tensors = dict(header.tensors)
+    for part in parts[1:]:
+        tensors |= read_header(part).tensors
+    if not tensors:
         raise ModelError(f"{path} has no tensors, only a vocabulary: choose a file with a whole model")
+    if wrong := wrong_in_header(header, tensors):
+        raise ModelError(f"{path}: {wrong}: fetch the file again, or choose another")
     return header
 
 
 def identify(path: Path, *, on_progress: Callable[[int, int], None] | None = None) -> ModelIdentity:
     """Find a model's size and SHA-256, from the cache if none of its files has changed since it was last hashed.
 
+    A file of Ollama's store has its SHA-256 as its name, which is believed.
     `on_progress(n_bytes_done, size_bytes)` is called while a file is hashed, not when the cache answers.
     Raises ModelError if a file cannot be read or changes meanwhile.
     """
@@ -83,6 +90,8 @@ def identify(path: Path, *, on_progress: Callable[[int, int], None] | None = Non
     try:
         stamps = _stamps(parts)
         size_bytes = sum(size for _, size, _ in stamps)
+        if named := digest_in_name(path):
+            return ModelIdentity(path=path, size_bytes=size_bytes, sha256=named)
         if size_bytes < _CACHED_FROM_BYTES:
             return ModelIdentity(path=path, size_bytes=size_bytes, sha256=_hash(parts, size_bytes, on_progress))
         sha256 = _cached(stamps)

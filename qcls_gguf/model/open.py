@@ -8,7 +8,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Self
 
-import gguf
 import numpy as np
 import numpy.typing as npt
 
@@ -17,11 +16,13 @@ from ..config.schema import Config, ModelConfig, QueryTokens, RuntimeConfig
 from ..errors import ModelError
 from ..native import ModelFacts, NativeModel
 from ..timing import Ledger
-from .header import GgufHeader
+from .header import GgufHeader, quantization_name
 from .hub import fetch_model
 from .identity import ModelIdentity, check_gguf, identify, model_parts
+from .ollama import find_ollama_model
 from .placement import device_name, gpus, n_gpu_layers
 from .rows import HeadRows
+from .trial import try_model
 
 Float32Array = npt.NDArray[np.float32]
 Int32Array = npt.NDArray[np.int32]
@@ -74,6 +75,8 @@ class Model:
         ledger.step("find model", str(path))
         size_bytes = sum(part.stat().st_size for part in model_parts(path))
         layers = n_gpu_layers(runtime, size_bytes, header.n_layer, gpus())
+        if try_model(path, model_parts(path), layers, runtime):
+            ledger.step("try model", "in a process of its own, once for this file and build")
         hashing = _Hashing(path)
         try:
             native = NativeModel(
@@ -82,6 +85,14 @@ class Model:
                 progress=_progress(on_load),
                 user_defined=runtime.query_tokens == "user_defined",
             )
+        except ModelError as e:
+            hashing.stop()
+            if config.ollama:
+                raise ModelError(
+                    f"{e}; some older models of Ollama's library hold names and types that only Ollama reads: "
+                    "pull a newer one, or take the model's GGUF file from the hub"
+                ) from e
+            raise
         except BaseException:
             hashing.stop()
             raise
@@ -112,6 +123,25 @@ class Model:
         return self.facts.token_eos if self.facts.token_eos >= 0 else self.facts.token_eot
 
     @property
+    def chat_template(self) -> str | None:
+        """The Jinja2 text by which the file turns messages into a prompt, None where it has none."""
+        text = self.header.scalars.get("tokenizer.chat_template")
+        return text if isinstance(text, str) and text.strip() else None
+
+    @property
+    def bos_text(self) -> str:
+        """The text of the token that begins a text; empty where the vocabulary has none."""
+        return self._token_text(self.facts.token_bos)
+
+    @property
+    def eos_text(self) -> str:
+        """The text of the token that ends a text; empty where the vocabulary has none."""
+        return self._token_text(self.facts.token_eos)
+
+    def _token_text(self, token: int) -> str:
+        return self.piece(token)[0].decode(errors="replace") if token >= 0 else ""
+
+    @property
     def is_all_on_gpu(self) -> bool:
         """Whether every layer and the output layer are on a GPU."""
         return self.n_gpu_layers > self.header.n_layer
@@ -124,12 +154,7 @@ class Model:
     @property
     def quantization(self) -> str:
         """The file's own word for its weights' types, such as Q4_K_M."""
-        if self.header.file_type is None:
-            return "unknown"
-        try:
-            return gguf.LlamaFileType(self.header.file_type).name.removeprefix("MOSTLY_").removeprefix("ALL_")
-        except ValueError:
-            return "unknown"
+        return quantization_name(self.header.file_type)
 
     @property
     def n_ctx_short(self) -> int | None:
@@ -210,7 +235,12 @@ class OpenModels:
 
 
 def find_model(model: ModelConfig, *, offline: bool) -> Path:
-    """The model's file: the one named, one of the hub, or the embedded one. Raises ConfigError or ModelError."""
+    """The model's file: the one named, Ollama's, one of the hub, or the embedded one.
+
+    Raises ConfigError or ModelError.
+    """
+    if model.ollama:
+        return find_ollama_model(model.ollama)
     if model.hf_repo:
         return fetch_model(
             model.hf_repo, quantization=model.quantization, revision=model.revision, offline=offline, progress=True

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..config.schema import RuntimeConfig
+from ..config.schema import QUANTISED_KV_TYPES, RuntimeConfig
 from ..native import Device, devices
 
-_GPU_RESERVE_BYTES = 1 << 30
+GPU_RESERVE_BYTES = 1 << 30
 """What a GPU keeps free for the KV cache, the compute buffers and its driver, when layers are fitted to it."""
 
 
@@ -28,8 +28,19 @@ def n_gpu_layers(runtime: RuntimeConfig, size_bytes: int, n_layer: int, gpus: Se
         return n_all
     if runtime.n_gpu_layers != "auto":
         return min(runtime.n_gpu_layers, n_all)
-    free = sum(device.free_bytes for device in gpus) - _GPU_RESERVE_BYTES
+    free = sum(device.free_bytes for device in gpus) - GPU_RESERVE_BYTES
     return max(0, min(n_all, int(free / size_bytes * n_all)))
+
+
+def flash_attention(runtime: RuntimeConfig, n_gpu_layers: int) -> bool | None:
+    """Whether to use flash attention; none leaves it to llama.cpp.
+
+    On a CPU its kernel depends on the number of tokens, so that scores would depend on who shares a decode, and it
+    rounds to F16; it gains nothing there for few tokens. A quantised cache needs it.
+    """
+    if runtime.flash_attn != "auto":
+        return runtime.flash_attn
+    return None if n_gpu_layers > 0 or runtime.kv_type in QUANTISED_KV_TYPES else False
 
 
 def device_name(n_gpu_layers: int) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import gguf
 import numpy as np
 import numpy.typing as npt
 
@@ -38,6 +37,8 @@ class HeadRows:
         return {token: self._rows[token] for token in tokens}
 
     def _read(self, tokens: Sequence[int]) -> dict[int, Float32Array]:
+        import gguf  # takes 60 ms, and is not needed before a model is open
+
         part, tensor = self._part, self._tensor
         row_bytes = tensor.n_bytes // tensor.shape[1]
         try:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ..config.schema import Config
-from ..engine.capacity import n_threads, physical_cores
+from ..engine.cores import physical_cores, threads
 from ..native import Multiprocessors, devices
 from ..native.features import instruction_sets
 from ..native.sm_slice import sliced_multiprocessors
@@ -79,7 +79,7 @@ def environment(config: Config, model: ModelInfo) -> Environment:
         instruction_sets=instruction_sets(),
         n_cores=physical_cores(),
         n_cpus=os.cpu_count(),
-        n_threads=n_threads(config.runtime),
+        n_threads=threads(config.runtime).n,
         memory_bytes=total_bytes(),
         device=model.device,
         n_gpu_layers=model.n_gpu_layers,

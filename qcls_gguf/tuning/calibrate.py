@@ -65,6 +65,8 @@ def calibrate(
     prompts = _prompts_to_fit(settings.config, settings.names)
     inputs = {"`data`": settings.data, "the configuration": settings.config.path, "`resume`": settings.resume}
     check_writable(settings.out, "`out`", inputs, force=settings.force)
+    settings = dataclasses.replace(settings, config=opener.rendered(settings.config))
+    prompts = _prompts_to_fit(settings.config, settings.names)
     evaluation = EvaluationSettings(
         config=dataclasses.replace(settings.config, calibration=None),  # the one that this replaces
         path=settings.data,

@@ -24,6 +24,7 @@ from scipy.optimize import minimize
 
 from ..errors import ConfigError
 from ..evaluation.metrics import LabelledProbabilities, calibration_error, reliability, row_outcomes
+from ..score.adjustment import Adjustment, adjusted_scores
 from ..score.log_space import FloatArray, log_softmax, log_sum_exp
 
 BoolArray = npt.NDArray[np.bool_]
@@ -34,24 +35,11 @@ N_ROWS_A_FOLD = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parameters:
-    """The parameters of a fit."""
-
-    temperature: float
-    bias: FloatArray | None
-    """(n_labels,), with a sum of 0; None where no biases were fitted"""
-
-    def scale(self, score: FloatArray) -> FloatArray:
-        """(n_rows, n_labels) calibrated log-probabilities."""
-        scaled = score / self.temperature
-        return log_softmax(scaled if self.bias is None else scaled + self.bias)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """A fit to all rows, and what cross-validation says of such fits."""
 
-    parameters: Parameters
+    parameters: Adjustment
+    """temperature and bias, no prior; biases, where they were fitted, have a sum of 0"""
     n_rows: int
     n_folds: int
     log_loss_before: float
@@ -91,7 +79,7 @@ def cross_validate(
     for fold in np.array_split(np.random.default_rng(seed).permutation(n), n_folds):
         others = np.ones(n, np.bool_)
         others[fold] = False
-        held_out[fold] = fit(score[others], accepted[others], with_bias=with_bias).scale(score[fold])
+        held_out[fold] = adjusted_scores(score[fold], fit(score[others], accepted[others], with_bias=with_bias))
     raw = log_softmax(score)
     before, after = log_losses(raw, accepted), log_losses(held_out, accepted)
     return Verdict(
@@ -106,8 +94,8 @@ def cross_validate(
     )
 
 
-def fit(score: FloatArray, accepted: BoolArray, *, with_bias: bool) -> Parameters:
-    """The parameters that minimise the penalised log-loss of these rows."""
+def fit(score: FloatArray, accepted: BoolArray, *, with_bias: bool) -> Adjustment:
+    """The temperature, and biases with a sum of 0, that minimise the penalised log-loss of these rows."""
     n, n_labels = score.shape
     score = score - score.max(axis=1, keepdims=True)  # the loss is the same, the gradient more exact
 
@@ -124,7 +112,7 @@ def fit(score: FloatArray, accepted: BoolArray, *, with_bias: bool) -> Parameter
     bounds = [(math.log(LOWEST_TEMPERATURE), math.log(HIGHEST_TEMPERATURE))] + [(None, None)] * n_labels * with_bias
     log_temperature, *biases = minimize(loss, np.zeros(len(bounds)), jac=True, bounds=bounds, method="L-BFGS-B").x
     bias = np.array(biases) - np.mean(biases) if with_bias else None
-    return Parameters(temperature=math.exp(log_temperature), bias=bias)
+    return Adjustment(temperature=math.exp(log_temperature), bias=bias)
 
 
 def log_losses(log_p: FloatArray, accepted: BoolArray) -> FloatArray:

@@ -80,7 +80,7 @@ def test_hidden_states_times_head_rows_are_those_of_transformers(model: NativeMo
 def test_the_whole_path_feeds_the_golden_tokens_and_gives_their_probabilities(style: str, name: str) -> None:
     cases = [(index, case) for index, case in enumerate(CASES) if case["style"] == style]
     assert len(cases) == 48
-    config = load_config(config_path(f"{name}.yaml"))
+    config = load_config(config_path(f"{name}"))
     config = dataclasses.replace(config, runtime=dataclasses.replace(config.runtime, n_gpu_layers=0))
     with Classifier.from_config(config) as classifier:
         prompts = {prompt.name: prompt for prompt in classifier.prompts}

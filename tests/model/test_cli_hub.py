@@ -1,7 +1,8 @@
-"""A model of the hub, from the command line to a label, against a local server that speaks the hub's protocol."""
+"""A model of the hub or of Ollama's store, from the command line to a label; the hub is a local server."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -41,3 +42,28 @@ def test_a_model_of_the_hub_is_fetched_once_and_found_offline(tmp_path: Path) ->
     assert absent.returncode == 3
     assert "some/other" in absent.stderr
     assert "Traceback" not in absent.stderr + missing.stderr
+
+
+def test_a_model_of_ollamas_store_is_used_where_it_lies(tmp_path: Path) -> None:
+    digest = hashlib.sha256(MODEL.read_bytes()).hexdigest()
+    blob = tmp_path / "blobs" / f"sha256-{digest}"
+    manifest = tmp_path / "manifests/registry.ollama.ai/library/fashion/latest"
+    for path in (blob, manifest):
+        path.parent.mkdir(parents=True)
+    blob.hardlink_to(MODEL)
+    layer = {"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{digest}"}
+    manifest.write_text(json.dumps({"layers": [{**layer, "size": MODEL.stat().st_size}]}))
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {"OLLAMA_MODELS": str(tmp_path), "HF_HOME": str(tmp_path / "hub")}
+        return subprocess.run([COMMAND, *arguments], env=environment, capture_output=True, text=True, check=False)
+
+    done = run("run", "--model", "ollama:fashion", "--query", "blue jeans", "--format", "jsonl")
+    assert done.returncode == 0, done.stderr
+    model = json.loads(done.stdout)["model"]
+    assert (model["path"], model["sha256"]) == (str(blob), digest)
+    listed = json.loads(run("models", "--json").stdout)
+    assert [found["name"] for found in listed["models"]] == ["", "ollama:fashion:latest"]
+    absent = run("run", "--model", "ollama:nosuch", "--query", "blue jeans")
+    assert absent.returncode == 3
+    assert "Ollama's store has no nosuch:latest: it has fashion:latest" in absent.stderr

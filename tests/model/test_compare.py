@@ -27,7 +27,8 @@ from conftest import MakeModel, WriteConfig
 
 from qcls_gguf import load_config
 from qcls_gguf.cli.app import app
-from qcls_gguf.compare.methods import METHODS, PeerKernels, Peers
+from qcls_gguf.compare.methods import METHODS
+from qcls_gguf.compare.peers import PeerKernels, Peers
 from qcls_gguf.compare.records import ComparisonRecord
 from qcls_gguf.config.resources import config_path
 from qcls_gguf.errors import ConfigError
@@ -138,7 +139,7 @@ def test_the_command_says_what_is_wrong(
     arguments: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [*arguments, *([] if "--query" in arguments else ["--query", "red dress"])]
-    config = str(config_path("mission.yaml"))
+    config = str(config_path("mission"))
     found = app(["compare", "--quiet", "--rounds", "1", "--config", config, *given], standalone_mode=False)
     assert found == code
     assert message in " ".join("".join(capsys.readouterr()).split())
@@ -153,7 +154,7 @@ def test_peers_start_with_the_kernels_asked_for(
     program.chmod(0o755)
     monkeypatch.setenv(STEPS[0].variable, "as it was")
     record = compared(
-        load_config(config_path("mission.yaml")),
+        load_config(config_path("mission")),
         "llama-server",
         queries=QUERIES[:1],
         peers=Peers(spawn_llama_server=program),

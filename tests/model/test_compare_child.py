@@ -137,7 +137,7 @@ def test_llama_cpp_python_can_die(monkeypatch: pytest.MonkeyPatch) -> None:
         return method
 
     monkeypatch.setitem(METHODS, "llama-cpp-python", shot)
-    config = load_config(config_path("mission.yaml"))
+    config = load_config(config_path("mission"))
     record = compared(config, "llama-cpp-python", queries=QUERIES[:1])
     (absent,) = record["absent"]
     assert (absent["name"], absent["started"]) == ("llama-cpp-python", True)

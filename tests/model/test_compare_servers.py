@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
-from comparisons import LARGEST_DIFFERENCE, PROMPTS, Compare, by_name, compare_here, compared, run_compare
+from comparisons import LARGEST_DIFFERENCE, PROMPTS, QUERIES, Compare, by_name, compare_here, compared, run_compare
 from conftest import MakeModel, WriteConfig
 from peer_servers import PeerServer
 
@@ -15,7 +15,7 @@ from qcls_gguf import load_config
 from qcls_gguf.compare import http_peer
 from qcls_gguf.compare.connection import Connection
 from qcls_gguf.compare.method import PeerError
-from qcls_gguf.compare.methods import Peers
+from qcls_gguf.compare.peers import Peers
 from qcls_gguf.config.resources import config_path, embedded_model
 
 __all__ = ["compare_here"]  # a fixture
@@ -35,7 +35,7 @@ def server(request: pytest.FixtureRequest, make_model: MakeModel) -> PeerServer:
 
 @pytest.mark.parametrize("kind", ["llama-server", "ollama"])
 def test_a_server_is_read_as_far_as_it_tells(kind: Literal["llama-server", "ollama"]) -> None:
-    config, queries = load_config(config_path("fashion-8.yaml")), ("red dress", "孕妇牛仔裤")
+    config, queries = load_config(config_path("fashion-8")), ("red dress", "孕妇牛仔裤")
     with PeerServer(kind=kind, path=embedded_model()) as server:
         record = compared(config, kind, queries=queries, peers=peers_of(server))
     assert record["absent"] == []
@@ -80,6 +80,40 @@ def test_an_answer_that_ends_the_turn_has_no_probabilities(make_model: MakeModel
     assert record["absent"] == []
     agreement = by_name(record)["llama-server"]["agreement"]
     assert (agreement["n_answers"], agreement["n_without_answer"]) == (0, 15)
+
+
+def test_ollamas_answers_without_log_probabilities_are_counted(make_model: MakeModel, compare_here: Compare) -> None:
+    with PeerServer(kind="ollama", path=make_model(), ends_on=QUERIES[0]) as server:
+        record = compare_here("ollama", peers=peers_of(server))
+    assert record["absent"] == []
+    method = by_name(record)["ollama"]
+    assert method["agreement"]["n_without_answer"] >= len(PROMPTS)
+    # every prompt of the one query, once for the answer and once timed
+    assert "6 of 30 answers came without log-probabilities (6 with done_reason stop)" in method["note"]
+    assert "its weights are the same file, by sha256" in method["note"]
+
+
+@pytest.mark.parametrize(("version", "is_too_old"), [("0.11.4", True), ("0.0.0", True), ("0.13.0", False)])
+def test_an_ollama_that_never_has_log_probabilities_is_judged_by_its_version(
+    version: str, is_too_old: bool, make_model: MakeModel, compare_here: Compare
+) -> None:
+    with PeerServer(kind="ollama", path=make_model(), ends_on="", version=version) as server:
+        record = compare_here("ollama", peers=peers_of(server))
+    if is_too_old:
+        (absent,) = record["absent"]
+        assert f"has logprobs (version {version}): they need 0.12.11 or newer" in absent["reason"]
+    else:
+        assert by_name(record)["ollama"]["agreement"]["n_answers"] == 0
+
+
+def test_ollamas_other_weights_are_refused_unless_allowed(make_model: MakeModel, compare_here: Compare) -> None:
+    with PeerServer(kind="ollama", path=make_model(), digest="ab" * 32) as server:
+        (absent,) = compare_here("ollama", peers=peers_of(server))["absent"]
+        assert "its weights are another file, sha256 abababababab… where ours is" in absent["reason"]
+        allowed = replace(peers_of(server), other_weights=True)
+        method = by_name(compare_here("ollama", peers=allowed))["ollama"]
+    assert method["agreement"] is None
+    assert "its weights are another file" in method["note"]
 
 
 def test_servers_get_the_labels_that_a_slot_stands_for(make_model: MakeModel, write_config: WriteConfig) -> None:

@@ -24,10 +24,11 @@ from qcls_gguf import Classifier, ConfigError, ModelConfig, OpenModels, load_con
 from qcls_gguf.cli.app import app
 
 BIN = Path(sys.executable).parent
-HUB_CONFIG = "configs/qwen3-8b-t4.yaml"
+HUB_CONFIG = "qwen3-8b-t4"
 NOT_RUN = {
     "docs/measurements.md": "measures for minutes",
     "-hf": "fetches gigabytes",
+    "ollama:qwen3:8b": "Ollama and a large model",
     HUB_CONFIG: "fetches gigabytes; without a network it is run below",
     "--spawn-llama-server": "starts a program that is built apart; tests/model/test_compare_servers.py has it",
     "--ollama": "needs a server; tests/model/test_compare_servers.py has it",
@@ -170,7 +171,9 @@ def test_configurations_label_or_are_refused_as_shown(block: Block, folder: Path
     path.write_text(text, encoding="utf-8")
     refusal, labels = "", []
     try:
-        config = dataclasses.replace(load_config(path), calibration=None, model=ModelConfig())
+        config = load_config(path)
+        model = ModelConfig(chat_template=config.model.chat_template)
+        config = dataclasses.replace(config, calibration=None, model=model)
         with Classifier.from_config(config, model=models) as classifier:
             labels = list(classifier.classify("blue jeans").labels)
     except ConfigError as error:

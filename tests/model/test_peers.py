@@ -86,7 +86,7 @@ def test_joint_and_mean_are_the_probabilities_of_cappr(
     lengths = set()
     for i, query in enumerate(QUERIES):
         for p, prompt in enumerate(config.prompts):
-            start = oracle.rendered(prompt.prompt_template, query)
+            start = oracle.rendered(prompt.template, query)
             paths = completions(oracle, prompt)
             lengths |= {len(path) for path in paths}
             logs = log_probabilities(oracle, start, paths)

@@ -107,7 +107,7 @@ def test_shuffled_labels_are_what_the_written_templates_answer(
         assert here["mean_probability_difference"] == pytest.approx(moved.mean(), abs=1e-5)
         assert here["largest_probability_difference"] > 0.01
     for mode in found["modes"].values():
-        assert mode["prompts"]["plain"] == {"not_applicable": "its prompt_template has no {labels} slot"}
+        assert mode["prompts"]["plain"] == {"not_applicable": "its text has no {labels} slot"}
     assert "share their first token" in found["modes"]["first_token"]["prompts"]["item"]["not_applicable"]
     assert evaluate(replace(settings, resume=kept), opener).to_dict()["shuffle_labels"] == found
     assert len(kept.read_text().splitlines()) == (1 + k) * len(ROWS)
@@ -121,7 +121,7 @@ def test_templates_without_a_slot_are_refused_before_anything_is_loaded(
     rows.write_text('{"query": "x", "labels": {"plain": "red"}}\n')
     done = run("--data", rows, "--config", write_config(make_model(), [PLAIN]), "--shuffle-labels", 2)
     assert done.returncode == 2
-    assert "--shuffle-labels: no prompt_template has a {labels} slot: write it in place of" in done.stderr
+    assert "--shuffle-labels: no prompt's text has a {labels} slot: write it in place of" in done.stderr
     assert "[{labels}]" in done.stderr
     assert "load model" not in done.stderr
 

@@ -92,7 +92,7 @@ def test_damaged_cells_are_named_and_computed_anew(folder: Path, start: Answers,
     whole = file.read_bytes()
     changed = whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:]
     file.write_bytes({"cut": whole[:-1], "changed": changed, "empty": b"", "foreign": b"x" * 999}[damage])
-    with pytest.warns(UserWarning, match=rf"{file.name} is damaged: the prefixes are computed anew"):
+    with pytest.warns(UserWarning, match=rf"{file.name}: the file is damaged: the prefixes are computed anew"):
         assert start() == (wanted, False)
     assert file.read_bytes() == whole
     assert start() == (wanted, True)
@@ -101,8 +101,8 @@ def test_damaged_cells_are_named_and_computed_anew(folder: Path, start: Answers,
 def test_cells_that_llama_cpp_does_not_take_are_computed_anew(folder: Path, start: Answers) -> None:
     wanted, _ = start()
     (file,) = folder.glob("*.kv")
-    sha256 = file.read_bytes().split(b"\n", 1)[1][:64].decode()
-    StateCache(path=file, model_sha256=lambda: sha256).write(b"no cells")
+    head = file.read_bytes().split(b"\n", 1)[1].decode("ascii", "replace")
+    StateCache(path=file, key=head[:64], model_sha256=lambda: head[64:128]).write(b"no cells")
     with pytest.warns(UserWarning, match="do not fit this context"):
         assert start() == (wanted, False)
     assert start() == (wanted, True)
@@ -153,7 +153,9 @@ def test_a_user_without_a_home_has_no_cache(start: Answers, monkeypatch: pytest.
 
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "folder").mkdir()
-    cache = StateCache(path=tmp_path / "folder", model_sha256=lambda: "0" * 64)  # no file can take its place
+    cache = StateCache(
+        path=tmp_path / "folder", key="0" * 64, model_sha256=lambda: "0" * 64
+    )  # no file can take its place
     with pytest.warns(UserWarning, match="could not be saved"):
         cache.write(b"cells")
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]

@@ -263,6 +263,27 @@ def test_futures_are_served_by_a_thread_of_their_own() -> None:
     batcher.close()
 
 
+def test_futures_get_their_answers_while_others_still_wait() -> None:
+    began, go_on = {query: threading.Event() for query in "ab"}, {query: threading.Event() for query in "ab"}
+
+    def work(queries: Sequence[str]) -> list[str]:
+        began[queries[0]].set()
+        assert go_on[queries[0]].wait(10)
+        return [query.upper() for query in queries]
+
+    batcher = Batcher(work, max_batch=1, max_waiting=9)
+    first = batcher.submit_future(["a"])
+    assert began["a"].wait(10)
+    second = batcher.submit_future(["b"])
+    go_on["a"].set()
+    assert began["b"].wait(10)
+    assert first.result(10) == ["A"]
+    assert not second.done()
+    go_on["b"].set()
+    assert second.result(10) == ["B"]
+    batcher.close()
+
+
 def test_blocking_callers_and_futures_share_turns() -> None:
     work = Work()
     batcher = Batcher(work, max_batch=4, max_waiting=9)

@@ -1,13 +1,11 @@
-"""The limits of a context, from small prompts made by hand, and the choice of threads and GPU layers."""
+"""The limits of a context, from small prompts made by hand, and the choice of GPU layers."""
 
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -19,9 +17,7 @@ from qcls_gguf.engine.capacity import (
     Limits,
     check_capacity,
     limits,
-    n_threads,
     pays_to_share,
-    physical_cores,
     shapes,
 )
 from qcls_gguf.errors import ConfigError
@@ -236,35 +232,6 @@ def test_given_gpu_layers_are_taken_up_to_all(given_layers: int | Literal["all"]
 def test_automatic_gpu_layers_fit_the_free_memory(free_gib: tuple[float, ...], layers: int) -> None:
     gpus = gpus_of(*(round(gib * GIB) for gib in free_gib))
     assert n_gpu_layers(RuntimeConfig(), 4 * GIB, 36, gpus) == layers
-
-
-@pytest.mark.parametrize(("n_cores", "threads"), [(1, 1), (2, 1), (3, 2), (16, 15)])
-def test_automatic_threads_leave_a_core_where_there_is_another(
-    monkeypatch: pytest.MonkeyPatch, n_cores: int, threads: int
-) -> None:
-    unknown_to_the_system = set(range(900_000, 900_000 + n_cores))
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: unknown_to_the_system, raising=False)
-    assert physical_cores() == n_cores
-    assert n_threads(RuntimeConfig()) == threads
-    assert n_threads(RuntimeConfig(n_threads=7)) == 7
-
-
-def test_a_core_with_two_threads_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 4, 5}, raising=False)
-
-    def siblings(path: Path) -> str:
-        cpu = int(path.parts[-3].removeprefix("cpu"))
-        return f"{cpu % 4},{cpu % 4 + 4}\n"
-
-    monkeypatch.setattr(Path, "read_text", siblings)
-    assert physical_cores() == 3
-
-
-def test_a_system_without_affinity_counts_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    for count, cores in ((900_000, None), (None, 1)):
-        monkeypatch.setattr(os, "cpu_count", lambda count=count: count)
-        assert physical_cores() == (cores or count)
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from check_wheel import LIBRARIES, TEXTS, faults
+from check_wheel import LIBRARIES, TEXTS, TRIAL, faults
 
-GOOD = [*(f"qcls_gguf/native/lib/{name}.so" for name in LIBRARIES), *TEXTS, "qcls_gguf/models/m.gguf", "qcls_gguf/a.py"]
+GOOD = [
+    *(f"qcls_gguf/native/lib/{name}.so" for name in LIBRARIES),
+    *TEXTS,
+    TRIAL,
+    "qcls_gguf/models/m.gguf",
+    "qcls_gguf/a.py",
+]
 
 
 def test_a_wheel_that_is_whole() -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from qcls_gguf.compare.method import Answer, WorkloadPrompt
-from qcls_gguf.compare.methods import METHODS, Peers, check_methods, check_peers
+from qcls_gguf.compare.methods import METHODS, check_methods, check_peers
+from qcls_gguf.compare.peers import METHOD_NAMES, Peers
 from qcls_gguf.compare.reader import LabelReader, log_normaliser
 from qcls_gguf.compare.records import WinnerAgreement
 from qcls_gguf.compare.statistics import Reference, agreement, latency
@@ -94,7 +95,8 @@ def test_buckets_are_the_smallest_that_hold_the_tokens(n: int, size: int) -> Non
 
 def test_methods_are_named_and_ours_is_always_there() -> None:
     assert check_methods(("naive",)) == ("qcls", "naive")
-    assert next(iter(METHODS)) == "qcls"
+    assert tuple(METHODS) == METHOD_NAMES
+    assert METHOD_NAMES[0] == "qcls"
     with pytest.raises(ConfigError, match="`method` nave: is not one of qcls, naive"):
         check_methods(("nave",))
 

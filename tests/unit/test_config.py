@@ -85,8 +85,8 @@ def test_the_mission_loads_word_for_word() -> None:
         "[none, boy, girl, man, woman, pregnant]. Use 'none' if no audience mentioned.<|im_end|>\n"
         "<|im_start|>user\nquery: {query}<|im_end|>\n<|im_start|>assistant\nlabel:"
     )
-    assert category.prompt_template.startswith("<|im_start|>system\nAnalyze the category intent. Output")
-    assert category.prompt_template.endswith("<|im_end|>\n<|im_start|>assistant\nlabel:")
+    assert category.template.startswith("<|im_start|>system\nAnalyze the category intent. Output")
+    assert category.template.endswith("<|im_end|>\n<|im_start|>assistant\nlabel:")
     assert {(prompt.label_prefix, prompt.scoring, prompt.label_end) for prompt in config.prompts} == {
         (" ", "tree", None)
     }
@@ -163,7 +163,11 @@ def test_an_empty_section_means_its_defaults(section: str) -> None:
         (PROMPT + "model: {hf_rep: a/b}\n", "model.hf_rep: unknown key, did you mean hf_repo?"),
         (with_prompt_line("label_prefx: a"), "prompts.category.label_prefx: unknown key, did you mean label_prefix?"),
         (PROMPT + "path: a.gguf\n", "path: unknown key, known are calibration, content_free_queries, fallback, force_"),
-        (PROMPT + "model: {zzz: 1}\n", "model.zzz: unknown key, known are hf_repo, path, quantization, revision"),
+        (
+            PROMPT + "model: {zzz: 1}\n",
+            "model.zzz: unknown key, known are chat_template, chat_variables, hf_repo, ollama, path, quantization, "
+            "revision",
+        ),
         (PROMPT + "1: 2\n", "1: unknown key, known are "),
     ],
 )

@@ -1,0 +1,43 @@
+"""`qcls-gguf models`: parsing and printing only."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from ..report.results import console, printable
+from .options import FormatOption, RecordFormat
+from .terminal import exit_codes
+
+
+def models_command(
+    format_: FormatOption = RecordFormat.table,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+) -> None:
+    """List the GGUF models that this machine has already: the embedded one, Ollama's, the Hugging Face cache's.
+
+    Names from Ollama's store can be given as --model, those of the cache as --hf-repo. Files are only looked at.
+    Ollama's store is looked for at OLLAMA_MODELS, else in the user's and in the service's folder.
+
+    JSON is one object; docs/records.md describes its fields.
+
+    \b
+    qcls-gguf models
+    qcls-gguf run --model ollama:qwen3:8b --query "red dress for girls"
+    """
+    # the tools are imported by their own commands only, which keeps the start of the others short
+    from ..inspection.local_models import models_record, models_table
+    from ..model.local import local_models
+    from ..report.tables import terminal_table
+
+    with exit_codes():
+        record = models_record(local_models())
+        if as_json or format_ is RecordFormat.json:
+            print(record.to_json(), flush=True)
+            return
+        console().print(terminal_table(models_table(record), end=False))
+        for model in record.models:
+            if model.error is not None:
+                print(f"qcls-gguf: {printable(model.name)} cannot be used: {printable(model.error)}", file=sys.stderr)

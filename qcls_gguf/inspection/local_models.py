@@ -1,0 +1,93 @@
+"""The models that this machine has, as a record and a table, and whether they fit its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..model.local import LocalModel, Source
+from ..model.placement import GPU_RESERVE_BYTES
+from ..report.machine import available_bytes, gpu_free_bytes
+from ..report.record import Record
+from ..report.tables import Table
+
+
+class ModelOnDisk(Record):
+    """A GGUF model that could be used."""
+
+    source: Source
+    """where it was found: in the package, in Ollama's store, or in the cache of the Hugging Face hub"""
+    name: str
+    """what `model` or, for the hub, `hf_repo` takes; empty for the embedded model"""
+    path: str
+    """the GGUF file, of a split model the first"""
+    arch: str | None
+    """the architecture, such as qwen3; null, as all below, where the file cannot be used"""
+    n_parameters: int | None
+    """its weights"""
+    quantization: str | None
+    """such as Q4_K_M"""
+    size_bytes: int | None
+    """of all its parts"""
+    fits: bool | None
+    """whether the weights fit into the free memory named in `memory`, with room for the rest"""
+    error: str | None
+    """why the file cannot be used"""
+
+
+class ModelsRecord(Record):
+    """The models of this machine."""
+
+    memory: str
+    """`GPU`, or `RAM` where there is none: where a model is to fit"""
+    free_bytes: int
+    """what is free there"""
+    models: tuple[ModelOnDisk, ...]
+    """the embedded model first, then Ollama's, then the hub's"""
+
+
+def models_record(found: Iterable[LocalModel]) -> ModelsRecord:
+    """Each model beside the memory that is free at this moment."""
+    gpu = gpu_free_bytes()
+    free = available_bytes() if gpu is None else gpu
+    return ModelsRecord(
+        memory="RAM" if gpu is None else "GPU",
+        free_bytes=free,
+        models=tuple(
+            ModelOnDisk(
+                source=model.source,
+                name=model.name,
+                path=str(model.path),
+                arch=model.arch,
+                n_parameters=model.n_parameters,
+                quantization=model.quantization,
+                size_bytes=model.size_bytes,
+                fits=None if model.size_bytes is None else model.size_bytes + GPU_RESERVE_BYTES <= free,
+                error=model.error,
+            )
+            for model in found
+        ),
+    )
+
+
+def models_table(record: ModelsRecord) -> Table:
+    """A row a model; files that cannot be used are not in it."""
+    return Table(
+        columns=("model", "architecture", "quantisation", "parameters", "GB", f"fits {record.memory}"),
+        rows=[
+            (
+                model.name or "(embedded)",
+                str(model.arch),
+                str(model.quantization),
+                _parameters(model.n_parameters or 0),
+                f"{(model.size_bytes or 0) / 1e9:.2f}",
+                "yes" if model.fits else "no",
+            )
+            for model in record.models
+            if model.error is None
+        ],
+        n_text=3,
+    )
+
+
+def _parameters(n: int) -> str:
+    return f"{n / 1e9:.1f} B" if n >= 1e9 else f"{n / 1e6:.0f} M"

@@ -1,0 +1,178 @@
+"""Models that Ollama has already: from a name such as `qwen3:8b` to the GGUF file in its store.
+
+The store's layout: `manifests/HOST/NAMESPACE/NAME/TAG` is a JSON manifest, and the layer of type
+`application/vnd.ollama.image.model` names the file `blobs/sha256-DIGEST`, which is the GGUF file itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConfigError, ModelError
+
+_PREFIX = "ollama:"
+_HOST, _NAMESPACE, _TAG = "registry.ollama.ai", "library", "latest"
+_PART = re.compile(r"[A-Za-z0-9_][\w.:-]*", re.ASCII)
+_DIGEST = re.compile(r"sha256[:-](?P<hex>[0-9a-f]{64})")
+_MODEL_LAYER = "application/vnd.ollama.image.model"
+_ADAPTER_LAYER = "application/vnd.ollama.image.adapter"
+_SERVICE_STORE = Path("/usr/share/ollama/.ollama/models")
+_MAX_MANIFEST_BYTES = 1 << 20
+_SHOWN_NAMES = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OllamaName:
+    """The name of a model, every part given."""
+
+    host: str
+    namespace: str
+    name: str
+    tag: str
+
+    def __str__(self) -> str:
+        """As short as Ollama prints it: without what is the default."""
+        namespace = "" if (self.host, self.namespace) == (_HOST, _NAMESPACE) else f"{self.namespace}/"
+        return f"{'' if self.host == _HOST else self.host + '/'}{namespace}{self.name}:{self.tag}"
+
+
+def parse_name(text: str) -> OllamaName:
+    """Parse `[[HOST/]NAMESPACE/]NAME[:TAG]`. Raises ConfigError."""
+    *before, last = text.split("/")
+    name, colon, tag = last.partition(":")
+    parts = [*before, name, *([tag] if colon else [])]
+    if len(before) > 2 or not all(_PART.fullmatch(part) for part in parts) or ":" in tag:
+        raise ConfigError(f"{_PREFIX}{text} is not of the form {_PREFIX}[[HOST/]NAMESPACE/]NAME[:TAG]: correct it")
+    host = before[0] if len(before) == 2 else _HOST
+    namespace = before[-1] if before else _NAMESPACE
+    return OllamaName(host=host, namespace=namespace, name=name, tag=tag or _TAG)
+
+
+def stores() -> list[Path]:
+    """The folders where a store may be: that of OLLAMA_MODELS if it is set, else the user's and the service's."""
+    named = os.environ.get("OLLAMA_MODELS")
+    if named:
+        return [Path(named)]
+    try:
+        return [Path.home() / ".ollama" / "models", _SERVICE_STORE]
+    except RuntimeError:  # no home
+        return [_SERVICE_STORE]
+
+
+def find_ollama_model(text: str) -> Path:
+    """The GGUF file of a model in Ollama's store; nothing is copied or hashed.
+
+    text: the name without `ollama:`. Raises ConfigError for an unusable name, ModelError for a model that is not
+    there, may not be read, or is more than one GGUF file.
+    """
+    name = parse_name(text)
+    for store in stores():
+        manifest = store.joinpath("manifests", name.host, name.namespace, name.name, name.tag)
+        try:
+            return _blob(store, name, _read(manifest))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except PermissionError as e:
+            raise _not_permitted(e) from None
+        except OSError as e:
+            raise ModelError(f"{manifest} cannot be read ({e.strerror or e}): check the disk and the path") from None
+    raise ModelError(f"Ollama's store has no {name}: {_what_there_is()}")
+
+
+def installed() -> Iterator[tuple[OllamaName, Path]]:
+    """(name, GGUF file) of every model that can be read in the stores, in the order of their names."""
+    seen = set()
+    for store in stores():
+        top = store / "manifests"
+        try:
+            manifests = sorted(path for path in top.glob("*/*/*/*") if path.is_file())
+        except OSError:
+            continue
+        for manifest in manifests:
+            host, namespace, model, tag = manifest.relative_to(top).parts
+            name = OllamaName(host=host, namespace=namespace, name=model, tag=tag)
+            if name in seen:
+                continue
+            seen.add(name)
+            try:
+                yield name, _blob(store, name, _read(manifest))
+            except (ModelError, OSError):
+                continue
+
+
+def digest_in_name(path: Path) -> str | None:
+    """The sha256 that a file of a store has as its name; None for any other file."""
+    found = _DIGEST.fullmatch(path.name)
+    return found["hex"] if found and path.parent.name == "blobs" else None
+
+
+def _read(manifest: Path) -> list[dict[str, Any]]:
+    """The layers that a manifest lists."""
+    try:
+        with manifest.open("rb") as file:
+            content = json.loads(file.read(_MAX_MANIFEST_BYTES))
+        layers = content["layers"]
+        if not isinstance(layers, list) or not all(isinstance(layer, dict) for layer in layers):
+            raise TypeError
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise ModelError(f"{manifest} is no manifest of a model: pull the model again") from None
+    return layers
+
+
+def _blob(store: Path, name: OllamaName, layers: list[dict[str, Any]]) -> Path:
+    models = [layer for layer in layers if layer.get("mediaType") == _MODEL_LAYER]
+    if any(layer.get("mediaType") == _ADAPTER_LAYER for layer in layers):
+        raise ModelError(
+            f"{_PREFIX}{name} has an adapter beside its weights, which is not applied here: "
+            "merge it into a GGUF file, and give that file"
+        )
+    if len(models) != 1:
+        raise ModelError(f"{_PREFIX}{name} has {len(models)} layers with weights, not one: choose another model")
+    digest = _DIGEST.fullmatch(str(models[0].get("digest")))
+    if digest is None:
+        raise ModelError(f"{_PREFIX}{name} names no sha256 of its weights: pull the model again")
+    blob = store / "blobs" / f"sha256-{digest['hex']}"
+    size = models[0].get("size")
+    try:
+        with blob.open("rb") as file:
+            n_bytes = file.seek(0, os.SEEK_END)
+    except FileNotFoundError:
+        raise ModelError(f"{_PREFIX}{name}: its weights {blob} are missing: pull the model again") from None
+    if size != n_bytes:
+        raise ModelError(f"{blob} has {n_bytes} bytes, not the {size} of {name}'s manifest: pull the model again")
+    return blob
+
+
+def _not_permitted(error: PermissionError) -> ModelError:
+    return ModelError(
+        f"{error.filename} may not be read: a store of Ollama's service belongs to its own user. Let yours read it, or "
+        "name a copy of the GGUF file, or set OLLAMA_MODELS to a store of yours"
+    )
+
+
+def _what_there_is() -> str:
+    names = [str(name) for name, _ in installed()]
+    if names:
+        more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+        return f"it has {', '.join(names[:_SHOWN_NAMES])}{more}; `ollama pull` fetches others"
+    hidden = [store for store in stores() if not _is_readable(store)]
+    if hidden:
+        return f"{hidden[0]} may not be read: let your user read it, or set OLLAMA_MODELS to another store"
+    return f"no model is in {' or '.join(map(str, stores()))}; set OLLAMA_MODELS to where it is, or `ollama pull` one"
+
+
+def _is_readable(store: Path) -> bool:
+    """Whether a store can be listed, or is not there at all."""
+    try:
+        next(iter((store / "manifests").iterdir()), None)
+    except PermissionError:
+        return False
+    except OSError:
+        return True
+    return True

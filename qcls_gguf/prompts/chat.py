@@ -1,0 +1,138 @@
+"""Prompts given as system and user texts become whole texts, by the chat template of the model.
+
+The template renders the turns once, with a text that stands for the query in the query's place; what comes before and
+behind that text is the prompt. It is rendered with two such texts, as different as queries are, so that a template that
+changes the query, or whose other words depend on it, is found out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from ..config.schema import ModelConfig, PromptConfig
+from ..config.template import SLOT
+from ..errors import ConfigError
+
+# What stands for a query: a template that changes any query changes one of these.
+_QUERIES = ("qclsQuery7x", "Another qcls 'query': \"2nd\" <b>text</b> & \\n {{ 3 }} é 红 … 9")
+_THINK, _THOUGHT = "<think>", "</think>"
+_INSTEAD = "write the whole text as prompt_template"
+_VARIABLES = {"enable_thinking": False}
+
+
+class ChatModel(Protocol):
+    """What of a model the rendering needs."""
+
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja2 text of the file, None where it has none."""
+
+    @property
+    def bos_text(self) -> str:
+        """The text of the token that begins a text; empty where the vocabulary has none."""
+
+    @property
+    def eos_text(self) -> str:
+        """The text of the token that ends a text; empty where the vocabulary has none."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Rendered:
+    """Prompts that all have a whole text."""
+
+    prompts: tuple[PromptConfig, ...]
+    """in the order given, with the rendered text as `prompt_template`; the slots for labels and name are still in it"""
+    n_rendered: int
+    """how many of them the chat template rendered"""
+    folded: tuple[str, ...]
+    """names of those whose system text stands in the user's turn, as the template refuses a system turn"""
+
+
+def is_chat(prompts: Sequence[PromptConfig]) -> bool:
+    """Whether the model's chat template is needed for any prompt."""
+    return any(prompt.is_chat for prompt in prompts)
+
+
+def render_prompts(prompts: Sequence[PromptConfig], model: ChatModel, settings: ModelConfig) -> Rendered:
+    """Give every prompt a whole text; those that have one stay as they are.
+
+    settings: a chat template in place of the file's, and what it may ask for. Raises ConfigError, naming the prompt and
+    the remedy, where there is no template, or none that leaves the texts and the query as they are.
+    """
+    found, folded = [], []
+    for prompt in prompts:
+        if prompt.is_chat:
+            try:
+                text, is_folded = _whole_text(prompt, model, settings)
+            except ConfigError as e:
+                raise ConfigError(f"prompts.{prompt.name}: {e}") from None
+            folded += [prompt.name] * is_folded
+            prompt = dataclasses.replace(prompt, prompt_template=text, system=None, user=None, answer_cue=None)
+        found.append(prompt)
+    n_rendered = sum(prompt.is_chat for prompt in prompts)
+    return Rendered(prompts=tuple(found), n_rendered=n_rendered, folded=tuple(folded))
+
+
+def _whole_text(prompt: PromptConfig, model: ChatModel, settings: ModelConfig) -> tuple[str, bool]:
+    """The text with its slots, and whether the system text stands in the user's turn."""
+    # Imported here, since a start without such prompts has no use for Jinja2.
+    from .chat_template import ChatRefusalError
+
+    turns = prompt.turns
+    try:
+        before, after = _split(turns, model, settings)
+        is_folded = False
+    except ChatRefusalError as e:
+        if len(turns) < 2:
+            raise ConfigError(f"the model's chat template refuses the turn {', '.join(turns)}: {e}") from None
+        try:
+            before, after = _split({"user": f"{turns['system']}\n\n{turns['user']}"}, model, settings)
+        except ChatRefusalError:
+            raise ConfigError(f"the model's chat template refuses system and user: {e}: {_INSTEAD}") from None
+        is_folded = True
+    for role, text in turns.items():
+        if not _has(before, after, text):
+            raise ConfigError(f"the model's chat template changes or drops the {role} text: {_INSTEAD}")
+    return before + SLOT + after + prompt.cue, is_folded
+
+
+def _has(before: str, after: str, text: str) -> bool:
+    """Whether a turn's own text stands in what was rendered; white space at the turn's ends may be gone."""
+    beginning, slot, end = text.partition(SLOT)
+    if slot:
+        return before.endswith(beginning.lstrip()) and after.startswith(end.rstrip())
+    return text.strip() in before or text.strip() in after
+
+
+def _split(turns: Mapping[str, str], model: ChatModel, settings: ModelConfig) -> tuple[str, str]:
+    """The rendered text before the query, and behind it."""
+    found = set()
+    for query in _QUERIES:
+        rendered = _render({role: text.replace(SLOT, query) for role, text in turns.items()}, model, settings)
+        if (n := rendered.count(query)) != 1:
+            what = f"writes the query {n} times" if n else "changes or drops the query"
+            raise ConfigError(f"the model's chat template {what}, which has to stand once, as it is: {_INSTEAD}")
+        before, _, after = rendered.partition(query)
+        found.add((before, after))
+    if len(found) > 1:
+        raise ConfigError(f"the model's chat template writes other words around another query: {_INSTEAD}")
+    return found.pop()
+
+
+def _render(turns: Mapping[str, str], model: ChatModel, settings: ModelConfig) -> str:
+    from .chat_template import render_chat
+
+    template = settings.chat_template or model.chat_template
+    if template is None:
+        raise ConfigError(
+            "system and user need a chat template, and the model's file has none: "
+            f"{_INSTEAD}, or give one as model.chat_template"
+        )
+    variables = {**_VARIABLES, **settings.chat_variables}
+    text = render_chat(template, turns, bos=model.bos_text, eos=model.eos_text, variables=variables)
+    if not variables["enable_thinking"] and text.rstrip().endswith(_THINK):
+        # The template makes the model think first; an empty thought lets it answer at once, as Qwen3's own form does.
+        return f"{text.rstrip()}\n\n{_THOUGHT}\n\n"
+    return text

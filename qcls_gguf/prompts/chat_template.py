@@ -1,0 +1,250 @@
+"""A model's chat template: Jinja2 text out of the model's file, rendered in a sandbox and within bounds.
+
+The file is not trusted. The sandbox keeps a template from everything but what it is given; its steps, its output and
+the texts that it builds are bounded, so that it cannot keep a start busy or fill the memory by any usual means.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import string
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from functools import lru_cache
+from types import FrameType
+from typing import Any
+
+from jinja2 import nodes
+from jinja2.exceptions import SecurityError, TemplateError, TemplateSyntaxError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
+
+from ..errors import ConfigError
+
+_MAX_TEMPLATE = 1 << 18  # characters; those of published models have up to about 20,000
+_MAX_TEXT = 1 << 20  # characters of the output and of every text on the way, elements of every list
+_MAX_STEPS = 200_000  # lines of Python that a template's code runs through; published ones need some hundreds
+_MAX_POWER = 64
+_DATE = datetime(2024, 7, 26)
+"""What a template takes for today: where it is told no date, Llama 3's writes this one. The real date would make other
+prompts of them every day, and void calibrations and cached prefixes."""
+_MAX_INDENT = 16
+_REFUSED_FILTERS = ("center", "filesizeformat", "format", "pprint", "urlize", "wordwrap", "xmlattr")
+"""Filters that make much of little, and that no template of a chat model needs."""
+_REFUSED_METHODS = frozenset({"center", "expandtabs", "format_map", "join", "ljust", "rjust", "translate", "zfill"})
+"""Methods of texts, likewise."""
+
+
+class ChatRefusalError(ConfigError):
+    """A template that takes the messages for mistaken, in its own words."""
+
+
+class _TooMuchError(SecurityError):
+    """A template goes beyond a bound."""
+
+
+class _Concatenation(NodeTransformer):
+    """Makes `a ~ b` the bounded filter `join`, since Jinja2 lets nobody look at that operator."""
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802  (Jinja2's name)
+        """For Jinja2."""
+        parts = nodes.List([self.visit(part) for part in node.nodes], lineno=node.lineno)
+        return nodes.Filter(parts, "join", [], [], None, None, lineno=node.lineno)
+
+
+class _Generation(Extension):
+    """The block `generation`, which marks the model's own words for training: here it is what stands in it."""
+
+    tags = {"generation"}  # noqa: RUF012  (Jinja2 declares it so)
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """For Jinja2."""
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """What templates of chat models expect, as Hugging Face transformers has it, with sizes bounded."""
+
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
+
+    def __init__(self) -> None:
+        super().__init__(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols], finalize=_measured
+        )
+        del self.globals["lipsum"]
+        self.filters |= dict.fromkeys(_REFUSED_FILTERS, _refuse)  # known, since a template may name one for nothing
+        self.filters |= {"indent": _indent, "join": _join, "replace": _replace, "string": _string, "tojson": _to_json}
+        self.globals |= {"raise_exception": _raise, "strftime_now": _DATE.strftime}
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        tree: nodes.Template = _Concatenation().visit(super()._parse(source, name, filename))
+        return tree
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """An operator that may make much of little: texts and lists are only added, and up to a size."""
+        if isinstance(left, int | float) and isinstance(right, int | float):
+            if operator == "**" and not (abs(left) <= _MAX_TEXT and abs(right) <= _MAX_POWER):
+                raise _TooMuchError("raises a number to a large power")
+        elif operator != "+":
+            raise SecurityError(f"the operator {operator} is for numbers only")
+        elif hasattr(left, "__len__") and hasattr(right, "__len__") and len(left) + len(right) > _MAX_TEXT:
+            raise _TooMuchError(f"builds a text or list of more than {_MAX_TEXT}")
+        return super().call_binop(context, operator, left, right)
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Whether a template may use an attribute."""
+        return super().is_safe_attribute(obj, attr, value) and not (isinstance(obj, str) and attr in _REFUSED_METHODS)
+
+    def wrap_str_format(self, value: Any) -> Any:
+        """Jinja2's own method for the format method of a text, without widths; None for any other value."""
+        found = super().wrap_str_format(value)
+        if found is None:
+            return None
+        text: str = value.__self__
+        if any(spec and re.search(r"[\d{]", spec) for _, _, spec, _ in string.Formatter().parse(text)):
+            raise _TooMuchError("formats with a width")
+
+        def formatted(*args: Any, **kwargs: Any) -> str:
+            n_characters = sum(len(_string(each)) for each in (*args, *kwargs.values()))
+            if len(text) + text.count("{") * n_characters > _MAX_TEXT:
+                raise _TooMuchError(f"builds a text of more than {_MAX_TEXT} characters")
+            return str(found(*args, **kwargs))
+
+        return formatted
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """A call in a template, by Jinja2 with the context and what is called before its arguments."""
+        function = args[1]
+        if isinstance(text := getattr(function, "__self__", None), str) and function.__name__ == "replace":
+            return _replace(text, *args[2:])
+        return super().call(*args, **kwargs)
+
+
+def render_chat(template: str, turns: Mapping[str, str], *, bos: str, eos: str, variables: Mapping[str, Any]) -> str:
+    """The text of one message for each turn, by its role, with the beginning of the model's answer behind them.
+
+    bos, eos: the texts of the model's tokens, empty where it has none. variables: more that the template may ask for.
+    Raises ChatRefusalError where the template refuses the messages, ConfigError where it fails or goes beyond a bound.
+    """
+    messages = [{"role": role, "content": text} for role, text in turns.items()]
+    values = {"tools": None, "documents": None, **variables}
+    compiled = _compiled(template)
+    parts: list[str] = []
+    n_characters = 0
+    try:
+        with _bounded_steps():
+            for part in compiled.generate(
+                **values, messages=messages, add_generation_prompt=True, bos_token=bos, eos_token=eos
+            ):
+                n_characters += len(part)
+                if n_characters > _MAX_TEXT:
+                    raise _TooMuchError(f"writes more than {_MAX_TEXT} characters")
+                parts.append(part)
+    except ChatRefusalError:
+        raise
+    except _TooMuchError as e:
+        raise ConfigError(f"the model's chat template {e}, more than any is allowed") from None
+    except Exception as e:  # a template fails in all the ways in which Python code fails
+        raise ConfigError(f"the model's chat template fails: {type(e).__name__}: {_words(e)}") from None
+    return "".join(parts)
+
+
+@lru_cache(maxsize=8)
+def _compiled(template: str) -> Any:
+    if len(template) > _MAX_TEMPLATE:
+        raise ConfigError(f"the model's chat template has {len(template)} characters, at most {_MAX_TEMPLATE} are read")
+    try:
+        return _Sandbox().from_string(template)
+    except TemplateSyntaxError as e:
+        raise ConfigError(f"the model's chat template is wrong in line {e.lineno}: {_words(e)}") from None
+    except TemplateError as e:
+        raise ConfigError(f"the model's chat template is wrong: {_words(e)}") from None
+    except (RecursionError, MemoryError, SyntaxError, ValueError):
+        raise ConfigError("the model's chat template cannot be compiled: it is nested too deeply") from None
+
+
+@contextmanager
+def _bounded_steps() -> Iterator[None]:
+    """Stops what runs through more than so many lines of Python in this thread."""
+    n_left = _MAX_STEPS
+
+    def trace(_frame: FrameType, _event: str, _argument: object) -> Any:
+        nonlocal n_left
+        n_left -= 1
+        if n_left < 0:
+            raise _TooMuchError(f"takes more than {_MAX_STEPS} steps")
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+def _words(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def _raise(message: object = "") -> None:
+    raise ChatRefusalError(_words(Exception(message)))
+
+
+def _measured(value: Any) -> Any:
+    """The value, whose lists within lists hold no more than what a text may have of characters."""
+    n_left = _MAX_TEXT
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        n_left -= len(each) if isinstance(each, str) else 1
+        if n_left < 0:
+            raise _TooMuchError(f"builds a text or list of more than {_MAX_TEXT}")
+        if isinstance(each, dict):
+            waiting += [*each, *each.values()]
+        elif isinstance(each, list | tuple):
+            waiting += each
+    return value
+
+
+def _refuse(*_: Any, **__: Any) -> None:
+    raise SecurityError("a filter that pads or wraps text is not offered")
+
+
+def _indent(text: str, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
+    width = " " * width if isinstance(width, int) and 0 <= width <= _MAX_INDENT else str(width)
+    if len(width) > _MAX_INDENT:
+        raise _TooMuchError(f"indents by {len(width)} characters")
+    lines = str(text).splitlines(keepends=True)
+    return "".join(width + line if (i or first) and (line.strip() or blank) else line for i, line in enumerate(lines))
+
+
+def _string(value: Any) -> str:
+    return str(_measured(value))
+
+
+def _join(values: Any, separator: str = "", attribute: str | None = None) -> str:
+    parts = [*values] if attribute is None else [value[attribute] for value in values]
+    if len(separator) * len(parts) > _MAX_TEXT:
+        raise _TooMuchError(f"builds a text of more than {_MAX_TEXT} characters")
+    return str(separator).join(map(str, _measured(parts)))
+
+
+def _replace(text: str, old: str, new: str, count: int = -1) -> str:
+    text, old, new = str(text), str(old), str(new)
+    if len(text) + text.count(old) * len(new) > _MAX_TEXT:
+        raise _TooMuchError(f"builds a text of more than {_MAX_TEXT} characters")
+    return text.replace(old, new, -1 if count is None else count)
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
+    """As transformers has it: no HTML escapes, other scripts as they are."""
+    if indent is not None and not 0 <= indent <= _MAX_INDENT:
+        raise _TooMuchError(f"indents by {indent}")
+    return json.dumps(_measured(value), ensure_ascii=ensure_ascii, indent=indent, **options)

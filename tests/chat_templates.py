@@ -1,0 +1,127 @@
+"""Chat templates in the forms that model files have, written for the tests, with the control tokens that they use."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from random_vocab import BOS, IM_END, IM_START, VocabKind
+
+
+class Chat(NamedTuple):
+    """A template, and what a small vocabulary needs for it."""
+
+    template: str
+    control_tokens: tuple[str, ...]
+    add_bos: bool
+    vocab: VocabKind
+    rendered: str
+    """what the system text SYSTEM and the user text USER become"""
+
+
+_CHATML = """\
+{%- if messages[0].role == 'system' %}
+    {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role == 'user' or (message.role == 'system' and not loop.first) %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+"""
+CHATML = _CHATML + "{%- endif %}"
+QWEN3 = (
+    _CHATML
+    + """\
+    {%- if enable_thinking is defined and enable_thinking is false %}
+        {{- '<think>\\n\\n</think>\\n\\n' }}
+    {%- endif %}
+{%- endif %}"""
+)
+THINKS_ALWAYS = _CHATML + "    {{- '<think>\\n' }}\n{%- endif %}"
+LLAMA3 = """\
+{{- bos_token }}
+{%- if not date_string is defined %}{% set date_string = strftime_now("%d %b %Y") %}{% endif %}
+{%- if messages[0]['role'] == 'system' %}
+    {%- set system_message = messages[0]['content'] | trim %}
+    {%- set messages = messages[1:] %}
+{%- else %}
+    {%- set system_message = "" %}
+{%- endif %}
+{{- "<|start_header_id|>system<|end_header_id|>\\n\\n" }}
+{{- "Today: " + date_string + "\\n\\n" }}
+{{- system_message + "<|eot_id|>" }}
+{%- for message in messages %}
+    {%- set content = message['content'] | trim %}
+    {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' + content + '<|eot_id|>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
+{%- endif %}
+"""
+MISTRAL = """\
+{%- if messages[0]["role"] == "system" %}
+    {%- set system_message = messages[0]["content"] %}
+    {%- set loop_messages = messages[1:] %}
+{%- else %}
+    {%- set loop_messages = messages %}
+{%- endif %}
+{%- if tools is not none and tools | length %}{{ raise_exception("no tools here") }}{% endif %}
+{{- bos_token }}
+{%- for message in loop_messages %}
+    {%- if (message["role"] == "user") != (loop.index0 % 2 == 0) %}
+        {{- raise_exception("Roles have to take turns, the user's first.") }}
+    {%- endif %}
+    {%- if loop.last and system_message is defined %}
+        {{- "[INST] " + system_message + "\\n\\n" + message["content"] + "[/INST]" }}
+    {%- else %}
+        {{- "[INST] " ~ message["content"] ~ "[/INST]" }}
+    {%- endif %}
+{%- endfor %}
+"""
+GEMMA = """\
+{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('There is no system role') }}{% endif %}
+{% for message in messages %}
+{% if message['role'] == 'assistant' %}{% set role = 'model' %}{% else %}{% set role = message['role'] %}{% endif %}
+{{ '<start_of_turn>' + role + '\\n' + message['content'] | trim + '<end_of_turn>\\n' }}
+{%- endfor %}
+{% if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}"""
+PHI = """\
+{% for message in messages %}{% if message['role'] == 'system' and message['content'] %}\
+{{'<|system|>\\n' + message['content'] + '<|end|>\\n'}}{% elif message['role'] == 'user' %}\
+{{'<|user|>\\n' + message['content'] + '<|end|>\\n'}}{% endif %}{% endfor %}\
+{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% else %}{{ eos_token }}{% endif %}"""
+
+CHATS = {
+    "qwen3": Chat(
+        QWEN3,
+        ("<think>", "</think>"),
+        False,
+        "bpe",
+        f"{IM_START}system\nSYSTEM{IM_END}\n{IM_START}user\nUSER{IM_END}\n{IM_START}assistant\n<think>\n\n</think>\n\n",
+    ),
+    "llama3": Chat(
+        LLAMA3,
+        ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
+        True,
+        "bpe",
+        f"{BOS}<|start_header_id|>system<|end_header_id|>\n\nToday: 26 Jul 2024\n\nSYSTEM<|eot_id|>"
+        "<|start_header_id|>user<|end_header_id|>\n\nUSER<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+    ),
+    "mistral": Chat(MISTRAL, ("[INST]", "[/INST]"), True, "bpe", f"{BOS}[INST] SYSTEM\n\nUSER[/INST]"),
+    "gemma": Chat(
+        GEMMA,
+        ("<start_of_turn>", "<end_of_turn>"),
+        True,
+        "bpe",
+        f"{BOS}<start_of_turn>user\nSYSTEM\n\nUSER<end_of_turn>\n<start_of_turn>model\n",
+    ),
+    "phi": Chat(
+        PHI,
+        ("<|system|>", "<|user|>", "<|assistant|>", "<|end|>"),
+        False,
+        "bpe",
+        "<|system|>\nSYSTEM<|end|>\n<|user|>\nUSER<|end|>\n<|assistant|>\n",
+    ),
+}

@@ -1,0 +1,251 @@
+"""System and user texts become a prompt by the model's chat template; what a template may not do is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from chat_templates import CHATML, CHATS, GEMMA, LLAMA3, QWEN3, THINKS_ALWAYS
+from random_vocab import BOS, IM_END
+
+from qcls_gguf import ConfigError, ModelConfig, PromptConfig
+from qcls_gguf.prompts.chat import render_prompts
+
+
+@dataclass(frozen=True)
+class File:
+    """What a model's file says of its chats."""
+
+    chat_template: str | None
+    bos_text: str = BOS
+    eos_text: str = IM_END
+
+
+PROMPT = PromptConfig(name="colour", system="One of [{labels}].", user="query: {query} end", labels=("red", "blue"))
+
+
+def text(template: str | None, prompt: PromptConfig = PROMPT, **settings: Any) -> str:
+    (rendered,) = render_prompts([prompt], File(template), ModelConfig(**settings)).prompts
+    assert not rendered.is_chat
+    assert replace(rendered, prompt_template=None, user="{query}") == replace(
+        prompt, system=None, user="{query}", answer_cue=None
+    )
+    return rendered.template
+
+
+def refused(template: str | None, prompt: PromptConfig = PROMPT, **settings: Any) -> str:
+    with pytest.raises(ConfigError) as refusal:
+        text(template, prompt, **settings)
+    message = str(refusal.value)
+    assert message.startswith("prompts.colour: ")
+    return message
+
+
+@pytest.mark.parametrize("name", CHATS)
+def test_a_prompt_is_what_the_template_makes_of_its_turns_with_the_cue_behind(name: str) -> None:
+    chat = CHATS[name]
+    assert (
+        text(chat.template)
+        == chat.rendered.replace("SYSTEM", "One of [{labels}].").replace("USER", "query: {query} end") + "label:"
+    )
+
+
+def test_slots_are_filled_in_what_was_rendered() -> None:
+    prompt = replace(PROMPT, system="{name}?", user="{labels}: {query}", answer_cue="{name}:")
+    (rendered,) = render_prompts([prompt], File(CHATML), ModelConfig()).prompts
+    assert "{name}?" in rendered.template
+    assert rendered.expanded_template == (
+        "<|im_start|>system\ncolour?<|im_end|>\n<|im_start|>user\nred, blue: {query}<|im_end|>\n"
+        "<|im_start|>assistant\ncolour:"
+    )
+
+
+def test_the_user_says_the_query_where_only_the_system_text_is_given() -> None:
+    prompt = replace(PROMPT, user=None)
+    assert "<|im_start|>user\n{query}<|im_end|>" in text(CHATML, prompt)
+    only = replace(PROMPT, system=None, user="{query}", answer_cue="")
+    assert text(CHATML, only) == "<|im_start|>user\n{query}<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_a_query_may_stand_in_the_system_text() -> None:
+    prompt = replace(PROMPT, system="Label {query}", user=None)
+    assert text(CHATML, prompt) == "<|im_start|>system\nLabel {query}<|im_end|>\n<|im_start|>assistant\nlabel:"
+
+
+def test_thinking_models_answer_at_once_unless_told_otherwise() -> None:
+    empty = "<|im_start|>assistant\n<think>\n\n</think>\n\nlabel:"
+    assert text(QWEN3).endswith(empty)
+    assert text(THINKS_ALWAYS).endswith(empty)
+    told = {"enable_thinking": True}
+    assert text(QWEN3, chat_variables=told).endswith("<|im_start|>assistant\nlabel:")
+    assert text(THINKS_ALWAYS, chat_variables=told).endswith("<think>\nlabel:")
+
+
+def test_a_template_gets_variables_and_no_real_date() -> None:
+    assert "Today: 26 Jul 2024" in text(LLAMA3)
+    assert "Today: 1 May 2026" in text(LLAMA3, chat_variables={"date_string": "1 May 2026"})
+
+
+def test_a_template_of_the_configuration_goes_before_the_files() -> None:
+    assert text("{{ raise_exception('not asked') }}", chat_template=CHATML) == text(CHATML)
+    assert text(None, chat_template=CHATML) == text(CHATML)
+
+
+def test_a_system_text_that_is_refused_begins_the_users_turn() -> None:
+    rendered = render_prompts([PROMPT, replace(PROMPT, name="b", system=None)], File(GEMMA), ModelConfig())
+    assert rendered.folded == ("colour",)
+    assert rendered.n_rendered == 2
+    assert "user\nOne of [{labels}].\n\nquery: {query} end<end_of_turn>" in rendered.prompts[0].template
+    assert render_prompts([PROMPT], File(CHATML), ModelConfig()).folded == ()
+
+
+def test_a_prompt_with_a_whole_text_stays_as_it_is() -> None:
+    whole = PromptConfig(name="a", prompt_template="{query}:", labels=("x", "y"))
+    assert render_prompts([whole], File(None), ModelConfig()).prompts == (whole,)
+
+
+def test_what_a_prompts_own_text_spells_is_no_code() -> None:
+    prompt = replace(PROMPT, system="{{ messages }} {% raw %} {# x #}")
+    assert "{{ messages }} {% raw %} {# x #}" in text(CHATML, prompt)
+
+
+_EACH = "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+
+
+@pytest.mark.parametrize(
+    ("template", "why"),
+    [
+        (None, "the model's file has none: write the whole text as prompt_template, or give one as model."),
+        ("{{ messages[-1].content | upper }}", "changes or drops the query"),
+        ("{{ messages[-1].content | tojson }}", "changes or drops the query"),
+        ("{{ messages[-1].content | replace(' ', '') }}", "changes or drops the query"),
+        ("nothing", "changes or drops the query"),
+        ("{{ messages[-1].content }}{{ messages[-1].content }}", "writes the query 2 times"),
+        ("{{ messages[-1].content | length }}{{ messages[-1].content }}", "other words around another query"),
+        ("{{ messages[-1].content }}", "changes or drops the system text: write the whole text as prompt_template"),
+        (_EACH + "{{ m.content | replace('query:', 'Q') }}{% endfor %}", "changes or drops the user text"),
+        (_EACH + "{{ m.content | replace('of', 'Q') }}{% endfor %}", "changes or drops the system text"),
+        ("{{ raise_exception('no, thanks') }}", "refuses system and user: no, thanks: write the whole text"),
+        ("a\n{% if %}", "is wrong in line 2: "),
+        ("{{ messages | nothing }}", "is wrong in line 1: No filter named 'nothing'"),
+        ("{{ messages[7].content }}", "fails: UndefinedError: "),
+        ("{{ ''.__class__.__mro__ }}", "fails: SecurityError: access to attribute '__class__'"),
+        ("{{ messages.append(1) }}", "fails: SecurityError: "),
+        ("{% include '/etc/hostname' %}", "fails: TypeError: no loader"),
+        ("{{ open('/etc/hostname') }}", "fails: UndefinedError: 'open' is undefined"),
+    ],
+)  # fmt: skip
+def test_a_template_that_cannot_be_used_is_refused(template: str | None, why: str) -> None:
+    assert why in refused(template)
+
+
+def test_what_a_template_says_of_a_single_turn_is_told() -> None:
+    prompt = replace(PROMPT, system="{query}", user=None)
+    message = refused("{{ raise_exception('no user') }}", prompt)
+    assert message == "prompts.colour: the model's chat template refuses the turn system: no user"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        "{% for i in range(9999) %}{{ messages[0].content * 1 }}{% endfor %}",
+        "{{ 'a' * 1000000000 }}",
+        "{{ 9 ** 9 ** 9 }}",
+        "{{ '%1000000000d' % 1 }}",
+        "{{ '{:>1000000000}'.format(1) }}",
+        "{% set ns = namespace(s='{0}{0}') %}{% for i in range(18) %}{% set ns.s = ns.s + ns.s %}{% endfor %}"
+        "{{ ns.s.format(ns.s) }}",
+        "{{ 'a'.ljust(1000000000) }}",
+        "{{ 'a' | center(1000000000) }}",
+        "{% set ns = namespace(s='aaaaaaaa') %}{% for i in range(40) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+        "{% set ns = namespace(s='aaaaaaaa') %}{% for i in range(40) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+        "{% set ns = namespace(s='aaaa') %}{% for i in range(40) %}{% set ns.s = [ns.s, ns.s] | join %}{% endfor %}",
+        "{% set ns = namespace(s='aa') %}{% for i in range(9) %}{% set ns.s = ns.s.replace('a', ns.s) %}{% endfor %}",
+        "{% set ns = namespace(s='aa') %}{% for i in range(9) %}{% set ns.s = ns.s | replace('a', ns.s) %}{% endfor %}",
+        "{% set ns = namespace(s=[]) %}{% for i in range(40) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s }}",
+        "{% set ns = namespace(s=[]) %}{% for i in range(40) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}"
+        "{{ ns.s | tojson }}",
+        "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
+        "{{ range(100000) | list | tojson(indent=1000000) }}",
+        "(" * 9 + "{{ " + "(" * 5000 + ")" * 5000 + " }}",
+        "x" * (1 << 19),
+    ],
+)  # fmt: skip
+def test_a_template_cannot_run_or_grow_without_end(template: str) -> None:
+    """Most of them would take minutes or gigabytes."""
+    refused(template + "{{ messages[-1].content }}")
+
+
+def test_a_marked_answer_and_loop_controls_are_known() -> None:
+    template = (
+        "{% for m in messages %}{% if m.role == 'tool' %}{% break %}{% endif %}"
+        "{% generation %}{{ m.role }}: {{ m.content }}\n{% endgeneration %}{% endfor %}"
+    )
+    assert text(template) == "system: One of [{labels}].\nuser: query: {query} end\nlabel:"
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("'<{}|{x}>'.format(1, x=2)", "<1|2>"),
+        ("['a', 1] | join('-')", "a-1"),
+        ("'a' ~ 1 ~ none", "a1None"),
+        ("'a' + 'b'", "ab"),
+        ("7 % 4 * 2 ** 3", "24"),
+        ("'a-b-c'.replace('-', '+', 1)", "a+b-c"),
+        ("'a-b' | replace('-', '+')", "a+b"),
+        ("'a\\nb' | indent(2)", "a\n  b"),
+        ("{'a': ['é<']} | tojson", '{"a": ["é<"]}'),
+        ("{'a': 1} | tojson(indent=2)", '{\n  "a": 1\n}'),
+        ("' a '.strip() | upper", "A"),
+        ("'a</think>b'.split('</think>')[-1]", "b"),
+        ("messages[::-1][0].role", "user"),
+        ("none | string if tools is none else 'tools'", "None"),
+    ],
+)
+def test_what_templates_ask_for_is_as_in_python(expression: str, value: str) -> None:
+    template = "{% for m in messages[:1] %}{{ " + expression + " }}{% endfor %}"
+    assert text(template + CHATML).startswith(value + "<|im_start|>")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"prompt_template": "{query}"}, "system: is given beside prompt_template, which is the whole text"),
+        ({"user": "no slot"}, "user: system and user have 0 {query} slots: a prompt needs exactly one"),
+        ({"system": "{query}"}, "user: system and user have 2 {query} slots: a prompt needs"),
+        ({"answer_cue": "{query}"}, "answer_cue: has a {query} slot: write the query into user"),
+        (
+            {"user": "{query}", "system": None, "answer_cue": "{labels} {labels}"},
+            "user: answer_cue and user have 2 {labels} slots: a prompt may have one",
+        ),
+        ({"labels": ("{query}", "x")}, "labels: '{query}' in place of the template's {labels} makes another {query}"),
+    ],
+)
+def test_texts_that_make_no_prompt_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        replace(PROMPT, **change)
+    assert str(refusal.value).startswith(f"prompts.colour.{message}")
+
+
+def test_a_name_that_spells_a_slot_is_refused_where_it_is_shown() -> None:
+    assert PromptConfig(name="{query}", prompt_template="{query}", labels=("x", "y")).name == "{query}"
+    with pytest.raises(ConfigError, match=r"name: '\{query\}' in place of the template's \{name\} makes another"):
+        PromptConfig(name="{query}", prompt_template="{name}: {query}", labels=("x", "y"))
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"a b": 1}, "model.chat_variables.a b: is no name that a template can ask for"),
+        ({"messages": 1}, "model.chat_variables.messages: is set by the program: leave it out"),
+        ({"a": [1]}, "model.chat_variables.a: [1] is a list: give a text, a number, true or false"),
+        ([1], "model.chat_variables: expected names and values, got a list"),
+    ],
+)
+def test_wrong_variables_are_refused(variables: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        ModelConfig(chat_variables=variables)
+    assert str(refusal.value).startswith(message)

@@ -1,0 +1,99 @@
+"""The threads that `n_threads: auto` chooses: cores, and the quota of a container, from made-up folders."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from qcls_gguf.config.schema import RuntimeConfig
+from qcls_gguf.engine.cores import cpu_quota, physical_cores, threads
+
+
+@pytest.mark.parametrize(("n_cores", "n_threads"), [(1, 1), (2, 1), (3, 2), (16, 15)])
+def test_automatic_threads_leave_a_core_where_there_is_another(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, n_cores: int, n_threads: int
+) -> None:
+    unknown_to_the_system = set(range(900_000, 900_000 + n_cores))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: unknown_to_the_system, raising=False)
+    assert physical_cores() == n_cores
+    assert threads(RuntimeConfig(), root=tmp_path).n == n_threads
+    assert threads(RuntimeConfig(n_threads=7), root=tmp_path).n == 7
+
+
+def test_a_core_with_two_threads_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 4, 5}, raising=False)
+
+    def siblings(path: Path) -> str:
+        cpu = int(path.parts[-3].removeprefix("cpu"))
+        return f"{cpu % 4},{cpu % 4 + 4}\n"
+
+    monkeypatch.setattr(Path, "read_text", siblings)
+    assert physical_cores() == 3
+
+
+def test_a_system_without_affinity_counts_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    for count, cores in ((900_000, None), (None, 1)):
+        monkeypatch.setattr(os, "cpu_count", lambda count=count: count)
+        assert physical_cores() == (cores or count)
+
+
+def make_groups(root: Path, groups: str, **files: str) -> Path:
+    """A root folder with /proc/self/cgroup and files below /sys/fs/cgroup; `__` in a name stands for a slash."""
+    for name, text in {"proc/self/cgroup": groups, **{f"sys/fs/cgroup/{k}": v for k, v in files.items()}}.items():
+        path = root / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "quota"),
+    [
+        ("0::/\n", {"cpu.max": "200000 100000\n"}, 2.0),
+        ("0::/\n", {"cpu.max": "max 100000\n"}, None),
+        ("0::/a/b\n", {"a__b__cpu.max": "max 100000\n", "a__cpu.max": "150000 100000\n"}, 1.5),
+        ("0::/a/b\n", {"a__b__cpu.max": "50000 100000\n", "a__cpu.max": "150000 100000\n"}, 0.5),
+        # the host's path, where the container sees its own group as the top
+        ("0::/kube/pod1\n", {"cpu.max": "400000 100000\n"}, 4.0),
+        ("0::/../../else\n", {"cpu.max": "400000 100000\n"}, 4.0),
+        (
+            "5:cpu,cpuacct:/d\n1:name=systemd:/\n",
+            {"cpu,cpuacct__d__cpu.cfs_quota_us": "300000\n", "cpu,cpuacct__d__cpu.cfs_period_us": "100000\n"},
+            3.0,
+        ),
+        (
+            "5:cpu:/d\n0::/\n",
+            {"cpu__d__cpu.cfs_quota_us": "-1\n", "cpu__d__cpu.cfs_period_us": "100000\n"},
+            None,
+        ),
+        ("5:cpuset:/\n", {"cpuset__cpu.max": "100000 100000\n"}, None),
+        ("0::/\n", {}, None),
+        ("", {"cpu.max": "100000 100000\n"}, None),
+        ("not a line of the kernel\n::\n", {"cpu.max": "many\n"}, None),
+        ("0::/\n", {"cpu.max": "100000 0\n"}, None),
+    ],
+)
+def test_a_quota_is_read_as_the_kernel_writes_it(
+    tmp_path: Path, groups: str, files: dict[str, str], quota: float | None
+) -> None:
+    assert cpu_quota(make_groups(tmp_path, groups, **files)) == quota
+
+
+@pytest.mark.parametrize(
+    ("quota", "text"),
+    [
+        ("200000 100000", "2 threads (a quota of 2 CPUs, 64 cores)"),
+        ("250000 100000", "2 threads (a quota of 2.5 CPUs, 64 cores)"),
+        ("20000 100000", "1 thread (a quota of 0.2 CPUs, 64 cores)"),
+        ("6400000 100000", "63 threads (64 cores less one)"),
+        ("max 100000", "63 threads (64 cores less one)"),
+    ],
+)
+def test_a_quota_limits_the_threads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, quota: str, text: str) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(900_000, 900_064)), raising=False)
+    root = make_groups(tmp_path, "0::/\n", **{"cpu.max": quota})
+    assert str(threads(RuntimeConfig(), root=root)) == text
+    assert str(threads(RuntimeConfig(n_threads=63), root=root)) == "63 threads (as configured)"

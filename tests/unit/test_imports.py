@@ -1,0 +1,60 @@
+"""What `import qcls_gguf` gives, and what it and `qcls-gguf --help` leave alone."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+import qcls_gguf
+from qcls_gguf.native.kernel_steps import STEPS
+
+
+def modules_after(code: str) -> set[str]:
+    """Which modules a fresh interpreter has after running code."""
+    printed = f"{code}\nimport sys\nprint('MODULES', *sys.modules)"
+    done = subprocess.run([sys.executable, "-c", printed], capture_output=True, text=True, check=True)
+    return set(done.stdout.rpartition("MODULES")[2].split())
+
+
+def test_every_public_name_is_the_one_of_its_module() -> None:
+    assert set(qcls_gguf.__all__) <= set(dir(qcls_gguf))
+    for name in qcls_gguf.__all__:
+        value = getattr(qcls_gguf, name)
+        if hasattr(value, "__module__"):
+            assert value is getattr(importlib.import_module(value.__module__), name)
+
+
+def test_a_name_that_is_none_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'qcls_gguf' has no attribute 'Clasifier'"):
+        _ = qcls_gguf.Clasifier  # type: ignore[attr-defined]
+    with pytest.raises(ImportError):
+        exec("from qcls_gguf import Clasifier")
+
+
+def test_errors_can_be_caught_without_what_computes() -> None:
+    assert not {"numpy", "pydantic", "qcls_gguf.native"} & modules_after("from qcls_gguf import QclsError")
+
+
+def test_a_classifier_is_imported_without_what_only_some_users_need() -> None:
+    assert not {"asyncio", "gguf", "huggingface_hub", "rich"} & modules_after("from qcls_gguf import Classifier")
+
+
+def test_help_is_printed_without_what_computes() -> None:
+    code = """
+from typer.testing import CliRunner
+from qcls_gguf.cli.app import app
+for words in (["--help"], ["run", "--help"], ["bench", "--help"]):
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0 and "Usage" in result.output, result.output
+"""
+    assert not {"numpy", "qcls_gguf.config.load", "qcls_gguf.classifier"} & modules_after(code)
+
+
+def test_help_names_the_switch_of_every_step_of_the_kernels() -> None:
+    from qcls_gguf.cli.bench import bench_command
+
+    for step in STEPS:
+        assert f"{step.variable} ({step.name})" in " ".join((bench_command.__doc__ or "").split())

@@ -1,0 +1,158 @@
+"""Models of Ollama's store, laid out as Ollama does it; the recorded manifest's types and names."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qcls_gguf.config.resources import embedded_model
+from qcls_gguf.config.schema import ModelConfig
+from qcls_gguf.errors import ConfigError, ModelError
+from qcls_gguf.inspection.local_models import models_record, models_table
+from qcls_gguf.model.identity import identify
+from qcls_gguf.model.local import local_models
+from qcls_gguf.model.ollama import find_ollama_model, installed, parse_name
+from qcls_gguf.model.open import find_model
+
+MODEL = "application/vnd.ollama.image.model"
+PARAMS = "application/vnd.ollama.image.params"
+
+
+def add_model(
+    store: Path, content: bytes, name: str = "registry.ollama.ai/library/tiny/latest", *others: str, **changes: Any
+) -> Path:
+    """Put a model into a store: the blob, and a manifest with further layers of the types in `others`."""
+    digest = hashlib.sha256(content).hexdigest()
+    blob = store / "blobs" / f"sha256-{digest}"
+    manifest = store / "manifests" / name
+    for path in (blob, manifest):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    blob.write_bytes(content)
+    layer = {"mediaType": MODEL, "digest": f"sha256:{digest}", "size": len(content), **changes}
+    layers = [layer, *({"mediaType": kind, "digest": "sha256:" + "0" * 64, "size": 1} for kind in others)]
+    manifest.write_text(json.dumps({"schemaVersion": 2, "layers": layers}))
+    return blob
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "models"))
+    return tmp_path / "models"
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "shown"),
+    [
+        ("qwen3", "registry.ollama.ai/library/qwen3/latest", "qwen3:latest"),
+        ("qwen3:8b", "registry.ollama.ai/library/qwen3/8b", "qwen3:8b"),
+        ("me/qwen3", "registry.ollama.ai/me/qwen3/latest", "me/qwen3:latest"),
+        ("hf.co/user/Repo-GGUF:Q4_K_M", "hf.co/user/Repo-GGUF/Q4_K_M", "hf.co/user/Repo-GGUF:Q4_K_M"),
+        ("host:5000/a/b:c", "host:5000/a/b/c", "host:5000/a/b:c"),
+    ],
+)
+def test_a_name_leads_to_its_manifest(store: Path, text: str, path: str, shown: str) -> None:
+    name = parse_name(text)
+    assert (f"{name.host}/{name.namespace}/{name.name}/{name.tag}", str(name)) == (path, shown)
+    blob = add_model(store, b"weights", path, PARAMS)
+    assert find_ollama_model(text) == blob
+    assert list(installed()) == [(name, blob)]
+
+
+@pytest.mark.parametrize("text", ["", ":", "a:", "a:b:c", "a//b", "../x", "a/../b", "a/b/c/d", ".hidden", "a b", "a\0"])
+def test_what_is_no_name_is_refused(store: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match=r"is not of the form ollama:\[\[HOST/\]NAMESPACE/\]NAME\[:TAG\]"):
+        find_ollama_model(text)
+
+
+def test_a_missing_model_lists_what_there_is(store: Path) -> None:
+    with pytest.raises(ModelError, match=f"no model is in {store}; set OLLAMA_MODELS"):
+        find_ollama_model("nosuch")
+    for n in range(12):
+        add_model(store, b"w", f"registry.ollama.ai/library/m{n:02}/8b")
+    with pytest.raises(ModelError, match=r"has no nosuch:latest: it has m00:8b, m01:8b, .*m09:8b and 2 more; `ollama"):
+        find_ollama_model("nosuch")
+
+
+@pytest.mark.parametrize(
+    ("others", "changes", "message"),
+    [
+        (["application/vnd.ollama.image.adapter"], {}, "has an adapter beside its weights"),
+        ([MODEL], {}, "has 2 layers with weights, not one"),
+        ([], {"mediaType": PARAMS}, "has 0 layers with weights"),
+        ([], {"digest": "sha256:../../etc"}, "names no sha256"),
+        ([], {"digest": "sha256:" + "1" * 64}, "are missing: pull the model again"),
+        ([], {"size": 8}, "has 7 bytes, not the 8 of tiny:latest's manifest"),
+    ],
+)
+def test_a_model_that_is_not_one_whole_file_is_refused(
+    store: Path, others: list[str], changes: dict[str, Any], message: str
+) -> None:
+    add_model(store, b"weights", "registry.ollama.ai/library/tiny/latest", *others, **changes)
+    with pytest.raises(ModelError, match=message):
+        find_ollama_model("tiny")
+    assert list(installed()) == []
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"layers": 1}', '{"layers": [1]}', "[" * 100_000, "\xff"])
+def test_a_damaged_manifest_is_refused(store: Path, text: str) -> None:
+    add_model(store, b"weights")
+    (store / "manifests/registry.ollama.ai/library/tiny/latest").write_text(text, encoding="latin-1")
+    with pytest.raises(ModelError, match="is no manifest of a model"):
+        find_ollama_model("tiny")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every folder")
+def test_a_store_that_may_not_be_read_is_told(store: Path) -> None:
+    add_model(store, b"weights")
+    (store / "manifests").chmod(0)
+    try:
+        with pytest.raises(ModelError, match="may not be read"):
+            find_ollama_model("tiny")
+    finally:
+        (store / "manifests").chmod(0o755)
+
+
+def test_the_users_store_is_looked_for_without_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OLLAMA_MODELS", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    blob = add_model(tmp_path / ".ollama" / "models", b"weights")
+    assert find_ollama_model("tiny") == blob
+
+
+@pytest.mark.parametrize("given", [{"path": "ollama:tiny"}, {"path": Path("ollama:tiny")}, {"ollama": "tiny"}])
+def test_a_configuration_names_a_model_of_the_store(store: Path, given: dict[str, Any]) -> None:
+    blob = add_model(store, b"weights")
+    assert find_model(ModelConfig(**given), offline=True) == blob
+
+
+def test_two_models_are_refused() -> None:
+    with pytest.raises(ConfigError, match="ollama and hf_repo are both given"):
+        ModelConfig(path=Path("ollama:tiny"), hf_repo="user/repo")
+
+
+def test_the_name_of_a_blob_is_its_digest(store: Path) -> None:
+    content = embedded_model().read_bytes()
+    blob = add_model(store, content)
+    assert identify(blob).sha256 == hashlib.sha256(content).hexdigest()
+    other = blob.with_name("sha256-" + "a" * 64)
+    blob.rename(other)
+    assert identify(other).sha256 == "a" * 64  # believed, not computed
+
+
+def test_the_models_of_the_machine_are_listed(store: Path, tmp_path: Path) -> None:
+    add_model(store, embedded_model().read_bytes(), "registry.ollama.ai/library/fashion/8m")
+    add_model(store, b"GGUF but no more", "registry.ollama.ai/library/broken/latest")
+    record = models_record(model for model in local_models() if model.source != "hub")
+    embedded, broken, fashion = record.models
+    assert (embedded.source, embedded.name, embedded.arch, embedded.quantization) == ("embedded", "", "qwen3", "Q8_0")
+    assert (fashion.name, fashion.n_parameters, fashion.fits) == ("ollama:fashion:8m", embedded.n_parameters, True)
+    assert fashion.size_bytes == embedded_model().stat().st_size
+    assert (broken.name, broken.arch, broken.fits) == ("ollama:broken:latest", None, None)
+    assert broken.error
+    rows = [row[0] for row in models_table(record).rows]
+    assert rows == ["(embedded)", "ollama:fashion:8m"]
