@@ -5,20 +5,24 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from time import perf_counter_ns
-from typing import Self
+from typing import Literal, Self, overload
 
 from .active_set import ActiveSet, Item
 from .config.calibration_file import read_calibration
 from .config.load import load_config
+from .config.prompt import PromptConfig
 from .config.resources import DEFAULT_CONFIG
-from .config.schema import Config, PromptConfig, check_config
+from .config.schema import Config, check_config
+from .config.words import shown
 from .engine.batcher import Batcher
 from .engine.capacity import check_capacity, pays_to_share
 from .engine.engine import Engine
-from .errors import DecodeError, PlanError
+from .errors import DecodeError, PlanError, QclsError, ScoreError
 from .model import Model, OpenModels
+from .pipeline import MAX_QUERIES, check_queries
 from .prompts.chat import is_chat, render_prompts
 from .prompts.compiled import Prompt
 from .prompts.prompt_set import PromptSet, compile_prompts
@@ -26,7 +30,10 @@ from .score.adjustment import Adjustment
 from .score.result import Counts, ModelInfo, Result
 from .startup import Started, start
 
+OnErrors = Literal["raise", "return"]
+"""what a call for several queries does with the error of one"""
 _MENTIONED_MS = 0.05  # of waiting
+_LONGEST_S = 1e9  # of a deadline
 
 
 class LoadedPrompts:
@@ -51,11 +58,57 @@ class LoadedPrompts:
         """Label one query; see Classifier.classify_batch."""
         return self._classifier.ask([(self.active, query)], deadline_s)[0]
 
-    def classify_batch(self, queries: Iterable[str], *, deadline_s: float | None = None) -> list[Result]:
+    @overload
+    def classify_batch(
+        self, queries: Iterable[str], *, deadline_s: float | None = None, errors: Literal["raise"] = "raise"
+    ) -> list[Result]: ...
+
+    @overload
+    def classify_batch(
+        self, queries: Iterable[str], *, deadline_s: float | None = None, errors: Literal["return"]
+    ) -> list[Result | QclsError]: ...
+
+    def classify_batch(
+        self, queries: Iterable[str], *, deadline_s: float | None = None, errors: OnErrors = "raise"
+    ) -> list[Result] | list[Result | QclsError]:
         """Label several queries; see Classifier.classify_batch."""
         if isinstance(queries, str):
             raise PlanError("classify_batch takes a list of queries: give one query to classify")
-        return self._classifier.ask([(self.active, query) for query in queries], deadline_s)
+        items = [(self.active, query) for query in islice(queries, MAX_QUERIES + 1)]  # one without an end is refused
+        if errors == "raise":
+            return self._classifier.ask(items, deadline_s)
+        if errors != "return":
+            raise PlanError(f"errors: {errors!r} is not raise or return")
+        return self._ask_each(items, deadline_s)
+
+    def _ask_each(self, items: Sequence[Item], deadline_s: float | None) -> list[Result | QclsError]:
+        """The results, with the errors of single queries in their places. All go together, if none is refused."""
+        errors: dict[int, QclsError] = {}
+        try:
+            return list(self._classifier.ask(items, deadline_s))
+        except PlanError:  # nothing was computed: find those that are refused, and ask the others together
+            for index, (_, query) in enumerate(items):
+                try:
+                    self.check(query)
+                except PlanError as e:
+                    errors[index] = e
+        except ScoreError:  # it does not say whose scores are wrong
+            pass
+        good = [index for index in range(len(items)) if index not in errors]
+        if errors:
+            try:
+                results = self._classifier.ask([items[index] for index in good], deadline_s)
+                found: dict[int, Result | QclsError] = dict(zip(good, results, strict=True))
+                return [errors.get(index) or found[index] for index in range(len(items))]
+            except ScoreError:
+                pass
+        return [errors.get(index) or self._ask_one(item, deadline_s) for index, item in enumerate(items)]
+
+    def _ask_one(self, item: Item, deadline_s: float | None) -> Result | QclsError:
+        try:
+            return self._classifier.ask([item], deadline_s)[0]
+        except (PlanError, ScoreError) as e:
+            return e
 
     async def aclassify(self, query: str, *, deadline_s: float | None = None) -> Result:
         """Label one query without blocking the event loop; see Classifier.aclassify."""
@@ -223,14 +276,14 @@ class Classifier:
 
     def check(self, query: str, prompts: LoadedPrompts | None = None) -> None:
         """Raise PlanError for a query that `classify` would refuse; nothing is computed."""
-        _check_query(query)
+        check_queries([query], self.config.runtime)
         with self._batcher.alone:
             self._check_open()
             self._pipeline.check((prompts or self._configured).active, query)
 
     def plan_counts(self, query: str) -> Counts:
         """What `classify` would feed and read for a query; computes nothing. Raises PlanError as `classify` does."""
-        _check_query(query)
+        check_queries([query], self.config.runtime)
         with self._batcher.alone:
             self._check_open()
             return self._pipeline.counts(self._started.active, query)
@@ -239,15 +292,31 @@ class Classifier:
         """Label one query by the configured prompts; see `classify_batch`."""
         return self.ask([(self._started.active, query)], deadline_s)[0]
 
-    def classify_batch(self, queries: Iterable[str], *, deadline_s: float | None = None) -> list[Result]:
+    @overload
+    def classify_batch(
+        self, queries: Iterable[str], *, deadline_s: float | None = None, errors: Literal["raise"] = "raise"
+    ) -> list[Result]: ...
+
+    @overload
+    def classify_batch(
+        self, queries: Iterable[str], *, deadline_s: float | None = None, errors: Literal["return"]
+    ) -> list[Result | QclsError]: ...
+
+    def classify_batch(
+        self, queries: Iterable[str], *, deadline_s: float | None = None, errors: OnErrors = "raise"
+    ) -> list[Result] | list[Result | QclsError]:
         """Label several queries in one decode, or in as few as the limits allow (counts.n_decodes tells).
 
         deadline_s: where the request has not begun after so many seconds, it is not computed.
-        Raises PlanError for a query that is too long or not valid Unicode, before anything is computed; DecodeError,
-        ScoreError, DeadlineError, and BusyError where too many callers wait. After an error the classifier is as
-        before.
+        Raises PlanError for a query that is too long or not valid Unicode, and for more than 10,000 of them, before
+        anything is computed; DecodeError, ScoreError, DeadlineError, and BusyError where too many callers wait. After
+        an error the classifier is as before. errors="return": a query that cannot be labelled has its error in the
+        list, and the others their answers; what concerns all of them is raised all the same (BusyError, DeadlineError,
+        a closed classifier, too many queries).
         """
-        return self._configured.classify_batch(queries, deadline_s=deadline_s)
+        if errors == "return":
+            return self._configured.classify_batch(queries, deadline_s=deadline_s, errors="return")
+        return self._configured.classify_batch(queries, deadline_s=deadline_s, errors=errors)
 
     async def aclassify(self, query: str, *, deadline_s: float | None = None) -> Result:
         """Label one query without blocking the event loop: a thread of the classifier's own computes.
@@ -265,7 +334,7 @@ class Classifier:
     def ask(self, items: Sequence[Item], deadline_s: float | None = None) -> list[Result]:
         """What all of the above come to: a result for each item. This is the hot path."""
         began = perf_counter_ns()
-        self._check(items)
+        self._check(items, deadline_s)
         return _with_wait(self._batcher.submit(items, deadline_s), began) if items else []
 
     async def aclassify_pairs(
@@ -274,16 +343,19 @@ class Classifier:
         """`classify_pairs` without blocking the event loop; see `aclassify`."""
         began = perf_counter_ns()
         items = [(prompts.active, query) for prompts, query in pairs]
-        self._check(items)
+        self._check(items, deadline_s)
         if not items:
             return []
         import asyncio  # whoever awaits this has it; others are spared 40 ms
 
         return _with_wait(await asyncio.wrap_future(self._batcher.submit_future(items, deadline_s)), began)
 
-    def _check(self, items: Sequence[Item]) -> None:
-        for _, query in items:
-            _check_query(query)
+    def _check(self, items: Sequence[Item], deadline_s: float | None) -> None:
+        check_queries([query for _, query in items], self._started.config.runtime)
+        if deadline_s is not None and not (isinstance(deadline_s, int | float) and abs(deadline_s) < _LONGEST_S):
+            raise PlanError(
+                f"deadline_s: {shown(deadline_s)} is not a number of seconds below {_LONGEST_S:g}: leave it out to wait"
+            )
         if os.getpid() != self._pid:
             raise DecodeError("this Classifier was made in another process: make one in each process after forking")
 
@@ -313,12 +385,3 @@ def _with_wait(results: Sequence[Result], began_ns: int) -> list[Result]:
     """The results with what their caller waited beside the stages: for its turn, and to be woken with the answers."""
     wait_ms = (perf_counter_ns() - began_ns) / 1e6 - results[0].total_ms
     return [replace(result, wait_ms=wait_ms) for result in results] if wait_ms > _MENTIONED_MS else list(results)
-
-
-def _check_query(query: object) -> None:
-    if not isinstance(query, str):
-        raise PlanError(f"a query is text, not {type(query).__name__}: {query!r}")
-    try:
-        query.encode()
-    except UnicodeEncodeError as e:
-        raise PlanError(f"character {e.start} of the query is not valid Unicode ({e.reason})") from None

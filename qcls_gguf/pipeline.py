@@ -9,12 +9,40 @@ import numpy as np
 import numpy.typing as npt
 
 from .active_set import ActiveSet, Item
+from .config.schema import RuntimeConfig
+from .config.words import shown
 from .engine.engine import Engine, Float32Array
 from .errors import DecodeError, PlanError, ScoreError
 from .plan.planner import Addition, DecodePlan, IndexArray, additions_of, plan_decodes
 from .plan.tree import Int32Array
 from .score.result import Counts, ModelInfo, PromptResult, Result
 from .timing import Stopwatch
+
+MAX_QUERIES = 10_000
+"""Queries of one call, during which nobody else is answered."""
+_BYTES_A_TOKEN = 32
+"""For max_query_bytes: auto. Text has 3 to 6 bytes a token; only long runs of one character have more than these."""
+
+
+def check_queries(queries: Sequence[object], runtime: RuntimeConfig) -> None:
+    """Raise PlanError for what is no query, or too much to tokenise; takes no time that grows with a query's length."""
+    if len(queries) > MAX_QUERIES:
+        raise PlanError(f"{len(queries)} queries in one call, at most {MAX_QUERIES} are answered: ask in several calls")
+    most = runtime.max_query_bytes
+    most = runtime.max_query_tokens * _BYTES_A_TOKEN if most == "auto" else most
+    for query in queries:
+        if not isinstance(query, str):
+            raise PlanError(f"a query is text, not {type(query).__name__}: {shown(query)}")
+        try:
+            # Of more characters than bytes are allowed, the bytes are not counted.
+            n, unit = (len(query), "characters") if len(query) > most else (len(query.encode()), "bytes")
+        except UnicodeEncodeError as e:
+            raise PlanError(f"character {e.start} of the query is not valid Unicode ({e.reason})") from None
+        if n > most:
+            raise PlanError(
+                f"the query has {n} {unit}, more than runtime.max_query_bytes: {most} bytes: shorten it or raise the "
+                "limit"
+            )
 
 
 @dataclass(frozen=True, slots=True)

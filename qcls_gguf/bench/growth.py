@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from ..classifier import Classifier
-from ..config.schema import Config, PromptConfig
+from ..config.prompt import PromptConfig
+from ..config.schema import Config
 from ..config.template import SLOT
 from ..engine.engine import Engine
 from ..opening import ClassifierOpener

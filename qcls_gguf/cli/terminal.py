@@ -32,6 +32,8 @@ def exit_codes() -> Iterator[None]:
             warnings.showwarning = _show_warning  # type: ignore[assignment]
             yield
     except KeyboardInterrupt:
+        if sys.stderr.isatty():
+            print("\r\033[Kqcls-gguf: interrupted", file=sys.stderr)  # not behind what stood on the line, such as ^C
         raise typer.Exit(EXIT_INTERRUPTED) from None
     except BrokenPipeError:
         _drop_output()  # whoever read it has left

@@ -15,6 +15,8 @@ from .words import kind_of, shown
 
 LARGEST = (1 << 24) - 1
 """no count or size is larger"""
+LONGEST = 1 << 20
+"""characters that a text may have; a whole file may have no more bytes"""
 
 OWN_VARIABLES = ("messages", "add_generation_prompt", "bos_token", "eos_token")
 """what a chat template gets from the program"""
@@ -54,6 +56,8 @@ class Text(Rule):
     def check(self, value: Any, info: core_schema.ValidationInfo) -> str:
         if not isinstance(value, str):
             raise refusal(f"{shown(value)} is {kind_of(value)}, not text: write it in quotes")
+        if len(value) > LONGEST:
+            raise refusal(f"{shown(value)} has {len(value)} characters, at most {LONGEST} are allowed")
         try:
             value.encode()
         except UnicodeEncodeError as e:

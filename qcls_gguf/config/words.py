@@ -29,6 +29,11 @@ def shown(value: Any, *, quoted: bool = True) -> str:
         return "a number of thousands of digits"
 
 
+def counted(n: int, one: str, many: str | None = None) -> str:
+    """A number with what it counts: `1 graph`, `2 graphs`; many: where that is not just one more s."""
+    return f"{n} {one if n == 1 else many or f'{one}s'}"
+
+
 def kind_of(value: Any) -> str:
     """What a value is."""
     if value is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..config.schema import QUANTISED_KV_TYPES, RuntimeConfig
-from ..native import Device, devices
+from ..native import Device, build_info, devices
 
 GPU_RESERVE_BYTES = 1 << 30
 """What a GPU keeps free for the KV cache, the compute buffers and its driver, when layers are fitted to it."""
@@ -41,6 +41,14 @@ def flash_attention(runtime: RuntimeConfig, n_gpu_layers: int) -> bool | None:
     if runtime.flash_attn != "auto":
         return runtime.flash_attn
     return None if n_gpu_layers > 0 or runtime.kv_type in QUANTISED_KV_TYPES else False
+
+
+def why_not_on_gpu(runtime: RuntimeConfig) -> str:
+    """In words, why layers that were asked for are on the CPU all the same; empty where none were."""
+    if runtime.n_gpu_layers in ("auto", 0):
+        return ""
+    why = "this build computes on CPUs only" if build_info().backend == "CPU" else "llama.cpp sees no GPU"
+    return f"; `n_gpu_layers` {runtime.n_gpu_layers} has no effect: {why}"
 
 
 def device_name(n_gpu_layers: int) -> str:

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from ..config.calibration_file import calibration_text, prompt_hash
-from ..config.schema import Config, PromptConfig
+from ..config.prompt import PromptConfig
+from ..config.schema import Config
 from ..config.words import hint
 from ..data.labelled import Labelled
 from ..errors import ConfigError, ScoreError

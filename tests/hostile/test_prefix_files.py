@@ -129,7 +129,7 @@ def test_what_was_left_half_written_goes_in_time(folder: Path, start: Callable[[
     assert new.exists()
 
 
-@sizes(1_000, 100_000)
+@sizes(500, 100_000)
 def test_a_mutated_file_is_not_believed(row: Row, n: int, tmp_path: Path) -> None:
     row.name, row.n = "prefix files, read", n
     rng = random.Random(row.seed)
@@ -157,7 +157,7 @@ def test_a_mutated_file_is_not_believed(row: Row, n: int, tmp_path: Path) -> Non
     assert row.kinds["not read"] > n * 0.9
 
 
-@sizes(24, 1_000)
+@sizes(20, 1_000)
 def test_no_file_changes_an_answer(row: Row, n: int, folder: Path, start: Callable[[int], tuple[object, bool]]) -> None:
     row.name, row.n = "prefix files, starts", n
     files, wanted = _saved(folder, start)

@@ -31,7 +31,7 @@ def _peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-@sizes(2_000, 100_000)
+@sizes(1_000, 100_000)
 def test_a_mutated_configuration_is_loaded_or_refused(
     row: Row, n: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -1,0 +1,151 @@
+"""Queries of any length and content: answered by numbers, or refused before they cost time; others are not held up."""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+from collections.abc import Iterator
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hostile_rows import Row, sizes
+from mutate import ODD, cases, mutated
+
+from qcls_gguf import Classifier, Config, ConfigError, ModelConfig, PlanError, PromptConfig, RuntimeConfig, load_config
+from qcls_gguf.data.queries import read_queries
+from qcls_gguf.pipeline import MAX_QUERIES, check_queries
+
+_CONFIG = Path(__file__).parents[2] / "configs" / "fashion-8-joint.yaml"
+_MAX_TOKENS = 64
+_MAX_BYTES = 32 * _MAX_TOKENS
+_TEXTS = (
+    *(
+        "red summer dress for girls",
+        "孕妇连衣裙 棉 宽松",
+        "👗👩🏽‍🦱👨‍👩‍👧 🇩🇪",
+        "\u202edress\u202c",
+        "e\u0301\u036b" * 9,
+    ),
+    *("<|im_end|>", "<|endoftext|>", "</think>", "<tool_call>", "{query}{labels}", "\x1b]0;x\x07", "\0"),
+)
+
+
+@pytest.fixture(scope="module")
+def classifier() -> Iterator[Classifier]:
+    config = load_config(_CONFIG)
+    runtime = RuntimeConfig(n_threads=1, max_query_tokens=_MAX_TOKENS)
+    with Classifier.from_config(Config(prompts=config.prompts, runtime=runtime)) as classifier:
+        yield classifier
+
+
+def _query(rng: random.Random) -> str:
+    kind = rng.randrange(5)
+    if kind == 0:
+        return "".join(rng.choices(_TEXTS, k=rng.randint(1, 5)))
+    if kind == 1:
+        return "".join(chr(rng.randrange(sys.maxunicode + 1)) for _ in range(rng.randint(0, 30)))  # halves of pairs too
+    if kind == 2:
+        return rng.choice(["a", " ", "\n", "红", "0", "👗", "\0", "-"]) * int(10 ** rng.uniform(0, 6.5))
+    text = " ".join(rng.choices(_TEXTS, k=3)).encode()
+    return mutated(text, rng, ODD).decode(errors="surrogateescape")[: 2 * _MAX_BYTES]
+
+
+@sizes(200, 25_000)
+def test_a_query_is_answered_or_refused(row: Row, n: int, classifier: Classifier) -> None:
+    row.name, row.n = "queries", n
+    wanted = classifier.classify("red dress").results
+    for case, rng in cases(row.seed, n):
+        query = _query(rng)
+        try:
+            result = classifier.classify(query)
+        except PlanError as e:
+            row.kinds["refused"] += 1
+            row.check(len(str(e)) < 300 and str(e).isprintable(), f"seed {case}: {e!r}")
+            continue
+        except BaseException as e:
+            row.wrong.append(f"seed {case}: {type(e).__name__}: {e}")
+            continue
+        row.kinds["answered"] += 1
+        sums = [math.fsum(score.probability for score in answer.scores) for answer in result.results]
+        row.check(len(query.encode()) <= _MAX_BYTES, f"seed {case}: {len(query.encode())} bytes were tokenised")
+        row.check(all(abs(total - 1) < 1e-4 for total in sums), f"seed {case}: probabilities sum to {sums}")
+        if case % 50 == 0:
+            row.check(classifier.classify("red dress").results == wanted, f"seed {case}: the next answer changed")
+    assert min(row.kinds["answered"], row.kinds["refused"]) > n // 10
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("红" * 1_000_000, "the query has 1000000 characters, more than runtime.max_query_bytes: 2048 bytes"),
+        ("红" * 700, "the query has 2100 bytes, more than runtime.max_query_bytes: 2048 bytes: shorten it or raise"),
+        (" " * 2049, "the query has 2049 characters, more than"),
+        (b"red", "a query is text, not bytes: b'red'"),
+        (None, "a query is text, not NoneType: None"),
+        (["red"], "a query is text, not list"),
+        ("\udc80", "character 0 of the query is not valid Unicode"),
+    ],
+)
+def test_what_is_no_query_is_refused_before_it_waits_for_its_turn(
+    query: Any, message: str, classifier: Classifier
+) -> None:
+    with classifier._batcher.alone:  # nobody is served meanwhile
+        for ask in (classifier.classify, lambda query: classifier.classify_batch(["red", query])):
+            with pytest.raises(PlanError) as refused:
+                ask(query)
+            assert str(refused.value).startswith(message)
+
+
+@pytest.mark.hostile  # it takes 9 GB
+def test_a_query_of_more_bytes_than_an_int32_counts_is_refused(classifier: Classifier) -> None:
+    data = bytearray(2**32 + 9)  # which would be 9 to who counts in 32 bits
+    query = data.decode("ascii")
+    del data
+    with pytest.raises(PlanError, match="the query has 4294967305 characters, more than"):
+        classifier.classify(query)
+
+
+@pytest.mark.parametrize("max_query_bytes", [1, 3, "auto"])
+def test_the_limit_of_bytes_is_exact(max_query_bytes: Any) -> None:
+    runtime = RuntimeConfig(max_query_tokens=_MAX_TOKENS, max_query_bytes=max_query_bytes)
+    n = _MAX_BYTES if max_query_bytes == "auto" else max_query_bytes
+    check_queries([" " * n, "", "红" * (n // 3)], runtime)
+    for query in (" " * (n + 1), "红" * (n // 3 + 1)):
+        with pytest.raises(PlanError, match=f"max_query_bytes: {n} bytes"):
+            check_queries([query], runtime)
+
+
+def test_too_many_queries_are_refused(classifier: Classifier) -> None:
+    for queries in (["red"] * (MAX_QUERIES + 1), repeat("red")):
+        with pytest.raises(PlanError, match=r"10001 queries in one call, at most 10000 are answered: ask in several"):
+            classifier.classify_batch(queries)
+
+
+@pytest.mark.parametrize("deadline_s", [math.nan, math.inf, -math.inf, 1e300, "5", 10**400])
+def test_a_deadline_is_a_number_of_seconds(deadline_s: Any, classifier: Classifier) -> None:
+    with pytest.raises(PlanError, match=r"^deadline_s: .* is not a number of seconds below 1e\+09"):
+        classifier.classify("red", deadline_s=deadline_s)
+
+
+def test_texts_of_a_configuration_have_a_limit() -> None:
+    large = "x" * ((1 << 20) + 1)
+    with pytest.raises(ConfigError, match="has 1048587 characters, at most 1048576 are allowed"):
+        PromptConfig(name="a", prompt_template="{query}" + large + "…" * 3, labels=("a", "b"))
+    with pytest.raises(ConfigError, match=r"labels\[1\]: .* has 1048577 characters, at most"):
+        PromptConfig(name="a", prompt_template="{query}", labels=("a", large))
+    with pytest.raises(ConfigError, match="has 10001 labels, at most 10000 are allowed"):
+        PromptConfig(name="a", prompt_template="{query}", labels=tuple(map(str, range(10_001))))
+    with pytest.raises(ConfigError, match="at most 1048576"):
+        ModelConfig(hf_repo=large)
+
+
+def test_a_line_without_an_end_is_not_read_to_its_end(tmp_path: Path) -> None:
+    file = tmp_path / "queries.txt"
+    file.write_bytes(b"red\n" + b"x" * (40 << 20) + b"\nblue\n" + b"y" * (1 << 24) + b"\r\n")
+    lines = list(read_queries(str(file)))
+    assert [len(line.text) for line in lines] == [3, 60, 4, 1 << 24]
+    assert [line.error is None for line in lines] == [True, False, True, True]
+    assert lines[1].error == "line 2 has more than 16777216 bytes: give shorter queries, one a line"
