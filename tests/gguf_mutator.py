@@ -114,8 +114,10 @@ class File:
 
     @property
     def arch(self) -> str:
+        """The architecture's name, or an empty text."""
         index = self.key("general.architecture")
-        return "" if index is None else bytes(self.keys[index][2]).decode(errors="replace")
+        value = b"" if index is None else self.keys[index][2]
+        return value.decode(errors="replace") if isinstance(value, bytes) else ""
 
 
 def take_apart(path: Path) -> File:
@@ -316,7 +318,7 @@ def _change_arch(file: File, rng: random.Random) -> str:
     rename = rng.random() < 0.8
     for i, (name, kind, value) in enumerate(file.keys):
         if name == b"general.architecture":
-            file.keys[i] = name, kind, new.encode()
+            file.keys[i] = name, _STRING, new.encode()
         elif rename and name.startswith(old.encode() + b"."):
             file.keys[i] = name.replace(old.encode(), new.encode(), 1), kind, value
     return f"architecture {new}"

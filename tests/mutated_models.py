@@ -25,8 +25,7 @@ from typing import Any
 from gguf_mutator import mutate, put_together, take_apart
 from random_models import write_model
 
-from qcls_gguf import Classifier, QclsError
-from qcls_gguf.config.schema import Config, ModelConfig, PromptConfig, RuntimeConfig
+from qcls_gguf import Classifier, Config, ModelConfig, PromptConfig, QclsError, RuntimeConfig
 from qcls_gguf.model.identity import check_gguf
 from qcls_gguf.model.trial import try_model
 from qcls_gguf.native import build_info
