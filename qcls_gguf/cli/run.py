@@ -23,6 +23,7 @@ from .options import (
     ScoringOption,
     StateCacheOption,
     ThreadsOption,
+    TryModelOption,
     settings,
 )
 from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step, print_warning
@@ -66,6 +67,7 @@ def run_command(
     hf_repo: RepoOption = None,
     offline: OfflineOption = False,
     no_state_cache: StateCacheOption = False,
+    no_try_model: TryModelOption = False,
     n_gpu_layers: LayersOption = None,
     scoring: ScoringOption = None,
     audit: Annotated[
@@ -116,7 +118,16 @@ def run_command(
         n_scores = _n_scores(scores, format_)
         if header and format_ is not Format.jsonl:
             raise ConfigError(f"--header is for --format jsonl, not for {format_}")
-        chosen = settings(config, model, hf_repo, n_gpu_layers, threads, scoring, no_state_cache=no_state_cache)
+        chosen = settings(
+            config,
+            model,
+            hf_repo,
+            n_gpu_layers,
+            threads,
+            scoring,
+            no_state_cache=no_state_cache,
+            no_try_model=no_try_model,
+        )
         with Classifier.from_config(
             chosen, offline=offline, on_step=None if quiet else print_step, on_load=load_bar(quiet), audit=audit
         ) as classifier:
