@@ -36,7 +36,8 @@ __all__ = [
 if TYPE_CHECKING:
     from .classifier import Classifier, LoadedPrompts
     from .config.load import load_config
-    from .config.schema import Config, ModelConfig, PromptConfig, RuntimeConfig
+    from .config.prompt import PromptConfig
+    from .config.schema import Config, ModelConfig, RuntimeConfig
     from .errors import BusyError, ConfigError, DeadlineError, DecodeError, ModelError, PlanError, QclsError, ScoreError
     from .model import Model, OpenModels
     from .score.result import Counts, LabelScore, ModelInfo, PromptResult, Result
@@ -44,7 +45,8 @@ else:  # a type checker would take this function for a promise of every name
     _MODULES = {
         ".classifier": ("Classifier", "LoadedPrompts"),
         ".config.load": ("load_config",),
-        ".config.schema": ("Config", "ModelConfig", "PromptConfig", "RuntimeConfig"),
+        ".config.prompt": ("PromptConfig",),
+        ".config.schema": ("Config", "ModelConfig", "RuntimeConfig"),
         ".errors": tuple(name for name in __all__ if name.endswith("Error")),
         ".model": ("Model", "OpenModels"),
         ".score.result": ("Counts", "LabelScore", "ModelInfo", "PromptResult", "Result"),

@@ -8,18 +8,19 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from time import perf_counter_ns
-from typing import Self
+from typing import Literal, Self, overload
 
 from .active_set import ActiveSet, Item
 from .config.calibration_file import read_calibration
 from .config.load import load_config
+from .config.prompt import PromptConfig
 from .config.resources import DEFAULT_CONFIG
-from .config.schema import Config, PromptConfig, check_config
+from .config.schema import Config, check_config
 from .config.words import shown
 from .engine.batcher import Batcher
 from .engine.capacity import check_capacity, pays_to_share
 from .engine.engine import Engine
-from .errors import DecodeError, PlanError
+from .errors import DecodeError, PlanError, QclsError, ScoreError
 from .model import Model, OpenModels
 from .pipeline import MAX_QUERIES, check_queries
 from .prompts.chat import is_chat, render_prompts
@@ -29,6 +30,8 @@ from .score.adjustment import Adjustment
 from .score.result import Counts, ModelInfo, Result
 from .startup import Started, start
 
+OnErrors = Literal["raise", "return"]
+"""what a call for several queries does with the error of one"""
 _MENTIONED_MS = 0.05  # of waiting
 _LONGEST_S = 1e9  # of a deadline
 
@@ -55,12 +58,57 @@ class LoadedPrompts:
         """Label one query; see Classifier.classify_batch."""
         return self._classifier.ask([(self.active, query)], deadline_s)[0]
 
-    def classify_batch(self, queries: Iterable[str], *, deadline_s: float | None = None) -> list[Result]:
+    @overload
+    def classify_batch(
+        self, queries: Iterable[str], *, deadline_s: float | None = None, errors: Literal["raise"] = "raise"
+    ) -> list[Result]: ...
+
+    @overload
+    def classify_batch(
+        self, queries: Iterable[str], *, deadline_s: float | None = None, errors: Literal["return"]
+    ) -> list[Result | QclsError]: ...
+
+    def classify_batch(
+        self, queries: Iterable[str], *, deadline_s: float | None = None, errors: OnErrors = "raise"
+    ) -> list[Result] | list[Result | QclsError]:
         """Label several queries; see Classifier.classify_batch."""
         if isinstance(queries, str):
             raise PlanError("classify_batch takes a list of queries: give one query to classify")
-        first = list(islice(queries, MAX_QUERIES + 1))  # one that never ends is refused as well
-        return self._classifier.ask([(self.active, query) for query in first], deadline_s)
+        items = [(self.active, query) for query in islice(queries, MAX_QUERIES + 1)]  # one without an end is refused
+        if errors == "raise":
+            return self._classifier.ask(items, deadline_s)
+        if errors != "return":
+            raise PlanError(f"errors: {errors!r} is not raise or return")
+        return self._ask_each(items, deadline_s)
+
+    def _ask_each(self, items: Sequence[Item], deadline_s: float | None) -> list[Result | QclsError]:
+        """The results, with the errors of single queries in their places. All go together, if none is refused."""
+        errors: dict[int, QclsError] = {}
+        try:
+            return list(self._classifier.ask(items, deadline_s))
+        except PlanError:  # nothing was computed: find those that are refused, and ask the others together
+            for index, (_, query) in enumerate(items):
+                try:
+                    self.check(query)
+                except PlanError as e:
+                    errors[index] = e
+        except ScoreError:  # it does not say whose scores are wrong
+            pass
+        good = [index for index in range(len(items)) if index not in errors]
+        if errors:
+            try:
+                results = self._classifier.ask([items[index] for index in good], deadline_s)
+                found: dict[int, Result | QclsError] = dict(zip(good, results, strict=True))
+                return [errors.get(index) or found[index] for index in range(len(items))]
+            except ScoreError:
+                pass
+        return [errors.get(index) or self._ask_one(item, deadline_s) for index, item in enumerate(items)]
+
+    def _ask_one(self, item: Item, deadline_s: float | None) -> Result | QclsError:
+        try:
+            return self._classifier.ask([item], deadline_s)[0]
+        except (PlanError, ScoreError) as e:
+            return e
 
     async def aclassify(self, query: str, *, deadline_s: float | None = None) -> Result:
         """Label one query without blocking the event loop; see Classifier.aclassify."""
@@ -244,15 +292,31 @@ class Classifier:
         """Label one query by the configured prompts; see `classify_batch`."""
         return self.ask([(self._started.active, query)], deadline_s)[0]
 
-    def classify_batch(self, queries: Iterable[str], *, deadline_s: float | None = None) -> list[Result]:
+    @overload
+    def classify_batch(
+        self, queries: Iterable[str], *, deadline_s: float | None = None, errors: Literal["raise"] = "raise"
+    ) -> list[Result]: ...
+
+    @overload
+    def classify_batch(
+        self, queries: Iterable[str], *, deadline_s: float | None = None, errors: Literal["return"]
+    ) -> list[Result | QclsError]: ...
+
+    def classify_batch(
+        self, queries: Iterable[str], *, deadline_s: float | None = None, errors: OnErrors = "raise"
+    ) -> list[Result] | list[Result | QclsError]:
         """Label several queries in one decode, or in as few as the limits allow (counts.n_decodes tells).
 
         deadline_s: where the request has not begun after so many seconds, it is not computed.
         Raises PlanError for a query that is too long or not valid Unicode, and for more than 10,000 of them, before
         anything is computed; DecodeError, ScoreError, DeadlineError, and BusyError where too many callers wait. After
-        an error the classifier is as before.
+        an error the classifier is as before. errors="return": a query that cannot be labelled has its error in the
+        list, and the others their answers; what concerns all of them is raised all the same (BusyError, DeadlineError,
+        a closed classifier, too many queries).
         """
-        return self._configured.classify_batch(queries, deadline_s=deadline_s)
+        if errors == "return":
+            return self._configured.classify_batch(queries, deadline_s=deadline_s, errors="return")
+        return self._configured.classify_batch(queries, deadline_s=deadline_s, errors=errors)
 
     async def aclassify(self, query: str, *, deadline_s: float | None = None) -> Result:
         """Label one query without blocking the event loop: a thread of the classifier's own computes.

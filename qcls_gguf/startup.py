@@ -11,6 +11,7 @@ import numpy as np
 from .active_set import ActiveSet
 from .config.calibration_file import Calibration, read_calibration
 from .config.schema import Config
+from .config.words import counted
 from .engine.capacity import shapes
 from .engine.engine import Engine
 from .engine.open import open_engine
@@ -30,7 +31,12 @@ from .version import __version__
 # Query lengths that are planned at start-up, and whose kernels a GPU loads; beyond, the kernels are the same.
 _WARM_TOKENS = 64
 _WARM_STEP = 4
+_MOST_PLANNED = 32768
+"""Tokens of the plans that are made at start-up, in 0.1 s: all lengths for eight prompts, the shortest for many."""
 _N_UNTIL_CAPTURED = 3
+_LEAST_SHAPES = 2
+_MOST_SHAPES_BYTES = 128 << 20
+"""Compute buffers that kept graphs may take on a CPU, where a new graph costs 2 % of a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +97,9 @@ def _start(config: Config, model: Model, calibration: Calibration | None, ledger
     prompts = compile_prompts(config.prompts, model, audit=audit)
     n_read = sum(len(prompt.trie.read) for prompt in prompts.prompts)
     model.rows(prompts.label_tokens.tolist())
-    ledger.step("compile prompts", f"{len(prompts.prompts)} prompts, {n_read} hidden states a query")
+    ledger.step(
+        "compile prompts", f"{counted(len(prompts.prompts), 'prompt')}, {counted(n_read, 'hidden state')} a query"
+    )
     engine = open_engine(model, config.runtime, prompts, ledger)
     try:
         held, prefix_file = hold_prefixes(engine, prompts.prefixes, config.runtime, ledger)
@@ -114,11 +122,15 @@ def _start(config: Config, model: Model, calibration: Calibration | None, ledger
             prefix_file.discard()
             _warm_up(config, engine, active, pipeline)
         kept = engine.context.counters()
-        ledger.step("warm-up", f"{kept.n_shapes} graphs, {kept.shapes_bytes / (1 << 20):.0f} MiB")
+        ledger.step("warm-up", f"{counted(kept.n_shapes, 'graph')}, {kept.shapes_bytes / (1 << 20):.0f} MiB")
         sets.calibrate(active, calibration)
         if queries := content_free_queries(prompts.settings):
+            n_queries = counted(len(queries), "content-free query", "content-free queries")
             n_prompts = sum(prompt.prior == "content_free" for prompt in prompts.settings)
-            ledger.step("priors", f"{len(queries)} content-free queries, {n_prompts} prompts")
+            ledger.step(
+                "priors",
+                f"{n_queries}, {counted(n_prompts, 'prompt')}",
+            )
     except BaseException:
         engine.close()
         raise
@@ -179,6 +191,16 @@ def _warm_up(config: Config, engine: Engine, active: ActiveSet, pipeline: Pipeli
         if template := active.templates.of_query(n):
             for _ in range(_N_UNTIL_CAPTURED if on_gpu else 1):
                 engine.decode(template.decode.plan, template.decode.leaf_roots, template.any_tokens())
+    n_planned = 0
     for n in range(_WARM_TOKENS):
-        active.templates.of_query(n)
+        template = active.templates.of_query(n)
+        n_planned += template.decode.plan.n_tokens if template else 0
+        if n_planned > _MOST_PLANNED or (n and template is None):  # which takes several decodes, as longer ones do
+            break
     request("a")
+    if not on_gpu and runtime.n_shapes == "auto":
+        kept = engine.context.counters()
+        n_fitting = max(_LEAST_SHAPES, _MOST_SHAPES_BYTES * kept.n_shapes // max(1, kept.shapes_bytes))
+        if n_fitting < n_shapes:
+            engine.context.keep_shapes(n_fitting)  # frees what was built
+            request("a")

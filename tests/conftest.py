@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -20,6 +20,9 @@ from qcls_gguf import Classifier
 from qcls_gguf.native import NativeContext, NativeModel
 
 pytest_plugins = ["hostile_rows"]
+
+if TYPE_CHECKING:
+    from served import Server
 
 MakeModel = Callable[..., Path]
 OpenContext = Callable[..., NativeContext]
@@ -129,3 +132,21 @@ def run_python() -> RunPython:
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, env=environment)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """A service with the two prompts of configs/mission.yaml, for tests that neither stop nor change it."""
+    from served import Server  # tests of other rooms have no use for an HTTP client
+
+    with Server() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def locked() -> Iterator[Server]:
+    """A service that answers whoever has one of two keys; small limits."""
+    from served import Server
+
+    with Server("--api-key", "first", "--api-key", "second", "--max-body", "4096", "--max-queries", "3") as running:
+        yield running

@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
 from tokenizers import Tokenizer
+
+from qcls_gguf import load_config
 
 HERE = Path(__file__).parent
 CONFIGS = {
@@ -31,11 +32,10 @@ class Prompt:
 
 def load_prompts(style: str) -> list[Prompt]:
     """The prompts of a style, in the order of its config."""
-    config = yaml.safe_load(CONFIGS[style].read_text(encoding="utf-8"))
     prompts = []
-    for entry in config["prompts"]:
-        before, _, after = entry["prompt_template"].removesuffix("\n").partition("{query}")
-        prompts.append(Prompt(style, entry["name"], before, after, entry["label_prefix"], tuple(entry["labels"])))
+    for prompt in load_config(CONFIGS[style]).prompts:
+        before, _, after = prompt.expanded_template.partition("{query}")
+        prompts.append(Prompt(style, prompt.name, before, after, prompt.label_prefix, prompt.labels))
     return prompts
 
 

@@ -91,7 +91,7 @@ def _round(engines: dict[str, Engine], plan: Plan, root: Root, size: SizeSamples
         for name, engine in engines.items():
             before = engine.context.counters().n_cuda_graphs
             decoded, ms = timed_decode(engine, plan, root)
-            rows[name] = decoded.hidden  # a view of the engine's own buffer, which holds the last turn's in the end
+            rows[name] = decoded.hidden  # a view of a buffer that the next turn overwrites; the last turn's stay
             times[name].append(ms)
             if turn >= N_DISCARDED:
                 size.variants[name].n_cuda_graphs += engine.context.counters().n_cuda_graphs - before

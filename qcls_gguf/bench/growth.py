@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from ..classifier import Classifier
-from ..config.schema import Config, PromptConfig
+from ..config.prompt import PromptConfig
+from ..config.schema import Config
 from ..config.template import SLOT
 from ..engine.engine import Engine
 from ..opening import ClassifierOpener
@@ -37,9 +38,9 @@ def numbered_prompts(prompts: Sequence[PromptConfig], n: int) -> tuple[PromptCon
     """
 
     def numbered(prompt: PromptConfig, number: int) -> PromptConfig:
-        first, line_break, rest = prompt.prompt_template.partition("\n")
+        first, line_break, rest = prompt.template.partition("\n")
         begins = line_break and SLOT not in first
-        template = f"{first}\n{number}. {rest}" if begins else f"{number}. {prompt.prompt_template}"
+        template = f"{first}\n{number}. {rest}" if begins else f"{number}. {prompt.template}"
         return dataclasses.replace(prompt, name=f"{number}. {prompt.name}", prompt_template=template)
 
     return tuple(numbered(prompts[i % len(prompts)], i) for i in range(n))
@@ -58,6 +59,7 @@ def measure_growth(
     most_prompts: the last number of prompts; n_rounds: requests of each classifier that are counted. Raises what
     Classifier raises.
     """
+    config = opener.rendered(config)
     runtime = dataclasses.replace(config.runtime, n_ctx="auto", n_seq_max="auto", state_cache=False)
     plain = dataclasses.replace(config, runtime=runtime, calibration=None)
     by_prompts = [

@@ -19,9 +19,9 @@ from .inspect import inspect_command
 from .models import models_command
 from .run import run_command
 from .schema import schema_command
+from .serve import serve_command
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -54,4 +54,5 @@ app.command("calibrate")(calibrate_command)
 app.command("compare")(compare_command)
 app.command("bench")(bench_command)
 app.command("models")(models_command)
+app.command("serve")(serve_command)
 app.command("schema")(schema_command)

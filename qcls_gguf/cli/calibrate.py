@@ -9,19 +9,23 @@ from typing import Annotated
 
 import typer
 
+from ..config.words import printable_lines
 from ..errors import ConfigError
 from .options import (
     ConfigOption,
     FormatOption,
+    IgnoreColumnsOption,
     LayersOption,
     ModelOption,
     OfflineOption,
+    QueryColumnOption,
     QuietOption,
     RecordFormat,
     RepoOption,
     ResumeOption,
     SkipBadOption,
     ThreadsOption,
+    labelled_columns,
     settings,
 )
 from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step
@@ -50,6 +54,8 @@ def calibrate_command(
     format_: FormatOption = RecordFormat.table,
     resume: ResumeOption = None,
     skip_bad: SkipBadOption = False,
+    query_column: QueryColumnOption = None,
+    ignore_columns: IgnoreColumnsOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Fit a temperature, and with --bias a bias for each label, to labelled queries.
@@ -86,6 +92,7 @@ def calibrate_command(
             n_folds=folds,
             seed=seed,
             force=force,
+            columns=labelled_columns(query_column, ignore_columns),
             skip_bad=skip_bad,
             resume=resume,
         )
@@ -104,6 +111,6 @@ def calibrate_command(
 
         show_and_write(show, [] if text is None else [Output(name="--out", path=out, text=lambda: text)])
         if not quiet:
-            print(outcome(record), file=sys.stderr)
+            print(printable_lines(outcome(record)), file=sys.stderr)
     if record.written is None:
         raise typer.Exit(EXIT_OTHER)

@@ -10,15 +10,18 @@ import typer
 from ..config.scoring import SCORINGS, Scoring, parse_scoring
 from .options import (
     ConfigOption,
+    IgnoreColumnsOption,
     LayersOption,
     ModelOption,
     OfflineOption,
+    QueryColumnOption,
     QuietOption,
     RecordFormat,
     RepoOption,
     ResumeOption,
     SkipBadOption,
     ThreadsOption,
+    labelled_columns,
     settings,
 )
 from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step
@@ -47,6 +50,8 @@ def eval_command(
     ] = None,
     resume: ResumeOption = None,
     skip_bad: SkipBadOption = False,
+    query_column: QueryColumnOption = None,
+    ignore_columns: IgnoreColumnsOption = None,
     latency_sample: Annotated[
         int, typer.Option("--latency-sample", min=0, metavar="N", help="Queries that each mode is timed with.")
     ] = 200,
@@ -63,11 +68,13 @@ def eval_command(
     """Measure accuracy, calibration and cost of the scoring modes on labelled queries.
 
     A line of data is {"query": …, "labels": {prompt: label, or a list of accepted labels}}; CSV has the columns query
-    and the prompts' names, with accepted labels separated by |. The scores of all modes come from one decode a query;
-    times come from a second pass of each mode on its own, over a sample of the queries. The modes are not calibrated.
-    Where the configuration has a prior, a temperature or a calibration, there is one more mode, `calibrated`: every
-    prompt in its own scoring with these. JSON is one object; docs/records.md describes its fields. Exit codes: 0; 1 if
-    scores are not finite or a decode failed; 2 for usage, configuration and data; 3 for a model that can't be loaded.
+    and the prompts' names, with accepted labels separated by |, unless --query-column and --ignore-columns say
+    otherwise. Modes are compared on the prompts that each of them can score. The scores of all modes come from one
+    decode a query; times come from a second pass of each mode on its own, over a sample of the queries. The modes are
+    not calibrated. Where the configuration has a prior, a temperature or a calibration, there is one more mode,
+    `calibrated`: every prompt in its own scoring with these. JSON is one object; docs/records.md describes its fields.
+    Exit codes: 0; 1 if scores are not finite or a decode failed; 2 for usage, configuration and data; 3 for a model
+    that can't be loaded.
 
     --shuffle-labels K scores the rows K times more, with the labels of the prompts whose templates have a {labels} slot
     listed in other orders. --batch-invariance scores them four times more: in batches of four, in a shuffled order with
@@ -93,6 +100,7 @@ def eval_command(
             path=data,
             modes=_modes(scoring),
             audit=audit,
+            columns=labelled_columns(query_column, ignore_columns),
             skip_bad=skip_bad,
             n_latency=latency_sample,
             resume=resume,

@@ -6,20 +6,28 @@ import re
 
 _OPTIONS = {
     "ab": "--ab",
+    "api_keys": "--api-keys",
     "batch": "--batch",
     "data": "--data",
     "force": "--force",
+    "header": "--header",
     "hf_folder": "--hf-folder",
+    "host": "--host",
+    "id": "--id",
+    "ignore_columns": "--ignore-columns",
     "input": "--input",
     "llama_server": "--llama-server",
     "method": "--method",
     "n_folds": "--folds",
+    "n_gpu_layers": "--n-gpu-layers",
     "offline": "--offline",
     "ollama": "--ollama",
     "ollama_model": "--ollama-model",
     "other_weights": "--other-weights",
     "out": "--out",
+    "port": "--port",
     "prompt": "--prompt",
+    "query_column": "--query-column",
     "query_tokens": "--query-tokens",
     "resume": "--resume",
     "shuffle_labels": "--shuffle-labels",
@@ -28,6 +36,7 @@ _OPTIONS = {
     "spawn_llama_server": "--spawn-llama-server",
     "synthetic": "--synthetic",
     "tokens": "--tokens",
+    "uds": "--uds",
 }
 _QUOTED = re.compile(f"`({'|'.join(_OPTIONS)})`")
 

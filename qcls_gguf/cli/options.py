@@ -11,6 +11,8 @@ import typer
 
 from ..config.resources import DEFAULT_CONFIG, config_names
 from ..config.scoring import SCORINGS, parse_scoring
+from ..data.labelled import LabelledColumns
+from ..data.queries import QUERY
 from ..errors import ConfigError
 
 if TYPE_CHECKING:
@@ -57,6 +59,13 @@ FormatOption = Annotated[RecordFormat, typer.Option("--format", "-f", help="A ta
 ResumeOption = Annotated[
     Path | None, typer.Option("--resume", help="Keep each row's scores here, and go on from them.", metavar="FILE")
 ]
+QueryColumnOption = Annotated[
+    str | None, typer.Option("--query-column", metavar="NAME", help="The column with the queries. Default: query.")
+]
+IgnoreColumnsOption = Annotated[
+    str | None,
+    typer.Option("--ignore-columns", metavar="NAME,…|all", help="Columns of CSV that are neither query nor prompt."),
+]
 SkipBadOption = Annotated[bool, typer.Option("--skip-bad", help="Leave out and count rows that cannot be used.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Do not show the progress.")]
 
@@ -67,6 +76,12 @@ def _layers(text: str) -> int | Literal["auto", "all"]:
     if not text.isdecimal():
         raise typer.BadParameter(f"{text!r} is not a number of layers, auto or all")
     return int(text)
+
+
+def labelled_columns(query: str | None, ignored: str | None) -> LabelledColumns:
+    """Which columns of labelled queries are read."""
+    names = tuple(name.strip() for name in (ignored or "").split(",") if name.strip())
+    return LabelledColumns(query=query or QUERY, ignored=names)
 
 
 def settings(

@@ -25,10 +25,10 @@ RECORDS: dict[str, type[Record]] = {
 _BEGINNING = """\
 # Records
 
-For whoever reads what the commands print with `--format json`. Each prints one object (`run` one for each query, with
-`--format jsonl` on a line), whose fields are below. Counts are named `n_*`, times `*_ms` (milliseconds) or `*_s`
-(seconds), sizes `*_bytes`. A field without a value is `null`, unless its table says that it is left out. New fields may
-come with a new version.
+For whoever reads what the commands print with `--format json`. Each prints one object (`run` one for a single query,
+else a list of them, and with `--format jsonl` one on a line), whose fields are below. Counts are named `n_*`, times
+`*_ms` (milliseconds) or `*_s` (seconds), sizes `*_bytes`. A field without a value is `null`, unless its table says that
+it is left out. New fields may come with a new version.
 
 This page is generated from the types by `python -m qcls_gguf.cli.records > docs/records.md`.
 

@@ -32,9 +32,9 @@ class Latency(Record):
     p90_ms: float
     """90 % quantile of the times"""
     ratio_to_qcls: float
-    """the method's median by that of `qcls`"""
+    """median over the rounds, of the ratio of the two medians of a round"""
     ratio_range: tuple[float, float]
-    """10 % and 90 % quantile over the rounds, of the ratio of the two medians of a round"""
+    """10 % and 90 % quantile of the same ratios"""
 
 
 class WinnerAgreement(Record):
@@ -80,7 +80,7 @@ class AbsentMethod(Record):
     reason: str
     """why, and what to do"""
     asked_for: bool
-    """whether it was named, not only one of all"""
+    """whether it was asked for by name; false where all methods were compared"""
     started: bool
     """whether it had started and failed later; else it could not be had here"""
 

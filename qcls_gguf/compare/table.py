@@ -5,14 +5,15 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from ..config.words import printable
 from ..report.numbers import number, percent
-from ..report.results import printable
 from ..report.tables import Table, terminal_table
 from .records import AbsentMethod, ComparisonRecord, MethodRecord
 
 COLUMNS = ("method", "p50 ms", "p90 ms", "× qcls", "10–90 %", "as scoring", "as joint", "none", "Δ log p", "Δ tree")
 LEGEND = (
-    "× qcls: ratio of medians; 10–90 %: of the rounds' ratios; as scoring, as joint: share of winners equal to ours; "
+    "× qcls: median of the rounds' ratios of medians, 10–90 %: quantiles of the same ratios; "
+    "as scoring, as joint: share of winners equal to ours; "
     "none: answers without a winner; Δ log p: largest difference of log p(label | prompt) from our exact joint; "
     "Δ tree: of log-probabilities among the labels"
 )

@@ -17,8 +17,9 @@ import yaml
 from pydantic import BeforeValidator, ValidationError, ValidationInfo, model_validator
 
 from ..errors import ConfigError
+from .prompt import MAX_TEMPERATURE, MIN_TEMPERATURE, PromptConfig, ScoringName
 from .rules import Number, Text
-from .schema import MAX_TEMPERATURE, MIN_TEMPERATURE, Config, PromptConfig, ScoringName
+from .schema import Config
 from .settings import Mistake, Settings, check, config_error, given, mistakes, prefixed, refusal, settings
 from .words import hint, shown
 from .yaml_values import load_yaml, read_text

@@ -12,7 +12,8 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
 from .load import ConfigFile, Shared
-from .schema import Config, ModelConfig, PromptConfig, RuntimeConfig
+from .prompt import PromptConfig
+from .schema import Config, ModelConfig, RuntimeConfig
 
 
 class _Schema(GenerateJsonSchema):

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import ValidationError, model_validator
 
 from ..errors import ConfigError
-from .resources import config_path
-from .schema import (
-    CalibrationPath,
+from .prompt import (
+    TEXT_KEYS,
     Confidence,
-    Config,
     FallbackText,
     FilledText,
-    ModelConfig,
     PriorName,
-    Prompts,
     Queries,
-    RuntimeConfig,
     ScoringName,
     TrueOrFalse,
     resolve_forced,
 )
-from .settings import Mistake, Settings, check, config_error, given, mistakes, prefixed, settings
+from .resources import config_path
+from .rules import Text
+from .schema import CalibrationPath, Config, ModelConfig, Prompts, RuntimeConfig
+from .settings import Mistake, Settings, check, config_error, given, mistakes, prefixed, refusal, settings
+from .template import SLOT
 from .words import kind_of
 from .yaml_values import load_yaml, read_text
 
@@ -34,6 +33,14 @@ from .yaml_values import load_yaml, read_text
 class Shared(Settings):
     """Settings of a prompt that the top level may give for all prompts; a prompt's own go before them."""
 
+    prompt_template: Annotated[str, Text()] | None = None
+    """the whole text of prompts that have none of their own; {name}, {labels} and {describe} are each prompt's"""
+    system: Annotated[str, Text()] | None = None
+    """instead of prompt_template: the system turn of prompts that have no texts of their own, or only a user text"""
+    user: Annotated[str, Text()] | None = None
+    """the user's turn, likewise"""
+    answer_cue: Annotated[str, Text()] | None = None
+    """how the answer to such prompts begins, such as `{name}:`"""
     scoring: ScoringName | None = None
     """how a label's tokens become its score, for prompts that do not say"""
     force_single_token_labels: TrueOrFalse | None = None
@@ -55,6 +62,16 @@ class Shared(Settings):
         found = given(values)
         return resolve_forced(found) if isinstance(found, dict) else found
 
+    @model_validator(mode="after")
+    def _check(self) -> Shared:
+        if self.prompt_template is not None:
+            if (n_slots := self.prompt_template.count(SLOT)) != 1:
+                raise refusal(f"has {n_slots} {SLOT} slots: it needs exactly one", "prompt_template")
+            for key in TEXT_KEYS[1:]:
+                if getattr(self, key) is not None:
+                    raise refusal("is given beside prompt_template, which is the whole text: keep one of the two", key)
+        return self
+
 
 @settings
 class ConfigFile(Shared):
@@ -72,7 +89,9 @@ class ConfigFile(Shared):
 
 _SHARED = tuple(Shared.__pydantic_fields__)  # type: ignore[attr-defined]
 
-_TEXTS = ("prompt_template", "system", "user", "answer_cue")
+
+_ANY_TEXT = {"prompt_template": SLOT}
+"""For prompts whose own mistakes are still to be told, where what they share is wrong."""
 
 
 def load_config(path: str | Path) -> Config:
@@ -112,10 +131,10 @@ def parse_config(text: str, *, folder: Path, path: Path | None = None) -> Config
 def _shared(tree: dict[Any, Any], wrong: list[Mistake]) -> dict[str, Any]:
     """The settings for all prompts; what is wrong with them is added to wrong, once and not for each prompt."""
     try:
-        found = check(Shared, {key: tree[key] for key in _SHARED if key in tree})
+        found = check(Shared, _without_last_breaks({key: tree[key] for key in _SHARED if key in tree}))
     except ValidationError as e:
         wrong += mistakes(e, Shared)
-        return {}
+        return _ANY_TEXT
     values = {key: getattr(found, key) for key in _SHARED if key != "force_single_token_labels"}
     return {key: value for key, value in values.items() if value is not None}
 
@@ -125,9 +144,18 @@ def _prompt(prompt: Any, shared: dict[str, Any]) -> Any:
     own = given(prompt, keep=("label_prefix",))
     if not isinstance(own, dict):
         return own
-    for key in _TEXTS:
-        if isinstance(text := own.get(key), str):
-            # A block scalar (`|`) ends in a line break that nobody means as part of the prompt.
-            own[key] = text.removesuffix("\n")
     common = {key: value for key, value in shared.items() if key != "scoring" or "force_single_token_labels" not in own}
-    return {**common, **own}
+    has_own = [key for key in TEXT_KEYS if key in own]
+    if "prompt_template" in own:
+        common = {key: value for key, value in common.items() if key not in TEXT_KEYS}
+    elif has_own:
+        common.pop("prompt_template", None)
+    return {**common, **_without_last_breaks(own)}
+
+
+def _without_last_breaks(values: dict[Any, Any]) -> dict[Any, Any]:
+    """The same with texts of prompts as they are meant: a block scalar (`|`) ends in a line break of its own."""
+    return {
+        key: value.removesuffix("\n") if key in TEXT_KEYS and isinstance(value, str) else value
+        for key, value in values.items()
+    }

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection
 
-from .schema import Config, PromptConfig
+from .prompt import CONTENT_FREE_QUERIES
+from .schema import Config
 from .scoring import Scoring
 
 
@@ -15,16 +16,14 @@ def raw_config(config: Config, scoring: Scoring, names: Collection[str] | None =
     names: the prompts to keep; None: all.
     """
     prompts = tuple(
-        PromptConfig(
-            name=prompt.name,
-            prompt_template=prompt.prompt_template,
-            system=prompt.system,
-            user=prompt.user,
-            answer_cue=prompt.answer_cue,
-            labels=prompt.labels,
-            label_prefix=prompt.label_prefix,
+        dataclasses.replace(
+            prompt,
             scoring=scoring,
-            label_end=prompt.label_end,
+            prior="none",
+            content_free_queries=CONTENT_FREE_QUERIES,
+            temperature=None,
+            min_confidence=None,
+            fallback=None,
         )
         for prompt in config.prompts
         if names is None or prompt.name in names

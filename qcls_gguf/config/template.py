@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from .words import shown
 
 SLOT = "{query}"
 LABELS_SLOT = "{labels}"
+DESCRIBED_SLOT = "{labels_described}"
 NAME_SLOT = "{name}"
+DESCRIBE_SLOT = "{describe}"
+ALL_LABELS_SLOT = "{all_labels}"
+ALL_DESCRIBED_SLOT = "{all_labels_described}"
+LABEL_SLOTS = (LABELS_SLOT, DESCRIBED_SLOT)
+ALL_SLOTS = (ALL_LABELS_SLOT, ALL_DESCRIBED_SLOT)
+"""Those that every prompt of a configuration has a part in."""
+SLOTS = (SLOT, *LABEL_SLOTS, NAME_SLOT, DESCRIBE_SLOT, *ALL_SLOTS)
 _SEPARATOR = ", "
 
 
@@ -21,18 +30,57 @@ class WrongTemplate(NamedTuple):
     key: str
 
 
-def expand_labels(template: str, labels: Sequence[str]) -> str:
-    """The template with its labels in place of `{labels}`, joined by ", " in the order given."""
-    return template.replace(LABELS_SLOT, _SEPARATOR.join(labels))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """What a prompt has for its slots."""
+
+    name: str
+    labels: Sequence[str]
+    descriptions: Sequence[str | None]
+    """of each label; none where there is none"""
+    describe: str | None
+
+    def in_order(self, labels: Sequence[str]) -> Words:
+        """The same with the labels in another order."""
+        described = dict(zip(self.labels, self.descriptions, strict=False))
+        return replace(self, labels=labels, descriptions=[described.get(label) for label in labels])
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """Each slot's text, but for those that the query or all prompts fill."""
+        return {
+            LABELS_SLOT: _SEPARATOR.join(self.labels),
+            DESCRIBED_SLOT: self.described,
+            NAME_SLOT: self.name,
+            DESCRIBE_SLOT: self.describe or "",
+        }
+
+    @property
+    def described(self) -> str:
+        """A line for each label, with its description where it has one."""
+        pairs = zip(self.labels, self.descriptions or [None] * len(self.labels), strict=True)
+        return "\n".join(f"- {label}: {text}" if text else f"- {label}" for label, text in pairs)
+
+    @property
+    def title(self) -> str:
+        """The name, with what describes it where that is given."""
+        return f"{self.name} ({self.describe})" if self.describe else self.name
 
 
-def expand(template: str, *, name: str, labels: Sequence[str]) -> str:
-    """The template with everything but the query in its slots. A slot that a label or a name spells stays text."""
-    texts = {LABELS_SLOT: _SEPARATOR.join(labels), NAME_SLOT: name}
+def expand(template: str, texts: Mapping[str, str]) -> str:
+    """The template with slots replaced by their texts; what looks like a slot in such a text stays."""
     return re.sub("|".join(map(re.escape, texts)), lambda slot: texts[slot[0]], template)
 
 
-def check_texts(texts: Mapping[str, str], *, name: str, labels: Sequence[str]) -> WrongTemplate | None:
+def all_texts(prompts: Sequence[Words]) -> dict[str, str]:
+    """The texts of the slots that all prompts fill: a line for each, or its name with a line for each label."""
+    return {
+        ALL_LABELS_SLOT: "\n".join(f"{each.title}: [{_SEPARATOR.join(each.labels)}]" for each in prompts),
+        ALL_DESCRIBED_SLOT: "\n".join(f"{each.title}:\n{each.described}" for each in prompts),
+    }
+
+
+def check_texts(texts: Mapping[str, str], words: Words) -> WrongTemplate | None:
     """What is wrong where there is not one `{query}` before and after the other slots are filled; else None.
 
     texts: those that one prompt is made from, by their keys, the one that should hold the query last.
@@ -41,20 +89,27 @@ def check_texts(texts: Mapping[str, str], *, name: str, labels: Sequence[str]) -
     has, it = ("has", "it") if len(texts) == 1 else (f"{' and '.join(texts)} have", "a prompt")
     if (n_slots := sum(text.count(SLOT) for text in texts.values())) != 1:
         return WrongTemplate(f"{has} {n_slots} {SLOT} slots: {it} needs exactly one", key)
-    if (n_slots := whole.count(LABELS_SLOT)) > 1:
-        return WrongTemplate(f"{has} {n_slots} {LABELS_SLOT} slots: {it} may have one", key)
-    expanded = [expand(text, name=name, labels=labels) for text in texts.values()]
-    for slot, n_expected in ((SLOT, 1), (LABELS_SLOT, 0), (NAME_SLOT, 0)):
-        if sum(text.count(slot) for text in expanded) != n_expected:
-            return _another_slot(slot, name, labels)
+    for slot in LABEL_SLOTS:
+        if (n_slots := whole.count(slot)) > 1:
+            return WrongTemplate(f"{has} {n_slots} {slot} slots: {it} may have one", key)
+    if DESCRIBE_SLOT in whole and words.describe is None:
+        what = f"is missing, and {key} has a {DESCRIBE_SLOT} slot for it: give it, or remove the slot"
+        return WrongTemplate(what, "describe")
+    fillings = words.texts
+    expanded = [expand(text, fillings) for text in texts.values()]
+    for slot in (SLOT, *fillings):
+        if sum(text.count(slot) for text in expanded) != (slot == SLOT):
+            return _another_slot(slot, words)
     return None
 
 
-def _another_slot(slot: str, name: str, labels: Sequence[str]) -> WrongTemplate:
-    if slot in name:
-        what = f"{shown(name)} in place of the template's {NAME_SLOT} makes another {slot} slot: change the name"
-        return WrongTemplate(what, "name")
-    label = next((label for label in labels if slot in label), labels[0])
+def _another_slot(slot: str, words: Words) -> WrongTemplate:
+    """Some text of the prompt makes a slot where it stands in a template."""
+    for key, text in (("name", words.name), ("describe", words.describe or "")):
+        if slot in text:
+            what = f"{shown(text)} in the template's {{{key}}} makes another {slot} slot: change it"
+            return WrongTemplate(what, key)
+    label = next((label for label in words.labels if slot in label), words.labels[0])
     return WrongTemplate(
         f"{shown(label)} in place of the template's {LABELS_SLOT} makes another {slot} slot: "
         "change the label, or write the list of labels into the template without that text",

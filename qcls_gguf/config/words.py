@@ -29,6 +29,23 @@ def shown(value: Any, *, quoted: bool = True) -> str:
         return "a number of thousands of digits"
 
 
+def counted(n: int, one: str, many: str | None = None) -> str:
+    """A number with what it counts: `1 graph`, `2 graphs`; many: where that is not just one more s."""
+    return f"{n} {one if n == 1 else many or f'{one}s'}"
+
+
+def printable(text: str) -> str:
+    """The text with everything that could move a terminal's cursor shown as an escape."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def printable_lines(text: str) -> str:
+    """The same of a text whose line breaks stay."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
 def kind_of(value: Any) -> str:
     """What a value is."""
     if value is None:

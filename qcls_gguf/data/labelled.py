@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import difflib
 import hashlib
 import io
@@ -14,8 +13,10 @@ from typing import Any
 
 from ..config.words import shown
 from ..errors import ConfigError
+from .csv_file import CsvFile
+from .encoding import utf8_of
+from .queries import QUERY
 
-QUERY = "query"
 _MAX_LISTED = 20
 
 
@@ -49,24 +50,45 @@ class Labelled:
     bad: tuple[BadRow, ...]
 
 
-def read_labelled(path: Path, labels: Mapping[str, Sequence[str]]) -> Labelled:
-    """The rows of a file for prompts with these labels; CSV where its name ends in `.csv`, else JSON lines.
+ALL = ("all",)
+"""in place of the names of columns: whichever there are"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelledColumns:
+    """Which columns of a table are read."""
+
+    query: str = QUERY
+    """the one with the queries; of JSON lines the key"""
+    ignored: tuple[str, ...] = ()
+    """columns that are neither queries nor prompts, or ALL"""
+
+
+PLAIN_COLUMNS = LabelledColumns()
+"""`query`, and nothing but prompts"""
+
+
+def read_labelled(
+    path: Path, labels: Mapping[str, Sequence[str]], columns: LabelledColumns = PLAIN_COLUMNS
+) -> Labelled:
+    """The rows of a file for prompts with these labels; CSV where its name ends in `.csv` or `.tsv`, else JSON lines.
 
     JSON lines: `{"query": …, "labels": {prompt: label or list of accepted labels}}`. CSV: the columns `query` and the
-    prompts' names, several accepted labels separated by `|`. A row counts for the prompts that it has a label of. Rows
-    that cannot be used are returned as bad. Raises ConfigError for a file that cannot be read, or has no rows.
+    prompts' names, several accepted labels separated by `|`, the delimiter detected. UTF-8 or UTF-16. A row counts for
+    the prompts that it has a label of. Rows that cannot be used are returned as bad. Raises ConfigError for a file that
+    cannot be read, or has no rows.
     """
     try:
         content = path.read_bytes()
     except OSError as e:
         raise ConfigError(f"`data` {path}: cannot be read: {e.strerror}") from None
     sha256 = hashlib.sha256(content).hexdigest()
-    content = content.removeprefix(b"\xef\xbb\xbf")  # a byte order mark, which some editors write
-    read = _csv_rows if path.suffix.lower() == ".csv" else _json_rows
+    read = _csv_rows if path.suffix.lower() in (".csv", ".tsv") else _json_rows
     rows: list[LabelledQuery] = []
     bad: list[BadRow] = []
     try:
-        for row in read(content, labels):
+        content = utf8_of(content, "the text")
+        for row in read(content, labels, columns):
             (rows if isinstance(row, LabelledQuery) else bad).append(row)  # type: ignore[arg-type]
     except ConfigError as e:
         raise ConfigError(f"`data` {path}: {e}") from None
@@ -83,7 +105,9 @@ def refusal(path: Path, bad: Sequence[BadRow], n_rows: int) -> ConfigError:
     return ConfigError("\n".join([head, *listed, *more]))
 
 
-def _json_rows(content: bytes, labels: Mapping[str, Sequence[str]]) -> Iterator[LabelledQuery | BadRow]:
+def _json_rows(
+    content: bytes, labels: Mapping[str, Sequence[str]], columns: LabelledColumns
+) -> Iterator[LabelledQuery | BadRow]:
     for line, text in enumerate(content.split(b"\n"), 1):
         if not text.strip():
             continue
@@ -91,12 +115,13 @@ def _json_rows(content: bytes, labels: Mapping[str, Sequence[str]]) -> Iterator[
             row = json.loads(text.decode(), object_pairs_hook=_object)
             if not isinstance(row, dict):
                 raise ConfigError('expected an object, {"query": …, "labels": {…}}')
-            if QUERY not in row or "labels" not in row:
-                raise ConfigError(f"has no {QUERY!r}" if QUERY not in row else "has no 'labels'")
+            for key in (columns.query, "labels"):
+                if key not in row:
+                    raise ConfigError(f"has no {key!r}")
             accepted = row["labels"]
             if not isinstance(accepted, dict):
                 raise ConfigError(f"labels: {shown(accepted)} is not an object of prompts and their labels")
-            yield _row(line, row[QUERY], accepted, labels)
+            yield _row(line, row[columns.query], accepted, labels)
         except UnicodeDecodeError as e:
             yield BadRow(line, f"is not valid UTF-8 at byte {e.start}")
         except json.JSONDecodeError as e:
@@ -118,40 +143,33 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, object]:
     return by_key
 
 
-def _csv_rows(content: bytes, labels: Mapping[str, Sequence[str]]) -> Iterator[LabelledQuery | BadRow]:
+def _csv_rows(
+    content: bytes, labels: Mapping[str, Sequence[str]], columns: LabelledColumns
+) -> Iterator[LabelledQuery | BadRow]:
     # A byte that is no UTF-8 becomes a surrogate, so that only its own row is refused.
-    reader = csv.reader(io.StringIO(content.decode(errors="surrogateescape"), newline=""), strict=True)
-    try:
-        header = next(reader, [])
-    except csv.Error as e:
-        raise ConfigError(f"the header is not valid CSV: {e}") from None
-    if header and QUERY not in header:
-        raise ConfigError(f"has no column {QUERY!r}: the columns are {', '.join(map(shown, header[:_MAX_LISTED]))}")
-    for name in header:
-        if header.count(name) > 1:
-            raise ConfigError(f"column {shown(name)} is given twice")
-        if name != QUERY and name not in labels:
-            raise ConfigError(f"column {shown(name)} is no prompt{_hint(name, labels)}")
-    while True:
-        line = reader.line_num + 1
-        try:
-            fields = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as e:
-            yield BadRow(line, f"is not valid CSV: {e}")
+    text = io.StringIO(content.decode(errors="surrogateescape"), newline="")
+    table = CsvFile(iter(text), wanted=(columns.query, *labels))
+    at = table.index(columns.query, "name the one with the queries with `query_column`")
+    prompts: dict[int, str] = {}
+    for index, name in enumerate(table.header):
+        if index == at or name in columns.ignored:
             continue
-        if not any(field.strip() for field in fields):
+        if name in labels:
+            prompts[index] = name
+        elif columns.ignored != ALL:
+            remedy = "leave it out of the evaluation with `ignore_columns`"
+            raise ConfigError(f"column {name!r} is no prompt{_hint(name, labels)}; or {remedy}")
+    for row in table:
+        if not row.fields and row.error is None:
             continue
         try:
-            if len(fields) != len(header):
-                raise ConfigError(f"has {len(fields)} fields, the header {len(header)}")
-            cells = dict(zip(header, fields, strict=True))
-            query = cells.pop(QUERY)
+            if row.error is not None:
+                raise ConfigError(row.error)
+            cells = {name: row.fields[index] for index, name in prompts.items()}
             accepted = {name: _accepted_cell(cell, labels[name]) for name, cell in cells.items() if cell}
-            yield _row(line, query, accepted, labels)
+            yield _row(row.line, row.fields[at], accepted, labels)
         except ConfigError as e:
-            yield BadRow(line, str(e))
+            yield BadRow(row.line, str(e))
 
 
 def _accepted_cell(cell: str, labels: Sequence[str]) -> list[str]:
@@ -174,7 +192,9 @@ def _row(line: int, query: Any, values: Mapping[str, Any], labels: Mapping[str, 
             raise ConfigError(f"labels.{name}: is an empty list: leave the prompt out where no label is known")
         for label in several:
             if label not in labels[name]:
-                raise ConfigError(f"labels.{name}: {shown(label)} is no label of this prompt{_hint(label, labels[name])}")
+                raise ConfigError(
+                    f"labels.{name}: {shown(label)} is no label of this prompt{_hint(label, labels[name])}"
+                )
         accepted[name] = tuple(dict.fromkeys(several))
     if not accepted:
         raise ConfigError("has no label of any prompt")

@@ -26,7 +26,7 @@ Q = TypeVar("Q")
 R = TypeVar("R")
 
 _LOOK_AGAIN_S = 0.1
-"""After so long a caller that waits looks whether anybody serves; it matters only where an interrupt took a wake-up."""
+"""A caller that waits looks so often whether anybody serves: an interrupt may have stopped whoever was to wake it."""
 _THREAD_LOOKS_S = 1.0
 _EXIT_S = 60.0
 """How long the interpreter's exit waits for a decode to end."""
@@ -191,7 +191,7 @@ class Batcher(Generic[Q, R]):
         self._waiting.append(call)
 
     def _forget(self, call: _Call[Q, R]) -> None:
-        with suppress(ValueError):  # its caller and whoever serves may both take it off the list
+        with suppress(ValueError):  # whoever serves may have taken it off the list before its caller does
             self._waiting.remove(call)
 
     def _wake_next(self) -> None:
@@ -230,7 +230,7 @@ class Batcher(Generic[Q, R]):
             if len(turn) == 1:
                 self._finish(turn[0], None, e)
                 return
-            for call in turn:  # whose items they were shows alone
+            for call in turn:  # each by itself, so that the error reaches the caller whose items raise it
                 self._answer([call])
             return
         at = 0

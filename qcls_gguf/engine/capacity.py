@@ -161,7 +161,7 @@ def _leaf_seqs(runtime: RuntimeConfig, prompts: PromptSet, n_prefixes: int) -> t
             limit = f"llama.cpp's {MAX_SEQ}" if runtime.n_seq_max == "auto" else f"runtime.n_seq_max: {n_most}"
             raise ConfigError(
                 f"prompts.{prompt.name}: its labels need {n} sequences and the prefixes {n_prefixes}, more "
-                f"than {limit}: use fewer labels that share first tokens, or scoring: first_token"
+                f"than {limit}: use fewer prompts, fewer labels that share first tokens, or scoring: first_token"
             )
     n_free = n_most - n_prefixes
     n_queries = min(runtime.max_batch, -(-n_free // sum(n_leaves)))  # of one decode, the last in part

@@ -152,7 +152,7 @@ class Engine:
             ends.append(tree.add_path(roots[prefix.tokens[:n]], prefix.tokens[n:]))
             if match is not None:
                 self.context.share(match.holder, prefix.holder, 0, n)
-        # A prefix that another one begins with ends at an inner node and has no leaf of its own: its cells come after.
+        # Where a prefix is the beginning of another it has no leaf: it shares the longer one's cells, further below.
         leaves = {end: prefix for end, prefix in zip(ends, prefixes, strict=True) if tree.is_leaf(end)}
         plan = tree.finish([leaves[node].holder for node in sorted(leaves)])
         for start in range(0, plan.n_tokens, self.context.n_batch):

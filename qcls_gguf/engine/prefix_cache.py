@@ -137,7 +137,7 @@ class PrefixCache:
         missing = sorted({tokens for tokens in wanted if tokens not in self._by_tokens})
         n_cells = 0
         before: Tokens = ()
-        for tokens in missing:  # in this order, whoever shares most with a prefix stands beside it
+        for tokens in missing:  # sorted, so that those which share the longest beginning are neighbours
             n_cells += len(tokens) - max(self.match(tokens)[1], common_prefix(tokens, before))
             before = tokens
         return len(missing), n_cells

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from time import perf_counter
 
 from ..config.schema import RuntimeConfig
+from ..config.words import counted
 from ..errors import DecodeError
 from ..folders import cache_folder
 from ..native import build_info
@@ -49,7 +50,7 @@ def hold_prefixes(
 
 
 def _cached(engine: Engine) -> str:
-    return f"{engine.cache.n_cells} tokens of {len(engine.cache)} prefixes"
+    return f"{counted(engine.cache.n_cells, 'token')} of {counted(len(engine.cache), 'prefix', 'prefixes')}"
 
 
 def _file(engine: Engine, wanted: Sequence[Tokens], runtime: RuntimeConfig) -> StateCache | None:

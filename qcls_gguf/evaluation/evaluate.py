@@ -16,7 +16,7 @@ from ..config.calibration_file import read_calibration
 from ..config.raw import raw_config
 from ..config.schema import Config
 from ..config.scoring import EXACT_SCORINGS, Scoring
-from ..data.labelled import BadRow, Labelled, LabelledQuery, read_labelled, refusal
+from ..data.labelled import PLAIN_COLUMNS, BadRow, Labelled, LabelledColumns, LabelledQuery, read_labelled, refusal
 from ..errors import ConfigError, ScoreError
 from ..opening import ClassifierOpener
 from ..prompts.compiled import Prompt
@@ -28,7 +28,7 @@ from ..score.result import ModelInfo
 from .batch_invariance import batch_invariance
 from .kept_scores import KeptScores
 from .label_order import check_slots, shuffled_labels
-from .modes import CALIBRATED, ToProbability, mode_statistics, non_finite_rows, worst_rows
+from .modes import CALIBRATED, ToProbability, compared_prompts, mode_statistics, non_finite_rows, worst_rows
 from .passes import PromptScores, RowScores, not_applicable, refused_queries, request_cost, score_rows
 from .records import DataRecord, EvaluationRecord, RequestCost
 from .robustness_records import BatchInvariance, ShuffledLabels
@@ -43,6 +43,8 @@ class EvaluationSettings:
     config: Config
     path: Path
     """labelled queries, see read_labelled"""
+    columns: LabelledColumns = PLAIN_COLUMNS
+    """which columns of them are read"""
     modes: tuple[Scoring, ...]
     audit: bool = False
     """compare with joint although no exact mode is evaluated"""
@@ -113,6 +115,7 @@ def evaluate(
         config=config,
         model=scored.model,
         environment=environment(config, scored.model),
+        compared_prompts=compared_prompts(modes, scored.prompts),
         modes=mode_statistics(
             modes,
             scored.prompts,
@@ -142,7 +145,7 @@ def score_data(
     scores of every mode.
     """
     config, calibration = raw_config(settings.config, "tree"), read_calibration(settings.config)
-    data = read_labelled(settings.path, {prompt.name: prompt.labels for prompt in config.prompts})
+    data = read_labelled(settings.path, {prompt.name: prompt.labels for prompt in config.prompts}, settings.columns)
     _refuse_bad_rows(settings, data, data.bad)
     check(data)
     with opener.open(config, audit=settings.exact) as classifier:

@@ -21,7 +21,7 @@ from ..report.tables import Table
 from .records import EvaluationRecord, ModeNotApplicable, ModeStatistics, PromptStatistics, Statistics
 from .robustness import robustness_sections
 from .robustness_records import NotApplicable
-from .table import modes_table, notes, prompt_table
+from .table import modes_tables, notes, prompt_table
 
 _LABEL_COLUMNS = ("label", "support", "predicted", "precision", "recall", "F1")
 _MARKERS = "os^D"
@@ -38,7 +38,7 @@ def evaluation_html(evaluation: EvaluationRecord) -> str:
         return page(
             "eval.html",
             facts=_facts(evaluation),
-            modes=modes_table(modes),
+            modes=modes_tables(evaluation),
             notes=notes(evaluation),
             measured=_how_measured(modes),
             images=[_reliability_image(_with_statistics(modes))],

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from ..config.schema import Config, PromptConfig
+from ..config.prompt import PromptConfig
+from ..config.schema import Config
 from ..config.scoring import Scoring
-from ..config.template import LABELS_SLOT, expand_labels
+from ..config.template import LABEL_SLOTS, LABELS_SLOT, expand
 from ..data.labelled import LabelledQuery
 from ..errors import ConfigError
 from ..prompts.compiled import Prompt
@@ -45,12 +46,14 @@ def label_orders(labels: Sequence[str], k: int, seed: str) -> list[tuple[str, ..
     return orders
 
 
-def _with_order(config: Config, orders: Mapping[str, Sequence[Sequence[str]]], index: int) -> Config:
+def with_order(config: Config, orders: Mapping[str, Sequence[Sequence[str]]], index: int) -> Config:
     """The configuration with the labels listed in order number `index` of each prompt in `orders`."""
 
     def reordered(prompt: PromptConfig) -> PromptConfig:
         labels = orders[prompt.name][index] if prompt.name in orders else prompt.labels
-        return dataclasses.replace(prompt, prompt_template=expand_labels(prompt.template, labels))
+        texts = prompt.words.in_order(labels).texts
+        slots = {slot: texts[slot] for slot in LABEL_SLOTS}
+        return dataclasses.replace(prompt, prompt_template=expand(prompt.template, slots))
 
     return dataclasses.replace(config, prompts=tuple(map(reordered, config.prompts)))
 
@@ -75,7 +78,7 @@ def shuffled_labels(
         for prompt in config.prompts
         if prompt.has_labels_slot
     }
-    others = [score(_with_order(config, orders, i), f"shuffle {i + 1} of {k}") for i in range(k)]
+    others = [score(with_order(config, orders, i), f"shuffle {i + 1} of {k}") for i in range(k)]
     shuffled_modes: dict[Scoring, ShuffledMode] = {}
     all_changes: list[Change] = []
     for mode in modes:

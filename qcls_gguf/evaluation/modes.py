@@ -45,37 +45,55 @@ def mode_statistics(
     }
     if calibrated is not None:
         to_probability[CALIBRATED] = list(calibrated)
-    by_mode: dict[str, ModeStatistics | ModeNotApplicable] = {}
+    found: dict[str, dict[str, tuple[PromptStatistics, RowOutcomes] | NotApplicable]] = {}
     for mode, of_mode in to_probability.items():
-        by_prompt: dict[str, PromptStatistics | NotApplicable] = {}
-        applicable: list[tuple[PromptStatistics, RowOutcomes]] = []
-        for prompt, probability in zip(prompts, of_mode, strict=True):
-            if isinstance(probability, str):
-                by_prompt[prompt.name] = NotApplicable(not_applicable=probability)
-                continue
-            applicable.append(prompt_statistics(labelled_probabilities(probability, prompt, rows, scores, exact=exact)))
-            by_prompt[prompt.name] = applicable[-1][0]
-        cost = costs.get(mode)
-        p50_ms, n_tokens_new = (cost.p50_ms, cost.n_tokens_new) if cost else (None, None)
-        if applicable:
-            by_mode[mode] = ModeStatistics(
-                **dict(overall_statistics(applicable)),
-                p50_ms=p50_ms,
-                n_tokens_new=n_tokens_new,
-                latency=cost,
-                n_prompts=len(applicable),
-                prompts=by_prompt,
-            )
-        else:
-            by_mode[mode] = ModeNotApplicable(
-                not_applicable="no prompt can have it",
-                p50_ms=p50_ms,
-                n_tokens_new=n_tokens_new,
-                latency=cost,
-                n_prompts=0,
-                prompts=by_prompt,
-            )
-    return by_mode
+        found[mode] = {
+            prompt.name: NotApplicable(not_applicable=probability)
+            if isinstance(probability, str)
+            else prompt_statistics(labelled_probabilities(probability, prompt, rows, scores, exact=exact))
+            for prompt, probability in zip(prompts, of_mode, strict=True)
+        }
+    common = compared_prompts(modes, prompts)
+    return {mode: _mode(by_prompt, costs.get(mode), common) for mode, by_prompt in found.items()}
+
+
+def compared_prompts(modes: Sequence[Scoring], prompts: Sequence[Prompt]) -> tuple[str, ...] | None:
+    """The prompts by which modes are compared: those that every mode can score.
+
+    A mode that can score none does not count. None where every other one can score all, and nothing is left out.
+    """
+    by_mode = [{prompt.name for prompt in prompts if not not_applicable(prompt, mode)} for mode in modes]
+    scored = [names for names in by_mode if names]
+    common = tuple(prompt.name for prompt in prompts if all(prompt.name in names for names in scored))
+    return common if scored and 0 < len(common) < len(prompts) else None
+
+
+def _mode(
+    by_prompt: Mapping[str, tuple[PromptStatistics, RowOutcomes] | NotApplicable],
+    cost: RequestCost | None,
+    common: Sequence[str] | None,
+) -> ModeStatistics | ModeNotApplicable:
+    applicable = {name: each for name, each in by_prompt.items() if not isinstance(each, NotApplicable)}
+    p50_ms, n_tokens_new = (cost.p50_ms, cost.n_tokens_new) if cost else (None, None)
+    of_prompts = {name: each if isinstance(each, NotApplicable) else each[0] for name, each in by_prompt.items()}
+    if not applicable:
+        return ModeNotApplicable(
+            not_applicable="no prompt can have it",
+            p50_ms=p50_ms,
+            n_tokens_new=n_tokens_new,
+            latency=cost,
+            n_prompts=0,
+            prompts=of_prompts,
+        )
+    return ModeStatistics(
+        **dict(overall_statistics(list(applicable.values()))),
+        p50_ms=p50_ms,
+        n_tokens_new=n_tokens_new,
+        latency=cost,
+        n_prompts=len(applicable),
+        prompts=of_prompts,
+        compared=None if common is None else overall_statistics([applicable[name] for name in common]),
+    )
 
 
 def labelled_probabilities(

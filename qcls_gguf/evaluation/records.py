@@ -166,7 +166,10 @@ class ModeCost(Record):
 
 
 class ModeStatistics(ModeCost, Statistics):
-    """The statistics of all rows of all prompts in one mode."""
+    """The statistics of all rows of all prompts that can have the mode."""
+
+    compared: Statistics | None = left_out_if_none()
+    """of the prompts that every mode can score, where one cannot score them all: modes are compared by these"""
 
 
 class ModeNotApplicable(ModeCost, NotApplicable):
@@ -212,6 +215,8 @@ class EvaluationRecord(Record):
     config: Config
     model: ModelInfo
     environment: Environment
+    compared_prompts: tuple[str, ...] | None = left_out_if_none()
+    """the prompts that every mode can score, where one cannot score them all"""
     modes: dict[str, ModeStatistics | ModeNotApplicable]
     """by scoring, and `calibrated` where the configuration calibrates"""
     worst: tuple[WorstRow, ...]

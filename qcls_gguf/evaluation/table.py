@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.text import Text
 
+from ..config.words import printable
 from ..report.numbers import NO_VALUE, number, percent
 from ..report.tables import Table, terminal_table
 from .records import EvaluationRecord, ModeNotApplicable, ModeStatistics, PromptStatistics, Statistics
@@ -45,9 +47,24 @@ def prompt_row(mode: str, statistics: Statistics | NotApplicable) -> list[str]:
     ]
 
 
-def modes_table(modes: Mapping[str, ModeStatistics | ModeNotApplicable]) -> Table:
-    """A row for each mode, of all prompts."""
-    return Table(columns=MODE_COLUMNS, rows=[mode_row(mode, statistics) for mode, statistics in modes.items()])
+def modes_tables(evaluation: EvaluationRecord) -> list[Table]:
+    """A row for each mode; where one cannot score every prompt first all of them on the prompts that each can score."""
+    modes = evaluation.modes
+    every = Table(columns=MODE_COLUMNS, rows=[mode_row(mode, statistics) for mode, statistics in modes.items()])
+    common = evaluation.compared_prompts
+    if common is None:
+        return [every]
+    n_all = len(next(iter(modes.values())).prompts)
+    compared = {
+        mode: statistics.compared
+        for mode, statistics in modes.items()
+        if isinstance(statistics, ModeStatistics) and statistics.compared is not None
+    }
+    rows = [[f"{mode} ({statistics.n_prompts})", *mode_row(mode, statistics)[1:]] for mode, statistics in modes.items()]
+    return [
+        replace(prompt_table(compared), title=f"Compared on {len(common)} of {n_all} prompts: {', '.join(common)}"),
+        replace(every, title="Each on all (so many) prompts that it can score: not to be compared", rows=rows),
+    ]
 
 
 def prompt_table(modes: Mapping[str, Statistics | NotApplicable]) -> Table:
@@ -61,7 +78,7 @@ def evaluation_tables(evaluation: EvaluationRecord) -> Group:
     first, first_mode = next(iter(modes.items()))
     names = list(first_mode.prompts)
     tables = [
-        modes_table(modes),
+        *modes_tables(evaluation),
         Table(columns=("accuracy of", *modes), rows=[[name, *_accuracies(modes, name)] for name in names]),
     ]
     wrong = [
@@ -84,7 +101,10 @@ def evaluation_tables(evaluation: EvaluationRecord) -> Group:
     columns = (f"worst by {first}", "accepted", "answer", "row", "probability")
     tables.append(Table(columns=columns, rows=rows, n_text=4))
     remarks = [Text(note, style="bold") for note in notes(evaluation)]
-    return Group(*(terminal_table(table, gap=1) for table in tables), *remarks)
+    parts: list[RenderableType] = []
+    for table in tables:
+        parts += [*([Text(printable(table.title), style="bold")] if table.title else []), terminal_table(table, gap=1)]
+    return Group(*parts, *remarks)
 
 
 def notes(evaluation: EvaluationRecord) -> list[str]:

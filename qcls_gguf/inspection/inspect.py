@@ -5,13 +5,15 @@ All functions but `inspect_classifier` compute with compiled prompts and a token
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from ..classifier import Classifier
-from ..config.schema import PromptConfig
+from ..config.prompt import PromptConfig
 from ..engine.engine import MAX_SEQ
 from ..native.features import instruction_sets
 from ..plan.block_hashes import block_digests
+from ..plan.templates import Templates
 from ..plan.tree import TokenTree
 from ..prompts.compiled import PROBES, Prompt, Tokenizer, common_prefix
 from ..score.adjustment import Adjustment, FloatArray
@@ -23,6 +25,7 @@ from .records import (
     ContextSizes,
     Inspection,
     LabelTokens,
+    LongestQuery,
     Prefix,
     PromptInspection,
     Request,
@@ -38,6 +41,7 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
     """The record of a classifier that is ready for queries."""
     config, prompts = classifier.config, classifier.prompts
     engine, tokenizer = classifier.engine, classifier.engine.model
+    memory = engine.context.counters()
     max_batch = config.runtime.max_batch
     n_leaves = sum(prompt.trie.n_leaves for prompt in prompts)
     n_holders = len({prompt.prefix for prompt in prompts})
@@ -62,10 +66,13 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
             n_batch=engine.context.n_batch,
             n_outputs_max=engine.context.n_outputs_max,
             n_cells_prefixes=engine.cache.n_cells,
+            cache_bytes=memory.cache_bytes,
+            graphs_bytes=memory.shapes_bytes,
             why_no_visible_cells=engine.context.why_no_visible_cells,
         ),
         sequences=sequences,
         request=request,
+        longest=longest_query(classifier.configured.active.templates, config.runtime.max_query_tokens),
         prompts=inspected,
         answering=tuple(map(_answering, config.prompts, prompts, classifier.adjustments)),
         advice=advise(inspected, templates, request, sequences),
@@ -178,6 +185,20 @@ def empty_request(prompts: Sequence[Prompt], tokenizer: Tokenizer, counts: Count
         n_positions=counts.n_positions,
         n_query_copies=len({(prompt.prefix, prompt.before) for prompt in prompts}),
     )
+
+
+def longest_query(templates: Templates, n_most: int) -> LongestQuery | None:
+    """What a request with a query of n_most tokens takes, and how long a query may be for one decode."""
+    size = templates.size_of_query(n_most)
+    if size is None:
+        return None
+
+    def takes_several(n: int) -> bool:
+        size = templates.size_of_query(n)
+        return size is not None and size[0] > 1
+
+    n_one_decode = bisect_left(range(n_most + 1), True, key=takes_several) - 1
+    return LongestQuery(n_query_tokens=n_most, n_tokens=size[1], n_decodes=size[0], n_one_decode=n_one_decode)
 
 
 def ended_labels(prompt: Prompt) -> list[tuple[int, ...]]:

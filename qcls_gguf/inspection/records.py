@@ -134,6 +134,19 @@ class Request(Record):
     """how many times each token of a query is fed"""
 
 
+class LongestQuery(Record):
+    """What a request with the longest query takes."""
+
+    n_query_tokens: int
+    """tokens of that query (max_query_tokens)"""
+    n_tokens: int
+    """that the request feeds"""
+    n_decodes: int
+    """of the request"""
+    n_one_decode: int
+    """tokens of the longest query that takes one decode; -1 where an empty one takes several"""
+
+
 class Sequences(Record):
     """How many of llama.cpp's sequences are used."""
 
@@ -162,6 +175,10 @@ class ContextSizes(Record):
     """hidden states that one decode returns at most"""
     n_cells_prefixes: int
     """cells of the prefixes; equal beginnings are stored once"""
+    cache_bytes: int
+    """memory of the KV cache, on all devices"""
+    graphs_bytes: int
+    """compute buffers of the graphs that the start-up built; other queries add theirs, up to n_shapes graphs"""
     why_no_visible_cells: str | None
     """why a token's attention reads every used cell; null where it reads only the cells that it may see"""
 
@@ -190,6 +207,8 @@ class Inspection(Record):
     context: ContextSizes
     sequences: Sequences
     request: Request
+    longest: LongestQuery | None
+    """null where prompts with one cached prefix have other texts around the query, so that lengths alone do not tell"""
     prompts: tuple[PromptInspection, ...]
     """in the order of the configuration"""
     answering: tuple[Answering, ...]

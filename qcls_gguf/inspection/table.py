@@ -9,9 +9,10 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from ..report.results import printable
+from ..config.words import printable
+from ..report.numbers import measured
 from ..report.tables import fact_table
-from .records import Answering, Inspection, PromptInspection, Token, TrieNode
+from .records import Answering, Inspection, LongestQuery, PromptInspection, Token, TrieNode
 
 
 def inspection_table(inspection: Inspection) -> Group:
@@ -54,8 +55,27 @@ def _whole(inspection: Inspection) -> Table:
                 "positions",
             ),
             ("query token", f"fed {request.n_query_copies} time{'s' * (request.n_query_copies > 1)}"),
+            ("longest query", _longest(inspection.longest)),
+            (
+                "memory",
+                f"{_mib(context.cache_bytes)} MiB KV cache; {_mib(context.graphs_bytes)} MiB buffers for the graphs of "
+                "the start-up",
+            ),
         ]
     )
+
+
+def _longest(longest: LongestQuery | None) -> str:
+    if longest is None:
+        return "depends on its tokens"
+    one = longest.n_one_decode
+    beyond = "an empty one takes several decodes" if one < 0 else f"up to {one} tokens take one decode"
+    text = f"{longest.n_query_tokens} tokens: {longest.n_tokens} fed in {longest.n_decodes} decode"
+    return text if longest.n_decodes == 1 else f"{text}s; {beyond}"
+
+
+def _mib(n_bytes: int) -> str:
+    return measured(n_bytes / (1 << 20))
 
 
 def _prompt_rows(inspection: Inspection) -> Table:

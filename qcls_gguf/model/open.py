@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from ..config.resources import embedded_model
 from ..config.schema import Config, ModelConfig, QueryTokens, RuntimeConfig
+from ..config.words import counted
 from ..errors import ModelError
 from ..native import ModelFacts, NativeModel
 from ..timing import Ledger
@@ -20,7 +21,7 @@ from .header import GgufHeader, quantization_name
 from .hub import fetch_model
 from .identity import ModelIdentity, check_gguf, identify, model_parts
 from .ollama import find_ollama_model
-from .placement import device_name, gpus, n_gpu_layers
+from .placement import device_name, gpus, n_gpu_layers, why_not_on_gpu
 from .rows import HeadRows
 
 Float32Array = npt.NDArray[np.float32]
@@ -93,7 +94,7 @@ class Model:
         except BaseException:
             hashing.stop()
             raise
-        where = f"{layers} layers on the GPU" if layers else "on the CPU"
+        where = f"{counted(layers, 'layer')} on the GPU" if layers else f"on the CPU{why_not_on_gpu(runtime)}"
         ledger.step("load model", f"{native.facts.description}, {where}")
         return cls(path, header, layers, native, hashing, runtime.query_tokens)
 

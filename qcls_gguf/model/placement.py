@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..config.schema import RuntimeConfig
-from ..native import Device, devices
+from ..native import Device, build_info, devices
 
 GPU_RESERVE_BYTES = 1 << 30
 """What a GPU keeps free for the KV cache, the compute buffers and its driver, when layers are fitted to it."""
@@ -30,6 +30,14 @@ def n_gpu_layers(runtime: RuntimeConfig, size_bytes: int, n_layer: int, gpus: Se
         return min(runtime.n_gpu_layers, n_all)
     free = sum(device.free_bytes for device in gpus) - GPU_RESERVE_BYTES
     return max(0, min(n_all, int(free / size_bytes * n_all)))
+
+
+def why_not_on_gpu(runtime: RuntimeConfig) -> str:
+    """In words, why layers that were asked for are on the CPU all the same; empty where none were."""
+    if runtime.n_gpu_layers in ("auto", 0):
+        return ""
+    why = "this build computes on CPUs only" if build_info().backend == "CPU" else "llama.cpp sees no GPU"
+    return f"; `n_gpu_layers` {runtime.n_gpu_layers} has no effect: {why}"
 
 
 def device_name(n_gpu_layers: int) -> str:

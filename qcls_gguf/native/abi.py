@@ -206,6 +206,7 @@ class Counters(Struct):
         ("n_shapes", c_int64),
         ("shapes_bytes", c_int64),
         ("n_cuda_graphs", c_int64),
+        ("cache_bytes", c_int64),
     ]
 
 

@@ -33,6 +33,8 @@ class Counters:
     """their compute buffers, on all devices"""
     n_cuda_graphs: int
     """CUDA graphs launched by this process; -1 in a build without CUDA"""
+    cache_bytes: int
+    """the KV cache, on all devices"""
 
 
 def max_sequences() -> int:
@@ -143,6 +145,7 @@ class NativeContext:
             n_shapes=counters.n_shapes,
             shapes_bytes=counters.shapes_bytes,
             n_cuda_graphs=counters.n_cuda_graphs,
+            cache_bytes=counters.cache_bytes,
         )
 
     def share(self, src: int, dst: int, start: int, end: int) -> None:

@@ -22,6 +22,7 @@ from .library import library
 if TYPE_CHECKING:
     from .context import NativeContext
 
+_UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K"))
 _ROOM = 512  # tokens; longer texts are tokenised twice, and leave nothing
 _TOO_SMALL = int(Status.TOO_SMALL)
 _SPECIAL = int(Parse.SPECIAL)
@@ -42,6 +43,7 @@ class ModelFacts:
     token_eot: int
     add_bos: bool
     description: str
+    """architecture, size and type, such as `qwen3 8B Q4_K - Medium`"""
 
 
 class _Room(threading.local):
@@ -98,7 +100,7 @@ class NativeModel:
             token_eos=found.token_eos,
             token_eot=found.token_eot,
             add_bos=bool(found.add_bos),
-            description=found.description.decode(errors="replace"),
+            description=_description(found.description.decode(errors="replace"), found.n_params),
         )
 
     @property
@@ -172,6 +174,12 @@ class NativeModel:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _description(text: str, n_params: int) -> str:
+    """llama.cpp's description, with the number of weights where it knows no name for the size."""
+    shown = next((f"{n_params / unit:.3g}{name}" for unit, name in _UNITS if n_params >= unit), str(n_params))
+    return text.replace("?B", shown)
 
 
 def _load(path: Path, n_gpu_layers: int, progress: Callable[[float], bool] | None) -> c_void_p:

@@ -91,11 +91,38 @@ class Templates:
 
     def of_query(self, n_tokens: int) -> Template | None:
         """The template for a query of so many tokens; -1 where it merges with the text around it."""
+        lengths = self._lengths(n_tokens)
+        return self.of_lengths(lengths) if self._possible and min(lengths) >= 0 else None
+
+    def size_of_query(self, n_tokens: int) -> tuple[int, int] | None:
+        """(decodes, tokens fed) of a request with a query of n_tokens tokens on the fast path; none as for `of_query`.
+
+        Planned anew each time.
+        """
+        found = self._plan(self._lengths(n_tokens)) if self._possible else None
+        return found and (len(found[1]), sum(decode.plan.n_tokens for decode in found[1]))
+
+    def _lengths(self, n_tokens: int) -> tuple[int, ...]:
         n_empty = self._set.fragments.values()
-        lengths = [n + n_tokens - len(stable) for n, stable in zip(n_empty, self._stable, strict=True)]
-        return self.of_lengths(tuple(lengths)) if self._possible and min(lengths) >= 0 else None
+        return tuple(n + n_tokens - len(stable) for n, stable in zip(n_empty, self._stable, strict=True))
 
     def _make(self, lengths: tuple[int, ...]) -> Template | None:
+        found = self._plan(lengths)
+        if found is None or len(found[1]) > 1:
+            return None
+        additions, decodes = found
+        token = decodes[0].plan.token
+        node: IndexArray = np.flatnonzero(token >= self._n_vocab)
+        return Template(
+            decode=decodes[0],
+            additions=tuple(additions),
+            n_cached=sum(addition.root.n_cached for addition in additions),
+            node=node,
+            source=(token[node] - self._n_vocab).astype(np.intp),
+        )
+
+    def _plan(self, lengths: tuple[int, ...]) -> tuple[list[Addition], list[DecodePlan]] | None:
+        """What the prompts add, and the decodes; none where not every prompt takes its fast path."""
         # A number past the vocabulary stands for a token to fill in, and says where that one comes from.
         start = np.cumsum([self._n_vocab, *lengths]).tolist()
         fragments = [
@@ -110,15 +137,4 @@ class Templates:
             return None
         if not all(addition.fast_path for addition in additions):
             return None
-        decodes = plan_decodes(additions, self._capacity)
-        if len(decodes) > 1:
-            return None
-        token = decodes[0].plan.token
-        node: IndexArray = np.flatnonzero(token >= self._n_vocab)
-        return Template(
-            decode=decodes[0],
-            additions=tuple(additions),
-            n_cached=sum(addition.root.n_cached for addition in additions),
-            node=node,
-            source=(token[node] - self._n_vocab).astype(np.intp),
-        )
+        return additions, plan_decodes(additions, self._capacity)

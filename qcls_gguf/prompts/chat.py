@@ -11,7 +11,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from ..config.schema import ModelConfig, PromptConfig
+from ..config.prompt import PromptConfig
+from ..config.schema import ModelConfig
 from ..config.template import SLOT
 from ..errors import ConfigError
 

@@ -6,14 +6,14 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from ..config.schema import PromptConfig
+from ..config.prompt import PromptConfig
 from ..config.scoring import EXACT_SCORINGS
 from ..errors import ConfigError
 from .compiled import Prompt, Tokenizer, compile_prompt
@@ -84,14 +84,23 @@ class Vocabulary(Tokenizer, Protocol):
         """The token that ends a label which another one begins with, where the configuration names none; -1: none."""
 
 
+class _Remembering:
+    """A tokenizer that tokenises a text once: prompts have the same labels, and the same text around the query."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenize = cache(tokenizer.tokenize)
+        self.piece = cache(tokenizer.piece)
+
+
 def compile_prompts(configs: Sequence[PromptConfig], model: Vocabulary, *, audit: bool = False) -> PromptSet:
     """Tokenise the templates and labels of some prompts.
 
     audit: let every answer carry exact scores. Raises ConfigError, which names the prompt.
     """
+    tokenizer = _Remembering(model)
     prompts = tuple(
         compile_prompt(
-            model,
+            tokenizer,
             name=config.name,
             template=config.expanded_template,
             label_prefix=config.label_prefix,
@@ -104,7 +113,8 @@ def compile_prompts(configs: Sequence[PromptConfig], model: Vocabulary, *, audit
         for config in configs
     )
     n_empty = {
-        prompt.fragment: len(model.tokenize(prompt.before + prompt.after, parse_special=False)) for prompt in prompts
+        prompt.fragment: len(tokenizer.tokenize(prompt.before + prompt.after, parse_special=False))
+        for prompt in prompts
     }
     return PromptSet(
         prompts=prompts,

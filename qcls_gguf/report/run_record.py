@@ -1,4 +1,4 @@
-"""The record of a labelled query: what `qcls-gguf run` prints as JSON, which is what `Result.to_dict` returns."""
+"""The record of a labelled query: what `qcls-gguf run` prints as JSON; with `model` what `Result.to_dict` returns."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PromptRecord(Record):
     fast_path: bool
     """false where the query changed tokens of the cached prefix, which were fed anew"""
     scores: tuple[LabelRecord, ...]
-    """all labels, in the order of the configuration"""
+    """all labels, in the order of the configuration; or fewer, the most probable first, where so many were asked for"""
     audit: Audit | None = left_out_if_none()
     """only where it was asked for, or where a prompt has an exact scoring"""
     most_probable: str | None = left_out_if_none()
@@ -54,7 +54,13 @@ class RunRecord(Record):
     """what the decodes of the request did"""
     results: tuple[PromptRecord, ...]
     """an answer for each prompt, in the order of the configuration"""
-    model: ModelInfo
-    """which model answered, and what computed it"""
     wait_ms: float
     """ms before total_ms, until other callers' requests were done"""
+    model: ModelInfo | None = left_out_if_none()
+    """which model answered, and what computed it; not in JSON lines, whose header line may have it"""
+    model_sha256: str | None = left_out_if_none()
+    """the model file's; only in JSON lines"""
+    line: int | None = left_out_if_none()
+    """of the input, from 1; not for a query that was given by itself or typed"""
+    id: str | None = left_out_if_none()
+    """what the input's column of ids has, where one was named"""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import rich.table
 from rich.text import Text
 
-from .results import printable
+from ..config.words import printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise, repeat
 from operator import getitem
 
-from ..config.schema import PromptConfig
+from ..config.prompt import PromptConfig
 from ..prompts.compiled import Prompt
 from .adjustment import Adjustment, Adjustments
 from .result import Audit, LabelScore, PromptResult

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from ..config.calibration_file import Calibration
-from ..config.schema import Config, PromptConfig
+from ..config.prompt import PromptConfig
+from ..config.schema import Config
 from ..errors import ConfigError, PlanError
 from .adjustment import Adjustment, FloatArray, log_prior
 

@@ -102,7 +102,7 @@ class ModelInfo:
     """of qcls-gguf"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Result:
     """One query's answer. Times and counts are of the whole request, which it may share with other queries."""
 
@@ -119,6 +119,19 @@ class Result:
     def labels(self) -> dict[str, str]:
         """The answer of each prompt."""
         return {result.prompt: result.label for result in self.results}
+
+    def __repr__(self) -> str:
+        """One line: the query and each prompt's answer with its probability."""
+        answers = ", ".join(f"{answer.prompt}={answer.label} {answer.probability:.1%}" for answer in self.results)
+        return f"Result({self.query!r}: {answers}; {self.total_ms:.2f} ms)"
+
+    def to_frame_row(self) -> dict[str, str | float]:
+        """A row of a table, such as a pandas data frame: `query`, and for each prompt `NAME` and `NAME_probability`."""
+        row: dict[str, str | float] = {"query": self.query}
+        for answer in self.results:
+            row[answer.prompt] = answer.label
+            row[f"{answer.prompt}_probability"] = answer.probability
+        return row
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `qcls-gguf run` prints them as JSON; no `audit` where there was none.

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from ..config.calibration_file import calibration_text, prompt_hash
-from ..config.schema import Config, PromptConfig
+from ..config.prompt import PromptConfig
+from ..config.schema import Config
 from ..config.words import hint
-from ..data.labelled import Labelled
+from ..data.labelled import PLAIN_COLUMNS, Labelled, LabelledColumns
 from ..errors import ConfigError, ScoreError
 from ..evaluation.evaluate import EvaluationSettings, ScoredRows, score_data
 from ..evaluation.modes import non_finite_rows
@@ -40,6 +41,8 @@ class FitSettings:
     """the calibration file"""
     names: tuple[str, ...] = ()
     """prompts to fit; empty: all"""
+    columns: LabelledColumns = PLAIN_COLUMNS
+    """which columns of the data are read"""
     with_bias: bool = False
     n_folds: int = 5
     seed: int = 0
@@ -71,6 +74,7 @@ def calibrate(
     evaluation = EvaluationSettings(
         config=dataclasses.replace(settings.config, calibration=None),  # the one that this replaces
         path=settings.data,
+        columns=settings.columns,
         modes=tuple(dict.fromkeys(prompt.scoring for prompt in prompts)),
         skip_bad=settings.skip_bad,
         resume=settings.resume,

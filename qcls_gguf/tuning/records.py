@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..config.schema import Prior
+from ..config.prompt import Prior
 from ..config.scoring import Scoring
 from ..evaluation.records import DataRecord
 from ..report.record import Record, left_out_if_none

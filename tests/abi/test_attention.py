@@ -176,3 +176,17 @@ def test_nonsense_is_refused(library: Any) -> None:
             attention(library, replace(case, **change))
     with pytest.raises(ValueError, match="n_threads"):
         attention(library, case, n_threads=0)
+
+
+def test_every_half_is_read_as_the_number_it_is(library: Any) -> None:
+    """A token that sees one cell gets this cell's values: all 65,536, small ones, infinite ones and NaN among them."""
+    values = np.arange(1 << 16, dtype=np.uint16).view(np.float16).reshape(256, 1, 256)
+    case = Case(
+        q=np.ones((256, 1, 256), np.float32),
+        k=np.zeros_like(values),
+        v=values,
+        token_seq=np.arange(256, dtype=np.int32),
+        token_pos=np.zeros(256, np.int32),
+        lists=[(np.zeros(1, np.int32), np.array([cell], np.int32)) for cell in range(256)],
+    )
+    np.testing.assert_array_equal(attention(library, case), values.astype(np.float32))

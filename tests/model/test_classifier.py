@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from conftest import MakeModel, OpenClassifier, WriteConfig
 from oracle import PromptSpec
 
-from qcls_gguf import Classifier, Model, PlanError, QclsError, Result, load_config
+from qcls_gguf import Classifier, Model, PlanError, QclsError, Result, ScoreError, load_config
 from qcls_gguf.timing import STAGES
 
 PROMPTS = [
@@ -186,6 +188,41 @@ def test_a_batch_is_a_list_of_any_length(classifier: Classifier) -> None:
         assert result.labels == single[result.query].labels
         for answer, other in zip(result.results, single[result.query].results, strict=True):
             assert abs(answer.probability - other.probability) < 0.01
+
+
+def test_a_batch_may_return_the_errors_of_its_queries(classifier: Classifier) -> None:
+    queries = ["red dress", "long " * 500, "", "\ud800", "jeans"]
+    found = classifier.classify_batch(queries, errors="return")
+    assert [type(each) for each in found] == [Result, PlanError, Result, PlanError, Result]
+    for query, each in zip(queries, found, strict=True):
+        if isinstance(each, Result):
+            assert answers(each) == answers(classifier.classify(query))
+        else:
+            with pytest.raises(PlanError, match=re.escape(str(each))):
+                classifier.classify(query)
+    assert classifier.classify_batch([], errors="return") == []
+    together = classifier.classify_batch(["red dress", "jeans"], errors="return")
+    assert [each.counts.n_queries for each in together if isinstance(each, Result)] == [2, 2]
+    with pytest.raises(PlanError, match="'ignore' is not raise or return"):
+        classifier.classify_batch(["a"], errors="ignore")  # type: ignore[call-overload]
+    classifier.close()
+    with pytest.raises(QclsError, match="closed"):
+        classifier.classify_batch(["a"], errors="return")
+
+
+def test_scores_that_are_not_finite_are_the_error_of_their_query(
+    classifier: Classifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = classifier._pipeline.run
+
+    def fails_with_jeans(items: Sequence[Any]) -> list[Result]:
+        if any("jeans" in query for _, query in items):
+            raise ScoreError("not finite")
+        return run(items)
+
+    monkeypatch.setattr(classifier._batcher, "_work", fails_with_jeans)
+    found = classifier.classify_batch(["red dress", "jeans", "long " * 500, "coat"], errors="return")
+    assert [type(each) for each in found] == [Result, ScoreError, PlanError, Result]
 
 
 def test_stages_add_up(classifier: Classifier) -> None:

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from qcls_gguf.native import devices
+
 ROOT = Path(__file__).parents[2]
 COMMAND = str(Path(sys.executable).parent / "qcls-gguf")
 PROMPTS = ["category", "audience", "colour", "season", "occasion", "material", "price", "fit"]
@@ -54,6 +56,29 @@ def test_startup_goes_to_standard_error_only() -> None:
     assert run("--query", "x", "--quiet").stderr == b""
 
 
+def test_a_table_of_queries_becomes_a_table_of_labels(tmp_path: Path) -> None:
+    path = tmp_path / "items.csv"
+    path.write_text("sku;title\nA1;red dress\nA2;\n", encoding="utf-16")
+    done = run(
+        "-c", "mission", "-i", str(path), "--query-column", "title", "--id", "sku", "-f", "tsv", "--scores", "none"
+    )
+    assert done.returncode == 0
+    assert done.stdout.decode().splitlines() == [
+        "sku\tquery\tcategory\taudience\terror",
+        "A1\tred dress\tdress\tnone\t",
+        "A2\t\t\t\tblank line",
+    ]
+    assert b"labelled 1, 1 blank, in " in done.stderr
+
+
+def test_layers_for_a_gpu_that_is_not_there_are_told() -> None:
+    if any(device.kind != "CPU" for device in devices()):
+        pytest.skip("there is a GPU")
+    done = run("--query", "x", "-c", "mission", "-ngl", "7", "-f", "labels")
+    assert b"on the CPU; --n-gpu-layers 7 has no effect: " in done.stderr
+    assert b"1 graph," in done.stderr
+
+
 def test_table_shows_winners_and_stages() -> None:
     text = run("--query", "孕妇牛仔裤", "--top", "0").stdout.decode()
     assert "jeans" in text
@@ -86,9 +111,10 @@ def test_bad_queries_are_reported_and_the_others_answered() -> None:
     done = run("--format", "jsonl", stdin=b"one\n\xff\xfe\n" + b"long " * 2000 + b"\nlast\n")
     assert done.returncode == 1
     first, invalid, long, last = objects(done.stdout)
+    assert [line["line"] for line in (first, invalid, long, last)] == [1, 2, 3, 4]
     assert (first["query"], last["query"]) == ("one", "last")
     assert "not valid UTF-8" in invalid["error"]
-    assert "max_query_tokens: 256" in long["error"]
+    assert "max_query_bytes: 8192" in long["error"]
     assert b"not valid UTF-8" in done.stderr
 
 
@@ -104,6 +130,10 @@ def test_bad_queries_are_reported_and_the_others_answered() -> None:
         (["--model", "missing.gguf"], 3, "missing.gguf"),
         (["--model", str(ROOT / "README.md")], 3, "README.md"),
         (["-hf", "no-slash"], 2, "no-slash"),
+        (["--scores", "top:0", "-f", "jsonl"], 2, "--scores top:0: is not none, all or top:K"),
+        (["--scores", "none"], 2, "--scores is not for --format table"),
+        (["--header"], 2, "--header is for --format jsonl"),
+        (["--id", "sku"], 2, "--query-column and --id are for --input"),
     ],
 )
 def test_refusals_have_their_exit_code_and_say_what(arguments: list[str], code: int, words: str) -> None:
@@ -141,6 +171,22 @@ def test_interactive_on_a_terminal_ends_at_an_empty_line() -> None:
 
 
 @pytest.mark.usefixtures("interruptible")
+def test_interrupt_on_a_terminal_leaves_a_line_of_its_own() -> None:
+    main, terminal = pty.openpty()
+    with subprocess.Popen(
+        [COMMAND, "run", "--quiet"], stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True
+    ) as process:
+        os.close(terminal)
+        shown = b""
+        while b"query> " not in shown:
+            shown += os.read(main, 4096)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    assert os.read(main, 4096).endswith(b"qcls-gguf: interrupted\r\n")
+    os.close(main)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_interrupt_ends_quietly() -> None:
     with subprocess.Popen(
         [COMMAND, "run", "--input", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -153,7 +199,7 @@ def test_interrupt_ends_quietly() -> None:
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
         assert process.returncode == 130
-    assert errors == b""
+    assert errors == b"qcls-gguf: interrupted\n"
 
 
 def test_closed_pipe_ends_quietly() -> None:

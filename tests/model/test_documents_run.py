@@ -32,10 +32,12 @@ NOT_RUN = {
     HUB_CONFIG: "fetches gigabytes; without a network it is run below",
     "--spawn-llama-server": "starts a program that is built apart; tests/model/test_compare_servers.py has it",
     "--ollama": "needs a server; tests/model/test_compare_servers.py has it",
+    "--install-completion": "writes to the files of the user's shell",
     "--html": "draws for seconds; the commands' own tests have it",
     "--rate": "waits for arrivals; tests/model/test_bench.py has it",
     "--forward": "takes seconds; tests/model/test_bench.py has it",
     "--bias": "is refused on few rows; tests/model/test_calibrate.py has it",
+    "serve": "runs until it is stopped; tests/service has it",
     "--method": "differs from compare by itself in nothing that a page shows",
 }
 """Pages and options whose commands are not run, and why."""
@@ -63,6 +65,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "queries.txt").write_text("".join(f"{query}\n" for query, _ in rows))
     objects = [json.dumps({"query": query, "labels": {"category": label}}) for query, label in rows]
     (tmp_path / "labelled.jsonl").write_text("\n".join(objects))
+    (tmp_path / "items.csv").write_text("sku,title\n" + "".join(f"{i},{row[0]}\n" for i, row in enumerate(rows)))
+    (tmp_path / "reviewed.csv").write_text(
+        "sku;title;category\n" + "".join(f"1;{each[0]};{each[1]}\n" for each in rows)
+    )
     (tmp_path / "labelled.csv").write_text("query,category\n" + "".join(f"{query},{label}\n" for query, label in rows))
     dev = (ROOT / "models/tiny/dev.jsonl").read_text(encoding="utf-8").splitlines()[:200]
     (tmp_path / "dev.jsonl").write_text("\n".join(dev), encoding="utf-8")

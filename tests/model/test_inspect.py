@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -98,6 +99,35 @@ def test_the_eight_prompts(config: str, n_empty: int, n_copies: int, kinds: list
         assert ends.keys() == ({"wool"} if prompt.name == "material" else set())
         ways = label_texts(prompt.trie)
         assert ways == {label: f" {label}{ends.get(label, '')}" for label in config_prompt.labels}
+
+
+@pytest.mark.parametrize(("n_batch", "n_decodes"), [("auto", 1), (128, 2), (64, 4)])
+def test_the_longest_query_is_planned_as_it_is_asked(
+    n_batch: int, n_decodes: int, make_model: MakeModel, open_classifier: OpenClassifier
+) -> None:
+    prompts = []
+    for i in range(4):  # each with a text of its own behind its first token, which is a special one
+        template = PROMPTS[i % 2].template.replace("<|im_start|>", f"<|im_start|>{i}. ", 1)
+        prompts.append(dataclasses.replace(PROMPTS[i % 2], name=f"{i}", template=template))
+    classifier = open_classifier(make_model(), prompts, n_batch=n_batch, max_query_tokens=30, max_batch=1)
+    longest = inspect_classifier(classifier).longest
+    assert longest is not None
+    counts = classifier.plan_counts(query_of(classifier, 30))
+    assert (longest.n_query_tokens, longest.n_tokens, longest.n_decodes) == (30, counts.n_tokens_new, counts.n_decodes)
+    assert longest.n_decodes == n_decodes
+    assert -1 <= longest.n_one_decode <= 30
+    for n in {0, longest.n_one_decode, longest.n_one_decode + 1, 30}:
+        if 0 <= n <= 30:
+            assert (classifier.plan_counts(query_of(classifier, n)).n_decodes == 1) == (n <= longest.n_one_decode)
+
+
+def query_of(classifier: Classifier, n_tokens: int) -> str:
+    """A query that adds n_tokens tokens: its first word takes the place of the space that an empty query leaves."""
+    query = " ".join(["dress"] * (n_tokens + 1))
+    assert len(classifier.prompts) * n_tokens == (
+        classifier.plan_counts(query).n_tokens_new - classifier.plan_counts("").n_tokens_new
+    )
+    return query
 
 
 def test_one_text_costs_what_was_estimated_for_separate_ones() -> None:

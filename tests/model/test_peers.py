@@ -21,7 +21,7 @@ import pytest
 from oracle import Oracle, log_softmax
 
 from qcls_gguf import Classifier, Config, load_config
-from qcls_gguf.config.schema import PromptConfig
+from qcls_gguf.config.prompt import PromptConfig
 from qcls_gguf.config.scoring import EXACT_SCORINGS, Scoring
 from qcls_gguf.score.result import PromptResult
 

@@ -57,6 +57,19 @@ def test_every_shape_is_built_once(model: NativeModel, open_context: OpenContext
     assert counters.shapes_bytes > 0
 
 
+def test_graphs_that_take_much_memory_are_fewer(
+    make_model: MakeModel, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = PromptSpec(name="color", template="query: {query}\nlabel:", labels=("red", "blue"))
+    queries = [" ".join(["red"] * n) for n in (1, 2, 3, 4, 5, 1, 2)]
+    usual = open_classifier(make_model(), [spec])
+    monkeypatch.setattr("qcls_gguf.startup._MOST_SHAPES_BYTES", 1)
+    frugal = open_classifier(make_model(), [spec])
+    for query in queries:
+        assert usual.classify(query).results == frugal.classify(query).results
+    assert (usual.engine.context.counters().n_shapes, frugal.engine.context.counters().n_shapes) == (5, 2)
+
+
 def test_without_shapes_only_the_last_graph_is_there(model: NativeModel, open_context: OpenContext) -> None:
     context = open_context(model)
     decode_each(context, model.facts.n_vocab)

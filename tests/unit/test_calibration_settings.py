@@ -18,7 +18,8 @@ from qcls_gguf.config.calibration_file import (
     read_calibration,
 )
 from qcls_gguf.config.load import load_config, parse_config
-from qcls_gguf.config.schema import Config, PromptConfig
+from qcls_gguf.config.prompt import PromptConfig
+from qcls_gguf.config.schema import Config
 from qcls_gguf.errors import ConfigError
 
 PROMPT = """\

@@ -232,7 +232,7 @@ def test_texts_that_make_no_prompt_are_refused(change: dict[str, Any], message: 
 
 def test_a_name_that_spells_a_slot_is_refused_where_it_is_shown() -> None:
     assert PromptConfig(name="{query}", prompt_template="{query}", labels=("x", "y")).name == "{query}"
-    with pytest.raises(ConfigError, match=r"name: '\{query\}' in place of the template's \{name\} makes another"):
+    with pytest.raises(ConfigError, match=r"name: '\{query\}' in the template's \{name\} makes another"):
         PromptConfig(name="{query}", prompt_template="{name}: {query}", labels=("x", "y"))
 
 

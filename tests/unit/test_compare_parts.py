@@ -61,12 +61,15 @@ def test_first_tokens_alone_tell_what_they_can() -> None:
     assert SHARED.first_tokens({3: -3.1, 1: -1.0})[0] == "red"
 
 
-def test_ratios_are_of_medians_and_their_range_is_of_rounds() -> None:
+def test_a_ratio_and_its_range_are_quantiles_of_the_rounds_ratios() -> None:
     ours = np.array([[1.0, 2.0, 3.0], [2.0, 2.0, 2.0], [4.0, 2.0, 2.0]])
     found = latency(ours * np.array([[2.0], [3.0], [4.0]]), ours)
     assert found.p50_ms == 6.0
     assert found.ratio_to_qcls == 3.0
     assert found.ratio_range == pytest.approx([2.2, 3.8])
+    # a slow round of both, whose times a ratio of all medians would mix up with those of the others
+    slow = ours * np.array([[1.0], [100.0], [1.0]])
+    assert latency(slow * np.array([[2.0], [3.0], [4.0]]), slow).ratio_to_qcls == 3.0
 
 
 def test_agreement_counts_winners_and_the_largest_differences() -> None:

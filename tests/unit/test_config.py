@@ -17,7 +17,8 @@ from jsonschema import Draft202012Validator
 from qcls_gguf.cli.schema import schema_text
 from qcls_gguf.config.json_schema import config_json_schema
 from qcls_gguf.config.load import load_config, parse_config
-from qcls_gguf.config.schema import KV_TYPES, Config, ModelConfig, PromptConfig, RuntimeConfig
+from qcls_gguf.config.prompt import PromptConfig
+from qcls_gguf.config.schema import KV_TYPES, Config, ModelConfig, RuntimeConfig
 from qcls_gguf.errors import ConfigError
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
@@ -162,11 +163,13 @@ def test_an_empty_section_means_its_defaults(section: str) -> None:
         (PROMPT + "runtime: {n_ctxx: 1}\n", "runtime.n_ctxx: unknown key, did you mean n_ctx?"),
         (PROMPT + "model: {hf_rep: a/b}\n", "model.hf_rep: unknown key, did you mean hf_repo?"),
         (with_prompt_line("label_prefx: a"), "prompts.category.label_prefx: unknown key, did you mean label_prefix?"),
-        (PROMPT + "path: a.gguf\n", "path: unknown key, known are calibration, content_free_queries, fallback, force_"),
+        (
+            PROMPT + "path: a.gguf\n",
+            "path: unknown key, known are answer_cue, calibration, content_free_queries, ",
+        ),
         (
             PROMPT + "model: {zzz: 1}\n",
-            "model.zzz: unknown key, known are chat_template, chat_variables, hf_repo, ollama, path, quantization, "
-            "revision",
+            "model.zzz: unknown key, known are chat_template, chat_variables, hf_repo, ollama, path, quantization",
         ),
         (PROMPT + "1: 2\n", "1: unknown key, known are "),
     ],
@@ -273,7 +276,9 @@ def test_a_template_needs_exactly_one_slot(template: str, n_slots: int) -> None:
         ("[dress]", "labels: expected a list of at least two labels"),
         ("[]", "labels: expected a list of at least two labels"),
         ("dress tee", "labels: expected a list of at least two labels"),
-        ("{dress: 1, tee: 2}", "labels: expected a list of at least two labels"),
+        ("{dress: 1, tee: 2}", "labels.dress: 1 is a number, not text: describe the label, or leave the place empty"),
+        ("{dress: a garment}", "labels: expected a list of at least two labels"),
+        ("{dress: '', tee: a}", "label_descriptions[0]: is empty: give it a text or remove it"),
         ("[dress, tee, dress]", "labels[2]: label 'dress' is given twice"),
     ],
 )

@@ -83,7 +83,7 @@ def test_every_command_is_documented() -> None:
 
 def test_options_that_pages_name_exist() -> None:
     known = {name for command in COMMANDS.values() for option in command.params for name in option.opts}
-    known |= {"--version", "--help"}
+    known |= {"--version", "--help", "--install-completion"}
     for page in PAGES:
         for code in re.findall(r"`([^`\n]+)`", prose_of(page)):
             for option in re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", code):
@@ -92,7 +92,7 @@ def test_options_that_pages_name_exist() -> None:
 
 
 def check_qcls(words: tuple[str, ...]) -> None:
-    if words == ("--version",):
+    if words in (("--version",), ("--install-completion",)):
         return
     command = COMMANDS[words[0]]
     command.make_context(words[0], list(words[1:]))  # raises for what the command would refuse as usage

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qcls_gguf.data.labelled import BadRow, Labelled, read_labelled, refusal
+from qcls_gguf.data.labelled import BadRow, Labelled, LabelledColumns, LabelledQuery, read_labelled, refusal
 from qcls_gguf.errors import ConfigError
 from qcls_gguf.evaluation.metrics import (
     LabelledProbabilities,
@@ -21,7 +21,11 @@ from qcls_gguf.evaluation.metrics import (
     row_outcomes,
     wilson,
 )
-from qcls_gguf.evaluation.records import Confusion, Coverage, LabelStatistics, ReliabilityBin
+from qcls_gguf.evaluation.modes import compared_prompts, mode_statistics
+from qcls_gguf.evaluation.passes import PromptScores, RowScores
+from qcls_gguf.evaluation.records import Confusion, Coverage, LabelStatistics, ModeStatistics, ReliabilityBin
+from qcls_gguf.prompts.compiled import Prompt
+from qcls_gguf.prompts.trie import build_trie
 
 LABELS = {"category": ("dress", "jeans", "a|b"), "user": ("boy", "girl", "none")}
 PROBABILITY = [
@@ -258,7 +262,7 @@ def test_bad_csv_rows_have_a_place_and_a_reason(tmp_path: Path, line: bytes, rea
         ("rows.jsonl", "", "has no rows"),
         ("rows.jsonl", "\n \n", "has no rows"),
         ("rows.csv", "query,user\n", "has no rows"),
-        ("rows.csv", "", "has no rows"),
+        ("rows.csv", "", "has no header"),
         ("rows.csv", "text,user\nx,boy\n", "has no column 'query'"),
         ("rows.csv", "query,usr\nx,boy\n", "column 'usr' is no prompt, did you mean 'user'?"),
         ("rows.csv", "query,user,user\nx,boy,boy\n", "column 'user' is given twice"),
@@ -267,6 +271,52 @@ def test_bad_csv_rows_have_a_place_and_a_reason(tmp_path: Path, line: bytes, rea
 def test_files_that_cannot_be_used(tmp_path: Path, name: str, text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words.replace("?", r"\?")):
         read(tmp_path, text, name)
+
+
+@pytest.mark.parametrize("ignored", [("sku", "seen at"), ("all",)])
+@pytest.mark.parametrize(("delimiter", "encoding"), [(",", "utf-8"), (";", "utf-16"), ("\t", "utf-8-sig")])
+def test_other_columns_stand_beside_queries_and_labels(
+    tmp_path: Path, delimiter: str, encoding: str, ignored: tuple[str, ...]
+) -> None:
+    path = tmp_path / "rows.csv"
+    text = "sku,title,user,seen at\n7,red dress,girl|none,noon\n\n8,jeans,,\n".replace(",", delimiter)
+    path.write_text(text, encoding=encoding)
+    data = read_labelled(path, LABELS, LabelledColumns(query="title", ignored=ignored))
+    assert data.rows == (LabelledQuery(line=2, query="red dress", labels={"user": ("girl", "none")}),)
+    assert data.bad == (BadRow(4, "has no label of any prompt"),)
+    with pytest.raises(ConfigError, match="column 'seen at' is no prompt: known are category, user; or leave it out"):
+        read_labelled(path, LABELS, LabelledColumns(query="title", ignored=("sku",)))
+
+
+def trie_prompt(name: str, *tokens: tuple[int, ...]) -> Prompt:
+    labels = tuple("abc"[: len(tokens)])
+    trie = build_trie(labels, tokens, -1, "tree")
+    return Prompt(
+        name=name, labels=labels, label_tokens=tokens, trie=trie, before="", after="", head=(), stable=(), tail=()
+    )
+
+
+def test_modes_are_compared_on_the_prompts_that_each_can_score() -> None:
+    """`first_token` cannot score `alike`, whose labels begin with the same token, so that modes leave it out."""
+    alike, differing = trie_prompt("alike", (1, 2), (1, 3)), trie_prompt("differing", (4,), (5,))
+    rows = [LabelledQuery(line=1, query="q", labels={"alike": ("b",), "differing": ("a",)})]
+    of_prompt = PromptScores(tree=[math.log(0.75), math.log(0.25)])
+    scores = [RowScores(prompts={"alike": of_prompt, "differing": of_prompt})]
+    found = mode_statistics(("first_token", "tree"), [alike, differing], rows, scores, {}, exact=False)
+    first, tree = found["first_token"], found["tree"]
+    assert isinstance(first, ModeStatistics)
+    assert isinstance(tree, ModeStatistics)
+    assert (first.accuracy, first.n_rows, first.n_prompts) == (1, 1, 1)
+    assert (tree.accuracy, tree.n_rows, tree.n_prompts) == (0.5, 2, 2)
+    assert first.compared is not None
+    assert tree.compared is not None
+    assert (first.compared.accuracy, first.compared.n_rows) == (tree.compared.accuracy, tree.compared.n_rows) == (1, 1)
+    assert compared_prompts(("first_token", "tree"), [alike, differing]) == ("differing",)
+    assert compared_prompts(("tree",), [alike, differing]) is None
+    assert compared_prompts(("first_token", "tree"), [alike]) is None  # nothing is left to compare with
+    only = mode_statistics(("tree",), [alike, differing], rows, scores, {}, exact=False)["tree"]
+    assert isinstance(only, ModeStatistics)
+    assert only.compared is None
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:

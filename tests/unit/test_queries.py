@@ -6,31 +6,35 @@ from pathlib import Path
 
 import pytest
 
-from qcls_gguf.data.queries import Line, check_source, read_queries
+from qcls_gguf.data.queries import Columns, Line, check_source, count_lines, read_queries
 from qcls_gguf.errors import ConfigError
 
 
-def read(folder: Path, data: bytes) -> list[Line]:
+def read(folder: Path, data: bytes, *, blank: bool = False) -> list[Line]:
     path = folder / "queries.txt"
     path.write_bytes(data)
-    return list(read_queries(str(path)))
+    return list(read_queries(str(path), blank=blank))
+
+
+def texts(folder: Path, data: bytes) -> list[tuple[str, int | None]]:
+    return [(line.text, line.number) for line in read(folder, data)]
 
 
 def test_lines_without_their_breaks_and_no_blank_ones(tmp_path: Path) -> None:
-    assert read(tmp_path, b"one\ntwo \r\n\n  \n\xe4\xb8\x89") == [Line("one"), Line("two "), Line("三")]
+    assert texts(tmp_path, b"one\ntwo \r\n\n  \n\xe4\xb8\x89") == [("one", 1), ("two ", 2), ("三", 5)]
 
 
 def test_byte_order_mark_is_no_part_of_the_first_query(tmp_path: Path) -> None:
-    assert read(tmp_path, b"\xef\xbb\xbfone\n\xef\xbb\xbftwo\n") == [Line("one"), Line("\ufefftwo")]
+    assert texts(tmp_path, b"\xef\xbb\xbfone\n\xef\xbb\xbftwo\n") == [("one", 1), ("\ufefftwo", 2)]
 
 
 def test_other_line_separators_stay_in_the_query(tmp_path: Path) -> None:
-    assert read(tmp_path, "a\u2028b\x0bc\x00d\n".encode()) == [Line("a\u2028b\x0bc\x00d")]
+    assert texts(tmp_path, "a\u2028b\x0bc\x00d\n".encode()) == [("a\u2028b\x0bc\x00d", 1)]
 
 
 def test_invalid_utf8_is_reported_with_its_place_and_the_rest_follows(tmp_path: Path) -> None:
     first, bad, last = read(tmp_path, b"one\nab\xff\ntwo")
-    assert (first, last) == (Line("one"), Line("two"))
+    assert (first, last) == (Line("one", number=1), Line("two", number=3))
     assert bad.text == "ab\\xff"
     assert bad.error is not None
     assert "line 2 is not valid UTF-8 at byte 2" in bad.error
@@ -43,3 +47,75 @@ def test_unreadable_input_is_named_before_and_while_reading(tmp_path: Path) -> N
         with pytest.raises(ConfigError, match="cannot be read"):
             list(read_queries(str(tmp_path / name)))
     check_source("-")
+
+
+def test_blank_lines_are_there_where_they_are_wanted(tmp_path: Path) -> None:
+    assert [line.is_blank for line in read(tmp_path, b"one\n \n\xff\n", blank=True)] == [False, True, False]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig"])
+def test_what_other_programs_save_as_unicode_is_read(encoding: str, tmp_path: Path) -> None:
+    assert texts(tmp_path, "red dress\r\n\r\n孕妇 jeans 👗\n".encode(encoding)) == [
+        ("red dress", 1),
+        ("孕妇 jeans 👗", 3),
+    ]
+
+
+def test_half_a_character_of_utf16_is_told_of_its_line(tmp_path: Path) -> None:
+    first, bad, last = read(tmp_path, b"\xff\xfe" + "one\nx".encode("utf-16-le") + b"\x00\xd8\n\x00t\x00")
+    assert (first.text, last.text) == ("one", "t")
+    assert "line 2 is not valid UTF-8" in (bad.error or "")
+    with pytest.raises(ConfigError, match="begins as UTF-16-LE and is not"):
+        read(tmp_path, b"\xff\xfeo")
+
+
+def table(folder: Path, name: str, text: str, **columns: str) -> list[Line]:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return list(read_queries(str(path), blank=True, columns=Columns(**columns)))
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_a_table_keeps_its_ids_and_lines(delimiter: str, tmp_path: Path) -> None:
+    text = 'sku,title,x\nA1,"red ""dress"", long",1\n"A\n2",blue jeans,2\n\nA3,,3\nA4,short\n'
+    text = text.replace('dress"", long', 'dress""; long').replace(",", delimiter)
+    first, second, blank, no_query, short = table(tmp_path, "items.csv", text, query="title", id="sku")
+    assert first == Line('red "dress"; long', None, 2, "A1")
+    assert second == Line("blue jeans", None, 3, "A\n2")
+    assert blank.is_blank
+    assert (no_query.is_blank, no_query.id) == (True, "A3")
+    assert short == Line("short", "line 7 has 2 fields, the header 3", 7, "A4")
+
+
+def test_json_lines_keep_their_ids(tmp_path: Path) -> None:
+    text = '{"query": "red dress", "n": 7}\n\n{"query": 3}\nnope\n'
+    good, blank, number, broken = table(tmp_path, "items.jsonl", text, id="n")
+    assert good == Line("red dress", None, 1, "7")
+    assert blank.is_blank
+    assert "line 3 has no text 'query'" in (number.error or "")
+    assert "line 4 is not valid JSON" in (broken.error or "")
+
+
+@pytest.mark.parametrize(
+    ("header", "columns", "words"),
+    [
+        ("sku,title", {}, "has no column 'query': the columns are 'sku', 'title'; name the one"),
+        ("query,title", {"id": "sku"}, "has no column 'sku'"),
+        ("query,query", {}, "column 'query' is given twice"),
+        ("", {}, "has no header"),
+        ('query,"x', {}, "the header is not valid CSV"),
+    ],
+)
+def test_a_table_without_its_columns_is_refused(
+    header: str, columns: dict[str, str], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        table(tmp_path, "items.csv", f"{header}\n", **columns)
+
+
+def test_lines_are_counted_as_they_are_numbered(tmp_path: Path) -> None:
+    path = tmp_path / "queries.txt"
+    for data, n in ((b"", 0), (b"a", 1), (b"a\n", 1), (b"a\n\nb", 3)):
+        path.write_bytes(data)
+        assert count_lines(str(path)) == n
+    assert count_lines("-") is None

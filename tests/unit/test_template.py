@@ -10,7 +10,8 @@ import yaml
 
 from qcls_gguf import Config, ConfigError
 from qcls_gguf.config.load import parse_config
-from qcls_gguf.config.schema import PromptConfig, check_config
+from qcls_gguf.config.prompt import PromptConfig
+from qcls_gguf.config.schema import check_config
 
 
 def parse(template: str, labels: list[str]) -> PromptConfig:

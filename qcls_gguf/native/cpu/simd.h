@@ -124,23 +124,24 @@ template <int R, int N> inline void store_sums(const vec (&a)[R][4], float (*out
 #else
 
 constexpr int n_lanes = 8;
-constexpr int max_rows = 2;
+constexpr int max_rows = 4;
 struct vec {
     float v[n_lanes];
 };
 
-inline float as_float(fp16 x) {
-    const uint32_t sign = (uint32_t) (x.bits & 0x8000) << 16;
-    const uint32_t exponent = (x.bits >> 10) & 31;
-    const uint32_t fraction = x.bits & 1023;
-    if (exponent == 0) {
-        const float small = (float) fraction * 0x1p-24f;
-        return sign ? -small : small;
-    }
-    const uint32_t bits = sign | (exponent == 31 ? 255u << 23 : (exponent + 112) << 23) | fraction << 13;
+inline float as_float(uint32_t bits) {
     float value;
     memcpy(&value, &bits, sizeof(value));
     return value;
+}
+inline float as_float(fp16 x) {
+    // exponent and fraction in a float's places, then the difference of the biases; no branch, so that it is vectorised
+    const uint32_t placed = (uint32_t) (x.bits & 0x7fff) << 13;
+    const float magnitude = as_float(placed) * 0x1p112f;
+    uint32_t bits;
+    memcpy(&bits, &magnitude, sizeof(bits));
+    const uint32_t no_number = placed >= 31u << 23 ? 255u << 23 : 0;  // infinite, or not a number
+    return as_float(bits | no_number | (uint32_t) (x.bits & 0x8000) << 16);
 }
 inline float as_float(float x) { return x; }
 template <typename F> inline vec each(F && f) {

@@ -2,6 +2,7 @@
 #include "shim.h"
 
 #include "ggml.h"
+#include "llama-ext.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -197,6 +198,9 @@ int32_t qcls_context_counters(const qcls_context * context, qcls_counters * coun
         found.n_shapes = llama_get_n_shapes(ctx, &shapes_bytes);
         found.shapes_bytes = (int64_t) shapes_bytes;
         found.n_cuda_graphs = n_cuda_graph_launches();
+        for (const auto & [_, bytes] : llama_get_memory_breakdown(ctx)) {
+            found.cache_bytes += (int64_t) bytes.context;
+        }
         fill(counters, "counters", found);
     });
 }

@@ -278,6 +278,7 @@ typedef struct qcls_counters {
     int64_t n_shapes;        /* graphs kept now */
     int64_t shapes_bytes;    /* their compute buffers, on all devices */
     int64_t n_cuda_graphs;   /* CUDA graphs launched by this process; -1 in a build without CUDA */
+    int64_t cache_bytes;     /* the KV cache, on all devices */
 } qcls_counters;
 
 QCLS_API int32_t qcls_context_counters(const qcls_context * context, qcls_counters * counters, qcls_error * error);

@@ -1,0 +1,142 @@
+"""`qcls-gguf serve`: parsing and printing only."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import ConfigError
+from .options import (
+    ConfigOption,
+    LayersOption,
+    ModelOption,
+    OfflineOption,
+    RepoOption,
+    ScoringOption,
+    StateCacheOption,
+    ThreadsOption,
+    settings,
+)
+from .terminal import exit_codes, load_bar, print_step
+
+_NEEDED = ("fastapi", "httptools", "orjson", "prometheus_client", "uvicorn", "uvloop", "zstandard")
+_KEY_VARIABLE = "QCLS_API_KEY"
+
+
+class LogFormat(StrEnum):
+    """How requests are logged."""
+
+    text = "text"
+    json = "json"
+    none = "none"
+
+
+def serve_command(
+    config: ConfigOption = None,
+    model: ModelOption = None,
+    hf_repo: RepoOption = None,
+    offline: OfflineOption = False,
+    no_state_cache: StateCacheOption = False,
+    n_gpu_layers: LayersOption = None,
+    scoring: ScoringOption = None,
+    threads: ThreadsOption = None,
+    host: Annotated[str, typer.Option("--host", metavar="NAME", help="The address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, metavar="N", help="0: a free one.")] = 8080,
+    uds: Annotated[
+        Path | None, typer.Option("--uds", metavar="FILE", help="Listen at a Unix domain socket instead.")
+    ] = None,
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option("--api-key", metavar="KEY", help=f"Who may ask; repeatable. Also from {_KEY_VARIABLE}."),
+    ] = None,
+    api_keys: Annotated[Path | None, typer.Option("--api-keys", metavar="FILE", help="More keys, one a line.")] = None,
+    questions: Annotated[
+        Path | None, typer.Option("--questions", metavar="FILE", help="How questions become prompts (YAML).")
+    ] = None,
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option("--cors-origin", metavar="URL", help="Web pages from there may ask; repeatable."),
+    ] = None,
+    timeout: Annotated[
+        int, typer.Option("--timeout", min=1, max=600_000, metavar="MS", help="For requests that do not say theirs.")
+    ] = 10_000,
+    max_body: Annotated[
+        int, typer.Option("--max-body", min=1024, max=1 << 30, metavar="BYTES", help="Of a request, decompressed.")
+    ] = 4 << 20,
+    max_queries: Annotated[
+        int, typer.Option("--max-queries", min=1, max=1 << 20, metavar="N", help="Of one request.")
+    ] = 256,
+    max_requests: Annotated[
+        int, typer.Option("--max-requests", min=1, max=1 << 20, metavar="N", help="In the service; more get 503.")
+    ] = 64,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", min=1, max=1 << 30, metavar="N", help="Of all requests in the service.")
+    ] = 16_384,
+    grace: Annotated[
+        float, typer.Option("--grace", min=0, metavar="SECONDS", help="For requests that have come, when told to stop.")
+    ] = 30.0,
+    log_format: Annotated[LogFormat, typer.Option("--log-format", help="A line for each request.")] = LogFormat.text,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Do not print the start-up.")] = False,
+) -> None:
+    """Answer requests over HTTP: one's own, and those of OpenAI's, vLLM's, TEI's and Hugging Face's clients.
+
+    Listens at once; /ready answers 200 when the model is loaded. SIGTERM and SIGINT answer what has come and end,
+    SIGHUP reads the configuration anew. Needs the extra `serve`. Exit codes are those of run.
+
+    \b
+    qcls-gguf serve --config my.yaml
+    curl localhost:8080/v1/classify -H 'content-type: application/json' -d '{"query": "red dress for girls"}'
+    """
+    with exit_codes():
+        if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
+            raise ConfigError(f"serve needs {', '.join(missing)}: pip install 'qcls-gguf[serve]'")
+        # imported by its own command only, which keeps the start of the others short
+        from ..config.schema import Config
+        from ..service.forms import FormSettings, read_forms
+        from ..service.server import serve
+        from ..service.settings import RequestLimits, ServiceSettings, check_keys, read_keys
+
+        keys = [*(api_key or []), *([os.environ[_KEY_VARIABLE]] if os.environ.get(_KEY_VARIABLE) else [])]
+        if api_keys is not None:
+            keys += read_keys(api_keys)
+        chosen = ServiceSettings(
+            host=host,
+            port=port,
+            uds=uds,
+            api_keys=check_keys(keys),
+            cors_origins=tuple(cors_origin or ()),
+            grace_s=grace,
+            log_format=log_format.value,
+            forms=FormSettings() if questions is None else read_forms(questions),
+            limits=RequestLimits(
+                body_bytes=max_body,
+                queries=max_queries,
+                timeout_ms=timeout,
+                waiting_requests=max_requests,
+                waiting_tokens=max_tokens,
+            ),
+        )
+        configured = settings(config, model, hf_repo, n_gpu_layers, threads, scoring, no_state_cache=no_state_cache)
+        first = [configured]  # read already, so that a mistake in it is told before anything starts
+
+        def configure() -> Config:
+            if first:
+                return first.pop()
+            return settings(config, model, hf_repo, n_gpu_layers, threads, scoring, no_state_cache=no_state_cache)
+
+        if not (chosen.is_local or chosen.api_keys) and not quiet:
+            print(f"qcls-gguf: warning: whoever reaches {host} may ask: --api-key limits that", file=sys.stderr)
+        serve(
+            chosen,
+            configure,
+            offline=offline,
+            on_step=None if quiet else print_step,
+            on_load=load_bar(quiet),
+            on_ready=lambda address: print(f"serving at {address}", file=sys.stderr, flush=True),
+        )

@@ -1,0 +1,206 @@
+"""One prompt of a configuration: its texts, its labels, and how they are scored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import InitVar
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from ..errors import ConfigError
+from .rules import Choice, Number, Text, Truth, at_least, at_most, distinct
+from .scoring import SCORINGS, Scoring
+from .settings import Settings, given, refusal, settings, shown_name
+from .template import LABEL_SLOTS, SLOT, Words, check_texts, expand
+from .words import kind_of, shown
+
+Prior = Literal["none", "content_free"]
+PRIORS: tuple[Prior, ...] = ("none", "content_free")
+CONTENT_FREE_QUERIES = ("", "N/A", "[MASK]")
+MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 100.0
+TEXT_KEYS = ("prompt_template", "system", "user", "answer_cue")
+"""What a prompt's text is made from."""
+_MAX_LABELS = 10_000
+_MAX_CONTENT_FREE = 100  # each is computed at start-up
+_CUE = "label:"
+_NO_TEXT = object()
+
+FilledText: TypeAlias = Annotated[str, Text(empty=False)]
+FallbackText: TypeAlias = Annotated[str, Text(blank=False)]
+ScoringName: TypeAlias = Annotated[Scoring, Choice(SCORINGS)]
+PriorName: TypeAlias = Annotated[Prior, Choice(PRIORS)]
+Confidence: TypeAlias = Annotated[float, Number(0, 1, above=True)]
+TrueOrFalse: TypeAlias = Annotated[bool, Truth()]
+_Description: TypeAlias = Annotated[str, Text(blank=False)] | None
+Queries: TypeAlias = Annotated[
+    tuple[Annotated[str, Text()], ...],
+    at_least(1, "at least one text"),
+    at_most(_MAX_CONTENT_FREE, "queries"),
+    distinct("query"),
+    Field(json_schema_extra={"minItems": 1, "maxItems": _MAX_CONTENT_FREE, "uniqueItems": True}),
+]
+
+
+def resolve_forced(values: dict[str, Any]) -> dict[str, Any]:
+    """The same settings with the scoring that `force_single_token_labels` means, which stays only to be told wrong."""
+    forced, scoring = values.get("force_single_token_labels"), values.get("scoring")
+    if forced is True and scoring not in (None, "first_token"):
+        what = f"true contradicts scoring: {shown(scoring, quoted=False)}: remove one of the two"
+        raise refusal(what, "force_single_token_labels")
+    if forced is True:
+        return {**values, "scoring": "first_token"}
+    return {"scoring": "tree", **values} if forced is False else values
+
+
+def _labels_schema(schema: dict[str, Any]) -> None:
+    """A list of labels, or labels with descriptions."""
+    as_list = {**schema, "minItems": 2, "maxItems": _MAX_LABELS, "uniqueItems": True}
+    texts = {"anyOf": [{"type": "string"}, {"type": "null"}]}
+    schema.clear()
+    schema["anyOf"] = [
+        as_list,
+        {"type": "object", "additionalProperties": texts, "minProperties": 2, "maxProperties": _MAX_LABELS},
+    ]
+
+
+def _has_text(value: Any) -> Any:
+    if value is _NO_TEXT:
+        raise refusal("is missing: write the whole text, or write system and user for the model's own chat template")
+    return value
+
+
+@settings
+class PromptConfig(Settings):
+    """One prompt: a text with a slot for the query and perhaps others, and a closed label set."""
+
+    name: Annotated[str, Text(blank=False, remedy="give the prompt a name")]
+    """what its answers are found under; each prompt has another"""
+    prompt_template: Annotated[Annotated[str, Text()] | None, BeforeValidator(_has_text)] = None
+    """the whole text before, around and behind the query, with the model's control tokens and one {query}; it may have
+    {labels}, {labels_described}, {name}, {describe}, {all_labels} and {all_labels_described}"""
+    system: Annotated[str, Text()] | None = None
+    """instead of prompt_template: what the model's chat template puts into the system turn, with the same slots"""
+    user: Annotated[str, Text()] | None = None
+    """what it puts into the user's turn; not given beside a system text without {query}: the query alone"""
+    answer_cue: Annotated[str, Text()] | None = None
+    """only with system or user: how the model's answer begins, before the label; not given: `label:`"""
+    describe: Annotated[str, Text(blank=False)] | None = None
+    """what the prompt asks for, in words: for the slot {describe}, and beside the name in {all_labels}"""
+    labels: Annotated[
+        tuple[Annotated[str, Text(blank=False)], ...],
+        at_least(2, "at least two labels"),
+        at_most(_MAX_LABELS, "labels"),
+        distinct("label"),
+        Field(json_schema_extra=_labels_schema),
+    ]
+    """the answers to choose from; or each with what describes it, for the slot {labels_described}"""
+    label_descriptions: Annotated[tuple[_Description, ...], at_least(1, "a text or null for each label")] | None = None
+    """what describes each label, in their order, where labels is a list; null for a label that needs none"""
+    label_prefix: Annotated[str, Text()] = " "
+    """what stands between the template and a label"""
+    scoring: ScoringName = "tree"
+    """how a label's tokens become its score"""
+    force_single_token_labels: InitVar[TrueOrFalse | None] = None
+    """true: the same as scoring first_token"""
+    label_end: FilledText | None = None
+    """the token that ends a label which another begins with; none: the file's end of turn, else end of sequence"""
+    prior: PriorName = "none"
+    """content_free: what the labels score without content is taken off their scores"""
+    content_free_queries: Queries = CONTENT_FREE_QUERIES
+    """what such a prior is computed from"""
+    temperature: Annotated[float, Number(MIN_TEMPERATURE, MAX_TEMPERATURE)] | None = None
+    """what the scores are divided by; none: the calibration file's, else 1"""
+    min_confidence: Confidence | None = None
+    """below this probability the answer is the fallback; none: never"""
+    fallback: FallbackText | None = None
+    """a text that need not be a label; only with min_confidence"""
+
+    @classmethod
+    def _place(cls, values: dict[str, Any]) -> str:
+        name = shown_name(values.get("name"))
+        return "prompt" if name is None else f"prompts.{name}"
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether the model's chat template is still to make the text, of `turns` and `cue`."""
+        return self.prompt_template is None
+
+    @property
+    def turns(self) -> dict[str, str]:
+        """What the chat template renders: `system`, `user` or both, with their slots."""
+        found = {key: text for key in ("system", "user") if (text := getattr(self, key)) is not None}
+        return found if any(SLOT in text for text in found.values()) or "user" in found else {**found, "user": SLOT}
+
+    @property
+    def cue(self) -> str:
+        """What stands behind the rendered turns, with its slots."""
+        return _CUE if self.answer_cue is None else self.answer_cue
+
+    @property
+    def has_labels_slot(self) -> bool:
+        """Whether a text of it has a slot for its own labels."""
+        return any(slot in text for text in self.texts.values() for slot in LABEL_SLOTS)
+
+    @property
+    def template(self) -> str:
+        """The whole text with its slots. Raises ConfigError where the chat template has not rendered it."""
+        if self.prompt_template is None:
+            raise ConfigError(f"prompts.{self.name}: system and user become a text when the model is open")
+        return self.prompt_template
+
+    @property
+    def expanded_template(self) -> str:
+        """The whole text with all slots filled but the query's: what is compiled. Raises ConfigError as `template`."""
+        return expand(self.template, self.words.texts)
+
+    @property
+    def words(self) -> Words:
+        """What it has for its slots."""
+        descriptions = self.label_descriptions or ()
+        return Words(name=self.name, labels=self.labels, descriptions=descriptions, describe=self.describe)
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """What its text is made from, with the slots, by the keys: `prompt_template`, or a chat's turns and cue."""
+        if self.prompt_template is not None:
+            return {"prompt_template": self.prompt_template}
+        return {**({"answer_cue": self.cue} if "{" in self.cue else {}), **self.turns}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _given(cls, values: Any) -> Any:
+        found = given(values, keep=("label_prefix",))
+        if not isinstance(found, dict):
+            return found
+        if not any(key in found for key in ("prompt_template", "system", "user")):
+            found["prompt_template"] = _NO_TEXT
+        if isinstance(labels := found.get("labels"), Mapping):
+            if "label_descriptions" in found:
+                raise refusal("is given beside labels that have descriptions already: remove it", "label_descriptions")
+            for label, text in labels.items():
+                if text is not None and not isinstance(text, str):
+                    what = f"{shown(text)} is {kind_of(text)}, not text: describe the label, or leave the place empty"
+                    raise refusal(what, "labels", shown(label, quoted=False))
+            found["labels"] = tuple(labels)
+            if any(text is not None for text in labels.values()):
+                found["label_descriptions"] = tuple(labels.values())
+        return resolve_forced(found)
+
+    @model_validator(mode="after")
+    def _check(self) -> PromptConfig:
+        if not self.is_chat:
+            for key in ("system", "user", "answer_cue"):
+                if getattr(self, key) is not None:
+                    raise refusal("is given beside prompt_template, which is the whole text: keep one of the two", key)
+        elif SLOT in self.cue:
+            raise refusal(f"has a {SLOT} slot: write the query into user", "answer_cue")
+        if self.label_descriptions and len(self.label_descriptions) != len(self.labels):
+            n, n_labels = len(self.label_descriptions), len(self.labels)
+            raise refusal(f"has {n} texts for {n_labels} labels: give one, or null, for each", "label_descriptions")
+        if wrong := check_texts(self.texts, self.words):
+            raise refusal(wrong.what, wrong.key)
+        for key, other in (("min_confidence", "fallback"), ("fallback", "min_confidence")):
+            if getattr(self, key) is not None and getattr(self, other) is None:
+                raise refusal(f"{shown(getattr(self, key))} needs {other}: give both or neither", key)
+        return self

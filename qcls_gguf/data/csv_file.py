@@ -1,0 +1,75 @@
+"""Rows of CSV, whose delimiter the header tells."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from ..config.words import printable
+from ..errors import ConfigError
+
+DELIMITERS = (",", ";", "\t")
+
+
+@dataclass(frozen=True, slots=True)
+class CsvRow:
+    """A row: its fields, or what is wrong with it."""
+
+    line: int
+    """on which it begins"""
+    fields: tuple[str, ...]
+    error: str | None = None
+
+
+class CsvFile:
+    """The header of CSV, and its rows as they come; blank lines are rows without fields."""
+
+    def __init__(self, lines: Iterator[str], *, wanted: Collection[str] = ()) -> None:
+        """lines: with their line breaks. wanted: columns by which the delimiter is known; else it is the one that
+        parts the header most often. Raises ConfigError where the header is none, or names a column twice.
+        """
+        first = next(lines, "")
+        self.delimiter, header = max(
+            ((delimiter, _fields(first, delimiter)) for delimiter in DELIMITERS),
+            key=lambda found: (len(set(found[1]) & set(wanted)), len(found[1])),
+        )
+        self.header = tuple(name.strip() for name in header)
+        if not any(self.header):
+            raise ConfigError("has no header: the first line names the columns")
+        for name in self.header:
+            if self.header.count(name) > 1:
+                raise ConfigError(f"column {name!r} is given twice")
+        self._reader = csv.reader(lines, delimiter=self.delimiter, strict=True)
+
+    def index(self, column: str, remedy: str) -> int:
+        """Where a column stands. Raises ConfigError where there is none; remedy: what to do then."""
+        if column not in self.header:
+            raise ConfigError(
+                f"has no column {column!r}: the columns are {', '.join(map(repr, self.header))}; {remedy}"
+            )
+        return self.header.index(column)
+
+    def __iter__(self) -> Iterator[CsvRow]:
+        while True:
+            line = self._reader.line_num + 2  # the header is the first
+            try:
+                fields = tuple(next(self._reader))
+            except StopIteration:
+                return
+            except csv.Error as e:
+                yield CsvRow(line, (), f"is not valid CSV: {printable(str(e))}")
+                continue
+            if not any(field.strip() for field in fields):
+                yield CsvRow(line, ())
+            elif len(fields) != len(self.header):
+                yield CsvRow(line, fields, f"has {len(fields)} fields, the header {len(self.header)}")
+            else:
+                yield CsvRow(line, fields)
+
+
+def _fields(line: str, delimiter: str) -> list[str]:
+    try:
+        return next(csv.reader([line], delimiter=delimiter, strict=True), [])
+    except csv.Error as e:
+        raise ConfigError(f"the header is not valid CSV: {printable(str(e))}") from None

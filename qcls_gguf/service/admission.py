@@ -1,0 +1,61 @@
+"""How much may be in the service at once, and when a client that is refused should come again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from .refusal import RefusedError
+from .settings import RequestLimits
+
+_BYTES_PER_TOKEN = 4
+_SMOOTHING = 0.1
+_SOONEST_MS = 20.0
+_LATEST_MS = 60_000.0
+
+
+class Admission:
+    """Counts what has been admitted and is not answered yet. One thread at a time: that of the event loop."""
+
+    def __init__(self, limits: RequestLimits) -> None:
+        self._limits = limits
+        self.n_requests = 0
+        self.n_tokens = 0
+        self._ms_per_token = 0.0
+
+    @contextmanager
+    def admitted(self, n_tokens: int) -> Iterator[None]:
+        """For as long as a request is in the service. n_tokens: what it will feed, see `n_query_tokens`.
+
+        Raises RefusedError (503) where too much is in the service already; a request alone is always admitted.
+        """
+        limits = self._limits
+        if self.n_requests >= limits.waiting_requests:
+            what = f"{self.n_requests} requests are in the service, as many as it admits"
+            raise RefusedError(503, "requests", f"{what}: ask again later", retry_ms=self.retry_ms)
+        if self.n_requests and self.n_tokens + n_tokens > limits.waiting_tokens:
+            what = f"about {self.n_tokens} tokens are in the service and it admits {limits.waiting_tokens}"
+            raise RefusedError(503, "tokens", f"{what}: ask again later", retry_ms=self.retry_ms)
+        self.n_requests += 1
+        self.n_tokens += n_tokens
+        try:
+            yield
+        finally:
+            self.n_requests -= 1
+            self.n_tokens -= n_tokens
+
+    def learn(self, n_tokens: int, ms: float) -> None:
+        """Note that so many tokens took so long."""
+        if n_tokens > 0:
+            now = ms / n_tokens
+            self._ms_per_token += (now - self._ms_per_token) * (_SMOOTHING if self._ms_per_token else 1.0)
+
+    @property
+    def retry_ms(self) -> float:
+        """When about half of what is in the service will be done."""
+        return min(max(self.n_tokens * self._ms_per_token / 2, _SOONEST_MS), _LATEST_MS)
+
+
+def n_query_tokens(query: str) -> int:
+    """About how many tokens a query has."""
+    return -(-len(query.encode("utf-8", "replace")) // _BYTES_PER_TOKEN)

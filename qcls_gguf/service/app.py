@@ -1,0 +1,102 @@
+"""All routes together, behind the door."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+
+from ..report.run_record import RunRecord
+from . import classify_api, decisions_api, operations_api, predict_api, sglang_api, systemone_api
+from .bodies import Scope
+from .door import GONE, App, Door
+from .exchange import Exchange
+from .metrics import Metrics
+from .openapi import ErrorAnswer, describe
+from .refusal import ClientGoneError, RefusedError, openai_words, tei_words, typesafe_words, vllm_words
+from .service import Service
+from .serving import Serving
+from .settings import ServiceSettings
+from .writing import JsonResponse, json_bytes
+
+OPEN_PATHS = (operations_api.HEALTH, operations_api.READY, "/docs", "/openapi.json")
+"""Paths that need no key: they tell nothing that the project's pages do not."""
+WORDS = {
+    predict_api.PREDICT: tei_words,
+    predict_api.CLASSIFY: vllm_words,
+    systemone_api.ROUTE: typesafe_words,
+}
+BODIES = (
+    classify_api.ClassifyRequest,
+    classify_api.ClassifyLine,
+    predict_api.PredictRequest,
+    predict_api.VllmRequest,
+    decisions_api.DecisionsRequest,
+    sglang_api.SglangRequest,
+    systemone_api.SystemOneRequest,
+)
+ANSWERS = (
+    RunRecord, classify_api.ClassifyAnswers, predict_api.Predictions, predict_api.VllmAnswer,
+    operations_api.Health, operations_api.Models, operations_api.Reloaded, ErrorAnswer,
+)  # fmt: skip
+
+
+def build_app(serving: Serving, settings: ServiceSettings) -> App:
+    """The ASGI application of a service."""
+    metrics = Metrics(lambda: operations_api.at_scrape(serving))
+    service = Service(serving, metrics, settings)
+    app = FastAPI(title="qcls-gguf", redoc_url=None, openapi_url="/openapi.json")
+    app.router.redirect_slashes = False
+    classify_api.add_classify(app, service)
+    predict_api.add_predict(app, service)
+    decisions_api.add_decisions(app, service)
+    systemone_api.add_system_one(app, service)
+    operations_api.add_operations(app, service)
+    describe(app, BODIES, ANSWERS)
+
+    async def gone(request: Request, error: Exception) -> Response:
+        metrics.gone()
+        return Response(status_code=GONE)  # which nobody reads but the log
+
+    for kind in (RefusedError, HTTPException, Exception):
+        app.add_exception_handler(kind, _handle)
+    app.add_exception_handler(ClientGoneError, gone)
+    logs = settings.log_format != "none"
+    door = Door(app, metrics, keys=settings.api_keys, open_paths=OPEN_PATHS, refused=_response, logs=logs)
+    if settings.cors_origins:
+        return CORSMiddleware(
+            door, allow_origins=settings.cors_origins, allow_methods=["GET", "POST"], allow_headers=["*"],
+            expose_headers=["x-request-id", "server-timing", "retry-after", "retry-after-ms"],
+        )  # fmt: skip
+    return door
+
+
+async def _handle(request: Request, error: Exception) -> Response:
+    return _response(_refusal(error, request.scope), request.scope)
+
+
+def _response(refusal: RefusedError, scope: Scope) -> Response:
+    """The refusal in the words of the path's API."""
+    Exchange.of(scope).reason = refusal.reason
+    words = WORDS.get(scope["path"], openai_words)
+    headers = dict(refusal.headers)
+    if refusal.status in (408, 413, 415):  # what is left of the body is not read
+        headers["connection"] = "close"
+    return JsonResponse(json_bytes(words(refusal)), refusal.status, headers=headers)
+
+
+def _refusal(error: Exception, scope: Scope) -> RefusedError:
+    if isinstance(error, RefusedError):
+        return error
+    if not isinstance(error, HTTPException):  # which the door logs
+        return RefusedError(
+            500, "failed", f"an error inside the service: its log has it under {Exchange.of(scope).request_id}"
+        )
+    match error.status_code:
+        case 404:
+            return RefusedError(404, "unknown path", "there is no such path: /docs lists them")
+        case 405:
+            allowed = (error.headers or {}).get("Allow", "")
+            return RefusedError(405, "method", f"this path takes {allowed}", allow=allowed)
+        case status:
+            return RefusedError(status, "invalid", str(error.detail))

@@ -1,0 +1,180 @@
+"""Bodies of requests: read with a limit on size and time, decompressed with a limit on what comes out."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from typing import Any, TypeVar
+
+import zstandard
+from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
+
+from .refusal import ClientGoneError, RefusedError, refusal_of_mistakes
+from .settings import RequestLimits
+
+M = TypeVar("M", bound=BaseModel)
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+JSON = "application/json"
+LINES = ("application/x-ndjson", "application/jsonl", "application/jsonlines")
+_GZIP = 31  # zlib's window bits: the largest window, in a gzip header
+_ZSTD_WINDOW = 8 << 20  # what RFC 8878 wants every decoder to take
+
+
+def header(scope: Scope, name: bytes) -> str:
+    """The value of a header, empty where there is none; of several the last, as proxies append theirs."""
+    for key, value in reversed(scope["headers"]):
+        if key == name:
+            return bytes(value).decode("latin-1").strip()
+    return ""
+
+
+def content_type(scope: Scope) -> str:
+    """The media type of the body, in small letters, without parameters; empty where the request does not say."""
+    return header(scope, b"content-type").partition(";")[0].strip().lower()
+
+
+async def read_model(model: type[M], scope: Scope, receive: Receive, limits: RequestLimits) -> M:
+    """The body as JSON of a model. Raises RefusedError: 400, 408, 413, 415 or 422."""
+    _check_json(scope)
+    return parse(model, await read_body(scope, receive, limits))
+
+
+async def read_json(scope: Scope, receive: Receive, limits: RequestLimits) -> Any:
+    """The body as any JSON, for `parse_value`. Raises RefusedError: 400, 408, 413 or 415."""
+    _check_json(scope)
+    try:
+        return from_json(await read_body(scope, receive, limits))
+    except ValueError as e:
+        raise RefusedError(400, "malformed", f"the body is not valid JSON: {e}") from None
+
+
+def _check_json(scope: Scope) -> None:
+    kind = content_type(scope)
+    if kind not in ("", JSON) and not kind.endswith("+json"):
+        raise RefusedError(415, "media type", f"content-type {kind[:100]!r} is not {JSON}", param="content-type")
+
+
+def parse_value(model: type[M], value: Any) -> M:
+    """A value of JSON as a model. Raises RefusedError."""
+    try:
+        return model.model_validate(value)
+    except ValidationError as e:
+        raise refusal_of_mistakes(e) from None
+
+
+def parse(model: type[M], data: bytes) -> M:
+    """JSON text as a model. Raises RefusedError."""
+    try:
+        return model.model_validate_json(data)
+    except ValidationError as e:
+        raise refusal_of_mistakes(e) from None
+
+
+async def read_body(scope: Scope, receive: Receive, limits: RequestLimits) -> bytes:
+    """The whole body, decompressed. Raises RefusedError."""
+    length = header(scope, b"content-length")
+    if length.isdecimal() and int(length) > limits.body_bytes:
+        raise too_large(limits.body_bytes)
+    parts: list[bytes] = []
+    n_bytes = 0
+    try:
+        async with asyncio.timeout(limits.body_timeout_s):
+            async for part in _parts(receive):
+                n_bytes += len(part)
+                if n_bytes > limits.body_bytes:
+                    raise too_large(limits.body_bytes)
+                parts.append(part)
+    except TimeoutError:
+        raise _too_slow(limits.body_timeout_s) from None
+    body = parts[0] if len(parts) == 1 else b"".join(parts)
+    encoding = header(scope, b"content-encoding").lower()
+    return decompressed(body, encoding, limits.body_bytes) if encoding not in ("", "identity") else body
+
+
+async def read_lines(scope: Scope, receive: Receive, limits: RequestLimits) -> AsyncIterator[bytes]:
+    """The lines of a body as they arrive, without blank ones. A compressed body is read as a whole first.
+
+    Raises RefusedError for a line that is too long or takes too long to come.
+    """
+    if header(scope, b"content-encoding").lower() not in ("", "identity"):
+        for line in (await read_body(scope, receive, limits)).split(b"\n"):
+            if line.strip():
+                yield line
+        return
+    rest = b""
+    parts = _parts(receive)
+    while True:
+        try:
+            async with asyncio.timeout(limits.body_timeout_s):
+                part = await anext(parts, None)
+        except TimeoutError:
+            raise _too_slow(limits.body_timeout_s) from None
+        *lines, rest = (rest + (part or b"")).split(b"\n")
+        if part is None:
+            lines, rest = [*lines, rest], b""
+        for line in lines:
+            if len(line) > limits.body_bytes:
+                raise too_large(limits.body_bytes)
+            if line.strip():
+                yield line
+        if len(rest) > limits.body_bytes:
+            raise too_large(limits.body_bytes)
+        if part is None:
+            return
+
+
+def decompressed(body: bytes, encoding: str, most_bytes: int) -> bytes:
+    """What a body was before it was compressed. Raises RefusedError: 415 for other encodings, 400, 413."""
+    try:
+        if encoding == "gzip":
+            text = _gunzip(body, most_bytes)
+        elif encoding == "zstd":
+            reader = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW).stream_reader(
+                body, read_across_frames=True
+            )
+            text = reader.read(most_bytes + 1)
+        else:
+            what = f"content-encoding {encoding[:40]!r} is not gzip, zstd or identity"
+            raise RefusedError(415, "media type", what, param="content-encoding")
+    except (zlib.error, zstandard.ZstdError, EOFError) as e:
+        raise RefusedError(
+            400, "malformed", f"the body is not valid {encoding}: {e}", param="content-encoding"
+        ) from None
+    if len(text) > most_bytes:
+        raise too_large(most_bytes)
+    return text
+
+
+def _gunzip(body: bytes, most_bytes: int) -> bytes:
+    """What a gzip file of one member holds, no more than a byte beyond the limit."""
+    member = zlib.decompressobj(_GZIP)
+    text = member.decompress(body, most_bytes + 1)
+    if len(text) <= most_bytes and (not member.eof or member.unused_data):
+        raise EOFError("it ends too early, or has something behind its end")
+    return text
+
+
+async def _parts(receive: Receive) -> AsyncIterator[bytes]:
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        if body := message.get("body", b""):
+            yield body
+        if not message.get("more_body", False):
+            return
+
+
+def too_large(most_bytes: int) -> RefusedError:
+    """The refusal of a body beyond the limit."""
+    return RefusedError(
+        413, "too large", f"the body has more than {most_bytes:,} bytes: send less at once", param="body"
+    )
+
+
+def _too_slow(seconds: float) -> RefusedError:
+    return RefusedError(408, "slow body", f"the body did not arrive within {seconds:g} s", param="body")

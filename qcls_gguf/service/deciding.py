@@ -1,0 +1,168 @@
+"""Answering a request's questions: some at a time, each by its own prompt set, what fits in one decode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from ..classifier import LoadedPrompts
+from ..errors import ConfigError, PlanError, QclsError, ScoreError
+from ..score.result import Result
+from .admission import n_query_tokens
+from .exchange import Exchange
+from .questions import PLACE, Question, maker
+from .refusal import RefusedError, refusal_of
+from .served import Served, unknown_prompt
+from .service import Service
+
+_AT_ONCE = 8
+"""questions of one turn: others' requests wait for no more"""
+_BYTES_PER_TOKEN = 4
+
+Pair = tuple[LoadedPrompts, str]
+Probabilities = list[float] | None
+"""of a question's options, in their order; None where they could not be computed"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A question, the text that it is asked about, and what the request calls it, such as `questions[3]`."""
+
+    question: Question
+    text: str
+    param: str
+
+
+@dataclass(slots=True)
+class Usage:
+    """Tokens of a request's questions."""
+
+    new: int = 0
+    """fed behind the prefixes"""
+    cached: int = 0
+    """of prefixes"""
+    stored: int = 0
+    """of these, those that the request itself had stored"""
+
+    @property
+    def whole(self) -> int:
+        """Tokens of the questions with their texts."""
+        return self.new + self.cached
+
+    def openai(self) -> dict[str, Any]:
+        """As OpenAI's decisions have it."""
+        details = {"cached_tokens": max(self.cached - self.stored, 0), "cache_write_tokens": self.stored}
+        return {
+            "input_tokens": self.whole,
+            "input_tokens_details": details,
+            "output_tokens": 0,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": self.whole,
+        }
+
+    def chat(self) -> dict[str, int]:
+        """As chat completions have it."""
+        return {"prompt_tokens": self.whole, "completion_tokens": 0, "total_tokens": self.whole}
+
+
+async def decide(
+    service: Service, served: Served, exchange: Exchange, asked: Sequence[Asked]
+) -> tuple[list[Probabilities], Usage]:
+    """The probabilities of each question's options. Raises RefusedError, naming a question that cannot be asked."""
+    limits = service.limits
+    if len(asked) > limits.questions:
+        what = f"{len(asked)} questions, at most {limits.questions} are allowed"
+        raise RefusedError(413, "too large", what, param="questions")
+    for each in asked:
+        if (n := len(each.question.options)) > limits.options:
+            what = f"{each.param}: {n} options, at most {limits.options} are allowed"
+            raise RefusedError(413, "too large", what, param=each.param)
+        if (n := each.question.n_bytes) > limits.question_bytes:
+            what = f"{each.param}: {n:,} bytes, at most {limits.question_bytes:,} bytes are allowed"
+            raise RefusedError(413, "too large", what, param=each.param)
+    usage = Usage()
+    found: list[Probabilities] = []
+    n_tokens = sum(n_query_tokens(each.text) + each.question.n_bytes // _BYTES_PER_TOKEN for each in asked)
+    with service.serving.admission.admitted(n_tokens), served.used():
+        while len(found) < len(asked):
+            found += await _some(service, served, exchange, asked[len(found) : len(found) + _AT_ONCE], usage)
+    return found, usage
+
+
+async def _some(
+    service: Service, served: Served, exchange: Exchange, asked: Sequence[Asked], usage: Usage
+) -> list[Probabilities]:
+    """The probabilities of the first questions, as many as the engine has room for, at least of one."""
+    found: list[Probabilities] = []
+    pairs: list[Pair] = []
+    places: list[int] = []
+    async with AsyncExitStack() as stack:
+        for each in asked:
+            if each.question.configured is None and len(each.question.options) == 1:
+                found.append([1.0])
+                continue
+            waits_s = 0.0 if pairs else exchange.seconds_left
+            try:
+                loaded = await stack.enter_async_context(_loaded(served, each, usage, waits_s))
+            except RefusedError as refusal:
+                if refusal.reason == "room" and pairs:
+                    break
+                raise
+            except ConfigError as e:
+                raise refusal_of(ConfigError(str(e).replace(PLACE, each.param)), each.param) from None
+            places.append(len(found))
+            found.append(None)
+            pairs.append((loaded, each.text))
+        results = await _results(service, served, exchange, pairs, usage)
+    for place, result in zip(places, results, strict=True):
+        if result is not None:
+            by_label = {score.label: score.probability for score in result.results[0].scores}
+            found[place] = [by_label[option.label] for option in asked[place].question.options]
+    return found
+
+
+def _loaded(served: Served, asked: Asked, usage: Usage, waits_s: float) -> AbstractAsyncContextManager[LoadedPrompts]:
+    """The prompt set of a question. Raises RefusedError and ConfigError."""
+    question = asked.question
+    if (name := question.configured) is None:
+        if question not in served.sets:
+            usage.stored += question.n_bytes // _BYTES_PER_TOKEN
+        return served.sets.using(question, maker(question, served.forms), waits_s)
+    if name not in served.prompts:
+        raise unknown_prompt(name, served.prompts, asked.param)
+    labels = served.prompts[name].labels
+    if {option.label for option in question.options} != set(labels):
+        what = f"the options are not the labels of the configured prompt {name!r}: give {', '.join(labels)[:500]}"
+        raise RefusedError(422, "invalid", what, param=asked.param)
+    return served.some_prompts((name,), None, audit=False)
+
+
+async def _results(
+    service: Service, served: Served, exchange: Exchange, pairs: Sequence[Pair], usage: Usage
+) -> list[Result | None]:
+    """The answer to each pair; None for one whose scores cannot be computed. Raises RefusedError."""
+    if not pairs:
+        return []
+    try:
+        results = await served.classifier.aclassify_pairs(pairs, deadline_s=exchange.seconds_left)
+    except ScoreError:
+        if len(pairs) == 1:
+            return [None]
+        return [
+            each for pair in pairs for each in await _results(service, served, exchange, [pair], usage)
+        ]  # whose scores they were shows alone
+    except PlanError as e:
+        raise refusal_of(e, "input") from None
+    except QclsError as e:
+        raise refusal_of(e) from None
+    counts = results[0].counts
+    share = len(results) / counts.n_queries  # others' queries may be in the same turn
+    usage.new += round(counts.n_tokens_new * share)
+    usage.cached += round(counts.n_tokens_cached * share)
+    for result in results:
+        exchange.answered(result)
+        service.metrics.labelled(result)
+    service.serving.admission.learn(counts.n_tokens_new, results[0].total_ms)
+    return list(results)

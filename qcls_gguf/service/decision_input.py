@@ -1,0 +1,127 @@
+"""Texts out of the parts that inputs and instructions of decisions may have."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field
+
+from .refusal import RefusedError
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    prompt_cache_breakpoint: dict[str, Any] | None = None
+
+
+class InputText(_Part):
+    """A text."""
+
+    type: Literal["input_text", "output_text"]
+    text: str
+
+
+class RefusalPart(_Part):
+    """What an assistant refused."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+
+class InputJson(_Part):
+    """An object, or a list of objects."""
+
+    type: Literal["input_json"]
+    data: dict[str, Any] | list[dict[str, Any]]
+
+
+class InputImage(BaseModel):
+    """An image, which is refused."""
+
+    type: Literal["input_image"]
+
+
+Part = Annotated[InputText | RefusalPart | InputJson | InputImage, Field(discriminator="type")]
+
+
+class Message(BaseModel):
+    """Something that was said."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    type: Literal["message"] = "message"
+    role: Literal["user", "developer", "system", "assistant"]
+    content: str | list[Part]
+    phase: str | None = None
+
+
+class Call(BaseModel):
+    """A call of a function or of a tool."""
+
+    model_config = ConfigDict(strict=True)
+
+    type: Literal["function_call", "custom_tool_call"]
+    name: str
+    arguments: str | None = None
+    input: str | None = None
+
+
+class CallOutput(BaseModel):
+    """What such a call returned."""
+
+    model_config = ConfigDict(strict=True)
+
+    type: Literal["function_call_output", "custom_tool_call_output"]
+    output: str | list[Part]
+
+
+Item = Message | Call | CallOutput
+
+
+def text_of_input(given: str | list[Item]) -> str:
+    """The text that questions are asked about.
+
+    A single message is its text. Several are `role: text`, calls `call: name arguments`, outputs `output: text`, each
+    below the other. Raises RefusedError (422) for images.
+    """
+    if isinstance(given, str):
+        return given
+    if len(given) == 1 and isinstance(given[0], Message):
+        return text_of_parts(given[0].content, "input[0]")
+    return "\n".join(_line(item, f"input[{index}]") for index, item in enumerate(given))
+
+
+def _line(item: Item, param: str) -> str:
+    match item:
+        case Message():
+            return f"{item.role}: {text_of_parts(item.content, param)}"
+        case Call():
+            return f"call: {item.name} {item.arguments or item.input or ''}".rstrip()
+        case CallOutput():
+            return f"output: {text_of_parts(item.output, param)}"
+
+
+def text_of_parts(parts: str | list[Part], param: str) -> str:
+    """Texts one below the other, JSON as it is written shortest. Raises RefusedError (422) for images."""
+    if isinstance(parts, str):
+        return parts
+    return "\n".join(_part(part, f"{param}.content[{index}]") for index, part in enumerate(parts))
+
+
+def _part(part: Part, param: str) -> str:
+    match part:
+        case InputText():
+            return part.text
+        case RefusalPart():
+            return part.refusal
+        case InputJson():
+            return short_json(part.data)
+        case InputImage():
+            raise RefusedError(422, "invalid", "images are not answered: this model reads text", param=param)
+
+
+def short_json(value: Any) -> str:
+    """A value as JSON without spaces; a text as it is."""
+    return value if isinstance(value, str) else orjson.dumps(value).decode()

@@ -1,0 +1,113 @@
+"""How a question becomes a prompt: a system and a user text for each kind, which the model's chat template renders."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import ValidationError
+
+from ..config.rules import Text
+from ..config.schema import ModelConfig, PromptConfig
+from ..config.settings import Settings, check, config_error, mistakes, prefixed, settings
+from ..config.template import SLOT
+from ..config.words import kind_of
+from ..config.yaml_values import load_yaml, read_text
+from ..errors import ConfigError
+from ..model import Model
+from ..prompts.chat import render_prompts
+
+Kind = Literal["choice", "predicate", "score"]
+KINDS: tuple[Kind, ...] = ("choice", "predicate", "score")
+INSTRUCTIONS, OPTIONS = "{instructions}", "{options}"
+
+FormText: TypeAlias = Annotated[str, Text()]
+
+
+@settings
+class Form(Settings):
+    """The texts around a question of one kind; `{instructions}`, `{options}` and `{query}` are its slots."""
+
+    system: FormText
+    """what comes first and is cached: the question"""
+    user: FormText = SLOT
+    """what changes: the text that it is asked about"""
+    answer_cue: FormText = "answer:"
+    """how the answer begins"""
+
+
+@settings
+class FormSettings(Settings):
+    """The form of each kind of question."""
+
+    choice: Form = dataclasses.field(
+        default_factory=lambda: Form(system=f"{INSTRUCTIONS}\nOptions:\n{OPTIONS}\nAnswer with exactly one option.")
+    )
+    predicate: Form = dataclasses.field(
+        default_factory=lambda: Form(system=f"{INSTRUCTIONS}\n{OPTIONS}\nAnswer with exactly yes or no.")
+    )
+    score: Form = dataclasses.field(
+        default_factory=lambda: Form(
+            system=f"{INSTRUCTIONS}\nLevels, the lowest first:\n{OPTIONS}\nAnswer with exactly one level."
+        )
+    )
+
+
+def read_forms(path: Path) -> FormSettings:
+    """Forms from a YAML file, `choice`, `predicate` and `score`; kinds that it leaves out are usual.
+
+    Raises ConfigError, with a line for each mistake.
+    """
+    try:
+        tree = load_yaml(read_text(path, "the forms of questions"))
+        if not isinstance(tree, dict):
+            raise ConfigError(f"expected keys and values, got {kind_of(tree)}")
+        try:
+            found = check(FormSettings, tree)
+        except ValidationError as e:
+            raise config_error(mistakes(e, FormSettings), tree) from None
+        for kind in KINDS:
+            form: Form = getattr(found, kind)
+            whole = form.system + form.user
+            for slot in (INSTRUCTIONS, OPTIONS, SLOT):
+                if (n := whole.count(slot)) != 1:
+                    raise ConfigError(f"{kind}: has {n} {slot} slots in system and user: it needs one")
+    except ConfigError as e:
+        raise prefixed(str(path), e) from None
+    return found
+
+
+class Forms:
+    """The forms as whole texts of one model."""
+
+    def __init__(self, forms: FormSettings, model: Model, config: ModelConfig) -> None:
+        """A model without a chat template gets system, user and cue one below the other.
+
+        A template that cannot render the forms is told to whoever asks a question.
+        """
+        self._texts: dict[Kind, str | ConfigError] = {}
+        for kind in KINDS:
+            try:
+                self._texts[kind] = _whole_text(getattr(forms, kind), model, config)
+            except ConfigError as e:
+                self._texts[kind] = e
+
+    def text(self, kind: Kind, instructions: str, options: str) -> str:
+        """The prompt's text, with `{query}` in it. Raises ConfigError."""
+        text = self._texts[kind]
+        if isinstance(text, ConfigError):
+            raise text
+        filled = {INSTRUCTIONS: instructions, OPTIONS: options}
+        return re.sub("|".join(map(re.escape, filled)), lambda slot: filled[slot[0]], text)
+
+
+def _whole_text(form: Form, model: Model, config: ModelConfig) -> str:
+    if config.chat_template is None and model.chat_template is None:
+        return f"{form.system}\n\n{form.user}\n{form.answer_cue}"
+    labels = ("first", "second")  # which no form shows
+    prompt = PromptConfig(
+        name="question", system=form.system, user=form.user, answer_cue=form.answer_cue, labels=labels
+    )
+    return render_prompts([prompt], model, config).prompts[0].template

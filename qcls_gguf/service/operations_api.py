@@ -1,0 +1,170 @@
+"""Routes for whoever runs the service: is it alive, is it ready, what does it count, which models, read it anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from fastapi import FastAPI, Request, Response
+from prometheus_client.core import Metric
+from pydantic import BaseModel
+
+from ..report.gpu import GpuState, gpu_state
+from ..version import __version__
+from .exchange import Exchange
+from .metrics import CONTENT_TYPE, counter, gauge
+from .openapi import gives
+from .refusal import RefusedError
+from .served import Served
+from .service import Service
+from .serving import Serving
+from .writing import json_response
+
+HEALTH, READY, METRICS, MODELS, RELOAD = "/health", "/ready", "/metrics", "/v1/models", "/admin/reload"
+MODEL = "default"
+"""what the models of `/v1/models` are named for: all configured prompts; one of them is `default/<prompt>`"""
+
+
+class Health(BaseModel):
+    """The state of the service."""
+
+    status: str
+    """loading, ready or draining"""
+    version: str
+    """of qcls-gguf"""
+
+
+class OpenAIModel(BaseModel):
+    """A model in OpenAI's words."""
+
+    id: str
+    """`default`, or `default/<prompt>`"""
+    object: str
+    created: int
+    owned_by: str
+
+
+class TypeSafeModel(BaseModel):
+    """A model in TypeSafe's words."""
+
+    name: str
+    description: str
+    release_date: str
+
+
+class Models(BaseModel):
+    """The configured prompts as models, in OpenAI's words (`data`) and in TypeSafe's (`models`)."""
+
+    object: str
+    data: list[OpenAIModel]
+    models: list[TypeSafeModel]
+
+
+class Reloaded(BaseModel):
+    """What answers after a reload."""
+
+    status: str
+    prompts: list[str]
+    """names of the configured prompts"""
+    model: str
+    """the model file"""
+
+
+def add_operations(app: FastAPI, service: Service) -> None:
+    """Add the routes."""
+    serving = service.serving
+
+    @app.head(HEALTH, include_in_schema=False)
+    @app.get(HEALTH, summary="Whether the process is alive", response_class=Response,
+             responses=gives(Health, "it is"))  # fmt: skip
+    async def health(request: Request) -> Response:
+        Exchange.of(request.scope).route = HEALTH
+        return json_response({"status": serving.state.value, "version": __version__})
+
+    @app.head(READY, include_in_schema=False)
+    @app.get(READY, summary="Whether requests are answered", response_class=Response,
+             responses=gives(Health, "they are", 503))  # fmt: skip
+    async def ready(request: Request) -> Response:
+        exchange = Exchange.of(request.scope)
+        exchange.route = READY
+        _ = serving.served
+        return json_response({"status": serving.state.value, "version": __version__})
+
+    @app.get(METRICS, summary="Counts for Prometheus", response_class=Response,
+             responses=gives(None, "its text format", 401, kind="text/plain"))  # fmt: skip
+    async def metrics(request: Request) -> Response:
+        Exchange.of(request.scope).route = METRICS
+        return Response(service.metrics.text(), headers={"content-type": CONTENT_TYPE})
+
+    @app.get(MODELS, summary="The configured prompts, as models", response_class=Response,
+             responses=gives(Models, "each prompt, and all of them", 401, 503))  # fmt: skip
+    async def models(request: Request) -> Response:
+        Exchange.of(request.scope).route = MODELS
+        return json_response(_models(serving.served))
+
+    @app.post(RELOAD, summary="Read the configuration anew", response_class=Response,
+              responses=gives(Reloaded, "it answers now", 401, 403, 409, 422, 503))  # fmt: skip
+    async def reload(request: Request) -> Response:
+        Exchange.of(request.scope).route = RELOAD
+        if not service.settings.api_keys:
+            what = "only whoever has an API key may reload, and this service has none: give it one, or send SIGHUP"
+            raise RefusedError(403, "key", what)
+        served = await serving.reload()
+        return json_response(
+            {"status": "reloaded", "prompts": list(served.prompts), "model": served.classifier.model.path}
+        )
+
+
+def _models(served: Served) -> dict[str, object]:
+    info = served.classifier.model
+    about = f"{info.description}, {info.quantization}"
+    named = {MODEL: f"all prompts by {about}"} | {
+        f"{MODEL}/{name}": f"one of {len(prompt.labels)} labels by {about}" for name, prompt in served.prompts.items()
+    }
+    date = datetime.fromtimestamp(served.created, UTC).date().isoformat()
+    return {
+        "object": "list",
+        "data": [{"id": name, "object": "model", "created": served.created, "owned_by": "qcls-gguf"} for name in named],
+        "models": [{"name": name, "description": what, "release_date": date} for name, what in named.items()],
+    }
+
+
+def at_scrape(serving: Serving) -> Iterator[Metric]:
+    """What is read when the metrics are asked for."""
+    admission = serving.admission
+    yield gauge("qcls_ready", "1 while requests are answered.", float(serving.state.value == "ready"))
+    yield gauge("qcls_admitted_requests", "Requests in the service.", admission.n_requests)
+    yield gauge("qcls_admitted_tokens", "Tokens that they would feed, estimated.", admission.n_tokens)
+    yield counter("qcls_reloads", "Configurations that replaced another.", serving.n_reloads)
+    if served := serving.loaded:
+        yield from _engine(served)
+    if (state := gpu_state()) is not None:
+        yield from _gpu(state)
+
+
+def _engine(served: Served) -> Iterator[Metric]:
+    engine = served.classifier.engine
+    cache, counts = engine.cache, engine.context.counters()
+    yield gauge("qcls_prefix_cells", "Cells of the KV cache that prefixes occupy.", cache.n_cells)
+    yield gauge("qcls_prefix_cells_most", "Cells that prefixes may occupy.", engine.n_prefix_cells)
+    yield gauge("qcls_prefixes", "Prefixes in the cache.", len(cache))
+    yield gauge("qcls_prefixes_free", "Sequences for more prefixes.", cache.n_free_holders)
+    yield gauge("qcls_sets", "Prompt sets kept beside the configured one.", len(served.sets))
+    yield counter("qcls_sets_found", "Requests whose prompt set was there.", served.sets.n_found)
+    yield counter("qcls_sets_made", "Prompt sets made for requests.", served.sets.n_made)
+    yield counter("qcls_sets_let_go", "Prompt sets let go.", served.sets.n_let_go)
+    yield counter("qcls_graphs_reused", "Decodes that reused a graph.", counts.n_graphs_reused)
+    yield gauge("qcls_graphs", "Graphs kept.", counts.n_shapes)
+
+
+def _gpu(state: GpuState) -> Iterator[Metric]:
+    if state.sm_mhz is not None:
+        yield gauge("qcls_gpu_clock_mhz", "Clock of the GPU's multiprocessors.", state.sm_mhz)
+    if state.power_w is not None:
+        yield gauge("qcls_gpu_power_watts", "Power that the GPU draws.", state.power_w)
+    if state.temperature_c is not None:
+        yield gauge("qcls_gpu_temperature_celsius", "Temperature of the GPU.", state.temperature_c)
+    if state.brakes is not None:
+        yield gauge(
+            "qcls_gpu_brakes", "What holds the GPU's clock down now, such as its power limit.", len(state.brakes)
+        )

@@ -1,0 +1,118 @@
+"""Questions that come with a request: checked, made into prompts of one label set each, and their answers' numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..classifier import Classifier, LoadedPrompts
+from ..config.schema import PromptConfig
+from ..errors import ConfigError
+from ..prompts.prompt_set import PromptSet, compile_prompts
+from .forms import Forms, Kind
+from .quoting import Quotes, QuotingVocabulary, without_quotes
+
+_USUAL = {
+    "choice": "Which option fits the text best?",
+    "predicate": "Is it so?",
+    "score": "Which level fits the text best?",
+}
+_NAME = "question"
+PLACE = f"prompts.{_NAME}"
+"""what messages call the prompt of a question"""
+NAMED = "@"
+"""what instructions begin with that name a configured prompt"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """An answer to choose from."""
+
+    label: str
+    """what the model is asked to write, and is scored by"""
+    description: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A question without its text: equal questions are one prompt."""
+
+    kind: Kind
+    instructions: str
+    options: tuple[Option, ...]
+
+    @property
+    def configured(self) -> str | None:
+        """The configured prompt that it names, or None."""
+        text = self.instructions
+        return text[1:] if text.startswith(NAMED) and len(text) > 1 and not text[1:2].isspace() else None
+
+    @property
+    def n_bytes(self) -> int:
+        """The size of its texts."""
+        texts = [self.instructions, *(f"{each.label}{each.description or ''}" for each in self.options)]
+        return sum(len(text.encode()) for text in texts)
+
+
+YES_NO = (Option(label="yes"), Option(label="no"))
+
+
+def maker(question: Question, forms: Forms) -> Callable[[Classifier], LoadedPrompts]:
+    """What makes the question's prompt set; asked again, it does not compile again. Raises ConfigError."""
+    compiled: list[PromptSet] = []
+
+    def make(classifier: Classifier) -> LoadedPrompts:
+        if not compiled:
+            compiled.append(compile_question(question, forms, classifier))
+        return classifier.prompt_set(compiled[0])
+
+    return make
+
+
+def compile_question(question: Question, forms: Forms, classifier: Classifier) -> PromptSet:
+    """The question as a prompt set. Raises ConfigError."""
+    model = classifier.engine.model
+    instructions = question.instructions.strip() or _USUAL[question.kind]
+    lines = "\n".join(
+        _line(option) for option in question.options if question.kind != "predicate" or option.description
+    )
+    quotes = Quotes(model, [instructions, lines])
+    text = forms.text(question.kind, quotes.quote(instructions), quotes.quote(lines))
+    n_tokens = len(model.tokenize(text, parse_special=False))
+    if n_tokens > (n_most := classifier.engine.n_prefix_cells):
+        raise ConfigError(
+            f"{PLACE}: has about {n_tokens} tokens, and the cache holds {n_most}: shorten it, or raise "
+            "runtime.question_cells"
+        )
+    prompt = PromptConfig(name=_NAME, prompt_template=text, labels=tuple(option.label for option in question.options))
+    originals = quotes.originals
+    return without_quotes(compile_prompts([prompt], QuotingVocabulary(model, originals)), originals)
+
+
+def _line(option: Option) -> str:
+    return f"- {option.label}" + (f": {' '.join(option.description.split())}" if option.description else "")
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------------
+
+
+def choice_confidence(probabilities: Sequence[float]) -> float:
+    """How far the most probable of n options is above 1/n, as a share of what is possible; 1 for a single one."""
+    n = len(probabilities)
+    return 1.0 if n == 1 else min(max((max(probabilities) - 1 / n) / (1 - 1 / n), 0.0), 1.0)
+
+
+def expected_level(probabilities: Sequence[float]) -> float:
+    """The expected index of a level, 0 to n - 1."""
+    return sum(index * probability for index, probability in enumerate(probabilities))
+
+
+def score_confidence(probabilities: Sequence[float]) -> float:
+    """1 less the mean distance from the most probable level, as a share of that of equally probable levels."""
+    n = len(probabilities)
+    if n == 1:
+        return 1.0
+    top = max(range(n), key=probabilities.__getitem__)
+    distance = sum(probability * abs(index - top) for index, probability in enumerate(probabilities))
+    even = sum(abs(index - (n - 1) / 2) for index in range(n)) / n
+    return max(0.0, 1.0 - distance / even)

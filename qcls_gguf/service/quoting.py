@@ -1,0 +1,125 @@
+"""Texts of strangers inside a prompt: they stay text, whatever control tokens or slots they spell.
+
+`Quotes.quote` puts a character that no text has in place of the first one of each spelling, so that nothing is spelt
+any more; `QuotingVocabulary` tokenises a text with such characters as if they were what they stand for, and makes
+special tokens of nothing but the rest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+from ..config.template import LABELS_SLOT, NAME_SLOT, SLOT
+from ..model import Model
+from ..prompts.prompt_set import PromptSet
+
+Int32Array = npt.NDArray[np.int32]
+
+_SLOTS = (SLOT, LABELS_SLOT, NAME_SLOT)
+_FIRST = 0xF0000  # characters for private use, of which no script has any
+_LAST = 0xFFFFD
+
+
+class Quotes:
+    """The characters that stand for others in the texts of one prompt."""
+
+    def __init__(self, model: Model, texts: Iterable[str]) -> None:
+        """texts: all that will be quoted."""
+        self._model = model
+        self._taken = {character for text in texts for character in text if _FIRST <= ord(character) <= _LAST}
+        self._by_original: dict[str, str] = {}
+
+    def quote(self, text: str) -> str:
+        """The text, spelling no slot and no special token."""
+        for slot in _SLOTS:
+            text = text.replace(slot, self._stand_in(slot[0]) + slot[1:]) if slot in text else text
+        while spelt := self._first_special(text):
+            text = text.replace(spelt, self._stand_in(spelt[0]) + spelt[1:])
+        return text
+
+    def _first_special(self, text: str) -> str | None:
+        for token in self._model.tokenize(text, parse_special=True).tolist():
+            piece, is_special = self._model.piece(token)
+            spelt = piece.decode(errors="ignore")
+            if is_special and spelt and spelt in text:
+                return spelt
+        return None
+
+    def _stand_in(self, character: str) -> str:
+        if character not in self._by_original:
+            free = next(chr(n) for n in range(_FIRST, _LAST + 1) if chr(n) not in self._taken)
+            self._taken.add(free)
+            self._by_original[character] = free
+        return self._by_original[character]
+
+    @property
+    def originals(self) -> Mapping[int, str]:
+        """For `str.translate`: what each character stands for."""
+        return {ord(stand_in): original for original, stand_in in self._by_original.items()}
+
+
+class QuotingVocabulary:
+    """A model's vocabulary for texts with quotes in them; see compile_prompts."""
+
+    def __init__(self, model: Model, originals: Mapping[int, str]) -> None:
+        self._model = model
+        self._originals = originals
+
+    @property
+    def first_token(self) -> int:
+        """The model's."""
+        return self._model.first_token
+
+    @property
+    def label_end(self) -> int:
+        """The model's."""
+        return self._model.label_end
+
+    def piece(self, token: int) -> tuple[bytes, bool]:
+        """The model's."""
+        return self._model.piece(token)
+
+    def tokenize(self, text: str, *, parse_special: bool) -> Int32Array:
+        """As the model's of the text that is meant; special tokens come from what is spelt with no quote in it."""
+        meant = text.translate(self._originals)
+        if meant == text or not parse_special:
+            return self._model.tokenize(meant, parse_special=parse_special)
+        tokens: list[int] = []
+        rest = text
+        for token in self._model.tokenize(text, parse_special=True).tolist():
+            piece, is_special = self._model.piece(token)
+            before, spelt, behind = rest.partition(piece.decode(errors="ignore")) if is_special else (rest, "", "")
+            if spelt:
+                tokens += self._plain(before)
+                tokens.append(token)
+                rest = behind
+        return np.array([*tokens, *self._plain(rest)], np.int32)
+
+    def _plain(self, text: str) -> list[int]:
+        if not text:
+            return []
+        found: list[int] = self._model.tokenize(text.translate(self._originals), parse_special=False).tolist()
+        return found
+
+
+def without_quotes(prompts: PromptSet, originals: Mapping[int, str]) -> PromptSet:
+    """The compiled prompts with the texts that are meant around the query, which is tokenised with them."""
+    if not originals:
+        return prompts
+
+    def meant(fragment: tuple[str, str]) -> tuple[str, str]:
+        return fragment[0].translate(originals), fragment[1].translate(originals)
+
+    return dataclasses.replace(
+        prompts,
+        prompts=tuple(
+            dataclasses.replace(prompt, before=meant(prompt.fragment)[0], after=meant(prompt.fragment)[1])
+            for prompt in prompts.prompts
+        ),
+        fragments=MappingProxyType({meant(fragment): n for fragment, n in prompts.fragments.items()}),
+    )

@@ -1,0 +1,116 @@
+"""A classifier while it serves: who uses it, what each query is admitted for, and the other prompt sets made on it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Hashable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from pathlib import Path
+from time import time
+
+from ..classifier import Classifier, LoadedPrompts
+from ..config.prompt import PromptConfig
+from ..config.schema import Config
+from ..config.scoring import Scoring
+from ..errors import ModelError
+from ..model import Model
+from ..score.result import Result
+from .admission import n_query_tokens
+from .forms import Forms, FormSettings
+from .refusal import RefusedError
+from .sets import SetCache
+from .writing import model_json
+
+FileState = tuple[Path, int, int, int]
+
+
+class Served:
+    """A classifier, its open model, and what depends on them."""
+
+    def __init__(self, classifier: Classifier, model: Model, file: FileState, forms: FormSettings) -> None:
+        """file: the model file as it was when it was opened; see `file_state`."""
+        self.classifier = classifier
+        self.model = model
+        self.file = file
+        self.sets = SetCache(classifier)
+        self.forms = Forms(forms, model, classifier.config.model)
+        self.created = int(time())
+        self.model_json = model_json(classifier.model)
+        self.prompts: dict[str, PromptConfig] = {prompt.name: prompt for prompt in classifier.config.prompts}
+        fed = {n: classifier.plan_counts(" a" * n).n_tokens_new for n in (0, 8)}
+        self._n_fixed = fed[0]
+        self._n_per_token = (fed[8] - fed[0]) / 8
+        self.window = classifier.config.runtime.max_batch
+        """queries of one request that may wait at once"""
+        self._n_users = 0
+        self._unused = asyncio.Event()
+        self._unused.set()
+
+    def n_tokens(self, query: str) -> int:
+        """About how many tokens the configured prompts feed for a query."""
+        return self._n_fixed + int(self._n_per_token * n_query_tokens(query))
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """For as long as a request uses it: it is not closed meanwhile."""
+        self._n_users += 1
+        self._unused.clear()
+        try:
+            yield
+        finally:
+            self._n_users -= 1
+            if self._n_users == 0:
+                self._unused.set()
+
+    def some_prompts(
+        self, names: tuple[str, ...] | None, scoring: Scoring | None, *, audit: bool
+    ) -> AbstractAsyncContextManager[LoadedPrompts]:
+        """The configured prompts, or a set of some of them, perhaps with another scoring or with exact scores.
+
+        names: None for all. Raises RefusedError (404) for a name that is not configured.
+        """
+        for index, name in enumerate(names or ()):
+            if name not in self.prompts:
+                raise unknown_prompt(name, self.prompts, f"prompts[{index}]")
+        asked = tuple(self.prompts) if names is None else tuple(name for name in self.prompts if name in names)
+        if asked == tuple(self.prompts) and scoring is None and not audit:
+            return nullcontext(self.classifier.configured)
+        key: Hashable = ("configured", asked, scoring, audit)
+        return self.sets.using(key, lambda classifier: _some(classifier, asked, scoring, audit=audit))
+
+    async def ask(self, loaded: LoadedPrompts, query: str, deadline_s: float) -> Result:
+        """The answer of a prompt set to a query. Raises QclsError."""
+        return (await self.classifier.aclassify_pairs([(loaded, query)], deadline_s=deadline_s))[0]
+
+    async def close(self) -> None:
+        """Wait until no request uses it, then close the classifier, but not the model."""
+        await self._unused.wait()
+        self.sets.close()
+        await asyncio.to_thread(self.classifier.close)
+
+
+def _some(classifier: Classifier, names: tuple[str, ...], scoring: Scoring | None, *, audit: bool) -> LoadedPrompts:
+    config: Config = classifier.config
+    prompts = tuple(prompt for prompt in config.prompts if prompt.name in names)
+    if scoring is not None:
+        prompts = tuple(dataclasses.replace(prompt, scoring=scoring) for prompt in prompts)
+    return classifier.prompt_set(dataclasses.replace(config, prompts=prompts), audit=audit)
+
+
+def unknown_prompt(name: str, known: dict[str, PromptConfig], param: str) -> RefusedError:
+    """The refusal of a prompt's name that is not configured."""
+    shown = ", ".join(list(known)[:20]) + (" …" if len(known) > 20 else "")
+    return RefusedError(
+        404, "unknown prompt", f"{name[:100]!r} is not a configured prompt: there are {shown}", param=param
+    )
+
+
+def file_state(path: Path) -> FileState:
+    """What tells whether a file is still the one that was opened. Raises ModelError for one that is not there."""
+    resolved = path.resolve()
+    try:
+        stat = resolved.stat()
+    except OSError as e:
+        raise ModelError(f"{path}: the model file cannot be read: {e.strerror}") from None
+    return resolved, stat.st_ino, stat.st_mtime_ns, stat.st_size

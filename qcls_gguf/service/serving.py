@@ -1,0 +1,162 @@
+"""What is served now: loaded at the start, replaced by a reload, drained at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+from enum import StrEnum
+from time import monotonic
+
+from ..classifier import Classifier
+from ..config.schema import Config
+from ..errors import QclsError
+from ..model import Model
+from ..model.open import find_model
+from ..timing import Ledger
+from .access_log import log
+from .admission import Admission
+from .refusal import RefusedError
+from .served import FileState, Served, file_state
+from .settings import ServiceSettings
+
+OnStep = Callable[[str, str, float], None]
+_UNBOUNDED = 1 << 20
+_LOADING_RETRY_MS = 1000.0
+
+
+class State(StrEnum):
+    """Whether requests are answered."""
+
+    loading = "loading"
+    ready = "ready"
+    draining = "draining"
+
+
+class StoppedError(Exception):
+    """The service was told to stop while it was loading."""
+
+
+class Serving:
+    """Holds the classifier that answers. For the thread of the event loop."""
+
+    def __init__(
+        self,
+        configure: Callable[[], Config],
+        settings: ServiceSettings,
+        *,
+        offline: bool = False,
+        on_step: OnStep | None = None,
+        on_load: Callable[[float], None] | None = None,
+    ) -> None:
+        """configure() gives the configuration as its file has it now, and raises ConfigError."""
+        self._configure = configure
+        self._offline = offline
+        self._on_step = on_step
+        self._on_load = on_load
+        self._served: Served | None = None
+        self._reloading = asyncio.Lock()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._forms = settings.forms
+        self.admission = Admission(settings.limits)
+        self.state = State.loading
+        self.n_reloads = 0
+
+    @property
+    def served(self) -> Served:
+        """What answers now. Raises RefusedError (503) while loading and while draining."""
+        if self._served is None or self.state is not State.ready:
+            raise RefusedError(503, self.state.value, f"the service is {self.state.value}", retry_ms=_LOADING_RETRY_MS)
+        return self._served
+
+    @property
+    def loaded(self) -> Served | None:
+        """What was loaded last, whether it answers or not."""
+        return self._served
+
+    async def load(self) -> None:
+        """Load what the configuration says now. Raises QclsError, or StoppedError."""
+        self._served = await self._build(self._configure())
+        if self.state is State.loading:
+            self.state = State.ready
+
+    async def reload(self) -> Served:
+        """Build what the configuration says now beside what answers, and swap them when it is ready.
+
+        Raises RefusedError: 409 while another reload runs, 422 for a configuration that is refused; then the old one
+        answers on.
+        """
+        old = self.served
+        if self._reloading.locked():
+            raise RefusedError(409, "reloading", "a reload is running: wait for its end")
+        async with self._reloading:
+            began = monotonic()
+            try:
+                new = await self._build(self._configure())
+            except QclsError as e:
+                log.warning("reload refused, the old configuration answers on: %s", e)
+                raise RefusedError(422, "reload", f"the old configuration answers on: {e}") from None
+            self._served = new
+            self.n_reloads += 1
+            log.info("reloaded in %.1f s: %s", monotonic() - began, ", ".join(new.prompts))
+            closing = asyncio.create_task(_close(old, keep_model=old.model is new.model))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+            return new
+
+    async def _build(self, config: Config) -> Served:
+        model, file, classifier = await asyncio.to_thread(self._open, config)
+        return Served(classifier, model, file, self._forms)
+
+    def _open(self, config: Config) -> tuple[Model, FileState, Classifier]:
+        """The model, which is the open one if its file is the same, and a classifier on it."""
+        # what may wait is limited at the door, before anything of a request is computed
+        config = dataclasses.replace(config, runtime=dataclasses.replace(config.runtime, max_waiting=_UNBOUNDED))
+        file = file_state(find_model(config.model, offline=self._offline))
+        old = self._served
+        shares = (
+            old is not None
+            and old.file == file
+            and old.classifier.config.runtime.n_gpu_layers == config.runtime.n_gpu_layers
+            and old.model.query_tokens == config.runtime.query_tokens
+        )
+        if shares:
+            assert old is not None
+            model = old.model
+        else:
+            ledger = Ledger(self._step)
+            model = Model.open(
+                config.model, config.runtime, offline=self._offline, on_load=self._on_load, ledger=ledger
+            )
+        try:
+            return model, file, Classifier.from_config(config, model=model, on_step=self._step)
+        except BaseException:
+            if not shares:
+                model.close()
+            raise
+
+    def _step(self, name: str, what: str, ms: float) -> None:
+        if self._on_step and self.state is State.loading:
+            self._on_step(name, what, ms)
+        if self.state is State.draining:
+            raise StoppedError
+
+    def drain(self) -> None:
+        """Refuse requests that come from now on; those that have come are answered."""
+        self.state = State.draining
+
+    async def close(self) -> None:
+        """Close everything, after the last answer."""
+        self.drain()
+        if self._closing:
+            await asyncio.wait(self._closing)
+        async with self._reloading:
+            if self._served is not None:
+                await _close(self._served, keep_model=False)
+                self._served = None
+
+
+async def _close(served: Served, *, keep_model: bool) -> None:
+    await served.close()
+    if not keep_model:
+        await asyncio.to_thread(served.model.close)

@@ -1,0 +1,94 @@
+"""How the service listens, whom it answers, and what it refuses."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from ..errors import ConfigError
+from .forms import FormSettings
+
+LogFormat = Literal["text", "json", "none"]
+LOG_FORMATS: tuple[LogFormat, ...] = ("text", "json", "none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestLimits:
+    """What one request may hold, and how long it may take."""
+
+    body_bytes: int = 4 << 20
+    """of a body, after decompression; of one line of a stream of lines too"""
+    queries: int = 256
+    """queries of one request; a stream of lines has any number"""
+    questions: int = 400
+    """questions of one request"""
+    options: int = 255
+    """options, or levels, of a question"""
+    question_bytes: int = 32_768
+    """of a question's texts, without what it is asked about"""
+    timeout_ms: int = 10_000
+    """after which a request that has not begun is not computed, where it does not say itself"""
+    longest_timeout_ms: int = 600_000
+    """the most that a request may ask for"""
+    body_timeout_s: float = 30.0
+    """for a whole body to arrive, or for a line of a stream"""
+    waiting_requests: int = 64
+    """requests that may be in the service at once; more get 503"""
+    waiting_tokens: int = 16_384
+    """tokens that all of them together would feed, estimated at four bytes a token; more get 503"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceSettings:
+    """Everything about the service that is not about the classifier."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    """0: a free one"""
+    uds: Path | None = None
+    """a Unix domain socket to listen on instead of host and port"""
+    api_keys: tuple[str, ...] = ()
+    """who sends none of them is refused; empty: everybody is answered"""
+    cors_origins: tuple[str, ...] = ()
+    """web pages of these origins may ask; empty: none"""
+    grace_s: float = 30.0
+    """how long requests that have come may take after a request to stop"""
+    log_format: LogFormat = "text"
+    forms: FormSettings = field(default_factory=FormSettings)
+    """how questions become prompts"""
+    limits: RequestLimits = field(default_factory=RequestLimits)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only programs of this machine can reach it."""
+        if self.uds is not None or self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+def read_keys(path: Path) -> list[str]:
+    """API keys from a file: one a line; blank lines and lines that begin with # do not count.
+
+    Raises ConfigError for a file that cannot be read or has no key.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigError(f"`api_keys` {path}: cannot be read: {e}") from None
+    lines = [line.strip() for line in text.splitlines()]
+    if keys := [line for line in lines if line and not line.startswith("#")]:
+        return keys
+    raise ConfigError(f"`api_keys` {path}: has no key: write one a line")
+
+
+def check_keys(keys: list[str]) -> tuple[str, ...]:
+    """The keys, each once. Raises ConfigError for one that no header can carry."""
+    for key in keys:
+        if not (key and key.isascii() and key.isprintable() and " " not in key):
+            raise ConfigError("an API key has a character that no header carries: use printable ASCII without spaces")
+    return tuple(dict.fromkeys(keys))

@@ -1,0 +1,164 @@
+"""Starting, stopping, reloading, being full, being left: under load, with real signals."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+from served import JSON, ROOT, Server, raw, threads
+
+LABELS = ["dress", "jeans", "none"]
+
+
+def write(path: Path, *names: str) -> Path:
+    """A configuration with a prompt for each name."""
+    template = "<|im_start|>user\nquery: {query}<|im_end|>\n<|im_start|>assistant\nlabel:"
+    prompts = [{"name": name, "prompt_template": template, "labels": LABELS} for name in names]
+    path.write_text(yaml.safe_dump({"prompts": prompts}))
+    return path
+
+
+def until(true: Callable[[], bool]) -> None:
+    for _ in range(3000):
+        if true():
+            return
+        time.sleep(0.01)
+    raise AssertionError("waited in vain")
+
+
+def test_a_reload_drops_no_request_and_a_refused_one_changes_nothing(tmp_path: Path) -> None:
+    config = write(tmp_path / "config.yaml", "one")
+    statuses: list[int] = []
+    over = threading.Event()
+    with Server("--api-key", "k", config=config) as server:
+        server.http.headers["x-api-key"] = "k"
+
+        def models() -> list[str]:
+            return [each["id"] for each in server.http.get("/v1/models").json()["data"]]
+
+        def ask() -> None:
+            with httpx.Client(base_url=server.address, timeout=60, headers={"x-api-key": "k"}) as client:
+                while not over.is_set():
+                    statuses.append(client.post("/v1/classify", json={"query": "red dress"}).status_code)
+
+        with threads(threading.Thread(target=ask), threading.Thread(target=ask)):
+            write(config, "one", "two")
+            server.process.send_signal(signal.SIGHUP)
+            until(lambda: models() == ["default", "default/one", "default/two"])
+            write(config, "three")
+            answer = server.http.post("/admin/reload").json()
+            assert (answer["status"], answer["prompts"]) == ("reloaded", ["three"])
+            config.write_text("prompts: [")
+            refused = server.http.post("/admin/reload")
+            assert refused.status_code == 422
+            assert "the old configuration answers on" in refused.json()["error"]["message"]
+            config.write_text("prompts: []")
+            server.process.send_signal(signal.SIGHUP)
+            until(lambda: sum("reload refused" in line for line in server.lines) == 2)
+            assert models() == ["default", "default/three"]
+            over.set()
+        assert server.metric("qcls_reloads_total") == 2
+    assert set(statuses) == {200}
+
+
+def test_who_has_come_is_answered_before_the_end() -> None:
+    with Server() as server:
+        body = json.dumps({"queries": ["red dress"] * 60}).encode()
+        with server.connect() as connection:
+            connection.sendall(raw(body))
+            until(lambda: server.metric("qcls_admitted_requests") == 1)
+            server.process.send_signal(signal.SIGTERM)
+            until(lambda: _ready_status(server) != 200)
+            data = b""
+            while part := connection.recv(1 << 20):
+                data += part
+        assert data.startswith(b"HTTP/1.1 200 ")
+        assert len(json.loads(data.partition(b"\r\n\r\n")[2])["answers"]) == 60
+        assert server.stop() == 0
+
+
+def _ready_status(server: Server) -> int:
+    try:
+        return httpx.get(f"{server.address}/ready", timeout=30).status_code
+    except httpx.TransportError:
+        return 0
+
+
+def test_the_end_comes_within_the_grace() -> None:
+    with Server("--grace", "0.2") as server:
+        with server.connect() as connection:
+            connection.sendall(raw(json.dumps({"queries": ["red dress"] * 250}).encode()))
+            until(lambda: server.metric("qcls_admitted_requests") == 1)
+            assert server.stop() == 0
+        assert any("not answered within the grace" in line for line in server.lines)
+
+
+def test_a_full_service_refuses_and_says_when_to_come_again() -> None:
+    with Server("--max-requests", "1") as server, server.connect() as connection:
+        server.classify(query="red dress")
+        connection.sendall(raw(json.dumps({"queries": ["red dress"] * 200}).encode()))
+        until(lambda: server.metric("qcls_admitted_requests") == 1)
+        response = server.classify(query="red dress")
+        assert response.status_code == 503
+        assert response.json()["error"]["code"] == "requests"
+        assert int(response.headers["retry-after-ms"]) > 0
+        assert int(response.headers["retry-after"]) >= 1
+        assert server.metric('qcls_refused_total{reason="requests"}') == 1
+        # a client that has left is not computed
+        before = server.metric("qcls_tokens_new_total")
+        connection.close()
+        until(lambda: server.metric("qcls_admitted_requests") == 0)
+        assert server.metric("qcls_clients_gone_total") == 1
+        fed = server.metric("qcls_tokens_new_total") - before
+        assert fed < 200 * server.classify(query="red dress").json()["counts"]["n_tokens_new"] / 2
+
+
+def test_a_late_request_is_not_computed() -> None:
+    with Server() as server, server.connect() as connection:
+        connection.sendall(raw(json.dumps({"queries": ["red dress"] * 100}).encode()))
+        until(lambda: server.metric("qcls_admitted_requests") == 1)
+        late = server.http.post(
+            "/v1/classify", json={"query": "blue jeans"}, headers={**JSON, "x-request-timeout-ms": "1"}
+        )
+        assert (late.status_code, late.json()["error"]["code"]) == (504, "deadline")
+
+
+def test_a_killed_service_starts_again_at_the_same_socket(tmp_path: Path) -> None:
+    uds = tmp_path / "qcls.sock"
+    with Server("--uds", str(uds), "--log-format", "json") as server:
+        assert server.classify(query="red dress").status_code == 200
+        until(lambda: any('"path":"/v1/classify"' in line for line in server.lines))
+        line = json.loads(next(line for line in server.lines if '"path":"/v1/classify"' in line))
+        assert (line["status"], line["queries"]) == (200, 1)
+        assert server.stop(signal.SIGKILL) == -signal.SIGKILL
+    assert uds.exists()
+    with Server("--uds", str(uds)) as server:
+        assert server.classify(query="red dress").status_code == 200
+    assert not uds.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--host", "no.such.host.invalid"], "cannot listen there"),
+        (["--api-keys", "/nowhere"], "cannot be read"),
+        (["--api-key", "a b"], "printable ASCII"),
+    ],
+)
+def test_what_the_command_line_refuses(options: list[str], says: str) -> None:
+    with pytest.raises(AssertionError, match=says):
+        Server(*options)
+
+
+def test_a_port_in_use_and_a_model_that_is_not_there(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="cannot listen there: Address already in use"):
+        Server(port=server.port)
+    with pytest.raises(AssertionError, match=r"qcls-gguf: .*nowhere\.gguf"):
+        Server("--model", str(tmp_path / "nowhere.gguf"), config=ROOT / "configs/mission.yaml")

@@ -1,0 +1,205 @@
+"""What is refused, with which status and in which words; after all of it the service answers as before."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+from collections.abc import Iterator
+
+import pytest
+import zstandard
+from served import JSON, Server, answers, exchange, raw, received
+
+QUERY = json.dumps({"query": "red dress"}).encode()
+
+
+@pytest.fixture(autouse=True)
+def _answers_afterwards(server: Server) -> Iterator[None]:
+    yield
+    assert server.classify(query="red dress").json()["results"][0]["label"] == "dress"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "param"),
+    [
+        (b"", 400, None),
+        (b"{", 400, None),
+        (b'{"query": "a"} x', 400, None),
+        (b'{"query": "\xff"}', 400, None),
+        (b'{"query": "\\ud800"}', 400, None),
+        (b"\xef\xbb\xbf{}", 400, None),
+        (b"[" * 100_000, 400, None),
+        (b'{"a":' * 50_000, 400, None),
+        (b"[]", 422, "the body"),
+        (b'"query"', 422, "the body"),
+        (b"{}", 422, "the body"),
+        (b'{"query": "a", "queries": ["b"]}', 422, "the body"),
+        (b'{"query": 5}', 422, "query"),
+        (b'{"query": null}', 422, "the body"),
+        (b'{"queries": ["a", {}]}', 422, "queries[1]"),
+        (b'{"query": "a", "prompts": []}', 422, "prompts"),
+        (b'{"query": "a", "prompts": ["nobody"]}', 404, "prompts[0]"),
+        (b'{"query": "a", "scoring": "best"}', 422, "scoring"),
+        (b'{"query": "a", "audit": "yes"}', 422, "audit"),
+        (b'{"query": "a", "top": 3}', 422, "top"),
+        (b'{"query": "%s"}' % (b"word " * 2000), 422, "query"),
+        (b'{"queries": [%s]}' % b",".join([b'"a"'] * 257), 413, "queries"),
+        (b'{"query": "%s"}' % (b"x" * (4 << 20)), 413, "body"),
+    ],
+)
+def test_bodies_that_are_wrong(server: Server, body: bytes, status: int, param: str | None) -> None:
+    response = server.http.post("/v1/classify", content=body, headers=JSON)
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (status, param), error
+    assert len(error["message"]) < 1000
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"content-type": "text/plain"}, 415),
+        ({"content-type": "multipart/form-data; boundary=x"}, 415),
+        ({"content-type": "application/json; charset=utf-8"}, 200),
+        ({"content-type": "application/json", "content-encoding": "br"}, 415),
+        ({"content-type": "application/json", "content-encoding": "gzip"}, 400),
+        ({"content-type": "application/json", "content-encoding": "zstd"}, 400),
+        ({"content-type": "application/json", "x-request-timeout-ms": "0"}, 400),
+        ({"content-type": "application/json", "x-request-timeout-ms": "soon"}, 400),
+        ({"content-type": "application/json", "x-request-timeout-ms": "99999999999999"}, 400),
+    ],
+)
+def test_headers_that_are_wrong(server: Server, headers: dict[str, str], status: int) -> None:
+    assert server.http.post("/v1/classify", content=QUERY, headers=headers).status_code == status
+
+
+def test_paths_and_methods_that_are_wrong(server: Server) -> None:
+    assert server.http.get("/v1/classify").status_code == 405
+    assert server.http.get("/v1/classify").headers["allow"] == "POST"
+    for path in ("/v1", "/v1/classify/", "/v1/CLASSIFY", "/v1/%63lassif%79/x"):
+        assert server.http.post(path, json={"query": "a"}).status_code == 404, path
+    assert server.http.post("/admin/reload").status_code == 403  # nobody has a key
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+def test_a_bomb_is_not_unpacked(server: Server, encoding: str) -> None:
+    zeros = b"\0" * (200 << 20)
+    data = gzip.compress(zeros, 1) if encoding == "gzip" else zstandard.compress(zeros)
+    before = server.metric("process_resident_memory_bytes")
+    response = server.http.post("/v1/classify", content=data, headers={**JSON, "content-encoding": encoding})
+    assert response.status_code == 413
+    assert server.metric("process_resident_memory_bytes") - before < (100 << 20)
+
+
+def test_gzip_that_is_cut_or_has_more_behind_it(server: Server) -> None:
+    packed = gzip.compress(QUERY)
+    for data in (packed[:-9], packed + b"x", packed * 1000):
+        response = server.http.post("/v1/classify", content=data, headers={**JSON, "content-encoding": "gzip"})
+        assert response.status_code == 400
+
+
+# --- keys ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"authorization": "Bearer"},
+        {"authorization": "Bearer "},
+        {"authorization": "Bearer firs"},
+        {"authorization": "Bearer First"},
+        {"authorization": "Bearer first, second"},
+        {"authorization": "Basic first"},
+        {"authorization": "first"},
+        {"x-api-key": ""},
+        {"x-api-key": "first\tsecond"},
+        {"x-forwarded-for": "127.0.0.1"},
+    ],
+)
+def test_without_a_key_nothing_is_answered(locked: Server, headers: dict[str, str]) -> None:
+    for method, path in (
+        ("POST", "/v1/classify"),
+        ("GET", "/v1/classify"),
+        ("OPTIONS", "/v1/classify"),
+        ("POST", "/health/../v1/classify"),
+        ("POST", "//v1/classify"),
+        ("POST", "/v1/classify?x=/health"),
+        ("POST", "/v1%2fclassify"),
+        ("POST", "/health%00"),
+        ("GET", "/metrics"),
+        ("GET", "/v1/models"),
+        ("POST", "/admin/reload"),
+        ("POST", "/nothing"),
+        ("BREW", "/v1/classify"),
+    ):
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        head = f"{method} {path} HTTP/1.1\r\nhost: x\r\n{lines}content-length: 2\r\n\r\n"
+        ((status, _),) = answers(exchange(locked, head.encode() + b"{}"))
+        assert status in (400, 401), (method, path)  # 400: no such method is HTTP
+
+
+def test_who_has_a_key_is_answered(locked: Server) -> None:
+    for headers in ({"authorization": "Bearer first"}, {"authorization": "bearer second"}, {"x-api-key": "second"}):
+        response = locked.http.post("/v1/classify", json={"query": "red dress"}, headers=headers)
+        assert response.status_code == 200
+    assert locked.http.get("/ready").status_code == 200
+    refused = locked.http.get("/v1/models")
+    assert refused.headers["www-authenticate"] == "Bearer"
+    limits = locked.http.post("/v1/classify", json={"queries": ["a"] * 4}, headers={"x-api-key": "first"})
+    assert (limits.status_code, "at most 3" in limits.text) == (413, True)
+    large = locked.http.post("/v1/classify", json={"query": "a" * 5000}, headers={"x-api-key": "first"})
+    assert (large.status_code, "4,096 bytes" in large.text) == (413, True)
+    assert not any("first" in line or "red dress" in line for line in locked.lines)
+
+
+# --- connections -----------------------------------------------------------------------------------------------------
+
+
+def test_requests_in_one_packet_are_answered_in_order(server: Server) -> None:
+    queries = ["red dress", "blue jeans", "wool coat"]
+    with server.connect() as connection:
+        connection.sendall(b"".join(raw(json.dumps({"query": query}).encode()) for query in queries))
+        data = received(connection, 3)
+    assert [json.loads(body)["query"] for _, body in answers(data)] == queries
+
+
+def test_a_client_that_closes_its_side_is_taken_for_gone(server: Server) -> None:
+    assert [status for status, _ in answers(exchange(server, raw(QUERY), half_close=True))] in ([], [200])
+
+
+def test_a_client_that_waits_to_be_asked_for_its_body(server: Server) -> None:
+    with server.connect() as connection:
+        connection.sendall(raw(b"", "expect: 100-continue").replace(b"length: 0", b"length: %d" % len(QUERY)))
+        assert connection.recv(1000).startswith(b"HTTP/1.1 100 ")
+        connection.sendall(QUERY)
+        ((status, _),) = answers(received(connection))
+    assert status == 200
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\0\0\0\0",
+        b"GET\r\n\r\n",
+        b"POST /v1/classify HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n",
+        b"POST /v1/classify HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab",
+        b"POST /v1/classify HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    ],
+)
+def test_what_is_no_http_is_refused(server: Server, data: bytes) -> None:
+    assert all(400 <= status < 500 for status, _ in answers(exchange(server, data, half_close=True)))
+
+
+def test_idle_slow_and_vanishing_clients_hold_nobody_up(server: Server) -> None:
+    connections = [server.connect() for _ in range(200)]
+    for connection in connections[:50]:
+        connection.sendall(b"POST /v1/classify HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+    for connection in connections[50:100]:
+        connection.sendall(raw(QUERY)[:-5])
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # closing resets it
+    assert server.classify(query="red dress").status_code == 200
+    for connection in connections:
+        connection.close()

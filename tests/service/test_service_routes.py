@@ -1,0 +1,190 @@
+"""What the routes answer: the same as the classifier, in the words of each API, to real clients."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import typesafe_sdk
+import zstandard
+from served import JSON, ROOT, Server
+
+from qcls_gguf import Classifier
+from qcls_gguf.report.run_record import RunRecord
+
+MISSION = ROOT / "configs/mission.yaml"
+
+
+@pytest.fixture(scope="module")
+def classifier() -> Iterator[Classifier]:
+    with Classifier.from_config(MISSION) as classifier:
+        yield classifier
+
+
+def without_times(record: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if not key.endswith("_ms")}
+
+
+@pytest.mark.parametrize("query", ["red dress for girls", "", "孕妇牛仔裤", "<|im_start|>system", "a\0b", "👗"])
+def test_a_query_is_answered_as_run_answers_it(server: Server, classifier: Classifier, query: str) -> None:
+    response = server.classify(query=query)
+    assert response.status_code == 200
+    RunRecord.model_validate_json(response.content)
+    ours = json.loads(RunRecord.model_validate(classifier.classify(query).to_dict()).to_json())
+    assert without_times(response.json()) == without_times(ours)
+    assert list(response.json()) == list(ours)
+
+
+def test_headers_tell_the_stages_and_the_request(server: Server) -> None:
+    response = server.http.post("/v1/classify", json={"query": "red dress"}, headers={"x-request-id": "mine-1"})
+    assert response.headers["x-request-id"] == response.headers["x-typesafe-request-id"] == "mine-1"
+    times = {name: float(response.headers[f"x-{name}-time"]) for name in ("total", "queue", "inference")}
+    assert 0 < times["inference"] < times["total"]
+    assert times["inference"] == pytest.approx(response.json()["total_ms"], abs=0.001)
+    assert "decode;dur=" in response.headers["server-timing"]
+    bad = server.http.get("/health", headers={"x-request-id": 'x" y'})
+    assert bad.headers["x-request-id"] not in ('x" y', "mine-1")
+
+
+def test_several_queries_and_one_that_is_too_long(server: Server) -> None:
+    answers = server.classify(queries=["blue jeans", "word " * 2000, "wool coat"]).json()["answers"]
+    assert [answer.get("query") for answer in answers][::2] == ["blue jeans", "wool coat"]
+    assert "max_query_tokens" in answers[1]["error"]
+    assert answers[0]["results"] == server.classify(query="blue jeans").json()["results"]
+    assert server.classify(queries=[]).json() == {"answers": []}
+
+
+def test_some_prompts_another_scoring_and_exact_scores(server: Server, classifier: Classifier) -> None:
+    both = classifier.classify("red dress")
+    one = server.classify(query="red dress", prompts=["audience"]).json()
+    assert [result["prompt"] for result in one["results"]] == ["audience"]
+    expected = [score.probability for score in both.results[1].scores]
+    assert [score["probability"] for score in one["results"][0]["scores"]] == pytest.approx(expected, abs=0.01)
+    audited = server.classify(query="red dress", audit=True).json()
+    assert all(0 < result["audit"]["label_mass"] <= 1 for result in audited["results"])
+    joint = server.classify(query="red dress", scoring="joint").json()["results"][0]["scores"]
+    assert all(score["score"] < 0 for score in joint)
+    assert "audit" not in server.classify(query="red dress").json()["results"][0]
+
+
+def test_lines_are_answered_as_they_come(server: Server) -> None:
+    with server.connect() as connection:
+        head = "POST /v1/classify HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-ndjson\r\n"
+        connection.sendall(f"{head}transfer-encoding: chunked\r\n\r\n".encode())
+        stream = connection.makefile("rb")
+        lines = [b'{"query": "red dress"}\n', b"\n\nno json\n", b'{"query": "blue jeans", "prompts": ["category"]}\n']
+        found = []
+        for line in lines:  # each is sent when the one before it has been answered
+            connection.sendall(f"{len(line):x}\r\n".encode() + line + b"\r\n")
+            while not (text := stream.readline()).startswith(b"{"):
+                assert text
+            found.append(json.loads(text))
+        connection.sendall(b"0\r\n\r\n")
+        stream.close()
+    assert found[0]["query"] == "red dress"
+    assert found[1]["error"]["code"] == "malformed"
+    assert [result["prompt"] for result in found[2]["results"]] == ["category"]
+
+
+def test_many_lines_keep_their_order(server: Server) -> None:
+    queries = [f"{color} dress" for color in ("red", "blue", "green") * 5]
+    body = "".join(json.dumps({"query": query}) + "\n" for query in queries).encode()
+    for data, encoding in ((body, "identity"), (gzip.compress(body), "gzip")):
+        headers = {"content-type": "application/x-ndjson", "content-encoding": encoding}
+        lines = server.http.post("/v1/classify", content=data, headers=headers).text.splitlines()
+        assert [json.loads(line)["query"] for line in lines] == queries
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+def test_compressed_bodies(server: Server, encoding: str) -> None:
+    body = json.dumps({"query": "red dress"}).encode()
+    data = gzip.compress(body) if encoding == "gzip" else zstandard.compress(body)
+    response = server.http.post("/v1/classify", content=data, headers={**JSON, "content-encoding": encoding})
+    assert response.json()["results"] == server.classify(query="red dress").json()["results"]
+
+
+# --- other APIs ------------------------------------------------------------------------------------------------------
+
+
+def predict(server: Server, inputs: object, **more: object) -> httpx.Response:
+    return server.http.post("/predict?prompt=category", json={"inputs": inputs, **more})
+
+
+def test_predict_as_tei_and_hugging_face_ask(server: Server, classifier: Classifier) -> None:
+    single = predict(server, "red dress", truncate=False, unknown=1).json()
+    labels = classifier.classify("red dress").results[0].scores
+    assert [each["label"] for each in single] == [
+        each.label for each in sorted(labels, key=lambda score: score.probability, reverse=True)
+    ]
+    assert predict(server, [["red dress"], ["red dress"]]).json() == [single, single]
+    assert len(predict(server, ["red dress"] * 3).json()) == 3
+    top = predict(server, "red dress", parameters={"top_k": 2, "function_to_apply": "softmax"}).json()
+    assert top == single[:2]
+    raw = predict(server, "red dress", raw_scores=True).json()
+    assert raw[0]["score"] <= 0
+    named = server.http.post("/predict", json={"inputs": "red dress", "model": "default/category"})
+    assert named.json() == single
+
+
+@pytest.mark.parametrize(
+    ("inputs", "status", "says"),
+    [
+        (["a", "b"], 422, "pair"),
+        ([["a", "b"]], 422, r"inputs\[0\]"),
+        ([], 400, "empty"),
+        ([["a"], ["word " * 2000]], 422, r"inputs\[1\]"),
+        ({"source": "a"}, 422, "inputs"),
+    ],
+)
+def test_predict_refuses_in_teis_words(server: Server, inputs: object, status: int, says: str) -> None:
+    response = predict(server, inputs)
+    assert response.status_code == status
+    assert set(response.json()) == {"error", "error_type"}
+    assert re.search(says, response.json()["error"])
+
+
+def test_one_of_several_prompts_has_to_be_named(server: Server) -> None:
+    for path in ("/predict", "/classify"):
+        response = server.http.post(path, json={"inputs": "a", "input": "a"})
+        assert response.status_code == 422
+        assert "default/category" in response.text
+    assert server.http.post("/predict?prompt=nobody", json={"inputs": "a"}).status_code == 404
+
+
+def test_classify_as_vllm_asks(server: Server, classifier: Classifier) -> None:
+    body = {"model": "default/category", "input": ["red dress", "blue jeans"]}
+    answer = server.http.post("/classify", json=body).json()
+    assert (answer["object"], answer["model"]) == ("list", "default/category")
+    assert [each["label"] for each in answer["data"]] == ["dress", "jeans"]
+    n_labels = len(classifier.prompts[0].labels)
+    assert all(len(each["probs"]) == each["num_classes"] == n_labels for each in answer["data"])
+    assert answer["usage"]["prompt_tokens"] > 0
+    wrong = server.http.post("/classify", json={"model": "default/category", "input": [1, 2]})
+    assert wrong.json()["error"]["code"] == wrong.status_code == 422
+
+
+def test_models_for_both_sdks(server: Server) -> None:
+    names = ["default", "default/category", "default/audience"]
+    with openai.OpenAI(base_url=f"{server.address}/v1", api_key="none") as client:
+        assert [model.id for model in client.models.list()] == names
+    with typesafe_sdk.TypeSafeClient(base_url=server.address, api_key="none") as client:
+        assert [model.name for model in client.models.list().models] == names
+
+
+def test_health_metrics_and_the_description(server: Server) -> None:
+    assert server.http.get("/health").json()["status"] == "ready"
+    assert server.http.head("/ready").status_code == 200
+    before = server.metric("qcls_tokens_new_total")
+    counts = server.classify(query="blue jeans").json()["counts"]
+    assert server.metric("qcls_tokens_new_total") - before == pytest.approx(counts["n_tokens_new"])
+    assert server.metric("qcls_prefixes") >= 2
+    assert server.metric("process_resident_memory_bytes") > 0
+    paths = server.http.get("/openapi.json").json()["paths"]
+    assert {"/v1/classify", "/predict", "/classify", "/v1/models", "/health", "/ready", "/metrics"} <= set(paths)
+    assert server.http.get("/docs").status_code == 200

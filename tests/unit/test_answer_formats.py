@@ -1,0 +1,159 @@
+"""What `run` prints, from made-up answers: every format, and tables on narrow terminals."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from qcls_gguf.data.queries import Line
+from qcls_gguf.report.answer_formats import AnswerWriter, JsonDocument, JsonLines, Labels, Rows, Tables
+from qcls_gguf.report.results import result_table
+from qcls_gguf.score.result import Audit, Counts, LabelScore, ModelInfo, PromptResult, Result
+
+MODEL = ModelInfo(
+    path="m.gguf",
+    sha256="ab" * 32,
+    quantization="Q8_0",
+    description="qwen3 8.39M Q8_0",
+    size_bytes=1,
+    n_gpu_layers=0,
+    device="CPU",
+    llama_cpp_commit="c",
+    source_digest="d",
+    backend="CPU",
+    package_version="0",
+)
+LINES = [Line("red dress", None, 1, "A1"), Line("", None, 2, "A2"), Line("bad", "not UTF-8", 3, "A3")]
+
+
+def prompt(name: str, *probabilities: float, audit: Audit | None = None) -> PromptResult:
+    scores = tuple(LabelScore(f"{name} label {i}", -1.0, p, 1) for i, p in enumerate(probabilities))
+    best = max(scores, key=lambda each: each.probability)
+    return PromptResult(name, best.label, best.probability, False, True, scores, audit)
+
+
+def result(*prompts: PromptResult) -> Result:
+    counts = Counts(n_queries=1, n_decodes=1, n_tokens_new=18, n_tokens_cached=93, n_positions=1)
+    stages = dict.fromkeys(("tokenize", "plan", "batch", "decode", "score", "cleanup"), 1.25)
+    return Result(query="red dress", total_ms=7.5, stage_ms=stages, counts=counts, results=prompts, model=MODEL)
+
+
+ANSWER = result(prompt("category", 0.1, 0.2, 0.7), prompt("audience", 0.75, 0.25))
+
+
+def printed(writer: AnswerWriter, capsys: pytest.CaptureFixture[str]) -> str:
+    answered, blank, bad = LINES
+    writer.result(answered, ANSWER)
+    writer.blank(blank)
+    writer.failure(bad, bad.error or "")
+    writer.close()
+    return capsys.readouterr().out
+
+
+def test_labels_are_a_line_for_each_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(Labels(), capsys) == "category label 2\taudience label 0\n\n\n"
+
+
+@pytest.mark.parametrize("delimiter", [",", "\t"])
+@pytest.mark.parametrize("probabilities", [True, False])
+def test_csv_has_a_row_for_each_line(delimiter: str, probabilities: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    writer = Rows(["category", "audience"], delimiter=delimiter, id_column=None, probabilities=probabilities)
+    header, *rows = csv.reader(io.StringIO(printed(writer, capsys)), delimiter=delimiter)
+    assert [dict(zip(header, row, strict=True)).get("error") for row in rows] == ["", "blank line", "not UTF-8"]
+    assert [row[:2] for row in rows] == [["1", "red dress"], ["2", ""], ["3", "bad"]]
+    if probabilities:
+        assert rows[0][2:6] == ["category label 2", "0.700000", "audience label 0", "0.750000"]
+    else:
+        assert rows[0][2:4] == ["category label 2", "audience label 0"]
+
+
+def test_csv_keeps_ids(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(Rows(["a", "b"], delimiter=",", id_column="sku", probabilities=False), capsys)
+    assert [line.split(",")[0] for line in text.splitlines()] == ["sku", "A1", "A2", "A3"]
+
+
+@pytest.mark.parametrize("n_scores", [None, 0, 2])
+def test_json_lines_name_the_model_once(n_scores: int | None, capsys: pytest.CaptureFixture[str]) -> None:
+    header, *lines = map(json.loads, printed(JsonLines(n_scores, header=MODEL), capsys).splitlines())
+    assert header["model"]["description"] == "qwen3 8.39M Q8_0"
+    answer, blank, bad = lines
+    assert (answer["line"], answer["id"], answer["model_sha256"]) == (1, "A1", MODEL.sha256)
+    assert "model" not in answer
+    found = [score["label"] for score in answer["results"][0]["scores"]]
+    assert found == [f"category label {i}" for i in {None: (0, 1, 2), 0: (), 2: (2, 1)}[n_scores]]
+    assert blank == {"line": 2, "id": "A2", "query": "", "blank": True}
+    assert bad == {"line": 3, "id": "A3", "query": "bad", "error": "not UTF-8"}
+
+
+def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [value.get("line") for value in json.loads(printed(JsonDocument(None, only_one=False), capsys))] == [1, 2, 3]
+    JsonDocument(None, only_one=False).close()
+    assert json.loads(capsys.readouterr().out) == []
+    writer = JsonDocument(None, only_one=True)
+    writer.result(Line("red dress"), ANSWER)
+    writer.close()
+    assert json.loads(capsys.readouterr().out) == ANSWER.to_dict() | {
+        "results": [json.loads(json.dumps(each)) for each in ANSWER.to_dict()["results"]]
+    }
+
+
+def test_a_blank_line_stands_among_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "(line 2 is blank)" in printed(Tables(3), capsys)
+
+
+AUDIT = Audit(
+    joint=(-1.0, -2.0, -3.0),
+    mean=(-1.0, -2.0, -3.0),
+    label_mass=0.123,
+    joint_label="category label 0",
+    mean_label="category label 2",
+    changes=True,
+)
+
+
+def shown(answer: Result, width: int) -> list[str]:
+    screen = Console(width=width, file=io.StringIO(), color_system=None)
+    screen.print(result_table(answer, 0, width=width))
+    assert isinstance(screen.file, io.StringIO)
+    return screen.file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 80, 100, 140])
+def test_no_number_is_cut_or_parted_from_its_name_on_any_terminal(width: int) -> None:
+    answer = result(prompt("孕妇 category", 0.123, 0.2, 0.677, audit=AUDIT), prompt("a" * 60, 0.75, 0.25))
+    lines = shown(answer, width)
+    assert all(cell_len(line.rstrip()) <= width for line in lines)
+    text = "\n".join(lines)
+    assert re.findall(r"[\d.]+%", text) == ["67.7%", "20.0%", "12.3%", "12.3%", "75.0%", "25.0%"] or width >= 80
+    assert sorted(re.findall(r"[\d.]+%", text)) == sorted(["67.7%", "20.0%", "12.3%", "12.3%", "75.0%", "25.0%"])
+    for stage in answer.stage_ms:
+        assert f"{stage} 1.25" in text
+    assert re.search(r"joint picks\s+category\s+label\s+0", text)
+    assert "1 decode," in text
+    assert "1 position" in text
+
+
+def test_an_audit_that_agrees_says_so_in_few_words() -> None:
+    agreeing = replace(AUDIT, joint_label="category label 2", changes=False)
+    text = "\n".join(shown(result(prompt("category", 0.1, 0.2, 0.7, audit=agreeing)), 100))
+    assert "audit: label mass 12.3%, joint and mean agree" in text
+
+
+def test_a_result_is_shown_on_a_line_and_is_a_row_of_a_table() -> None:
+    assert repr(ANSWER) == (
+        "Result('red dress': category=category label 2 70.0%, audience=audience label 0 75.0%; 7.50 ms)"
+    )
+    assert ANSWER.to_frame_row() == {
+        "query": "red dress",
+        "category": "category label 2",
+        "category_probability": 0.7,
+        "audience": "audience label 0",
+        "audience_probability": 0.75,
+    }

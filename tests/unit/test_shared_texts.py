@@ -1,0 +1,153 @@
+"""One text for many prompts, labels with descriptions: what the slots stand for, whose text is used, refusals."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from documents import blocks
+
+from qcls_gguf import Config, ConfigError, PromptConfig, load_config
+from qcls_gguf.config.load import parse_config
+from qcls_gguf.config.resources import config_path
+from qcls_gguf.evaluation.label_order import with_order
+from qcls_gguf.prompts.chat import render_prompts
+
+COLOUR = {"name": "colour", "labels": ["red", "blue"]}
+SIZE = {"name": "size", "describe": "how large it is", "labels": ["small", "large"]}
+
+
+def parsed(*prompts: dict[str, Any], **top: Any) -> Config:
+    return parse_config(yaml.safe_dump({"prompts": prompts, **top}), folder=Path())
+
+
+def refused(*prompts: dict[str, Any], **top: Any) -> str:
+    with pytest.raises(ConfigError) as refusal:
+        parsed(*prompts, **top)
+    return str(refusal.value)
+
+
+def test_a_common_text_is_every_prompts_with_its_own_words() -> None:
+    text = "{all_labels}\n{name} one of [{labels}]: {query}\n"
+    colour, size = parsed(COLOUR, SIZE, prompt_template=text).prompts
+    both = "colour: [red, blue]\nsize (how large it is): [small, large]\n"
+    assert colour.expanded_template == both + "colour one of [red, blue]: {query}"
+    assert size.expanded_template == both + "size one of [small, large]: {query}"
+
+
+def test_a_prompts_own_text_goes_before_the_common_one() -> None:
+    own = {**COLOUR, "prompt_template": "{query} own:"}
+    assert [p.template for p in parsed(own, SIZE, prompt_template="{query}:").prompts] == ["{query} own:", "{query}:"]
+    chat = {**COLOUR, "user": "{query}!"}
+    found, other = parsed(chat, SIZE, prompt_template="{query}:").prompts
+    assert (found.turns, other.template) == ({"user": "{query}!"}, "{query}:")
+    found, other = parsed(chat, SIZE, system="S", user="{query}", answer_cue="{name}:").prompts
+    assert (found.turns, found.cue) == ({"system": "S", "user": "{query}!"}, "{name}:")
+    assert (other.turns, other.cue) == ({"system": "S", "user": "{query}"}, "{name}:")
+    (found,) = parsed(own, system="S").prompts
+    assert not found.is_chat
+
+
+def test_python_and_http_have_the_slots_too() -> None:
+    prompts = [PromptConfig(name=n, prompt_template="{all_labels} {query}", labels=("x", "y")) for n in "ab"]
+    assert [p.template for p in Config(prompts=tuple(prompts)).prompts] == ["a: [x, y]\nb: [x, y] {query}"] * 2
+
+
+def test_labels_may_be_described() -> None:
+    labels = {"dress": "in one piece", "none": None}
+    text = "{labels} | {labels_described} | {all_labels} | {all_labels_described} {query}"
+    (prompt,) = parsed({"name": "a", "labels": labels, "describe": "d"}, prompt_template=text).prompts
+    assert prompt.labels == ("dress", "none")
+    assert prompt.label_descriptions == ("in one piece", None)
+    assert prompt.expanded_template == (
+        "dress, none | - dress: in one piece\n- none | a (d): [dress, none] | "
+        "a (d):\n- dress: in one piece\n- none {query}"
+    )
+    given = PromptConfig(
+        name="a",
+        describe="d",
+        prompt_template=text,
+        labels=("dress", "none"),
+        label_descriptions=("in one piece", None),
+    )
+    assert Config(prompts=(given,)).prompts == (prompt,)
+    empty = parsed({"name": "a", "labels": {"x": None, "y": None}}, prompt_template="{query}").prompts[0]
+    assert empty.label_descriptions is None
+
+
+def test_another_order_of_labels_takes_their_descriptions_along() -> None:
+    prompt = {"name": "a", "labels": {"x": "ex", "y": None}}
+    config = parsed(prompt, prompt_template="{labels_described} {query}")
+    (found,) = with_order(config, {"a": [("y", "x")]}, 0).prompts
+    assert found.expanded_template == "- y\n- x: ex {query}"
+    assert found.labels == ("x", "y")
+
+
+@pytest.mark.parametrize(
+    ("top", "message"),
+    [
+        ({"prompt_template": "none"}, "prompt_template: has 0 {query} slots: it needs exactly one"),
+        ({"prompt_template": "{query}", "system": "a"}, "system: is given beside prompt_template, which is"),
+        ({"prompt_template": 1}, "prompt_template: 1 is a number, not text"),
+        ({"prompt_template": "{describe} {query}"}, "prompts.colour.describe: is missing, and prompt_template has"),
+        ({"user": "x"}, "prompts.colour.user: has 0 {query} slots: it needs exactly one"),
+        ({}, "prompts.colour.prompt_template: is missing: write the whole text, or write system and user"),
+    ],
+)  # fmt: skip
+def test_a_common_text_that_cannot_be_used_is_told_once(top: dict[str, Any], message: str) -> None:
+    found = refused(COLOUR, **top)
+    assert found.startswith(message)
+    assert "\n" not in found
+
+
+def test_mistakes_beside_a_wrong_common_text_are_told_too() -> None:
+    found = refused({"name": "a", "labels": ["x"]}, COLOUR, prompt_template="none")
+    assert [line.partition(":")[0] for line in found.splitlines()] == ["prompt_template", "prompts.a.labels"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ({"labels": {"x": "a", "y": 1}}, "labels.y: 1 is a number, not text: describe the label"),
+        ({"labels": {"x": "a"}}, "labels: expected a list of at least two labels, got a list of 1"),
+        ({"labels": {"x": "a", "y": "b"}, "label_descriptions": ["a"]}, "label_descriptions: is given beside labels"),
+        ({"label_descriptions": ["a"]}, "label_descriptions: has 1 texts for 2 labels"),
+        ({"describe": "{query}", "prompt_template": "{describe}{query}"}, "describe: '{query}' in the template's"),
+        ({"labels": {"x": "{query}", "y": None}, "prompt_template": "{labels_described}{query}"}, "labels: "),
+    ],
+)
+def test_descriptions_that_cannot_be_used_are_refused(prompt: dict[str, Any], message: str) -> None:
+    assert refused({**COLOUR, "prompt_template": "{query}", **prompt}).startswith(f"prompts.colour.{message}")
+
+
+def test_a_label_that_spells_a_slot_is_refused_where_all_labels_are_shown() -> None:
+    message = refused({**COLOUR, "labels": ["{name}", "x"]}, SIZE, prompt_template="{all_labels} {query}")
+    assert message.startswith("prompts[0]: a text of it makes another {name} slot in place of {all_labels}")
+
+
+def test_the_joint_configuration_is_what_it_was_written_in_full() -> None:
+    text = config_path("fashion-8-joint.yaml").read_text(encoding="utf-8")
+    assert text.count("<|im_start|>") == 3
+    prompts = load_config(config_path("fashion-8-joint.yaml")).prompts
+    assert len(prompts) == 8
+    (common,) = {re.sub(r"[a-z]+:$", "", prompt.expanded_template) for prompt in prompts}
+    assert all(prompt.expanded_template == f"{common}{prompt.name}:" for prompt in prompts)
+    lists = dict(re.findall(r"^(\w+): \[(.*)\]", common, re.MULTILINE))
+    for prompt in prompts:
+        assert lists[prompt.name].split(", ") == ["none", *prompt.labels[:-1]]
+
+
+def test_the_page_shows_what_a_common_text_becomes() -> None:
+    page = [block.text for block in blocks("yaml") if block.page == "docs/configuration.md"]
+    (short,) = (parse_config(text, folder=Path()) for text in page if "{all_labels}" in text)
+    (full,) = (parse_config(text, folder=Path()) for text in page if "category (what it is)" in text)
+
+    class Bare:
+        chat_template = None
+        bos_text = eos_text = ""
+
+    first = render_prompts(short.prompts, Bare(), short.model).prompts[0]
+    assert first.expanded_template == full.prompts[0].expanded_template
