@@ -22,7 +22,7 @@ from .options import (
     ThreadsOption,
     settings,
 )
-from .terminal import exit_codes, load_bar, print_step
+from .terminal import exit_codes, load_bar, print_step, print_warning
 
 _QUERY_TOKENS = "2-9,6"
 _FULL_CONFIGS = ("mission", "fashion-8", "fashion-8-joint")
@@ -180,7 +180,9 @@ def bench_command(
             check_html(html, {**inputs, "--out": out})
         on_step = None if quiet else print_step
         with (
-            ClassifierOpener(offline=offline, on_step=on_step, on_load=load_bar(quiet)) as opener,
+            ClassifierOpener(
+                offline=offline, on_step=on_step, on_load=load_bar(quiet), on_warning=print_warning
+            ) as opener,
             progress_bars(quiet) as on_progress,
         ):
             record = benchmark(benchmark_settings, opener, on_progress=on_progress)

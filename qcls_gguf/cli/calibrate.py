@@ -28,7 +28,7 @@ from .options import (
     labelled_columns,
     settings,
 )
-from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step
+from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step, print_warning
 
 
 def calibrate_command(
@@ -98,7 +98,9 @@ def calibrate_command(
         )
         on_step = None if quiet else print_step
         with (
-            ClassifierOpener(offline=offline, on_step=on_step, on_load=load_bar(quiet)) as opener,
+            ClassifierOpener(
+                offline=offline, on_step=on_step, on_load=load_bar(quiet), on_warning=print_warning
+            ) as opener,
             progress_bars(quiet) as on_progress,
         ):
             record, text = calibrate(fit_settings, opener, on_progress=on_progress)

@@ -24,7 +24,7 @@ from .options import (
     ThreadsOption,
     settings,
 )
-from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step
+from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step, print_warning
 
 
 def compare_command(
@@ -139,7 +139,9 @@ def compare_command(
             check_html(html, {**inputs, "--out": out})
         on_step = None if quiet else print_step
         with (
-            ClassifierOpener(offline=offline, on_step=on_step, on_load=load_bar(quiet)) as opener,
+            ClassifierOpener(
+                offline=offline, on_step=on_step, on_load=load_bar(quiet), on_warning=print_warning
+            ) as opener,
             progress_bars(quiet) as on_progress,
         ):
             record = compare(comparison, opener, on_step=on_step, on_progress=on_progress)

@@ -86,7 +86,7 @@ def _shown(message: object) -> str:
 
 
 def _show_warning(message: Warning | str, *_: object) -> None:
-    print(f"qcls-gguf: warning: {_shown(message)}", file=sys.stderr)
+    print_warning(message)
 
 
 def _drop_output() -> None:
@@ -102,6 +102,11 @@ def _fail(error: Exception | str, code: int) -> NoReturn:
 def print_step(name: str, what: str, ms: float) -> None:
     """Show a step of the start-up as it ends."""
     print(f"{name:16}{ms:10.1f} ms  {_shown(what)}", file=sys.stderr)
+
+
+def print_warning(mistake: object) -> None:
+    """Show what is likely a mistake."""
+    print(f"qcls-gguf: warning: {_shown(mistake)}", file=sys.stderr)
 
 
 def load_bar(quiet: bool) -> Callable[[float], None] | None:

@@ -158,7 +158,7 @@ def _csv_rows(
             prompts[index] = name
         elif columns.ignored != ALL:
             remedy = "leave it out of the evaluation with `ignore_columns`"
-            raise ConfigError(f"column {name!r} is no prompt{_hint(name, labels)}; or {remedy}")
+            raise ConfigError(f"column {shown(name)} is no prompt{_hint(name, labels)}; or {remedy}")
     for row in table:
         if not row.fields and row.error is None:
             continue

@@ -54,10 +54,10 @@ class RunRecord(Record):
     """what the decodes of the request did"""
     results: tuple[PromptRecord, ...]
     """an answer for each prompt, in the order of the configuration"""
-    wait_ms: float
-    """ms before total_ms, until other callers' requests were done"""
     model: ModelInfo | None = left_out_if_none()
     """which model answered, and what computed it; not in JSON lines, whose header line may have it"""
+    wait_ms: float
+    """ms before total_ms, until other callers' requests were done"""
     model_sha256: str | None = left_out_if_none()
     """the model file's; only in JSON lines"""
     line: int | None = left_out_if_none()

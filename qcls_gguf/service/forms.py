@@ -9,8 +9,9 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import ValidationError
 
+from ..config.prompt import PromptConfig
 from ..config.rules import Text
-from ..config.schema import ModelConfig, PromptConfig
+from ..config.schema import ModelConfig
 from ..config.settings import Settings, check, config_error, mistakes, prefixed, settings
 from ..config.template import SLOT
 from ..config.words import kind_of

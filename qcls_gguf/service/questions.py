@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..classifier import Classifier, LoadedPrompts
-from ..config.schema import PromptConfig
+from ..config.prompt import PromptConfig
 from ..errors import ConfigError
 from ..prompts.prompt_set import PromptSet, compile_prompts
 from .forms import Forms, Kind

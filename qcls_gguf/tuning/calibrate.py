@@ -93,6 +93,7 @@ def calibrate(
     record = CalibrationRecord(
         data=scored.data_record(),
         model=scored.model,
+        warnings=opener.warnings,
         written=str(settings.out) if entries else None,
         with_bias=settings.with_bias,
         seed=settings.seed,
