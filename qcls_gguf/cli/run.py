@@ -220,7 +220,7 @@ def _label(
     classifier: Classifier, lines: Iterator[Line], writer: AnswerWriter, source: str | None, *, quiet: bool
 ) -> bool:
     """Label and print queries as they come; returns whether any failed."""
-    from ..report.results import printable
+    from ..config.words import printable
     from .long_work import progress_bars
 
     # where the answers scroll over the same terminal, they are the progress
@@ -251,7 +251,7 @@ def _answer(classifier: Classifier, line: Line, writer: AnswerWriter, printable:
             raise QclsError(line.error)
         result = classifier.classify(line.text)
     except QclsError as e:
-        print(f"qcls-gguf: {printable(line.text[:60])!r}: {with_options(str(e))}", file=sys.stderr)
+        print(f"qcls-gguf: {printable(line.text[:60])!r}: {printable(with_options(str(e)))}", file=sys.stderr)
         writer.failure(line, str(e))
         return "failed"
     writer.result(line, result)
