@@ -58,8 +58,3 @@ app.command("bench")(bench_command)
 app.command("models")(models_command)
 app.command("serve")(serve_command)
 app.command("schema")(schema_command)
-
-
-def main() -> None:
-    """The entry point of the `qcls-gguf` command."""
-    app()
