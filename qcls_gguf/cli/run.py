@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
@@ -31,6 +31,7 @@ from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step, print_warnin
 if TYPE_CHECKING:
     from ..classifier import Classifier
     from ..report.answer_formats import AnswerWriter
+    from ..report.progress import OnProgress
 
 
 class Format(StrEnum):
@@ -227,7 +228,7 @@ def _label(
     n_lines = None if source is None or quiet or sys.stdout.isatty() else count_lines(source)
     counts = {"labelled": 0, "failed": 0, "blank": 0}
     began = perf_counter()
-    with progress_bars(n_lines is None) as on_progress:
+    with _progress(n_lines) as on_progress:
         try:
             for line in lines:
                 counts[_answer(classifier, line, writer, printable)] += 1
@@ -239,6 +240,18 @@ def _label(
         others = "".join(f", {n:,} {what}" for what, n in counts.items() if n and what != "labelled")
         print(f"labelled {counts['labelled']:,}{others}, in {perf_counter() - began:.1f} s", file=sys.stderr)
     return counts["failed"] > 0
+
+
+@contextmanager
+def _progress(n_lines: int | None) -> Iterator[OnProgress]:
+    """A bar where the number of lines is known; its library is not loaded where it is not."""
+    if n_lines is None:
+        yield lambda part, done, total: None
+        return
+    from .long_work import progress_bars
+
+    with progress_bars(False) as on_progress:
+        yield on_progress
 
 
 def _answer(classifier: Classifier, line: Line, writer: AnswerWriter, printable: Callable[[str], str]) -> str:
