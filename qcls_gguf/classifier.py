@@ -12,6 +12,7 @@ from typing import Literal, Self, overload
 
 from .active_set import ActiveSet, Item
 from .config.calibration_file import read_calibration
+from .config.likely_mistake import LikelyMistake
 from .config.load import load_config
 from .config.prompt import PromptConfig
 from .config.resources import DEFAULT_CONFIG
@@ -20,11 +21,14 @@ from .config.words import shown
 from .engine.batcher import Batcher
 from .engine.capacity import check_capacity, pays_to_share
 from .engine.engine import Engine
+from .engine.pieces import begin_prefixes
+from .engine.prefix_cache import Prefix
 from .errors import DecodeError, PlanError, QclsError, ScoreError
 from .model import Model, OpenModels
 from .pipeline import MAX_QUERIES, check_queries
 from .prompts.chat import is_chat, render_prompts
 from .prompts.compiled import Prompt
+from .prompts.likely_mistakes import likely_mistakes
 from .prompts.prompt_set import PromptSet, compile_prompts
 from .score.adjustment import Adjustment
 from .score.result import Counts, ModelInfo, Result
@@ -39,9 +43,12 @@ _LONGEST_S = 1e9  # of a deadline
 class LoadedPrompts:
     """A prompt set that a classifier holds ready. Usable from several threads."""
 
-    def __init__(self, classifier: Classifier, active: ActiveSet) -> None:
+    def __init__(
+        self, classifier: Classifier, active: ActiveSet, sources: Sequence[PromptConfig] | None = None
+    ) -> None:
         """Use Classifier.prompt_set."""
         self._classifier = classifier
+        self._sources = sources or active.prompts.settings
         self.active = active
 
     @property
@@ -53,6 +60,18 @@ class LoadedPrompts:
     def adjustments(self) -> Sequence[Adjustment]:
         """What calibrates each prompt's scores."""
         return self.active.answers.adjustments
+
+    @property
+    def warnings(self) -> tuple[LikelyMistake, ...]:
+        """What is likely a mistake in these prompts, but for what the classifier's configuration ignores."""
+        config, model = self._classifier.config, self._classifier.engine.model
+        return likely_mistakes(
+            self._sources,
+            self.active.prompts,
+            model,
+            chat_template=config.model.chat_template,
+            ignored=config.ignore_warnings,
+        )
 
     def classify(self, query: str, *, deadline_s: float | None = None) -> Result:
         """Label one query; see Classifier.classify_batch."""
@@ -151,7 +170,7 @@ class Classifier:
             max_waiting=started.config.runtime.max_waiting,
             may_share=self._may_share,
         )
-        self._configured = LoadedPrompts(self, started.active)
+        self._configured = LoadedPrompts(self, started.active, started.sources)
         self._pid = os.getpid()
 
     @classmethod
@@ -207,15 +226,29 @@ class Classifier:
             compiled, self.engine.capacity, self.config.runtime.max_query_tokens, self.engine.model.facts.n_ctx_train
         )
         self.engine.model.rows(compiled.label_tokens.tolist())  # read before anybody has to wait for it
+        begun = begin_prefixes(self.engine, self._batcher, compiled.prefixes, self._check_open)
         with self._batcher.alone:
             self._check_open()
-            active = self._sets.add(compiled)
+            active = self._add(compiled, begun)
             try:
                 self._sets.calibrate(active, calibration)
             except BaseException:
                 self._sets.remove(active)
                 raise
         return LoadedPrompts(self, active)
+
+    def _add(self, prompts: PromptSet, begun: Sequence[Prefix]) -> ActiveSet:
+        """Hold a set; the beginnings of its prefixes go, and first of all where there is no room for it beside them."""
+        try:
+            active = self._sets.add(prompts)
+        except PlanError:
+            self.engine.forget(begun)
+            return self._sets.add(prompts)
+        except BaseException:
+            self.engine.forget(begun)
+            raise
+        self.engine.forget(begun)
+        return active
 
     def _as_config(self, prompts: str | Path | Config | Sequence[PromptConfig] | PromptSet) -> Config | None:
         """The prompts with their whole texts; None for those that are compiled already."""
@@ -268,6 +301,11 @@ class Classifier:
     def adjustments(self) -> Sequence[Adjustment]:
         """What calibrates each configured prompt's scores."""
         return self._configured.adjustments
+
+    @property
+    def warnings(self) -> tuple[LikelyMistake, ...]:
+        """What is likely a mistake in the configured prompts; the command line prints it."""
+        return self._configured.warnings
 
     @property
     def startup_ms(self) -> dict[str, float]:

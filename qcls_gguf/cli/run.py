@@ -25,7 +25,7 @@ from .options import (
     ThreadsOption,
     settings,
 )
-from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step
+from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step, print_warning
 
 if TYPE_CHECKING:
     from ..classifier import Classifier
@@ -120,6 +120,8 @@ def run_command(
         with Classifier.from_config(
             chosen, offline=offline, on_step=None if quiet else print_step, on_load=load_bar(quiet), audit=audit
         ) as classifier:
+            for mistake in classifier.warnings:
+                print_warning(mistake)
             only_one = len(query or ()) == 1 and input_ is None and not interactive
             lines = _queries(query, input_, columns, interactive)
             writer = _writer(classifier, format_, top, n_scores, id_column, only_one=only_one, header=header)

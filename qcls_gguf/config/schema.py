@@ -12,8 +12,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Field, model_validator
 
 from ..errors import ConfigError
+from .likely_mistake import IGNORED_KINDS, IgnoredKind
 from .prompt import FilledText, PromptConfig, TrueOrFalse
-from .rules import Choice, File, Truth, Variables, Whole, at_most, distinct
+from .rules import Choice, File, Truth, Variables, Whole, at_least, at_most, distinct
 from .settings import Settings, given, refusal, settings
 from .template import ALL_SLOTS, SLOTS, all_texts, expand
 
@@ -146,6 +147,9 @@ Prompts: TypeAlias = Annotated[
     distinct("name", lambda prompt: str(prompt.name)),
     Field(json_schema_extra={"minItems": 1, "maxItems": _MAX_PROMPTS}),
 ]
+IgnoredKinds: TypeAlias = Annotated[
+    tuple[Annotated[IgnoredKind, Choice(IGNORED_KINDS)], ...], at_least(0, "kinds of warnings")
+]
 CalibrationPath: TypeAlias = Annotated[Path, File()]
 
 
@@ -159,6 +163,8 @@ class Config(Settings):
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     calibration: CalibrationPath | None = None
     """what `qcls-gguf calibrate` fitted"""
+    ignore_warnings: IgnoredKinds = ()
+    """kinds of likely mistakes that are not told"""
     path: Path | None = None
     """the file it came from"""
 

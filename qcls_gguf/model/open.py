@@ -127,6 +127,11 @@ class Model:
         return text if isinstance(text, str) and text.strip() else None
 
     @property
+    def is_embedded(self) -> bool:
+        """Whether it is the model that comes with the package, wherever its file lies."""
+        return self.header.scalars.get("general.name") == "fashion-tiny"
+
+    @property
     def bos_text(self) -> str:
         """The text of the token that begins a text; empty where the vocabulary has none."""
         return self._token_text(self.facts.token_bos)

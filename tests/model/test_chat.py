@@ -87,7 +87,7 @@ def as_chat(prompt: PromptConfig) -> PromptConfig:
 @pytest.mark.parametrize("name", ["fashion-8", "fashion-8-joint"])
 def test_chatml_and_system_and_user_are_the_same_prompts(name: str) -> None:
     """On the embedded model, whose file has no chat template: the configuration names one."""
-    config = load_config(config_path(f"{name}.yaml"))
+    config = load_config(config_path(name))
     chats = tuple(map(as_chat, config.prompts))
     assert all(prompt.is_chat for prompt in chats)
     model = dataclasses.replace(config.model, chat_template=CHATML)
