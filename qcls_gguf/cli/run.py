@@ -23,6 +23,7 @@ from .options import (
     ScoringOption,
     StateCacheOption,
     ThreadsOption,
+    TryModelOption,
     settings,
 )
 from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step, print_warning
@@ -67,6 +68,7 @@ def run_command(
     hf_repo: RepoOption = None,
     offline: OfflineOption = False,
     no_state_cache: StateCacheOption = False,
+    no_try_model: TryModelOption = False,
     n_gpu_layers: LayersOption = None,
     scoring: ScoringOption = None,
     audit: Annotated[
@@ -117,7 +119,16 @@ def run_command(
         n_scores = _n_scores(scores, format_)
         if header and format_ is not Format.jsonl:
             raise ConfigError(f"--header is for --format jsonl, not for {format_}")
-        chosen = settings(config, model, hf_repo, n_gpu_layers, threads, scoring, no_state_cache=no_state_cache)
+        chosen = settings(
+            config,
+            model,
+            hf_repo,
+            n_gpu_layers,
+            threads,
+            scoring,
+            no_state_cache=no_state_cache,
+            no_try_model=no_try_model,
+        )
         with Classifier.from_config(
             chosen, offline=offline, on_step=None if quiet else print_step, on_load=load_bar(quiet), audit=audit
         ) as classifier:
@@ -210,7 +221,8 @@ def _label(
     classifier: Classifier, lines: Iterator[Line], writer: AnswerWriter, source: str | None, *, quiet: bool
 ) -> bool:
     """Label and print queries as they come; returns whether any failed."""
-    from ..report.results import printable
+    from ..config.words import printable
+    from .long_work import progress_bars
 
     # where the answers scroll over the same terminal, they are the progress
     n_lines = None if source is None or quiet or sys.stdout.isatty() else count_lines(source)
@@ -252,7 +264,7 @@ def _answer(classifier: Classifier, line: Line, writer: AnswerWriter, printable:
             raise QclsError(line.error)
         result = classifier.classify(line.text)
     except QclsError as e:
-        print(f"qcls-gguf: {printable(line.text[:60])!r}: {with_options(str(e))}", file=sys.stderr)
+        print(f"qcls-gguf: {printable(line.text[:60])!r}: {printable(with_options(str(e)))}", file=sys.stderr)
         writer.failure(line, str(e))
         return "failed"
     writer.result(line, result)

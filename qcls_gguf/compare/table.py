@@ -5,9 +5,8 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from ..config.words import counted
+from ..config.words import counted, printable
 from ..report.numbers import number, percent
-from ..report.results import printable
 from ..report.tables import Table, terminal_table
 from .records import AbsentMethod, ComparisonRecord, MethodRecord
 

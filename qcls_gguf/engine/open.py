@@ -5,10 +5,11 @@ from __future__ import annotations
 from ..config.schema import RuntimeConfig
 from ..config.words import counted
 from ..model import Model
+from ..model.placement import flash_attention
 from ..native import NativeContext
 from ..prompts.prompt_set import PromptSet
 from ..timing import Ledger
-from .capacity import flash_attention, limits
+from .capacity import limits
 from .cores import threads
 from .engine import Engine
 

@@ -9,9 +9,8 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from ..config.words import counted
+from ..config.words import counted, printable
 from ..report.numbers import measured
-from ..report.results import printable
 from ..report.tables import fact_table
 from .records import Answering, Inspection, LongestQuery, PromptInspection, Token, TrieNode
 
