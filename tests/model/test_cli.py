@@ -187,7 +187,7 @@ def test_interrupt_on_a_terminal_leaves_a_line_of_its_own() -> None:
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_interrupt_ends_quietly() -> None:
+def test_an_interrupt_is_one_line() -> None:
     with subprocess.Popen(
         [COMMAND, "run", "--input", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
