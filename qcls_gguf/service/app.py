@@ -12,7 +12,7 @@ from .bodies import Scope
 from .door import GONE, App, Door
 from .exchange import Exchange
 from .metrics import Metrics
-from .openapi import ErrorAnswer, describe
+from .openapi import ErrorAnswer, TeiError, TypeSafeError, VllmError, describe
 from .refusal import ClientGoneError, RefusedError, openai_words, tei_words, typesafe_words, vllm_words
 from .service import Service
 from .serving import Serving
@@ -38,6 +38,7 @@ BODIES = (
 ANSWERS = (
     RunRecord, classify_api.ClassifyAnswers, predict_api.Predictions, predict_api.VllmAnswer,
     operations_api.Health, operations_api.Models, operations_api.Reloaded, ErrorAnswer,
+    TeiError, VllmError, TypeSafeError,
 )  # fmt: skip
 
 
