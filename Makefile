@@ -7,7 +7,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(wildcard vendor/*.toml vendor/*.py pa
            $(foreach suffix,c cpp h cu cuh,$(wildcard qcls_gguf/native/*/*.$(suffix)))
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run test hostile load wheel clean
+.PHONY: run test hostile load sanitize wheel clean
 
 run: $(VENV)/.built
 	$(BIN)/qcls-gguf run --interactive \
@@ -32,6 +32,22 @@ hostile: $(VENV)/.checked
 load: $(VENV)/.checked
 	$(BIN)/python -m pytest -s -m load tests/service
 
+# A library of its own that checks every address and undefined behaviour, and the tests that work it hardest. Python
+# itself is not compiled so: the checker has to be loaded before it, and does not know which of its memory is lost.
+SANITIZED := build/sanitized
+sanitize: $(VENV)/.checked
+	test -d $(SANITIZED)/venv || $(PYTHON) -m venv $(SANITIZED)/venv
+	$(SANITIZED)/venv/bin/python -m pip install --quiet --disable-pip-version-check scikit-build-core cmake ninja
+	$(SANITIZED)/venv/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation \
+	    --config-settings=build-dir=$(SANITIZED)/native --config-settings=cmake.define.QCLS_SANITIZE=ON \
+	    --config-settings=cmake.define.QCLS_CUDA=OFF --editable ".[dev]"
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" \
+	    ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
+	    $(SANITIZED)/venv/bin/python -m pytest $(SANITIZED_TESTS)
+
+SANITIZED_TESTS ?= tests/abi tests/model/test_engine.py tests/model/test_shapes.py tests/model/test_visible_cells.py \
+                   tests/model/test_plain_text.py tests/model/test_many_sequences.py tests/hostile/test_forks.py
+
 wheel: $(VENV)/.tools
 	rm -f dist/qcls_gguf-*.whl
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
@@ -42,16 +58,19 @@ clean:
 
 # The build tools are installed beside the package, so that a rebuild finds the same ones and compiles only changes.
 $(VENV)/.tools:
+	@echo "setting up $(VENV): a Python environment with CMake and ninja"
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "qcls-gguf needs Python 3.11 or newer: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) scikit-build-core cmake ninja
 	touch $@
 
 $(VENV)/.built: $(VENV)/.tools $(SOURCES)
-	@echo "building the patched llama.cpp and the package: a few minutes the first time"
-	$(INSTALL) --no-build-isolation --editable .
-	touch $@
+	@echo "building the patched llama.cpp and the package: two to ten minutes the first time, by the machine's cores"
+	@$(BIN)/python vendor/install.py
+	@touch $@
+	@echo "next: '. $(BIN)/activate' gives this shell the command: qcls-gguf run, qcls-gguf init, qcls-gguf --help"
 
 $(VENV)/.checked: $(VENV)/.built
-	$(INSTALL) --no-build-isolation --editable ".[dev]"
-	touch $@
+	@echo "installing what the checks need"
+	@$(BIN)/python vendor/install.py dev
+	@touch $@

@@ -12,6 +12,7 @@ from typing import Literal, Self, overload
 
 from .active_set import ActiveSet, Item
 from .config.calibration_file import read_calibration
+from .config.likely_mistake import LikelyMistake
 from .config.load import load_config
 from .config.prompt import PromptConfig
 from .config.resources import DEFAULT_CONFIG
@@ -27,6 +28,7 @@ from .model import Model, OpenModels
 from .pipeline import MAX_QUERIES, check_queries
 from .prompts.chat import is_chat, render_prompts
 from .prompts.compiled import Prompt
+from .prompts.likely_mistakes import likely_mistakes
 from .prompts.prompt_set import PromptSet, compile_prompts
 from .score.adjustment import Adjustment
 from .score.result import Counts, ModelInfo, Result
@@ -41,9 +43,12 @@ _LONGEST_S = 1e9  # of a deadline
 class LoadedPrompts:
     """A prompt set that a classifier holds ready. Usable from several threads."""
 
-    def __init__(self, classifier: Classifier, active: ActiveSet) -> None:
+    def __init__(
+        self, classifier: Classifier, active: ActiveSet, sources: Sequence[PromptConfig] | None = None
+    ) -> None:
         """Use Classifier.prompt_set."""
         self._classifier = classifier
+        self._sources = sources or active.prompts.settings
         self.active = active
 
     @property
@@ -55,6 +60,18 @@ class LoadedPrompts:
     def adjustments(self) -> Sequence[Adjustment]:
         """What calibrates each prompt's scores."""
         return self.active.answers.adjustments
+
+    @property
+    def warnings(self) -> tuple[LikelyMistake, ...]:
+        """What is likely a mistake in these prompts, but for what the classifier's configuration ignores."""
+        config, model = self._classifier.config, self._classifier.engine.model
+        return likely_mistakes(
+            self._sources,
+            self.active.prompts,
+            model,
+            chat_template=config.model.chat_template,
+            ignored=config.ignore_warnings,
+        )
 
     def classify(self, query: str, *, deadline_s: float | None = None) -> Result:
         """Label one query; see Classifier.classify_batch."""
@@ -153,7 +170,7 @@ class Classifier:
             max_waiting=started.config.runtime.max_waiting,
             may_share=self._may_share,
         )
-        self._configured = LoadedPrompts(self, started.active)
+        self._configured = LoadedPrompts(self, started.active, started.sources)
         self._pid = os.getpid()
 
     @classmethod
@@ -195,6 +212,7 @@ class Classifier:
         ConfigError for prompts that do not fit this engine (see runtime.n_batch, runtime.n_seq_max), PlanError where
         too many are held at once (see runtime.question_cells, runtime.question_prefixes).
         """
+        self._check_process()
         self._check_open()
         config = self._as_config(prompts)
         calibration = read_calibration(config) if config else None
@@ -247,6 +265,8 @@ class Classifier:
 
     def drop(self, prompts: LoadedPrompts) -> None:
         """Close a prompt set; the configured one goes with the classifier only."""
+        if os.getpid() != self._pid:
+            return
         with self._batcher.alone:
             active = prompts.active
             if active.is_open and active is not self._started.active and not self._batcher.is_closed:
@@ -286,6 +306,11 @@ class Classifier:
         return self._configured.adjustments
 
     @property
+    def warnings(self) -> tuple[LikelyMistake, ...]:
+        """What is likely a mistake in the configured prompts; the command line prints it."""
+        return self._configured.warnings
+
+    @property
     def startup_ms(self) -> dict[str, float]:
         """Milliseconds of each step of the start-up."""
         return dict(self._started.ledger.steps_ms)
@@ -293,6 +318,7 @@ class Classifier:
     def check(self, query: str, prompts: LoadedPrompts | None = None) -> None:
         """Raise PlanError for a query that `classify` would refuse; nothing is computed."""
         check_queries([query], self.config.runtime)
+        self._check_process()
         with self._batcher.alone:
             self._check_open()
             self._pipeline.check((prompts or self._configured).active, query)
@@ -300,6 +326,7 @@ class Classifier:
     def plan_counts(self, query: str) -> Counts:
         """What `classify` would feed and read for a query; computes nothing. Raises PlanError as `classify` does."""
         check_queries([query], self.config.runtime)
+        self._check_process()
         with self._batcher.alone:
             self._check_open()
             return self._pipeline.counts(self._started.active, query)
@@ -372,6 +399,9 @@ class Classifier:
             raise PlanError(
                 f"deadline_s: {shown(deadline_s)} is not a number of seconds below {_LONGEST_S:g}: leave it out to wait"
             )
+        self._check_process()
+
+    def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise DecodeError("this Classifier was made in another process: make one in each process after forking")
 
@@ -382,8 +412,10 @@ class Classifier:
     def close(self) -> None:
         """Answer who waits, refuse who comes, then free the context, and the model if it was opened for it.
 
-        May be called again.
+        May be called again. In a process that was forked it does nothing: all that is the parent's.
         """
+        if os.getpid() != self._pid:
+            return
         self._batcher.close()
         with self._batcher.alone:
             self.engine.close()

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Self
 
 from .classifier import Classifier
+from .config.likely_mistake import LikelyMistake
 from .config.schema import Config
 from .model import OpenModels
 from .prompts.chat import is_chat, render_prompts
@@ -24,12 +25,20 @@ class ClassifierOpener:
         offline: bool = False,
         on_step: OnStep | None = None,
         on_load: Callable[[float], None] | None = None,
+        on_warning: Callable[[LikelyMistake], None] | None = None,
     ) -> None:
-        """offline: take a model of the Hugging Face hub from the local cache only; on_step is called after each step of
-        a start-up, on_load with the share of the model that is loaded, 0 to 1.
+        """offline: take a model of the Hugging Face hub from the local cache only. on_step is called after each step of
+        a start-up, on_load with the share of the model that is loaded, 0 to 1, on_warning with a likely mistake, once.
         """
         self.models = OpenModels(offline=offline, on_load=on_load)
         self._on_step = on_step
+        self._on_warning = on_warning
+        self._warnings: dict[LikelyMistake, None] = {}
+
+    @property
+    def warnings(self) -> tuple[LikelyMistake, ...]:
+        """What is likely a mistake in the prompts of all classifiers so far, each once."""
+        return tuple(self._warnings)
 
     def open(self, config: Config, *, audit: bool = False, quiet: bool = False) -> Classifier:
         """A classifier, which the caller closes. Raises what Classifier.from_config raises.
@@ -37,7 +46,12 @@ class ClassifierOpener:
         audit: every answer carries its exact scores; quiet: on_step is not called.
         """
         on_step = None if quiet else self._on_step
-        return Classifier.from_config(config, model=self.models, on_step=on_step, audit=audit)
+        classifier = Classifier.from_config(config, model=self.models, on_step=on_step, audit=audit)
+        for mistake in classifier.warnings:
+            if mistake not in self._warnings and self._on_warning:
+                self._on_warning(mistake)
+            self._warnings[mistake] = None
+        return classifier
 
     def rendered(self, config: Config) -> Config:
         """The configuration with the whole text of every prompt, by the chat template of its model where one is needed.

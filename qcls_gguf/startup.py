@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from .active_set import ActiveSet
 from .config.calibration_file import Calibration, read_calibration
+from .config.prompt import PromptConfig
 from .config.schema import Config
 from .config.words import counted
 from .engine.capacity import shapes
@@ -45,6 +46,8 @@ class Started:
 
     config: Config
     """with every prompt's whole text"""
+    sources: Sequence[PromptConfig]
+    """the prompts as they were written"""
     model: Model
     engine: Engine
     active: ActiveSet
@@ -81,10 +84,11 @@ def start(
             f"{opened.query_tokens}: open it with the same"
         )
     try:
-        if is_chat(config.prompts):
+        sources = config.prompts
+        if is_chat(sources):
             config = _rendered(config, opened, ledger)
             calibration = read_calibration(config)
-        return _start(config, opened, calibration, ledger, audit=audit)
+        return _start(config, sources, opened, calibration, ledger, audit=audit)
     except BaseException as e:
         if model is None:
             opened.close()
@@ -93,7 +97,15 @@ def start(
         raise
 
 
-def _start(config: Config, model: Model, calibration: Calibration | None, ledger: Ledger, *, audit: bool) -> Started:
+def _start(
+    config: Config,
+    sources: Sequence[PromptConfig],
+    model: Model,
+    calibration: Calibration | None,
+    ledger: Ledger,
+    *,
+    audit: bool,
+) -> Started:
     prompts = compile_prompts(config.prompts, model, audit=audit)
     n_read = sum(len(prompt.trie.read) for prompt in prompts.prompts)
     model.rows(prompts.label_tokens.tolist())
@@ -136,6 +148,7 @@ def _start(config: Config, model: Model, calibration: Calibration | None, ledger
         raise
     return Started(
         config=config,
+        sources=sources,
         model=model,
         engine=engine,
         active=active,

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from ..config.words import printable_lines
 from ..errors import ConfigError
 from .options import (
     ConfigOption,
@@ -27,7 +28,7 @@ from .options import (
     labelled_columns,
     settings,
 )
-from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step
+from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step, print_warning
 
 
 def calibrate_command(
@@ -75,6 +76,7 @@ def calibrate_command(
         if importlib.util.find_spec("scipy") is None:
             raise ConfigError("calibrate needs scipy: pip install 'qcls-gguf[calibrate]'")
         from ..opening import ClassifierOpener  # see app.py for why here
+        from ..report.files import Output, show_and_write
         from ..report.results import console
         from ..report.tables import terminal_table
         from ..tuning.calibrate import FitSettings, calibrate
@@ -96,15 +98,21 @@ def calibrate_command(
         )
         on_step = None if quiet else print_step
         with (
-            ClassifierOpener(offline=offline, on_step=on_step, on_load=load_bar(quiet)) as opener,
+            ClassifierOpener(
+                offline=offline, on_step=on_step, on_load=load_bar(quiet), on_warning=print_warning
+            ) as opener,
             progress_bars(quiet) as on_progress,
         ):
-            record = calibrate(fit_settings, opener, on_progress=on_progress)
-        if format_ is RecordFormat.json:
-            print(record.to_json(), flush=True)
-        else:
-            console().print(terminal_table(fits_table(record), end=False))
+            record, text = calibrate(fit_settings, opener, on_progress=on_progress)
+
+        def show() -> None:
+            if format_ is RecordFormat.json:
+                print(record.to_json())
+            else:
+                console().print(terminal_table(fits_table(record), end=False))
+
+        show_and_write(show, [] if text is None else [Output(name="--out", path=out, text=lambda: text)])
         if not quiet:
-            print(outcome(record), file=sys.stderr)
+            print(printable_lines(outcome(record)), file=sys.stderr)
     if record.written is None:
         raise typer.Exit(EXIT_OTHER)

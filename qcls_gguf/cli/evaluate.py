@@ -24,7 +24,7 @@ from .options import (
     labelled_columns,
     settings,
 )
-from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step
+from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step, print_warning
 
 
 def eval_command(
@@ -90,6 +90,7 @@ def eval_command(
     from ..evaluation.robustness import robustness_tables
     from ..evaluation.table import evaluation_tables
     from ..opening import ClassifierOpener
+    from ..report.files import Output, show_and_write
     from ..report.results import console
     from .long_work import check_html, progress_bars
 
@@ -111,18 +112,25 @@ def eval_command(
             check_html(html, {"--data": data, "--config": config, "--resume": resume})
         on_step = None if quiet else print_step
         with (
-            ClassifierOpener(offline=offline, on_step=on_step, on_load=load_bar(quiet)) as opener,
+            ClassifierOpener(
+                offline=offline, on_step=on_step, on_load=load_bar(quiet), on_warning=print_warning
+            ) as opener,
             progress_bars(quiet) as on_progress,
         ):
             record = evaluate(evaluation, opener, on_progress=on_progress)
+        outputs = []
         if html:
             from ..evaluation.html import evaluation_html  # matplotlib is an extra
 
-            html.write_text(evaluation_html(record), encoding="utf-8")
-        if format_ is RecordFormat.json:
-            print(record.to_json(), flush=True)
-        else:
-            console().print(evaluation_tables(record), robustness_tables(record))
+            outputs.append(Output(name="--html", path=html, text=lambda: evaluation_html(record)))
+
+        def show() -> None:
+            if format_ is RecordFormat.json:
+                print(record.to_json())
+            else:
+                console().print(evaluation_tables(record), robustness_tables(record))
+
+        show_and_write(show, outputs)
     if record.non_finite:
         raise typer.Exit(EXIT_OTHER)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..errors import ConfigError
 from .options import (
     ConfigOption,
     FormatOption,
@@ -20,6 +21,9 @@ from .options import (
 )
 from .terminal import exit_codes, load_bar, print_step
 
+if TYPE_CHECKING:
+    from ..report.record import Record
+
 
 def inspect_command(
     config: ConfigOption = None,
@@ -30,29 +34,57 @@ def inspect_command(
     scoring: ScoringOption = None,
     threads: ThreadsOption = None,
     format_: FormatOption = RecordFormat.table,
+    show_prompt: Annotated[
+        bool, typer.Option("--show-prompt", help="Show text and tokens of the prompts instead, with a query in them.")
+    ] = False,
+    prompt: Annotated[
+        list[str] | None, typer.Option("--prompt", metavar="NAME", help="A prompt to show; repeatable. Default: all.")
+    ] = None,
+    query: Annotated[
+        str | None, typer.Option("--query", "-q", metavar="TEXT", help="The query to show them with. Default: none.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not print the start-up.")] = False,
 ) -> None:
     """Show what a configuration costs with a model, before any query, and what could be cheaper or clearer.
 
     Per prompt the cached tokens, the tokens that every request adds, each label's tokens and the label trie; for all
-    prompts together the tokens of an empty query, the sequences and the context. Exit codes are those of run.
+    prompts together the tokens of an empty query, the sequences and the context; and what is likely a mistake in the
+    prompts. Exit codes are those of run.
+
+    --show-prompt shows what the model reads: the exact text and tokens of each prompt with a query, control tokens
+    reversed, cached tokens blue, those that the query's request feeds green, and the labels that are tried behind
+    them, underlined where their tokens are fed as well.
 
     JSON is one object; docs/records.md describes its fields.
+
+    \b
+    qcls-gguf inspect --config my.yaml
+    qcls-gguf inspect --config my.yaml --show-prompt --prompt colour --query "red dress"
     """
     from ..inspection.inspect import inspect_classifier  # see app.py for why here
+    from ..inspection.shown_prompts import show_prompts
+    from ..inspection.shown_table import shown_prompts_view
     from ..inspection.table import inspection_table
     from ..opening import ClassifierOpener
     from ..report.results import console
 
     with exit_codes():
+        for name, given in (("--prompt", prompt), ("--query", query)):
+            if given is not None and not show_prompt:
+                raise ConfigError(f"{name} is for --show-prompt: add it, or leave {name} out")
         chosen = settings(config, model, hf_repo, n_gpu_layers, threads, scoring)
         on_step = None if quiet else print_step
         with (
             ClassifierOpener(offline=offline, on_step=on_step, on_load=load_bar(quiet)) as opener,
             opener.open(chosen) as classifier,
         ):
-            inspection = inspect_classifier(classifier)
+            if show_prompt:
+                record: Record = (shown := show_prompts(classifier, prompt or [], query or ""))
+                view = shown_prompts_view(shown)
+            else:
+                record = (inspection := inspect_classifier(classifier))
+                view = inspection_table(inspection)
         if format_ is RecordFormat.json:
-            print(inspection.to_json(), flush=True)
+            print(record.to_json(), flush=True)
         else:
-            console().print(inspection_table(inspection))
+            console().print(view, crop=False)

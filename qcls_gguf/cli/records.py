@@ -7,6 +7,7 @@ from ..compare.records import ComparisonRecord
 from ..evaluation.records import EvaluationRecord
 from ..inspection.local_models import ModelsRecord
 from ..inspection.records import Inspection
+from ..inspection.shown_prompts import ShownPrompts
 from ..report.record import Record
 from ..report.record_docs import records_markdown
 from ..report.run_record import RunRecord
@@ -15,6 +16,7 @@ from ..tuning.records import CalibrationRecord
 RECORDS: dict[str, type[Record]] = {
     "run": RunRecord,
     "inspect": Inspection,
+    "inspect --show-prompt": ShownPrompts,
     "eval": EvaluationRecord,
     "calibrate": CalibrationRecord,
     "compare": ComparisonRecord,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -11,10 +13,14 @@ from typing import NoReturn
 
 import typer
 
+from ..config.words import printable_lines
 from ..errors import ConfigError, ModelError, QclsError
 from .option_names import with_options
+from .signals import Stoppable, exit_code, stopped_line
 
-EXIT_OTHER, EXIT_USAGE, EXIT_MODEL, EXIT_INTERRUPTED = 1, 2, 3, 130
+EXIT_OTHER, EXIT_USAGE, EXIT_MODEL = 1, 2, 3
+_NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO)
+_EXITS = {ConfigError: EXIT_USAGE, ModelError: EXIT_MODEL}
 
 
 @contextmanager
@@ -27,30 +33,60 @@ def exit_codes() -> Iterator[None]:
             setattr(sys, name, os.fdopen(os.open(os.devnull, flags), mode))
         elif hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors=errors)
-    try:
-        with warnings.catch_warnings():
-            warnings.showwarning = _show_warning  # type: ignore[assignment]
-            yield
-    except KeyboardInterrupt:
-        if sys.stderr.isatty():
-            print("\r\033[Kqcls-gguf: interrupted", file=sys.stderr)  # not behind what stood on the line, such as ^C
-        raise typer.Exit(EXIT_INTERRUPTED) from None
-    except BrokenPipeError:
+    with Stoppable() as stoppable:
+        try:
+            with warnings.catch_warnings():
+                warnings.showwarning = _show_warning  # type: ignore[assignment]
+                yield
+                sys.stdout.flush()
+        except BaseException as e:
+            # What imports and callbacks make of the interrupt may be any exception.
+            stopped_by = signal.SIGINT if isinstance(e, KeyboardInterrupt) else None
+            if (number := stoppable.number or stopped_by) is not None:
+                print(stopped_line(number), end="", file=sys.stderr)
+                raise typer.Exit(exit_code(number)) from None
+            _end(e)
+
+
+def _end(error: BaseException) -> NoReturn:
+    """Print what ended a command, and exit; raise what is no error of ours."""
+    if isinstance(error, BrokenPipeError):
         _drop_output()  # whoever read it has left
         raise typer.Exit(0) from None
-    except ConfigError as e:
-        _fail(e, EXIT_USAGE)
-    except ModelError as e:
-        _fail(e, EXIT_MODEL)
-    except QclsError as e:
-        _fail(e, EXIT_OTHER)
+    if isinstance(error, OSError):
+        _drop_output()
+        # Whatever else is written names its file.
+        is_output = error.filename is None and error.errno in _NO_ROOM
+        _fail(f"standard output could not be written: {error.strerror}" if is_output else error, EXIT_OTHER)
+    if isinstance(error, QclsError):
+        _fail(error, next((code for kind, code in _EXITS.items() if isinstance(error, kind)), EXIT_OTHER))
+    raise error
+
+
+@contextmanager
+def flushed() -> Iterator[None]:
+    """Write what was printed before the interpreter does it at its exit, where a failure prints a traceback."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_output()
+        sys.exit(0)
     except OSError as e:
         _drop_output()
-        _fail(e, EXIT_OTHER)
+        print(f"qcls-gguf: standard output could not be written: {e.strerror}", file=sys.stderr)
+        sys.exit(EXIT_OTHER)
+
+
+def _shown(message: object) -> str:
+    """A message, which may quote a file, a query or another server, without what would move the cursor."""
+    return printable_lines(with_options(str(message)))
 
 
 def _show_warning(message: Warning | str, *_: object) -> None:
-    print(f"qcls-gguf: warning: {with_options(str(message))}", file=sys.stderr)
+    print_warning(message)
 
 
 def _drop_output() -> None:
@@ -58,14 +94,19 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _fail(error: Exception, code: int) -> NoReturn:
-    print(f"qcls-gguf: {with_options(str(error))}", file=sys.stderr)
+def _fail(error: Exception | str, code: int) -> NoReturn:
+    print(f"qcls-gguf: {_shown(error)}", file=sys.stderr)
     raise typer.Exit(code)
 
 
 def print_step(name: str, what: str, ms: float) -> None:
     """Show a step of the start-up as it ends."""
-    print(f"{name:16}{ms:10.1f} ms  {with_options(what)}", file=sys.stderr)
+    print(f"{name:16}{ms:10.1f} ms  {_shown(what)}", file=sys.stderr)
+
+
+def print_warning(mistake: object) -> None:
+    """Show what is likely a mistake."""
+    print(f"qcls-gguf: warning: {_shown(mistake)}", file=sys.stderr)
 
 
 def load_bar(quiet: bool) -> Callable[[float], None] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..config.likely_mistake import LikelyMistake
 from ..config.schema import Config
 from ..report.environment import Environment
 from ..report.record import Record
@@ -91,6 +92,8 @@ class ComparisonRecord(Record):
     environment: PeerEnvironment
     config: Config
     model: ModelInfo
+    warnings: tuple[LikelyMistake, ...]
+    """what is likely a mistake in the prompts"""
     n_prompts: int
     """prompts that a request serves"""
     n_queries: int

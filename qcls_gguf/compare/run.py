@@ -107,6 +107,7 @@ def compare(
                 environment=PeerEnvironment(**dict(environment(settings.config, classifier.model)), packages=packages),
                 config=settings.config,
                 model=classifier.model,
+                warnings=opener.warnings,
                 n_prompts=len(prompts),
                 n_queries=len(settings.queries),
                 queries=settings.queries,

@@ -22,9 +22,9 @@ from .prompt import (
 )
 from .resources import config_path
 from .rules import Text
-from .schema import CalibrationPath, Config, ModelConfig, Prompts, RuntimeConfig
+from .schema import CalibrationPath, Config, IgnoredKinds, ModelConfig, Prompts, RuntimeConfig
 from .settings import Mistake, Settings, check, config_error, given, mistakes, prefixed, refusal, settings
-from .template import SLOT
+from .template import SLOT, no_query
 from .words import kind_of
 from .yaml_values import load_yaml, read_text
 
@@ -66,7 +66,8 @@ class Shared(Settings):
     def _check(self) -> Shared:
         if self.prompt_template is not None:
             if (n_slots := self.prompt_template.count(SLOT)) != 1:
-                raise refusal(f"has {n_slots} {SLOT} slots: it needs exactly one", "prompt_template")
+                remedy = "it needs exactly one" if n_slots else no_query(self.prompt_template)
+                raise refusal(f"has {n_slots} {SLOT} slots: {remedy}", "prompt_template")
             for key in TEXT_KEYS[1:]:
                 if getattr(self, key) is not None:
                     raise refusal("is given beside prompt_template, which is the whole text: keep one of the two", key)
@@ -85,6 +86,8 @@ class ConfigFile(Shared):
     """how to run it"""
     calibration: CalibrationPath | None = None
     """the file that `qcls-gguf calibrate` wrote; a relative path starts from the configuration's folder"""
+    ignore_warnings: IgnoredKinds = ()
+    """kinds of likely mistakes in the prompts that are not told, such as untrained; all: none is"""
 
 
 _SHARED = tuple(Shared.__pydantic_fields__)  # type: ignore[attr-defined]
@@ -125,7 +128,14 @@ def parse_config(text: str, *, folder: Path, path: Path | None = None) -> Config
         wrong += mistakes(e, ConfigFile)
     if wrong:
         raise config_error(wrong, tree)
-    return Config(prompts=file.prompts, model=file.model, runtime=file.runtime, calibration=file.calibration, path=path)
+    return Config(
+        prompts=file.prompts,
+        model=file.model,
+        runtime=file.runtime,
+        calibration=file.calibration,
+        ignore_warnings=file.ignore_warnings,
+        path=path,
+    )
 
 
 def _shared(tree: dict[Any, Any], wrong: list[Mistake]) -> dict[str, Any]:

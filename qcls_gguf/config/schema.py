@@ -12,8 +12,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Field, model_validator
 
 from ..errors import ConfigError
+from .likely_mistake import IGNORED_KINDS, IgnoredKind
 from .prompt import FilledText, PromptConfig, TrueOrFalse
-from .rules import Choice, File, Truth, Variables, Whole, at_most, distinct
+from .rules import Choice, File, Truth, Variables, Whole, at_least, at_most, distinct
 from .settings import Settings, given, refusal, settings
 from .template import ALL_SLOTS, SLOTS, all_texts, expand
 
@@ -113,6 +114,9 @@ class RuntimeConfig(Settings):
     """queries that classify_batch puts into one decode, where the sequences suffice"""
     state_cache: TrueOrFalse = True
     """keep the cells of prefixes that took long to compute in a file for the next start; on a CPU"""
+    try_model: TrueOrFalse = True
+    """load a model that is not known to work in a process of its own first, so that a file on which llama.cpp ends the
+    process is an error"""
     max_waiting: Annotated[int, Whole(0)] = 64
     """callers of other threads that may wait for their turn; more are refused"""
     warm_query_tokens: Annotated[int | Auto, Whole(0, words=_AUTO)] = "auto"
@@ -146,6 +150,9 @@ Prompts: TypeAlias = Annotated[
     distinct("name", lambda prompt: str(prompt.name)),
     Field(json_schema_extra={"minItems": 1, "maxItems": _MAX_PROMPTS}),
 ]
+IgnoredKinds: TypeAlias = Annotated[
+    tuple[Annotated[IgnoredKind, Choice(IGNORED_KINDS)], ...], at_least(0, "kinds of warnings")
+]
 CalibrationPath: TypeAlias = Annotated[Path, File()]
 
 
@@ -159,6 +166,8 @@ class Config(Settings):
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     calibration: CalibrationPath | None = None
     """what `qcls-gguf calibrate` fitted"""
+    ignore_warnings: IgnoredKinds = ()
+    """kinds of likely mistakes that are not told"""
     path: Path | None = None
     """the file it came from"""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import NamedTuple
 
 from .words import shown
@@ -21,6 +22,9 @@ ALL_SLOTS = (ALL_LABELS_SLOT, ALL_DESCRIBED_SLOT)
 """Those that every prompt of a configuration has a part in."""
 SLOTS = (SLOT, *LABEL_SLOTS, NAME_SLOT, DESCRIBE_SLOT, *ALL_SLOTS)
 _SEPARATOR = ", "
+_BRACED = re.compile(r"\{ ?[A-Za-z_]{1,30} ?\}")
+_QUERY_WORDS = ("text", "input", "query", "question", "sentence", "content", "message", "document", "q")
+_LABEL_WORDS = ("label", "options", "choices", "classes", "categories", "label_list")
 
 
 class WrongTemplate(NamedTuple):
@@ -67,6 +71,27 @@ class Words:
         return f"{self.name} ({self.describe})" if self.describe else self.name
 
 
+def braced_words(text: str) -> list[str]:
+    """The words in braces that look like slots and are none, each once."""
+    return [word for word in dict.fromkeys(_BRACED.findall(text)) if word not in SLOTS]
+
+
+def meant_slot(word: str) -> str | None:
+    """The slot that a word in braces is likely meant for."""
+    bare = word.strip("{} ").lower()
+    if bare in _QUERY_WORDS:
+        return SLOT
+    if bare in _LABEL_WORDS:
+        return LABELS_SLOT
+    return next(iter(get_close_matches(f"{{{bare}}}", SLOTS, n=1)), None)
+
+
+def no_query(text: str) -> str:
+    """What to do about a text without a slot for the query, behind a colon."""
+    word = next((word for word in braced_words(text) if meant_slot(word) == SLOT), None)
+    return f"did you mean {SLOT} by {word}?" if word else "it needs exactly one"
+
+
 def expand(template: str, texts: Mapping[str, str]) -> str:
     """The template with slots replaced by their texts; what looks like a slot in such a text stays."""
     return re.sub("|".join(map(re.escape, texts)), lambda slot: texts[slot[0]], template)
@@ -88,7 +113,8 @@ def check_texts(texts: Mapping[str, str], words: Words) -> WrongTemplate | None:
     key, whole = list(texts)[-1], "".join(texts.values())
     has, it = ("has", "it") if len(texts) == 1 else (f"{' and '.join(texts)} have", "a prompt")
     if (n_slots := sum(text.count(SLOT) for text in texts.values())) != 1:
-        return WrongTemplate(f"{has} {n_slots} {SLOT} slots: {it} needs exactly one", key)
+        remedy = no_query(whole) if n_slots == 0 and len(texts) == 1 else f"{it} needs exactly one"
+        return WrongTemplate(f"{has} {n_slots} {SLOT} slots: {remedy}", key)
     for slot in LABEL_SLOTS:
         if (n_slots := whole.count(slot)) > 1:
             return WrongTemplate(f"{has} {n_slots} {slot} slots: {it} may have one", key)

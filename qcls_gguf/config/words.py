@@ -9,6 +9,7 @@ from typing import Any
 
 _LONGEST = 80
 _LARGE = 10**20
+_SURE = 0.85
 _KINDS = {bool: "a truth value", int: "a number", float: "a number", str: "text", dict: "a mapping"}
 
 _repr = reprlib.Repr()
@@ -34,6 +35,18 @@ def counted(n: int, one: str, many: str | None = None) -> str:
     return f"{n} {one if n == 1 else many or f'{one}s'}"
 
 
+def printable(text: str) -> str:
+    """The text with everything that could move a terminal's cursor shown as an escape."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def printable_lines(text: str) -> str:
+    """The same of a text whose line breaks stay."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
 def kind_of(value: Any) -> str:
     """What a value is."""
     if value is None:
@@ -44,6 +57,13 @@ def kind_of(value: Any) -> str:
 
 
 def hint(name: Any, known: Sequence[str]) -> str:
-    """What an unknown name may have meant."""
-    close = difflib.get_close_matches(str(name)[:_LONGEST], known, n=1) if isinstance(name, str) else []
+    """What an unknown name may have meant: one that looks like it, or has it among its words, as in prompt_template."""
+    close: list[str] = []
+    if isinstance(name, str):
+        text = name[:_LONGEST]
+        close = difflib.get_close_matches(text, known, n=1, cutoff=_SURE)
+        with_it = [each for each in known if text in each.split("_")]
+        if not close and len(with_it) == 1:
+            close = with_it
+        close = close or difflib.get_close_matches(text, known, n=1)
     return f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"

@@ -114,6 +114,7 @@ def evaluate(
         data=scored.data_record(),
         config=config,
         model=scored.model,
+        warnings=opener.warnings,
         environment=environment(config, scored.model),
         compared_prompts=compared_prompts(modes, scored.prompts),
         modes=mode_statistics(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..config.likely_mistake import LikelyMistake
 from ..config.schema import Config
 from ..config.scoring import Scoring
 from ..data.labelled import BadRow
@@ -214,6 +215,8 @@ class EvaluationRecord(Record):
     data: DataRecord
     config: Config
     model: ModelInfo
+    warnings: tuple[LikelyMistake, ...]
+    """what is likely a mistake in the prompts"""
     environment: Environment
     compared_prompts: tuple[str, ...] | None = left_out_if_none()
     """the prompts that every mode can score, where one cannot score them all"""

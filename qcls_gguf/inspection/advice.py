@@ -21,7 +21,7 @@ def advise(
     """Advice on all prompts together, then on each; templates[i] is that of prompts[i]."""
     advice = [*_reorder(prompts, request), *_suffix(prompts, request), *_sequences(prompts, request, sequences)]
     for prompt, template in zip(prompts, templates, strict=True):
-        advice += [*_collisions(prompt), *_missing(prompt, template), *_alike(prompt)]
+        advice += [*_collisions(prompt), *_missing(prompt, template)]
     return tuple(advice)
 
 
@@ -93,20 +93,6 @@ def _missing(prompt: PromptInspection, template: str) -> Iterator[Advice]:
 def _stands_in(label: str, template: str) -> bool:
     """Whether a text has a label as a word of its own; `man` does not stand in `woman`."""
     return re.search(rf"(?<![A-Za-z0-9]){re.escape(label)}(?![A-Za-z0-9])", template) is not None
-
-
-def _alike(prompt: PromptInspection) -> Iterator[Advice]:
-    groups: dict[str, list[str]] = {}
-    for label in prompt.labels:
-        groups.setdefault("".join(label.label.casefold().split()), []).append(label.label)
-    for labels in groups.values():
-        if len(labels) > 1:
-            yield Advice(
-                kind="alike",
-                prompts=(prompt.name,),
-                text=f"prompts.{prompt.name}: {len(labels)} labels differ only in case or white space and divide their "
-                f"probability between them: {_named(labels)}.",
-            )
 
 
 def _labels_below(node: TrieNode) -> list[str]:

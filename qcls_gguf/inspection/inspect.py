@@ -75,6 +75,7 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
         longest=longest_query(classifier.configured.active.templates, config.runtime.max_query_tokens),
         prompts=inspected,
         answering=tuple(map(_answering, config.prompts, prompts, classifier.adjustments)),
+        warnings=classifier.warnings,
         advice=advise(inspected, templates, request, sequences),
     )
 
@@ -130,7 +131,7 @@ def _inspect_prompt(prompt: Prompt, prompts: Sequence[Prompt], tokenizer: Tokeni
             )
             for label, tokens, path in zip(prompt.labels, prompt.label_tokens, ended, strict=True)
         ),
-        trie=_trie(prompt, ended, tokenizer),
+        trie=label_trie(prompt, ended, tokenizer),
     )
 
 
@@ -211,7 +212,8 @@ def ended_labels(prompt: Prompt) -> list[tuple[int, ...]]:
     return paths
 
 
-def _trie(prompt: Prompt, ended: Sequence[tuple[int, ...]], tokenizer: Tokenizer) -> TrieNode:
+def label_trie(prompt: Prompt, ended: Sequence[tuple[int, ...]], tokenizer: Tokenizer) -> TrieNode:
+    """The label trie of a prompt; ended: what `ended_labels` gives for it."""
     paths: list[tuple[int, ...]] = [()]
     for parent, token in prompt.trie.fed:
         paths.append((*paths[parent], token))

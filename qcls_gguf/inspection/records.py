@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from ..config.likely_mistake import LikelyMistake
 from ..config.scoring import Scoring
 from ..report.record import Record
 from ..score.result import ModelInfo
@@ -186,7 +187,7 @@ class ContextSizes(Record):
 class Advice(Record):
     """What could be cheaper or clearer."""
 
-    kind: Literal["reorder", "suffix", "sequences", "collision", "missing", "alike"]
+    kind: Literal["reorder", "suffix", "sequences", "collision", "missing"]
     """what it is about"""
     prompts: tuple[str, ...]
     """the names of the prompts that it is about"""
@@ -213,5 +214,7 @@ class Inspection(Record):
     """in the order of the configuration"""
     answering: tuple[Answering, ...]
     """by prompt"""
+    warnings: tuple[LikelyMistake, ...]
+    """what is likely a mistake in the prompts"""
     advice: tuple[Advice, ...]
     """on all prompts first, then prompt by prompt"""

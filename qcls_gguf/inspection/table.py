@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from ..config.words import counted, printable
 from ..report.numbers import measured
-from ..report.results import printable
 from ..report.tables import fact_table
 from .records import Answering, Inspection, LongestQuery, PromptInspection, Token, TrieNode
 
@@ -20,6 +20,9 @@ def inspection_table(inspection: Inspection) -> Group:
     parts: list[RenderableType] = [_whole(inspection), _prompt_rows(inspection), Text()]
     parts += map(_prompt_tree, inspection.prompts, inspection.answering)
     parts.append(Text())
+    if inspection.warnings:
+        parts.append(Text("warnings", style="bold yellow"))
+    parts += [Text(f"- {printable(str(each))}", style="yellow") for each in inspection.warnings]
     if inspection.advice:
         parts.append(Text("advice", style="bold"))
     parts += [Text(f"- {printable(advice.text)}") for advice in inspection.advice]
@@ -49,7 +52,7 @@ def _whole(inspection: Inspection) -> Table:
             ),
             (
                 "empty query",
-                f"{request.n_tokens} tokens in {request.n_decodes} decode{'s' * (request.n_decodes > 1)}: around the "
+                f"{counted(request.n_tokens, 'token')} in {counted(request.n_decodes, 'decode')}: around the "
                 f"query {request.n_tokens_fragment}, suffix {request.n_tokens_suffix}, labels {request.n_tokens_labels}"
                 f" ({request.n_tokens_unshared} unshared); {request.n_tokens_cached} cached, {request.n_positions} "
                 "positions",
@@ -132,7 +135,7 @@ def _add_children(tree: Tree, node: TrieNode) -> None:
         tree.add(Text(", ".join(ends)))
     for child in node.children:
         if child.fed:
-            _add_children(tree.add(Text(f"{_shown(child.text)}  (fed{', read' if child.read else ''})")), child)
+            _add_children(tree.add(Text(f"{visible(child.text)}  (fed{', read' if child.read else ''})")), child)
 
 
 def _label_end(node: TrieNode) -> str:
@@ -141,15 +144,15 @@ def _label_end(node: TrieNode) -> str:
     while node.children:
         node = node.children[0]
         texts.append(node.text)
-    words = " ".join(map(_shown, texts))
+    words = " ".join(map(visible, texts))
     # an end-of-label token does not tell which label it ends
-    return words if node.label is None or node.label.endswith(texts[-1].strip()) else f"{words} ({_shown(node.label)})"
+    return words if node.label is None or node.label.endswith(texts[-1].strip()) else f"{words} ({visible(node.label)})"
 
 
 def _sequence(tokens: tuple[Token, ...]) -> str:
-    return " ".join(_shown(token.text) for token in tokens) or "nothing"
+    return " ".join(visible(token.text) for token in tokens) or "nothing"
 
 
-def _shown(text: str) -> str:
+def visible(text: str) -> str:
     """A token's text with its spaces visible, so that tokens can be parted by spaces."""
     return printable(text).replace(" ", "␣")

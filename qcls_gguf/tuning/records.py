@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..config.likely_mistake import LikelyMistake
 from ..config.prompt import Prior
 from ..config.scoring import Scoring
 from ..evaluation.records import DataRecord
@@ -55,6 +56,8 @@ class CalibrationRecord(Record):
 
     data: DataRecord
     model: ModelInfo
+    warnings: tuple[LikelyMistake, ...]
+    """what is likely a mistake in the prompts"""
     written: str | None
     """the calibration file; null where no fit was kept"""
     with_bias: bool

@@ -252,7 +252,7 @@ def test_a_missing_key_of_a_prompt_is_refused(key: str, null: bool) -> None:
     refused(text, f"prompts[0].{key}: is missing" if key == "name" else f"prompts.a.{key}: is missing")
 
 
-@pytest.mark.parametrize(("template", "n_slots"), [("no slot", 0), ("{query} {query}", 2), ("{Query}{ query }", 0)])
+@pytest.mark.parametrize(("template", "n_slots"), [("no slot", 0), ("{query} {query}", 2), ("{Color}{ age }", 0)])
 def test_a_template_needs_exactly_one_slot(template: str, n_slots: int) -> None:
     refused(
         PROMPT.replace("query: {query} label:", template),

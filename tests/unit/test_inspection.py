@@ -250,11 +250,3 @@ def test_labels_that_the_template_does_not_name(words: Words) -> None:
 def test_many_missing_labels_are_counted(words: Words) -> None:
     (found,) = advice(words, "{query}:", tuple("abcdefghijklm"))
     assert found.text.endswith("13 of its 13 labels: " + ", ".join(map(repr, "abcdefghij")) + " and 3 more.")
-
-
-def test_labels_that_are_alike(words: Words) -> None:
-    labels = ("red", "Red", "light blue", "lightblue", "blue")
-    found = advice(words, "{query}: " + ", ".join(labels), labels)
-    assert [one.kind for one in found] == ["alike", "alike"]
-    assert "'red', 'Red'" in found[0].text
-    assert "'light blue', 'lightblue'" in found[1].text

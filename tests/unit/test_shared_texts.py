@@ -129,9 +129,9 @@ def test_a_label_that_spells_a_slot_is_refused_where_all_labels_are_shown() -> N
 
 
 def test_the_joint_configuration_is_what_it_was_written_in_full() -> None:
-    text = config_path("fashion-8-joint.yaml").read_text(encoding="utf-8")
+    text = config_path("fashion-8-joint").read_text(encoding="utf-8")
     assert text.count("<|im_start|>") == 3
-    prompts = load_config(config_path("fashion-8-joint.yaml")).prompts
+    prompts = load_config(config_path("fashion-8-joint")).prompts
     assert len(prompts) == 8
     (common,) = {re.sub(r"[a-z]+:$", "", prompt.expanded_template) for prompt in prompts}
     assert all(prompt.expanded_template == f"{common}{prompt.name}:" for prompt in prompts)

@@ -1,0 +1,274 @@
+"""What is likely a mistake in prompts that can be compiled all the same: one function for each kind.
+
+Everything here is a function of texts and tokens; `likely_mistakes` asks all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Protocol
+
+from ..config.likely_mistake import LikelyMistake, MistakeKind
+from ..config.prompt import PromptConfig
+from ..config.template import DESCRIBED_SLOT, LABELS_SLOT, SLOT, SLOTS, braced_words, meant_slot
+from ..config.words import shown
+from .compiled import Prompt, Tokenizer
+from .prompt_set import PromptSet
+from .trained import is_trained
+
+_N_NAMED = 5
+_CONTROL = re.compile(
+    r"<\|[^|<>\n]{1,40}\|>|<｜[^｜<>\n]{1,40}｜>|</?(?:start|end)_of_\w{1,20}>|\[/?INST\]|<</?SYS>>|</?s>"
+)
+"""What control tokens of published models look like."""
+_CHATML = ("<|im_start|>", "<|im_end|>")
+_USUAL = (
+    *_CHATML, "<|endoftext|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|begin_of_text|>",
+    "<start_of_turn>", "<end_of_turn>", "[INST]", "[/INST]", "<s>", "</s>", "<|system|>", "<|user|>", "<|assistant|>",
+    "<|end|>", "<|start|>", "<|message|>", "<|channel|>",
+)  # fmt: skip
+_ROLE_BREAK = re.compile(r"<\|im_start\|>(?:system|user|assistant) +\S|<\|im_end\|> +<\|im_start\|>")
+
+
+class MistakeModel(Tokenizer, Protocol):
+    """What of a model the checks need."""
+
+    @property
+    def chat_template(self) -> str | None: ...
+
+    @property
+    def bos_text(self) -> str: ...
+
+    @property
+    def is_embedded(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Case:
+    """One prompt to look at."""
+
+    source: PromptConfig
+    """as it was written"""
+    whole: PromptConfig
+    """with its whole text"""
+    compiled: Prompt
+    model: MistakeModel
+    chat_template: str
+    """empty where neither the model's file nor the configuration has one"""
+
+    def is_token(self, text: str) -> bool:
+        """Whether the vocabulary has a text as one special token."""
+        found = self.model.tokenize(text, parse_special=True).tolist()
+        return len(found) == 1 and self.model.piece(found[0])[1]
+
+
+_Found = Iterator[tuple[MistakeKind, str, str]]
+"""(kind, the key of the prompt that it is about, what is wrong and what to do)"""
+
+
+def likely_mistakes(
+    sources: Sequence[PromptConfig],
+    prompts: PromptSet,
+    model: MistakeModel,
+    *,
+    chat_template: str | None = None,
+    ignored: Collection[str] = (),
+) -> tuple[LikelyMistake, ...]:
+    """What is likely wrong, the same mistake of several prompts once.
+
+    sources: the prompts as they were written; chat_template: the configuration's; ignored: kinds that are not told,
+    `all` for none at all.
+    """
+    if "all" in ignored:
+        return ()
+    names: dict[tuple[MistakeKind, str, str], list[str]] = {}
+    for source, whole, compiled in zip(sources, prompts.settings, prompts.prompts, strict=True):
+        case = _Case(
+            source=source,
+            whole=whole,
+            compiled=compiled,
+            model=model,
+            chat_template=chat_template or model.chat_template or "",
+        )
+        for check in CHECKS:
+            for found in check(case):
+                names.setdefault(found, []).append(source.name)
+    return tuple(
+        LikelyMistake(kind=kind, prompts=tuple(of), place=_place(of, key), what=what)
+        for (kind, key, what), of in names.items()
+        if kind not in ignored
+    )
+
+
+def _place(names: Sequence[str], key: str) -> str:
+    more = f" (and of {len(names) - 1} more)" if len(names) > 1 else ""
+    return f"prompts.{names[0]}{f'.{key}' if key else ''}{more}"
+
+
+def unknown_control_tokens(case: _Case) -> _Found:
+    """Text in the form of a control token that is none of this vocabulary, and so is read letter by letter."""
+    known = [text for text in _tokens_of(case) if case.is_token(text)]
+    for key, text in case.source.texts.items():
+        for token in dict.fromkeys(_CONTROL.findall(text)):
+            if case.is_token(token) or (token in _CHATML and _is_other_format(case)):
+                continue
+            close = get_close_matches(token, known, n=1)
+            remedy = f"did you mean {close[0]}?" if close else "write one that it has, or leave it out"
+            yield "control_token", key, f"{token} is no token of this model, which reads it letter by letter: {remedy}"
+
+
+def _tokens_of(case: _Case) -> list[str]:
+    return list(dict.fromkeys([*_CONTROL.findall(case.chat_template), *_USUAL]))
+
+
+def _is_other_format(case: _Case) -> bool:
+    """Whether ChatML is written for a model whose file has another chat format."""
+    template, written = case.chat_template, case.source.prompt_template or ""
+    return bool(template) and _CHATML[0] in written and _CHATML[0] not in template
+
+
+def other_chat_format(case: _Case) -> _Found:
+    """ChatML for a model that was trained on another chat format."""
+    if _is_other_format(case):
+        own = [text for text in _tokens_of(case) if text in case.chat_template and case.is_token(text)]
+        has = f", which has {' '.join(own[:_N_NAMED])}" if own else ""
+        what = f"is ChatML ({_CHATML[0]}), and not the chat format of this model{has}: write system and user instead"
+        yield "chat_format", "prompt_template", what
+
+
+def missing_beginning(case: _Case) -> _Found:
+    """No beginning token where the model's own chat template writes one."""
+    bos, template = case.model.bos_text, case.chat_template
+    if not bos or case.source.is_chat or not ("bos_token" in template or bos in template):
+        return
+    tokens: list[int] = case.model.tokenize(bos, parse_special=True).tolist()
+    if [*case.compiled.head[:1]] != tokens:
+        what = f"does not begin with {bos}, as the model's chat template does: write it first, or write system and user"
+        yield "beginning", "prompt_template", what
+
+
+def literal_slots(case: _Case) -> _Found:
+    """A word in braces that is no slot, and so stays as it is."""
+    for key, text in case.source.texts.items():
+        if f"{{{SLOT}}}" in text:
+            yield "literal_slot", key, f"has {{{SLOT}}}, whose outer braces stay around the query: write {SLOT}"
+        for word in braced_words(text.replace(f"{{{SLOT}}}", "")):
+            meant = meant_slot(word)
+            remedy = f"did you mean {meant}?" if meant else f"slots are {', '.join(SLOTS)}"
+            yield "literal_slot", key, f"has {word}, which is no slot and stays as it is: {remedy}"
+
+
+def lost_line_breaks(case: _Case) -> _Found:
+    """ChatML on one line, as YAML's `>` makes it of several."""
+    for key, text in case.source.texts.items():
+        if found := _ROLE_BREAK.search(text):
+            what = f"has {shown(found[0])} on one line, where ChatML has a line break: write the text below |, not >"
+            yield "line_break", key, what
+
+
+def spaces_before_labels(case: _Case) -> _Found:
+    """Two spaces, or none, between the text and its labels."""
+    end, prefix, label = case.whole.expanded_template[-1:], case.whole.label_prefix, case.whole.labels[0]
+    what = ""
+    if end == " " and prefix[:1] == " ":
+        what = 'begins with a space, and the text ends in one: end the text without, or give label_prefix: ""'
+    elif end == "\n" and prefix[:1] == " ":
+        what = 'begins with a space, and the text ends a line: give label_prefix: "", or end the text in words'
+    elif not prefix and _is_latin(label[:1]) and (end.isalnum() or end in (":", ",", ";", "=", "-")):
+        what = f'is empty, so that {shown(label)} follows {end!r} directly: give label_prefix: " "'
+    if what:
+        yield "space", "label_prefix", what
+
+
+def _is_latin(text: str) -> bool:
+    return text.isascii() and text.isalnum()
+
+
+def spaces_around_labels(case: _Case) -> _Found:
+    """A label that begins or ends with white space."""
+    for label in case.whole.labels:
+        if label != label.strip():
+            what = f"{shown(label)} has white space at its ends, a part of its tokens: write {shown(label.strip())}"
+            yield "label_ends", "labels", what
+
+
+def alike_labels(case: _Case) -> _Found:
+    """Labels that differ only in case or white space."""
+    groups: dict[str, list[str]] = {}
+    for label in case.whole.labels:
+        groups.setdefault("".join(label.casefold().split()), []).append(label)
+    for labels in groups.values():
+        if len(labels) > 1:
+            what = f"{_named(labels)} differ only in case or white space and share their probability: keep one of them"
+            yield "labels_alike", "labels", what
+
+
+def unlike_label_tokens(case: _Case) -> _Found:
+    """Labels some of which form a token with the prefix, while others leave it a token of its own."""
+    prefix = case.whole.label_prefix
+    alone = case.model.tokenize(prefix, parse_special=False).tolist() if prefix else []
+    if not alone:
+        return
+    apart = [
+        label
+        for label, tokens in zip(case.compiled.labels, case.compiled.label_tokens, strict=True)
+        if list(tokens[: len(alone)]) == alone
+    ]
+    if 0 < len(apart) < len(case.compiled.labels):
+        what = (
+            f"the label prefix {shown(prefix)} stays a token of its own before {_named(apart)}, and not before the "
+            "other labels, whose words the model weighs against it: begin all labels with a letter, in one case"
+        )
+        yield "label_tokens", "labels", what
+
+
+def untrained_prompts(case: _Case) -> _Found:
+    """The embedded model with a prompt that it was not trained on."""
+    if case.model.is_embedded and not is_trained(case.whole):
+        what = (
+            "the embedded model knows the prompts of the configurations fashion-8 and fashion-8-joint only, word for "
+            "word, and answers others nearly at random: name another model with model.path or model.hf_repo"
+        )
+        yield "untrained", "", what
+
+
+def unnamed_labels(case: _Case) -> _Found:
+    """A text that names none of the labels."""
+    text = case.whole.expanded_template.casefold()
+    if not any(label.strip().casefold() in text for label in case.whole.labels):
+        key, n = next(reversed(case.source.texts)), len(case.whole.labels)
+        what = f"names none of the {n} labels, so the model cannot know them: write {LABELS_SLOT} into it"
+        yield "labels_not_named", key, what
+
+
+def descriptions_not_shown(case: _Case) -> _Found:
+    """Descriptions of labels that the text does not show."""
+    texts = "".join(case.source.texts.values())
+    descriptions = [text for text in case.whole.label_descriptions or () if text]
+    if any(text not in case.whole.expanded_template for text in descriptions):
+        instead = f" in place of {LABELS_SLOT}" if LABELS_SLOT in texts else ""
+        yield "descriptions", "labels", f"are described, and the text does not say so: write {DESCRIBED_SLOT}{instead}"
+
+
+def _named(labels: Sequence[str]) -> str:
+    more = len(labels) - _N_NAMED
+    return ", ".join(map(shown, labels[:_N_NAMED])) + (f" and {more} more" if more > 0 else "")
+
+
+CHECKS = (
+    unknown_control_tokens,
+    other_chat_format,
+    missing_beginning,
+    literal_slots,
+    lost_line_breaks,
+    spaces_before_labels,
+    spaces_around_labels,
+    alike_labels,
+    unlike_label_tokens,
+    untrained_prompts,
+    unnamed_labels,
+    descriptions_not_shown,
+)

@@ -1,0 +1,250 @@
+"""Likely mistakes in prompts: each is told once, with its place and remedy; the bundled configurations have none."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from chat_templates import CHATML, CHATS
+from conftest import MakeModel
+from typer.testing import CliRunner
+
+from qcls_gguf import ConfigError, Model, ModelConfig, RuntimeConfig, load_config
+from qcls_gguf.cli.app import app
+from qcls_gguf.config.likely_mistake import IGNORED_KINDS, LikelyMistake
+from qcls_gguf.config.load import parse_config
+from qcls_gguf.config.resources import config_names, config_path, embedded_model
+from qcls_gguf.prompts.chat import render_prompts
+from qcls_gguf.prompts.likely_mistakes import CHECKS, likely_mistakes
+from qcls_gguf.prompts.prompt_set import compile_prompts
+from qcls_gguf.prompts.trained import TRAINED, digest
+
+RUNTIME = RuntimeConfig(n_gpu_layers=0)
+GOOD = "<|im_start|>user\none of [{labels}]: {query}<|im_end|>\n<|im_start|>assistant\ncolor:"
+
+
+@pytest.fixture
+def model(make_model: MakeModel) -> Iterator[Model]:
+    with Model.open(ModelConfig(path=make_model()), RUNTIME) as model:
+        yield model
+
+
+def found(model: Model, prompt: dict[str, Any], top: dict[str, Any] | None = None) -> tuple[LikelyMistake, ...]:
+    values = {"name": "color", "labels": ["red", "blue", "none"], **prompt}
+    text = yaml.safe_dump({"prompts": [values], **(top or {})}, allow_unicode=True)
+    config = parse_config(text, folder=Path())
+    prompts = compile_prompts(render_prompts(config.prompts, model, config.model).prompts, model)
+    template, ignored = config.model.chat_template, config.ignore_warnings
+    return likely_mistakes(config.prompts, prompts, model, chat_template=template, ignored=ignored)
+
+
+def test_a_good_prompt_has_none(model: Model) -> None:
+    assert found(model, {"prompt_template": GOOD}) == ()
+    chat = {"system": "one of [{labels}]", "user": "{query}", "answer_cue": "{name}:"}
+    assert found(model, chat, {"model": {"chat_template": CHATML}}) == ()
+
+
+@pytest.mark.parametrize(
+    ("prompt", "kind", "place", "what"),
+    [
+        (
+            {"prompt_template": GOOD.replace("<|im_start|>user", "<|imstart|>user")},
+            "control_token",
+            "prompts.color.prompt_template",
+            "<|imstart|> is no token of this model, which reads it letter by letter: did you mean <|im_start|>?",
+        ),
+        (
+            {"prompt_template": "<|start_header_id|>" + GOOD},
+            "control_token",
+            "prompts.color.prompt_template",
+            "<|start_header_id|> is no token of this model, which reads it letter by letter: write one that it has, or",
+        ),
+        (
+            {"prompt_template": GOOD.replace("{query}", "{query} {text}")},
+            "literal_slot",
+            "prompts.color.prompt_template",
+            "has {text}, which is no slot and stays as it is: did you mean {query}?",
+        ),
+        (
+            {"prompt_template": GOOD.replace("color:", "{label_name}:")},
+            "literal_slot",
+            "prompts.color.prompt_template",
+            "has {label_name}, which is no slot and stays as it is: did you mean {labels}?",
+        ),
+        (
+            {"prompt_template": GOOD.replace("{query}", "{{query}}")},
+            "literal_slot",
+            "prompts.color.prompt_template",
+            "has {{query}}, whose outer braces stay around the query: write {query}",
+        ),
+        (
+            {"prompt_template": GOOD.replace("\n", " ")},
+            "line_break",
+            "prompts.color.prompt_template",
+            "has '<|im_start|>user o' on one line, where ChatML has a line break: write the text below |, not >",
+        ),
+        (
+            {"prompt_template": GOOD + " "},
+            "space",
+            "prompts.color.label_prefix",
+            'begins with a space, and the text ends in one: end the text without, or give label_prefix: ""',
+        ),
+        (
+            {"prompt_template": GOOD.replace("color:", "\n")},  # one line break is the block scalar's
+            "space",
+            "prompts.color.label_prefix",
+            "begins with a space, and the text ends a line: give label_prefix",
+        ),
+        (
+            {"prompt_template": GOOD, "label_prefix": ""},
+            "space",
+            "prompts.color.label_prefix",
+            "is empty, so that 'red' follows ':' directly: give label_prefix: \" \"",
+        ),
+        (
+            {"prompt_template": GOOD, "labels": ["red", "blue "]},
+            "label_ends",
+            "prompts.color.labels",
+            "'blue ' has white space at its ends, a part of its tokens: write 'blue'",
+        ),
+        (
+            {"prompt_template": GOOD, "labels": ["light blue", "lightblue", "red"]},
+            "labels_alike",
+            "prompts.color.labels",
+            "'light blue', 'lightblue' differ only in case or white space and share their probability: keep one of",
+        ),
+        (
+            {"prompt_template": GOOD, "labels": ["red", "blue", "7"]},
+            "label_tokens",
+            "prompts.color.labels",
+            "the label prefix ' ' stays a token of its own before '7', and not before the other labels, whose words",
+        ),
+        (
+            {"prompt_template": GOOD.replace("[{labels}]", "[red-ish]").replace("red", "r")},
+            "labels_not_named",
+            "prompts.color.prompt_template",
+            "names none of the 3 labels, so the model cannot know them: write {labels} into it",
+        ),
+        (
+            {"prompt_template": GOOD, "labels": {"red": "like a rose", "blue": None}},
+            "descriptions",
+            "prompts.color.labels",
+            "are described, and the text does not say so: write {labels_described} in place of {labels}",
+        ),
+    ],
+)
+def test_a_likely_mistake_is_told_with_its_place_and_remedy(
+    prompt: dict[str, Any], kind: str, place: str, what: str, model: Model
+) -> None:
+    (mistake,) = (each for each in found(model, prompt) if each.kind == kind)
+    assert mistake.place == place
+    assert mistake.what.startswith(what)
+    assert mistake.prompts == ("color",)
+    assert str(mistake) == f"{place}: {mistake.what} [{kind}]"
+    assert found(model, prompt, {"ignore_warnings": ["all"]}) == ()
+    assert kind not in {each.kind for each in found(model, prompt, {"ignore_warnings": [kind]})}
+
+
+def test_chatml_for_a_model_with_another_chat_format(make_model: MakeModel) -> None:
+    phi = CHATS["phi"]
+    path = make_model("llama", chat_template=phi.template, control_tokens=phi.control_tokens)
+    with Model.open(ModelConfig(path=path), RUNTIME) as model:
+        (mistake,) = found(model, {"prompt_template": GOOD})
+        assert mistake.kind == "chat_format"
+        assert mistake.what.startswith(
+            "is ChatML (<|im_start|>), and not the chat format of this model, which has <|sys"
+        )
+        assert mistake.what.endswith(": write system and user instead")
+        assert found(model, {"system": "[{labels}]", "user": "{query}"}) == ()
+
+
+def test_a_beginning_that_the_chat_template_writes_and_the_text_does_not(make_model: MakeModel) -> None:
+    template = "{{ bos_token }}" + CHATML
+    for add_bos, kinds in ((False, ["beginning"]), (True, [])):
+        with Model.open(ModelConfig(path=make_model(chat_template=template, add_bos=add_bos)), RUNTIME) as model:
+            mistakes = found(model, {"prompt_template": GOOD})
+            assert [each.kind for each in mistakes] == kinds
+            assert found(model, {"prompt_template": f"{model.bos_text}{GOOD}"}) == ()
+            assert found(model, {"system": "[{labels}]", "user": "{query}"}) == ()
+    assert not mistakes
+
+
+def test_the_same_mistake_of_several_prompts_is_told_once(model: Model) -> None:
+    names = ("a", "b", "c")
+    prompts = [{"name": name, "labels": ["red", "blue"]} for name in names]
+    config = parse_config(yaml.safe_dump({"prompts": prompts, "prompt_template": GOOD + "{x}:"}), folder=Path())
+    (mistake,) = likely_mistakes(config.prompts, compile_prompts(config.prompts, model), model)
+    assert mistake.prompts == names
+    assert mistake.place == "prompts.a.prompt_template (and of 2 more)"
+
+
+def test_the_embedded_model_knows_its_own_prompts_only() -> None:
+    with Model.open(ModelConfig(path=embedded_model()), RUNTIME) as model:
+        for name in config_names():
+            config = load_config(config_path(name))
+            compiled = compile_prompts(config.prompts, model)
+            assert likely_mistakes(config.prompts, compiled, model) == (), name
+        (mistake,) = found(model, {"prompt_template": GOOD})
+    assert (mistake.kind, mistake.place) == ("untrained", "prompts.color")
+
+
+def test_the_digests_of_the_trained_prompts() -> None:
+    prompts = [prompt for name in ("fashion-8", "fashion-8-joint") for prompt in load_config(config_path(name)).prompts]
+    assert {digest(prompt) for prompt in prompts} == TRAINED
+    assert len(TRAINED) == 16
+    assert digest(dataclasses.replace(prompts[0], label_prefix="")) not in TRAINED
+
+
+def test_every_kind_has_a_check() -> None:
+    assert len(CHECKS) == len(IGNORED_KINDS) - 1
+    with pytest.raises(ConfigError, match=r"ignore_warnings\[0\]: 'untraind' is not one of all, control_token"):
+        parse_config("prompts: []\nignore_warnings: [untraind]", folder=Path())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('name: a\n    template: "{query}"', "prompts.a.template: unknown key, did you mean prompt_template?"),
+        ('name: a\n    labels: [x, y]\n    prompt_template: "{text}:"', "slots: did you mean {query} by {text}?"),
+        ('name: a\n    labels: [x, y]\n    prompt_template: "{ query }:"', "slots: did you mean {query} by { query }?"),
+        ("name: a\n    label: [x]", "prompts.a.label: unknown key, did you mean labels?"),
+        ("name: a\n   x: [y", "bad.yaml: not valid YAML: line 3"),
+    ],
+)  # fmt: skip
+def test_mistakes_that_leave_no_prompt_are_errors(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(f"prompts:\n  - {text}\n", encoding="utf-8")
+    done = CliRunner().invoke(app, ["run", "-c", str(path), "-q", "x"])
+    assert done.exit_code == 2
+    assert message in done.stderr
+
+
+def test_commands_tell_them_once_and_keep_them(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump({"prompts": [{"name": "c", "prompt_template": GOOD, "labels": ["red", "blue"]}]}))
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps({"query": f"{i}", "labels": {"c": "red"}}) + "\n" for i in range(3)))
+    line = "qcls-gguf: warning: prompts.c: the embedded model knows the prompts of the configurations fashion-8 and"
+    for words in (
+        ["run", "-q", "red", "--quiet"],
+        ["eval", "--data", str(data), "--latency-sample", "1", "--quiet", "-f", "json"],
+        ["inspect", "--quiet", "-f", "json"],
+    ):
+        done = CliRunner().invoke(app, [*words, "-c", str(path)], catch_exceptions=False)
+        assert done.exit_code == 0, done.stderr
+        assert done.stderr.count(line) == (words[0] != "inspect")
+        if "json" in words:
+            (warning,) = json.loads(done.stdout)["warnings"]
+            assert (warning["kind"], warning["prompts"]) == ("untrained", ["c"])
+    shown = CliRunner().invoke(app, ["inspect", "-c", str(path), "--quiet"], catch_exceptions=False).stdout
+    assert "warnings" in shown
+    assert "[untrained]" in shown
+    path.write_text(path.read_text() + "ignore_warnings: [untrained]\n")
+    assert (
+        "warning" not in CliRunner().invoke(app, ["run", "-q", "red", "-c", str(path)], catch_exceptions=False).stderr
+    )
