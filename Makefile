@@ -38,16 +38,19 @@ clean:
 
 # The build tools are installed beside the package, so that a rebuild finds the same ones and compiles only changes.
 $(VENV)/.tools:
+	@echo "setting up $(VENV): a Python environment with CMake and ninja"
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "qcls-gguf needs Python 3.11 or newer: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) scikit-build-core cmake ninja
 	touch $@
 
 $(VENV)/.built: $(VENV)/.tools $(SOURCES)
-	@echo "building the patched llama.cpp and the package: a few minutes the first time"
-	$(INSTALL) --no-build-isolation --editable .
-	touch $@
+	@echo "building the patched llama.cpp and the package: two to ten minutes the first time, by the machine's cores"
+	@$(BIN)/python vendor/install.py
+	@touch $@
+	@echo "next: '. $(BIN)/activate' gives this shell the command: qcls-gguf run, qcls-gguf init, qcls-gguf --help"
 
 $(VENV)/.checked: $(VENV)/.built
-	$(INSTALL) --no-build-isolation --editable ".[dev]"
-	touch $@
+	@echo "installing what the checks need"
+	@$(BIN)/python vendor/install.py dev
+	@touch $@

@@ -3,10 +3,9 @@
 A name is imported from its own module when it is first used, so that `import qcls_gguf` itself takes no time.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
 from .version import __version__
+
+TYPE_CHECKING = False  # a type checker takes it for true; typing takes longer to import than all else here
 
 __all__ = [
     "BusyError",
@@ -58,6 +57,8 @@ else:  # a type checker would take this function for a promise of every name
         """The public name of a module, kept here from then on."""
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
         value = globals()[name] = getattr(import_module(_HOMES[name], __name__), name)
         return value
 

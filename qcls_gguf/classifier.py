@@ -21,6 +21,8 @@ from .config.words import shown
 from .engine.batcher import Batcher
 from .engine.capacity import check_capacity, pays_to_share
 from .engine.engine import Engine
+from .engine.pieces import begin_prefixes
+from .engine.prefix_cache import Prefix
 from .errors import DecodeError, PlanError, QclsError, ScoreError
 from .model import Model, OpenModels
 from .pipeline import MAX_QUERIES, check_queries
@@ -224,15 +226,29 @@ class Classifier:
             compiled, self.engine.capacity, self.config.runtime.max_query_tokens, self.engine.model.facts.n_ctx_train
         )
         self.engine.model.rows(compiled.label_tokens.tolist())  # read before anybody has to wait for it
+        begun = begin_prefixes(self.engine, self._batcher, compiled.prefixes, self._check_open)
         with self._batcher.alone:
             self._check_open()
-            active = self._sets.add(compiled)
+            active = self._add(compiled, begun)
             try:
                 self._sets.calibrate(active, calibration)
             except BaseException:
                 self._sets.remove(active)
                 raise
         return LoadedPrompts(self, active)
+
+    def _add(self, prompts: PromptSet, begun: Sequence[Prefix]) -> ActiveSet:
+        """Hold a set; the beginnings of its prefixes go, and first of all where there is no room for it beside them."""
+        try:
+            active = self._sets.add(prompts)
+        except PlanError:
+            self.engine.forget(begun)
+            return self._sets.add(prompts)
+        except BaseException:
+            self.engine.forget(begun)
+            raise
+        self.engine.forget(begun)
+        return active
 
     def _as_config(self, prompts: str | Path | Config | Sequence[PromptConfig] | PromptSet) -> Config | None:
         """The prompts with their whole texts; None for those that are compiled already."""

@@ -40,6 +40,8 @@ def faults(names: Sequence[str]) -> list[str]:
     found += [f"{path} is of no use in it" for path in paths if path.name == "README.md"]
     found += [f"{name} is missing" for name in LIBRARIES if name not in stems]
     found += [f"{name} is missing" for name in TEXTS if name not in names]
+    if not any(path.name == "qcls-gguf" and path.parent.name == "scripts" for path in paths):
+        found.append("the command is missing")
     if not any(path.suffix == ".gguf" for path in paths):
         found.append("the embedded model is missing")
     return found

@@ -15,6 +15,7 @@ from .bench import bench_command
 from .calibrate import calibrate_command
 from .compare import compare_command
 from .evaluate import eval_command
+from .init import init_command
 from .inspect import inspect_command
 from .models import models_command
 from .run import run_command
@@ -48,6 +49,7 @@ def _top(
 
 
 app.command("run")(run_command)
+app.command("init")(init_command)
 app.command("inspect")(inspect_command)
 app.command("eval")(eval_command)
 app.command("calibrate")(calibrate_command)
@@ -56,8 +58,3 @@ app.command("bench")(bench_command)
 app.command("models")(models_command)
 app.command("serve")(serve_command)
 app.command("schema")(schema_command)
-
-
-def main() -> None:
-    """The entry point of the `qcls-gguf` command."""
-    app()

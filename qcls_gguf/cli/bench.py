@@ -10,7 +10,7 @@ import typer
 
 from ..config.resources import DEFAULT_CONFIG
 from ..errors import ConfigError
-from ..report.files import check_writable
+from ..report.files import Output, check_writable, show_and_write
 from .options import (
     LayersOption,
     ModelOption,
@@ -187,16 +187,21 @@ def bench_command(
         ):
             record = benchmark(benchmark_settings, opener, on_progress=on_progress)
         text = record.to_json()
+        outputs = []
         if out:
-            out.write_text(f"{text}\n", encoding="utf-8")
+            outputs.append(Output(name="--out", path=out, text=lambda: f"{text}\n"))
         if html:
             from ..bench.html import benchmark_html  # matplotlib is an extra
 
-            html.write_text(benchmark_html(record), encoding="utf-8")
-        if format_ is RecordFormat.json:
-            print(text, flush=True)
-        else:
-            console().print(benchmark_tables(record))
+            outputs.append(Output(name="--html", path=html, text=lambda: benchmark_html(record)))
+
+        def show() -> None:
+            if format_ is RecordFormat.json:
+                print(text)
+            else:
+                console().print(benchmark_tables(record))
+
+        show_and_write(show, outputs)
 
 
 def _paths(paths: list[Path] | None, full: bool) -> list[Path]:

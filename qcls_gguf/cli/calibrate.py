@@ -75,6 +75,7 @@ def calibrate_command(
         if importlib.util.find_spec("scipy") is None:
             raise ConfigError("calibrate needs scipy: pip install 'qcls-gguf[calibrate]'")
         from ..opening import ClassifierOpener  # see app.py for why here
+        from ..report.files import Output, show_and_write
         from ..report.results import console
         from ..report.tables import terminal_table
         from ..tuning.calibrate import FitSettings, calibrate
@@ -101,11 +102,15 @@ def calibrate_command(
             ) as opener,
             progress_bars(quiet) as on_progress,
         ):
-            record = calibrate(fit_settings, opener, on_progress=on_progress)
-        if format_ is RecordFormat.json:
-            print(record.to_json(), flush=True)
-        else:
-            console().print(terminal_table(fits_table(record), end=False))
+            record, text = calibrate(fit_settings, opener, on_progress=on_progress)
+
+        def show() -> None:
+            if format_ is RecordFormat.json:
+                print(record.to_json())
+            else:
+                console().print(terminal_table(fits_table(record), end=False))
+
+        show_and_write(show, [] if text is None else [Output(name="--out", path=out, text=lambda: text)])
         if not quiet:
             print(outcome(record), file=sys.stderr)
     if record.written is None:

@@ -10,7 +10,7 @@ import typer
 from ..compare.peers import METHOD_NAMES, PeerKernels, Peers
 from ..data.queries import check_source, read_queries
 from ..errors import ConfigError
-from ..report.files import check_writable
+from ..report.files import Output, check_writable, show_and_write
 from .option_names import with_options
 from .options import (
     ConfigOption,
@@ -148,16 +148,21 @@ def compare_command(
         absent = [each.model_copy(update={"reason": with_options(each.reason)}) for each in record.absent]
         record = record.model_copy(update={"absent": tuple(absent)})
         text = record.to_json()
+        outputs = []
         if out:
-            out.write_text(text + "\n", encoding="utf-8")
+            outputs.append(Output(name="--out", path=out, text=lambda: f"{text}\n"))
         if html:
             from ..compare.html import comparison_html  # matplotlib is an extra
 
-            html.write_text(comparison_html(record), encoding="utf-8")
-        if format_ is RecordFormat.json:
-            print(text, flush=True)
-        else:
-            console().print(comparison_table(record))
+            outputs.append(Output(name="--html", path=html, text=lambda: comparison_html(record)))
+
+        def show() -> None:
+            if format_ is RecordFormat.json:
+                print(text)
+            else:
+                console().print(comparison_table(record))
+
+        show_and_write(show, outputs)
     if any(absent.asked_for or absent.started for absent in record.absent):
         raise typer.Exit(EXIT_OTHER)
 

@@ -90,6 +90,7 @@ def eval_command(
     from ..evaluation.robustness import robustness_tables
     from ..evaluation.table import evaluation_tables
     from ..opening import ClassifierOpener
+    from ..report.files import Output, show_and_write
     from ..report.results import console
     from .long_work import check_html, progress_bars
 
@@ -117,14 +118,19 @@ def eval_command(
             progress_bars(quiet) as on_progress,
         ):
             record = evaluate(evaluation, opener, on_progress=on_progress)
+        outputs = []
         if html:
             from ..evaluation.html import evaluation_html  # matplotlib is an extra
 
-            html.write_text(evaluation_html(record), encoding="utf-8")
-        if format_ is RecordFormat.json:
-            print(record.to_json(), flush=True)
-        else:
-            console().print(evaluation_tables(record), robustness_tables(record))
+            outputs.append(Output(name="--html", path=html, text=lambda: evaluation_html(record)))
+
+        def show() -> None:
+            if format_ is RecordFormat.json:
+                print(record.to_json())
+            else:
+                console().print(evaluation_tables(record), robustness_tables(record))
+
+        show_and_write(show, outputs)
     if record.non_finite:
         raise typer.Exit(EXIT_OTHER)
 

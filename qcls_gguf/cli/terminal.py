@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -13,8 +14,10 @@ import typer
 
 from ..errors import ConfigError, ModelError, QclsError
 from .option_names import with_options
+from .signals import Stoppable, exit_code, stopped_line
 
-EXIT_OTHER, EXIT_USAGE, EXIT_MODEL, EXIT_INTERRUPTED = 1, 2, 3, 130
+EXIT_OTHER, EXIT_USAGE, EXIT_MODEL = 1, 2, 3
+_EXITS = {ConfigError: EXIT_USAGE, ModelError: EXIT_MODEL}
 
 
 @contextmanager
@@ -27,30 +30,63 @@ def exit_codes() -> Iterator[None]:
             setattr(sys, name, os.fdopen(os.open(os.devnull, flags), mode))
         elif hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors=errors)
-    try:
-        with warnings.catch_warnings():
-            warnings.showwarning = _show_warning  # type: ignore[assignment]
-            yield
-    except KeyboardInterrupt:
-        if sys.stderr.isatty():
-            print("\r\033[Kqcls-gguf: interrupted", file=sys.stderr)  # not behind what stood on the line, such as ^C
-        raise typer.Exit(EXIT_INTERRUPTED) from None
-    except BrokenPipeError:
+    with Stoppable() as stoppable:
+        try:
+            with warnings.catch_warnings():
+                warnings.showwarning = _show_warning  # type: ignore[assignment]
+                yield
+                sys.stdout.flush()
+        except BaseException as e:
+            # What imports and callbacks make of the interrupt may be any exception.
+            stopped_by = signal.SIGINT if isinstance(e, KeyboardInterrupt) else None
+            if (number := stoppable.number or stopped_by) is not None:
+                print(stopped_line(number), end="", file=sys.stderr)
+                raise typer.Exit(exit_code(number)) from None
+            _end(e)
+
+
+def _end(error: BaseException) -> NoReturn:
+    """Print what ended a command, and exit; raise what is no error of ours."""
+    if isinstance(error, BrokenPipeError):
         _drop_output()  # whoever read it has left
         raise typer.Exit(0) from None
-    except ConfigError as e:
-        _fail(e, EXIT_USAGE)
-    except ModelError as e:
-        _fail(e, EXIT_MODEL)
-    except QclsError as e:
-        _fail(e, EXIT_OTHER)
+    if isinstance(error, OSError):
+        is_output = _output_fails()
+        _drop_output()
+        _fail(f"standard output could not be written: {error.strerror}" if is_output else error, EXIT_OTHER)
+    if isinstance(error, QclsError):
+        _fail(error, next((code for kind, code in _EXITS.items() if isinstance(error, kind)), EXIT_OTHER))
+    raise error
+
+
+@contextmanager
+def flushed() -> Iterator[None]:
+    """Write what was printed before the interpreter does it at its exit, where a failure prints a traceback."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_output()
+        sys.exit(0)
     except OSError as e:
         _drop_output()
-        _fail(e, EXIT_OTHER)
+        print(f"qcls-gguf: standard output could not be written: {e.strerror}", file=sys.stderr)
+        sys.exit(EXIT_OTHER)
 
 
 def _show_warning(message: Warning | str, *_: object) -> None:
     print_warning(message)
+
+
+def _output_fails() -> bool:
+    """Whether what is printed cannot be written: it stays in the buffer then, and fails again."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return True
+    return False
 
 
 def _drop_output() -> None:
@@ -58,7 +94,7 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _fail(error: Exception, code: int) -> NoReturn:
+def _fail(error: Exception | str, code: int) -> NoReturn:
     print(f"qcls-gguf: {with_options(str(error))}", file=sys.stderr)
     raise typer.Exit(code)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from ..config.words import shown
 from ..errors import ConfigError
 
 DELIMITERS = (",", ";", "\t")
+_MAX_LISTED = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +39,17 @@ class CsvFile:
         self.header = tuple(name.strip() for name in header)
         if not any(self.header):
             raise ConfigError("has no header: the first line names the columns")
-        for name in self.header:
-            if self.header.count(name) > 1:
-                raise ConfigError(f"column {name!r} is given twice")
+        twice = next((name for name, n in Counter(self.header).items() if n > 1), None)
+        if twice is not None:
+            raise ConfigError(f"column {shown(twice)} is given twice")
         self._reader = csv.reader(lines, delimiter=self.delimiter, strict=True)
 
     def index(self, column: str, remedy: str) -> int:
         """Where a column stands. Raises ConfigError where there is none; remedy: what to do then."""
         if column not in self.header:
-            raise ConfigError(
-                f"has no column {column!r}: the columns are {', '.join(map(repr, self.header))}; {remedy}"
-            )
+            more = f" and {len(self.header) - _MAX_LISTED} more" if len(self.header) > _MAX_LISTED else ""
+            names = ", ".join(map(shown, self.header[:_MAX_LISTED])) + more
+            raise ConfigError(f"has no column {column!r}: the columns are {names}; {remedy}")
         return self.header.index(column)
 
     def __iter__(self) -> Iterator[CsvRow]:

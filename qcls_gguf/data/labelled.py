@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..config.words import shown
 from ..errors import ConfigError
 from .csv_file import CsvFile
 from .encoding import utf8_of
@@ -119,12 +120,14 @@ def _json_rows(
                     raise ConfigError(f"has no {key!r}")
             accepted = row["labels"]
             if not isinstance(accepted, dict):
-                raise ConfigError(f"labels: {accepted!r} is not an object of prompts and their labels")
+                raise ConfigError(f"labels: {shown(accepted)} is not an object of prompts and their labels")
             yield _row(line, row[columns.query], accepted, labels)
         except UnicodeDecodeError as e:
             yield BadRow(line, f"is not valid UTF-8 at byte {e.start}")
         except json.JSONDecodeError as e:
             yield BadRow(line, f"is not valid JSON: {e.msg} at character {e.pos + 1}")
+        except ValueError:
+            yield BadRow(line, "has a number of thousands of digits")
         except RecursionError:
             yield BadRow(line, "is not valid JSON: nested too deeply")
         except ConfigError as e:
@@ -135,7 +138,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, object]:
     by_key: dict[str, object] = {}
     for key, value in pairs:
         if key in by_key:
-            raise ConfigError(f"key {key!r} is given twice")
+            raise ConfigError(f"key {shown(key)} is given twice")
         by_key[key] = value
     return by_key
 
@@ -155,7 +158,7 @@ def _csv_rows(
             prompts[index] = name
         elif columns.ignored != ALL:
             remedy = "leave it out of the evaluation with `ignore_columns`"
-            raise ConfigError(f"column {name!r} is no prompt{_hint(name, labels)}; or {remedy}")
+            raise ConfigError(f"column {shown(name)} is no prompt{_hint(name, labels)}; or {remedy}")
     for row in table:
         if not row.fields and row.error is None:
             continue
@@ -175,13 +178,13 @@ def _accepted_cell(cell: str, labels: Sequence[str]) -> list[str]:
 
 def _row(line: int, query: Any, values: Mapping[str, Any], labels: Mapping[str, Sequence[str]]) -> LabelledQuery:
     if not isinstance(query, str):
-        raise ConfigError(f"query: {query!r} is not text")
+        raise ConfigError(f"query: {shown(query)} is not text")
     if any("\ud800" <= c <= "\udfff" for c in query):
         raise ConfigError("query: is not valid UTF-8")
     accepted: dict[str, tuple[str, ...]] = {}
     for name, value in values.items():
         if name not in labels:
-            raise ConfigError(f"{name!r} is no prompt{_hint(name, labels)}")
+            raise ConfigError(f"{shown(name)} is no prompt{_hint(name, labels)}")
         if value is None:
             continue
         several = value if isinstance(value, list) else [value]
@@ -189,7 +192,9 @@ def _row(line: int, query: Any, values: Mapping[str, Any], labels: Mapping[str, 
             raise ConfigError(f"labels.{name}: is an empty list: leave the prompt out where no label is known")
         for label in several:
             if label not in labels[name]:
-                raise ConfigError(f"labels.{name}: {label!r} is no label of this prompt{_hint(label, labels[name])}")
+                raise ConfigError(
+                    f"labels.{name}: {shown(label)} is no label of this prompt{_hint(label, labels[name])}"
+                )
         accepted[name] = tuple(dict.fromkeys(several))
     if not accepted:
         raise ConfigError("has no label of any prompt")

@@ -24,6 +24,7 @@ from ..errors import BusyError, DeadlineError, DecodeError
 
 Q = TypeVar("Q")
 R = TypeVar("R")
+T = TypeVar("T")
 
 _LOOK_AGAIN_S = 0.1
 """A caller that waits looks so often whether anybody serves: an interrupt may have stopped whoever was to wake it."""
@@ -258,6 +259,14 @@ class Batcher(Generic[Q, R]):
                 self._serve()
             if deliver:
                 self.deliver()
+
+    def between_turns(self, step: Callable[[], T]) -> T:
+        """Serve one turn of those who wait, then do something else; long work in such steps holds nobody up for more
+        than a step.
+        """
+        with self.alone:
+            self._serve()
+            return step()
 
     def close(self) -> None:
         """Refuse who comes from now on, and answer those who wait; may be called again."""

@@ -93,6 +93,13 @@ class Engine:
         for prefix in prefixes:
             prefix.n_users -= 1
 
+    def forget(self, prefixes: Sequence[Prefix]) -> None:
+        """Unpin prefixes that `hold` gave, and let those go that nobody uses; cells that longer ones share stay."""
+        for prefix in prefixes:
+            prefix.n_users -= 1
+            if prefix.n_users == 0 and self.cache.get(prefix.tokens) is prefix:
+                self._evict(prefix)
+
     def _make_room(self, wanted: Sequence[Tokens]) -> None:
         while True:
             n_seqs, n_cells = self.cache.n_missing(wanted)

@@ -5,65 +5,104 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from ..config.schema import Config
-from ..errors import ConfigError
+from ..errors import ConfigError, QclsError
 from ..score.result import ModelInfo
 from .passes import PromptScores, RowScores
 
+_N_NAMED = 10
+
 
 class KeptScores:
-    """A file of JSON lines, one a scored row, each found again by a digest of configuration, model and query."""
+    """A file of JSON lines, one a scored row, each found again by a digest of configuration, model and query.
+
+    A line ends in the beginning of the sha256 of all that stands before it, so that no changed digit is believed.
+    """
 
     def __init__(self, path: Path, config: Config, model: ModelInfo, *, exact: bool) -> None:
-        """Read the file if there is one; an unfinished last line is cut off. Raises ConfigError for a file not ours."""
+        """Read the file if there is one.
+
+        An unfinished last line is cut off, and a damaged one is a warning. Raises ConfigError for a file not ours.
+        """
         self._path = path
         self._digest = _run_digest(config, model, exact=exact)
+        self._n_labels = {prompt.name: len(prompt.labels) for prompt in config.prompts}
         self._scores: dict[str, RowScores] = {}
         try:
+            if path.exists() and not path.is_file():
+                raise ConfigError(f"`resume` {path}: is no plain file: name one, which need not be there yet")
             content = path.read_bytes() if path.exists() else b""
             whole = content[: content.rfind(b"\n") + 1]
-            for number, line in enumerate(whole.splitlines(), 1):
-                self._read(line, number)
             if not whole and not b'{"key": "'.startswith(content[:9]):
-                raise self._not_ours(1)
+                raise ConfigError(f"`resume` {path}: is no result of eval: name a file of its own")
+            self._read(whole.split(b"\n")[:-1])
             self._file = path.open("r+b" if content else "wb")
             self._file.seek(len(whole))
             self._file.truncate()
         except OSError as e:
             raise ConfigError(f"`resume` {path}: cannot be read and written: {e.strerror}") from None
 
-    def _read(self, line: bytes, number: int) -> None:
-        try:
-            row = json.loads(line)
-            prompts = row.get("prompts")
-            self._scores[row["key"]] = RowScores(
-                prompts=prompts and {name: PromptScores(**scores) for name, scores in prompts.items()},
-                error=None if prompts else row["error"],
-            )
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise self._not_ours(number) from None
+    def _read(self, lines: Sequence[bytes]) -> None:
+        damaged = []
+        for number, line in enumerate(lines, 1):
+            try:
+                key, scores = self._parsed(line)
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                damaged.append(number)
+            else:
+                self._scores[key] = scores
+        if damaged and len(damaged) == len(lines):
+            raise ConfigError(f"`resume` {self._path}: no line of it is a result of eval: name a file of its own")
+        if damaged:
+            numbers = ", ".join(map(str, damaged[:_N_NAMED])) + (", …" if len(damaged) > _N_NAMED else "")
+            what = f"line {numbers} is" if len(damaged) == 1 else f"{len(damaged)} lines ({numbers}) are"
+            warnings.warn(f"`resume` {self._path}: {what} damaged: those rows are scored again", stacklevel=3)
 
-    def _not_ours(self, number: int) -> ConfigError:
-        return ConfigError(f"`resume` {self._path}: line {number} is no result of eval: name a file of its own")
+    def _parsed(self, line: bytes) -> tuple[str, RowScores]:
+        """Raises one of several errors for a line that was not written here, or was changed since."""
+        body = line[: -len(_check(b""))] + b"}"
+        if line != body[:-1] + _check(body):
+            raise ValueError
+        row = json.loads(body)
+        if "error" in row:
+            return row["key"], RowScores(error=str(row["error"]))
+        prompts = {name: PromptScores(**scores) for name, scores in row["prompts"].items()}
+        for found in prompts.values():
+            lists = [found.tree, *(each for each in (found.joint, found.mean) if each is not None)]
+            numbers = [*chain(*lists), 0.0 if found.label_mass is None else found.label_mass]
+            if len(set(map(len, lists))) != 1 or not all(map(math.isfinite, numbers)):
+                raise ValueError
+        return row["key"], RowScores(prompts=prompts)
 
     def _key(self, query: str) -> str:
         return hashlib.sha256(f"{self._digest}\n{query}".encode()).hexdigest()
 
     def get(self, query: str) -> RowScores | None:
         """The scores of a query, or None where the file has none."""
-        return self._scores.get(self._key(query))
+        found = self._scores.get(self._key(query))
+        if found is None or found.prompts is None:
+            return found
+        return found if {name: len(each.tree) for name, each in found.prompts.items()} == self._n_labels else None
 
     def add(self, query: str, scores: RowScores) -> None:
         """Keep a query's scores; they are written at once."""
         key = self._key(query)
         self._scores[key] = scores
         line = {name: value for name, value in dataclasses.asdict(scores).items() if value is not None}
-        self._file.write(json.dumps({"key": key, **line}).encode() + b"\n")
-        self._file.flush()
+        try:
+            self._file.write(checked_line({"key": key, **line}))
+            self._file.flush()
+        except OSError as e:
+            raise QclsError(f"`resume` {self._path}: could not be written: {e.strerror}") from None
 
     def __enter__(self) -> Self:
         return self
@@ -71,7 +110,18 @@ class KeptScores:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        with suppress(OSError):  # what could not be written was told when it was added
+            self._file.close()
+
+
+def checked_line(row: dict[str, Any]) -> bytes:
+    """A JSON object with its check as the last key, and a line break."""
+    body = json.dumps(row).encode()
+    return body[:-1] + _check(body) + b"\n"
+
+
+def _check(body: bytes) -> bytes:
+    return f', "check": "{hashlib.sha256(body).hexdigest()[:16]}"}}'.encode()
 
 
 def _run_digest(config: Config, model: ModelInfo, *, exact: bool) -> str:

@@ -1,7 +1,8 @@
 """The steps of this project's CUDA matrix kernels that can be switched off, and the variants that a benchmark compares.
 
 A step is an environment variable that the CUDA backend reads whenever a context is made: "0" turns it off for this
-context, anything else, or nothing, leaves it on. So contexts on one loaded model can differ.
+context, "1" turns it on. So contexts on one loaded model can differ. Where the variable is not set a step is on, or on
+where the device is one that its `on_by_default` names.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ class Step:
     name: str
     variable: str
     meaning: str
+    on_by_default: str = "everywhere"
 
 
 STEPS = (
     Step(
         name="direct",
         variable="GGML_CUDA_MMQ_DIRECT",
-        meaning="weights go straight to the registers of the tensor cores, fetched a block ahead",
+        meaning="weights are fetched a block ahead, by the warp that multiplies them",
+        on_by_default="where code for 7.5 or 9.0 runs: there they were measured",
     ),
     Step(
         name="quantize once",
@@ -50,6 +53,17 @@ STEPS = (
         variable="GGML_CUDA_FUSE_NORM",
         meaning="a sum, its norm and the quantising of that are one launch",
     ),
+    Step(
+        name="rope",
+        variable="GGML_CUDA_FUSE_ROPE",
+        meaning="norm and rotation of Q and K and the writes of K and V to the cache are one launch",
+    ),
+    Step(
+        name="short loops",
+        variable="GGML_CUDA_SHORT_LOOPS",
+        meaning="in code for 7.5, kernels of 64 columns and more have a loop that a T4's instruction cache holds",
+        on_by_default="on devices of 7.5",
+    ),
 )
 """In the order in which variants add them; the one place that names them."""
 
@@ -60,11 +74,11 @@ class Variant:
 
     name: str
     off: tuple[str, ...]
-    """the variables that are 0"""
+    """the variables that are 0; those of all other steps are 1"""
 
 
 def variants(steps: tuple[Step, ...] = STEPS) -> tuple[Variant, ...]:
-    """`stock`, which has every step off, then one step more each; the last has all, as contexts have by default."""
+    """`stock`, which has every step off, then one step more each; the last has all."""
     names = ["stock", *(f"+ {step.name}" for step in steps)]
     return tuple(
         Variant(name=name, off=tuple(step.variable for step in steps[n_on:])) for n_on, name in enumerate(names)
@@ -77,10 +91,7 @@ def switched(variant: Variant, steps: tuple[Step, ...] = STEPS) -> Iterator[None
     before = {step.variable: os.environ.get(step.variable) for step in steps}
     try:
         for variable in before:
-            if variable in variant.off:
-                os.environ[variable] = "0"
-            else:
-                os.environ.pop(variable, None)
+            os.environ[variable] = "0" if variable in variant.off else "1"
         yield
     finally:
         for variable, value in before.items():

@@ -1,12 +1,87 @@
-"""Files that work writes in the end: refused before it begins, where they could not be written."""
+"""Files that work writes in the end: refused before it begins, where they could not be written, and written last.
+
+What was measured is printed before any file is written, and a file takes its name only when it is whole: a full disk
+loses neither the new measurement nor the old report.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import ConfigError
+from ..errors import ConfigError, QclsError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """A file to write."""
+
+    name: str
+    """what the path was given as, such as an option"""
+    path: Path
+    text: Callable[[], str]
+    """makes the content"""
+
+
+def show_and_write(show: Callable[[], None], outputs: Sequence[Output]) -> None:
+    """Print, then write the files; each of them whatever became of those before it.
+
+    Raises QclsError for all that could not be written, and BrokenPipeError where whoever read the output has left.
+    """
+    failed: list[str] = []
+    left: BrokenPipeError | None = None
+    try:
+        show()
+        sys.stdout.flush()
+    except BrokenPipeError as e:
+        left = e
+    except OSError as e:
+        failed.append(f"standard output could not be written: {e.strerror}")
+    for output in outputs:
+        try:
+            write_file(output.path, output.text(), output.name)
+        except QclsError as e:
+            failed.append(str(e))
+    if failed:
+        raise QclsError("; ".join(failed))
+    if left:
+        raise left
+
+
+def write_file(path: Path, text: str, name: str) -> None:
+    """Write a text beside the file and rename it when it is whole, so that the old content stays where writing fails.
+
+    What is no plain file, such as a device or a pipe, is written to as it is. Raises QclsError, which says name and
+    path.
+    """
+    target = Path(os.path.realpath(path))  # the file of a link, not the link, is replaced
+    try:
+        if target.exists() and not target.is_file():
+            target.write_text(text, encoding="utf-8")
+            return
+        part = _part(target)
+        try:
+            part.unlink(missing_ok=True)  # of a process of this number that was killed
+            with part.open("x", encoding="utf-8") as file:
+                file.write(text)
+            if target.exists():
+                shutil.copymode(target, part)
+            part.replace(target)
+        except BaseException:
+            with suppress(OSError):
+                part.unlink()
+            raise
+    except OSError as e:
+        raise QclsError(f"{name} {path}: could not be written: {e.strerror}") from None
+
+
+def _part(target: Path) -> Path:
+    return target.with_name(f".qcls-gguf-{os.getpid()}.part")
 
 
 def check_writable(path: Path, name: str, others: Mapping[str, Path | None], *, force: bool = True) -> None:
@@ -23,9 +98,10 @@ def check_writable(path: Path, name: str, others: Mapping[str, Path | None], *, 
             if not force:
                 raise ConfigError(f"{name} {path}: is there already: name another file, or overwrite it with `force`")
             path.open("a").close()
-        else:
-            path.open("x").close()
-            path.unlink()  # what fails later leaves nothing
+        if not path.exists() or path.is_file():
+            part = _part(Path(os.path.realpath(path)))
+            part.open("w").close()
+            part.unlink()
     except OSError as e:
         raise ConfigError(f"{name} {path}: cannot be written: {e.strerror}") from None
 

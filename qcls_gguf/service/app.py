@@ -19,7 +19,7 @@ from .serving import Serving
 from .settings import ServiceSettings
 from .writing import JsonResponse, json_bytes
 
-OPEN_PATHS = (operations_api.HEALTH, operations_api.READY, "/docs", "/openapi.json")
+OPEN_PATHS = (operations_api.PAGE, operations_api.HEALTH, operations_api.READY, "/docs", "/openapi.json")
 """Paths that need no key: they tell nothing that the project's pages do not."""
 WORDS = {
     predict_api.PREDICT: tei_words,

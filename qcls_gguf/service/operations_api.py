@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 from fastapi import FastAPI, Request, Response
 from prometheus_client.core import Metric
@@ -20,6 +21,12 @@ from .service import Service
 from .serving import Serving
 from .writing import json_response
 
+PAGE = "/"
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+)
+"""for the page: nothing comes from elsewhere, and no other page shows it within itself"""
 HEALTH, READY, METRICS, MODELS, RELOAD = "/health", "/ready", "/metrics", "/v1/models", "/admin/reload"
 MODEL = "default"
 """what the models of `/v1/models` are named for: all configured prompts; one of them is `default/<prompt>`"""
@@ -73,6 +80,13 @@ class Reloaded(BaseModel):
 def add_operations(app: FastAPI, service: Service) -> None:
     """Add the routes."""
     serving = service.serving
+
+    page = (Path(__file__).parent / "page.html").read_bytes()
+
+    @app.get(PAGE, include_in_schema=False)
+    async def index(request: Request) -> Response:
+        Exchange.of(request.scope).route = PAGE
+        return Response(page, headers={"content-type": "text/html; charset=utf-8", "content-security-policy": _POLICY})
 
     @app.head(HEALTH, include_in_schema=False)
     @app.get(HEALTH, summary="Whether the process is alive", response_class=Response,

@@ -60,10 +60,11 @@ def calibrate(
     opener: ClassifierOpener,
     *,
     on_progress: OnProgress = lambda part, done, total: None,
-) -> CalibrationRecord:
-    """Fit, write the fits that were accepted, and return the record that `qcls-gguf calibrate` prints as JSON.
+) -> tuple[CalibrationRecord, str | None]:
+    """Fit, and return the record that `qcls-gguf calibrate` prints as JSON, and the calibration file's text.
 
-    Raises ConfigError for what cannot be fitted or written, before anything is computed; and what Classifier raises.
+    The text has the fits that were accepted, and is None where there are none. Nothing is written. Raises ConfigError
+    for what cannot be fitted or written, before anything is computed; and what Classifier raises.
     """
     prompts = _prompts_to_fit(settings.config, settings.names)
     inputs = {"`data`": settings.data, "the configuration": settings.config.path, "`resume`": settings.resume}
@@ -89,9 +90,7 @@ def calibrate(
             verdicts[prompt.name] = _verdict(settings, prompt, scored, adjustment)
             on_progress("fit", len(verdicts), len(prompts))
     entries = {p.name: _file_entry(p, verdicts[p.name]) for p in prompts if verdicts[p.name].accepted}
-    if entries:
-        settings.out.write_text(calibration_text(scored.model.sha256, entries), encoding="utf-8")
-    return CalibrationRecord(
+    record = CalibrationRecord(
         data=scored.data_record(),
         model=scored.model,
         warnings=opener.warnings,
@@ -100,6 +99,7 @@ def calibrate(
         seed=settings.seed,
         prompts={prompt.name: _fit_record(prompt, verdicts[prompt.name]) for prompt in prompts},
     )
+    return record, calibration_text(scored.model.sha256, entries) if entries else None
 
 
 def _prompts_to_fit(config: Config, names: Sequence[str]) -> list[PromptConfig]:

@@ -27,6 +27,7 @@ from evaluations import (
 )
 
 from qcls_gguf.errors import ConfigError
+from qcls_gguf.evaluation.kept_scores import checked_line
 from qcls_gguf.model.header import read_header
 from qcls_gguf.native import NativeModel
 
@@ -49,7 +50,7 @@ def test_too_long_queries_are_refused_before_any_is_computed(random_config: Path
     kept = tmp_path / "kept.jsonl"
     rows = [*RANDOM_ROWS, {"query": "long " * 2000, "labels": {"item": "jump"}}]
     path = write_rows(tmp_path / "rows.jsonl", rows)
-    with pytest.raises(ConfigError, match=r"1 of 4 rows cannot be used(.|\n)*line 4: the query has \d+ tokens"):
+    with pytest.raises(ConfigError, match=r"1 of 4 rows cannot be used(.|\n)*line 4: the query has \d+ characters"):
         evaluated(random_config, path, resume=kept)
     assert not kept.exists()
     found = evaluated(random_config, path, skip_bad=True)
@@ -90,7 +91,7 @@ def test_data_without_one_usable_row_is_refused(tmp_path: Path) -> None:
         (["--data", "DATA", "--html", "missing/report.html"], 2, "--html missing/report.html: cannot be written"),
         (["--data", "DATA", "--resume", "missing/kept.jsonl"], 2, "--resume missing/kept.jsonl: cannot be read and"),
         (["--data", "DATA", "--resume", "DATA"], 2, "is the data itself"),
-        (["--data", "DATA", "--resume", str(ROOT / "README.md")], 2, "line 1 is no result of eval"),
+        (["--data", "DATA", "--resume", str(ROOT / "README.md")], 2, "no line of it is a result of eval"),
         (["--data", "DATA", "--config", "missing.yaml"], 2, "missing.yaml"),
         (["--data", "DATA", "--model", "missing.gguf"], 3, "missing.gguf"),
     ],
@@ -152,7 +153,8 @@ def test_kept_scores_are_taken_for_the_same_run_only(
     first = json.loads(kept.read_text().splitlines()[0])
     for name, labels in LABELS.items():
         first["prompts"][name]["tree"] = [0.0] + [-200.0] * (len(labels) - 1)
-    kept.write_text(json.dumps(first) + "\n")
+    del first["check"]
+    kept.write_bytes(checked_line(first))
     found = evaluated(random_config, rows, resume=kept, modes=("tree",), audit=True)
     assert found["modes"]["tree"]["n_rows"] == 5
     assert max(row["probability"] for row in found["worst"]) == 1

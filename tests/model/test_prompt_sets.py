@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from time import perf_counter
 
 import numpy as np
@@ -25,6 +25,7 @@ from qcls_gguf import (
 )
 from qcls_gguf.config.schema import Config, ModelConfig, RuntimeConfig
 from qcls_gguf.config.scoring import Scoring
+from qcls_gguf.engine.prefix_cache import Prefix
 from qcls_gguf.model import Model, OpenModels
 from qcls_gguf.prompts.prompt_set import compile_prompts
 
@@ -320,3 +321,52 @@ def test_a_file_is_opened_once_however_it_is_named(make_model: MakeModel, write_
         fewer = RuntimeConfig(n_gpu_layers=0)
         assert models.of(Config(prompts=config.prompts, model=config.model, runtime=fewer)) is not one
         assert len(models) == 2
+
+
+def test_a_long_prefix_is_stored_in_pieces_with_a_turn_between_them(
+    make_model: MakeModel, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    classifier = open_classifier(make_model(), CONFIGURED, n_ctx=2048, n_batch=512)
+    template = "<|im_start|>" + " ".join(f"word {n}" for n in range(60)) + " {query}\nlabel:"
+    long = PromptConfig(name="long", prompt_template=template, labels=("a", "b"))
+    engine, hold = classifier.engine, classifier.engine.hold
+    lengths: list[int] = []
+    futures: list[Future[Sequence[Result]]] = []
+    waiting: list[int] = []
+
+    def hold_and_ask(wanted: Sequence[tuple[int, ...]], state: bytes | None = None) -> list[Prefix]:
+        lengths.append(len(wanted[0]))
+        waiting.append(len(classifier._batcher._waiting))
+        held = hold(wanted, state)
+        futures.append(classifier._batcher.submit_future([(classifier.configured.active, "red dress")]))
+        return held
+
+    alone = classifier.classify("red dress")
+    monkeypatch.setattr(engine, "hold", hold_and_ask)
+    with classifier.prompt_set([long]) as prompts:
+        n_whole = len(prompts.prompts[0].prefix)
+        n_shared = engine.cache.match(prompts.prompts[0].prefix)[1] - n_whole + lengths[0] - 64
+        assert 0 <= n_shared < 8  # with the configured prompts
+        assert lengths == [*range(64 + n_shared, n_whole, 64), n_whole]
+        assert len(engine.cache) == 3  # the beginnings have gone
+        assert max(waiting) == 0  # whoever came while a piece was stored had a turn before the next one
+        in_pieces = probabilities(prompts.classify("red dress"))
+    for future in futures:
+        (result,) = future.result(10)
+        assert probabilities(result) == pytest.approx(probabilities(alone), abs=LARGEST_DIFFERENCE)
+    monkeypatch.undo()
+    classifier.engine.restore()  # nothing is held but the configured prefixes: the long one is decoded at once
+    with monkeypatch.context() as patch:
+        patch.setattr("qcls_gguf.engine.pieces.PIECE", 1000)
+        with classifier.prompt_set([long]) as prompts:
+            assert probabilities(prompts.classify("red dress")) == pytest.approx(in_pieces, abs=LARGEST_DIFFERENCE)
+
+
+def test_a_long_prefix_that_fits_only_without_its_beginning_is_stored_at_once(
+    make_model: MakeModel, open_classifier: OpenClassifier
+) -> None:
+    classifier = open_classifier(make_model(), CONFIGURED, n_ctx=2048, n_batch=512, question_prefixes=1)
+    template = "<|im_start|>" + " ".join(f"word {n}" for n in range(60)) + " {query}\nlabel:"
+    with classifier.prompt_set([PromptConfig(name="long", prompt_template=template, labels=("a", "b"))]) as prompts:
+        assert prompts.classify("red dress").labels
+        assert len(classifier.engine.cache) == 3

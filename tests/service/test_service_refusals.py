@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import socket
 from collections.abc import Iterator
 
@@ -203,3 +204,11 @@ def test_idle_slow_and_vanishing_clients_hold_nobody_up(server: Server) -> None:
     assert server.classify(query="red dress").status_code == 200
     for connection in connections:
         connection.close()
+
+
+def test_the_page_takes_nothing_from_elsewhere(server: Server, locked: Server) -> None:
+    response = server.http.get("/")
+    assert response.headers["content-type"] == "text/html; charset=utf-8"
+    assert "default-src 'none'" in response.headers["content-security-policy"]
+    assert not re.search(r"(src|href)=|https?://|@import|url\(", response.text)
+    assert locked.http.get("/").status_code == 200  # it asks for the key

@@ -362,3 +362,21 @@ def test_interrupts_anywhere_lock_nobody_out() -> None:
     assert n_answers > 0
     assert batcher.submit(["a"]) == ["A"]
     batcher.close()
+
+
+def test_those_who_wait_have_a_turn_before_a_step() -> None:
+    done: list[str] = []
+
+    def work(queries: Sequence[str]) -> list[str]:
+        done.extend(queries)
+        return list(queries)
+
+    batcher = Batcher(work, max_batch=1, max_waiting=9)
+    with batcher.alone:
+        futures = [batcher.submit_future([query]) for query in ("a", "b")]
+        stepping = threading.Thread(target=lambda: batcher.between_turns(lambda: done.append("step")))
+        stepping.start()
+    stepping.join()
+    assert [future.result(10) for future in futures] == [["a"], ["b"]]
+    assert done.index("a") < done.index("step")
+    batcher.close()

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 from check_wheel import LIBRARIES, TEXTS, faults
 
-GOOD = [*(f"qcls_gguf/native/lib/{name}.so" for name in LIBRARIES), *TEXTS, "qcls_gguf/models/m.gguf", "qcls_gguf/a.py"]
+GOOD = [
+    *(f"qcls_gguf/native/lib/{name}.so" for name in LIBRARIES),
+    *TEXTS,
+    "qcls_gguf-0.1.0.data/scripts/qcls-gguf",
+    "qcls_gguf/models/m.gguf",
+    "qcls_gguf/a.py",
+]
 
 
 def test_a_wheel_that_is_whole() -> None:

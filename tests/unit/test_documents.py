@@ -101,7 +101,8 @@ def check_qcls(words: tuple[str, ...]) -> None:
 def check_pip(words: tuple[str, ...]) -> None:
     assert words[0] == "install"
     extras = re.fullmatch(r"qcls-gguf\[(\w+)\]", words[1])
-    assert words[1] == "." or (extras and extras[1] in PYPROJECT["project"]["optional-dependencies"])
+    is_wheel = words[1].startswith("dist/qcls_gguf-")  # which make wheel has put there
+    assert words[1] == "." or is_wheel or (extras and extras[1] in PYPROJECT["project"]["optional-dependencies"])
 
 
 def check_cmake(words: tuple[str, ...]) -> None:
@@ -139,7 +140,13 @@ def check_variable(name: str) -> None:
     assert name in known or name in sources, name
 
 
+def check_source(words: tuple[str, ...]) -> None:
+    assert words == (".venv/bin/activate",)  # of the environment that the Makefile sets up
+    assert re.search(r"^VENV \?= \.venv$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
 CHECKS = {
+    ".": check_source,
     "qcls-gguf": check_qcls,
     "pip": check_pip,
     "cmake": check_cmake,

@@ -46,7 +46,7 @@ def test_a_variant_is_in_the_environment_while_it_is_made(
         with switched(variant, ONE_TWO):
             seen.append([os.environ.get(step.variable) for step in ONE_TWO])
         assert dict(os.environ) == outside
-    assert seen == [["0", "0"], [None, "0"], [None, None]]
+    assert seen == [["0", "0"], ["1", "0"], ["1", "1"]]
 
 
 def test_the_environment_is_put_back_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,23 +11,34 @@ bool is_direct_type(const ggml_type type) {
     return type == GGML_TYPE_Q4_K || type == GGML_TYPE_Q6_K || type == GGML_TYPE_Q8_0;
 }
 
+generation generation_of(const ggml_backend_cuda_context & ctx) {
+    return cp_async_available(ggml_cuda_info().devices[ctx.device].cc) ? generation::AMPERE : generation::TURING;
+}
+
+bool has_short_loops(const ggml_backend_cuda_context & ctx) {
+    using steps = ggml_cuda_mmq_direct_steps;
+    const steps::choice chosen = ctx.mmq_direct_steps.short_loops;
+    return chosen == steps::BY_DEVICE ? ggml_cuda_info().devices[ctx.device].cc == GGML_CUDA_CC_TURING : chosen == steps::ON;
+}
+
 static bool is_split_order(const ggml_type type) {
     return type != GGML_TYPE_Q4_K;
 }
 
-int n_col_tiles(const ggml_type type, const int64_t n_cols) {
-    const int j_max = max_columns_of_tile(type);
+int n_col_tiles(const ggml_type type, const generation gen, const int64_t n_cols) {
+    const int j_max = max_columns_of_tile(type, gen);
     return (n_cols + j_max - 1)/j_max;
 }
 
-int columns_of_tile(const ggml_type type, const int64_t n_cols) {
-    const int n = n_col_tiles(type, n_cols);
+int columns_of_tile(const ggml_type type, const generation gen, const int64_t n_cols) {
+    const int n = n_col_tiles(type, gen, n_cols);
     return GGML_PAD((n_cols + n - 1)/n, 8);
 }
 
 quantized::quantized(ggml_backend_cuda_context & ctx, const ggml_type type, const int64_t n_k, const int64_t n_cols)
         : memory(ctx.pool()) {
-    a.n_groups = n_col_tiles(type, n_cols)*columns_of_tile(type, n_cols)/8;
+    const generation gen = generation_of(ctx);
+    a.n_groups = n_col_tiles(type, gen, n_cols)*columns_of_tile(type, gen, n_cols)/8;
     a.split_order = is_split_order(type);
     a.y = memory.alloc(n_k/K_STEP*a.n_groups*GROUP_BYTES);
 }
@@ -35,8 +46,8 @@ quantized::quantized(ggml_backend_cuda_context & ctx, const ggml_type type, cons
 void quantize(ggml_backend_cuda_context & ctx, const ggml_tensor * x, const quantized & out, const counters & arrived) {
     const int n_k = x->ne[0];
     const dim3 grid((n_k + 4*K_STEP - 1)/(4*K_STEP), out.a.n_groups*8);
-    quantize<<<grid, K_STEP, 0, ctx.stream()>>>((const float *) x->data, x->nb[1]/sizeof(float), n_k, x->ne[1], out.a, arrived.ptr);
-    CUDA_CHECK(cudaGetLastError());
+    ggml_cuda_kernel_launch(quantize_values, ggml_cuda_kernel_launch_params(grid, dim3(K_STEP), size_t(0), ctx.stream()),
+        (const float *) x->data, (int64_t) (x->nb[1]/sizeof(float)), n_k, (int) x->ne[1], out.a, arrived.ptr);
 }
 
 // How many times four values of K a thread of normalize takes; 0: no number fits.
@@ -62,9 +73,9 @@ static void launch_normalize(ggml_backend_cuda_context & ctx, const ggml_tensor 
     float * sum = add != nullptr ? (float *) add->data : nullptr;
     const int n_groups = std::max(out.a.n_groups, other_out != nullptr ? other_out->a.n_groups : 0);
     const auto kernel = other_out != nullptr ? normalize<N, 2> : normalize<N, 1>;
-    kernel<<<n_groups*8, n_k/(4*N), 32*sizeof(float), ctx.stream()>>>(a, b, sum, (const float *) weight->data,
-        ggml_get_op_params_f32(norm, 0), n_k, norm->ne[1], out.a, other_out != nullptr ? other_out->a : out.a, arrived.ptr);
-    CUDA_CHECK(cudaGetLastError());
+    const ggml_cuda_kernel_launch_params params(dim3(n_groups*8), dim3(n_k/(4*N)), 32*sizeof(float), ctx.stream());
+    ggml_cuda_kernel_launch(kernel, params, a, b, sum, (const float *) weight->data, ggml_get_op_params_f32(norm, 0), n_k,
+        (int) norm->ne[1], out.a, other_out != nullptr ? other_out->a : out.a, arrived.ptr);
 }
 
 void normalize(ggml_backend_cuda_context & ctx, const ggml_tensor * add, const ggml_tensor * norm, const ggml_tensor * weight,
@@ -90,7 +101,8 @@ void multiply(ggml_backend_cuda_context & ctx, const quantized & y, const produc
     g.stride_row = x->nb[1];
     g.n_kblocks = x->ne[0]/K_BLOCK;
     g.n_cols = p.dst[0]->ne[1];
-    g.n_col_tiles = n_col_tiles(x->type, g.n_cols);
+    g.n_col_tiles = n_col_tiles(x->type, generation_of(ctx), g.n_cols);
+    g.start = make_int4(MAGIC_BITS, MAGIC_BITS, MAGIC_BITS, MAGIC_BITS);
     switch (x->type) {
         case GGML_TYPE_Q4_K: launch_type<GGML_TYPE_Q4_K>(ctx, g, p); break;
         case GGML_TYPE_Q6_K: launch_type<GGML_TYPE_Q6_K>(ctx, g, p); break;

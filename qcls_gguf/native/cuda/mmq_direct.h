@@ -1,7 +1,7 @@
 // The direct matrix kernels in the evaluation of a graph: see mmq_direct.cuh for what they do.
 #pragma once
 
-#include "ggml-cuda/common.cuh"
+#include "mmq_layout.cuh"
 
 #include <vector>
 
@@ -22,6 +22,8 @@ class ggml_cuda_mmq_direct_graph {
         int product;
     };
 
+    int64_t n_tiles_at_most(const ggml_tensor * x, const ggml_tensor * y) const;
+    bool can_compute(const ggml_tensor * node) const;
     ggml_type type_of(int i) const { return graph_->nodes[i]->src[0]->type; }
     std::vector<int> companions(int i) const;
     bool is_glu(int i) const;
@@ -32,6 +34,7 @@ class ggml_cuda_mmq_direct_graph {
     ggml_backend_cuda_context & ctx_;
     const ggml_cgraph * graph_;
     const ggml_cuda_mmq_direct_steps & steps_;
+    const mmq_direct::generation generation_;
     bool usable_;
     std::vector<int> done_;  // nodes computed ahead of their turn
 };

@@ -1,6 +1,7 @@
 // Which nodes of a graph the direct matrix kernels take, and what they take along.
 #include "mmq_direct.h"
 #include "mmq_direct_launch.h"
+#include "rope_cache.h"
 
 #include "ggml-impl.h"
 
@@ -17,12 +18,18 @@ static bool is_matrix(const ggml_tensor * t) {
     return t->ne[2] == 1 && t->ne[3] == 1;
 }
 
-static int64_t n_tiles_at_most(const ggml_tensor * x, const ggml_tensor * y) {
-    return x->ne[1]/32*n_col_tiles(x->type, y->ne[1]);
+// Whether the kernels are on where nobody says so: where they were measured to be faster than stock's.
+static bool is_measured(const int cc) {
+    const int compiled = ggml_cuda_highest_compiled_arch(cc);
+    return compiled == GGML_CUDA_CC_TURING || compiled == GGML_CUDA_CC_HOPPER;
+}
+
+int64_t ggml_cuda_mmq_direct_graph::n_tiles_at_most(const ggml_tensor * x, const ggml_tensor * y) const {
+    return (x->ne[1] + LEAST_TILE_ROWS - 1)/LEAST_TILE_ROWS*n_col_tiles(x->type, generation_, y->ne[1]);
 }
 
 // Whether a node is a product that the kernels can take.
-static bool can_compute(const ggml_tensor * node) {
+bool ggml_cuda_mmq_direct_graph::can_compute(const ggml_tensor * node) const {
     if (node->op != GGML_OP_MUL_MAT || (node->flags & GGML_TENSOR_FLAG_COMPUTE) == 0) {
         return false;
     }
@@ -75,10 +82,11 @@ static bool is_plain(const ggml_tensor * t) {
 }
 
 ggml_cuda_mmq_direct_graph::ggml_cuda_mmq_direct_graph(ggml_backend_cuda_context & ctx, const ggml_cgraph * graph)
-        : ctx_(ctx), graph_(graph), steps_(ctx.mmq_direct_steps) {
+        : ctx_(ctx), graph_(graph), steps_(ctx.mmq_direct_steps), generation_(generation_of(ctx)) {
     const int cc = ggml_cuda_info().devices[ctx.device].cc;
-    usable_ = steps_.direct && turing_mma_available(cc) && !cp_async_available(cc) &&
-        ctx.stream_context().concurrent_events.empty();
+    using steps = ggml_cuda_mmq_direct_steps;
+    const bool is_on = steps_.direct == steps::BY_DEVICE ? is_measured(cc) : steps_.direct == steps::ON;
+    usable_ = is_on && turing_mma_available(cc) && ctx.stream_context().concurrent_events.empty();
 }
 
 // Product i and those behind it that take the same activations and may go ahead of their turn.
@@ -111,7 +119,8 @@ bool ggml_cuda_mmq_direct_graph::is_glu(const int i) const {
     const ggml_tensor * glu = graph_->nodes[i + 2];
     return ggml_get_glu_op(glu) == GGML_GLU_OP_SWIGLU && a->src[0]->type == b->src[0]->type && a->src[1] == b->src[1] &&
         ((glu->src[0] == a && glu->src[1] == b) || (glu->src[0] == b && glu->src[1] == a)) &&
-        is_plain(glu) && ggml_are_same_shape(glu, a) && can_compute(a) && can_compute(b);
+        is_plain(glu) && ggml_are_same_shape(glu, a) && can_compute(a) && can_compute(b) &&
+        2*n_tiles_at_most(a->src[0], a->src[1]) <= MAX_TILES;  // half as many rows each
 }
 
 // Whether nodes from i on are [a sum,] its norm by root mean square, the weight and a product of that.
@@ -153,6 +162,14 @@ bool ggml_cuda_mmq_direct_graph::compute(const int i) {
     const auto ahead = std::find(done_.begin(), done_.end(), i);
     if (ahead != done_.end()) {
         done_.erase(ahead);
+        return true;
+    }
+    if (const int n = steps_.fuse_rope ? ggml_cuda_rope_into_cache(ctx_, graph_, i) : 0; n > 0) {
+        for (int k = i + 1; k < i + n; ++k) {
+            if (!is_noop(graph_->nodes[k])) {
+                done_.push_back(k);
+            }
+        }
         return true;
     }
     norm_nodes norm;

@@ -9,17 +9,29 @@ namespace mmq_direct {
 
 constexpr int MAX_MATRICES = 3;
 constexpr int MAX_TILES = 4096;
+constexpr int LEAST_TILE_ROWS = 64;  // of a kernel; half of that with glu
+
+// From so many columns on, kernels for 7.5 have a loop over the halves of a block too: without it theirs has more
+// instructions than a T4 holds near its multiprocessors.
+constexpr int LEAST_COLUMNS_OF_SHORT_LOOP = 64;
+bool has_short_loops(const ggml_backend_cuda_context & ctx);
+
+// Of the code that a device runs.
+generation generation_of(const ggml_backend_cuda_context & ctx);
 
 // Weights are read once for each tile of so many columns; more do not fit the registers or the shared memory.
-constexpr int max_columns_of_tile(const ggml_type type) {
-    return type == GGML_TYPE_Q6_K ? 112 : 128;
+constexpr int max_columns_of_tile(const ggml_type type, const generation gen) {
+    if (type == GGML_TYPE_Q6_K) {
+        return 112;
+    }
+    return type == GGML_TYPE_Q4_K && gen == generation::TURING ? 120 : 128;
 }
 
 bool is_direct_type(ggml_type type);
 
 // Tiles of columns that a matrix of this type needs for so many columns, and the columns of each, a multiple of 8.
-int n_col_tiles(ggml_type type, int64_t n_cols);
-int columns_of_tile(ggml_type type, int64_t n_cols);
+int n_col_tiles(ggml_type type, generation gen, int64_t n_cols);
+int columns_of_tile(ggml_type type, generation gen, int64_t n_cols);
 
 // Quantised activations in a pool's memory, which goes back in the reverse order.
 struct quantized {

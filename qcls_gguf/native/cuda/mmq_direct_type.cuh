@@ -9,25 +9,40 @@
 
 namespace mmq_direct {
 
-// The shape of a kernel for J columns: 8*RG rows a warp, warps a block, blocks a multiprocessor. What a T4 has decides:
-// 64 KiB of shared memory and 65,536 registers a multiprocessor, and 64 bytes a cycle of shared memory, which more rows
-// a warp save.
-template <ggml_type type, int J> struct shape {
-    static constexpr int SHARED = 65536 - 64;
-    static constexpr int RG = type == GGML_TYPE_Q6_K || (type == GGML_TYPE_Q8_0 && J > 88) ? 2 : 4;
-    static constexpr int BLOCKS = J <= 64 && smem_bytes<type, J, RG, 4>() <= SHARED/2 ? 2 : 1;
-    static constexpr int WARPS = BLOCKS == 2 ? 4 : 8;
-    static_assert(smem_bytes<type, J, RG, WARPS>() <= SHARED, "too much shared memory for 7.5");
-};
+#ifdef __CUDA_ARCH_LIST__
+// Whether code for any device of these two generations is compiled.
+template <int... archs> constexpr bool any_turing(std::integer_sequence<int, archs...>) {
+    return ((archs >= GGML_CUDA_CC_TURING && archs < GGML_CUDA_CC_AMPERE) || ...);
+}
+template <int... archs> constexpr bool any_ampere(std::integer_sequence<int, archs...>) {
+    return ((archs >= GGML_CUDA_CC_AMPERE) || ...);
+}
+constexpr bool HAS_TURING = any_turing(std::integer_sequence<int, __CUDA_ARCH_LIST__>());
+constexpr bool HAS_AMPERE = any_ampere(std::integer_sequence<int, __CUDA_ARCH_LIST__>());
+#else
+constexpr bool HAS_TURING = true;
+constexpr bool HAS_AMPERE = true;
+#endif // __CUDA_ARCH_LIST__
 
-template <ggml_type type, int J, bool glu>
+// How many blocks a multiprocessor holds at once.
+template <typename S, typename K> static int blocks_of_multiprocessor(const K kernel, const int device) {
+    if (S::GENERATION == generation::TURING) {
+        return S::BLOCKS;
+    }
+    static int found[GGML_CUDA_MAX_DEVICES] = {};  // 0: not asked yet
+    if (found[device] == 0) {  // devices differ in shared memory
+        CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&found[device], kernel, 32*S::WARPS, S::SMEM_BYTES));
+        GGML_ASSERT(found[device] > 0);
+    }
+    return std::min(found[device], S::BLOCKS);
+}
+
+template <typename S, bool glu>
 static void launch(ggml_backend_cuda_context & ctx, args & g, const product & p) {
-    using S = shape<type, J>;
-    constexpr int BLOCK_ROWS = S::WARPS*S::RG*8;
-    constexpr int ROWS = glu ? BLOCK_ROWS/2 : BLOCK_ROWS;
-    constexpr size_t smem = smem_bytes<type, J, S::RG, S::WARPS>();
-    const auto kernel = mul_mat<type, J, S::RG, S::WARPS, S::BLOCKS, glu>;
-    CUDA_SET_SHARED_MEMORY_LIMIT(kernel, smem);
+    constexpr int ROWS = part<S, glu>::ROWS;
+    static_assert(ROWS >= (glu ? LEAST_TILE_ROWS/2 : LEAST_TILE_ROWS), "more tiles than counted");
+    const auto kernel = mul_mat<S, glu>;
+    CUDA_SET_SHARED_MEMORY_LIMIT(kernel, S::SMEM_BYTES);
 
     for (int i = 0; i < MAX_MATRICES; ++i) {
         if (i < (int) p.x.size()) {
@@ -41,28 +56,62 @@ static void launch(ggml_backend_cuda_context & ctx, args & g, const product & p)
         }
         g.m[i].tile_end = g.n_tiles;
     }
-    const int n_slots = ggml_cuda_info().devices[ctx.device].nsm*S::BLOCKS;
-    const int n_blocks = std::min<int64_t>(n_slots, (int64_t) g.n_tiles*g.n_kblocks);
+    const int nsm = ggml_cuda_info().devices[ctx.device].nsm;
+    const int n_units = g.n_tiles*g.n_kblocks;
+    int n_blocks = std::min(nsm*blocks_of_multiprocessor<S>(kernel, ctx.device), n_units);
+    if (S::GENERATION == generation::AMPERE) {
+        // Adding parts costs more than a second block of a multiprocessor gains where each has little to do.
+        n_blocks = std::min(n_blocks, std::max(n_units/4, nsm));
+    }
+    g.n_units = n_units/n_blocks;
+    g.n_longer = n_units % n_blocks;
     ggml_cuda_pool_alloc<float> partial(ctx.pool());
     if (g.n_tiles % n_blocks != 0) {
-        g.partial = partial.alloc((size_t) 2*n_blocks*J*BLOCK_ROWS);
+        g.partial = partial.alloc((size_t) 2*n_blocks*S::NJ*S::RG*2*32*S::WARPS);
     }
-    kernel<<<n_blocks, dim3(32, S::WARPS), smem, ctx.stream()>>>(g);
+    kernel<<<n_blocks, dim3(32, S::WARPS), S::SMEM_BYTES, ctx.stream()>>>(g);
     CUDA_CHECK(cudaGetLastError());
 }
 
-template <ggml_type type, bool glu, int J = 8>
+template <ggml_type type, generation gen, bool glu, int J = 8>
 static void launch_columns(ggml_backend_cuda_context & ctx, args & g, const product & p) {
-    if (columns_of_tile(type, g.n_cols) == J) {
-        launch<type, J, glu>(ctx, g, p);
-    } else if constexpr (J < max_columns_of_tile(type)) {
-        launch_columns<type, glu, J + 8>(ctx, g, p);
+    const int columns = columns_of_tile(type, gen, g.n_cols);
+    if (columns == J) {
+        if constexpr (gen == generation::TURING && J >= LEAST_COLUMNS_OF_SHORT_LOOP) {
+            if (has_short_loops(ctx)) {
+                launch<shape<type, J, gen, true>, glu>(ctx, g, p);
+                return;
+            }
+        }
+        launch<shape<type, J, gen, false>, glu>(ctx, g, p);
+    } else if constexpr (J < max_columns_of_tile(type, gen)) {
+        launch_columns<type, gen, glu, J + 8>(ctx, g, p);
+    } else {
+        GGML_ABORT("no direct kernel of %s has tiles of %d columns; the widest has %d", ggml_type_name(type), columns, J);
     }
+}
+
+template <ggml_type type, generation gen>
+static void launch_generation(ggml_backend_cuda_context & ctx, args & g, const product & p) {
+    p.glu ? launch_columns<type, gen, true>(ctx, g, p) : launch_columns<type, gen, false>(ctx, g, p);
 }
 
 template <ggml_type type>
 void launch_type(ggml_backend_cuda_context & ctx, args & g, const product & p) {
-    p.glu ? launch_columns<type, true>(ctx, g, p) : launch_columns<type, false>(ctx, g, p);
+    const generation gen = generation_of(ctx);
+    if constexpr (HAS_AMPERE) {
+        if (gen == generation::AMPERE) {
+            launch_generation<type, generation::AMPERE>(ctx, g, p);
+            return;
+        }
+    }
+    if constexpr (HAS_TURING) {
+        if (gen == generation::TURING) {
+            launch_generation<type, generation::TURING>(ctx, g, p);
+            return;
+        }
+    }
+    GGML_ABORT("no direct kernel of %s is compiled for this device", ggml_type_name(type));
 }
 
 } // namespace mmq_direct

@@ -5,6 +5,10 @@
 
 namespace mmq_direct {
 
+// TURING: code for 7.5, which has int8 products of 8x8x16. AMPERE: code for 8.0 and newer, with int8 products of 16x8x32
+// and copies to shared memory that pass no register.
+enum class generation { TURING, AMPERE };
+
 constexpr int K_STEP = 128;              // values of K between two barriers
 constexpr int K_BLOCK = 256;             // values of K that work is divided by
 constexpr int GROUP_BYTES = 1216;        // activations of 8 columns and K_STEP values: 1024 int8, 32 float scales, 32 half sums

@@ -32,10 +32,12 @@ static __device__ __forceinline__ void quantize_4(const activations & out, const
 }
 
 // A block each 4*K_STEP values of a column of x (n_k, n_cols); columns past n_cols become zeros. All of arrived become zero.
-static __global__ void quantize(const float * __restrict__ x, const int64_t stride_col, const int n_k, const int n_cols,
-        const activations out, unsigned int * __restrict__ arrived) {
+static __global__ void quantize_values(const float * x, const int64_t stride_col, const int n_k, const int n_cols,
+        const activations out, unsigned int * arrived) {
     const int col = blockIdx.y;
     const int k = (blockIdx.x*blockDim.x + threadIdx.x)*4;
+    ggml_cuda_pdl_lc();
+    ggml_cuda_pdl_sync();
     for (int i = (col*gridDim.x + blockIdx.x)*blockDim.x + threadIdx.x; i < MAX_TILES; i += gridDim.x*gridDim.y*blockDim.x) {
         arrived[i] = 0;
     }
@@ -49,9 +51,11 @@ static __global__ void quantize(const float * __restrict__ x, const int64_t stri
 template <int N, int N_OUT>
 static __global__ __launch_bounds__(1024) void normalize(const float * a, const float * b, float * sum,  // sum may be a or b
         const float * __restrict__ weight, const float eps, const int n_k, const int n_cols, const activations out0,
-        const activations out1, unsigned int * __restrict__ arrived) {
+        const activations out1, unsigned int * arrived) {
     extern __shared__ float reduced[];
     const int col = blockIdx.x;
+    ggml_cuda_pdl_lc();
+    ggml_cuda_pdl_sync();
     for (int i = col*blockDim.x + threadIdx.x; i < MAX_TILES; i += gridDim.x*blockDim.x) {
         arrived[i] = 0;
     }

@@ -1,60 +1,29 @@
-// A warp's share of a quantised matrix: fetched ahead, straight to registers or past a part of shared memory of its own.
+// A warp's share of a quantised matrix in code for 7.5: fetched ahead, straight to registers or past a part of shared
+// memory of its own.
 #pragma once
 
-#include "mmq_layout.cuh"
+#include "mmq_unpack.cuh"
 
 namespace mmq_direct {
 
-// Early loads stay above the next __syncwarp(), far from where their values are wanted. Others, which are read-only to the
-// compiler (.nc), it puts off as it likes. The hint fetches whole lines: a row's next values, which the next step wants,
-// come with these.
-template <bool early> static __device__ __forceinline__ int ldg(const int * p) {
-    int v;
-    if constexpr (early) {
-        asm volatile("ld.global.L2::128B.s32 %0, [%1];" : "=r"(v) : "l"(p));
-    } else {
-        asm volatile("ld.global.nc.L2::128B.s32 %0, [%1];" : "=r"(v) : "l"(p));
-    }
-    return v;
-}
-template <bool early> static __device__ __forceinline__ int2 ldg2(const char * p) {
-    int2 v;
-    if constexpr (early) {
-        asm volatile("ld.global.L2::128B.v2.s32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
-    } else {
-        asm volatile("ld.global.nc.L2::128B.v2.s32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
-    }
-    return v;
-}
-template <bool early> static __device__ __forceinline__ int4 ldg4(const char * p) {
-    int4 v;
-    if constexpr (early) {
-        asm volatile("ld.global.L2::128B.v4.s32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
-    } else {
-        asm volatile("ld.global.nc.L2::128B.v4.s32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
-    }
-    return v;
-}
+// The weights of one warp, fetched a K_BLOCK or a K_STEP ahead. unpack() gives, for the 32 values n of one of the two pairs
+// of half h of the block, the int8 fragments a (RG, 2) and their scales s (RG, N_SCALES). With short_loop, h is known at run
+// time only.
+template <ggml_type type, int RG, bool early, bool short_loop> struct weights;
 
-// byte i of v, 0 to 255, as 2^23 + byte
-static __device__ __forceinline__ float byte_above_2_23(const int v, const int i) {
-    return __int_as_float(__byte_perm(v, 0x4B000000, 0x7440 + i));
-}
-
-// The weights of one warp, fetched a K_BLOCK or a K_STEP ahead. unpack() gives, for the 32 values n of the pair p of the block, the int8
-// fragments a (RG, 2), their scales s (RG, N_SCALES), and nb, -MAGIC times those (exact: a scale has at most 19 bits).
-template <ggml_type type, int RG, bool early> struct weights;
-
-template <int RG, bool early> struct weights<GGML_TYPE_Q4_K, RG, early> {
+template <int RG, bool early, bool short_loop> struct weights<GGML_TYPE_Q4_K, RG, early, short_loop> {
     static constexpr int N_SCALES = 1;
+    static constexpr bool IS_UNSIGNED = false;
     static constexpr bool HAS_MIN = true;
     static constexpr int BLOCK_BYTES = sizeof(block_q4_K);
     static constexpr int SMEM_BYTES = 0;
 
     int4 head[RG];  // d and dmin, 12 bytes of scales and minimums
     int4 next_head[RG];
-    int2 q[4][RG];
+    int2 q[short_loop ? 2 : 4][RG];  // of a half, or of the whole block
     const char * px[RG];
+    int offset;      // with short_loop: from px to what is fetched next
+    int scales[RG];  // with short_loop: of this half
 
     __device__ __forceinline__ void fetch_head() {
 #pragma unroll
@@ -62,10 +31,10 @@ template <int RG, bool early> struct weights<GGML_TYPE_Q4_K, RG, early> {
             next_head[r] = ldg4<early>(px[r]);
         }
     }
-    __device__ __forceinline__ void fetch_pair(const int p) {
+    __device__ __forceinline__ void fetch_pair(const int i, const int first) {
 #pragma unroll
         for (int r = 0; r < RG; ++r) {
-            q[p][r] = ldg2<early>(px[r] + 16 + 32*p + 8*(threadIdx.x % 4));
+            q[i][r] = ldg2<early>(px[r] + first + 32*i + 8*(threadIdx.x % 4));
         }
     }
     __device__ __forceinline__ void start(const char * x, const int stride_row, char *) {
@@ -75,8 +44,8 @@ template <int RG, bool early> struct weights<GGML_TYPE_Q4_K, RG, early> {
         }
         fetch_head();
 #pragma unroll
-        for (int p = 0; p < 4; ++p) {
-            fetch_pair(p);
+        for (int i = 0; i < (short_loop ? 2 : 4); ++i) {
+            fetch_pair(i, Q4_K_HEAD_BYTES);
         }
     }
     // Before each of a block's two steps. What was fetched is read from here on, what comes next is fetched.
@@ -88,37 +57,38 @@ template <int RG, bool early> struct weights<GGML_TYPE_Q4_K, RG, early> {
                 px[r] += is_last ? 0 : BLOCK_BYTES;
             }
         }
+        if constexpr (short_loop) {
+            // px is that of the next block already, or stays that of the last
+            offset = h == 0 ? Q4_K_HEAD_BYTES + 64 - (is_last ? 0 : BLOCK_BYTES) : Q4_K_HEAD_BYTES;
+#pragma unroll
+            for (int r = 0; r < RG; ++r) {
+                scales[r] = q4_k_scales(head[r], h);
+            }
+        }
     }
-    __device__ __forceinline__ void unpack(const int p, const int n, int (&a)[RG][2], float (&s)[RG][1], float (&nb)[RG][1]) {
+    __device__ __forceinline__ void unpack(const int h, const int pair, const int n, int (&a)[RG][2], float (&s)[RG][1]) {
+        const int i = short_loop ? pair : 2*h + pair;
 #pragma unroll
         for (int r = 0; r < RG; ++r) {
-            a[r][0] = (q[p][r].x >> (4*n)) & 0x0F0F0F0F;
-            a[r][1] = (q[p][r].y >> (4*n)) & 0x0F0F0F0F;
-            const int scales = p < 2 ? head[r].y & 0x3F3F3F3F : (head[r].w & 0x0F0F0F0F) | ((head[r].y >> 2) & 0x30303030);
             const float d = __low2float(*(const half2 *) &head[r].x);
-            s[r][0] = fmaf(byte_above_2_23(scales, (2*p + n) % 4), d, -8388608.0f*d);
-            nb[r][0] = -MAGIC*s[r][0];
+            q4_k_values<IS_UNSIGNED>(q[i][r], short_loop ? scales[r] : q4_k_scales(head[r], h), d, pair, n, a[r], s[r][0]);
         }
         if (n == 1) {
-            fetch_pair(p);
-            if (p == 2) {
+            fetch_pair(i, short_loop ? offset : Q4_K_HEAD_BYTES);
+            if (h == 1 && pair == 0) {
                 fetch_head();
             }
         }
     }
-    // A fragment of the minimums of K_STEP values: row x 4 sub-blocks, the other 4 of the instruction's 8 are zero.
     __device__ __forceinline__ int min_fragment(const int r, const int h) {
-        const int mins = h == 0 ? head[r].z & 0x3F3F3F3F : ((head[r].w >> 4) & 0x0F0F0F0F) | ((head[r].z >> 2) & 0x30303030);
-        const int above_1024 = __byte_perm(mins >> (16*(threadIdx.x % 2)), 0x64646464, 0x4140);
-        const half2 m = __hsub2(*(const half2 *) &above_1024, __float2half2_rn(1024.0f));
-        const half2 v = __hmul2(m, __half2half2(__hneg(__high2half(*(const half2 *) &head[r].x))));
-        return threadIdx.x % 4 < 2 ? *(const int *) &v : 0;
+        return q4_k_min_fragment(head[r], h);
     }
 };
 
 // Rows pass through a part of shared memory that only their warp uses: their blocks are not aligned to what lanes want.
-template <int RG, bool early> struct weights<GGML_TYPE_Q8_0, RG, early> {
+template <int RG, bool early, bool short_loop> struct weights<GGML_TYPE_Q8_0, RG, early, short_loop> {
     static constexpr int N_SCALES = 1;
+    static constexpr bool IS_UNSIGNED = false;
     static constexpr bool HAS_MIN = false;
     static constexpr int BLOCK_BYTES = K_BLOCK/QK8_0*sizeof(block_q8_0);
     static constexpr int STEP_BYTES = BLOCK_BYTES/2;
@@ -161,21 +131,17 @@ template <int RG, bool early> struct weights<GGML_TYPE_Q8_0, RG, early> {
             fetch(stride_row);
         }
     }
-    __device__ __forceinline__ void unpack(const int p, const int n, int (&a)[RG][2], float (&s)[RG][1], float (&nb)[RG][1]) {
+    __device__ __forceinline__ void unpack(const int, const int pair, const int n, int (&a)[RG][2], float (&s)[RG][1]) {
 #pragma unroll
         for (int r = 0; r < RG; ++r) {
-            const int * row = stage + (8*r + threadIdx.x/4)*ROW_WORDS + 17*(p % 2);
-            const int * w = row + threadIdx.x % 4;
-            a[r][0] = n == 0 ? __funnelshift_r(w[0], w[1], 16) : w[9];
-            a[r][1] = n == 0 ? __funnelshift_r(w[4], w[5], 16) : w[13];
-            s[r][0] = __half2float(((const half *) row)[17*n]);
-            nb[r][0] = -MAGIC*s[r][0];
+            q8_0_values(stage + (8*r + threadIdx.x/4)*ROW_WORDS + 17*pair, n, a[r], s[r][0]);
         }
     }
 };
 
-template <int RG, bool early> struct weights<GGML_TYPE_Q6_K, RG, early> {
+template <int RG, bool early, bool short_loop> struct weights<GGML_TYPE_Q6_K, RG, early, short_loop> {
     static constexpr int N_SCALES = 2;
+    static constexpr bool IS_UNSIGNED = false;
     static constexpr bool HAS_MIN = false;
     static constexpr int BLOCK_BYTES = sizeof(block_q6_K);
     static constexpr int ROW_LOADED = 53;  // words that hold a block, which begins in the middle of one if it is odd
@@ -222,24 +188,10 @@ template <int RG, bool early> struct weights<GGML_TYPE_Q6_K, RG, early> {
             fetch(stride_row);
         }
     }
-    // 4*(q - 32) fits int8, so the 6 bits go to the top of the byte and the scale is a fourth.
-    __device__ __forceinline__ void unpack(const int p, const int n, int (&a)[RG][2], float (&s)[RG][2], float (&nb)[RG][2]) {
-        const int high = 4*(p % 2);  // the second pair of a half block: the high nibbles
+    __device__ __forceinline__ void unpack(const int h, const int pair, const int n, int (&a)[RG][2], float (&s)[RG][2]) {
 #pragma unroll
         for (int r = 0; r < RG; ++r) {
-            const int * row = stage + (8*r + threadIdx.x/4)*ROW_WORDS;
-            const int * w = row + threadIdx.x % 4;
-            const auto word = [&](const int i) { return __funnelshift_r(w[i], w[i + 1], shift); };
-            const int sc = __funnelshift_r(row[48 + p], row[49 + p], shift) ^ 0x80808080;
-            const float d = 0.25f*__half2float(((const half *) row)[104 + shift/16]);
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                const int qh = word(32 + 8*(p/2) + 4*i) >> high;
-                const int ql = word(16*(p/2) + 8*n + 4*i) >> high;
-                a[r][i] = (((ql << 2) & 0x3C3C3C3C) | ((n == 0 ? qh << 6 : qh << 4) & 0xC0C0C0C0)) ^ 0x80808080;
-                s[r][i] = (byte_above_2_23(sc, 2*n + i) - 8388736.0f)*d;
-                nb[r][i] = -MAGIC*s[r][i];
-            }
+            q6_k_values(stage + (8*r + threadIdx.x/4)*ROW_WORDS, shift, h, pair, n, a[r], s[r]);
         }
     }
 };

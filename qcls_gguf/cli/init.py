@@ -1,0 +1,139 @@
+"""`qcls-gguf init`: options or answers on a terminal to a draft, the draft to a file, and what to do next."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..errors import ConfigError
+from ..report.files import check_writable
+from .option_names import with_options
+from .options import ModelOption, QueryColumnOption, RepoOption
+from .terminal import exit_codes
+
+if TYPE_CHECKING:
+    from ..drafting.draft import DraftPrompt
+    from ..drafting.rows import FoundLabels
+
+_ABOUT = "a text"
+
+
+def init_command(
+    labels: Annotated[
+        list[str] | None,
+        typer.Option("--labels", metavar="NAME=LABEL,…", help="A prompt and its labels; repeatable."),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", "-d", metavar="FILE", help="Labelled queries, CSV or JSON lines.")
+    ] = None,
+    query_column: QueryColumnOption = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option("--column", metavar="NAME", help="A column of labels; repeatable. Default: all of few values."),
+    ] = None,
+    from_: Annotated[
+        str | None, typer.Option("--from", metavar="FILE|NAME", help="A configuration to write in the form of today.")
+    ] = None,
+    about: Annotated[
+        str | None, typer.Option("--about", metavar="TEXT", help="What is labelled, such as 'a support ticket'.")
+    ] = None,
+    model: ModelOption = None,
+    hf_repo: RepoOption = None,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write.")] = Path("config.yaml"),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+) -> None:
+    """Write a commented configuration: from labels, from labelled queries, from an older one, or by questions.
+
+    Without --labels, --data and --from it asks on a terminal. Without --model and --hf-repo it names the largest
+    Qwen3 that fits the free memory of the GPU, or where there is none a small one. Several prompts get one common
+    text, so that a request computes little more than one of them. Columns of --data with few values are taken as
+    labels, and rare ones are named. Nothing is downloaded or loaded. Exit codes: 0; 2 for usage, data and
+    configuration; 3 for a model that can't be used.
+
+    \b
+    qcls-gguf init --labels category=dress,jeans,none --labels season=summer,winter,none
+    qcls-gguf init --data tickets.csv --about "a support ticket" --out tickets.yaml
+    qcls-gguf init --from mission --model qwen3-8b-q8_0.gguf --out mine.yaml
+    """
+    with exit_codes():
+        from ..drafting.draft import Draft, draft_text, labels_of
+        from ..drafting.model_choice import fitting_model, given_model
+        from ..drafting.modernise import modern_text
+        from ..drafting.rows import find_labels
+
+        if sum(map(bool, (labels, data, from_))) > 1:
+            raise ConfigError("--labels, --data and --from are given together: keep one of them")
+        if model is not None and hf_repo is not None:
+            raise ConfigError("--model and --hf-repo are both given: keep one of them")
+        if (column or query_column) and data is None:
+            raise ConfigError("--column and --query-column are for --data, which is not given")
+        check_writable(out, "--out", {"--data": data, "--from": Path(from_) if from_ else None}, force=force)
+        given = given_model(None if model is None else str(model), hf_repo)
+        chosen = given or fitting_model()
+        folder = out.absolute().parent
+        found: FoundLabels | None = None
+        remarks: list[str] = []
+        if from_ is not None:
+            text, remarks = modern_text(from_, folder, chosen, override=given is not None)
+        else:
+            if data is not None:
+                found = find_labels(data, query_column, column or ())
+                prompts, source, remarks = found.prompts, f"{data.name}, {found.n_rows} rows", list(found.remarks)
+            elif labels:
+                prompts, source = labels_of(labels), "labels"
+            else:
+                about, prompts = _ask(about)
+                source = "answers"
+            draft = Draft(prompts=prompts, model=chosen, about=about or _ABOUT, source=source)
+            text = draft_text(draft, folder)
+        out.write_text(text, encoding="utf-8")
+        print(f"wrote {out}", file=sys.stderr)
+        for remark in remarks:
+            print(f"note: {with_options(remark)}", file=sys.stderr)
+        print("next:", file=sys.stderr)
+        for command in _next(out, data, found):
+            print(f"  {command}", file=sys.stderr)
+
+
+def _next(out: Path, data: Path | None, found: FoundLabels | None) -> list[str]:
+    """The commands that follow."""
+    config = shlex.quote(str(out))
+    commands = [f"qcls-gguf inspect -c {config}"]
+    if data is not None and found is not None:
+        columns = "" if found.query == "query" else f" --query-column {shlex.quote(found.query)}"
+        if found.ignored:
+            columns += f" --ignore-columns {shlex.quote(','.join(found.ignored))}"
+        commands.append(f"qcls-gguf eval -c {config} --data {shlex.quote(str(data))}{columns}")
+    return [*commands, f"qcls-gguf run -c {config}"]
+
+
+def _ask(about: str | None) -> tuple[str, tuple[DraftPrompt, ...]]:
+    """What a person says on the terminal."""
+    from ..drafting.draft import labels_of
+
+    if not _is_terminal():
+        raise ConfigError("give --labels NAME=LABEL,… or --data FILE or --from FILE: there is no terminal to ask on")
+    about = about or _line(f"What is labelled, in a few words? [{_ABOUT}] ") or _ABOUT
+    options: list[str] = []
+    while True:
+        which = "the first attribute, such as category" if not options else "another attribute, or nothing"
+        name = _line(f"Name of {which}: ")
+        if not name and options:
+            return about, labels_of(options)
+        if name:
+            options.append(f"{name}={_line(f'Labels of {name}, separated by commas: ')}")
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+def _line(question: str) -> str:
+    try:
+        return input(question).strip()
+    except EOFError:
+        raise ConfigError("the answers ended: nothing is written") from None

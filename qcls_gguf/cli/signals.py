@@ -1,0 +1,86 @@
+"""What Ctrl-C and a request to terminate do at any moment of a command: one line, and the exit code that shells give.
+
+It is imported before everything else, so it imports next to nothing. While modules are imported there is nothing to
+clean up, and the process ends at once; while a command works an exception ends it, and at once the second time.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import suppress
+
+_WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+_SIGNALLED = 128
+"""What shells add to a signal's number."""
+
+
+class StoppedError(KeyboardInterrupt):
+    """The process was asked to stop; libraries take it for the KeyboardInterrupt that it is."""
+
+
+def exit_code(number: int) -> int:
+    """What a process that the signal ended exits with."""
+    return _SIGNALLED + number
+
+
+def stopped_line(number: int) -> str:
+    """What is said of it, on a line of its own."""
+    new_line = "\n" if sys.stderr is not None and sys.stderr.isatty() else ""  # after the terminal's ^C
+    return f"{new_line}qcls-gguf: {_WORDS.get(number, 'interrupted')}\n"  # type: ignore[call-overload]
+
+
+def end_at_once() -> None:
+    """Let the signals end the process there and then."""
+    _handle(_end)
+
+
+class Stoppable:
+    """Inside, the signals raise StoppedError, once; a second one ends the process."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        """the signal that came"""
+
+    def __enter__(self) -> Stoppable:
+        self._before = {number: signal.getsignal(number) for number in _WORDS}
+        self._unraisable = sys.unraisablehook
+        sys.unraisablehook = self._lost
+        _handle(self._raise)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.unraisablehook = self._unraisable
+        for number, handler in self._before.items():
+            if handler is not signal.SIG_IGN:
+                _set(number, handler)
+
+    def _raise(self, number: int, _: object) -> None:
+        self.number = number
+        _handle(_end)
+        raise StoppedError
+
+    def _lost(self, unraisable: sys.UnraisableHookArgs) -> None:
+        """Where an exception cannot be raised, such as in a callback of the garbage collector, ours still counts."""
+        if issubclass(unraisable.exc_type, StoppedError) and self.number is not None:
+            _end(self.number, None)
+        self._unraisable(unraisable)
+
+
+def _end(number: int, _: object) -> None:
+    with suppress(OSError):  # standard error may be closed
+        os.write(2, stopped_line(number).encode())
+    os._exit(exit_code(number))
+
+
+def _handle(handler: object) -> None:
+    for number in _WORDS:
+        # Who starts a command in the background, or with nohup, wants it to go on.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            _set(number, handler)
+
+
+def _set(number: int, handler: object) -> None:
+    with suppress(ValueError):  # only the main thread may
+        signal.signal(number, handler)  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""From labels, labelled rows or an old configuration to a new configuration."""

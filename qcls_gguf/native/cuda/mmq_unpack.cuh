@@ -1,0 +1,73 @@
+// From the words of a quantised block to int8 fragments and float scales.
+#pragma once
+
+#include "mmq_device.cuh"
+
+namespace mmq_direct {
+
+// byte i of v, 0 to 255, as 2^23 + byte
+static __device__ __forceinline__ float byte_above_2_23(const int v, const int i) {
+    return __int_as_float(__byte_perm(v, 0x4B000000, 0x7440 + i));
+}
+
+// Q4_K: a head is d and dmin, then 12 bytes with the 6-bit scales and minimums of 8 times 32 values.
+constexpr int Q4_K_HEAD_BYTES = 16;
+
+// The scales of half h of a block, a byte each.
+static __device__ __forceinline__ int q4_k_scales(const int4 & head, const int h) {
+    return h == 0 ? head.y & 0x3F3F3F3F : (head.w & 0x0F0F0F0F) | ((head.y >> 2) & 0x30303030);
+}
+
+// 32 values n of a pair, and their scale, which is number 2*pair + n of the half's. Without a sign, high nibbles stay where
+// they are: 16 times the value fits a byte, and the scale is a sixteenth.
+template <bool is_unsigned>
+static __device__ __forceinline__ void q4_k_values(const int2 words, const int scales, const float d, const int pair, const int n,
+        int (&a)[2], float & scale) {
+    float unit = d;
+    if (is_unsigned && n == 1) {
+        a[0] = words.x & 0xF0F0F0F0;
+        a[1] = words.y & 0xF0F0F0F0;
+        unit = 0.0625f*d;
+    } else {
+        a[0] = (words.x >> (4*n)) & 0x0F0F0F0F;
+        a[1] = (words.y >> (4*n)) & 0x0F0F0F0F;
+    }
+    scale = fmaf(byte_above_2_23(scales, 2*pair + n), unit, -8388608.0f*unit);
+}
+
+// A fragment of the minimums of K_STEP values: row x 4 sub-blocks, the other 4 of the instruction's 8 are zero.
+static __device__ __forceinline__ int q4_k_min_fragment(const int4 & head, const int h) {
+    const int mins = h == 0 ? head.z & 0x3F3F3F3F : ((head.w >> 4) & 0x0F0F0F0F) | ((head.z >> 2) & 0x30303030);
+    const int above_1024 = __byte_perm(mins >> (16*(threadIdx.x % 2)), 0x64646464, 0x4140);
+    const half2 m = __hsub2(*(const half2 *) &above_1024, __float2half2_rn(1024.0f));
+    const half2 v = __hmul2(m, __half2half2(__hneg(__high2half(*(const half2 *) &head.x))));
+    return threadIdx.x % 4 < 2 ? *(const int *) &v : 0;
+}
+
+// Q8_0: 32 values n of a pair, from the words of a row that begin with the pair's first scale.
+static __device__ __forceinline__ void q8_0_values(const int * row, const int n, int (&a)[2], float & scale) {
+    const int * w = row + threadIdx.x % 4;
+    a[0] = n == 0 ? __funnelshift_r(w[0], w[1], 16) : w[9];
+    a[1] = n == 0 ? __funnelshift_r(w[4], w[5], 16) : w[13];
+    scale = __half2float(((const half *) row)[17*n]);
+}
+
+// Q6_K: 32 values n of a pair of half h, from the words of a block that begins `shift` bits, 0 or 16, into the first.
+static __device__ __forceinline__ void q6_k_values(const int * row, const int shift, const int h, const int pair, const int n,
+        int (&a)[2], float (&s)[2]) {
+    // 4*(q - 32) fits int8, so the 6 bits go to the top of the byte and the scale is a fourth.
+    const int high = 4*pair;  // the second pair of a half: the high nibbles
+    const int * w = row + threadIdx.x % 4;
+    const auto word = [&](const int i) { return __funnelshift_r(w[i], w[i + 1], shift); };
+    const int sc = __funnelshift_r(row[48 + 2*h + pair], row[49 + 2*h + pair], shift) ^ 0x80808080;
+    const float d = 0.25f*__half2float(((const half *) row)[104 + shift/16]);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const int qh = word(32 + 8*h + 4*i) >> high;
+        const int ql = word(16*h + 8*n + 4*i) >> high;
+        a[i] = (((ql << 2) & 0x3C3C3C3C) | ((n == 0 ? qh << 6 : qh << 4) & 0xC0C0C0C0)) ^ 0x80808080;
+        s[i] = (byte_above_2_23(sc, 2*n + i) - 8388736.0f)*d;
+    }
+}
+
+} // namespace mmq_direct

@@ -1,0 +1,151 @@
+"""Disks that fill up: what was measured is printed, the old report stays, and the error names the file."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hostile_rows import Row
+
+from qcls_gguf import ConfigError, QclsError
+from qcls_gguf.report.files import Output, check_writable, show_and_write, write_file
+
+_ROWS = (Path(__file__).parents[2] / "models" / "tiny" / "heldout.jsonl").read_text(encoding="utf-8").splitlines()[:300]
+_COMMAND = str(Path(sys.executable).with_name("qcls-gguf"))
+_OLD = "the report of last week\n"
+_MOST_BYTES = 300  # of a file, in the commands below: fewer than any report has
+_SMALL = ["--threads", "1", "--quiet", "--format", "json"]
+COMMANDS = {
+    "bench --out": ["bench", "-n", "2", "--warm-up", "1", "--repeat", "1", "--out"],
+    "bench --html": ["bench", "-n", "2", "--warm-up", "1", "--repeat", "1", "--html"],
+    "compare --out": ["compare", "--method", "naive", "--rounds", "2", "--warm-up", "1", "--out"],
+    "compare --html": ["compare", "--method", "naive", "--rounds", "2", "--warm-up", "1", "--html"],
+    "eval --html": ["eval", "--data", "rows.jsonl", "--scoring", "tree", "--latency-sample", "2", "--html"],
+    "eval --resume": ["eval", "--data", "rows.jsonl", "--scoring", "tree", "--latency-sample", "2", "--resume"],
+    "calibrate --out": ["calibrate", "--data", "rows.jsonl", "--bias", "--force", "--out"],
+}
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a file system of 64 KiB; skipped where nobody lets us mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    try:
+        mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        mounted = False
+    if not mounted:
+        pytest.skip("a small file system cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_the_old_file_stays_on_a_full_disk(full_disk: Path) -> None:
+    report = full_disk / "report.json"
+    write_file(report, _OLD, "--out")
+    with pytest.raises(QclsError, match=rf"^--out {report}: could not be written: No space left on device$"):
+        write_file(report, "x" * (1 << 20), "--out")
+    assert report.read_text() == _OLD
+    assert os.listdir(full_disk) == ["report.json"]
+    write_file(report, "new", "--out")
+    assert report.read_text() == "new"
+
+
+@pytest.mark.parametrize("target", ["/dev/full", "link to /dev/full"])
+def test_a_device_is_written_to_as_it_is(target: str, tmp_path: Path) -> None:
+    path = Path(target)
+    if target.startswith("link"):
+        path = tmp_path / "report.json"
+        path.symlink_to("/dev/full")
+    with pytest.raises(QclsError, match="could not be written: No space left on device"):
+        write_file(path, "text", "--out")
+    write_file(Path("/dev/null"), "text", "--out")
+    assert not Path("/dev/null").is_file()
+
+
+def test_a_file_keeps_its_rights_and_a_link_its_target(tmp_path: Path) -> None:
+    report, link = tmp_path / "report.json", tmp_path / "latest.json"
+    report.write_text(_OLD)
+    report.chmod(0o640)
+    link.symlink_to(report)
+    write_file(link, "new", "--out")
+    assert link.is_symlink()
+    assert report.read_text() == "new"
+    assert report.stat().st_mode & 0o777 == 0o640
+
+
+def test_everything_is_tried_and_every_failure_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def text(content: str) -> Callable[[], str]:
+        return lambda: content
+
+    paths = [tmp_path / "missing" / "a.json", tmp_path / "b.json", Path("/dev/full")]
+    outputs = [Output(name="--out", path=path, text=text("report")) for path in paths]
+    with pytest.raises(QclsError) as failed:
+        show_and_write(lambda: print("measured"), outputs)
+    assert str(failed.value) == (
+        f"--out {paths[0]}: could not be written: No such file or directory; "
+        "--out /dev/full: could not be written: No space left on device"
+    )
+    assert paths[1].read_text() == "report"
+    assert capsys.readouterr().out == "measured\n"
+
+    def leave() -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        show_and_write(leave, [Output(name="--out", path=tmp_path / "c.json", text=text("report"))])
+    assert (tmp_path / "c.json").read_text() == "report"
+
+
+def test_a_folder_that_takes_no_new_file_is_refused_before_the_work(tmp_path: Path) -> None:
+    folder = Path("/proc/self")  # where a process can write to files and make none, even one with all rights
+    with pytest.raises(ConfigError, match=r"--out .*: cannot be written"):
+        check_writable(folder / "comm", "--out", {})
+    check_writable(tmp_path / "new.json", "--out", {})
+    assert not list(tmp_path.iterdir())
+
+
+def _limited() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_MOST_BYTES, _MOST_BYTES))
+
+
+def _run(command: list[str], folder: Path, path: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    line = [_COMMAND, *command, str(path), *_SMALL]
+    return subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=300, check=False, **options)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bench --out",
+        *(pytest.param(name, id=f"{name}, too", marks=pytest.mark.hostile) for name in COMMANDS),  # seconds each
+    ],
+)
+def test_a_command_whose_file_does_not_fit(name: str, row: Row, tmp_path: Path) -> None:
+    row.name, row.n = f"full disk: {name}", 1
+    (tmp_path / "rows.jsonl").write_text("\n".join(_ROWS))
+    path = tmp_path / "report"
+    keeps_rows = name == "eval --resume"
+    if not keeps_rows:
+        path.write_text(_OLD)
+    # the caches of matplotlib and of prefixes do not fit either, and nobody minds
+    done = _run(COMMANDS[name], tmp_path, path, preexec_fn=_limited)
+    said = f"qcls-gguf: {'--resume' if keeps_rows else name.split()[1]} {path}: could not be written: File too large\n"
+    row.check(done.returncode == 1, f"exit code {done.returncode}")
+    row.check(done.stderr.endswith(said) and "Traceback" not in done.stderr, done.stderr)
+    row.check(sorted(os.listdir(tmp_path)) == ["report", "rows.jsonl"], f"left: {os.listdir(tmp_path)}")
+    if keeps_rows:
+        done = _run(COMMANDS[name], tmp_path, path)
+        row.check(done.returncode == 0, f"it does not go on: {done.stderr}")
+    else:
+        row.check(path.read_text() == _OLD, "the old report is gone")
+        row.check(bool(json.loads(done.stdout)), "nothing was printed")

@@ -1,0 +1,127 @@
+"""Ctrl-C, a request to terminate and a reader that leaves, at any moment of a command: one line, no traceback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hostile_rows import Row, sizes
+from mutate import cases
+
+COMMAND = [str(Path(sys.executable).with_name("qcls-gguf"))]
+LABEL = ["run", "--quiet", "--query", "red dress", "--threads", "1"]
+LINES = {signal.SIGINT: "qcls-gguf: interrupted\n", signal.SIGTERM: "qcls-gguf: terminated\n"}
+_RUNS = {"help": ["--help"], "version": ["--version"], "run": LABEL}
+
+
+def _started(arguments: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*COMMAND, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def _end(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """The exit code, and what stands on standard error."""
+    with process:
+        try:
+            _, error = process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait(), "it went on for a minute"
+    return process.returncode, error
+
+
+def _judge(row: Row, case: str, number: signal.Signals, code: int, error: str) -> None:
+    if (code, error) == (0, ""):
+        row.kinds["ended before"] += 1
+    elif (code, error) == (128 + number, LINES[number]):
+        row.kinds["one line"] += 1
+    elif (code, error) == (-number, ""):
+        row.kinds["before the interpreter was up, silently"] += 1
+    elif "Traceback" in error and "qcls" not in error:
+        row.kinds["while the interpreter itself started"] += 1
+    else:
+        row.wrong.append(f"{case}: exit code {code}: {error!r}")
+
+
+@sizes(3, 80)
+@pytest.mark.usefixtures("interruptible")
+def test_it_stops_with_one_line_whenever_it_is_told_to(row: Row, n: int) -> None:
+    """At moments spread evenly over each command, and for `run` a while beyond, where it waits for its input."""
+    row.name = "Ctrl-C and SIGTERM, by delay"
+    for name, arguments in _RUNS.items():
+        start = time.perf_counter()
+        assert _end(_started(arguments)) == (0, "")
+        lasts_s = time.perf_counter() - start
+        for index, (_, rng) in enumerate(cases(row.seed, n)):
+            number = signal.SIGTERM if index % 4 == 3 else signal.SIGINT
+            process = _started(arguments)
+            time.sleep((index + rng.random()) / n * lasts_s)
+            process.send_signal(number)
+            _judge(row, f"{name} {index} of {n}", number, *_end(process))
+            row.n += 1
+    assert row.kinds["one line"] > row.n // 3
+
+
+@pytest.mark.parametrize("number", LINES)
+@pytest.mark.usefixtures("interruptible")
+def test_a_command_that_waits_for_input_stops(number: signal.Signals) -> None:
+    process = _started(["run", "--quiet", "--format", "jsonl", "--threads", "1"])
+    assert process.stdin
+    assert process.stdout
+    process.stdin.write("red dress\n")
+    process.stdin.flush()
+    assert process.stdout.readline().startswith('{"query": "red dress"')
+    process.send_signal(number)
+    assert _end(process) == (128 + number, LINES[number])
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_a_command_at_work_stops_and_what_was_printed_is_kept(tmp_path: Path) -> None:
+    queries = tmp_path / "queries.txt"
+    queries.write_text("red dress\n" * 100_000)
+    process = _started(["run", "--quiet", "--format", "jsonl", "--threads", "1", "--input", str(queries)])
+    assert process.stdout
+    for _ in range(3):
+        assert process.stdout.readline().endswith("}\n")
+    process.send_signal(signal.SIGINT)
+    assert _end(process) == (130, LINES[signal.SIGINT])
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_a_background_job_goes_on() -> None:
+    """A shell starts it with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process = _started(["run", "--quiet", "--format", "jsonl", "--threads", "1"])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert process.stdin
+    assert process.stdout
+    process.stdin.write("red dress\n")
+    process.stdin.flush()
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    assert _end(process) == (0, "")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["schema"], LABEL, [*LABEL, "--format", "json"]])
+@pytest.mark.parametrize("full", [False, True], ids=["reader left", "disk full"])
+def test_an_output_that_cannot_be_written_is_no_traceback(arguments: list[str], full: bool) -> None:
+    if full:
+        output = os.open("/dev/full", os.O_WRONLY)
+    else:
+        reader, output = os.pipe()
+        os.close(reader)
+    try:
+        done = subprocess.run([*COMMAND, *arguments], stdout=output, stderr=subprocess.PIPE, text=True, timeout=60)
+    finally:
+        os.close(output)
+    said = "qcls-gguf: standard output could not be written: No space left on device\n"
+    assert done.stderr == (said if full else "")
+    assert done.returncode == 1 if full else done.returncode in (0, 1)  # click ends with 1, as others do

@@ -1,0 +1,106 @@
+"""`init` as its users run it: what it writes labels a query at once, without a warning."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+from chat_templates import CHATS
+from conftest import MakeModel
+from typer.testing import CliRunner
+
+from qcls_gguf import Classifier, load_config
+from qcls_gguf.cli.app import app
+
+ROOT = Path(__file__).parents[2]
+
+
+def init(*arguments: str, stdin: str = "") -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["init", *arguments], input=stdin, catch_exceptions=False)
+    return done.exit_code, done.stderr
+
+
+def labels(path: Path, query: str) -> dict[str, str]:
+    """What a configuration answers; warnings are errors here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with Classifier.from_config(path) as classifier:
+            return classifier.classify(query).labels
+
+
+@pytest.fixture(params=["qwen3", "gemma", "none"])
+def model(request: pytest.FixtureRequest, make_model: MakeModel) -> Path:
+    if request.param == "none":
+        return make_model()
+    chat = CHATS[request.param]
+    options = {"control_tokens": chat.control_tokens, "add_bos": chat.add_bos, "vocab": chat.vocab}
+    return make_model("llama", chat_template=chat.template, **options)
+
+
+def test_labels_to_a_configuration_that_labels(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ["--labels", "topic=delivery,refund,none", "--labels", "urgent=yes,no", "-m", str(model)]
+    code, said = init(*options)
+    assert code == 0, said
+    found = labels(tmp_path / "config.yaml", "where is my parcel")
+    assert list(found) == ["topic", "urgent"]
+    assert found["urgent"] in ("yes", "no")
+    before = (tmp_path / "config.yaml").read_text()
+    code, said = init(*options)
+    assert code == 2
+    assert "--out config.yaml: is there already: name another file, or overwrite it with --force" in said
+    assert (tmp_path / "config.yaml").read_text() == before
+    assert init(*options, "--force")[0] == 0
+
+
+def test_several_prompts_share_all_but_their_last_words(make_model: MakeModel, tmp_path: Path) -> None:
+    chat = CHATS["qwen3"]
+    path = make_model("llama", chat_template=chat.template, control_tokens=chat.control_tokens)
+    out = tmp_path / "joint.yaml"
+    assert init("--labels", "a=p,q", "--labels", "b=p,q", "-m", str(path), "-o", str(out))[0] == 0
+    with Classifier.from_config(out) as classifier:
+        fed = classifier.plan_counts("red dress").n_tokens_new
+        longer = classifier.plan_counts("red dress red dress").n_tokens_new
+        single = len(classifier.engine.model.tokenize(" red dress", parse_special=False))
+    assert longer - fed == single, "a query is fed once for both prompts"
+
+
+def test_an_older_configuration_labels_with_a_model_of_today(make_model: MakeModel, tmp_path: Path) -> None:
+    chat = CHATS["qwen3"]
+    path = make_model("llama", chat_template=chat.template, control_tokens=chat.control_tokens)
+    out = tmp_path / "mine.yaml"
+    code, said = init("--from", "mission", "-m", str(path), "--out", str(out))
+    assert code == 0, said
+    assert "prompt_template" not in out.read_text()
+    assert list(labels(out, "blue jeans")) == ["category", "audience"]
+
+
+def test_questions_need_a_terminal_and_sources_exclude_each_other(tmp_path: Path) -> None:
+    out = str(tmp_path / "x.yaml")
+    for arguments, words in (
+        ([], "give --labels NAME=LABEL,… or --data FILE or --from FILE"),
+        (["--labels", "a=b,c", "--from", "mission"], "--labels, --data and --from are given together"),
+        (["--from", "nothing"], "none of this name comes with the package"),
+        (["--labels", "a=b,c", "--column", "x"], "--column and --query-column are for --data"),
+        (["--labels", "a=b,c", "-m", "a", "-hf", "b/c"], "--model and --hf-repo are both given"),
+    ):
+        code, said = init(*arguments, "--out", out)
+        assert code == 2
+        assert words in said
+    assert not Path(out).exists()
+
+
+def test_answers_on_a_terminal_become_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter(["a review", "", "mood", "good, bad", "topic", "food, staff, none", ""])
+    monkeypatch.setattr("builtins.input", lambda question: next(answers))
+    monkeypatch.setattr("qcls_gguf.cli.init._is_terminal", lambda: True)
+    out = tmp_path / "review.yaml"
+    code, said = init("-hf", "a/b", "-o", str(out))
+    assert code == 0, said
+    config = load_config(out)
+    assert {prompt.name: prompt.labels for prompt in config.prompts} == {
+        "mood": ("good", "bad"),
+        "topic": ("food", "staff", "none"),
+    }
+    assert "Label a review." in (config.prompts[0].system or "")

@@ -1,0 +1,180 @@
+"""New configurations: from labels, from labelled rows, from older ones; which model they name."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from qcls_gguf import Config, ConfigError, ModelError, load_config
+from qcls_gguf.config.resources import config_names
+from qcls_gguf.drafting.draft import Draft, DraftPrompt, draft_text, labels_of
+from qcls_gguf.drafting.model_choice import LARGEST_FIRST, DraftModel, choose, given_model
+from qcls_gguf.drafting.modernise import modern_text
+from qcls_gguf.drafting.rows import find_labels
+
+ROOT = Path(__file__).parents[2]
+CHAT = DraftModel(settings={"hf_repo": "a/b"}, why="as given")
+GB = 10**9
+
+
+def draft(*options: str, model: DraftModel = CHAT) -> Draft:
+    return Draft(prompts=labels_of(options), model=model, about="a shop's text: new", source="labels")
+
+
+def loaded(text: str, folder: Path) -> Config:
+    path = folder / "config.yaml"
+    path.write_text(text, encoding="utf-8")
+    return load_config(path)
+
+
+def test_labels_become_prompts_with_one_text(tmp_path: Path) -> None:
+    config = loaded(draft_text(draft("category= dress, no,", "on sale?=yes,1e3,孕妇 'x'"), tmp_path), tmp_path)
+    assert [(prompt.name, prompt.labels) for prompt in config.prompts] == [
+        ("category", ("dress", "no")),
+        ("on sale?", ("yes", "1e3", "孕妇 'x'")),
+    ]
+    assert {prompt.cue for prompt in config.prompts} == {"{name}:"}
+    assert "Label a shop's text: new. For each attribute output" in (config.prompts[0].system or "")
+    assert config.model.hf_repo == "a/b"
+
+
+def test_a_model_without_a_chat_template_gets_the_whole_text(tmp_path: Path) -> None:
+    model = given_model(str(ROOT / "models" / "fashion-tiny-Q8_0.gguf"), None)
+    assert model is not None
+    assert not model.has_chat_template
+    config = loaded(draft_text(draft("category=dress,none", model=model), tmp_path), tmp_path)
+    (prompt,) = config.prompts
+    assert prompt.expanded_template.endswith("category: [dress, none]\n\ntext: {query}\ncategory:")
+    assert config.model.path == ROOT / "models" / "fashion-tiny-Q8_0.gguf"
+
+
+@pytest.mark.parametrize("option", ["category", "=a,b", "  =a,b"])
+def test_labels_without_a_name_are_refused(option: str) -> None:
+    with pytest.raises(ConfigError, match="is not NAME=LABEL,LABEL"):
+        labels_of([option])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["category=a"], r"prompts\.category\.labels: expected a list of at least two labels"),
+        (["category=a,a"], "'a' is given twice"),
+        (["category=a,{query}"], "slot"),
+        (["x=a,b", "x=a,b"], "'x' is given twice"),
+    ],
+)
+def test_what_no_configuration_can_have_is_refused(options: list[str], words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"no configuration can be made of that: .*{words}"):
+        draft_text(draft(*options), tmp_path)
+
+
+ROWS = [
+    *[(f"A{i}", f"where is parcel {i}", "delivery", "high") for i in range(9)],
+    *[(f"B{i}", f"send the money for {i} back", "refund|delivery", "low") for i in range(6)],
+    ("C", "hello there", "Refund", "low"),
+    ("D", "what is this", "other", ""),
+]
+
+
+def csv(rows: list[tuple[str, str, str, str]], delimiter: str = ";") -> str:
+    return "".join(f"{delimiter.join(row)}\n" for row in [("id", "what was said", "topic", "urgency"), *rows])
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_columns_of_few_values_are_labels(encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "tickets.csv"
+    path.write_text(csv(ROWS), encoding=encoding)
+    found = find_labels(path)
+    assert (found.query, found.ignored, found.n_rows) == ("what was said", ("id",), 17)
+    assert [(prompt.name, prompt.labels) for prompt in found.prompts] == [
+        ("topic", ("delivery", "refund", "Refund", "other")),
+        ("urgency", ("high", "low")),
+    ]
+    assert found.prompts[0].note == "23 labels in the data; rare: Refund (1), other (1)"
+    rare, alike = found.remarks
+    assert "topic: rare labels" in rare
+    assert alike == "topic: 'refund' and 'Refund' differ by case or spaces only: correct the data"
+
+
+def test_columns_may_be_named(tmp_path: Path) -> None:
+    path = tmp_path / "tickets.csv"
+    path.write_text(csv(ROWS, ","))
+    found = find_labels(path, "what was said", ["urgency"])
+    assert [prompt.name for prompt in found.prompts] == ["urgency"]
+    assert found.ignored == ("id", "topic")
+    with pytest.raises(ConfigError, match="has no column 'x': the columns are 'id'"):
+        find_labels(path, "x")
+
+
+def test_json_lines_say_their_labels(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"query": "a", "labels": {"x": "p", "y": ["q", "r"]}}\n\n{"query": "b", "labels": {"x": "s"}}\n')
+    found = {prompt.name: prompt.labels for prompt in find_labels(path).prompts}
+    assert found == {"x": ("p", "s"), "y": ("q", "r")}
+    path.write_text("nope\n")
+    with pytest.raises(ConfigError, match="line 1 is not valid JSON"):
+        find_labels(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("", "has no header"), ("query,x\n", "has no rows"), ("query,x\na,1\nb,2\n", "has no column of labels")],
+)
+def test_rows_without_labels_are_refused(text: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        find_labels(path)
+
+
+@pytest.mark.parametrize("name", config_names())
+def test_older_configurations_keep_their_words(name: str, tmp_path: Path) -> None:
+    before = load_config(name)
+    text, remarks = modern_text(name, tmp_path, CHAT, override=False)
+    after = loaded(text, tmp_path)
+    assert bool(remarks) == (before.model.hf_repo is None)
+    assert after.model.hf_repo == (before.model.hf_repo or "a/b")
+    assert after.runtime == before.runtime
+    assert "prompt_template" not in text
+    for old, new in zip(before.prompts, after.prompts, strict=True):
+        for key in ("name", "labels", "label_prefix", "scoring"):
+            assert getattr(old, key) == getattr(new, key)
+        turns = f"<|im_start|>system\n{new.system}<|im_end|>\n<|im_start|>user\n{new.user}<|im_end|>\n"
+        whole = f"{turns}<|im_start|>assistant\n{new.answer_cue}"
+        assert whole.replace("{name}", new.name) == old.expanded_template
+
+
+def test_a_text_that_is_no_chatml_stays_whole(tmp_path: Path) -> None:
+    path = tmp_path / "old.yaml"
+    path.write_text(
+        "prompts:\n- {name: a, prompt_template: '<|im_start|>user\\n{query}<|im_end|>\\nx:', labels: [p, q]}\n"
+        "- {name: b, prompt_template: '[{labels}] {query} answer:', labels: [p, q], min_confidence: 0.5, fallback: r}\n"
+    )
+    text, remarks = modern_text(str(path), tmp_path, CHAT, override=True)
+    assert load_config(path).prompts == loaded(text, tmp_path).prompts
+    assert remarks == ["a: its text stays whole, since it is not one of system, user and assistant in ChatML"]
+
+
+@pytest.mark.parametrize(
+    ("free_gb", "on_gpu", "wanted"),
+    [
+        *((80, True, 0), (15, True, 0), (9, True, 1), (4, True, 2), (3, True, 3), (2, True, 4), (0.1, True, 4)),
+        *((64, False, 3), (2, False, 4)),
+    ],
+)
+def test_the_largest_model_that_fits_is_chosen(free_gb: float, on_gpu: bool, wanted: int) -> None:
+    assert choose(int(free_gb * GB), on_gpu=on_gpu) == LARGEST_FIRST[wanted]
+
+
+def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=re.escape(str(tmp_path / "m.gguf"))):
+        given_model(str(tmp_path / "m.gguf"), None)
+    assert given_model(None, None) is None
+
+
+def test_prompts_with_notes_and_odd_texts_survive_yaml(tmp_path: Path) -> None:
+    prompt = DraftPrompt(name="a: #b", labels=("- x", "y: z", '"q"', "null"), note="3 labels")
+    config = loaded(draft_text(Draft(prompts=(prompt,), model=CHAT, source="s"), tmp_path), tmp_path)
+    assert (config.prompts[0].name, config.prompts[0].labels) == (prompt.name, prompt.labels)
