@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from ..config.schema import RuntimeConfig
+from ..config.words import counted
 from ..model import Model
+from ..model.placement import flash_attention
 from ..native import NativeContext
 from ..prompts.prompt_set import PromptSet
 from ..timing import Ledger
-from .capacity import flash_attention, limits
+from .capacity import limits
 from .cores import threads
 from .engine import Engine
 
@@ -32,6 +34,7 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
     )
     ledger.step(
         "open context",
-        f"{context.n_ctx} cells, {context.n_batch} tokens a decode, {context.n_seq_max} sequences, {computing}",
+        f"{context.n_ctx} cells, {counted(context.n_batch, 'token')} a decode, "
+        f"{counted(context.n_seq_max, 'sequence')}, {computing}",
     )
     return Engine(model, context, n_leaf_seqs=size.n_leaf_seqs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from ctypes import byref, c_int64, c_void_p, create_string_buffer
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from .arrays import BOOL, FLOAT32, INT32, Float32Array, Int32Array, address
 from .library import library
 from .model import NativeModel
 
+FORKED = "this was made in another process: make one in each process after forking"
 _NONE: Int32Array = np.empty(0, np.int32)
 _FLASH_ATTN = {None: 0, False: 1, True: 2}  # qcls_flash_attn
 
@@ -91,7 +93,9 @@ class NativeContext:
         self._model = model  # which must not be freed before the context
         self._free = weakref.finalize(self, library().qcls_context_close, handle, None)
         self._free.atexit = False  # at the exit of the interpreter another thread may still be decoding
+        self._pid = os.getpid()
         model.contexts.add(self)
+        _contexts.add(self)
         self._call_decode = library().qcls_decode
         self._plan = abi.Plan()
         self._plan_ref = byref(self._plan)
@@ -110,8 +114,13 @@ class NativeContext:
     @property
     def handle(self) -> c_void_p:
         if not self._handle:
-            raise DecodeError("the context is closed")
+            raise DecodeError("the context is closed" if self._pid == os.getpid() else FORKED)
         return self._handle
+
+    def abandon(self) -> None:
+        """Let go of a context of the process that this one was forked from: freeing it would wait for its threads."""
+        self._free.detach()
+        self._handle = c_void_p()
 
     def _limits(self) -> abi.Limits:
         limits = abi.Limits()
@@ -233,3 +242,15 @@ class NativeContext:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+_contexts: weakref.WeakSet[NativeContext] = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    for context in list(_contexts):
+        context.abandon()
+    _contexts.clear()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

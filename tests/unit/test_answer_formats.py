@@ -169,7 +169,7 @@ TABLE = Table(
 )
 
 
-@pytest.mark.parametrize(("width", "n_tables"), [(100, 1), (60, 2), (40, 3), (30, 5)])
+@pytest.mark.parametrize(("width", "n_tables"), [(100, 1), (60, 2), (40, 4), (30, 5)])
 def test_numbers_of_a_wide_table_stay_whole_in_several(width: int, n_tables: int) -> None:
     screen = Console(width=width, file=io.StringIO(), color_system=None)
     screen.print(terminal_table(TABLE))
