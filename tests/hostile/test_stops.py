@@ -49,7 +49,7 @@ def _judge(row: Row, case: str, number: signal.Signals, code: int, error: str) -
         row.wrong.append(f"{case}: exit code {code}: {error!r}")
 
 
-@sizes(3, 80)
+@sizes(2, 80)
 @pytest.mark.usefixtures("interruptible")
 def test_it_stops_with_one_line_whenever_it_is_told_to(row: Row, n: int) -> None:
     """At moments spread evenly over each command, and for `run` a while beyond, where it waits for its input."""
