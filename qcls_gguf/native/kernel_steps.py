@@ -1,8 +1,8 @@
-"""The steps of this project's CUDA matrix kernels that can be switched off, and the variants that a benchmark compares.
+"""The steps of this project's CUDA kernels that can be switched off, and the variants that a benchmark compares.
 
-A step is an environment variable that the CUDA backend reads whenever a context is made: "0" turns it off for this
-context, "1" turns it on. So contexts on one loaded model can differ. Where the variable is not set a step is on, or on
-where the device is one that its `on_by_default` names.
+A step is an environment variable that is read whenever a context is made: "0" turns it off for this context, "1" turns
+it on. So contexts on one loaded model can differ. Where the variable is not set a step is on, or on where the device is
+one that its `on_by_default` names.
 """
 
 from __future__ import annotations
@@ -63,6 +63,11 @@ STEPS = (
         variable="GGML_CUDA_SHORT_LOOPS",
         meaning="in code for 7.5, kernels of 64 columns and more have a loop that a T4's instruction cache holds",
         on_by_default="on devices of 7.5",
+    ),
+    Step(
+        name="visible cells",
+        variable="QCLS_VISIBLE_CELLS",
+        meaning="attention reads only the cells that a token may see",
     ),
 )
 """In the order in which variants add them; the one place that names them."""
