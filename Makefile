@@ -7,7 +7,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(wildcard vendor/*.toml vendor/*.py pa
            $(foreach suffix,c cpp h cu cuh,$(wildcard qcls_gguf/native/*/*.$(suffix)))
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run test hostile wheel clean
+.PHONY: run test hostile load sanitize wheel clean
 
 run: $(VENV)/.built
 	$(BIN)/qcls-gguf run --interactive \
@@ -27,6 +27,26 @@ test: $(VENV)/.checked
 # The large runs of tests/hostile; docs/security.md says how seed, counts and rows are chosen.
 hostile: $(VENV)/.checked
 	$(BIN)/python -m pytest -m hostile -k "$(ROWS)" tests/hostile
+
+# Load on a service; docs/serving.md says what it shows and how much of it is chosen.
+load: $(VENV)/.checked
+	$(BIN)/python -m pytest -s -m load tests/service
+
+# A library of its own that checks every address and undefined behaviour, and the tests that work it hardest. Python
+# itself is not compiled so: the checker has to be loaded before it, and does not know which of its memory is lost.
+SANITIZED := build/sanitized
+sanitize: $(VENV)/.checked
+	test -d $(SANITIZED)/venv || $(PYTHON) -m venv $(SANITIZED)/venv
+	$(SANITIZED)/venv/bin/python -m pip install --quiet --disable-pip-version-check scikit-build-core cmake ninja
+	$(SANITIZED)/venv/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation \
+	    --config-settings=build-dir=$(SANITIZED)/native --config-settings=cmake.define.QCLS_SANITIZE=ON \
+	    --config-settings=cmake.define.QCLS_CUDA=OFF --editable ".[dev]"
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" \
+	    ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
+	    $(SANITIZED)/venv/bin/python -m pytest $(SANITIZED_TESTS)
+
+SANITIZED_TESTS ?= tests/abi tests/model/test_engine.py tests/model/test_shapes.py tests/model/test_visible_cells.py \
+                   tests/model/test_plain_text.py tests/model/test_many_sequences.py tests/hostile/test_forks.py
 
 wheel: $(VENV)/.tools
 	rm -f dist/qcls_gguf-*.whl

@@ -212,6 +212,7 @@ class Classifier:
         ConfigError for prompts that do not fit this engine (see runtime.n_batch, runtime.n_seq_max), PlanError where
         too many are held at once (see runtime.question_cells, runtime.question_prefixes).
         """
+        self._check_process()
         self._check_open()
         config = self._as_config(prompts)
         calibration = read_calibration(config) if config else None
@@ -264,6 +265,8 @@ class Classifier:
 
     def drop(self, prompts: LoadedPrompts) -> None:
         """Close a prompt set; the configured one goes with the classifier only."""
+        if os.getpid() != self._pid:
+            return
         with self._batcher.alone:
             active = prompts.active
             if active.is_open and active is not self._started.active and not self._batcher.is_closed:
@@ -315,6 +318,7 @@ class Classifier:
     def check(self, query: str, prompts: LoadedPrompts | None = None) -> None:
         """Raise PlanError for a query that `classify` would refuse; nothing is computed."""
         check_queries([query], self.config.runtime)
+        self._check_process()
         with self._batcher.alone:
             self._check_open()
             self._pipeline.check((prompts or self._configured).active, query)
@@ -322,6 +326,7 @@ class Classifier:
     def plan_counts(self, query: str) -> Counts:
         """What `classify` would feed and read for a query; computes nothing. Raises PlanError as `classify` does."""
         check_queries([query], self.config.runtime)
+        self._check_process()
         with self._batcher.alone:
             self._check_open()
             return self._pipeline.counts(self._started.active, query)
@@ -394,6 +399,9 @@ class Classifier:
             raise PlanError(
                 f"deadline_s: {shown(deadline_s)} is not a number of seconds below {_LONGEST_S:g}: leave it out to wait"
             )
+        self._check_process()
+
+    def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise DecodeError("this Classifier was made in another process: make one in each process after forking")
 
@@ -404,8 +412,10 @@ class Classifier:
     def close(self) -> None:
         """Answer who waits, refuse who comes, then free the context, and the model if it was opened for it.
 
-        May be called again.
+        May be called again. In a process that was forked it does nothing: all that is the parent's.
         """
+        if os.getpid() != self._pid:
+            return
         self._batcher.close()
         with self._batcher.alone:
             self.engine.close()

@@ -70,7 +70,7 @@ def config(make_model: MakeModel, write_config: WriteConfig) -> Path:
 def fashion(tmp_path: Path) -> Path:
     """The embedded model with these two prompts, as a file to change."""
     tree = yaml.safe_load((ROOT / "configs" / "fashion-8.yaml").read_text(encoding="utf-8"))
-    tree["model"]["path"] = str(ROOT / "models" / "fashion-tiny-Q8_0.gguf")
+    tree["model"] = {"path": str(ROOT / "models" / "fashion-tiny-Q8_0.gguf")}
     tree["prompts"] = [prompt for prompt in tree["prompts"] if prompt["name"] in FASHION]
     path = tmp_path / "fashion.yaml"
     path.write_text(yaml.safe_dump(tree, allow_unicode=True), encoding="utf-8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from random_vocab import BOS, IM_END, IM_START, VocabKind
+from random_vocab import BOS, IM_END, IM_START
 
 
 class Chat(NamedTuple):
@@ -13,7 +13,6 @@ class Chat(NamedTuple):
     template: str
     control_tokens: tuple[str, ...]
     add_bos: bool
-    vocab: VocabKind
     rendered: str
     """what the system text SYSTEM and the user text USER become"""
 
@@ -98,30 +97,26 @@ CHATS = {
         QWEN3,
         ("<think>", "</think>"),
         False,
-        "bpe",
         f"{IM_START}system\nSYSTEM{IM_END}\n{IM_START}user\nUSER{IM_END}\n{IM_START}assistant\n<think>\n\n</think>\n\n",
     ),
     "llama3": Chat(
         LLAMA3,
         ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
         True,
-        "bpe",
         f"{BOS}<|start_header_id|>system<|end_header_id|>\n\nToday: 26 Jul 2024\n\nSYSTEM<|eot_id|>"
         "<|start_header_id|>user<|end_header_id|>\n\nUSER<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
     ),
-    "mistral": Chat(MISTRAL, ("[INST]", "[/INST]"), True, "bpe", f"{BOS}[INST] SYSTEM\n\nUSER[/INST]"),
+    "mistral": Chat(MISTRAL, ("[INST]", "[/INST]"), True, f"{BOS}[INST] SYSTEM\n\nUSER[/INST]"),
     "gemma": Chat(
         GEMMA,
         ("<start_of_turn>", "<end_of_turn>"),
         True,
-        "bpe",
         f"{BOS}<start_of_turn>user\nSYSTEM\n\nUSER<end_of_turn>\n<start_of_turn>model\n",
     ),
     "phi": Chat(
         PHI,
         ("<|system|>", "<|user|>", "<|assistant|>", "<|end|>"),
         False,
-        "bpe",
         "<|system|>\nSYSTEM<|end|>\n<|user|>\nUSER<|end|>\n<|assistant|>\n",
     ),
 }

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 
 SOURCES = (".c", ".cpp", ".cc", ".h", ".hpp", ".cu", ".cuh", ".patch")
 LIBRARIES = ("libqcls", "libllama", "libggml", "libggml-base", "libggml-cpu")
+TRIAL = "qcls_gguf/native/lib/qcls-trial"
 TEXTS = (
     "qcls_gguf/native/lib/NOTICE",
     "qcls_gguf/native/lib/LICENSE.llama.cpp",
@@ -39,7 +40,7 @@ def faults(names: Sequence[str]) -> list[str]:
     found = [f"{path} is a source" for path in paths if path.suffix in SOURCES and str(path) not in TEXTS]
     found += [f"{path} is of no use in it" for path in paths if path.name == "README.md"]
     found += [f"{name} is missing" for name in LIBRARIES if name not in stems]
-    found += [f"{name} is missing" for name in TEXTS if name not in names]
+    found += [f"{name} is missing" for name in (*TEXTS, TRIAL) if name not in names]
     if not any(path.name == "qcls-gguf" and path.parent.name == "scripts" for path in paths):
         found.append("the command is missing")
     if not any(path.suffix == ".gguf" for path in paths):
@@ -65,6 +66,8 @@ def untyped(wheel: str) -> str | None:
 def main(path: str, *options: str) -> None:
     with zipfile.ZipFile(path) as wheel:
         lines = faults(wheel.namelist())
+        if TRIAL in wheel.namelist() and not wheel.getinfo(TRIAL).external_attr >> 16 & 0o100:
+            lines.append(f"{TRIAL} is not executable")
     if lines:
         sys.exit("\n".join(f"{path}: {line}" for line in lines))
     print(f"{path}: libraries, models and Python files, no sources")

@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..classifier import Classifier
-from ..engine.capacity import flash_attention, whole_cells
+from ..engine.capacity import whole_cells
 from ..engine.cores import threads
 from ..engine.engine import Engine
+from ..model.placement import flash_attention
 from ..native import NativeContext
 from ..native.kernel_steps import STEPS, Variant, switched, variants
 from ..plan.tree import Plan, Root

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from ..config.words import printable_lines
 from ..errors import ConfigError
 from .options import (
     ConfigOption,
@@ -112,6 +113,6 @@ def calibrate_command(
 
         show_and_write(show, [] if text is None else [Output(name="--out", path=out, text=lambda: text)])
         if not quiet:
-            print(outcome(record), file=sys.stderr)
+            print(printable_lines(outcome(record)), file=sys.stderr)
     if record.written is None:
         raise typer.Exit(EXIT_OTHER)

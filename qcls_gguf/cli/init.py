@@ -60,6 +60,7 @@ def init_command(
     qcls-gguf init --from mission --model qwen3-8b-q8_0.gguf --out mine.yaml
     """
     with exit_codes():
+        from ..config.words import counted
         from ..drafting.draft import Draft, draft_text, labels_of
         from ..drafting.model_choice import fitting_model, given_model
         from ..drafting.modernise import modern_text
@@ -82,7 +83,8 @@ def init_command(
         else:
             if data is not None:
                 found = find_labels(data, query_column, column or ())
-                prompts, source, remarks = found.prompts, f"{data.name}, {found.n_rows} rows", list(found.remarks)
+                prompts, remarks = found.prompts, list(found.remarks)
+                source = f"{data.name}, {counted(found.n_rows, 'row')}"
             elif labels:
                 prompts, source = labels_of(labels), "labels"
             else:

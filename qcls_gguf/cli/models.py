@@ -26,9 +26,10 @@ def models_command(
     qcls-gguf models
     qcls-gguf run --model ollama:qwen3:8b --query "red dress for girls"
     """
+    from ..config.words import printable
     from ..inspection.local_models import models_record, models_table  # see app.py for why here
     from ..model.local import local_models
-    from ..report.results import console, printable
+    from ..report.results import console
     from ..report.tables import terminal_table
 
     with exit_codes():

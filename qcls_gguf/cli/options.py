@@ -48,6 +48,9 @@ OfflineOption = Annotated[bool, typer.Option("--offline", help="Take a model of 
 StateCacheOption = Annotated[
     bool, typer.Option("--no-state-cache", help="Compute all prefixes, whatever an earlier start saved.")
 ]
+TryModelOption = Annotated[
+    bool, typer.Option("--no-try-model", help="Load the model at once, without a process that tries it first.")
+]
 LayersOption = Annotated[
     str | None, typer.Option("--n-gpu-layers", "-ngl", help="Layers on the GPU.", metavar="N|auto|all")
 ]
@@ -93,6 +96,7 @@ def settings(
     scoring: str | None = None,
     *,
     no_state_cache: bool = False,
+    no_try_model: bool = False,
 ) -> Config:
     """The configuration with what the command line overrides."""
     from ..config.load import load_config  # see app.py for why here
@@ -110,6 +114,8 @@ def settings(
         runtime = dataclasses.replace(runtime, n_threads=threads)
     if no_state_cache:
         runtime = dataclasses.replace(runtime, state_cache=False)
+    if no_try_model:
+        runtime = dataclasses.replace(runtime, try_model=False)
     if model is not None or hf_repo is not None:
         config = dataclasses.replace(config, model=ModelConfig(path=model, hf_repo=hf_repo))
     prompts = config.prompts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
@@ -23,6 +23,7 @@ from .options import (
     ScoringOption,
     StateCacheOption,
     ThreadsOption,
+    TryModelOption,
     settings,
 )
 from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step, print_warning
@@ -30,6 +31,7 @@ from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step, print_warnin
 if TYPE_CHECKING:
     from ..classifier import Classifier
     from ..report.answer_formats import AnswerWriter
+    from ..report.progress import OnProgress
 
 
 class Format(StrEnum):
@@ -66,6 +68,7 @@ def run_command(
     hf_repo: RepoOption = None,
     offline: OfflineOption = False,
     no_state_cache: StateCacheOption = False,
+    no_try_model: TryModelOption = False,
     n_gpu_layers: LayersOption = None,
     scoring: ScoringOption = None,
     audit: Annotated[
@@ -116,7 +119,16 @@ def run_command(
         n_scores = _n_scores(scores, format_)
         if header and format_ is not Format.jsonl:
             raise ConfigError(f"--header is for --format jsonl, not for {format_}")
-        chosen = settings(config, model, hf_repo, n_gpu_layers, threads, scoring, no_state_cache=no_state_cache)
+        chosen = settings(
+            config,
+            model,
+            hf_repo,
+            n_gpu_layers,
+            threads,
+            scoring,
+            no_state_cache=no_state_cache,
+            no_try_model=no_try_model,
+        )
         with Classifier.from_config(
             chosen, offline=offline, on_step=None if quiet else print_step, on_load=load_bar(quiet), audit=audit
         ) as classifier:
@@ -209,14 +221,13 @@ def _label(
     classifier: Classifier, lines: Iterator[Line], writer: AnswerWriter, source: str | None, *, quiet: bool
 ) -> bool:
     """Label and print queries as they come; returns whether any failed."""
-    from ..report.results import printable
-    from .long_work import progress_bars
+    from ..config.words import printable
 
     # where the answers scroll over the same terminal, they are the progress
     n_lines = None if source is None or quiet or sys.stdout.isatty() else count_lines(source)
     counts = {"labelled": 0, "failed": 0, "blank": 0}
     began = perf_counter()
-    with progress_bars(n_lines is None) as on_progress:
+    with _progress(n_lines) as on_progress:
         try:
             for line in lines:
                 counts[_answer(classifier, line, writer, printable)] += 1
@@ -230,6 +241,18 @@ def _label(
     return counts["failed"] > 0
 
 
+@contextmanager
+def _progress(n_lines: int | None) -> Iterator[OnProgress]:
+    """A bar where the number of lines is known; its library is not loaded where it is not."""
+    if n_lines is None:
+        yield lambda part, done, total: None
+        return
+    from .long_work import progress_bars
+
+    with progress_bars(False) as on_progress:
+        yield on_progress
+
+
 def _answer(classifier: Classifier, line: Line, writer: AnswerWriter, printable: Callable[[str], str]) -> str:
     """Label and print a query; returns what became of it."""
     if line.number is not None and line.is_blank:
@@ -240,7 +263,7 @@ def _answer(classifier: Classifier, line: Line, writer: AnswerWriter, printable:
             raise QclsError(line.error)
         result = classifier.classify(line.text)
     except QclsError as e:
-        print(f"qcls-gguf: {printable(line.text[:60])!r}: {with_options(str(e))}", file=sys.stderr)
+        print(f"qcls-gguf: {printable(line.text[:60])!r}: {printable(with_options(str(e)))}", file=sys.stderr)
         writer.failure(line, str(e))
         return "failed"
     writer.result(line, result)

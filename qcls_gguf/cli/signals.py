@@ -27,8 +27,9 @@ def exit_code(number: int) -> int:
 
 def stopped_line(number: int) -> str:
     """What is said of it, on a line of its own."""
-    new_line = "\n" if sys.stderr is not None and sys.stderr.isatty() else ""  # after the terminal's ^C
-    return f"{new_line}qcls-gguf: {_WORDS.get(number, 'interrupted')}\n"  # type: ignore[call-overload]
+    # On a terminal, not behind what stood on the line, such as ^C or a progress.
+    start = "\r\033[K" if sys.stderr is not None and sys.stderr.isatty() else ""
+    return f"{start}qcls-gguf: {_WORDS.get(number, 'interrupted')}\n"  # type: ignore[call-overload]
 
 
 def end_at_once() -> None:

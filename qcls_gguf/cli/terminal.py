@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -12,11 +13,13 @@ from typing import NoReturn
 
 import typer
 
+from ..config.words import printable_lines
 from ..errors import ConfigError, ModelError, QclsError
 from .option_names import with_options
 from .signals import Stoppable, exit_code, stopped_line
 
 EXIT_OTHER, EXIT_USAGE, EXIT_MODEL = 1, 2, 3
+_NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO)
 _EXITS = {ConfigError: EXIT_USAGE, ModelError: EXIT_MODEL}
 
 
@@ -51,8 +54,9 @@ def _end(error: BaseException) -> NoReturn:
         _drop_output()  # whoever read it has left
         raise typer.Exit(0) from None
     if isinstance(error, OSError):
-        is_output = _output_fails()
         _drop_output()
+        # Whatever else is written names its file.
+        is_output = error.filename is None and error.errno in _NO_ROOM
         _fail(f"standard output could not be written: {error.strerror}" if is_output else error, EXIT_OTHER)
     if isinstance(error, QclsError):
         _fail(error, next((code for kind, code in _EXITS.items() if isinstance(error, kind)), EXIT_OTHER))
@@ -76,17 +80,13 @@ def flushed() -> Iterator[None]:
         sys.exit(EXIT_OTHER)
 
 
+def _shown(message: object) -> str:
+    """A message, which may quote a file, a query or another server, without what would move the cursor."""
+    return printable_lines(with_options(str(message)))
+
+
 def _show_warning(message: Warning | str, *_: object) -> None:
     print_warning(message)
-
-
-def _output_fails() -> bool:
-    """Whether what is printed cannot be written: it stays in the buffer then, and fails again."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        return True
-    return False
 
 
 def _drop_output() -> None:
@@ -95,18 +95,18 @@ def _drop_output() -> None:
 
 
 def _fail(error: Exception | str, code: int) -> NoReturn:
-    print(f"qcls-gguf: {with_options(str(error))}", file=sys.stderr)
+    print(f"qcls-gguf: {_shown(error)}", file=sys.stderr)
     raise typer.Exit(code)
 
 
 def print_step(name: str, what: str, ms: float) -> None:
     """Show a step of the start-up as it ends."""
-    print(f"{name:16}{ms:10.1f} ms  {with_options(what)}", file=sys.stderr)
+    print(f"{name:16}{ms:10.1f} ms  {_shown(what)}", file=sys.stderr)
 
 
 def print_warning(mistake: object) -> None:
     """Show what is likely a mistake."""
-    print(f"qcls-gguf: warning: {with_options(str(mistake))}", file=sys.stderr)
+    print(f"qcls-gguf: warning: {_shown(mistake)}", file=sys.stderr)
 
 
 def load_bar(quiet: bool) -> Callable[[float], None] | None:

@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 
 from .method import PeerError
 
+_MOST_BYTES = 1 << 26  # of an answer
+
 
 class Connection:
     """A connection that is opened anew where the server closed it between two requests."""
@@ -47,14 +49,18 @@ class Connection:
             raise self._error(method, path, f"HTTP {status}: {answer.decode(errors='replace')[:300]}")
         try:
             return json.loads(answer)
-        except ValueError as e:
+        except (ValueError, RecursionError) as e:
             raise self._error(method, path, f"the answer is not JSON: {answer[:100]!r}") from e
 
     def _send(self, method: str, path: str, content: bytes | None) -> tuple[int, bytes]:
         headers = {} if content is None else {"Content-Type": "application/json"}
         self._http.request(method, self._path + path, content, headers)
         response = self._http.getresponse()
-        return response.status, response.read()
+        answer = response.read(_MOST_BYTES + 1)
+        if len(answer) > _MOST_BYTES:
+            self._http.close()
+            raise self._error(method, path, f"the answer has more than {_MOST_BYTES} bytes")
+        return response.status, answer
 
     def _error(self, method: str, path: str, reason: str) -> PeerError:
         return PeerError(f"{method} {self._url.rstrip('/')}{path}: {reason}")

@@ -6,6 +6,7 @@ import matplotlib
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from ..config.words import counted
 from ..report.html import STYLE, page, svg_image
 from ..report.tables import Table
 from .records import ComparisonRecord, MethodRecord
@@ -36,8 +37,8 @@ def _facts(comparison: ComparisonRecord) -> list[tuple[str, str]]:
     return [
         ("model", f"{model.path}: {model.description}"),
         ("model sha256", model.sha256),
-        ("device", f"{model.device}, {model.backend}, {model.n_gpu_layers} layers on the GPU, "
-                   f"{environment.n_threads} threads, {environment.os}"),
+        ("device", f"{model.device}, {model.backend}, {counted(model.n_gpu_layers, 'layer')} on the GPU, "
+                   f"{counted(environment.n_threads, 'thread')}, {environment.os}"),
         ("versions", f"qcls-gguf {model.package_version}, llama.cpp {model.llama_cpp_commit} patched"),
         ("peers' packages", packages),
         ("rounds", f"{comparison.rounds}, after {comparison.warm_up} that were not timed; seed of the order "

@@ -13,8 +13,8 @@ from typing import ClassVar
 
 from ..classifier import Classifier
 from ..config.schema import RuntimeConfig
-from ..engine.capacity import flash_attention
 from ..errors import QclsError
+from ..model.placement import flash_attention
 from ..prompts.compiled import Prompt
 from .reader import LabelReader
 

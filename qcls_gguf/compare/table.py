@@ -5,8 +5,8 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from ..config.words import counted, printable
 from ..report.numbers import number, percent
-from ..report.results import printable
 from ..report.tables import Table, terminal_table
 from .records import AbsentMethod, ComparisonRecord, MethodRecord
 
@@ -49,9 +49,10 @@ def heading(comparison: ComparisonRecord) -> str:
         f"; peers on {comparison.peer_kernels} matrix kernels" if "CUDA" in model.backend and model.n_gpu_layers else ""
     )
     return (
-        f"{comparison.n_prompts} prompts, {comparison.n_queries} queries, {comparison.rounds} rounds of "
+        f"{counted(comparison.n_prompts, 'prompt')}, {counted(comparison.n_queries, 'query', 'queries')}, "
+        f"{counted(comparison.rounds, 'round')} of "
         f"alternating requests; {model.description}, {model.quantization}, {model.device}, "
-        f"{comparison.environment.n_threads} threads{kernels}"
+        f"{counted(comparison.environment.n_threads, 'thread')}{kernels}"
     )
 
 

@@ -114,6 +114,9 @@ class RuntimeConfig(Settings):
     """queries that classify_batch puts into one decode, where the sequences suffice"""
     state_cache: TrueOrFalse = True
     """keep the cells of prefixes that took long to compute in a file for the next start; on a CPU"""
+    try_model: TrueOrFalse = True
+    """load a model that is not known to work in a process of its own first, so that a file on which llama.cpp ends the
+    process is an error"""
     max_waiting: Annotated[int, Whole(0)] = 64
     """callers of other threads that may wait for their turn; more are refused"""
     warm_query_tokens: Annotated[int | Auto, Whole(0, words=_AUTO)] = "auto"

@@ -35,6 +35,18 @@ def counted(n: int, one: str, many: str | None = None) -> str:
     return f"{n} {one if n == 1 else many or f'{one}s'}"
 
 
+def printable(text: str) -> str:
+    """The text with everything that could move a terminal's cursor shown as an escape."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def printable_lines(text: str) -> str:
+    """The same of a text whose line breaks stay."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
 def kind_of(value: Any) -> str:
     """What a value is."""
     if value is None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from ..config.words import shown
+from ..config.words import printable, shown
 from ..errors import ConfigError
 
 DELIMITERS = (",", ";", "\t")
@@ -60,7 +60,7 @@ class CsvFile:
             except StopIteration:
                 return
             except csv.Error as e:
-                yield CsvRow(line, (), f"is not valid CSV: {e}")
+                yield CsvRow(line, (), f"is not valid CSV: {printable(str(e))}")
                 continue
             if not any(field.strip() for field in fields):
                 yield CsvRow(line, ())
@@ -74,4 +74,4 @@ def _fields(line: str, delimiter: str) -> list[str]:
     try:
         return next(csv.reader([line], delimiter=delimiter, strict=True), [])
     except csv.Error as e:
-        raise ConfigError(f"the header is not valid CSV: {e}") from None
+        raise ConfigError(f"the header is not valid CSV: {printable(str(e))}") from None

@@ -166,14 +166,16 @@ def _csv_rows(
             if row.error is not None:
                 raise ConfigError(row.error)
             cells = {name: row.fields[index] for index, name in prompts.items()}
-            accepted = {name: _accepted_cell(cell, labels[name]) for name, cell in cells.items() if cell}
+            accepted = {name: _accepted_cell(cell, labels[name]) for name, cell in cells.items() if cell.strip()}
             yield _row(row.line, row.fields[at], accepted, labels)
         except ConfigError as e:
             yield BadRow(row.line, str(e))
 
 
 def _accepted_cell(cell: str, labels: Sequence[str]) -> list[str]:
-    return [cell] if cell in labels else cell.split("|")
+    if cell in labels:
+        return [cell]
+    return [part if part in labels else part.strip() for part in cell.split("|")]  # spaces that a table's editor left
 
 
 def _row(line: int, query: Any, values: Mapping[str, Any], labels: Mapping[str, Sequence[str]]) -> LabelledQuery:

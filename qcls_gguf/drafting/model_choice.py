@@ -18,7 +18,8 @@ class Choice(NamedTuple):
     """A model of the hub."""
 
     repo: str
-    quantization: str
+    quantization: str | None
+    """None: what the repository has"""
     size_bytes: int
     """about; what is fetched tells"""
 
@@ -28,8 +29,8 @@ LARGEST_FIRST = (
     Choice(QWEN3_8B, "Q8_0", 8_709_518_112),
     Choice(QWEN3_8B, "Q4_K_M", 5_027_783_488),
     Choice(QWEN3_4B, "Q4_K_M", 2_500_000_000),
-    Choice("Qwen/Qwen3-1.7B-GGUF", "Q8_0", 1_830_000_000),
-    Choice("Qwen/Qwen3-0.6B-GGUF", "Q8_0", 640_000_000),
+    Choice("Qwen/Qwen3-1.7B-GGUF", None, 1_830_000_000),
+    Choice("Qwen/Qwen3-0.6B-GGUF", None, 640_000_000),
 )
 """the models that are chosen from"""
 _LARGEST_ON_CPU = 2_000_000_000
@@ -66,8 +67,9 @@ def fitting_model() -> DraftModel:
     where = "of main memory, and no GPU" if gpu is None else "of GPU memory"
     larger = "; a larger one labels better and takes longer" if gpu is None else ""
     return DraftModel(
-        settings={"hf_repo": chosen.repo, "quantization": chosen.quantization},
-        why=f"{chosen.size_bytes / 1e9:.1f} GB, fetched once; chosen for {free / 1e9:.1f} GB {where}{larger}. "
+        settings={"hf_repo": chosen.repo}
+        | ({} if chosen.quantization is None else {"quantization": chosen.quantization}),
+        why=f"about {chosen.size_bytes / 1e9:.1f} GB, fetched once; chosen for {free / 1e9:.1f} GB {where}{larger}. "
         "`qcls-gguf models` lists those that are here",
     )
 

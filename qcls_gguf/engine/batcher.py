@@ -11,6 +11,7 @@ Nothing but that lock is ever held, and `with` takes and leaves it in one step o
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 import weakref
 from collections import deque
@@ -280,6 +281,7 @@ class Batcher(Generic[Q, R]):
 
 
 _batchers: weakref.WeakSet[Batcher[Any, Any]] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_batchers.clear)  # whose threads, and what these held, stayed with the parent
 
 
 def _serve_for_futures(batcher_ref: weakref.ref[Batcher[Any, Any]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..config.schema import QUANTISED_KV_TYPES, RuntimeConfig
+from ..config.schema import RuntimeConfig
 from ..errors import ConfigError
 from ..plan.planner import Capacity
 from ..prompts.prompt_set import PromptSet
@@ -28,17 +28,6 @@ class Limits:
     n_outputs_max: int
     n_leaf_seqs: int
     """of the sequences those for the leaves of token trees; the others hold prefixes"""
-
-
-def flash_attention(runtime: RuntimeConfig, n_gpu_layers: int) -> bool | None:
-    """Whether to use flash attention; none leaves it to llama.cpp.
-
-    On a CPU its kernel depends on the number of tokens, so that scores would depend on who shares a decode, and it
-    rounds to F16; it gains nothing there for few tokens. A quantised cache needs it.
-    """
-    if runtime.flash_attn != "auto":
-        return runtime.flash_attn
-    return None if n_gpu_layers > 0 or runtime.kv_type in QUANTISED_KV_TYPES else False
 
 
 def shapes(runtime: RuntimeConfig, n_gpu_layers: int) -> tuple[int, int]:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from ..config.schema import RuntimeConfig
+from ..config.words import counted
 from ..model import Model
+from ..model.placement import flash_attention
 from ..native import NativeContext
 from ..prompts.prompt_set import PromptSet
 from ..timing import Ledger
-from .capacity import flash_attention, limits
+from .capacity import limits
 from .cores import threads
 from .engine import Engine
+from .memory import check_memory
 
 
 def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger: Ledger) -> Engine:
     """An engine with an empty cache that holds a prompt set, and questions at run time beside it.
 
-    Raises ConfigError where a limit is too small, ModelError for a model that has no exact path to its logits.
+    Raises ConfigError where a limit is too small, ModelError for a model that has no exact path to its logits,
+    or where memory is lacking.
     """
     size = limits(runtime, prompts, model.facts.n_ctx_train, model.n_ctx_short)
+    if model.n_gpu_layers == 0:  # a GPU's driver refuses what it does not have
+        check_memory(model.header, model.path, size.n_ctx, runtime.kv_type)
     computing = threads(runtime)
     context = NativeContext(
         model.native,
@@ -32,6 +38,7 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
     )
     ledger.step(
         "open context",
-        f"{context.n_ctx} cells, {context.n_batch} tokens a decode, {context.n_seq_max} sequences, {computing}",
+        f"{context.n_ctx} cells, {counted(context.n_batch, 'token')} a decode, "
+        f"{counted(context.n_seq_max, 'sequence')}, {computing}",
     )
     return Engine(model, context, n_leaf_seqs=size.n_leaf_seqs)

@@ -15,6 +15,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ..config.words import counted
 from ..report.html import STYLE, page, svg_image
 from ..report.numbers import number, percent
 from ..report.tables import Table
@@ -54,19 +55,21 @@ def evaluation_html(evaluation: EvaluationRecord) -> str:
 def _facts(evaluation: EvaluationRecord) -> list[tuple[str, str]]:
     data, model, environment = evaluation.data, evaluation.model, evaluation.environment
     return [
-        ("data", f"{data.path}: {data.n_rows} rows, {data.n_bad} left out"),
+        ("data", f"{data.path}: {counted(data.n_rows, 'row')}, {data.n_bad} left out"),
         ("data sha256", data.sha256),
         ("model", f"{model.path}: {model.description}"),
         ("model sha256", model.sha256),
-        ("device", f"{model.device}, {model.backend}, {model.n_gpu_layers} layers on the GPU, "
-                   f"{environment.n_threads} threads, {environment.os}"),
+        ("device", f"{model.device}, {model.backend}, {counted(model.n_gpu_layers, 'layer')} on the GPU, "
+                   f"{counted(environment.n_threads, 'thread')}, {environment.os}"),
         ("versions", f"qcls-gguf {model.package_version}, llama.cpp {model.llama_cpp_commit} patched"),
     ]  # fmt: skip
 
 
 def _how_measured(modes: Modes) -> str:
     costs = [mode.latency for mode in modes.values() if mode.latency]
-    return f"of {costs[0].n_queries} queries, each mode in a classifier of its own" if costs else "not measured"
+    if not costs:
+        return "not measured"
+    return f"of {counted(costs[0].n_queries, 'query', 'queries')}, each mode in a classifier of its own"
 
 
 def _with_statistics(modes: Modes) -> dict[str, Statistics]:

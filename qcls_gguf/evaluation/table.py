@@ -8,8 +8,8 @@ from dataclasses import replace
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from ..config.words import printable
 from ..report.numbers import NO_VALUE, number, percent
-from ..report.results import printable
 from ..report.tables import Table, terminal_table
 from .records import EvaluationRecord, ModeNotApplicable, ModeStatistics, PromptStatistics, Statistics
 from .robustness_records import NotApplicable

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 from rich.tree import Tree
 
-from ..report.results import printable
+from ..config.words import printable
 from .records import TrieNode
 from .shown_prompts import ShownPart, ShownPrompt, ShownPrompts, ShownToken
 from .table import visible

@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from ..config.words import counted, printable
 from ..report.numbers import measured
-from ..report.results import printable
 from ..report.tables import fact_table
 from .records import Answering, Inspection, LongestQuery, PromptInspection, Token, TrieNode
 
@@ -52,7 +52,7 @@ def _whole(inspection: Inspection) -> Table:
             ),
             (
                 "empty query",
-                f"{request.n_tokens} tokens in {request.n_decodes} decode{'s' * (request.n_decodes > 1)}: around the "
+                f"{counted(request.n_tokens, 'token')} in {counted(request.n_decodes, 'decode')}: around the "
                 f"query {request.n_tokens_fragment}, suffix {request.n_tokens_suffix}, labels {request.n_tokens_labels}"
                 f" ({request.n_tokens_unshared} unshared); {request.n_tokens_cached} cached, {request.n_positions} "
                 "positions",

@@ -14,6 +14,7 @@ from typing import Any
 from ..errors import ModelError
 from ..folders import cache_folder
 from .header import GgufHeader, read_header
+from .header_rules import wrong_in_header
 from .ollama import digest_in_name
 
 _SPLIT_NAME = re.compile(r"(?P<prefix>.+)-(?P<part>\d{5})-of-(?P<n_parts>\d{5})\.gguf")
@@ -68,9 +69,13 @@ def check_gguf(path: Path) -> GgufHeader:
     n_layers = header.scalars.get(f"{header.arch}.block_count")
     if n_layers is not None and (type(n_layers) is not int or not 0 < n_layers <= _MAX_LAYERS):
         raise ModelError(f"{path} has {n_layers} layers (block_count), of 1 to {_MAX_LAYERS}: it is damaged")
-    n_tensors = header.n_tensors + sum(read_header(part).n_tensors for part in parts[1:])
-    if n_tensors == 0:
+    tensors = dict(header.tensors)
+    for part in parts[1:]:
+        tensors |= read_header(part).tensors
+    if not tensors:
         raise ModelError(f"{path} has no tensors, only a vocabulary: choose a file with a whole model")
+    if wrong := wrong_in_header(header, tensors):
+        raise ModelError(f"{path}: {wrong}: fetch the file again, or choose another")
     return header
 
 

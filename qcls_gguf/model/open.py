@@ -23,6 +23,7 @@ from .identity import ModelIdentity, check_gguf, identify, model_parts
 from .ollama import find_ollama_model
 from .placement import device_name, gpus, n_gpu_layers, why_not_on_gpu
 from .rows import HeadRows
+from .trial import try_model
 
 Float32Array = npt.NDArray[np.float32]
 Int32Array = npt.NDArray[np.int32]
@@ -75,6 +76,8 @@ class Model:
         ledger.step("find model", str(path))
         size_bytes = sum(part.stat().st_size for part in model_parts(path))
         layers = n_gpu_layers(runtime, size_bytes, header.n_layer, gpus())
+        if try_model(path, model_parts(path), layers, runtime):
+            ledger.step("try model", "in a process of its own, once for this file and build")
         hashing = _Hashing(path)
         try:
             native = NativeModel(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..config.schema import RuntimeConfig
+from ..config.schema import QUANTISED_KV_TYPES, RuntimeConfig
 from ..native import Device, build_info, devices
 
 GPU_RESERVE_BYTES = 1 << 30
@@ -30,6 +30,17 @@ def n_gpu_layers(runtime: RuntimeConfig, size_bytes: int, n_layer: int, gpus: Se
         return min(runtime.n_gpu_layers, n_all)
     free = sum(device.free_bytes for device in gpus) - GPU_RESERVE_BYTES
     return max(0, min(n_all, int(free / size_bytes * n_all)))
+
+
+def flash_attention(runtime: RuntimeConfig, n_gpu_layers: int) -> bool | None:
+    """Whether to use flash attention; none leaves it to llama.cpp.
+
+    On a CPU its kernel depends on the number of tokens, so that scores would depend on who shares a decode, and it
+    rounds to F16; it gains nothing there for few tokens. A quantised cache needs it.
+    """
+    if runtime.flash_attn != "auto":
+        return runtime.flash_attn
+    return None if n_gpu_layers > 0 or runtime.kv_type in QUANTISED_KV_TYPES else False
 
 
 def why_not_on_gpu(runtime: RuntimeConfig) -> str:

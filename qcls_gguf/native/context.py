@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from ctypes import byref, c_int64, c_void_p, create_string_buffer
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from .arrays import BOOL, FLOAT32, INT32, Float32Array, Int32Array, address
 from .library import library
 from .model import NativeModel
 
+FORKED = "this was made in another process: make one in each process after forking"
 _NONE: Int32Array = np.empty(0, np.int32)
 _FLASH_ATTN = {None: 0, False: 1, True: 2}  # qcls_flash_attn
 
@@ -91,7 +93,9 @@ class NativeContext:
         self._model = model  # which must not be freed before the context
         self._free = weakref.finalize(self, library().qcls_context_close, handle, None)
         self._free.atexit = False  # at the exit of the interpreter another thread may still be decoding
+        self._pid = os.getpid()
         model.contexts.add(self)
+        _contexts.add(self)
         self._call_decode = library().qcls_decode
         self._plan = abi.Plan()
         self._plan_ref = byref(self._plan)
@@ -104,14 +108,25 @@ class NativeContext:
         self.n_batch: int = limits.n_batch
         self.n_seq_max: int = limits.n_seq_max
         self.n_outputs_max: int = limits.n_outputs_max
-        self.row_size: int = limits.row_size
-        """Floats of a row that `decode` gives; `set_label_tokens` changes it."""
+        self._row_size: int | None = limits.row_size
 
     @property
     def handle(self) -> c_void_p:
         if not self._handle:
-            raise DecodeError("the context is closed")
+            raise DecodeError("the context is closed" if self._pid == os.getpid() else FORKED)
         return self._handle
+
+    def abandon(self) -> None:
+        """Let go of a context of the process that this one was forked from: freeing it would wait for its threads."""
+        self._free.detach()
+        self._handle = c_void_p()
+
+    @property
+    def row_size(self) -> int:
+        """Floats of a row that `decode` gives; `set_label_tokens` changes it."""
+        if self._row_size is None:
+            self._row_size = self._limits().row_size
+        return self._row_size
 
     def _limits(self) -> abi.Limits:
         limits = abi.Limits()
@@ -128,8 +143,8 @@ class NativeContext:
         lacking; the context is then as it was.
         """
         pointer = address(tokens, INT32, 1, 0)
+        self._row_size = None  # an interrupt may come between any two lines
         check(library().qcls_context_set_label_tokens(self.handle, len(tokens), pointer, self._error_ref), self._error)
-        self.row_size = self._limits().row_size
 
     def keep_shapes(self, n_shapes: int) -> None:
         """Keep the graphs of the last n_shapes shapes of decode, each with its compute buffers; 0: llama.cpp's one."""
@@ -233,3 +248,15 @@ class NativeContext:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+_contexts: weakref.WeakSet[NativeContext] = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    for context in list(_contexts):
+        context.abandon()
+    _contexts.clear()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

@@ -1,8 +1,8 @@
 """The steps of this project's CUDA kernels that can be switched off, and the variants that a benchmark compares.
 
 A step is an environment variable that is read whenever a context is made: "0" turns it off for this context, "1" turns
-it on. So contexts on one loaded model can differ. Where the variable is not set a step is on, or on where the device is
-one that its `on_by_default` names.
+it on. So contexts on one loaded model can differ. Where the variable is not set a step is on, unless its meaning says
+where.
 """
 
 from __future__ import annotations
@@ -23,15 +23,13 @@ class Step:
     name: str
     variable: str
     meaning: str
-    on_by_default: str = "everywhere"
 
 
 STEPS = (
     Step(
         name="direct",
         variable="GGML_CUDA_MMQ_DIRECT",
-        meaning="weights are fetched a block ahead, by the warp that multiplies them",
-        on_by_default="where code for 7.5 or 9.0 runs: there they were measured",
+        meaning="weights are fetched ahead, by the warp that multiplies; by default where code for 7.5 or 9.0 runs",
     ),
     Step(
         name="quantize once",
@@ -61,8 +59,7 @@ STEPS = (
     Step(
         name="short loops",
         variable="GGML_CUDA_SHORT_LOOPS",
-        meaning="in code for 7.5, kernels of 64 columns and more have a loop that a T4's instruction cache holds",
-        on_by_default="on devices of 7.5",
+        meaning="from 64 columns on, loops that a T4's instruction cache holds; by default on 7.5 alone",
     ),
     Step(
         name="visible cells",

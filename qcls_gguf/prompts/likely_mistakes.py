@@ -219,8 +219,8 @@ def unlike_label_tokens(case: _Case) -> _Found:
     ]
     if 0 < len(apart) < len(case.compiled.labels):
         what = (
-            f"{_named(apart)} leave the label prefix {shown(prefix)} a token of its own, which the others do not, so "
-            "that the model weighs it against their words: write labels that all begin with a letter, in one case"
+            f"the label prefix {shown(prefix)} stays a token of its own before {_named(apart)}, and not before the "
+            "other labels, whose words the model weighs against it: begin all labels with a letter, in one case"
         )
         yield "label_tokens", "labels", what
 

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Literal
 
+from ..config.words import printable
 from ..data.queries import Line
 from ..score.result import ModelInfo, Result
 from .json_text import json_text
-from .results import console, printable, result_table
+from .results import console, result_table
 
 AnswerFormat = Literal["table", "json", "jsonl", "labels", "csv", "tsv"]
 BLANK = "blank line"

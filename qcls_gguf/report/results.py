@@ -9,7 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..config.words import counted
+from ..config.words import counted, printable
 from ..score.result import Audit, PromptResult, Result
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -19,11 +19,6 @@ _GAP = "  "
 _PERCENT_CELLS = len("100.0%")
 _LEAST_FOR_OTHERS = 24
 """with fewer columns beside the number an answer has no bar, and its other labels stand on lines of their own"""
-
-
-def printable(text: str) -> str:
-    """The text with everything that could move a terminal's cursor shown as an escape."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
 def bar(fraction: float) -> str:

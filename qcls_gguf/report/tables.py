@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from .results import printable
+from ..config.words import printable
 
 _LEAST_TEXT = 16
 """columns that a text keeps beside numbers, if it has so many; it is folded then"""

@@ -129,11 +129,14 @@ class Serving:
                 config.model, config.runtime, offline=self._offline, on_load=self._on_load, ledger=ledger
             )
         try:
-            return model, file, Classifier.from_config(config, model=model, on_step=self._step)
+            classifier = Classifier.from_config(config, model=model, on_step=self._step)
         except BaseException:
             if not shares:
                 model.close()
             raise
+        for mistake in classifier.warnings:
+            log.warning("%s", mistake)
+        return model, file, classifier
 
     def _step(self, name: str, what: str, ms: float) -> None:
         if self._on_step and self.state is State.loading:

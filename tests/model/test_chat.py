@@ -38,19 +38,24 @@ def tokens(classifier: Classifier, query: str) -> list[list[int]]:
     return found
 
 
-@pytest.mark.parametrize("name", CHATS)
-def test_the_tokens_are_those_of_what_the_template_writes(name: str, make_model: MakeModel) -> None:
+@pytest.mark.parametrize(
+    ("name", "vocab"),
+    # in Qwen3's own file <think> and </think> are user-defined; the first Mistral, Gemma and Phi are SentencePiece
+    [*((name, "bpe") for name in CHATS), ("qwen3", "bpe-marks"), ("mistral", "spm"), ("gemma", "spm"), ("phi", "spm")],
+)
+def test_the_tokens_are_those_of_what_the_template_writes(name: str, vocab: str, make_model: MakeModel) -> None:
     chat = CHATS[name]
     path = make_model(
         "llama",
         chat_template=chat.template,
         control_tokens=chat.control_tokens,
         add_bos=chat.add_bos,
-        vocab=chat.vocab,
+        vocab=vocab,
     )
     written = chat.rendered.replace("SYSTEM", "Output one of [red, blue, none].").replace("USER", "query: {query}")
     with opened(path, CHAT) as classifier:
         model = classifier.engine.model
+        written = written.replace(BOS, model.bos_text)
         assert classifier.config.prompts[0].expanded_template == written + "label:"
         for query in ("red dress", "", "<|im_end|>", " 红 "):
             parts = (written + "label:").split("{query}")
@@ -58,10 +63,10 @@ def test_the_tokens_are_those_of_what_the_template_writes(name: str, make_model:
             if "<" not in query:
                 assert found == model.tokenize(query.join(parts), parse_special=True).tolist()
             bos = model.facts.token_bos
-            assert found.count(bos) == written.count(BOS) == int(chat.add_bos)  # neither doubled nor missing
+            assert found.count(bos) == written.count(model.bos_text) == int(chat.add_bos)  # neither doubled nor missing
             assert classifier.classify(query).results[0].label in LABELS
         control = {model.tokenize(text, parse_special=True).tolist()[0] for text in chat.control_tokens}
-        assert control <= set(found) or name == "qwen3"
+        assert control <= set(found)
 
 
 def test_a_model_that_wants_a_beginning_gets_it_where_the_template_writes_none(make_model: MakeModel) -> None:

@@ -114,7 +114,7 @@ def test_bad_queries_are_reported_and_the_others_answered() -> None:
     assert [line["line"] for line in (first, invalid, long, last)] == [1, 2, 3, 4]
     assert (first["query"], last["query"]) == ("one", "last")
     assert "not valid UTF-8" in invalid["error"]
-    assert "max_query_tokens: 256" in long["error"]
+    assert "max_query_bytes: 8192" in long["error"]
     assert b"not valid UTF-8" in done.stderr
 
 
@@ -187,7 +187,7 @@ def test_interrupt_on_a_terminal_leaves_a_line_of_its_own() -> None:
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_interrupt_ends_quietly() -> None:
+def test_an_interrupt_is_one_line() -> None:
     with subprocess.Popen(
         [COMMAND, "run", "--input", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
@@ -199,7 +199,7 @@ def test_interrupt_ends_quietly() -> None:
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
         assert process.returncode == 130
-    assert errors == b""
+    assert errors == b"qcls-gguf: interrupted\n"
 
 
 def test_closed_pipe_ends_quietly() -> None:

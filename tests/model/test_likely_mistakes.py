@@ -122,7 +122,7 @@ def test_a_good_prompt_has_none(model: Model) -> None:
             {"prompt_template": GOOD, "labels": ["red", "blue", "7"]},
             "label_tokens",
             "prompts.color.labels",
-            "'7' leave the label prefix ' ' a token of its own, which the others do not, so that the model weighs it",
+            "the label prefix ' ' stays a token of its own before '7', and not before the other labels, whose words",
         ),
         (
             {"prompt_template": GOOD.replace("[{labels}]", "[red-ish]").replace("red", "r")},

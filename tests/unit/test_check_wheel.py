@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from check_wheel import LIBRARIES, TEXTS, faults
+from check_wheel import LIBRARIES, TEXTS, TRIAL, faults
 
 GOOD = [
     *(f"qcls_gguf/native/lib/{name}.so" for name in LIBRARIES),
     *TEXTS,
     "qcls_gguf-0.1.0.data/scripts/qcls-gguf",
+    TRIAL,
     "qcls_gguf/models/m.gguf",
     "qcls_gguf/a.py",
 ]

@@ -279,7 +279,7 @@ def test_other_columns_stand_beside_queries_and_labels(
     tmp_path: Path, delimiter: str, encoding: str, ignored: tuple[str, ...]
 ) -> None:
     path = tmp_path / "rows.csv"
-    text = "sku,title,user,seen at\n7,red dress,girl|none,noon\n\n8,jeans,,\n".replace(",", delimiter)
+    text = "sku,title,user,seen at\n7,red dress, girl | none,noon\n\n8,jeans, ,\n".replace(",", delimiter)
     path.write_text(text, encoding=encoding)
     data = read_labelled(path, LABELS, LabelledColumns(query="title", ignored=ignored))
     assert data.rows == (LabelledQuery(line=2, query="red dress", labels={"user": ("girl", "none")}),)

@@ -8,7 +8,7 @@
 
 #include <cmath>
 
-namespace {
+namespace rope_cache {
 
 constexpr int WARPS = 4;          // heads of a block
 constexpr int MAX_TOKENS = 65535;  // of a grid
@@ -130,7 +130,7 @@ template <int n, pairs kind> static __global__ __launch_bounds__(32*WARPS) void 
     }
 }
 
-template <int n> void launch(ggml_backend_cuda_context & ctx, const rotation & r, const pairs kind, const int n_tokens) {
+template <int n> static void launch(ggml_backend_cuda_context & ctx, const rotation & r, const pairs kind, const int n_tokens) {
     const auto kernel = kind == pairs::NEOX ? rope_into_cache<n, pairs::NEOX> :
         kind == pairs::NEOX_BEHIND_NORM ? rope_into_cache<n, pairs::NEOX_BEHIND_NORM> : rope_into_cache<n, pairs::NEIGHBOURS>;
     const dim3 grid((r.n_q + 2*r.n_kv + WARPS - 1)/WARPS, n_tokens);
@@ -147,11 +147,11 @@ struct chain {
     const ggml_tensor * input() const { return (norm != nullptr ? norm : rope)->src[0]; }
 };
 
-bool is_row_of_heads(const ggml_tensor * t) {
+static bool is_row_of_heads(const ggml_tensor * t) {
     return t->type == GGML_TYPE_F32 && t->nb[0] == sizeof(float) && t->ne[3] == 1;
 }
 
-bool find_chain(const ggml_cgraph * graph, const int i, const bool has_norm, chain & found) {
+static bool find_chain(const ggml_cgraph * graph, const int i, const bool has_norm, chain & found) {
     found = {};
     found.rope = graph->nodes[has_norm ? i + 2 : i];
     if (has_norm) {
@@ -170,7 +170,7 @@ bool find_chain(const ggml_cgraph * graph, const int i, const bool has_norm, cha
 }
 
 // Whether a view of (n_heads, n_tokens) rows as n_tokens rows goes to cells of a cache of halves.
-bool is_cache_write(const ggml_tensor * view, const ggml_tensor * set_rows, const int64_t n_values, const int64_t n_tokens) {
+static bool is_cache_write(const ggml_tensor * view, const ggml_tensor * set_rows, const int64_t n_values, const int64_t n_tokens) {
     const ggml_tensor * cells = set_rows->src[1];
     return view->op == GGML_OP_VIEW && set_rows->op == GGML_OP_SET_ROWS && set_rows->src[0] == view &&
         (set_rows->flags & GGML_TENSOR_FLAG_COMPUTE) != 0 && set_rows->type == GGML_TYPE_F16 &&
@@ -179,26 +179,28 @@ bool is_cache_write(const ggml_tensor * view, const ggml_tensor * set_rows, cons
         cells->type == GGML_TYPE_I64 && ggml_is_contiguous(cells) && ggml_nelements(cells) == n_tokens;
 }
 
-bool overlap(const ggml_tensor * a, const ggml_tensor * b) {
+static bool overlap(const ggml_tensor * a, const ggml_tensor * b) {
     const char * a0 = (const char *) a->data;
     const char * b0 = (const char *) b->data;
     return a0 < b0 + ggml_nbytes(b) && b0 < a0 + ggml_nbytes(a);
 }
 
 // The same rows: a warp has read a head before it writes it.
-bool are_same_rows(const ggml_tensor * a, const ggml_tensor * b) {
+static bool are_same_rows(const ggml_tensor * a, const ggml_tensor * b) {
     return a->data == b->data && a->nb[1] == b->nb[1] && a->nb[2] == b->nb[2];
 }
 
-template <typename T> heads<T> heads_of(const ggml_tensor * t) {
+template <typename T> static heads<T> heads_of(const ggml_tensor * t) {
     return {(T *) t->data, (int64_t) (t->nb[1]/sizeof(T)), (int64_t) (t->nb[2]/sizeof(T))};
 }
 
-heads<half> cells_of(const ggml_tensor * set_rows, const int64_t n_head_values) {
+static heads<half> cells_of(const ggml_tensor * set_rows, const int64_t n_head_values) {
     return {(half *) set_rows->data, n_head_values, (int64_t) (set_rows->nb[1]/sizeof(half))};
 }
 
-} // namespace
+} // namespace rope_cache
+
+using namespace rope_cache;
 
 int ggml_cuda_rope_into_cache(ggml_backend_cuda_context & ctx, const ggml_cgraph * graph, const int i) {
     const bool has_norm = graph->nodes[i]->op == GGML_OP_RMS_NORM;

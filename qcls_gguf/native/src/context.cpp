@@ -1,6 +1,7 @@
 // Contexts: opening them, what their rows hold, what they keep.
 #include "shim.h"
 
+#include "ggml-backend.h"
 #include "ggml.h"
 #include "llama-ext.h"
 
@@ -101,6 +102,29 @@ void set_label_tokens(qcls_context & context, int64_t n, const int32_t * token) 
     context.label_token = std::move(wanted);
 }
 
+// Lets a context compute with threads of its own, where more than one is asked for: without them llama.cpp starts threads
+// for every decode. A build without ggml's thread pool does so still.
+void start_threads(qcls_context & context, int32_t n_threads) {
+    ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    if (n_threads < 2 || !cpu) {
+        return;
+    }
+    ggml_backend_reg_t backend = ggml_backend_dev_backend_reg(cpu);
+    const auto make = (ggml_threadpool * (*) (ggml_threadpool_params *) )
+        ggml_backend_reg_get_proc_address(backend, "ggml_threadpool_new");
+    context.pool.free = (void (*)(ggml_threadpool *)) ggml_backend_reg_get_proc_address(backend, "ggml_threadpool_free");
+    if (!make || !context.pool.free) {
+        return;
+    }
+    ggml_threadpool_params params = ggml_threadpool_params_default(n_threads);
+    params.poll = 1;  // about 5 ms of waiting awake for the next decode; ggml's 50 would keep the cores busy for 0.3 s
+    context.pool.threads = make(&params);
+    if (!context.pool.threads) {
+        throw failure{QCLS_LOAD_FAILED, std::to_string(n_threads) + " threads could not be started"};
+    }
+    llama_attach_threadpool(context.ctx.get(), context.pool.threads, nullptr);
+}
+
 }  // namespace
 
 int32_t qcls_max_sequences(void) {
@@ -132,6 +156,7 @@ int32_t qcls_context_open(const qcls_model * model, const qcls_context_params * 
         if (params.hidden_only && !llama_set_hidden_only(ctx, true)) {
             throw llama_failure(QCLS_UNSUPPORTED, "no exact hidden-state path for this model");
         }
+        start_threads(*made, params.n_threads);
         made->memory = llama_get_memory(ctx);
         made->n_batch = (int32_t) llama_n_batch(ctx);
         made->n_seq_max = params.n_seq_max;

@@ -3,9 +3,18 @@
 
 #include "ggml.h"
 
+#include <pthread.h>
+
 #include <cstdio>
 #include <mutex>
+#include <new>
 #include <stdexcept>
+
+extern "C" {
+// of ggml/src/ggml-threading.h: held while ggml makes its tables and contexts
+void ggml_critical_section_start(void);
+void ggml_critical_section_end(void);
+}
 
 thread_local std::string logged_errors;
 
@@ -68,8 +77,20 @@ assertions_throw::~assertions_throw() {
     assertion_throws = before;
 }
 
+namespace {
+
+// A child has none of the other threads, and would wait for good for what they hold as it is forked. ggml's lock is held
+// for moments; that of the log may be held by a thread which waits for the one that forks.
+void in_child() {
+    ggml_critical_section_end();
+    new (&sink.mutex) std::recursive_mutex;
+}
+
+}  // namespace
+
 void start_llama() {
     static const bool started = [] {
+        pthread_atfork(ggml_critical_section_start, ggml_critical_section_end, in_child);
         llama_log_set(on_log, nullptr);
         ggml_set_abort_callback(on_abort);
         llama_backend_init();

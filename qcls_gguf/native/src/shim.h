@@ -72,7 +72,23 @@ struct qcls_model {
     int32_t n_vocab() const { return llama_vocab_n_tokens(vocab); }
 };
 
+// The threads that a context computes with.
+struct thread_pool {
+    ggml_threadpool * threads = nullptr;
+    void (*free)(ggml_threadpool *) = nullptr;
+
+    thread_pool() = default;
+    thread_pool(const thread_pool &) = delete;
+    thread_pool & operator=(const thread_pool &) = delete;
+    ~thread_pool() {
+        if (threads) {
+            free(threads);
+        }
+    }
+};
+
 struct qcls_context {
+    thread_pool pool;  // freed behind the context
     llama_context_ptr ctx;
     llama_memory_t memory;
     int32_t n_batch;

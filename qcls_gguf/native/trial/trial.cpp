@@ -1,0 +1,120 @@
+// Loads a model, tokenises, and decodes, in a process of its own: some files end the process in which llama.cpp works.
+//
+// qcls-trial FILE N_GPU_LAYERS FLASH_ATTN KV_TYPE, the last two as in qcls_context_params. Exit codes: 0: all went well;
+// 3: an error, with its message on standard output; 2: wrong usage. What llama.cpp says before it aborts goes to standard
+// error.
+#include "qcls.h"
+
+#include <sys/resource.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+namespace {
+
+qcls_error error = {sizeof(qcls_error), {}};
+
+void check(int32_t status) {
+    if (status != QCLS_OK) {
+        printf("%s\n", error.message);
+        fflush(stdout);
+        _Exit(3);  // what is half made need not be freed
+    }
+}
+
+// Whether some text can be tokenised is seen when the prompts are; here, that trying it does no harm.
+void tokenize(const qcls_model * model, const char * text, int32_t parse) {
+    std::vector<int32_t> token(256);
+    int64_t n_tokens = 0;
+    const int32_t status = qcls_tokenize(model, text, (int64_t) strlen(text), parse, token.data(),
+                                         (int64_t) token.size(), &n_tokens, &error);
+    token.resize(status == QCLS_OK ? n_tokens : 0);
+    for (const int32_t each : token) {
+        char piece[256];
+        int64_t n_bytes = 0;
+        int32_t kind = 0;
+        qcls_token_piece(model, each, piece, sizeof(piece), &n_bytes, &kind, &error);
+    }
+}
+
+// Decodes tokens at the beginning of sequence 0, and forgets them.
+void decode(qcls_context * context, const std::vector<int32_t> & token) {
+    const auto n = (int32_t) token.size();
+    std::vector<int32_t> pos(n), seq_offset(n + 1), seq_id(n);
+    std::vector<uint8_t> output(n);
+    for (int32_t i = 0; i < n; ++i) {
+        pos[i] = i;
+        seq_offset[i + 1] = i + 1;
+    }
+    output[n - 1] = 1;
+    qcls_limits limits = {};
+    limits.size = sizeof(limits);
+    check(qcls_context_limits(context, &limits, &error));
+    std::vector<float> rows(limits.row_size);
+    const int32_t trim_seq = 0;
+    const int32_t trim_from = 0;
+    qcls_plan plan = {};
+    plan.size = sizeof(plan);
+    plan.n_tokens = n;
+    plan.token = token.data();
+    plan.pos = pos.data();
+    plan.seq_offset = seq_offset.data();
+    plan.seq_id = seq_id.data();
+    plan.n_seq_ids = n;
+    plan.output = output.data();
+    plan.n_rows = 1;
+    plan.rows = rows.data();
+    plan.n_trim = 1;
+    plan.trim_seq = &trim_seq;
+    plan.trim_from = &trim_from;
+    check(qcls_decode(context, &plan, &error));
+}
+
+}  // namespace
+
+int main(int argc, char ** argv) {
+    if (argc != 5) {
+        fprintf(stderr, "usage: qcls-trial FILE N_GPU_LAYERS FLASH_ATTN KV_TYPE\n");
+        return 2;
+    }
+    const rlimit no_core = {0, 0};
+    setrlimit(RLIMIT_CORE, &no_core);
+    setenv("GGML_NO_BACKTRACE", "1", 1);  // it would start a debugger
+
+    qcls_model * model = nullptr;
+    check(qcls_model_open(argv[1], atoi(argv[2]), nullptr, nullptr, &model, &error));
+    qcls_facts facts = {};
+    facts.size = sizeof(facts);
+    check(qcls_model_describe(model, &facts, &error));
+    for (const char * text : {"red dress 7 \n\n<|im_end|>", "红色", "\xc3\xa9\xcc\x81 \xf0\x9f\x91\x97"}) {
+        for (const int32_t parse : {QCLS_PARSE_NOTHING, QCLS_PARSE_SPECIAL, QCLS_PARSE_USER_DEFINED}) {
+            tokenize(model, text, parse);
+        }
+    }
+
+    qcls_context_params params = {};
+    params.size = sizeof(params);
+    params.n_ctx = 256;
+    params.n_batch = 64;
+    params.n_seq_max = 2;
+    params.n_outputs_max = 64;
+    params.n_threads = 1;
+    params.hidden_only = 1;
+    params.flash_attn = atoi(argv[3]);
+    params.kv_type = argv[4];
+    params.visible_cells = 1;
+    qcls_context * context = nullptr;
+    check(qcls_context_open(model, &params, &context, &error));
+    std::vector<int32_t> many(16);  // more tokens than the kernels for few tokens take
+    for (int32_t i = 0; i < (int32_t) many.size(); ++i) {
+        many[i] = (int32_t) ((int64_t) i * (facts.n_vocab - 1) / ((int32_t) many.size() - 1));
+    }
+    decode(context, {many.front()});
+    qcls_context_set_label_tokens(context, 1, many.data(), &error);  // with the head, where there is memory for it
+    decode(context, many);
+    check(qcls_context_close(context, &error));
+    check(qcls_model_close(model, &error));
+    return 0;
+}

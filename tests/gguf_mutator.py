@@ -1,0 +1,429 @@
+"""Damaged and odd GGUF files by structure: keys, arrays, tensors and their data are changed, and the file stays whole.
+
+Random bytes hardly get past the first check of a file. So a file is taken apart into its keys and tensors, some of
+these are changed to values that real files have elsewhere or that no file should have, and it is put together again
+with offsets that fit.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gguf.constants import GGML_QUANT_SIZES
+
+_LAYOUTS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
+_FLOATS = (6, 12)
+_STRING, _ARRAY = 8, 9
+_ALIGNMENT = 32
+_SIZES = {int(kind): sizes for kind, sizes in GGML_QUANT_SIZES.items()}
+_TYPES = tuple(_SIZES)
+
+NUMBERS = (
+    *(0, 1, 2, 3, 7, 8, 31, 32, 33, 63, 64, 65, 128, 255, 256, 257, 511, 512, 1000, 4096, 65_535, 1 << 20),
+    *((1 << 31) - 1, 1 << 31, (1 << 32) - 1, (1 << 32) + 5, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, -1, -2),
+)
+FRACTIONS = (0.0, -0.0, 1.0, -1.0, 1e-5, -1e-5, 1e-30, 1e30, 0.5, 10_000.0, math.nan, math.inf, -math.inf)
+TEXTS = (
+    *(
+        "",
+        " ",
+        "none",
+        "no_vocab",
+        "llama",
+        "gpt2",
+        "bert",
+        "t5",
+        "rwkv",
+        "plamo2",
+        "gemma4",
+        "hybriddna",
+        "whitespace",
+    ),
+    *("default", "qwen2", "llama-bpe", "gpt-2", "chameleon", "deepseek-llm", "x" * 70_000, "\x1b[2J\n\x00"),
+    *("linear", "yarn", "longrope", "su", "blk.0.attn_q.weight", "gelu", "silu", "1.0", "-1"),
+)
+ARCHS = (
+    *("llama", "llama4", "qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen3moe", "qwen3next", "phi2", "phi3", "gemma"),
+    *("gemma2", "gemma3", "gemma3n", "gemma-embedding", "starcoder2", "mamba", "mamba2", "jamba", "gpt2", "gptj"),
+    *("gptneox", "falcon", "mpt", "bloom", "stablelm", "olmo", "olmo2", "olmoe", "granite", "granitemoe", "command-r"),
+    *("cohere2", "dbrx", "deepseek", "deepseek2", "glm4", "glm4moe", "chatglm", "bitnet", "t5", "t5encoder", "jais"),
+    *("nemotron", "exaone", "exaone4", "rwkv6", "rwkv7", "lfm2", "bert", "nomic-bert", "plamo", "plamo2", "internlm2"),
+    *("minicpm", "minicpm3", "xverse", "orion", "baichuan", "grok", "arctic", "ernie4_5", "hunyuan-moe", "smollm3"),
+    *("gpt-oss", "openelm", "codeshell", "refact", "starcoder", "deci", "dream", "llada", "clip", "no-such-arch"),
+)
+KEYS = (
+    *("vocab_size", "context_length", "embedding_length", "embedding_length_out", "block_count", "feed_forward_length"),
+    *("expert_feed_forward_length", "expert_count", "expert_used_count", "expert_shared_count", "expert_weights_scale"),
+    *("expert_gating_func", "leading_dense_block_count", "nextn_predict_layers", "use_parallel_residual"),
+    *("tensor_data_layout", "pooling_type", "logit_scale", "decoder_start_token_id", "attn_logit_softcapping"),
+    *("final_logit_softcapping", "residual_scale", "embedding_scale", "interleave_moe_layer_step", "swin_norm"),
+    *("attention.head_count", "attention.head_count_kv", "attention.max_alibi_bias", "attention.clamp_kqv"),
+    *("attention.key_length", "attention.value_length", "attention.layer_norm_epsilon", "attention.scale"),
+    *("attention.layer_norm_rms_epsilon", "attention.causal", "attention.q_lora_rank", "attention.kv_lora_rank"),
+    *("attention.sliding_window", "attention.sliding_window_pattern", "attention.key_length_mla"),
+    *("attention.relative_buckets_count", "attention.shared_kv_layers", "attention.temperature_length"),
+    *("rope.dimension_count", "rope.dimension_sections", "rope.freq_base", "rope.scale_linear", "rope.scaling.type"),
+    *("rope.scaling.factor", "rope.scaling.attn_factor", "rope.scaling.original_context_length", "rope.freq_base_swa"),
+    *("rope.scaling.yarn_log_multiplier", "rope.scaling.finetuned", "ssm.conv_kernel", "ssm.inner_size"),
+)
+TOKENIZER_KEYS = (
+    *("bos_token_id", "eos_token_id", "eot_token_id", "eom_token_id", "unknown_token_id", "seperator_token_id"),
+    *("padding_token_id", "cls_token_id", "mask_token_id", "fim_pre_token_id", "fim_suf_token_id", "fim_pad_token_id"),
+    *("add_bos_token", "add_eos_token", "add_sep_token", "add_space_prefix", "remove_extra_whitespaces", "pre"),
+    *("model", "token_type_count", "precompiled_charsmap", "prefix_token_id", "suffix_token_id", "middle_token_id"),
+)
+TENSORS = (
+    *("rope_freqs.weight", "rope_factors_long.weight", "output.bias", "output_norm.bias", "token_types.weight"),
+    *("token_embd_norm.weight", "position_embd.weight", "blk.0.attn_q.bias", "blk.0.attn_q.scale", "output.scale"),
+    *("blk.0.attn_sinks.weight", "blk.0.attn_qkv.weight", "blk.0.attn_k_norm.weight", "blk.1.ffn_up.scale"),
+    *("blk.0.attn_q.input_scale", "blk.0.ffn_gate_inp.weight", "cls.weight", "blk.0.attn_rot_embd.weight"),
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Tensor:
+    """A tensor, and its bytes, which need not be as many as its shape and type ask for."""
+
+    name: bytes
+    shape: list[int]
+    kind: int
+    data: bytes
+
+
+@dataclass(slots=True, kw_only=True)
+class File:
+    """A GGUF file taken apart: keys as (name, type, value), an array's value as (type of the elements, elements)."""
+
+    keys: list[tuple[bytes, int, Any]]
+    tensors: list[Tensor]
+
+    def key(self, name: str) -> int | None:
+        """The index of a key."""
+        return next((i for i, (found, _, _) in enumerate(self.keys) if found == name.encode()), None)
+
+    def copy(self) -> File:
+        """Another file with the same parts."""
+        tensors = [Tensor(name=t.name, shape=list(t.shape), kind=t.kind, data=t.data) for t in self.tensors]
+        return File(keys=list(self.keys), tensors=tensors)
+
+    @property
+    def arch(self) -> str:
+        """The architecture's name, or an empty text."""
+        index = self.key("general.architecture")
+        value = b"" if index is None else self.keys[index][2]
+        return value.decode(errors="replace") if isinstance(value, bytes) else ""
+
+
+def take_apart(path: Path) -> File:
+    """The parts of a whole file."""
+    data = path.read_bytes()
+    pos = 8
+
+    def number(layout: str) -> Any:
+        nonlocal pos
+        (value,) = struct.unpack_from(layout, data, pos)
+        pos += struct.calcsize(layout)
+        return value
+
+    def text() -> bytes:
+        nonlocal pos
+        n = number("<Q")
+        pos += n
+        return data[pos - n : pos]
+
+    def value(kind: int) -> Any:
+        if kind == _STRING:
+            return text()
+        if kind == _ARRAY:
+            inner, n = number("<I"), number("<Q")
+            return inner, [value(inner) for _ in range(n)]
+        return number(_LAYOUTS[kind])
+
+    n_tensors, n_keys = number("<Q"), number("<Q")
+    keys = []
+    for _ in range(n_keys):
+        name, kind = text(), number("<I")
+        keys.append((name, kind, value(kind)))
+    places = [
+        (text(), [number("<Q") for _ in range(number("<I"))], number("<I"), number("<Q")) for _ in range(n_tensors)
+    ]
+    start = -(-pos // _ALIGNMENT) * _ALIGNMENT
+    tensors = [
+        Tensor(name=name, shape=shape, kind=kind, data=data[start + at : start + at + n_bytes(shape, kind)])
+        for name, shape, kind, at in places
+    ]
+    return File(keys=keys, tensors=tensors)
+
+
+def n_bytes(shape: Sequence[int], kind: int) -> int:
+    """What a tensor takes; 0 for a shape or type that no file has."""
+    block, size = _SIZES.get(kind, (1, 0))
+    return math.prod(shape) // block * size
+
+
+def put_together(file: File) -> bytes:
+    """The bytes of a file with these parts."""
+    out = bytearray(b"GGUF" + struct.pack("<IQQ", 3, len(file.tensors), len(file.keys)))
+
+    def add(kind: int, value: Any) -> None:
+        if kind == _STRING:
+            out.extend(struct.pack("<Q", len(value)) + value)
+        elif kind == _ARRAY:
+            inner, values = value
+            out.extend(struct.pack("<IQ", inner, len(values)))
+            if inner == _STRING:
+                out.extend(b"".join([struct.pack("<Q", len(each)) + each for each in values]))
+            else:
+                out.extend(b"".join([_packed(inner, each) for each in values]))
+        else:
+            out.extend(_packed(kind, value))
+
+    for name, kind, value in file.keys:
+        add(_STRING, name)
+        out.extend(struct.pack("<I", kind))
+        add(kind, value)
+    at = 0
+    for tensor in file.tensors:
+        add(_STRING, tensor.name)
+        out.extend(struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape))
+        out.extend(struct.pack("<IQ", tensor.kind, at))
+        at += -(-len(tensor.data) // _ALIGNMENT) * _ALIGNMENT
+    out.extend(bytes(-len(out) % _ALIGNMENT))
+    for tensor in file.tensors:
+        out.extend(tensor.data + bytes(-len(tensor.data) % _ALIGNMENT))
+    return bytes(out)
+
+
+def _packed(kind: int, value: Any) -> bytes:
+    """A number as its type holds it, cut where it does not fit."""
+    layout = _LAYOUTS[kind]
+    if kind in _FLOATS:
+        try:
+            return struct.pack(layout, float(value))
+        except OverflowError:
+            return struct.pack(layout, math.inf)
+    whole = int(value) if not isinstance(value, float) or math.isfinite(value) else 0
+    size = struct.calcsize(layout)
+    return (whole & ((1 << 8 * size) - 1)).to_bytes(size, "little") if kind != 7 else bytes([whole & 1])
+
+
+def mutate(file: File, seed: int) -> str:
+    """Change a file in one to three places, as the seed says; what was done, in words."""
+    rng = random.Random(seed)
+    n = rng.choice((1, 1, 1, 2, 2, 3))
+    return "; ".join(rng.choice(_MUTATIONS)(file, rng) for _ in range(n))
+
+
+def _any_value(rng: random.Random) -> tuple[int, Any]:
+    kind = rng.choice((*_LAYOUTS, _STRING, 4, 4, 5, 6, 6, _ARRAY))
+    if kind == _STRING:
+        return kind, rng.choice(TEXTS).encode()
+    if kind == _ARRAY:
+        inner = rng.choice((4, 5, 6, 7, _STRING))
+        n = rng.choice((0, 1, 2, 3, 4, 100))
+        texts = [rng.choice(TEXTS).encode() for _ in range(n)]
+        return kind, (inner, texts if inner == _STRING else [_number(rng, inner) for _ in range(n)])
+    return kind, _number(rng, kind)
+
+
+def _number(rng: random.Random, kind: int) -> int | float:
+    return rng.choice(FRACTIONS) if kind in _FLOATS and rng.random() < 0.8 else rng.choice(NUMBERS)
+
+
+def _change_value(file: File, rng: random.Random) -> str:
+    i = rng.randrange(len(file.keys))
+    name, kind, value = file.keys[i]
+    if kind == _ARRAY:
+        return _change_array(file, rng, i)
+    if kind == _STRING:
+        value = rng.choice(TEXTS).encode()
+    elif isinstance(value, int) and not isinstance(value, bool) and rng.random() < 0.4:
+        value = rng.choice((value + 1, value - 1, value * 2, value // 2, -value))
+    else:
+        value = _number(rng, kind)
+    file.keys[i] = name, kind, value
+    return f"{name!r} = {value!r:.60}"
+
+
+def _change_array(file: File, rng: random.Random, i: int) -> str:
+    name, _, (inner, values) = file.keys[i]
+    values = list(values)
+    what = rng.choice(("element", "element", "elements", "cut", "twice", "none", "type", "swap"))
+    if what == "none":
+        values = []
+    elif what == "cut":
+        values = values[: rng.randrange(len(values) + 1)]
+    elif what == "twice":
+        values = values * 2
+    elif what == "type":
+        inner = rng.choice((0, 4, 5, 6, 7, 10, 12, _STRING))
+        values = [b"x" if inner == _STRING else 1 for _ in values]
+    elif what == "swap":
+        rng.shuffle(values)
+    else:
+        for _ in range(1 if what == "element" else 20) if values else ():
+            at = rng.randrange(len(values))
+            odd = (
+                b"",
+                b"\n",
+                b" ",
+                b"\xff\xfe",
+                b"<unk>",
+                b"a",
+                values[0],
+                b"<|im_end|>",
+                b"<0x41>",
+                b"<0xZZ>",
+                b"x y z",
+            )
+            values[at] = rng.choice(odd) if inner == _STRING else _number(rng, inner)
+    file.keys[i] = name, _ARRAY, (inner, values)
+    return f"{name!r}: {what}"
+
+
+def _retype_value(file: File, rng: random.Random) -> str:
+    i = rng.randrange(len(file.keys))
+    kind, value = _any_value(rng)
+    file.keys[i] = file.keys[i][0], kind, value
+    return f"{file.keys[i][0]!r} is of type {kind}: {value!r:.60}"
+
+
+def _drop_key(file: File, rng: random.Random) -> str:
+    return f"without {file.keys.pop(rng.randrange(len(file.keys)))[0]!r}"
+
+
+def _set_key(file: File, rng: random.Random) -> str:
+    own = rng.random() < 0.7
+    name = f"{file.arch}.{rng.choice(KEYS)}" if own else f"tokenizer.ggml.{rng.choice(TOKENIZER_KEYS)}"
+    index = file.key(name)
+    kind, value = _any_value(rng)
+    if index is not None and file.keys[index][1] not in (_STRING, _ARRAY) and rng.random() < 0.7:
+        kind = file.keys[index][1]
+        value = _number(rng, kind)
+    if index is not None:
+        file.keys[index] = name.encode(), kind, value
+    else:
+        file.keys.append((name.encode(), kind, value))
+    return f"{name} = {value!r:.60} of type {kind}"
+
+
+def _change_arch(file: File, rng: random.Random) -> str:
+    old, new = file.arch, rng.choice(ARCHS)
+    rename = rng.random() < 0.8
+    for i, (name, kind, value) in enumerate(file.keys):
+        if name == b"general.architecture":
+            file.keys[i] = name, _STRING, new.encode()
+        elif rename and name.startswith(old.encode() + b"."):
+            file.keys[i] = name.replace(old.encode(), new.encode(), 1), kind, value
+    return f"architecture {new}"
+
+
+def _tensor(file: File, rng: random.Random) -> Tensor:
+    if not file.tensors:
+        file.tensors.append(Tensor(name=b"x", shape=[1], kind=0, data=bytes(4)))
+    return rng.choice(file.tensors)
+
+
+def _change_type(file: File, rng: random.Random) -> str:
+    tensor = _tensor(file, rng)
+    tensor.kind = rng.choice(_TYPES)
+    block = _SIZES[tensor.kind][0]
+    if tensor.shape and tensor.shape[0] % block and rng.random() < 0.9:
+        tensor.kind = rng.choice([kind for kind in _TYPES if _SIZES[kind][0] == 1])
+    _fill(tensor, rng)
+    return f"{tensor.name!r} is of type {tensor.kind}"
+
+
+def _change_types(file: File, rng: random.Random) -> str:
+    kind = rng.choice(_TYPES)
+    for tensor in file.tensors:
+        if len(tensor.shape) > 1 and tensor.shape[0] % _SIZES[kind][0] == 0:
+            tensor.kind = kind
+            _fill(tensor, rng)
+    return f"all matrices are of type {kind}"
+
+
+def _fill(tensor: Tensor, rng: random.Random) -> None:
+    """Data of the right length."""
+    n = n_bytes(tensor.shape, tensor.kind)
+    if 0 <= n <= 64 << 20:
+        tensor.data = (
+            (tensor.data * (n // max(1, len(tensor.data)) + 1))[:n] if rng.random() < 0.7 else rng.randbytes(n)
+        )
+
+
+def _change_shape(file: File, rng: random.Random) -> str:
+    tensor = _tensor(file, rng)
+    shape = list(tensor.shape)
+    what = rng.choice(("turn", "flat", "more", "less", "one", "zero", "step", "size"))
+    if what == "turn":
+        shape.reverse()
+    elif what == "flat":
+        shape = [math.prod(shape)]
+    elif what == "more":
+        shape = [*shape, rng.choice((1, 2))][:4]
+    elif what == "less":
+        shape = shape[:-1]
+    elif shape:
+        at = rng.randrange(len(shape))
+        shape[at] = {
+            "one": 1,
+            "zero": 0,
+            "step": shape[at] + rng.choice((-32, -1, 1, 32)),
+            "size": rng.choice(NUMBERS),
+        }[what] % (1 << 64)
+    tensor.shape = shape
+    if math.prod(shape) < 1 << 24:
+        _fill(tensor, rng)
+    return f"{tensor.name!r} has shape {shape}"
+
+
+def _drop_tensor(file: File, rng: random.Random) -> str:
+    tensor = _tensor(file, rng)
+    file.tensors.remove(tensor)
+    return f"without {tensor.name!r}"
+
+
+def _rename_tensor(file: File, rng: random.Random) -> str:
+    tensor, other = _tensor(file, rng), _tensor(file, rng)
+    tensor.name, other.name = other.name, tensor.name
+    return f"{tensor.name!r} and {other.name!r} change places"
+
+
+def _add_tensor(file: File, rng: random.Random) -> str:
+    like = _tensor(file, rng)
+    tensor = Tensor(name=rng.choice(TENSORS).encode(), shape=list(like.shape), kind=like.kind, data=like.data)
+    if any(each.name == tensor.name for each in file.tensors):
+        return "nothing"
+    if rng.random() < 0.5:
+        tensor.shape, tensor.kind = [rng.choice((1, 8, 16, 32, 64, 256))], 0
+        _fill(tensor, rng)
+    file.tensors.append(tensor)
+    return f"{tensor.name!r} of shape {tensor.shape} and type {tensor.kind} beside"
+
+
+def _change_data(file: File, rng: random.Random) -> str:
+    tensor = _tensor(file, rng)
+    n = len(tensor.data)
+    what = rng.choice(("noise", "ones", "zeros", "some"))
+    if what == "some" and n:
+        data = bytearray(tensor.data)
+        for _ in range(8):
+            data[rng.randrange(n)] = rng.randrange(256)
+        tensor.data = bytes(data)
+    else:
+        tensor.data = rng.randbytes(n) if what == "noise" else (b"\xff" if what == "ones" else b"\0") * n
+    return f"data of {tensor.name!r}: {what}"
+
+
+_MUTATIONS: tuple[Callable[[File, random.Random], str], ...] = (
+    _change_value, _change_value, _change_value, _retype_value, _drop_key, _set_key, _set_key, _set_key, _change_arch,
+    _change_type, _change_type, _change_types, _change_shape, _change_shape, _drop_tensor, _rename_tensor, _add_tensor,
+    _change_data,
+)  # fmt: skip

@@ -1,0 +1,75 @@
+"""The end of the interpreter at any moment, while other threads classify: it ends, without a crash and at once."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+
+import pytest
+from conftest import MakeModel, RunPython, WriteConfig
+from hostile_rows import Row, sizes
+from oracle import PromptSpec
+
+PROMPT = PromptSpec(name="a", template="the colour of {query} is", labels=("red", "light blue", "light pink"))
+START = """
+import os, signal, sys, threading, time
+from qcls_gguf import Classifier, QclsError
+
+classifier = Classifier.from_config(sys.argv[1])
+
+def ask():
+    while True:
+        try:
+            classifier.classify("red dress " * 8)
+        except QclsError:
+            return
+
+for _ in range(4):
+    threading.Thread(target=ask, daemon=True).start()
+print("ready", flush=True)
+time.sleep(float(sys.argv[2]))
+"""
+ENDS = {
+    "the end of the script": "",
+    "an exception": "raise SystemExit(0)",
+    "another thread in close": "threading.Thread(target=classifier.close, daemon=True).start()",
+    "close": "classifier.close()",
+    "a task of the engine's thread": "classifier._batcher.submit_future([(classifier.configured.active, 'red')])",
+    "another classifier": "Classifier.from_config(sys.argv[1])",
+}
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+@sizes(3, 200)
+def test_the_interpreter_ends(
+    row: Row, n: int, n_threads: int, make_model: MakeModel, write_config: WriteConfig, run_python: RunPython
+) -> None:
+    row.name, row.n = f"exits, {n_threads} threads", n
+    config = write_config(make_model(), [PROMPT], n_threads=n_threads)
+    for case in range(row.seed, row.seed + n):
+        end = list(ENDS)[case % len(ENDS)]
+        done = run_python(START + ENDS[end], config, random.Random(case).uniform(0, 0.03))
+        row.kinds[f"{end}: {done.returncode}"] += 1
+        row.check((done.returncode, done.stderr) == (0, ""), f"seed {case}: {end}: {done.returncode} {done.stderr}")
+
+
+@sizes(2, 100)
+def test_a_signal_that_python_does_not_handle(
+    row: Row, n: int, make_model: MakeModel, write_config: WriteConfig
+) -> None:
+    row.name, row.n = "exits, SIGTERM", n
+    config = write_config(make_model(), [PROMPT], n_threads=2)
+    command = [sys.executable, "-X", "faulthandler", "-c", START, str(config), "60"]
+    for case in range(row.seed, row.seed + n):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            try:
+                process.wait(random.Random(case).uniform(0, 0.05))
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGTERM)
+            code = process.wait(60)
+            row.kinds[str(code)] += 1
+            row.check(code == -signal.SIGTERM, f"seed {case}: {code}")

@@ -1,0 +1,128 @@
+"""Processes that are forked from one in which another thread decodes, and processes started in the other two ways."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import MakeModel, RunPython, WriteConfig
+from hostile_rows import Row, sizes
+from oracle import PromptSpec
+
+PROMPT = PromptSpec(name="a", template="the colour of {query} is", labels=("red", "light blue", "light pink"))
+QUERIES = ("red dress", "blue jeans", "a pink tee " * 6)
+
+START = f"""
+import os, random, signal, sys, threading, time, warnings
+from qcls_gguf import Classifier, DecodeError, Model, ModelConfig, RuntimeConfig
+
+warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads
+QUERIES = {QUERIES!r}
+config, n, rng = sys.argv[1], int(sys.argv[2]), random.Random(int(sys.argv[3]))
+
+def answers(classifier):
+    return [[(s.label, s.score) for s in classifier.classify(query).results[0].scores] for query in QUERIES]
+"""
+FORK = """
+classifier = Classifier.from_config(config)
+other = classifier.prompt_set(config)
+wanted = answers(classifier)
+stop = False
+
+def ask():
+    while not stop:
+        classifier.classify("red dress " * 8)
+
+threads = [threading.Thread(target=ask) for _ in range(2)]
+for thread in threads:
+    thread.start()
+
+def child():
+    signal.alarm(60)
+    for refused in (
+        lambda: classifier.classify("red dress"),
+        lambda: classifier.check("red dress"),
+        lambda: classifier.plan_counts("red dress"),
+        lambda: classifier.prompt_set(config),
+        lambda: other.classify("red dress"),
+        lambda: classifier.engine.context.clear(),
+    ):
+        try:
+            refused()
+        except DecodeError as e:
+            assert "make one in each process after forking" in str(e), e
+        else:
+            raise SystemExit("no error")
+    other.close()
+    classifier.close()
+    with Classifier.from_config(config) as own:
+        assert answers(own) == wanted
+    with Classifier.from_config(config, model=classifier.engine.model) as shared:
+        assert answers(shared) == wanted
+
+for i in range(n):
+    time.sleep(rng.uniform(0, 0.02))
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            child()
+            code = 0
+        except BaseException as e:
+            print(i, type(e).__name__, e, flush=True)
+        finally:
+            if i % 2:
+                sys.exit(code)  # as a whole interpreter ends
+            os._exit(code)
+    status = os.waitpid(pid, 0)[1]
+    if status:
+        print(i, "status", status, flush=True)
+stop = True
+for thread in threads:
+    thread.join()
+assert answers(classifier) == wanted
+classifier.close()
+print("done")
+"""
+WAYS = """
+import multiprocessing
+
+def work(config, out):
+    signal.alarm(60)
+    with Classifier.from_config(config) as classifier:
+        out.put(answers(classifier))
+
+if __name__ == "__main__":
+    with Classifier.from_config(config) as classifier:
+        wanted = answers(classifier)
+        for way in ("fork", "forkserver", "spawn"):
+            context = multiprocessing.get_context(way)
+            out = context.SimpleQueue()
+            process = context.Process(target=work, args=(config, out))
+            process.start()
+            process.join()
+            print(way, process.exitcode, not out.empty() and out.get() == wanted)
+"""
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+@sizes(2, 200)
+def test_forked_while_another_thread_decodes(
+    row: Row, n: int, n_threads: int, make_model: MakeModel, write_config: WriteConfig, run_python: RunPython
+) -> None:
+    row.name, row.n = f"forks, {n_threads} threads", n
+    config = write_config(make_model(), [PROMPT], n_threads=n_threads)
+    done = run_python(START + FORK, config, n, row.seed, timeout=60 + 5 * n)
+    *lines, last = done.stdout.splitlines() or [""]
+    row.wrong += lines
+    row.kinds["answered"] = n - len(lines)
+    row.check(last == "done" and done.returncode == 0, f"{done.returncode} {last} {done.stderr[-500:]}")
+
+
+def test_every_way_to_start_a_process(
+    make_model: MakeModel, write_config: WriteConfig, run_python: RunPython, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    script = tmp_path_factory.mktemp("ways") / "ways.py"  # forkserver and spawn import it
+    script.write_text(START + WAYS)
+    config = write_config(make_model(), [PROMPT], n_threads=2)
+    code = f"import runpy, sys; sys.argv[0] = {str(script)!r}; runpy.run_path(sys.argv[0], run_name='__main__')"
+    done = run_python(code, config, 1, 1)
+    assert done.stdout.splitlines() == ["fork 0 True", "forkserver 0 True", "spawn 0 True"], done.stderr

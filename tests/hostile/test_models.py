@@ -1,0 +1,28 @@
+"""Model files that are damaged or odd by structure: an error or an answer, and the process goes on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from hostile_rows import Row, sizes
+
+SCRIPT = Path(__file__).parents[1] / "mutated_models.py"
+
+
+@sizes(100, 100_000)
+def test_a_mutated_model_ends_no_process(row: Row, n: int) -> None:
+    row.name, row.n = "model files", n
+    command = [sys.executable, str(SCRIPT), "--json", "--seed", str(row.seed), "--count", str(n)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            ended = json.loads(line)
+            row.kinds[ended["how"]] += 1
+            what = f"seed {ended['seed']}: {ended['how']}: {ended['what']}: {ended['text'][-300:]}"
+            row.check(not ended["is_bad"], what)
+    assert process.returncode == 0
+    assert row.kinds.total() == n
+    assert row.kinds["label"] > n / 50, "some files must be sound enough to be answered by"

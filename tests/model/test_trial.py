@@ -1,0 +1,144 @@
+"""A model file that is not known to work is tried in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import MakeModel, RunPython, WriteConfig
+from gguf_mutator import put_together, take_apart
+from oracle import PromptSpec
+
+from qcls_gguf import Classifier
+from qcls_gguf.config.resources import embedded_model
+from qcls_gguf.config.schema import RuntimeConfig
+from qcls_gguf.errors import ModelError
+from qcls_gguf.model import trial
+from qcls_gguf.model.trial import try_model
+from qcls_gguf.native import library_folder
+
+PROMPT = PromptSpec(name="a", template="the colour of {query} is", labels=("red", "light blue", "light pink"))
+CPU = RuntimeConfig()
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that remembers what worked, empty."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "qcls-gguf"
+
+
+@pytest.fixture
+def model_file(make_model: MakeModel, tmp_path: Path) -> Path:
+    return Path(shutil.copy(make_model(), tmp_path / "model.gguf"))
+
+
+@pytest.fixture
+def deadly(make_model: MakeModel, tmp_path: Path) -> Path:
+    """A sound file by every rule, on which llama.cpp ends the process: it computes with a tensor that is not there."""
+    file = take_apart(make_model("longrope"))
+    file.tensors = [tensor for tensor in file.tensors if tensor.name != b"blk.1.attn_k.weight"]
+    path = tmp_path / "deadly.gguf"
+    path.write_bytes(put_together(file))
+    return path
+
+
+def tried(path: Path, runtime: RuntimeConfig = CPU) -> bool:
+    return try_model(path, [path], 0, runtime)
+
+
+def test_a_file_is_tried_once(model_file: Path, cache: Path) -> None:
+    assert tried(model_file)
+    assert not tried(model_file)
+    assert tried(model_file, RuntimeConfig(kv_type="f32")), "another way to compute"
+    os.utime(model_file)
+    assert tried(model_file), "another file under this name"
+    assert len(json.loads((cache / "tried.json").read_bytes())) == 3
+
+
+def test_a_damaged_memory_is_none(model_file: Path, cache: Path) -> None:
+    assert tried(model_file)
+    for content in (b"", b"{", b'{"a": 1}', b"[" * 100_000, b"[1, null]", b"\xff"):
+        (cache / "tried.json").write_bytes(content)
+        assert tried(model_file)
+
+
+def test_where_nothing_can_be_kept(model_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    assert tried(model_file)
+    assert tried(model_file)
+
+
+def test_models_of_the_package_are_not_tried(cache: Path) -> None:
+    assert not tried(embedded_model())
+    assert not (cache / "tried.json").exists()
+
+
+def test_it_can_be_left_out(model_file: Path, cache: Path, write_config: WriteConfig) -> None:
+    with Classifier.from_config(write_config(model_file, [PROMPT], try_model=False)) as classifier:
+        assert "try model" not in classifier.startup_ms
+    assert not cache.exists()
+    with Classifier.from_config(write_config(model_file, [PROMPT])) as classifier:
+        assert "try model" in classifier.startup_ms
+
+
+def test_a_file_that_ends_the_process_is_an_error(
+    deadly: Path, write_config: WriteConfig, run_python: RunPython
+) -> None:
+    for _ in range(2):  # it is not remembered as one that works
+        with pytest.raises(ModelError, match=r"deadly\.gguf: llama\.cpp ends the process on it \(SIG"):
+            Classifier.from_config(write_config(deadly, [PROMPT]))
+    code = "import sys; from qcls_gguf import Classifier; Classifier.from_config(sys.argv[1])"
+    assert run_python(code, write_config(deadly, [PROMPT], try_model=False)).returncode < 0, "the file is sound by now"
+
+
+def test_what_llama_cpp_refuses_is_refused_in_its_words(make_model: MakeModel) -> None:
+    with pytest.raises(ModelError, match="no exact hidden-state path for this model"):
+        tried(make_model("phi2"))
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("kill -ABRT $$", r"llama\.cpp ends the process on it \(SIGABRT\): it said nothing"),
+        ("echo 'GGML_ASSERT(\033[2J) failed' >&2; kill -SEGV $$", r"\(SIGSEGV\): GGML_ASSERT\(\\x1b\[2J\) failed; the"),
+        ("kill -KILL $$", r"killed \(SIGKILL\), as the system does where memory is lacking: the model has 0\.00 GiB"),
+        ("sleep 60", r"did not load it and decode within 0 s"),
+        ("echo wrong shape; exit 3", "wrong shape$"),
+    ],
+)
+def test_how_a_trial_may_end(
+    program: str, said: str, model_file: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program in place of the real one, which ends as that one may."""
+    _replace(program, tmp_path, monkeypatch)
+    monkeypatch.setattr(trial, "_LEAST_S", 0.2 if "sleep" in program else 60.0)
+    with pytest.raises(ModelError, match=said) as caught:
+        tried(model_file)
+    assert str(caught.value).startswith(f"{model_file}: ")
+    assert str(caught.value).isprintable()
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize("program", ["echo libllama.so is missing >&2; exit 127", None])
+def test_a_program_that_cannot_run_is_a_warning(
+    program: str | None, model_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _replace(program, tmp_path, monkeypatch)
+    with pytest.warns(UserWarning, match=r"model\.gguf is loaded untried: .*(did not run: lib|cannot be run)"):
+        assert not tried(model_file)
+
+
+def _replace(program: str | None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = folder / "qcls-trial"
+    if program is not None:
+        path.write_text(f"#!/bin/sh\n{program}\n")
+        path.chmod(0o755)
+    monkeypatch.setattr(trial, "library_folder", lambda: folder)
+
+
+def test_the_program_is_where_it_is_looked_for() -> None:
+    assert os.access(library_folder() / "qcls-trial", os.X_OK)
