@@ -25,6 +25,7 @@ class PromptSets:
         self._engine = engine
         self._pipeline = pipeline
         self._label_tokens = label_tokens
+        self._are_set = True  # whether rows and scorers agree on them
         self._active: list[ActiveSet] = []
 
     def add(self, prompts: PromptSet, held: Sequence[Prefix] | None = None) -> ActiveSet:
@@ -40,6 +41,7 @@ class PromptSets:
         except BaseException:
             self._active = [each for each in self._active if each.held is not prefixes]
             self._engine.release(prefixes)
+            self._use_label_tokens()  # as they were
             raise
         return active
 
@@ -60,13 +62,19 @@ class PromptSets:
         active.is_open = False
         self._active.remove(active)
         self._engine.release(active.held)
-        self._use_label_tokens()
+        try:
+            self._use_label_tokens()
+        except BaseException:  # such as an interrupt, which may leave some scorers with other columns than the rows
+            self._use_label_tokens()
+            raise
 
     def _use_label_tokens(self) -> None:
         exact = [active for active in self._active if active.prompts.exact]
         tokens = np.unique(np.concatenate([np.empty(0, np.int32), *(each.prompts.label_tokens for each in exact)]))
-        if not np.array_equal(tokens, self._label_tokens):
+        if not (self._are_set and np.array_equal(tokens, self._label_tokens)):
+            self._are_set = False
             self._engine.set_label_tokens(tokens)
             self._label_tokens = tokens
         for active in exact:
             active.scorer.use_label_tokens(tokens)
+        self._are_set = True

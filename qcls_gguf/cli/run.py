@@ -222,7 +222,6 @@ def _label(
 ) -> bool:
     """Label and print queries as they come; returns whether any failed."""
     from ..config.words import printable
-    from .long_work import progress_bars
 
     # where the answers scroll over the same terminal, they are the progress
     n_lines = None if source is None or quiet or sys.stdout.isatty() else count_lines(source)

@@ -209,6 +209,9 @@ class Engine:
         tokens: (n,) int32. Hidden states come first in a row, whatever stands behind them.
         """
         self.context.set_label_tokens(tokens)
+        self._make_rows()
+
+    def _make_rows(self) -> None:
         self._rows = np.zeros((self.context.n_outputs_max, self.context.row_size), np.float32)
 
     def decode(self, plan: Plan, leaf_roots: Sequence[Root], token: Int32Array | None = None) -> Decoded:
@@ -228,6 +231,8 @@ class Engine:
         for leaf, root in enumerate(leaf_roots):
             if self._shared[leaf] is not root and self._shared[leaf] != root:
                 self._share(leaf, root)
+        if self._rows.shape[1] != self.context.row_size:  # an interrupt came while the label tokens were set
+            self._make_rows()
         rows = self._rows[: plan.n_outputs]
         n = plan.n_leaves
         try:

@@ -12,14 +12,18 @@ from ..timing import Ledger
 from .capacity import limits
 from .cores import threads
 from .engine import Engine
+from .memory import check_memory
 
 
 def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger: Ledger) -> Engine:
     """An engine with an empty cache that holds a prompt set, and questions at run time beside it.
 
-    Raises ConfigError where a limit is too small, ModelError for a model that has no exact path to its logits.
+    Raises ConfigError where a limit is too small, ModelError for a model that has no exact path to its logits,
+    or where memory is lacking.
     """
     size = limits(runtime, prompts, model.facts.n_ctx_train, model.n_ctx_short)
+    if model.n_gpu_layers == 0:  # a GPU's driver refuses what it does not have
+        check_memory(model.header, model.path, size.n_ctx, runtime.kv_type)
     computing = threads(runtime)
     context = NativeContext(
         model.native,

@@ -108,8 +108,7 @@ class NativeContext:
         self.n_batch: int = limits.n_batch
         self.n_seq_max: int = limits.n_seq_max
         self.n_outputs_max: int = limits.n_outputs_max
-        self.row_size: int = limits.row_size
-        """Floats of a row that `decode` gives; `set_label_tokens` changes it."""
+        self._row_size: int | None = limits.row_size
 
     @property
     def handle(self) -> c_void_p:
@@ -121,6 +120,13 @@ class NativeContext:
         """Let go of a context of the process that this one was forked from: freeing it would wait for its threads."""
         self._free.detach()
         self._handle = c_void_p()
+
+    @property
+    def row_size(self) -> int:
+        """Floats of a row that `decode` gives; `set_label_tokens` changes it."""
+        if self._row_size is None:
+            self._row_size = self._limits().row_size
+        return self._row_size
 
     def _limits(self) -> abi.Limits:
         limits = abi.Limits()
@@ -137,8 +143,8 @@ class NativeContext:
         lacking; the context is then as it was.
         """
         pointer = address(tokens, INT32, 1, 0)
+        self._row_size = None  # an interrupt may come between any two lines
         check(library().qcls_context_set_label_tokens(self.handle, len(tokens), pointer, self._error_ref), self._error)
-        self.row_size = self._limits().row_size
 
     def keep_shapes(self, n_shapes: int) -> None:
         """Keep the graphs of the last n_shapes shapes of decode, each with its compute buffers; 0: llama.cpp's one."""

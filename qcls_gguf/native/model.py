@@ -58,8 +58,8 @@ class _Room(threading.local):
         self.reserve(_ROOM)
 
     def reserve(self, capacity: int) -> None:
-        self.token = np.empty(capacity, np.int32)
-        self.pointer, self.capacity = self.token.ctypes.data, capacity
+        token = np.empty(capacity, np.int32)
+        self.tokens = token, token.ctypes.data, capacity  # in one step: an interrupt must not part array and pointer
 
 
 class NativeModel:
@@ -125,19 +125,20 @@ class NativeModel:
             room.reserve(room.n_tokens.value)
             status = self._tokenize(data, parse_special, room)
         check(status, room.error)
-        token = room.token[: room.n_tokens.value].copy()
+        token = room.tokens[0][: room.n_tokens.value].copy()
         if len(token) > _ROOM:
             room.reserve(_ROOM)
         return token
 
     def _tokenize(self, data: bytes, parse_special: bool, room: _Room) -> int:
+        _, pointer, capacity = room.tokens
         status: int = room.call(
             self.handle,
             data,
             len(data),
             _SPECIAL if parse_special else self._plain,
-            room.pointer,
-            room.capacity,
+            pointer,
+            capacity,
             room.n_tokens_ref,
             room.error_ref,
         )

@@ -12,6 +12,31 @@ from .arrays import INT32, Float32Array, Int32Array, address
 from .library import library
 
 
+class _Room:
+    """What C reads and writes for some number of queries.
+
+    Made whole before it is used: an interrupt may come between any two lines, and must not part pointers from the
+    arrays that they point into.
+    """
+
+    __slots__ = ("arguments", "edge", "error", "log_probability", "probability", "trie")
+
+    def __init__(self, members: dict[str, int], n_queries: int, n_edges: int) -> None:
+        n_labels = members["n_labels"]
+        self.edge = np.empty((n_queries, n_edges), np.float32)
+        self.log_probability = np.empty((n_queries, n_labels), np.float32)
+        self.probability = np.empty((n_queries, n_labels), np.float32)
+        self.trie = Trie(
+            n_queries=n_queries,
+            edge=self.edge.ctypes.data,
+            log_probability=self.log_probability.ctypes.data,
+            probability=self.probability.ctypes.data,
+            **members,
+        )
+        self.error = Error()
+        self.arguments = byref(self.trie), byref(self.error)
+
+
 class TrieScores:
     """The arithmetic of label tries (see score/scorer.py): edge logits to label scores. One thread at a time."""
 
@@ -30,37 +55,27 @@ class TrieScores:
         if not ((label_edge >= 0) & (label_edge < self.n_edges)).all():
             raise PlanError(f"the labels' edges must be among {self.n_edges}: {label_edge}")
         self._n_labels = len(label_start) - 1
-        self._trie = Trie(
-            n_nodes=len(node_start) - 1,
-            n_labels=self._n_labels,
-            node_start=nodes,
-            label_start=labels,
-            label_edge=label_edges,
-        )
-        self._error = Error()
-        self._arguments = byref(self._trie), byref(self._error)
+        self._members = {
+            "n_nodes": len(node_start) - 1,
+            "n_labels": self._n_labels,
+            "node_start": nodes,
+            "label_start": labels,
+            "label_edge": label_edges,
+        }
         self._call = library().qcls_trie_scores
-        self._reserve(1)
-
-    def _reserve(self, n_queries: int) -> None:
-        self.edge = np.empty((n_queries, self.n_edges), np.float32)
-        self._log_probability = np.empty((n_queries, self._n_labels), np.float32)
-        self._probability = np.empty((n_queries, self._n_labels), np.float32)
-        self._trie.n_queries = n_queries
-        self._trie.edge = self.edge.ctypes.data
-        self._trie.log_probability = self._log_probability.ctypes.data
-        self._trie.probability = self._probability.ctypes.data
+        self._room = _Room(self._members, 1, self.n_edges)
 
     def logits(self, n_queries: int) -> Float32Array:
         """(n_queries, n_edges) where the next call finds the logits."""
-        if len(self.edge) != n_queries:
-            self._reserve(n_queries)
-        return self.edge
+        if len(self._room.edge) != n_queries:
+            self._room = _Room(self._members, n_queries, self.n_edges)
+        return self._room.edge
 
     def __call__(self) -> tuple[Float32Array, Float32Array, bool]:
         """(n_queries, n_labels) the log-probabilities, the probabilities, and whether all are finite.
 
         Both are views that the next call overwrites. `logits` then holds each edge's log-softmax.
         """
-        check(self._call(*self._arguments), self._error)
-        return self._log_probability, self._probability, self._trie.all_finite == 1
+        room = self._room
+        check(self._call(*room.arguments), room.error)
+        return room.log_probability, room.probability, room.trie.all_finite == 1

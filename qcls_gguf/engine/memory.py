@@ -1,0 +1,44 @@
+"""Whether the cache of keys and values fits in the memory that is free, asked before llama.cpp takes it.
+
+Linux gives out more memory than there is, and ends the process that then uses it.
+"""
+
+from __future__ import annotations
+
+from ..config.schema import KvType
+from ..errors import ModelError
+from ..model.header import GgufHeader
+
+_BITS: dict[KvType, float] = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8.5, "q4_0": 4.5}
+_ASKED_FROM_BYTES = 1 << 30
+"""A smaller cache is not worth asking the system for: that takes longer than the rest."""
+
+
+def cache_bytes(header: GgufHeader, n_ctx: int, kv_type: KvType) -> int:
+    """The bytes of a cache of n_ctx cells in every layer; 0 where the header does not say it by single numbers."""
+
+    def number(key: str) -> int:
+        value = header.scalars.get(f"{header.arch}.{key}", 0)
+        return value if type(value) is int else 0
+
+    n_heads = number("attention.head_count")
+    n_kv_heads = number("attention.head_count_kv") or n_heads
+    usual = number("embedding_length") // n_heads if n_heads else 0
+    sizes = [number(f"attention.{each}_length") or usual for each in ("key", "value")]
+    return int(header.n_layer * n_kv_heads * sum(sizes) * n_ctx * _BITS[kv_type] / 8)
+
+
+def check_memory(header: GgufHeader, path: object, n_ctx: int, kv_type: KvType, n_free: int | None = None) -> None:
+    """Raise ModelError for a cache that does not fit in main memory. n_free: bytes that are free; none: ask."""
+    n_bytes = cache_bytes(header, n_ctx, kv_type)
+    if n_bytes < _ASKED_FROM_BYTES:
+        return
+    if n_free is None:
+        import psutil  # late: few caches are so large
+
+        n_free = int(psutil.virtual_memory().available)
+    if n_bytes > n_free:
+        raise ModelError(
+            f"{path}: a cache of {n_ctx:,} cells takes {n_bytes / (1 << 30):.1f} GiB, and {n_free / (1 << 30):.1f} GiB "
+            "of memory are free: lower runtime.n_ctx, question_cells or max_query_tokens, or take a smaller kv_type"
+        )

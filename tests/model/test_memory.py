@@ -1,0 +1,45 @@
+"""The size of the cache, by the header, and its refusal where memory is lacking."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from conftest import MakeModel, OpenClassifier, WriteConfig
+from oracle import PromptSpec
+
+from qcls_gguf import Classifier, ModelError
+from qcls_gguf.config.schema import KvType
+from qcls_gguf.engine.memory import cache_bytes, check_memory
+from qcls_gguf.model.header import read_header
+
+PROMPT = PromptSpec(name="a", template="the colour of {query} is", labels=("red", "light blue"))
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "f32", "bf16", "q8_0", "q4_0"])
+@pytest.mark.parametrize("heads", [None, (128, 4, 2)])
+def test_the_size_is_llama_cpps(
+    kv_type: KvType, heads: tuple[int, int, int] | None, make_model: MakeModel, open_classifier: OpenClassifier
+) -> None:
+    path = make_model(heads=heads)
+    context = open_classifier(path, [PROMPT], kv_type=kv_type).engine.context
+    assert cache_bytes(read_header(path), context.n_ctx, kv_type) == context.counters().cache_bytes
+
+
+def test_what_does_not_fit_is_refused_with_both_numbers(make_model: MakeModel) -> None:
+    header = read_header(make_model())
+    n_ctx = 4 << 20
+    n_bytes = cache_bytes(header, n_ctx, "f16")
+    check_memory(header, Path("m.gguf"), n_ctx, "f16", n_free=n_bytes)
+    with pytest.raises(ModelError, match=r"m\.gguf: a cache of 4,194,304 cells takes 4\.0 GiB, and 2\.0 GiB of memory"):
+        check_memory(header, Path("m.gguf"), n_ctx, "f16", n_free=2 << 30)
+
+
+def test_a_configuration_that_asks_for_too_much(
+    make_model: MakeModel, write_config: WriteConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=1 << 29))
+    config = write_config(make_model(), [PROMPT], n_ctx=1 << 21)
+    with pytest.raises(ModelError, match=r"takes 2\.0 GiB, and 0\.5 GiB of memory are free: lower runtime\.n_ctx"):
+        Classifier.from_config(config)
