@@ -20,6 +20,7 @@ from ..config.schema import Config
 from ..errors import ConfigError
 from .access_log import log, set_up
 from .app import build_app
+from .protocol import Protocol
 from .refusal import RefusedError
 from .serving import OnStep, Serving, StoppedError
 from .settings import ServiceSettings
@@ -70,7 +71,7 @@ async def _serve(
     server = _Server(
         uvicorn.Config(
             build_app(serving, settings),
-            http="httptools",
+            http=Protocol,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -107,6 +108,8 @@ async def _serve(
     finally:
         draining.cancel()
         serving.drain()
+        for request in list(server.server_state.tasks):  # after a second signal
+            request.cancel()
         with contextlib.suppress(StoppedError):
             await loading
         await serving.close()

@@ -103,6 +103,16 @@ def test_the_end_comes_within_the_grace() -> None:
         assert any("not answered within the grace" in line for line in server.lines)
 
 
+def test_a_second_signal_ends_it_at_once() -> None:
+    with Server() as server, server.connect() as connection:
+        connection.sendall(raw(json.dumps({"queries": ["red dress"] * 250}).encode()))
+        until(lambda: server.metric("qcls_admitted_requests") == 1)
+        server.process.send_signal(signal.SIGTERM)
+        until(lambda: _ready_status(server) != 200)
+        assert server.stop() == 0
+        assert not connection.recv(100).startswith(b"HTTP/1.1 200")
+
+
 def test_a_full_service_refuses_and_says_when_to_come_again() -> None:
     with Server("--max-requests", "1") as server, server.connect() as connection:
         server.classify(query="red dress")
