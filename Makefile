@@ -7,7 +7,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(wildcard vendor/*.toml vendor/*.py pa
            $(foreach suffix,c cpp h cu cuh,$(wildcard qcls_gguf/native/*/*.$(suffix)))
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run test hostile sanitize wheel clean
+.PHONY: run test hostile load sanitize wheel clean
 
 run: $(VENV)/.built
 	$(BIN)/qcls-gguf run --interactive \
@@ -27,6 +27,10 @@ test: $(VENV)/.checked
 # The large runs of tests/hostile; docs/security.md says how seed, counts and rows are chosen.
 hostile: $(VENV)/.checked
 	$(BIN)/python -m pytest -m hostile -k "$(ROWS)" tests/hostile
+
+# Load on a service; docs/serving.md says what it shows and how much of it is chosen.
+load: $(VENV)/.checked
+	$(BIN)/python -m pytest -s -m load tests/service
 
 # A library that checks every address and undefined behaviour, in an environment of its own which borrows the tools of
 # $(VENV), and the tests that work it hardest. SANITIZE=ALL checks llama.cpp, too: a build of ten minutes or more. Python

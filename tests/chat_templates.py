@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from random_vocab import BOS, IM_END, IM_START
+from random_vocab import BOS, IM_END, IM_START, VocabKind
 
 
 class Chat(NamedTuple):
@@ -15,6 +15,7 @@ class Chat(NamedTuple):
     add_bos: bool
     rendered: str
     """what the system text SYSTEM and the user text USER become"""
+    vocab: VocabKind = "bpe"
 
 
 _CHATML = """\

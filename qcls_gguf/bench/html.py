@@ -148,6 +148,7 @@ def _growth_image(growth: GrowthRecord) -> Markup:
     n_cells = [point.n_foreign_cells for point in growth.by_foreign_cells]
     cells.fill_between(n_cells, low, high, alpha=0.25, label="min to p90")
     cells.plot(n_cells, middle, marker="o", markersize=3, label="p50")
+    cells.locator_params(axis="x", nbins=4)
     n = growth.by_foreign_cells[0].n_prompts
     cells.set(xlabel="foreign cells", ylabel=f"ms of a request, {n} prompts", ylim=(0, None))
     cells.legend(frameon=False)

@@ -12,6 +12,7 @@ import yaml
 
 from ..config.load import parse_config
 from ..config.resources import schema_path
+from ..config.words import shown
 from ..errors import ConfigError
 from .model_choice import DraftModel
 
@@ -73,7 +74,8 @@ def draft_text(draft: Draft, folder: Path) -> str:
 
 def heading(source: str) -> str:
     """The first lines: the schema, for editors, and where the file comes from."""
-    return f"# yaml-language-server: $schema={schema_path().as_uri()}\n# Written by qcls-gguf init from {source}.\n"
+    where = shown(source, quoted=False)
+    return f"# yaml-language-server: $schema={schema_path().as_uri()}\n# Written by qcls-gguf init from {where}.\n"
 
 
 def model_part(model: DraftModel) -> str:

@@ -47,7 +47,7 @@ async def read_json(scope: Scope, receive: Receive, limits: RequestLimits) -> An
     """The body as any JSON, for `parse_value`. Raises RefusedError: 400, 408, 413 or 415."""
     _check_json(scope)
     try:
-        return from_json(await read_body(scope, receive, limits))
+        return from_json(await read_body(scope, receive, limits), allow_inf_nan=False)
     except ValueError as e:
         raise RefusedError(400, "malformed", f"the body is not valid JSON: {e}") from None
 

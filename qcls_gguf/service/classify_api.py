@@ -80,7 +80,7 @@ def add_classify(app: FastAPI, service: Service) -> None:
         ROUTE,
         summary="Label a query by the configured prompts",
         openapi_extra=takes(ClassifyRequest, _NDJSON),
-        responses=gives(RunRecord, "the answer to `query`; to `queries`: ClassifyAnswers; lines where lines came",
+        responses=gives((RunRecord, ClassifyAnswers), "the answer to `query`, or to `queries`; lines where lines came",
                         400, 401, 404, 408, 413, 415, 422, 500, 503, 504),
         response_class=Response,
     )  # fmt: skip

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
-import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
 from .refusal import RefusedError
@@ -123,5 +123,10 @@ def _part(part: Part, param: str) -> str:
 
 
 def short_json(value: Any) -> str:
-    """A value as JSON without spaces; a text as it is."""
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
+    """A value as JSON without spaces; a text as it is. Raises RefusedError (422) for numbers that JSON cannot say."""
+    if isinstance(value, str):
+        return value
+    try:  # orjson takes no whole numbers of more than 64 bits, which a request may have
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except ValueError as e:
+        raise RefusedError(422, "invalid", f"a number that JSON cannot say: {e}") from None

@@ -72,7 +72,10 @@ class Door:
         except Exception:
             log.exception("request %s failed", exchange.request_id)
             exchange.reason = "failed"
-            if not is_over:
+            if status == 0:
+                message = f"an error inside the service: its log has it under {exchange.request_id}"
+                await self._refused(RefusedError(500, "failed", message), scope)(scope, receive, send_on)
+            elif not is_over:
                 raise  # the connection ends, so that nobody takes what was sent for the whole
         finally:
             self._metrics.in_flight.dec()

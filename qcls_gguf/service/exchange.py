@@ -14,6 +14,7 @@ from .refusal import RefusedError
 from .settings import RequestLimits
 
 _KEY = "qcls_gguf.exchange"
+_MOST_DIGITS = 9
 _GOOD_ID = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
 _prefix = os.urandom(6).hex()
 _numbers = itertools.count(1)
@@ -53,10 +54,10 @@ class Exchange:
         text = header(scope, b"x-request-timeout-ms")
         ms = limits.timeout_ms
         if text:
-            if not (text.isascii() and text.isdecimal() and 1 <= int(text[:10]) <= limits.longest_timeout_ms):
+            ms = int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else 0
+            if not 1 <= ms <= limits.longest_timeout_ms:
                 what = f"{text[:40]!r} is not a whole number of milliseconds from 1 to {limits.longest_timeout_ms}"
                 raise RefusedError(400, "invalid", f"x-request-timeout-ms: {what}", param="x-request-timeout-ms")
-            ms = int(text)
         self.timeout_ms = ms
 
     @property

@@ -34,6 +34,34 @@ class ErrorAnswer(BaseModel):
     error: ErrorBody
 
 
+class TeiError(BaseModel):
+    """An error in text-embeddings-inference's words."""
+
+    error: str
+    error_type: str
+
+
+class VllmErrorBody(BaseModel):
+    """What is wrong with a request; `code` is the status."""
+
+    message: str
+    type: str
+    param: str | None
+    code: int
+
+
+class VllmError(BaseModel):
+    """An error in vLLM's words."""
+
+    error: VllmErrorBody
+
+
+class TypeSafeError(BaseModel):
+    """An error in TypeSafe's words: a list for 422, else an object."""
+
+    detail: list[dict[str, Any]] | dict[str, Any]
+
+
 def takes(model: type[BaseModel], *more_types: str) -> dict[str, Any]:
     """For `openapi_extra` of a route: its body."""
     content = {"application/json": {"schema": _reference(model)}}
@@ -42,12 +70,24 @@ def takes(model: type[BaseModel], *more_types: str) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}}
 
 
-def gives(model: type[BaseModel] | None, what: str, *errors: int, kind: str = "application/json") -> dict[Any, Any]:
-    """For `responses` of a route: what it answers with 200, and with errors. model: None for any body of that kind."""
-    schema = {} if model is None else _reference(model)
+def gives(
+    model: type[BaseModel] | Sequence[type[BaseModel]] | None,
+    what: str,
+    *errors: int,
+    kind: str = "application/json",
+    error: type[BaseModel] = ErrorAnswer,
+) -> dict[Any, Any]:
+    """For `responses` of a route: what it answers with 200, and with errors. model: one of several, or None
+    for any body of that kind.
+    """
+    schema: dict[str, Any] = {}
+    if isinstance(model, Sequence):
+        schema = {"anyOf": [_reference(each) for each in model]}
+    elif model is not None:
+        schema = dict(_reference(model))
     found: dict[Any, Any] = {200: {"description": what, "content": {kind: {"schema": schema}}}}
-    error = {"description": "refused", "content": {"application/json": {"schema": _reference(ErrorAnswer)}}}
-    return found | dict.fromkeys(errors, error)
+    refused = {"description": "refused", "content": {"application/json": {"schema": _reference(error)}}}
+    return found | dict.fromkeys(errors, refused)
 
 
 def _reference(model: type[BaseModel]) -> dict[str, str]:

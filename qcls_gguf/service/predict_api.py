@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ..score.result import Result
 from .bodies import read_model
 from .exchange import Exchange
-from .openapi import gives, takes
+from .openapi import TeiError, VllmError, gives, takes
 from .operations_api import MODEL
 from .refusal import RefusedError
 from .served import Served, unknown_prompt
@@ -19,6 +19,7 @@ from .waiting import answered
 from .writing import json_response
 
 PREDICT, CLASSIFY = "/predict", "/classify"
+_PROMPT = {"name": "prompt", "in": "query", "required": False, "schema": {"type": "string"}}
 Inputs = str | list[str] | list[list[str]]
 
 
@@ -99,9 +100,11 @@ def add_predict(app: FastAPI, service: Service) -> None:
     errors = (400, 401, 404, 408, 413, 415, 422, 500, 503, 504)
 
     @app.post(PREDICT, summary="Label texts by one prompt, as text-embeddings-inference and Hugging Face do",
-              openapi_extra=takes(PredictRequest), responses=gives(None, "labels, sorted", *errors),
+              openapi_extra={**takes(PredictRequest), "parameters": [_PROMPT]},
+              responses=gives(None, "labels, sorted", *errors, error=TeiError),
               response_class=Response)  # fmt: skip
-    async def predict(request: Request, prompt: str | None = None) -> Response:
+    async def predict(request: Request) -> Response:
+        prompt = request.query_params.get("prompt")
         exchange = service.exchange(request, PREDICT)
         served = service.serving.served
         asked = await read_model(PredictRequest, request.scope, request.receive, service.limits)
@@ -113,7 +116,7 @@ def add_predict(app: FastAPI, service: Service) -> None:
         return json_response(found[0] if is_single else found)
 
     @app.post(CLASSIFY, summary="Label texts by one prompt, as vLLM does", openapi_extra=takes(VllmRequest),
-              responses=gives(VllmAnswer, "the labels", *errors), response_class=Response)  # fmt: skip
+              responses=gives(VllmAnswer, "the labels", *errors, error=VllmError), response_class=Response)  # fmt: skip
     async def classify(request: Request) -> Response:
         exchange = service.exchange(request, CLASSIFY)
         served = service.serving.served

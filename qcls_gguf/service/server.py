@@ -140,19 +140,27 @@ def _listening(settings: ServiceSettings) -> Iterator[tuple[socket.socket, str]]
     if settings.uds is not None:
         yield from _listening_uds(settings.uds)
         return
-    place = f"`port` {settings.port} of `host` {settings.host}"
     try:
-        (family, *_, address) = socket.getaddrinfo(
-            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
+        listener = _bound(settings.host, settings.port)
     except OSError as e:
+        place = f"`port` {settings.port} of `host` {settings.host}"
         raise ConfigError(f"{place}: cannot listen there: {e.strerror or e}") from None
     with listener:
         host, port = listener.getsockname()[:2]
         yield listener, f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """A socket at an address. Raises OSError."""
+    (family, *_, address) = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    listener = socket.socket(family)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
 
 
 def _listening_uds(path: Path) -> Iterator[tuple[socket.socket, str]]:

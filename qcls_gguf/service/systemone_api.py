@@ -11,7 +11,7 @@ from .bodies import content_type, read_model
 from .deciding import Asked, decide
 from .decision_input import short_json
 from .exchange import Exchange
-from .openapi import gives, takes
+from .openapi import TypeSafeError, gives, takes
 from .questions import YES_NO, Option, Question, choice_confidence, expected_level, score_confidence
 from .refusal import RefusedError
 from .served import Served
@@ -91,7 +91,8 @@ def add_system_one(app: FastAPI, service: Service) -> None:
     """Add the route."""
 
     @app.post(ROUTE, summary="Answer questions about a text, as TypeSafe does", openapi_extra=takes(SystemOneRequest),
-              responses=gives(None, "an answer to each question", 400, 401, 404, 408, 413, 415, 422, 500, 503, 504),
+              responses=gives(None, "an answer to each question",
+                              400, 401, 404, 408, 413, 415, 422, 500, 503, 504, error=TypeSafeError),
               response_class=Response)  # fmt: skip
     async def system_one(request: Request) -> Response:
         exchange = service.exchange(request, ROUTE)

@@ -35,8 +35,7 @@ def model(request: pytest.FixtureRequest, make_model: MakeModel) -> Path:
     if request.param == "none":
         return make_model()
     chat = CHATS[request.param]
-    options = {"control_tokens": chat.control_tokens, "add_bos": chat.add_bos, "vocab": chat.vocab}
-    return make_model("llama", chat_template=chat.template, **options)
+    return make_model("llama", chat_template=chat.template, control_tokens=chat.control_tokens, add_bos=chat.add_bos)
 
 
 def test_labels_to_a_configuration_that_labels(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

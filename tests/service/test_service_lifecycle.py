@@ -12,7 +12,10 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
-from served import JSON, ROOT, Server, raw, threads
+from served import JSON, Server, raw, threads
+from typer.testing import CliRunner
+
+from qcls_gguf.cli.app import app
 
 LABELS = ["dress", "jeans", "none"]
 
@@ -145,20 +148,18 @@ def test_a_killed_service_starts_again_at_the_same_socket(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "code", "says"),
     [
-        (["--host", "no.such.host.invalid"], "cannot listen there"),
-        (["--api-keys", "/nowhere"], "cannot be read"),
-        (["--api-key", "a b"], "printable ASCII"),
+        (["--host", "no.such.host.invalid"], 2, "--port 8080 of --host no.such.host.invalid: cannot listen there"),
+        (["--port", "{port}"], 2, "cannot listen there: Address already in use"),
+        (["--uds", "/nowhere/socket"], 2, "--uds /nowhere/socket: cannot listen there"),
+        (["--api-keys", "/nowhere"], 2, "--api-keys /nowhere: cannot be read"),
+        (["--api-key", "a b"], 2, "printable ASCII"),
+        (["--questions", "/nowhere"], 2, "/nowhere"),
+        (["--model", "/nowhere.gguf", "--port", "0"], 3, "/nowhere.gguf"),
     ],
 )
-def test_what_the_command_line_refuses(options: list[str], says: str) -> None:
-    with pytest.raises(AssertionError, match=says):
-        Server(*options)
-
-
-def test_a_port_in_use_and_a_model_that_is_not_there(server: Server, tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="cannot listen there: Address already in use"):
-        Server(port=server.port)
-    with pytest.raises(AssertionError, match=r"qcls-gguf: .*nowhere\.gguf"):
-        Server("--model", str(tmp_path / "nowhere.gguf"), config=ROOT / "configs/mission.yaml")
+def test_what_ends_a_start(server: Server, options: list[str], code: int, says: str) -> None:
+    words = [option.replace("{port}", str(server.port)) for option in options]
+    done = CliRunner().invoke(app, ["serve", "--config", "mission", "--quiet", *words])
+    assert (done.exit_code, says in done.stderr) == (code, True), done.stderr

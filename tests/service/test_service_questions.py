@@ -11,7 +11,7 @@ import openai
 import pytest
 import typesafe_sdk
 import yaml
-from served import ROOT, Server
+from served import JSON, ROOT, Server
 
 from qcls_gguf import Classifier, ConfigError, ModelConfig, PromptConfig, load_config
 from qcls_gguf.service.forms import Forms, FormSettings, read_forms
@@ -140,6 +140,14 @@ def test_other_words_on_the_same_path(server: Server) -> None:
     assert (status, answer["object"], list(answer["answers"])) == (200, "decisions", ["a", "b", "c"])
     assert set(answer["answers"]["a"]["probabilities"]) == {"yes", "no"}
     assert 0 <= answer["answers"]["c"]["score"] <= 1
+
+
+def test_numbers_that_few_programs_hold(server: Server) -> None:
+    for number, statuses in (("1" + "0" * 30, (200,)), ("1e400", (400, 422)), ("NaN", (400, 422))):
+        body = f'{{"state": {{"n": {number}}}, "questions": {{"q": {{"type": "noul", "instructions": "Is it?"}}}}}}'
+        for path in ("/v1/decisions", "/v1/systemone"):
+            response = server.http.post(path, content=body, headers=JSON)
+            assert response.status_code in statuses, response.text
 
 
 def test_a_configured_prompt_answers_by_its_name(server: Server, classifier: Classifier) -> None:

@@ -68,6 +68,7 @@ def test_bodies_that_are_wrong(server: Server, body: bytes, status: int, param: 
         ({"content-type": "application/json", "x-request-timeout-ms": "0"}, 400),
         ({"content-type": "application/json", "x-request-timeout-ms": "soon"}, 400),
         ({"content-type": "application/json", "x-request-timeout-ms": "99999999999999"}, 400),
+        ({"content-type": "application/json", "x-request-timeout-ms": "00000060009999999"}, 400),
     ],
 )
 def test_headers_that_are_wrong(server: Server, headers: dict[str, str], status: int) -> None:

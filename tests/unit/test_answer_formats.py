@@ -15,6 +15,7 @@ from rich.console import Console
 from qcls_gguf.data.queries import Line
 from qcls_gguf.report.answer_formats import AnswerWriter, JsonDocument, JsonLines, Labels, Rows, Tables
 from qcls_gguf.report.results import result_table
+from qcls_gguf.report.run_record import RunRecord
 from qcls_gguf.report.tables import Table, terminal_table
 from qcls_gguf.score.result import Audit, Counts, LabelScore, ModelInfo, PromptResult, Result
 
@@ -86,6 +87,7 @@ def test_json_lines_name_the_model_once(n_scores: int | None, capsys: pytest.Cap
     assert header["model"]["description"] == "qwen3 8.39M Q8_0"
     answer, blank, bad = lines
     assert (answer["line"], answer["id"], answer["model_sha256"]) == (1, "A1", MODEL.sha256)
+    assert RunRecord.model_validate(answer).to_dict() == answer
     assert "model" not in answer
     found = [score["label"] for score in answer["results"][0]["scores"]]
     assert found == [f"category label {i}" for i in {None: (0, 1, 2), 0: (), 2: (2, 1)}[n_scores]]
