@@ -48,7 +48,8 @@ sanitize: $(VENV)/.checked
 	    --config-settings=cmake.define.QCLS_SANITIZE=$(SANITIZE) --config-settings=cmake.define.QCLS_CUDA=OFF --editable .
 	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" \
 	    ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
-	    $(SANITIZED)/venv/bin/python -m pytest $(SANITIZED_TESTS)
+	    $(SANITIZED)/venv/bin/python -m pytest $(SANITIZED_TESTS) \
+	    --deselect tests/abi/test_lifecycle.py::test_cycles_leak_neither_files_nor_memory  # the checker keeps what is freed
 
 wheel: $(VENV)/.tools
 	rm -f dist/qcls_gguf-*.whl
