@@ -10,7 +10,7 @@ from oracle import PromptSpec
 PROMPT = PromptSpec(name="a", template="the colour of {query} is", labels=("red", "light blue", "light pink"))
 
 CODE = """
-import asyncio, faulthandler, random, signal, sys, threading, time
+import faulthandler, random, signal, sys, threading, time
 from qcls_gguf import Classifier
 
 QUERIES = ("red dress", "blue jeans", "a pink tee " * 4)
@@ -41,8 +41,8 @@ def interrupt(_number, _frame):
         raise KeyboardInterrupt
 
 def ask(query):
-    if way == "future":
-        return asyncio.run(classifier.aclassify(query))
+    if way == "future":  # what aclassify awaits: asyncio's own loop does not survive an interrupt at any moment
+        return classifier._batcher.submit_future([(classifier.configured.active, query)]).result(30)[0]
     return classifier.classify(query)
 
 signal.signal(signal.SIGALRM, interrupt)
@@ -62,7 +62,7 @@ while n_interrupted < n:
         signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-6, 1.5 * usual_s))
         found = ask(query)
         inside = False
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, RuntimeError):  # the latter from the lock of the own future, which an interrupt left
         inside = False
         n_interrupted += 1
     else:
