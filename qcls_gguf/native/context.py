@@ -65,8 +65,8 @@ class NativeContext:
         """Open a context; with hidden_only its rows are final-norm hidden states, else logits (stock llama.cpp).
 
         label_tokens: (n,) int32, as for `set_label_tokens`. flash_attn: None lets llama.cpp choose;
-        where it is False, visible_cells lets attention read only the cells that a token may see, instead of all, if
-        this context can have that (`why_no_visible_cells`).
+        where it is False on a CPU, or None on a GPU, visible_cells lets attention read only the cells that a token may
+        see, instead of all, if this context can have that (`why_no_visible_cells`).
 
         Raises PlanError for a limit out of range, ModelError for a model whose hidden states do not give its logits.
         """

@@ -1,8 +1,8 @@
-"""The steps of this project's CUDA matrix kernels that can be switched off, and the variants that a benchmark compares.
+"""The steps of this project's CUDA kernels that can be switched off, and the variants that a benchmark compares.
 
-A step is an environment variable that the CUDA backend reads whenever a context is made: "0" turns it off for this
-context, "1" turns it on. So contexts on one loaded model can differ. Where the variable is not set a step is on, unless
-its meaning says where.
+A step is an environment variable that is read whenever a context is made: "0" turns it off for this context, "1" turns
+it on. So contexts on one loaded model can differ. Where the variable is not set a step is on, unless its meaning says
+where.
 """
 
 from __future__ import annotations
@@ -60,6 +60,11 @@ STEPS = (
         name="short loops",
         variable="GGML_CUDA_SHORT_LOOPS",
         meaning="from 64 columns on, loops that a T4's instruction cache holds; by default on 7.5 alone",
+    ),
+    Step(
+        name="visible cells",
+        variable="QCLS_VISIBLE_CELLS",
+        meaning="attention reads only the cells that a token may see",
     ),
 )
 """In the order in which variants add them; the one place that names them."""

@@ -60,12 +60,13 @@ def test_variants_take_turns_on_one_model(classifier: Classifier, monkeypatch: p
     for size in found.values():
         assert list(size.variants) == NAMES
         assert size.rounding < 1e-3
-        for measured in size.variants.values():
+        for name, measured in size.variants.items():
             assert [len(each) for each in measured.rounds_ms] == [5, 5]
             assert min(measured.all_ms) > 0
             assert ON_CUDA or measured.n_cuda_graphs == 0
-            if not ON_CUDA:
-                assert measured.differences == [0, 0]
+            if not ON_CUDA:  # there the last step is the CPU's own attention, and the others change nothing
+                assert max(measured.differences) < 1e-3
+                assert name == NAMES[-1] or measured.differences == [0, 0]
     assert classifier.classify("red dress").labels
 
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from conftest import MakeModel, OpenClassifier, OpenContext
+from nodes import Node, decode, random_decodes, random_tokens
 from oracle import PromptSpec, decode_sequence
 from random_models import ARCHS
 
 from qcls_gguf.errors import DecodeError
 from qcls_gguf.native import NativeContext, NativeModel
-
-Float32Array = npt.NDArray[np.float32]
 
 WHY_NOT = {
     "refact": "the model has ALiBi",
@@ -33,29 +30,6 @@ OTHER_CACHE = "the cache is neither F16 nor F32"
 PLAIN = {"flash_attn": False}
 HEADS = [(64, 4, 4), (64, 8, 1), (80, 4, 2), (96, 6, 3), (128, 4, 2), (256, 2, 1), (40, 5, 5)]
 """Head size, query heads, key and value heads."""
-
-
-class Node(NamedTuple):
-    token: int
-    pos: int
-    seqs: Sequence[int]
-
-
-def decode(context: NativeContext, nodes: Sequence[Node]) -> Float32Array:
-    rows = np.empty((len(nodes), context.row_size), np.float32)
-    context.decode(
-        np.array([node.token for node in nodes], np.int32),
-        np.array([node.pos for node in nodes], np.int32),
-        np.cumsum([0, *(len(node.seqs) for node in nodes)], dtype=np.int32),
-        np.array([seq for node in nodes for seq in node.seqs], np.int32),
-        np.ones(len(nodes), np.bool_),
-        rows,
-    )
-    return rows
-
-
-def random_tokens(random: np.random.Generator, model: NativeModel, n: int) -> list[int]:
-    return [int(token) for token in random.integers(0, model.facts.n_vocab - 5, n)]
 
 
 def drop(context: NativeContext, *seqs: int) -> None:
@@ -186,34 +160,12 @@ def test_a_row_hardly_depends_on_the_decode(weight_type: str, make_model: MakeMo
 
 @pytest.mark.parametrize("name", ["qwen3", "gemma3"])
 def test_random_decodes_and_evictions(name: str, make_model: MakeModel, open_context: OpenContext) -> None:
-    """Sequences branch, grow and are trimmed at random, alike in a context with llama.cpp's own attention."""
-    random = np.random.default_rng(4)
+    """Alike in a context with llama.cpp's own attention."""
     with NativeModel(make_model(name)) as model:
         sizes = {"n_ctx": 1024, "n_batch": 128, "n_outputs_max": 128, "n_seq_max": 12}
         both = [open_context(model, visible_cells=v, kv_type="f32", **sizes, **PLAIN) for v in (True, False)]
-        length = [0] * 12
-        for _ in range(40):
-            for seq in range(12):
-                parent = int(random.integers(12))
-                if random.random() < 0.3:
-                    length[seq] = int(random.integers(length[seq] + 1))
-                    for context in both:
-                        context.trim(np.array([seq], np.int32), np.array([length[seq]], np.int32))
-                elif length[seq] == 0 and length[parent] > 0:
-                    length[seq] = int(random.integers(1, length[parent] + 1))
-                    for context in both:
-                        context.share(parent, seq, 0, length[seq])
-            nodes = []
-            for seq in random.permutation(12)[: random.integers(1, 6)].tolist():
-                new = random_tokens(random, model, int(random.integers(1, 24)))
-                nodes += [Node(token, length[seq] + i, [seq]) for i, token in enumerate(new)]
-                length[seq] += len(new)
-            found, wanted = (decode(context, nodes) for context in both)
+        for found, wanted in random_decodes(np.random.default_rng(4), model, both, 40, 24):
             np.testing.assert_allclose(found, wanted, rtol=0, atol=LARGEST_DIFFERENCE["f32"])
-            if sum(length) > 700:
-                length = [0] * 12
-                for context in both:
-                    context.clear()
         for context in both:
             context.close()
 

@@ -28,7 +28,7 @@ def test_variants_add_a_step_at_a_time() -> None:
 def test_steps_tell_themselves_apart() -> None:
     for texts in ([step.name for step in STEPS], [step.variable for step in STEPS]):
         assert len(set(texts)) == len(texts)
-    assert all(step.variable.startswith("GGML_CUDA_") for step in STEPS)
+    assert all(step.variable.startswith(("GGML_CUDA_", "QCLS_")) for step in STEPS)
     assert variants()[-1].off == ()
 
 

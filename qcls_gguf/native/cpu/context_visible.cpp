@@ -1,5 +1,7 @@
 #include "context_visible.h"
 
+#include "device_attention.h"
+
 #include "llama-arch.h"
 #include "llama-cparams.h"
 #include "llama-hparams.h"
@@ -11,13 +13,12 @@
 namespace qcls {
 namespace {
 
-bool is_on_cpu(const llama_model & model) {
+uint32_t n_layers_on_cpu(const llama_model & model) {
+    uint32_t n = 0;
     for (uint32_t i = 0; i < model.hparams.n_layer_all; ++i) {
-        if (ggml_backend_dev_type(model.dev_layer((int) i)) != GGML_BACKEND_DEVICE_TYPE_CPU) {
-            return false;
-        }
+        n += ggml_backend_dev_type(model.dev_layer((int) i)) == GGML_BACKEND_DEVICE_TYPE_CPU;
     }
-    return true;
+    return n;
 }
 
 bool has_sinks(const llama_model & model) {
@@ -31,6 +32,32 @@ bool has_sinks(const llama_model & model) {
 
 bool is_known(ggml_type type) {
     return type == GGML_TYPE_F16 || type == GGML_TYPE_F32;
+}
+
+// Of a model whose layers are all on GPUs.
+const char * why_not_on_gpu(const llama_model & model, const llama_context_params & params) {
+    const llama_hparams & hparams = model.hparams;
+    if (params.type_k != GGML_TYPE_F16 || params.type_v != GGML_TYPE_F16) {
+        return "the cache is not F16, which it must be on a GPU";
+    }
+    if (!params.offload_kqv) {
+        return "the cache is not on the GPU";
+    }
+    if (hparams.swa_type != LLAMA_SWA_TYPE_NONE) {
+        return "the model has sliding windows, which such attention on a GPU does not know";
+    }
+    for (uint32_t i = 0; i < hparams.n_layer_all; ++i) {
+        if (hparams.n_head(i) != hparams.n_head() || hparams.n_head_kv(i) != hparams.n_head_kv() ||
+            hparams.n_embd_head_k(i) != hparams.n_embd_head_k() || hparams.n_embd_head_v(i) != hparams.n_embd_head_k()) {
+            return "the model's heads differ, which such attention on a GPU does not know";
+        }
+        const char * why = why_no_device_attention(model.dev_layer((int) i), (int32_t) hparams.n_head(),
+                                                   (int32_t) hparams.n_head_kv(), (int32_t) hparams.n_embd_head_k());
+        if (why) {
+            return why;
+        }
+    }
+    return nullptr;
 }
 
 }  // namespace
@@ -47,8 +74,9 @@ const char * why_no_visible_cells(const llama_model & model, const llama_context
     if (!params.kv_unified) {
         return "the sequences have caches of their own";
     }
-    if (!is_on_cpu(model)) {
-        return "the model has layers on a GPU";
+    const uint32_t n_on_cpu = n_layers_on_cpu(model);
+    if (n_on_cpu > 0 && n_on_cpu < hparams.n_layer_all) {
+        return "the model has layers on a GPU and on the CPU";
     }
     if (!cparams.causal_attn) {
         return "attention is not causal";
@@ -71,10 +99,11 @@ const char * why_no_visible_cells(const llama_model & model, const llama_context
     if (cparams.ctx_other || params.ctx_type != LLAMA_CONTEXT_TYPE_DEFAULT) {
         return "the context drafts for another one";
     }
-    if (params.flash_attn_type != LLAMA_FLASH_ATTN_TYPE_VISIBLE_CELLS) {
+    if (params.flash_attn_type !=
+        (n_on_cpu > 0 ? LLAMA_FLASH_ATTN_TYPE_VISIBLE_CELLS : LLAMA_FLASH_ATTN_TYPE_VISIBLE_CELLS_GPU)) {
         return "another kind of attention was asked for";
     }
-    return nullptr;
+    return n_on_cpu > 0 ? nullptr : why_not_on_gpu(model, params);
 }
 
 bool list_visible_cells(llama_memory_i * memory) {

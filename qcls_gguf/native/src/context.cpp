@@ -63,9 +63,10 @@ llama_context_params llama_params(const qcls_context_params & from) {
     params.type_v = params.type_k;
     const char * wanted = getenv("QCLS_VISIBLE_CELLS");  // 0: for comparing the two
     const bool is_float = params.type_k == GGML_TYPE_F16 || params.type_k == GGML_TYPE_F32;
-    if (from.visible_cells && from.flash_attn == QCLS_FLASH_ATTN_OFF && is_float &&
+    if (from.visible_cells && from.flash_attn != QCLS_FLASH_ATTN_ON && is_float &&
         !(wanted && strcmp(wanted, "0") == 0)) {
-        params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_VISIBLE_CELLS;
+        params.flash_attn_type = from.flash_attn == QCLS_FLASH_ATTN_OFF ? LLAMA_FLASH_ATTN_TYPE_VISIBLE_CELLS
+                                                                        : LLAMA_FLASH_ATTN_TYPE_VISIBLE_CELLS_GPU;
     }
     params.no_perf = true;
     params.swa_full = true;    // trimmed sequences need their old cells
@@ -143,9 +144,9 @@ int32_t qcls_context_open(const qcls_model * model, const qcls_context_params * 
 
         auto made = std::make_unique<qcls_context>();
         made->ctx.reset(llama_init_from_model(model->model.get(), wanted));
-        if (!made->ctx && wanted.flash_attn_type == LLAMA_FLASH_ATTN_TYPE_VISIBLE_CELLS) {
+        if (!made->ctx && wanted.flash_attn_type != flash_attn_type(params.flash_attn)) {
             // a graph that has no such attention says so when it is built
-            wanted.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+            wanted.flash_attn_type = flash_attn_type(params.flash_attn);
             made->ctx.reset(llama_init_from_model(model->model.get(), wanted));
         }
         llama_context * ctx = made->ctx.get();

@@ -227,8 +227,9 @@ typedef struct qcls_context_params {
     const char * kv_type;    /* of the cache: "f32", "f16", "bf16", "q8_0" or "q4_0"; NULL: "f16" */
     const int32_t * label_token; /* [n_label_tokens] as qcls_context_set_label_tokens takes them */
     int64_t n_label_tokens;
-    int32_t visible_cells;   /* 1, with flash_attn off: attention reads only the cells that a token may see, where this
-                                context can have it (qcls_context_attention); 0: it reads every used cell */
+    int32_t visible_cells;   /* 1, with flash_attn off on a CPU, auto on a GPU: attention reads only the cells that a
+                                token may see, where this context can have it (qcls_context_attention); 0: it reads
+                                every used cell */
     int32_t reserved;
 } qcls_context_params;
 

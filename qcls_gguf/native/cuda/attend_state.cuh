@@ -1,0 +1,106 @@
+// What a warp knows of its rows' attention so far, by an online softmax.
+#pragma once
+
+#include "attend_fragments.cuh"
+
+namespace qcls_attend {
+
+// A lane's part of what its warp has: rows lane / 4 and lane / 4 + 8.
+template <int D> struct state {
+    float out[D / 8][4];  // of both rows, not yet divided by the sum
+    float max[2];         // of the scores, in powers of 2
+    float sum[2];         // of 2^(score - max), of this lane's columns
+};
+
+template <int D> static __device__ __forceinline__ void scale(state<D> & s, const float (&by)[2]) {
+#pragma unroll
+    for (int i = 0; i < D / 8; ++i) {
+        s.out[i][0] *= by[0];
+        s.out[i][1] *= by[0];
+        s.out[i][2] *= by[1];
+        s.out[i][3] *= by[1];
+    }
+    s.sum[0] *= by[0];
+    s.sum[1] *= by[1];
+}
+
+// What is measured from a maximum that may be none at all.
+static __device__ __forceinline__ float base_of(const float max) {
+    return max == -INFINITY ? 0.0f : max;
+}
+
+// Turns the scores of a chunk into weights 2^(score - max); a bit of `seen` stands for a cell that the row sees.
+template <int D>
+static __device__ __forceinline__ void weigh(state<D> & s, float (&score)[4][4], uint32_t (&weight)[4][2],
+                                             const uint32_t (&seen)[2], const int lane) {
+    float max[2] = {s.max[0], s.max[1]};
+#pragma unroll
+    for (int t = 0; t < 4; ++t) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            if (!(seen[i / 2] >> (8 * t + lane % 4 * 2 + i % 2) & 1)) {
+                score[t][i] = -INFINITY;
+            }
+            max[i / 2] = fmaxf(max[i / 2], score[t][i]);
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        max[r] = fmaxf(max[r], __shfl_xor_sync(0xffffffff, max[r], 1));
+        max[r] = fmaxf(max[r], __shfl_xor_sync(0xffffffff, max[r], 2));
+    }
+    const float base[2] = {base_of(max[0]), base_of(max[1])};
+    if (__any_sync(0xffffffff, max[0] != s.max[0] || max[1] != s.max[1])) {
+        const float by[2] = {exp2f(s.max[0] - base[0]), exp2f(s.max[1] - base[1])};
+        scale(s, by);
+        s.max[0] = max[0];
+        s.max[1] = max[1];
+    }
+#pragma unroll
+    for (int t = 0; t < 4; ++t) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const float a = exp2f(score[t][2 * r] - base[r]);
+            const float b = exp2f(score[t][2 * r + 1] - base[r]);
+            s.sum[r] += a + b;
+            weight[t][r] = half_pair(a, b);
+        }
+    }
+}
+
+template <int D> static constexpr __host__ __device__ int slot_size() {  // of a warp, in float4
+    return (D / 8 + 1) * 32;
+}
+
+template <int D> static __device__ __forceinline__ void put(float4 * slot, const state<D> & s, const int lane) {
+    slot[lane] = make_float4(s.max[0], s.max[1], s.sum[0], s.sum[1]);
+#pragma unroll
+    for (int i = 0; i < D / 8; ++i) {
+        slot[(i + 1) * 32 + lane] = make_float4(s.out[i][0], s.out[i][1], s.out[i][2], s.out[i][3]);
+    }
+}
+
+// Adds what another warp has put, of this block or of another one.
+template <int D, typename Load>
+static __device__ __forceinline__ void add(state<D> & s, const float4 * slot, const int lane, const Load & load) {
+    const float4 other = load(slot + lane);
+    const float max[2] = {fmaxf(s.max[0], other.x), fmaxf(s.max[1], other.y)};
+    const float base[2] = {base_of(max[0]), base_of(max[1])};
+    const float by[2] = {exp2f(s.max[0] - base[0]), exp2f(s.max[1] - base[1])};
+    const float by_other[2] = {exp2f(other.x - base[0]), exp2f(other.y - base[1])};
+    scale(s, by);
+    s.max[0] = max[0];
+    s.max[1] = max[1];
+    s.sum[0] += other.z * by_other[0];
+    s.sum[1] += other.w * by_other[1];
+#pragma unroll
+    for (int i = 0; i < D / 8; ++i) {
+        const float4 part = load(slot + (i + 1) * 32 + lane);
+        s.out[i][0] += part.x * by_other[0];
+        s.out[i][1] += part.y * by_other[0];
+        s.out[i][2] += part.z * by_other[1];
+        s.out[i][3] += part.w * by_other[1];
+    }
+}
+
+}  // namespace qcls_attend

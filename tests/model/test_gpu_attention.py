@@ -1,0 +1,145 @@
+"""Attention that reads only the cells that a token may see, in whole models on a CUDA device (patch 15)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import MakeModel, OpenClassifier, OpenContext
+from nodes import Float32Array, Node, decode, random_decodes, random_tokens
+from oracle import PromptSpec, decode_sequence
+
+from qcls_gguf.native import NativeModel, multiprocessors
+
+pytestmark = pytest.mark.skipif(multiprocessors() is None, reason="needs a CUDA device")
+LARGEST_DIFFERENCE = 0.05
+"""From the CPU's, root mean square of a row of unit size. Products with Q8_0 weights round activations: where attention
+alone was another, rows differed by up to 0.022 on a CPU; one other cell among 40 made 0.13 and more.
+"""
+SIZES = {"n_ctx": 1024, "n_batch": 128, "n_outputs_max": 128, "n_seq_max": 12}
+ON_CPU = {"flash_attn": False, "visible_cells": False}
+"""llama.cpp's attention with a mask, on a CPU."""
+HEADS = [(32, 4, 2), (64, 4, 4), (64, 8, 1), (80, 4, 2), (96, 6, 3), (128, 4, 2), (128, 8, 2), (128, 7, 1)]
+"""Head size, query heads, key and value heads."""
+
+
+def assert_alike(found: Float32Array, wanted: Float32Array) -> None:
+    assert np.sqrt(np.mean((found - wanted) ** 2, axis=1)).max() < LARGEST_DIFFERENCE
+
+
+@pytest.mark.parametrize("heads", HEADS, ids=str)
+def test_random_decodes_and_evictions(
+    heads: tuple[int, int, int], make_model: MakeModel, open_context: OpenContext
+) -> None:
+    path = make_model("qwen3", heads=heads, weight_type="Q8_0")
+    with NativeModel(path) as on_gpu, NativeModel(path, n_gpu_layers=0) as on_cpu:
+        both = [open_context(on_gpu, **SIZES), open_context(on_cpu, **SIZES, **ON_CPU)]
+        assert both[0].why_no_visible_cells is None
+        for found, wanted in random_decodes(np.random.default_rng(4), on_gpu, both, 30, 24):
+            assert_alike(found, wanted)
+        for context in both:
+            context.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "model_options", "options", "why"),
+    [
+        ("qwen3", {"heads": (40, 5, 5)}, {}, "the GPU has no such attention for heads of this size"),
+        ("qwen3", {"heads": (256, 2, 1)}, {}, "the GPU has no such attention for heads of this size"),
+        ("qwen3", {}, {"kv_type": "f32"}, "the cache is not F16, which it must be on a GPU"),
+        ("qwen3", {}, {"kv_type": "q8_0"}, "the cache is neither F16 nor F32"),
+        ("qwen3", {}, {"flash_attn": True}, "another kind of attention was asked for"),
+        ("qwen3", {}, {"flash_attn": False}, "another kind of attention was asked for"),
+        ("gemma3", {}, {}, "the model has sliding windows, which such attention on a GPU does not know"),
+    ],
+    ids=str,
+)
+def test_what_cannot_have_it_says_why(
+    name: str,
+    model_options: dict[str, Any],
+    options: dict[str, Any],
+    why: str,
+    make_model: MakeModel,
+    open_context: OpenContext,
+) -> None:
+    with NativeModel(make_model(name, **model_options)) as model:
+        context = open_context(model, **options)
+        assert context.why_no_visible_cells == why
+        context.close()
+
+
+def test_some_layers_on_the_cpu(make_model: MakeModel, open_context: OpenContext) -> None:
+    """The head is the first to go to the GPU, then one of the two layers."""
+    with NativeModel(make_model("qwen3"), n_gpu_layers=2) as model:
+        assert open_context(model).why_no_visible_cells == "the model has layers on a GPU and on the CPU"
+
+
+@pytest.fixture(scope="module")
+def model(make_model: MakeModel) -> Iterator[NativeModel]:
+    with NativeModel(make_model("qwen3", weight_type="Q8_0")) as model:
+        yield model
+
+
+def test_a_variable_switches_it_off(
+    model: NativeModel, open_context: OpenContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QCLS_VISIBLE_CELLS", "0")
+    assert open_context(model).why_no_visible_cells == "another kind of attention was asked for"
+
+
+def test_other_cells_and_where_cells_lie_do_not_matter(model: NativeModel, open_context: OpenContext) -> None:
+    """To a bit: with thousands of others' cells in the cache, and with cells scattered among theirs."""
+    random = np.random.default_rng(2)
+    sizes = {"n_ctx": 9216, "n_batch": 512, "n_outputs_max": 512, "n_seq_max": 48}
+    tokens = random_tokens(random, model, 153)
+    wanted = decode_sequence(open_context(model, **sizes), tokens)
+    context = open_context(model, **sizes)
+    for start in range(0, 8192, 512):
+        decode_sequence(context, random_tokens(random, model, 512), seq=47, start=start)
+    np.testing.assert_array_equal(decode_sequence(context, tokens), wanted)
+    context.clear()
+    for seq in range(1, 47):  # every second sequence leaves a hole of some cells
+        decode_sequence(context, random_tokens(random, model, 1 + seq % 3), seq=seq)
+    context.trim(np.arange(2, 47, 2, dtype=np.int32), np.zeros(23, np.int32))
+    np.testing.assert_array_equal(decode_sequence(context, tokens), wanted)
+
+
+def test_a_graph_serves_any_number_of_others_cells(model: NativeModel, open_context: OpenContext) -> None:
+    random = np.random.default_rng(5)
+    context = open_context(model, n_ctx=4096, n_seq_max=40)
+    context.keep_shapes(1)
+    for seq in range(40):
+        decode_sequence(context, random_tokens(random, model, 64), seq=seq)
+    assert context.counters().n_graphs_reused == 39
+
+
+def test_a_long_sequence_and_many_branches(make_model: MakeModel, open_context: OpenContext) -> None:
+    """Lists that grow a hundredfold from one decode to the next, in parts that are put together."""
+    path = make_model("qwen3", heads=(64, 4, 2), weight_type="Q8_0")
+    sizes = {"n_ctx": 2304, "n_batch": 1024, "n_outputs_max": 1024, "n_seq_max": 40}
+    found = []
+    for n_gpu_layers, options in ((-1, {}), (0, ON_CPU)):
+        with NativeModel(path, n_gpu_layers=n_gpu_layers) as model:
+            random = np.random.default_rng(6)
+            tokens = random_tokens(random, model, 1024)
+            branches = [
+                Node(token, 1024 + i // 32, [i % 32]) for i, token in enumerate(random_tokens(random, model, 64))
+            ]
+            context = open_context(model, **sizes, **options)
+            context.keep_shapes(2)
+            rows = [decode_sequence(context, tokens[:3], seq=35), decode_sequence(context, tokens)]
+            for seq in range(1, 32):
+                context.share(0, seq, 0, 1024)
+            rows += [decode(context, branches), decode_sequence(context, tokens[3:40], seq=35, start=3)]
+            found.append(np.concatenate(rows))
+            context.close()
+    assert_alike(found[0], found[1])
+
+
+def test_a_classifier_has_it_on_a_gpu(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    prompts = [PromptSpec(name="a", template="the colour of {query} is", labels=("red", "light blue", "light pink"))]
+    for options, reads_visible in (({}, True), ({"flash_attn": True}, False)):
+        classifier = open_classifier(make_model(weight_type="Q8_0"), prompts, n_gpu_layers="all", **options)
+        assert (classifier.engine.context.why_no_visible_cells is None) == reads_visible

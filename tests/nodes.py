@@ -1,0 +1,70 @@
+"""Decodes of hand-made tokens: a token, its position and its sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from qcls_gguf.native import NativeContext, NativeModel
+
+Float32Array = npt.NDArray[np.float32]
+
+
+class Node(NamedTuple):
+    token: int
+    pos: int
+    seqs: Sequence[int]
+
+
+def decode(context: NativeContext, nodes: Sequence[Node]) -> Float32Array:
+    """The nodes' rows, (n, row_size)."""
+    rows = np.empty((len(nodes), context.row_size), np.float32)
+    context.decode(
+        np.array([node.token for node in nodes], np.int32),
+        np.array([node.pos for node in nodes], np.int32),
+        np.cumsum([0, *(len(node.seqs) for node in nodes)], dtype=np.int32),
+        np.array([seq for node in nodes for seq in node.seqs], np.int32),
+        np.ones(len(nodes), np.bool_),
+        rows,
+    )
+    return rows
+
+
+def random_tokens(random: np.random.Generator, model: NativeModel, n: int) -> list[int]:
+    return [int(token) for token in random.integers(0, model.facts.n_vocab - 5, n)]
+
+
+def random_decodes(
+    random: np.random.Generator, model: NativeModel, both: Sequence[NativeContext], n_decodes: int, most_new: int
+) -> list[Float32Array]:
+    """Sequences branch, grow and are trimmed at random, alike in both contexts; the rows of each decode in each.
+
+    The contexts have 1,024 cells, room for 128 tokens and 12 sequences; most_new: tokens of a sequence at once.
+    """
+    found = []
+    length = [0] * 12
+    for _ in range(n_decodes):
+        for seq in range(12):
+            parent = int(random.integers(12))
+            if random.random() < 0.3:
+                length[seq] = int(random.integers(length[seq] + 1))
+                for context in both:
+                    context.trim(np.array([seq], np.int32), np.array([length[seq]], np.int32))
+            elif length[seq] == 0 and length[parent] > 0:
+                length[seq] = int(random.integers(1, length[parent] + 1))
+                for context in both:
+                    context.share(parent, seq, 0, length[seq])
+        nodes = []
+        for seq in random.permutation(12)[: random.integers(1, 6)].tolist():
+            new = random_tokens(random, model, int(random.integers(1, most_new)))
+            nodes += [Node(token, length[seq] + i, [seq]) for i, token in enumerate(new)]
+            length[seq] += len(new)
+        found.append(np.stack([decode(context, nodes) for context in both]))
+        if sum(length) > 700:
+            length = [0] * 12
+            for context in both:
+                context.clear()
+    return found
