@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from conftest import MakeModel, RunPython, WriteConfig
 from hostile_rows import Row, sizes
 from oracle import PromptSpec
@@ -14,7 +13,7 @@ import faulthandler, random, signal, sys, threading, time
 from qcls_gguf import Classifier
 
 QUERIES = ("red dress", "blue jeans", "a pink tee " * 4)
-config, n, seed, way = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+config, n, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 rng = random.Random(seed)
 classifier = Classifier.from_config(config)
 
@@ -40,15 +39,10 @@ def interrupt(_number, _frame):
     if inside:
         raise KeyboardInterrupt
 
-def ask(query):
-    if way == "future":  # what aclassify awaits: asyncio's own loop does not survive an interrupt at any moment
-        return classifier._batcher.submit_future([(classifier.configured.active, query)]).result(30)[0]
-    return classifier.classify(query)
-
 signal.signal(signal.SIGALRM, interrupt)
 start = time.perf_counter()
 for _ in range(50):
-    ask(QUERIES[0])
+    classifier.classify(QUERIES[0])
 usual_s = (time.perf_counter() - start) / 50
 thread = threading.Thread(target=others)
 thread.start()
@@ -60,9 +54,9 @@ while n_interrupted < n:
     try:
         inside = True
         signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-6, 1.5 * usual_s))
-        found = ask(query)
+        found = classifier.classify(query)
         inside = False
-    except (KeyboardInterrupt, RuntimeError):  # the latter from the lock of the own future, which an interrupt left
+    except KeyboardInterrupt:
         inside = False
         n_interrupted += 1
     else:
@@ -77,14 +71,13 @@ print(n_interrupted, n_asked, n_others, n_wrong)
 """
 
 
-@pytest.mark.parametrize("way", ["classify", "future"])
 @sizes(100, 20_000)
 def test_an_interrupted_request_locks_nothing(
-    row: Row, n: int, way: str, make_model: MakeModel, write_config: WriteConfig, run_python: RunPython
+    row: Row, n: int, make_model: MakeModel, write_config: WriteConfig, run_python: RunPython
 ) -> None:
-    row.name, row.n = f"interrupts, {way}", n
+    row.name, row.n = "interrupts", n
     config = write_config(make_model(), [PROMPT])
-    done = run_python(CODE, config, n, row.seed, way, timeout=120 + n / 5)
+    done = run_python(CODE, config, n, row.seed, timeout=120 + n / 5)
     row.check(done.returncode == 0, f"exit code {done.returncode}: {done.stderr[-2000:]}")
     if done.returncode == 0:
         n_interrupted, n_asked, n_others, n_wrong = map(int, done.stdout.split())
