@@ -84,4 +84,4 @@ def test_an_interrupted_request_locks_nothing(
         row.kinds.update({"interrupted": n_interrupted, "answered": n_asked - n_interrupted, "of others": n_others})
         row.check(n_wrong == 0, f"{n_wrong} wrong answers")
         assert n_interrupted == n
-        assert n_others > n / 20, "another thread must have asked meanwhile"
+        assert n_others > n / 200, "another thread must have asked meanwhile"
