@@ -30,6 +30,7 @@ T = TypeVar("T")
 _LOOK_AGAIN_S = 0.1
 """A caller that waits looks so often whether anybody serves: an interrupt may have stopped whoever was to wake it."""
 _THREAD_LOOKS_S = 1.0
+_FUTURE_S = 1.0
 _EXIT_S = 60.0
 """How long the interpreter's exit waits for a decode to end."""
 
@@ -89,12 +90,19 @@ class _Call(Generic[Q, R]):
     def deliver(self) -> None:
         """Hand the answer to the future, unless it was cancelled."""
         assert self.future is not None
-        if self.future.set_running_or_notify_cancel():
-            if self.error is not None:
-                self.future.set_exception(self.error)
-            else:
-                assert self.results is not None
-                self.future.set_result(self.results)
+        # A future's own lock is held for moments, unless an interrupt of its caller left it taken: nobody waits then.
+        lock = self.future._condition
+        if not lock.acquire(timeout=_FUTURE_S):
+            return
+        try:
+            if self.future.set_running_or_notify_cancel():
+                if self.error is not None:
+                    self.future.set_exception(self.error)
+                else:
+                    assert self.results is not None
+                    self.future.set_result(self.results)
+        finally:
+            lock.release()
 
 
 class Batcher(Generic[Q, R]):

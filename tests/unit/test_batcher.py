@@ -380,3 +380,14 @@ def test_those_who_wait_have_a_turn_before_a_step() -> None:
     assert [future.result(10) for future in futures] == [["a"], ["b"]]
     assert done.index("a") < done.index("step")
     batcher.close()
+
+
+def test_a_future_whose_lock_an_interrupt_left_taken_holds_nobody_up() -> None:
+    batcher = Batcher[int, int](lambda items: [item + 1 for item in items], max_batch=1, max_waiting=8)
+    with batcher.alone:
+        lost, other = batcher.submit_future([1]), batcher.submit_future([2])
+        lost._condition.acquire()
+    assert list(other.result(timeout=20)) == [3]
+    assert not lost.done()
+    lost._condition.release()
+    batcher.close()
