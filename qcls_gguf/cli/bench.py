@@ -119,14 +119,15 @@ def bench_command(
 
     The last makes a complete report; with a large model it takes many minutes, fewer with -n 20.
 
-    --ab measures what this project's matrix kernels for CUDA gain, on the machine at hand: one decode over the number
+    --ab measures what this project's kernels for CUDA gain, on the machine at hand: one decode over the number
     of its tokens by stock llama.cpp's kernels and with one more step of ours at a time, decode by decode in turns on
     one loaded model. Each variant has a context of its own; a step is an environment variable that a context reads when
     it is made, so setting it to 0 switches the step off for any command: GGML_CUDA_MMQ_DIRECT (direct),
     GGML_CUDA_QUANTIZE_ONCE (quantize once), GGML_CUDA_FUSE_MATRICES (one launch), GGML_CUDA_FUSE_GLU (glu),
-    GGML_CUDA_FUSE_NORM (norm), GGML_CUDA_FUSE_ROPE (rope), GGML_CUDA_SHORT_LOOPS (short loops). Besides times, the
-    hidden states are compared: "difference" is the variant's from stock's, "rounding" stock's own where a second
-    sequence shares the decode. The two should be of one size; a variant that is fast and far off is wrong.
+    GGML_CUDA_FUSE_NORM (norm), GGML_CUDA_FUSE_ROPE (rope), GGML_CUDA_SHORT_LOOPS (short loops), QCLS_VISIBLE_CELLS
+    (visible cells). Besides times, the hidden states are compared: "difference" is the variant's from stock's,
+    "rounding" stock's own where a second sequence shares the decode. The two should be of one size; a variant that is
+    fast and far off is wrong.
 
     --growth asks 1, 2, 4, … 64 prompts, which are those of the first configuration again and again with a number in
     front, and that configuration beside 0 to 16,384 cells of other prompt sets: what should grow with the prompts, and

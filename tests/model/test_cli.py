@@ -108,7 +108,7 @@ def test_lines_are_answered_while_the_input_is_open() -> None:
 
 
 def test_bad_queries_are_reported_and_the_others_answered() -> None:
-    done = run("--format", "jsonl", stdin=b"one\n\xff\xfe\n" + b"long " * 1000 + b"\nlast\n")
+    done = run("--format", "jsonl", stdin=b"one\n\xff\xfe\n" + b"long " * 2000 + b"\nlast\n")
     assert done.returncode == 1
     first, invalid, long, last = objects(done.stdout)
     assert [line["line"] for line in (first, invalid, long, last)] == [1, 2, 3, 4]
@@ -180,8 +180,12 @@ def test_interrupt_on_a_terminal_leaves_a_line_of_its_own() -> None:
         shown = b""
         while b"query> " not in shown:
             shown += os.read(main, 4096)
+        time.sleep(0.2)  # the prompt is shown before Python waits in a way that a signal ends
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        try:
+            assert process.wait(60) == 130
+        finally:
+            process.kill()
     assert os.read(main, 4096).endswith(b"qcls-gguf: interrupted\r\n")
     os.close(main)
 

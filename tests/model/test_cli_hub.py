@@ -19,7 +19,7 @@ def test_a_model_of_the_hub_is_fetched_once_and_found_offline(tmp_path: Path) ->
     environment = os.environ | {"HF_HOME": str(tmp_path), "HF_HUB_DISABLE_XET": "1"}
 
     def run(repo: str, *arguments: str, endpoint: str = "http://127.0.0.1:9") -> subprocess.CompletedProcess[str]:
-        command = [COMMAND, "run", "-hf", repo, "--query", "blue jeans", "--format", "jsonl", *arguments]
+        command = [COMMAND, "run", "-hf", repo, "--query", "blue jeans", "--format", "json", *arguments]
         return subprocess.run(
             command, env=environment | {"HF_ENDPOINT": endpoint}, capture_output=True, text=True, check=False
         )
@@ -58,7 +58,7 @@ def test_a_model_of_ollamas_store_is_used_where_it_lies(tmp_path: Path) -> None:
         environment = os.environ | {"OLLAMA_MODELS": str(tmp_path), "HF_HOME": str(tmp_path / "hub")}
         return subprocess.run([COMMAND, *arguments], env=environment, capture_output=True, text=True, check=False)
 
-    done = run("run", "--model", "ollama:fashion", "--query", "blue jeans", "--format", "jsonl")
+    done = run("run", "--model", "ollama:fashion", "--query", "blue jeans", "--format", "json")
     assert done.returncode == 0, done.stderr
     model = json.loads(done.stdout)["model"]
     assert (model["path"], model["sha256"]) == (str(blob), digest)

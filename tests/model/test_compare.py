@@ -85,7 +85,7 @@ def test_json_has_the_fields_of_the_record(embedded: tuple[subprocess.CompletedP
     record = json.loads(done.stdout)
     assert json.loads((folder / "out.json").read_text(encoding="utf-8")) == record
     assert list(record) == [
-        "environment", "config", "model", "n_prompts", "n_queries", "queries", "rounds", "warm_up", "seed",
+        "environment", "config", "model", "warnings", "n_prompts", "n_queries", "queries", "rounds", "warm_up", "seed",
         "peer_kernels", "methods", "absent",
     ]  # fmt: skip
     for method in record["methods"]:

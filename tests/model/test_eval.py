@@ -50,7 +50,9 @@ def test_the_record_of_the_embedded_model(data: Path) -> None:
     done = run_eval("--data", data, "--format", "json", "--latency-sample", 6)
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
-    assert list(record) == ["data", "config", "model", "warnings", "environment", "modes", "worst", "non_finite"]
+    assert list(record) == [
+        "data", "config", "model", "warnings", "environment", "compared_prompts", "modes", "worst", "non_finite",
+    ]  # fmt: skip
     assert EvaluationRecord.model_validate(record).to_dict() == record
     assert (record["data"]["n_rows"], record["data"]["n_bad"], record["non_finite"]) == (40, 0, [])
     assert record["model"]["quantization"] == "Q8_0"

@@ -106,6 +106,7 @@ def test_refusals_have_their_exit_code_and_say_what(arguments: list[str], code: 
     assert (data.read_bytes(), (ROOT / "README.md").read_bytes()) == before
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_run_goes_on_where_it_was(data: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept.jsonl"
     arguments = ["--data", str(data), "--latency-sample", "0", "--format", "json"]

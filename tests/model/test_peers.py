@@ -22,6 +22,7 @@ from oracle import Oracle, log_softmax
 
 from qcls_gguf import Classifier, Config, load_config
 from qcls_gguf.config.prompt import PromptConfig
+from qcls_gguf.config.resources import embedded_model
 from qcls_gguf.config.scoring import EXACT_SCORINGS, Scoring
 from qcls_gguf.score.result import PromptResult
 
@@ -40,8 +41,7 @@ def config(request: pytest.FixtureRequest) -> Config:
 
 @pytest.fixture(scope="module")
 def oracle(config: Config) -> Iterator[Oracle]:
-    assert config.model.path
-    with Oracle(config.model.path, kv_type="f32", flash_attn=False) as oracle:
+    with Oracle(config.model.path or embedded_model(), kv_type="f32", flash_attn=False) as oracle:
         yield oracle
 
 
@@ -86,7 +86,7 @@ def test_joint_and_mean_are_the_probabilities_of_cappr(
     lengths = set()
     for i, query in enumerate(QUERIES):
         for p, prompt in enumerate(config.prompts):
-            start = oracle.rendered(prompt.template, query)
+            start = oracle.rendered(prompt.expanded_template, query)
             paths = completions(oracle, prompt)
             lengths |= {len(path) for path in paths}
             logs = log_probabilities(oracle, start, paths)
