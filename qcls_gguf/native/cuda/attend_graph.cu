@@ -43,7 +43,10 @@ void ggml_cuda_attend(ggml_backend_cuda_context & ctx, ggml_tensor * node) {
     GGML_ASSERT((uintptr_t) q->data % 16 == 0);
     const auto head_size = (int32_t) q->ne[0];
     const auto n_head_kv = (int32_t) k->ne[1];
-    ggml_cuda_pool_alloc<char> slots(ctx.pool(), params.n_slots * ggml_cuda_attend_slot_size(head_size, n_head_kv));
+    ggml_cuda_pool_alloc<char> slots(ctx.pool());
+    if (params.n_slots > 0) {  // a pool that was never used fails on a request for nothing, as models in F32 make it
+        slots.alloc(params.n_slots * ggml_cuda_attend_slot_size(head_size, n_head_kv));
+    }
 
     ggml_cuda_attend_call call;
     call.q = (const float *) q->data;
