@@ -45,7 +45,7 @@ def test_files_and_python_objects_are_judged_alike(
     values = {"name": "n", "prompt_template": "{query}", "labels": ["a", "b"], **prompt}
 
     def from_file() -> Config:
-        text = yaml.safe_dump({"prompts": [values], "runtime": runtime, "model": model})
+        text = yaml.safe_dump({"prompts": [values], "runtime": runtime, "model": model}, sort_keys=False)
         return parse_config(text, folder=Path())
 
     def made() -> Config:
