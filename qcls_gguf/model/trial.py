@@ -12,15 +12,15 @@ import hashlib
 import json
 import signal
 import subprocess
-import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 from ..config.resources import embedded_model
 from ..config.schema import RuntimeConfig
+from ..config.words import printable
 from ..errors import ModelError
-from ..folders import cache_folder
+from ..folders import read_cache, write_cache
 from ..native import build_info, library_folder
 from ..native.features import cpu_features
 from .placement import flash_attention
@@ -33,6 +33,7 @@ _SLOWEST_BYTES_S = 20e6
 _MOST_KEPT = 256
 _FLASH_ATTN = {None: 0, False: 1, True: 2}  # qcls_flash_attn in native/src/qcls.h
 _LONGEST_REASON = 500
+_KNOWN = "tried.json"
 
 
 def try_model(path: Path, parts: Sequence[Path], n_gpu_layers: int, runtime: RuntimeConfig) -> bool:
@@ -66,7 +67,7 @@ def try_model(path: Path, parts: Sequence[Path], n_gpu_layers: int, runtime: Run
         warnings.warn(f"{path} is loaded untried: {command[0]} cannot be run: {e.strerror}", stacklevel=2)
         return False
     if done.returncode == 0:
-        _remember([*known, key])
+        write_cache(_KNOWN, [*known, key][-_MOST_KEPT:])
         return True
     if done.returncode == _REFUSED:
         raise ModelError(f"{path}: {_shown(done.stdout)}")
@@ -96,8 +97,7 @@ def _why_ended(number: int, said: str, n_bytes: int) -> str:
 
 def _shown(text: str) -> str:
     """What was printed, in one line that moves no cursor."""
-    line = "; ".join(text.split("\n")).strip("; ")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)[-_LONGEST_REASON:]
+    return printable("; ".join(text.split("\n")).strip("; "))[-_LONGEST_REASON:]
 
 
 def _key(parts: Sequence[Path], on_gpu: bool, attention: int, kv_type: str) -> str:
@@ -111,34 +111,7 @@ def _key(parts: Sequence[Path], on_gpu: bool, attention: int, kv_type: str) -> s
     return hashlib.sha256(json.dumps([stamps, way]).encode(errors="surrogateescape")).hexdigest()[:32]
 
 
-def _file() -> Path | None:
-    folder = cache_folder()
-    return folder and folder / "tried.json"
-
-
 def _known() -> list[str]:
     """The keys of what worked, oldest first; none where the file is missing or damaged: models are tried again."""
-    file = _file()
-    try:
-        keys = json.loads(file.read_bytes()) if file else []
-    except (OSError, ValueError, RecursionError):
-        return []
+    keys = read_cache(_KNOWN)
     return [key for key in keys if isinstance(key, str)] if isinstance(keys, list) else []
-
-
-def _remember(keys: Sequence[str]) -> None:
-    """Keep the newest keys; where they cannot be written, the model is tried again next time."""
-    file = _file()
-    if file is None:
-        return
-    temporary = None
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        # Renamed into place whole, so that a reader never meets half a file. Of two writers at once the later wins.
-        with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=file.name, delete=False) as part:
-            temporary = Path(part.name)
-            json.dump(keys[-_MOST_KEPT:], part)
-        temporary.replace(file)
-    except OSError:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
