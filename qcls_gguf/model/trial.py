@@ -36,23 +36,23 @@ _LONGEST_REASON = 500
 _KNOWN = "tried.json"
 
 
-def try_model(path: Path, parts: Sequence[Path], n_gpu_layers: int, runtime: RuntimeConfig) -> bool:
+def try_model(parts: Sequence[Path], size_bytes: int, n_gpu_layers: int, runtime: RuntimeConfig) -> bool:
     """Try a model, all parts of which are given, unless it is known to work; whether it was tried.
 
-    Raises ModelError where llama.cpp refuses it, or where it would have ended this process.
+    size_bytes: of all parts. Raises ModelError where llama.cpp refuses it, or where it would have ended this process.
     """
+    path = parts[0]
     if not runtime.try_model or path.resolve().parent == embedded_model().parent.resolve():
         return False
     attention = _FLASH_ATTN[flash_attention(runtime, n_gpu_layers)]
     try:
         key = _key(parts, n_gpu_layers > 0, attention, runtime.kv_type)
-        n_bytes = sum(part.stat().st_size for part in parts)
     except OSError as e:
         raise ModelError(f"{e.filename} cannot be read ({e.strerror}): check the path and its permissions") from e
     known = _known()
     if key in known:
         return False
-    limit_s = _LEAST_S + n_bytes / _SLOWEST_BYTES_S
+    limit_s = _LEAST_S + size_bytes / _SLOWEST_BYTES_S
     command = [str(library_folder() / _PROGRAM), str(path), str(n_gpu_layers), str(attention), runtime.kv_type]
     try:
         done = subprocess.run(
@@ -75,14 +75,14 @@ def try_model(path: Path, parts: Sequence[Path], n_gpu_layers: int, runtime: Run
         reason = _shown(done.stderr) or f"exit code {done.returncode}"
         warnings.warn(f"{path} is loaded untried: {command[0]} did not run: {reason}", stacklevel=2)
         return False
-    raise ModelError(f"{path}: {_why_ended(-done.returncode, done.stderr, n_bytes)}")
+    raise ModelError(f"{path}: {_why_ended(-done.returncode, done.stderr, size_bytes)}")
 
 
-def _why_ended(number: int, said: str, n_bytes: int) -> str:
+def _why_ended(number: int, said: str, size_bytes: int) -> str:
     if number == signal.SIGKILL:
         return (
             "the process that tried it was killed (SIGKILL), as the system does where memory is lacking: the model has "
-            f"{n_bytes / (1 << 30):.2f} GiB, and takes as much again where llama.cpp lays weights out anew"
+            f"{size_bytes / (1 << 30):.2f} GiB, and takes as much again where llama.cpp lays weights out anew"
         )
     try:
         name = signal.Signals(number).name
