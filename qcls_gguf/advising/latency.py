@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ..classifier import LoadedPrompts
+from ..loaded_prompts import LoadedPrompts
 
 _N_WARM_UP = 3
 

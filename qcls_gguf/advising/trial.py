@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..classifier import LoadedPrompts
 from ..errors import ScoreError
 from ..evaluation.kept_scores import KeptScores
 from ..evaluation.passes import PromptScores, RowScores
+from ..loaded_prompts import LoadedPrompts
 from ..score.result import Result
 from .sequential import is_worse
 

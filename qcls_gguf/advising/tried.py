@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 
-from ..classifier import Classifier, LoadedPrompts
+from ..classifier import Classifier
 from ..config.schema import Config
 from ..config.words import counted
 from ..errors import ConfigError, PlanError
 from ..evaluation.kept_scores import KeptScores
+from ..loaded_prompts import LoadedPrompts
 from ..report.numbers import percent
 from ..report.progress import OnProgress, counter
 from .candidate import Candidate
