@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Self
 
-from ..classifier import Classifier, LoadedPrompts
+from ..classifier import Classifier
 from ..config.words import kind_of, shown
 from ..errors import ConfigError, DecodeError, PlanError
+from ..loaded_prompts import LoadedPrompts
 
 _BATCH = 64
 """Texts of a list that are asked for at once; how many of them share a decode is the classifier's matter."""

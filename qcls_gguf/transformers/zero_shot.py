@@ -7,10 +7,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ..classifier import Classifier, LoadedPrompts
+from ..classifier import Classifier
 from ..config.prompt import PromptConfig
 from ..config.words import kind_of, shown
 from ..errors import ConfigError, PlanError
+from ..loaded_prompts import LoadedPrompts
 from ..prompts.prompt_set import PromptSet
 from ..score.result import PromptResult
 from ..service.forms import INSTRUCTIONS, Form, Forms, FormSettings
