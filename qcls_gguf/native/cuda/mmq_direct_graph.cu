@@ -88,8 +88,8 @@ ggml_cuda_mmq_direct_graph::ggml_cuda_mmq_direct_graph(ggml_backend_cuda_context
         : ctx_(ctx), graph_(graph), steps_(ctx.mmq_direct_steps), generation_(generation_of(ctx)) {
     const int cc = ggml_cuda_info().devices[ctx.device].cc;
     using steps = ggml_cuda_mmq_direct_steps;
-    const bool is_on = steps_.batch_invariant || steps_.direct == steps::BY_DEVICE ? is_measured(cc) : steps_.direct == steps::ON;
-    usable_ = is_on && turing_mma_available(cc) && ctx.stream_context().concurrent_events.empty();
+    const bool is_on = steps_.direct == steps::BY_DEVICE ? is_measured(cc) : steps_.direct == steps::ON;
+    usable_ = (is_on || steps_.batch_invariant) && turing_mma_available(cc) && ctx.stream_context().concurrent_events.empty();
 }
 
 // Product i and those behind it that take the same activations and may go ahead of their turn.
