@@ -189,6 +189,10 @@ class Model:
         """The dequantised rows of the LM head of some tokens, each float32 of shape (n_embd,). Raises ModelError."""
         return self._head().of(tokens)
 
+    def output_biases(self, tokens: Iterable[int]) -> dict[int, float]:
+        """What a head with output.bias adds to the logits of some tokens. Raises ModelError."""
+        return self._head().biases(tokens)
+
     def close(self) -> None:
         """Free the weights, and the contexts that still use them first; may be called again."""
         self._hashing.stop()

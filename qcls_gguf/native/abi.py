@@ -157,7 +157,7 @@ class ContextParams(Struct):
         ("label_token", c_void_p),
         ("n_label_tokens", c_int64),
         ("visible_cells", c_int32),
-        ("reserved", c_int32),
+        ("batch_invariant", c_int32),
     ]
 
 
@@ -197,6 +197,10 @@ class Limits(Struct):
         ("n_outputs_max", c_int32),
         ("row_size", c_int32),
     ]
+
+
+class HeadTail(Struct):
+    _fields_: ClassVar = [("size", c_uint32), ("has_bias", c_int32), ("scale", c_float), ("cap", c_float)]
 
 
 class Counters(Struct):
@@ -259,6 +263,7 @@ STRUCTS: dict[str, type[Struct]] = {
     "qcls_facts": Facts,
     "qcls_context_params": ContextParams,
     "qcls_limits": Limits,
+    "qcls_head_tail": HeadTail,
     "qcls_counters": Counters,
     "qcls_attention": Attention,
     "qcls_plan": Plan,
@@ -286,6 +291,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "qcls_context_open": [c_void_p, POINTER(ContextParams), POINTER(c_void_p)],
     "qcls_context_close": [c_void_p],
     "qcls_context_limits": [c_void_p, POINTER(Limits)],
+    "qcls_context_head_tail": [c_void_p, POINTER(HeadTail)],
     "qcls_context_set_label_tokens": [c_void_p, c_int64, c_void_p],
     "qcls_context_attention": [c_void_p, c_char_p, c_int64],
     "qcls_context_keep_shapes": [c_void_p, c_int32],
