@@ -25,7 +25,7 @@ from .engine.pieces import begin_prefixes
 from .engine.prefix_cache import Prefix
 from .errors import DecodeError, PlanError, QclsError, ScoreError
 from .model import Model, OpenModels
-from .pipeline import MAX_QUERIES, check_queries
+from .pipeline import MAX_QUERIES, Prepared, Tokenized, check_queries
 from .prompts.chat import is_chat, render_prompts
 from .prompts.compiled import Prompt
 from .prompts.likely_mistakes import likely_mistakes
@@ -128,6 +128,18 @@ class LoadedPrompts:
             return self._classifier.ask([item], deadline_s)[0]
         except (PlanError, ScoreError) as e:
             return e
+
+    def tokenize(self, query: str) -> Tokenized:
+        """The first of the steps of `classify_batch`; see Classifier.tokenize."""
+        return self._classifier.tokenize((self.active, query))
+
+    def prepare(self, tokenized: Sequence[Tokenized]) -> Prepared:
+        """The second step; see Classifier.tokenize."""
+        return self._classifier.prepare(tokenized)
+
+    def compute(self, prepared: Prepared) -> list[Result]:
+        """The third step; see Classifier.tokenize."""
+        return self._classifier.compute(prepared)
 
     async def aclassify(self, query: str, *, deadline_s: float | None = None) -> Result:
         """Label one query without blocking the event loop; see Classifier.aclassify."""
@@ -379,6 +391,26 @@ class Classifier:
         began = perf_counter_ns()
         self._check(items, deadline_s)
         return _with_wait(self._batcher.submit(items, deadline_s), began) if items else []
+
+    def tokenize(self, item: Item) -> Tokenized:
+        """The first of three steps that `classify_batch` takes; the others are `prepare` and `compute`.
+
+        One thread may tokenise and prepare the next queries while another one computes. Raises PlanError.
+        """
+        check_queries([item[1]], self._started.config.runtime)
+        self._check_process()
+        return self._pipeline.tokenize(item)
+
+    def prepare(self, tokenized: Sequence[Tokenized]) -> Prepared:
+        """Plan the decodes of at least one query; one thread at a time."""
+        return self._pipeline.prepare(tokenized)
+
+    def compute(self, prepared: Prepared) -> list[Result]:
+        """A result for each query of a plan. Raises as `classify_batch` does."""
+        self._check_process()
+        with self._batcher.alone:
+            self._check_open()
+            return self._pipeline.compute(prepared)
 
     async def aclassify_pairs(
         self, pairs: Sequence[tuple[LoadedPrompts, str]], *, deadline_s: float | None = None

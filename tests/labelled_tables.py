@@ -1,0 +1,50 @@
+"""Output files of `qcls-gguf label`: read again, and compared with what `classify` answers."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from qcls_gguf import Classifier
+
+CONFIG = "mission"
+CLOSE = 0.02
+"""of probabilities: what other queries in a decode do to the arithmetic"""
+
+
+def outputs(folder: Path) -> list[str]:
+    """The names of the output files."""
+    files = [path.name for path in folder.iterdir()] if folder.exists() else []
+    return sorted(name for name in files if not name.startswith(".") and name not in ("manifest.json", "done.jsonl"))
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file."""
+    if path.suffix == ".parquet":
+        return pq.read_table(path).to_pylist()  # type: ignore[no-any-return]
+    with path.open(encoding="utf-8", newline="") as file:
+        if path.suffix == ".jsonl":
+            return [json.loads(line) for line in file]
+        return [dict(row) for row in csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",")]
+
+
+def check_like_classify(classifier: Classifier, rows: Sequence[Mapping[str, Any]], digits: int = 17) -> None:
+    """Every row has the labels that `classify` gives its query, or none and a reason.
+
+    Where two labels are equally probable but for rounding, either may be the answer.
+    """
+    for row in rows:
+        if row["error"]:
+            assert not row["category"]
+            continue
+        assert row["error"] in (None, "")
+        for answer in classifier.classify(row["query"]).results:
+            near = {score.label for score in answer.scores if score.probability > answer.probability - CLOSE}
+            assert row[answer.prompt] in near, row
+            found = float(row[f"{answer.prompt}_probability"])
+            assert abs(found - answer.probability) < CLOSE + 10**-digits, row
