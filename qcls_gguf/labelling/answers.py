@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..classifier import LoadedPrompts
+from ..loaded_prompts import Answering
 from ..score.result import Result
 from .blocks import Queries
 
@@ -64,7 +64,7 @@ class AnswerColumns:
         return pa.struct([(label, pa.float64()) for label in prompt.labels])
 
 
-def prompt_labels(prompts: LoadedPrompts) -> tuple[PromptLabels, ...]:
+def prompt_labels(prompts: Answering) -> tuple[PromptLabels, ...]:
     """Of the prompts that answer."""
     return tuple(
         PromptLabels(name=prompt.name, labels=tuple(prompt.labels), fallback=setting.fallback)

@@ -9,10 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..classifier import Classifier, LoadedPrompts
+from ..classifier import Classifier
 from ..config.resources import DEFAULT_CONFIG
 from ..config.schema import Config
 from ..data.queries import QUERY
+from ..loaded_prompts import Answering
 from .answers import AnswerColumns, Answers, answer_table, probabilities_of, prompt_labels
 from .batches import BatchLabeller, sharing
 from .blocks import queries_of_column
@@ -24,7 +25,7 @@ BATCH = 8
 
 def label_table(
     table: Any,
-    classifier: Classifier | LoadedPrompts | Config | str | Path = DEFAULT_CONFIG,
+    classifier: Answering | Config | str | Path = DEFAULT_CONFIG,
     *,
     column: str = QUERY,
     prefix: str = "",
@@ -42,21 +43,16 @@ def label_table(
     classifier: an open one, one of its prompt sets, or what Classifier.from_config takes, opened for this call.
     column: the one with the queries. prefix: before the names of the new columns. scores: also NAME_scores, a struct of
     every label's probability; top_k: a list of so many labels and their probabilities, the most probable first.
-    batch: queries of one decode; default: what the classifier was opened for, or 8. Equal queries of a chunk are
-    computed once. Rows without a usable query get nulls, and the reason in `error`. Raises ConfigError for a table
+    batch: queries of one decode, as far as the classifier was opened for so many; default: 8. Equal queries of a chunk
+    are computed once. Rows without a usable query get nulls, and the reason in `error`. Raises ConfigError for a table
     without the column, or that has one of the new ones; and what Classifier raises.
     """
     stack = ExitStack()
     try:
-        if isinstance(classifier, Classifier):
-            prompts, size = classifier.configured, classifier.config.runtime.max_batch
-        elif isinstance(classifier, LoadedPrompts):
-            prompts, size = classifier, batch or BATCH
-        else:
-            opened = stack.enter_context(_opened(classifier, batch or BATCH))
-            prompts, size = opened.configured, opened.config.runtime.max_batch
+        size = batch or BATCH
+        prompts = classifier if isinstance(classifier, Answering) else stack.enter_context(_opened(classifier, size))
         columns = AnswerColumns(prompts=prompt_labels(prompts), prefix=prefix, scores=scores, top_k=top_k)
-        labeller = BatchLabeller(prompts, batch or size)
+        labeller = BatchLabeller(prompts, size)
         if isinstance(table, pa.RecordBatchReader):
             schema = _schema(table.schema, column, columns)
             return pa.RecordBatchReader.from_batches(schema, _stream(table, stack.pop_all(), column, columns, labeller))

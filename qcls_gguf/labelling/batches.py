@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 
-from ..classifier import LoadedPrompts
 from ..config.schema import Config
 from ..errors import PlanError, QclsError, ScoreError
+from ..loaded_prompts import Answering
 from ..pipeline import Prepared, Tokenized
 from ..score.result import Result
 from .records import BatchSpeed
@@ -50,7 +50,7 @@ def sharing(config: Config, n: int) -> Config:
 class BatchLabeller:
     """Labels many queries with a classifier that nobody else asks meanwhile."""
 
-    def __init__(self, prompts: LoadedPrompts, size: int) -> None:
+    def __init__(self, prompts: Answering, size: int) -> None:
         """size: queries of one decode; of longer queries it holds fewer, by their tokens."""
         self._prompts = prompts
         self._size = size
@@ -147,7 +147,7 @@ class BatchLabeller:
             return Answered(place, None, str(e))
 
 
-def measure_batches(prompts: LoadedPrompts, queries: Sequence[str], most: int = MOST) -> list[BatchSpeed]:
+def measure_batches(prompts: Answering, queries: Sequence[str], most: int = MOST) -> list[BatchSpeed]:
     """How fast some of the queries are labelled one by one and 2, 4, 8, … in a decode; the sizes run in turns.
 
     Stops after some seconds, with the sizes that were measured. Sizes that need more than one decode are left out.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -208,18 +209,20 @@ def read_block(shard: Shard, column: str, schema: pa.Schema | None, added: Seque
     output gets. Raises ConfigError for a file that cannot be read any more, or has one of those already.
     """
     path = Path(shard.path)
-    try:
-        if shard.format == "parquet":
+    if shard.format == "parquet":
+        try:
             return _parquet_block(shard, column)
+        except (OSError, pa.ArrowException) as e:  # pyarrow has both for a damaged page
+            what = " ".join(str(e).split())
+            raise ConfigError(f"{path}: row group {shard.row_group} cannot be read: {what}") from None
+    try:
         reader = LineReader(path, shard.format, column, offset=shard.offset, line=shard.line)
         try:
-            rows = [row for row, _ in zip(reader, range(shard.n_rows), strict=False)]
+            rows = list(islice(reader, shard.n_rows))
         finally:
             reader.close()
     except OSError as e:
         raise ConfigError(f"{path}: cannot be read: {e.strerror or e}") from None
-    except pa.ArrowException as e:
-        raise ConfigError(f"{path}: row group {shard.row_group} cannot be read: {e}") from None
     if len(rows) != shard.n_rows:
         raise ConfigError(f"{path}: has fewer rows than when its shards were planned: it was changed meanwhile")
     if shard.keep is not None:

@@ -17,11 +17,12 @@ from pydantic import ValidationError
 
 from ..config.words import counted
 from ..errors import ConfigError, QclsError
+from ..folders import PART_SUFFIX
 from ..report.json_text import json_text
 from .inputs import Stamp
 from .records import ShardCounts
 from .shards import PlannedInput, Shard
-from .writing import PART, whole_file
+from .writing import whole_file
 
 MANIFEST, DONE, LOCK = "manifest.json", "done.jsonl", ".lock"
 _VERSION = 1
@@ -192,7 +193,7 @@ class OutputFolder:
     def _remove_rest(self) -> None:
         """What killed runs left: parts of files, and files that were not noted yet."""
         for path in self.folder.iterdir():
-            is_part = path.name.startswith(".") and path.name.endswith(PART)
+            is_part = path.name.startswith(".") and path.name.endswith(PART_SUFFIX)
             if is_part or (_OURS.fullmatch(path.name) and path.name not in self.done):
                 path.unlink(missing_ok=True)
 

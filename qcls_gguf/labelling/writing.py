@@ -14,13 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import QclsError
+from ..folders import part_of
 from .answers import PROBABILITY
 from .blocks import Block
 from .inputs import Format
 from .values import cell, json_value
 
-OutputFormat = Format
-PART = ".part"
 ENDINGS: dict[Format, str] = {"parquet": ".parquet", "csv": ".csv", "tsv": ".tsv", "jsonl": ".jsonl", "text": ".csv"}
 _DIGITS = 6
 """of a probability that is written as text"""
@@ -45,7 +44,7 @@ def write_block(path: Path, block: Block, added: pa.Table, format_: Format) -> i
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
     """A file that takes its name when it is whole and on the disk. Raises QclsError where it cannot be written."""
-    part = path.with_name(f".{path.name}.{os.getpid()}{PART}")
+    part = part_of(path)
     try:
         try:
             with part.open("wb") as file:

@@ -39,6 +39,16 @@ class Counters:
     """the KV cache, on all devices"""
 
 
+@dataclass(frozen=True, slots=True)
+class HeadTail:
+    """How hidden states become logits: with h · w a product with a row of the head, b the token's output.bias where the
+    model adds it, and y = (h · w + b) · scale, the logit is y, or cap · tanh(y / cap)."""
+
+    scale: float
+    cap: float | None
+    has_bias: bool
+
+
 def max_sequences() -> int:
     """The most sequences that a context can have."""
     return int(library().qcls_max_sequences())
@@ -60,13 +70,16 @@ class NativeContext:
         label_tokens: Int32Array | None = None,
         flash_attn: bool | None = None,
         visible_cells: bool = True,
+        batch_invariant: bool = False,
         kv_type: str = "f16",
     ) -> None:
         """Open a context; with hidden_only its rows are final-norm hidden states, else logits (stock llama.cpp).
 
         label_tokens: (n,) int32, as for `set_label_tokens`. flash_attn: None lets llama.cpp choose;
         where it is False on a CPU, or None on a GPU, visible_cells lets attention read only the cells that a token may
-        see, instead of all, if this context can have that (`why_no_visible_cells`).
+        see, instead of all, if this context can have that (`why_no_visible_cells`). batch_invariant: a token's row does
+        not depend on what else is decoded with it, which needs that attention on CUDA devices, and weights that this
+        project's kernels take.
 
         Raises PlanError for a limit out of range, ModelError for a model whose hidden states do not give its logits.
         """
@@ -84,6 +97,7 @@ class NativeContext:
             label_token=address(tokens, INT32, 1, 0),
             n_label_tokens=len(tokens),
             visible_cells=int(visible_cells),
+            batch_invariant=int(batch_invariant),
         )
         handle, self._error = c_void_p(), Error()
         self._error_ref = byref(self._error)
@@ -132,6 +146,15 @@ class NativeContext:
         limits = abi.Limits()
         check(library().qcls_context_limits(self.handle, byref(limits), self._error_ref), self._error)
         return limits
+
+    @property
+    def head_tail(self) -> HeadTail:
+        """What follows the product with the head. Raises PlanError for a context whose rows are logits."""
+        tail = abi.HeadTail()
+        check(library().qcls_context_head_tail(self.handle, byref(tail), self._error_ref), self._error)
+        # C's scale is the one before tanh, where 1 / cap is in it
+        scale = float(np.float32(tail.scale * (tail.cap or 1.0)))
+        return HeadTail(scale, tail.cap or None, bool(tail.has_bias))
 
     def set_label_tokens(self, tokens: Int32Array) -> None:
         """Let rows of a hidden-only context hold, behind the hidden state, what an exact scoring needs.
