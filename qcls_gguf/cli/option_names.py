@@ -8,6 +8,7 @@ _OPTIONS = {
     "ab": "--ab",
     "api_keys": "--api-keys",
     "batch": "--batch",
+    "cascade": "--cascade",
     "column": "--column",
     "data": "--data",
     "fetch": "--fetch",
