@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from ..prompts.compiled import Prompt
 from ..prompts.trie import LabelTrie
+from .passes import count_passes
 from .tree import Plan, Root, TokenTree
 
 IndexArray = npt.NDArray[np.intp]
@@ -24,6 +25,8 @@ class Capacity:
     n_tokens: int
     n_rows: int
     """hidden states that come back"""
+    has_states: bool = False
+    """whether the model keeps a state of each sequence: then a decode may take several passes (passes.py)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,8 @@ class DecodePlan:
     """where each leaf of the plan grows from"""
     rows: IndexArray
     """(n_edges,) addition by addition, each addition's in the order of its trie's edges"""
+    n_passes: int = 1
+    """how often the model is computed for it"""
 
 
 def additions_of(prompts: Sequence[Prompt], holders: Sequence[int], fragments: Sequence[list[int]]) -> list[Addition]:
@@ -78,7 +83,7 @@ def plan_decodes(additions: Sequence[Addition], capacity: Capacity) -> list[Deco
     """
     together = _Growth(additions)
     if together.fits(capacity):
-        return [together.finish()]
+        return [together.finish(capacity)]
     groups: list[list[Addition]] = [[]]
     full = (capacity.n_seqs, capacity.n_tokens, capacity.n_rows)
     left = full
@@ -90,7 +95,7 @@ def plan_decodes(additions: Sequence[Addition], capacity: Capacity) -> list[Deco
             left = full
         groups[-1].append(addition)
         left = (left[0] - need[0], left[1] - need[1], left[2] - need[2])
-    return [_Growth(group).finish() for group in groups]
+    return [_Growth(group).finish(capacity) for group in groups]
 
 
 class _Growth:
@@ -119,7 +124,12 @@ class _Growth:
             and len(set(self._read)) <= capacity.n_rows
         )
 
-    def finish(self) -> DecodePlan:
+    def finish(self, capacity: Capacity) -> DecodePlan:
         plan = self._tree.finish(range(self._tree.n_leaves()))
         leaf_roots = tuple(self._roots[root] for root in plan.leaf_root)
-        return DecodePlan(plan=plan, leaf_roots=leaf_roots, rows=plan.node_row[self._read].astype(np.intp))
+        return DecodePlan(
+            plan=plan,
+            leaf_roots=leaf_roots,
+            rows=plan.node_row[self._read].astype(np.intp),
+            n_passes=count_passes(plan) if capacity.has_states else 1,
+        )
