@@ -162,7 +162,7 @@ def _start(
 def _rendered(config: Config, model: Model, ledger: Ledger) -> Config:
     found = render_prompts(config.prompts, model, config.model)
     whose = "the configuration's" if config.model.chat_template else "the file's own"
-    what = f"{whose}, {found.n_rendered} prompt{'s' if found.n_rendered != 1 else ''}"
+    what = f"{whose}, {counted(found.n_rendered, 'prompt')}"
     if found.folded:
         what += f"; it takes no system turn, so the system text begins the user's: {', '.join(found.folded)}"
     ledger.step("chat template", what)

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from ..version import __version__
+from .advise import advise_command
 from .bench import bench_command
 from .calibrate import calibrate_command
 from .compare import compare_command
@@ -53,6 +54,7 @@ app.command("init")(init_command)
 app.command("inspect")(inspect_command)
 app.command("eval")(eval_command)
 app.command("calibrate")(calibrate_command)
+app.command("advise")(advise_command)
 app.command("compare")(compare_command)
 app.command("bench")(bench_command)
 app.command("models")(models_command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..advising.records import AdviceRecord
 from ..bench.records import BenchmarkRecord
 from ..compare.records import ComparisonRecord
 from ..evaluation.records import EvaluationRecord
@@ -19,6 +20,7 @@ RECORDS: dict[str, type[Record]] = {
     "inspect --show-prompt": ShownPrompts,
     "eval": EvaluationRecord,
     "calibrate": CalibrationRecord,
+    "advise": AdviceRecord,
     "compare": ComparisonRecord,
     "bench": BenchmarkRecord,
     "models": ModelsRecord,

@@ -53,7 +53,7 @@ class Engine:
         self.model = model
         self.context = context
         self.capacity = Capacity(
-            n_seqs=n_leaf_seqs, n_tokens=context.n_batch, n_rows=context.n_outputs_max, has_states=model.has_states
+            n_seqs=n_leaf_seqs, n_tokens=context.n_batch, n_rows=context.n_outputs_max, pass_tokens=model.pass_tokens
         )
         """What one decode holds."""
         self.n_prefix_cells = context.n_ctx - context.n_batch

@@ -58,7 +58,7 @@ def _whole(inspection: Inspection) -> Table:
                 f" ({request.n_tokens_unshared} unshared); {request.n_tokens_cached} cached, {request.n_positions} "
                 "positions",
             ),
-            ("query token", f"fed {request.n_query_copies} time{'s' * (request.n_query_copies > 1)}"),
+            ("query token", f"fed {counted(request.n_query_copies, 'time')}"),
             ("longest query", _longest(inspection.longest)),
             (
                 "memory",

@@ -12,6 +12,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, ClassVar, SupportsIndex
 
+from ..config.words import printable_lines
 from ..errors import DecodeError, ModelError, PlanError, QclsError
 
 ABI = 7
@@ -157,7 +158,7 @@ class ContextParams(Struct):
         ("label_token", c_void_p),
         ("n_label_tokens", c_int64),
         ("visible_cells", c_int32),
-        ("reserved", c_int32),
+        ("batch_invariant", c_int32),
     ]
 
 
@@ -326,14 +327,9 @@ def bind(path: Path) -> Any:
     return library
 
 
-def _shown(message: bytes) -> str:
-    """A message, which may quote a model file: all that could move a terminal's cursor as escapes, but line breaks."""
-    text = message.decode(errors="backslashreplace")
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
-
-
 def check(status: int, error: Error, path: Path | None = None) -> None:
     """Raise what a status other than OK means, with the library's message, and the file that it is about."""
     if status != _OK:
-        message = _shown(error.message)
+        # it may quote a model file
+        message = printable_lines(error.message.decode(errors="backslashreplace"))
         raise _ERRORS.get(status, QclsError)(f"{path}: {message}" if path else message)

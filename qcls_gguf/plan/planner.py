@@ -10,10 +10,13 @@ import numpy.typing as npt
 
 from ..prompts.compiled import Prompt
 from ..prompts.trie import LabelTrie
-from .passes import count_passes
+from .passes import count_passes, leaf_padding
 from .tree import Plan, Root, TokenTree
 
 IndexArray = npt.NDArray[np.intp]
+
+_PADDING = 0
+"""A token behind leaves that nobody reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +28,9 @@ class Capacity:
     n_tokens: int
     n_rows: int
     """hidden states that come back"""
-    has_states: bool = False
-    """whether the model keeps a state of each sequence: then a decode may take several passes (passes.py)"""
+    pass_tokens: int | None = None
+    """of a model that keeps a state of each sequence, whose decodes may take several passes: how many tokens take as
+    long as a pass more; none for others"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,10 +130,18 @@ class _Growth:
 
     def finish(self, capacity: Capacity) -> DecodePlan:
         plan = self._tree.finish(range(self._tree.n_leaves()))
+        if capacity.pass_tokens is not None:
+            plan = self._padded(plan, capacity.pass_tokens, capacity.n_tokens)
         leaf_roots = tuple(self._roots[root] for root in plan.leaf_root)
         return DecodePlan(
             plan=plan,
             leaf_roots=leaf_roots,
             rows=plan.node_row[self._read].astype(np.intp),
-            n_passes=count_passes(plan) if capacity.has_states else 1,
+            n_passes=1 if capacity.pass_tokens is None else count_passes(plan),
         )
+
+    def _padded(self, plan: Plan, pass_tokens: int, n_tokens: int) -> Plan:
+        padding = leaf_padding(plan, pass_tokens, n_tokens - len(self._tree))
+        for leaf, n in padding.items():
+            self._tree.add_path(leaf, [_PADDING] * n)
+        return self._tree.finish(range(self._tree.n_leaves())) if padding else plan

@@ -111,7 +111,7 @@ class Prompt:
         return PlanError(f"prompts.{self.name} is empty for an empty query: nothing can be computed")
 
 
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+def common_prefix(a: Sequence[object], b: Sequence[object]) -> int:
     """How many elements two sequences share at their beginning."""
     n = 0
     for x, y in zip(a, b, strict=False):

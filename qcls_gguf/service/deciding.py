@@ -7,8 +7,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from ..classifier import LoadedPrompts
 from ..errors import ConfigError, PlanError, QclsError, ScoreError
+from ..loaded_prompts import LoadedPrompts
 from ..score.result import Result
 from .admission import n_query_tokens
 from .exchange import Exchange

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..classifier import Classifier, LoadedPrompts
+from ..classifier import Classifier
 from ..config.prompt import PromptConfig
 from ..errors import ConfigError
+from ..loaded_prompts import LoadedPrompts
 from ..prompts.prompt_set import PromptSet, compile_prompts
 from .forms import Forms, Kind
 from .quoting import Quotes, QuotingVocabulary, without_quotes
@@ -71,22 +72,36 @@ def maker(question: Question, forms: Forms) -> Callable[[Classifier], LoadedProm
 
 def compile_question(question: Question, forms: Forms, classifier: Classifier) -> PromptSet:
     """The question as a prompt set. Raises ConfigError."""
-    model = classifier.engine.model
     instructions = question.instructions.strip() or _USUAL[question.kind]
     lines = "\n".join(
         _line(option) for option in question.options if question.kind != "predicate" or option.description
     )
-    quotes = Quotes(model, [instructions, lines])
-    text = forms.text(question.kind, quotes.quote(instructions), quotes.quote(lines))
-    n_tokens = len(model.tokenize(text, parse_special=False))
+
+    def prompts(quote: Callable[[str], str]) -> list[PromptConfig]:
+        text = forms.text(question.kind, quote(instructions), quote(lines))
+        return [PromptConfig(name=_NAME, prompt_template=text, labels=tuple(each.label for each in question.options))]
+
+    return compile_quoted([instructions, lines], prompts, classifier)
+
+
+def compile_quoted(
+    texts: Sequence[str], prompts: Callable[[Callable[[str], str]], list[PromptConfig]], classifier: Classifier
+) -> PromptSet:
+    """Prompts with texts of strangers in them, which stay text whatever they spell.
+
+    prompts(quote) makes them of the quoted texts. Raises ConfigError.
+    """
+    model = classifier.engine.model
+    quotes = Quotes(model, texts)
+    configs = prompts(quotes.quote)
+    n_tokens = max(len(model.tokenize(config.template, parse_special=False)) for config in configs)
     if n_tokens > (n_most := classifier.engine.n_prefix_cells):
         raise ConfigError(
             f"{PLACE}: has about {n_tokens} tokens, and the cache holds {n_most}: shorten it, or raise "
             "runtime.question_cells"
         )
-    prompt = PromptConfig(name=_NAME, prompt_template=text, labels=tuple(option.label for option in question.options))
     originals = quotes.originals
-    return without_quotes(compile_prompts([prompt], QuotingVocabulary(model, originals)), originals)
+    return without_quotes(compile_prompts(configs, QuotingVocabulary(model, originals)), originals)
 
 
 def _line(option: Option) -> str:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier, OpenContext, WriteConfig
-from oracle import Oracle, PromptSpec
+from oracle import Oracle, PromptSpec, decode_sequence
 from oracle_prompts import EXACT, QUERIES, TOPICS, assert_same, make_template, random_prompts
 
-from qcls_gguf import Classifier
+from qcls_gguf import Classifier, DecodeError
 from qcls_gguf.engine import prefixes
 from qcls_gguf.native import NativeModel
 
@@ -92,6 +92,17 @@ def test_a_pass_more_where_it_takes_less(make_model: MakeModel, open_classifier:
     counts = open_classifier(make_model("qwen35"), prompts).classify("red dress").counts
     assert counts.n_decodes == 2
     assert counts.n_tokens_new == open_classifier(make_model(), prompts).classify("red dress").counts.n_tokens_new
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_a_token_that_nobody_reads(name: str, make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    """Behind the shorter query of a batch, so that both take one pass."""
+    path, prompts, queries = make_model(name), prompts_of("separate", "item", "user"), ["red dress", "dark dress for"]
+    results = open_classifier(path, prompts, **EXACT).classify_batch(queries)
+    plain = open_classifier(make_model(), prompts, **EXACT).classify_batch(queries)[0].counts
+    assert (results[0].counts.n_decodes, results[0].counts.n_tokens_new) == (1, plain.n_tokens_new + 2)
+    with Oracle(path, **EXACT) as oracle:
+        assert_same(oracle, prompts, results, queries, LARGEST)
 
 
 @pytest.mark.parametrize("name", HYBRIDS)
@@ -201,3 +212,14 @@ def test_the_size_of_a_state(name: str, make_model: MakeModel, open_context: Ope
         assert more - some == 2 * model.facts.state_bytes > 0
     with NativeModel(make_model()) as model:
         assert model.facts.state_bytes == 0
+
+
+def test_a_state_is_not_cut_back_in_silence(make_model: MakeModel, open_context: OpenContext) -> None:
+    with NativeModel(make_model("qwen35")) as model:
+        context = open_context(model)
+        decode_sequence(context, [5, 6, 7, 8])
+        zero, two = np.zeros(1, np.int32), np.full(1, 2, np.int32)
+        with pytest.raises(DecodeError, match="sequence 0 cannot be trimmed to 2 positions: the model keeps a state"):
+            context.trim(zero, two)
+        context.trim(zero, zero)
+        context.close()

@@ -48,7 +48,7 @@ def deadly(make_model: MakeModel, tmp_path: Path) -> Path:
 
 
 def tried(path: Path, runtime: RuntimeConfig = CPU) -> bool:
-    return try_model(path, [path], 0, runtime)
+    return try_model([path], path.stat().st_size, 0, runtime)
 
 
 def test_a_file_is_tried_once(model_file: Path, cache: Path) -> None:

@@ -8,8 +8,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qcls_gguf.plan.passes import count_passes
-from qcls_gguf.plan.tree import Plan, TokenTree
+from qcls_gguf.plan.passes import count_passes, leaf_padding
+from qcls_gguf.plan.planner import Addition, Capacity, plan_decodes
+from qcls_gguf.plan.tree import Plan, Root, TokenTree
 from qcls_gguf.prompts.compiled import Prompt
 from qcls_gguf.prompts.prompt_set import fed_alike
 from qcls_gguf.prompts.trie import build_trie
@@ -61,6 +62,40 @@ def test_passes_of_usual_requests() -> None:
     assert count_passes(plan_of((0, [1, 2, 3]), (0, [1, 2, 4]))) == 2  # a trunk and its branches
     assert count_passes(plan_of((0, [1, 2, 3]), (0, [1, 2, 4, 5]))) == 3
     assert count_passes(replace(plan_of((0, [1])), token=np.zeros(1, np.int32))) == 1
+
+
+@settings(deadline=None, max_examples=100, derandomize=True)
+@given(paths, st.integers(0, 9), st.integers(0, 20))
+def test_padding_pays(paths: list[tuple[int, list[int]]], pass_tokens: int, n_most: int) -> None:
+    """It saves passes for fewer tokens than they are worth, stands behind leaves only, and changes no other node."""
+    tree = TokenTree()
+    roots = [tree.add_root(5) for _ in range(3)]
+    for root, tokens in paths:
+        tree.add_path(roots[root], tokens)
+    before = tree.finish(range(tree.n_leaves()))
+    padding = leaf_padding(before, pass_tokens, n_most)
+    assert sum(padding.values()) <= n_most
+    assert all(n > 0 and tree.is_leaf(leaf) for leaf, n in padding.items())
+    for leaf, n in padding.items():
+        tree.add_path(leaf, [0] * n)
+    after = tree.finish(range(tree.n_leaves()))
+    n_saved = count_passes(before) - count_passes(after)
+    assert n_saved * pass_tokens >= after.n_tokens - before.n_tokens
+    assert before.n_leaves == after.n_leaves
+    assert after.token[: before.n_tokens].tolist() == before.token.tolist()
+    assert after.pos[: before.n_tokens].tolist() == before.pos.tolist()
+
+
+def test_tails_of_other_lengths_take_one_pass() -> None:
+    trie = build_trie(["a", "b"], [(1,), (2,)], 9, "first_token")
+    additions = [
+        Addition(trie=trie, root=Root(holder=9, n_cached=5), tokens=[1, 2, 3, *tail], fast_path=True)
+        for tail in ([4], [5, 6], [7, 8, 4])
+    ]
+    for pass_tokens, n_tokens, found in ((None, 20, (1, 9)), (3, 20, (2, 12)), (0, 20, (4, 9)), (3, 11, (3, 10))):
+        (decode,) = plan_decodes(additions, Capacity(n_seqs=4, n_tokens=n_tokens, n_rows=4, pass_tokens=pass_tokens))
+        assert (decode.n_passes, decode.plan.n_tokens) == found
+        assert decode.plan.output.sum() == 3
 
 
 def prompt(name: str, head: tuple[int, ...], tail: tuple[int, ...], before: str = "q") -> Prompt:

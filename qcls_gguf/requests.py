@@ -1,0 +1,127 @@
+"""Requests to an engine from any thread: refused at once where nothing could answer them, else they wait their turn."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from time import perf_counter_ns
+
+from .active_set import ActiveSet, Item
+from .config.schema import RuntimeConfig
+from .config.words import shown
+from .engine.batcher import Batcher
+from .engine.capacity import pays_to_share
+from .errors import DecodeError, PlanError, QclsError, ScoreError
+from .pipeline import Pipeline, check_queries
+from .score.result import Counts, Result
+
+_MENTIONED_MS = 0.05  # of waiting
+_LONGEST_S = 1e9  # of a deadline
+
+
+class Requests:
+    """Asks prompt sets of one engine. While one request is computed others wait, and share the next decode."""
+
+    def __init__(self, pipeline: Pipeline, runtime: RuntimeConfig, n_gpu_layers: int) -> None:
+        """n_gpu_layers: of the model, on which depends whether requests of many prompts gain by sharing a decode."""
+        self._pipeline = pipeline
+        self._runtime = runtime
+        self._n_gpu_layers = n_gpu_layers
+        self.batcher: Batcher[Item, Result] = Batcher(
+            pipeline.run, max_batch=runtime.max_batch, max_waiting=runtime.max_waiting, may_share=self._may_share
+        )
+        self._pid = os.getpid()
+
+    def _may_share(self, item: Item) -> bool:
+        return pays_to_share(self._n_gpu_layers, item[0].n_prefixes)
+
+    def ask(self, items: Sequence[Item], deadline_s: float | None = None) -> list[Result]:
+        """A result for each item. This is the hot path. Raises what Classifier.classify_batch raises."""
+        began = perf_counter_ns()
+        self._check(items, deadline_s)
+        return _with_wait(self.batcher.submit(items, deadline_s), began) if items else []
+
+    async def ask_async(self, items: Sequence[Item], deadline_s: float | None = None) -> list[Result]:
+        """The same without blocking the event loop."""
+        began = perf_counter_ns()
+        self._check(items, deadline_s)
+        if not items:
+            return []
+        import asyncio  # whoever awaits this has it; others are spared 40 ms
+
+        return _with_wait(await asyncio.wrap_future(self.batcher.submit_future(items, deadline_s)), began)
+
+    def ask_each(self, items: Sequence[Item], deadline_s: float | None = None) -> list[Result | QclsError]:
+        """The results, with the errors of single queries in their places. All go together, if none is refused."""
+        errors: dict[int, QclsError] = {}
+        try:
+            return list(self.ask(items, deadline_s))
+        except PlanError:  # nothing was computed: find those that are refused, and ask the others together
+            for index, (active, query) in enumerate(items):
+                try:
+                    self.check(active, query)
+                except PlanError as e:
+                    errors[index] = e
+        except ScoreError:  # it does not say whose scores are wrong
+            pass
+        good = [index for index in range(len(items)) if index not in errors]
+        if errors:
+            try:
+                results = self.ask([items[index] for index in good], deadline_s)
+                found: dict[int, Result | QclsError] = dict(zip(good, results, strict=True))
+                return [errors.get(index) or found[index] for index in range(len(items))]
+            except ScoreError:
+                pass
+        return [errors.get(index) or self._ask_one(item, deadline_s) for index, item in enumerate(items)]
+
+    def _ask_one(self, item: Item, deadline_s: float | None) -> Result | QclsError:
+        try:
+            return self.ask([item], deadline_s)[0]
+        except (PlanError, ScoreError) as e:
+            return e
+
+    def check(self, active: ActiveSet, query: str) -> None:
+        """Raise PlanError for a query that `ask` would refuse; nothing is computed."""
+        check_queries([query], self._runtime)
+        self.check_process()
+        with self.batcher.alone:
+            self.check_open()
+            self._pipeline.check(active, query)
+
+    def counts(self, active: ActiveSet, query: str) -> Counts:
+        """What `ask` would feed and read for a query; computes nothing. Raises PlanError as `ask` does."""
+        check_queries([query], self._runtime)
+        self.check_process()
+        with self.batcher.alone:
+            self.check_open()
+            return self._pipeline.counts(active, query)
+
+    def _check(self, items: Sequence[Item], deadline_s: float | None) -> None:
+        check_queries([query for _, query in items], self._runtime)
+        if deadline_s is not None and not (isinstance(deadline_s, int | float) and abs(deadline_s) < _LONGEST_S):
+            raise PlanError(
+                f"deadline_s: {shown(deadline_s)} is not a number of seconds below {_LONGEST_S:g}: leave it out to wait"
+            )
+        self.check_process()
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """False in a process that was forked from the one in which it was made, where nobody computes."""
+        return os.getpid() == self._pid
+
+    def check_process(self) -> None:
+        """Raise DecodeError in a forked process."""
+        if not self.is_of_this_process:
+            raise DecodeError("this Classifier was made in another process: make one in each process after forking")
+
+    def check_open(self) -> None:
+        """Raise DecodeError where the classifier was closed."""
+        if self.batcher.is_closed:
+            raise DecodeError("this Classifier is closed")
+
+
+def _with_wait(results: Sequence[Result], began_ns: int) -> list[Result]:
+    """The results with what their caller waited beside the stages: for its turn, and to be woken with the answers."""
+    wait_ms = (perf_counter_ns() - began_ns) / 1e6 - results[0].total_ms
+    return [replace(result, wait_ms=wait_ms) for result in results] if wait_ms > _MENTIONED_MS else list(results)
