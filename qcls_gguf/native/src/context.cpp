@@ -174,7 +174,8 @@ int32_t qcls_context_open(const qcls_model * model, const qcls_context_params * 
             throw llama_failure(QCLS_LOAD_FAILED, "llama.cpp could not make a context");
         }
         if (const char * why = llama_why_no_visible_cells(ctx); why && params.batch_invariant) {
-            throw failure{QCLS_UNSUPPORTED, std::string("batch_invariant: attention reads every used cell: ") + why};
+            throw failure{QCLS_UNSUPPORTED, std::string("batch_invariant: attention reads every used cell, since ") + why +
+                                                "; leave it out, max_batch 1 keeps queries apart"};
         }
         if (params.hidden_only && !llama_set_hidden_only(ctx, true)) {
             throw llama_failure(QCLS_UNSUPPORTED, "no exact hidden-state path for this model");
