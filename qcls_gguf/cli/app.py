@@ -18,6 +18,7 @@ from .compare import compare_command
 from .evaluate import eval_command
 from .init import init_command
 from .inspect import inspect_command
+from .label import label_command
 from .models import models_command
 from .run import run_command
 from .schema import schema_command
@@ -50,6 +51,7 @@ def _top(
 
 
 app.command("run")(run_command)
+app.command("label")(label_command)
 app.command("init")(init_command)
 app.command("inspect")(inspect_command)
 app.command("eval")(eval_command)

@@ -22,7 +22,7 @@ from .options import (
     ThreadsOption,
     settings,
 )
-from .terminal import exit_codes, load_bar, print_step, print_warning
+from .terminal import exit_codes
 
 _QUERY_TOKENS = "2-9,6"
 _FULL_CONFIGS = ("mission", "fashion-8", "fashion-8-joint")
@@ -150,9 +150,8 @@ def bench_command(
     from ..bench.benchmark import benchmark  # see app.py for why here
     from ..bench.measure import BenchmarkSettings
     from ..bench.table import benchmark_tables
-    from ..opening import ClassifierOpener
     from ..report.results import console
-    from .long_work import check_html, progress_bars
+    from .long_work import check_html, long_work
 
     with exit_codes():
         benchmark_settings = BenchmarkSettings(
@@ -179,13 +178,7 @@ def bench_command(
             check_writable(out, "--out", inputs)
         if html:
             check_html(html, {**inputs, "--out": out})
-        on_step = None if quiet else print_step
-        with (
-            ClassifierOpener(
-                offline=offline, on_step=on_step, on_load=load_bar(quiet), on_warning=print_warning
-            ) as opener,
-            progress_bars(quiet) as on_progress,
-        ):
+        with long_work(offline, quiet) as (opener, on_progress):
             record = benchmark(benchmark_settings, opener, on_progress=on_progress)
         text = record.to_json()
         outputs = []

@@ -114,6 +114,8 @@ class RuntimeConfig(Settings):
     the vocabulary, such as </think>; control tokens stay text"""
     max_batch: Annotated[int, Whole(1)] = 4
     """queries that classify_batch puts into one decode, where the sequences suffice"""
+    batch_invariant: TrueOrFalse = False
+    """an answer does not depend, to the last bit, on who shares its decode; on NVIDIA GPUs, slower"""
     state_cache: TrueOrFalse = True
     """keep the cells of prefixes that took long to compute in a file for the next start; on a CPU"""
     try_model: TrueOrFalse = True

@@ -157,7 +157,7 @@ class ContextParams(Struct):
         ("label_token", c_void_p),
         ("n_label_tokens", c_int64),
         ("visible_cells", c_int32),
-        ("reserved", c_int32),
+        ("batch_invariant", c_int32),
     ]
 
 

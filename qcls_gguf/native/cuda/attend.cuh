@@ -107,16 +107,16 @@ static __global__ void __launch_bounds__(n_slices * slice_threads, 1)
     }
     s.max[0] = s.max[1] = -INFINITY;
     s.sum[0] = s.sum[1] = 0;
-    const int half = (item.n_chunks + 1) / n_slices;
-    const int begin = slice == 0 ? 0 : half;
-    const int end = slice == 0 ? half : item.n_chunks;
-    read_chunks<D>(s, q, call, item, mine.chunks[slice], begin, end, half, token, has_rows, head_kv);
+    const int n_first = item.n_first;
+    const int begin = slice == 0 ? 0 : n_first;
+    const int end = slice == 0 ? n_first : item.n_chunks;
+    read_chunks<D>(s, q, call, item, mine.chunks[slice], begin, end, n_first, token, has_rows, head_kv);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         s.sum[r] += __shfl_xor_sync(0xffffffff, s.sum[r], 1);
         s.sum[r] += __shfl_xor_sync(0xffffffff, s.sum[r], 2);
     }
-    if (half < item.n_chunks) {
+    if (n_first < item.n_chunks) {
         __syncthreads();  // the chunks are done with
         if (slice == 1 && has_rows) {
             put(mine.states + group * slot_size<D>(), s, lane);

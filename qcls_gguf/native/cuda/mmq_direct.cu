@@ -35,6 +35,20 @@ int columns_of_tile(const ggml_type type, const generation gen, const int64_t n_
     return GGML_PAD((n_cols + n - 1)/n, 8);
 }
 
+int n_fixed_parts(const ggml_backend_cuda_context & ctx, const ggml_tensor * x) {
+    constexpr int64_t PART = 8;             // K_BLOCKs, about: enough to do between adding parts
+    constexpr int64_t ENOUGH_ROWS = 8192;   // whose tiles are work for a whole card without parts
+    if (!ctx.mmq_direct_steps.batch_invariant) {
+        return 0;
+    }
+    const int64_t n_kblocks = x->ne[0]/K_BLOCK;
+    int64_t n_parts = x->ne[1] >= ENOUGH_ROWS ? 1 : std::max<int64_t>(n_kblocks/PART, 1);
+    while (n_kblocks % n_parts != 0) {  // blocks have equal shares
+        --n_parts;
+    }
+    return n_parts;
+}
+
 quantized::quantized(ggml_backend_cuda_context & ctx, const ggml_type type, const int64_t n_k, const int64_t n_cols)
         : memory(ctx.pool()) {
     const generation gen = generation_of(ctx);
@@ -102,7 +116,7 @@ static void launch_normalize_in_order(ggml_backend_cuda_context & ctx, const ggm
 
 void normalize(ggml_backend_cuda_context & ctx, const ggml_tensor * add, const ggml_tensor * norm, const ggml_tensor * weight,
         const quantized & out, const quantized * other_out, const counters & arrived) {
-    if (ctx.mmq_direct_steps.exact_norm) {
+    if (ctx.mmq_direct_steps.exact_norm || ctx.mmq_direct_steps.batch_invariant) {
         const auto launch = norm->ne[0] < 1024 ? launch_normalize_in_order<256> : launch_normalize_in_order<1024>;
         launch(ctx, add, norm, weight, out, other_out, arrived);
         return;

@@ -22,7 +22,7 @@ class ggml_cuda_mmq_direct_graph {
         int product;
     };
 
-    int64_t n_tiles_at_most(const ggml_tensor * x, const ggml_tensor * y) const;
+    int64_t n_tiles_at_most(const ggml_tensor * x, int64_t n_cols) const;
     bool can_compute(const ggml_tensor * node) const;
     ggml_type type_of(int i) const { return graph_->nodes[i]->src[0]->type; }
     std::vector<int> companions(int i) const;

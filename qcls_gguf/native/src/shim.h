@@ -94,6 +94,7 @@ struct qcls_context {
     int32_t n_batch;
     int32_t n_seq_max;
     int32_t n_outputs_max;
+    bool is_batch_invariant = false;
     int32_t n_vocab;
     int32_t n_hidden;                   // floats of a hidden state; 0 where rows are logits
     std::vector<llama_token> label_token;
