@@ -34,13 +34,21 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from ..native import build_info
-        from ..native.features import instruction_sets
+        from .terminal import exit_codes
 
-        build = build_info()
-        print(f"qcls-gguf {__version__}, llama.cpp {build.llama_cpp_commit} patched, {build.backend}")
-        print(f"CPU code for {' '.join(instruction_sets()) or 'no special instruction set'}")
+        with exit_codes():
+            _print_version()
         raise typer.Exit
+
+
+def _print_version() -> None:
+    from ..native import build_info
+    from ..native.features import cpu_variant, instruction_sets
+
+    build, variant = build_info(), cpu_variant()
+    print(f"qcls-gguf {__version__}, llama.cpp {build.llama_cpp_commit} patched, {build.backend}")
+    whose = f"variant {variant} of a portable build" if variant else "a build for one kind of processor"
+    print(f"CPU code for {' '.join(instruction_sets()) or 'no special instruction set'} ({whose})")
 
 
 @app.callback()

@@ -62,6 +62,10 @@ QCLS_API const char * qcls_build_info(void);
  * among them only where the system lets the process use it. Owned by the library. */
 QCLS_API const char * qcls_cpu_features(void);
 
+/* Which of a portable build's variants of CPU code computes, such as "haswell"; empty in a build for one kind of processor.
+ * Owned by the library. */
+QCLS_API const char * qcls_cpu_variant(void);
+
 /* The most sequences that a context can have. */
 QCLS_API int32_t qcls_max_sequences(void);
 
