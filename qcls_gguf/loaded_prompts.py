@@ -71,6 +71,11 @@ class Answering:
             raise PlanError(f"errors: {errors!r} is not raise or return")
         return self._requests.ask_each(items, deadline_s)
 
+    @property
+    def has_steps(self) -> bool:
+        """Whether `classify_batch` is `tokenize`, `prepare` and `compute`; a cascade asks several prompt sets."""
+        return self._requests.has_steps
+
     def tokenize(self, query: str) -> Tokenized:
         """The first of the steps of `classify_batch`; see Requests.tokenize."""
         return self._requests.tokenize((self.active, query))

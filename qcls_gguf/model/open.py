@@ -112,6 +112,22 @@ class Model:
         return self.facts.token_bos if self.facts.add_bos else -1
 
     @property
+    def has_states(self) -> bool:
+        """Whether recurrent layers keep a state of each sequence, beside or instead of keys and values."""
+        return self.facts.state_bytes > 0
+
+    @property
+    def pass_tokens(self) -> int | None:
+        """Of a model with states: how many tokens take as long as one more pass over its weights; none for others.
+
+        On a CPU a pass took as long as 4 to 6 more tokens (8 layers of Qwen3.5's kind, Q8_0, one thread); on an H200 as
+        38 to 59 (Qwen3-8B's shape, two sets of kernels).
+        """
+        if not self.has_states:
+            return None
+        return 32 if self.n_gpu_layers > 0 else 4
+
+    @property
     def label_end(self) -> int:
         """The file's own end-of-turn token, else its end-of-sequence token, -1 where it has neither.
 
