@@ -15,7 +15,6 @@ from .model import Model
 from .pipeline import MAX_QUERIES, Prepared, Tokenized
 from .prompt_sets import PromptSets
 from .prompts.compiled import Prompt
-from .prompts.likely_mistakes import likely_mistakes
 from .requests import Requests
 from .score.adjustment import Adjustment
 from .score.result import Result
@@ -108,6 +107,8 @@ class Answering:
     @property
     def warnings(self) -> tuple[LikelyMistake, ...]:
         """What is likely a mistake in the prompts, but for what the classifier's configuration ignores."""
+        from .prompts.likely_mistakes import likely_mistakes  # answers do without it
+
         return likely_mistakes(
             self._sources,
             self.active.prompts,

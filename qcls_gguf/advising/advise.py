@@ -5,64 +5,36 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from pathlib import Path
 
 from ..bench.roofline import decode_weights
 from ..classifier import Classifier
-from ..config.schema import Config, ModelConfig
+from ..config.schema import Config
 from ..data.labelled import BadRow
-from ..errors import ConfigError, ModelError, PlanError
+from ..errors import ConfigError, PlanError
 from ..evaluation.kept_scores import KeptScores
-from ..model import find_model
 from ..opening import ClassifierOpener
 from ..report.environment import environment
 from ..report.progress import OnProgress, counter
 from .candidate import Candidate
+from .cascading import Wanted
 from .derive import derive
 from .given import given_candidate
-from .ladder import check_vocabulary, model_name, read_ladder
-from .planning import NotTried, Planned, Planner, with_room, worth_trying
+from .ladder import model_name, read_ladder
+from .others import Advising, cascades, try_model
+from .planning import Planned, Planner, with_room, worth_trying
 from .queries import TrialQueries, read_trial_queries
 from .recommend import pareto, recommendation
 from .records import AdviceRecord, CandidateRecord, QueriesRecord
+from .settings import AdviceSettings
 from .summary import Summariser
 from .target import read_target
-from .trial import Row, Trial, ask_all
+from .trial import Row, ask_all
 from .tried import Bench, Keep, Tried
 
 ORIGINAL = "original"
 _N_LISTED = 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdviceSettings:
-    """What is tried, and how."""
-
-    config: Config
-    queries: Path
-    """the user's queries, see read_trial_queries"""
-    also: tuple[Config, ...] = ()
-    """other configurations to try beside those that are derived; of each the prompts count"""
-    query_column: str | None = None
-    min_agreement: float = 0.98
-    """of each prompt's answers"""
-    error_level: float = 0.01
-    """chance that a candidate which keeps min_agreement in every prompt is dropped early"""
-    targets: tuple[Path, ...] = ()
-    """records of a benchmark with `forward`, made on the target; one for each model"""
-    predict_t4: bool = True
-    """without records, predict a T4 from its table"""
-    models: Path | None = None
-    """a ladder of other models"""
-    fetch: bool = False
-    """also take models of the ladder that are not on disk yet"""
-    resume: Path | None = None
-    """a file that keeps the answers, so that an interrupted run goes on from there"""
-    n_latency: int = 200
-    """queries that requests are timed with; 0: none"""
-    seed: int = 0
-    """of the queries' order"""
+_WORTH_A_CASCADE = 0.8
+"""With a cascade candidates go on that agree so often: only their sure answers would count."""
 
 
 def advise(
@@ -76,7 +48,7 @@ def advise(
     Raises ConfigError for queries, targets or a ladder that cannot be used, before anything is computed, and what
     Classifier raises. What concerns single candidates or models is in the record.
     """
-    config = opener.rendered(settings.config)
+    config = dataclasses.replace(opener.rendered(settings.config), cascade=None)
     queries = read_trial_queries(
         settings.queries,
         {prompt.name: prompt.labels for prompt in config.prompts},
@@ -97,6 +69,7 @@ def advise(
     roomy = dataclasses.replace(config, runtime=with_room(config.runtime, [*chosen, *chosen, whole]))
     with opener.open(roomy) as classifier:
         queries = _usable(queries, classifier)
+        wanted = _wanted(settings, len(queries.rows), notes)
         original = _original(settings, classifier, whole, queries, on_progress)
         bench = Bench(
             classifier=classifier,
@@ -104,14 +77,11 @@ def advise(
             queries=queries.texts,
             original=original.rows,
             limit=settings.min_agreement,
+            drop_limit=settings.min_agreement if wanted is None else min(settings.min_agreement, _WORTH_A_CASCADE),
             level=settings.error_level,
             keep=_keep(settings, config),
             on_progress=on_progress,
         )
-        tried = [original, *_try_all(bench, config, chosen, planner, whole.n_tokens)]
-        timed = queries.texts[: settings.n_latency]
-        if timed:
-            bench.time(tried[1:], original, classifier.configured, timed)
         summariser = Summariser(
             prompts=config.prompts,
             rows=queries.rows,
@@ -121,11 +91,26 @@ def advise(
             targets=targets,
             predict_t4=settings.predict_t4,
         )
+        advising = Advising(
+            settings=settings,
+            opener=opener,
+            config=config,
+            bench=bench,
+            planner=planner,
+            whole=whole,
+            summariser=summariser,
+            wanted=wanted,
+            timed=queries.texts[: settings.n_latency],
+        )
+        tried = [original, *_try_all(bench, config, chosen, planner, whole.n_tokens)]
+        if advising.timed:
+            bench.time(tried[1:], original, classifier.configured, advising.timed)
         weights = decode_weights(model.path, head=False)
         records = [summariser.record(each, classifier, weights) for each in tried]
         records += [summariser.not_tried(each, bench.model_name, classifier.model) for each in others]
+        records += cascades(advising, bench, tried[1:], weights)
         for entry in ladder:
-            records += _try_model(settings, opener, bench, config, entry, tried, summariser, timed)
+            records += try_model(advising, entry, tried)
         found = _with_pareto(records)
         best, reason = recommendation(found, settings.min_agreement, by_target=bool(targets))
         return AdviceRecord(
@@ -186,7 +171,7 @@ def _original(
         candidate=whole.candidate,
         planned=whole,
         state="original",
-        trial=Trial(rows=rows, worse=(), complete=True),
+        rows=rows,
         model_name=model_name(config.model),
     )
 
@@ -202,51 +187,17 @@ def _try_all(bench: Bench, config: Config, chosen: Sequence[Planned], planner: P
     return found
 
 
-def _try_model(
-    settings: AdviceSettings,
-    opener: ClassifierOpener,
-    bench: Bench,
-    config: Config,
-    entry: ModelConfig,
-    tried: Sequence[Tried],
-    summariser: Summariser,
-    timed: Sequence[str],
-) -> list[CandidateRecord]:
-    """One model of the ladder with the original's prompts, and with those that its candidates kept the limit by."""
-    name = model_name(entry)
-    candidates = [
-        dataclasses.replace(
-            each.candidate,
-            name=f"{each.candidate.name}, {name}",
-            why=f"{each.candidate.why}, with another model",
-            config=dataclasses.replace(each.candidate.config, model=entry, calibration=None),
-            can_part=False,
-        )
-        for each in tried
-        if each.state in ("original", "tried") and not bench.losers(each)
-    ]
+def _wanted(settings: AdviceSettings, n_queries: int, notes: list[str]) -> Wanted | None:
+    """What a cascade has to keep; none where none is wanted, or too few queries are there, which the notes say."""
+    if settings.cascade is None:
+        return None
+    wanted = Wanted(agreement=settings.cascade)
     try:
-        if not settings.fetch:
-            find_model(entry, offline=True)
-        with ClassifierOpener(offline=not settings.fetch) as own:
-            model = own.models.of(candidates[0].config)
-            check_vocabulary(
-                bench.classifier.engine.model, model, [prompt.expanded_template for prompt in config.prompts]
-            )
-            planner = Planner(candidates[0].config, model, bench.queries)
-            chosen, others = worth_trying(planner, candidates, float("inf"))
-            room = with_room(config.runtime, [*chosen, *chosen])
-            base = dataclasses.replace(candidates[0].config, runtime=room)
-            with own.open(base, quiet=True) as classifier:
-                here = dataclasses.replace(bench, classifier=classifier, model_name=name)
-                found = [here.try_one(planned, may_part=False) for planned in chosen]
-                if timed:
-                    here.time(found, None, bench.classifier.configured, timed)
-                weights = decode_weights(model.path, head=False)
-                records = [summariser.record(each, classifier, weights) for each in found]
-                return records + [summariser.not_tried(each, name, classifier.model) for each in others]
-    except (ConfigError, ModelError) as e:
-        return [summariser.not_tried(NotTried(candidate=candidates[0], n_tokens=None, reason=str(e)), name, None)]
+        wanted.check(n_queries)
+    except ConfigError as e:
+        notes.append(f"no cascade is fitted: {e}")
+        return None
+    return wanted
 
 
 def _with_pareto(records: Sequence[CandidateRecord]) -> list[CandidateRecord]:

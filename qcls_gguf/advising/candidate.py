@@ -20,6 +20,8 @@ class Candidate:
     config: Config
     renamed: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """by prompt: labels of the original configuration by those that stand for them here, where these differ"""
+    is_parted: bool = False
+    """whether it has some of the original's own prompts"""
     can_part: bool = False
     """whether prompts that lose by it can keep their own text while the others take this one"""
 
@@ -30,7 +32,7 @@ class Candidate:
 
 def with_prompts(config: Config, prompts: Sequence[PromptConfig]) -> Config:
     """The configuration with other prompts, and without the calibration, which was fitted to the old ones."""
-    return dataclasses.replace(config, prompts=tuple(prompts), calibration=None)
+    return dataclasses.replace(config, prompts=tuple(prompts), calibration=None, cascade=None)
 
 
 def with_template(prompt: PromptConfig, text: str) -> PromptConfig:

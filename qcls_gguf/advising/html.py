@@ -16,7 +16,7 @@ from ..config.words import counted
 from ..report.html import STYLE, page, svg_image
 from ..report.numbers import percent
 from .records import AdviceRecord, CandidateRecord
-from .table import candidates_table, disagreements_table, prompts_table, remarks
+from .table import candidates_table, disagreements_table, prompts_table, remarks, thresholds_table
 
 
 def advice_html(record: AdviceRecord) -> str:
@@ -31,7 +31,7 @@ def advice_html(record: AdviceRecord) -> str:
             candidates=candidates_table(record),
             images=[_image(record)] if any(each.latency for each in record.candidates) else [],
             remarks=remarks(record),
-            tried=[_candidate(record, each) for each in tried],
+            tried=[_candidate(each) for each in tried],
         )
 
 
@@ -48,13 +48,15 @@ def _facts(record: AdviceRecord) -> list[tuple[str, str]]:
     ]
 
 
-def _candidate(record: AdviceRecord, each: CandidateRecord) -> dict[str, Any]:
+def _candidate(each: CandidateRecord) -> dict[str, Any]:
     return {
         "name": each.name,
         "why": each.why,
-        "prompts": prompts_table(record, each),
+        "prompts": prompts_table(each),
+        "thresholds": thresholds_table(each.cascade) if each.cascade else None,
         "disagreements": disagreements_table(each),
         "yaml": each.yaml,
+        "first_yaml": each.cascade.yaml if each.cascade else None,
     }
 
 

@@ -83,5 +83,6 @@ def parted(original: Config, candidate: Candidate, apart: Collection[str]) -> Ca
         name=f"{candidate.name} but {', '.join(named)}",
         why=f"as {candidate.name}, but with the original text for {', '.join(named)}, which would lose by joining",
         config=with_prompts(original, prompts),
+        is_parted=True,
         renamed={name: labels for name, labels in candidate.renamed.items() if name not in apart},
     )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ..loaded_prompts import LoadedPrompts
+from ..loaded_prompts import Answering
 
 _N_WARM_UP = 3
 
 
 def times_in_turns(
-    sets: Mapping[str, LoadedPrompts], queries: Sequence[str], on_query: Callable[[], None]
+    sets: Mapping[str, Answering], queries: Sequence[str], on_query: Callable[[], None]
 ) -> dict[str, list[float]]:
     """Milliseconds of each set's requests; requests before the first of the queries are not timed."""
     found: dict[str, list[float]] = {name: [] for name in sets}

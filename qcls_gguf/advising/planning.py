@@ -27,6 +27,8 @@ class Planned:
     candidate: Candidate
     prompts: PromptSet
     requests: tuple[PlannedRequest, ...]
+    n_more_prefix_tokens: int = 0
+    """of other stages, where it is a cascade"""
 
     @property
     def n_tokens(self) -> float:
@@ -41,7 +43,7 @@ class Planned:
     @property
     def n_prefix_tokens(self) -> int:
         """Cells that its prefixes take, shared beginnings counted once for each prefix."""
-        return sum(map(len, set(self.prompts.prefixes)))
+        return sum(map(len, set(self.prompts.prefixes))) + self.n_more_prefix_tokens
 
 
 class Planner:
@@ -54,12 +56,21 @@ class Planner:
         found = limits(config.runtime, prompts, model.facts.n_ctx_train, model.n_ctx_short)
         self._capacity = Capacity(n_seqs=found.n_leaf_seqs, n_tokens=found.n_batch, n_rows=found.n_outputs_max)
 
+    @property
+    def n_planned(self) -> int:
+        """Queries whose requests are planned."""
+        return len(self._queries)
+
+    def requests(self, prompts: PromptSet, queries: Sequence[str] | None = None) -> list[PlannedRequest]:
+        """What a prompt set feeds for these queries, or for those that are always planned. Raises PlanError."""
+        chosen = self._queries if queries is None else queries
+        return planned_requests(prompts, self._model, chosen, self._capacity)
+
     def plan(self, candidate: Candidate) -> Planned:
         """What its requests feed. Raises ConfigError or PlanError where this model or engine cannot have it."""
         prompts = compile_prompts(candidate.config.prompts, self._model)
         check_capacity(prompts, self._capacity, self._config.runtime.max_query_tokens, self._model.facts.n_ctx_train)
-        requests = planned_requests(prompts, self._model, self._queries, self._capacity)
-        return Planned(candidate=candidate, prompts=prompts, requests=tuple(requests))
+        return Planned(candidate=candidate, prompts=prompts, requests=tuple(self.requests(prompts)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

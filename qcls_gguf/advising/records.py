@@ -54,11 +54,17 @@ class PromptAgreement(Record):
     """its Wilson 95 % interval"""
     log_loss: float | None = left_out_if_none()
     """on these, in nats"""
+    original_accuracy: float | None = left_out_if_none()
+    """the original's, on these"""
+    original_log_loss: float | None = left_out_if_none()
+    """the original's, on these"""
 
 
 class Latency(Record):
     """Requests of one query that were timed here, all that are left in turns."""
 
+    mean_ms: float
+    """the mean"""
     p50_ms: float
     """the median"""
     p99_ms: float
@@ -104,6 +110,42 @@ class Disagreement(Record):
     """by the candidate, under the original's labels"""
     accepted: tuple[str, ...] | None = left_out_if_none()
     """the accepted labels, where the query is labelled"""
+
+
+class PromptThreshold(Record):
+    """From which probability on a stage answers a prompt."""
+
+    threshold: float | None
+    """null where none is proven: the prompt goes to the last stage at once"""
+    n: int
+    """queries that it was proven on, which did not propose it"""
+    n_answered: int
+    """of these, queries that the stage answers"""
+    n_other: int
+    """of these, queries whose answer is not the last stage's"""
+    agreement: float
+    """with the last stage, on these queries: what goes on agrees"""
+    least_agreement: float
+    """its lower Clopper-Pearson bound, for unseen queries of the same kind"""
+
+
+class CascadeStageRecord(Record):
+    """The stage that a cascade asks first."""
+
+    stage: str
+    """the candidate that it is"""
+    wanted_agreement: float
+    """with the last stage, for each prompt"""
+    confidence: float
+    """of the guarantee, for each prompt"""
+    prompts: dict[str, PromptThreshold]
+    """by prompt"""
+    answered: float
+    """share of the prompts that the stage answers, on the queries that proved the thresholds"""
+    original_latency: Latency | None
+    """requests to the original in turns with those to the cascade; null where it was not timed"""
+    yaml: str
+    """the stage's configuration, as a file has it"""
 
 
 class CandidateRecord(Record):
@@ -153,6 +195,8 @@ class CandidateRecord(Record):
     """whether none is both faster here and in better agreement"""
     disagreements: tuple[Disagreement, ...]
     """the first of each prompt"""
+    cascade: CascadeStageRecord | None = left_out_if_none()
+    """where it is a cascade of a cheaper stage and the original; its figures are of the second half of the queries"""
     yaml: str | None
     """the configuration, as a file has it; null for the original"""
 

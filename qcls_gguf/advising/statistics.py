@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from ..config.prompt import PromptConfig
 from ..data.labelled import LabelledQuery
-from ..evaluation.metrics import SMALLEST, LabelledProbabilities, row_outcomes, wilson
+from ..evaluation.metrics import SMALLEST, BoolArray, FloatArray, LabelledProbabilities, row_outcomes, wilson
 from .records import Disagreement, PromptAgreement
 from .trial import Row
 
@@ -26,24 +27,18 @@ def prompt_agreement(
         if first is not None and second is not None
     ]
     n_agree = sum(int(first.argmax() == second.argmax()) for _, first, second in pairs)
-    labelled = [(row.labels[prompt.name], second) for row, _, second in pairs if prompt.name in row.labels]
-    accuracy = {}
+    labelled = [(row.labels[prompt.name], first, second) for row, first, second in pairs if prompt.name in row.labels]
+    accuracy: dict[str, Any] = {}
     if labelled:
-        accepted = np.array([[label in labels for label in prompt.labels] for labels, _ in labelled])
-        outcomes = row_outcomes(
-            LabelledProbabilities(
-                labels=prompt.labels,
-                probability=np.array([probability for _, probability in labelled]),
-                accepted=accepted,
-                true=accepted.argmax(axis=1),
-                joint_winner=None,
-                label_mass=None,
-            )
-        )
+        accepted = np.array([[label in labels for label in prompt.labels] for labels, _, _ in labelled])
+        right, log_loss = _accuracy(prompt, accepted, [second for _, _, second in labelled])
+        original_right, original_log_loss = _accuracy(prompt, accepted, [first for _, first, _ in labelled])
         accuracy = {
-            "accuracy": float(outcomes.right.mean()),
-            "accuracy_ci": wilson(int(outcomes.right.sum()), len(labelled)),
-            "log_loss": float(-np.log(np.maximum(outcomes.p_accepted, SMALLEST)).mean()),
+            "accuracy": right / len(labelled),
+            "accuracy_ci": wilson(right, len(labelled)),
+            "log_loss": log_loss,
+            "original_accuracy": original_right / len(labelled),
+            "original_log_loss": original_log_loss,
         }
     return PromptAgreement(
         n=len(pairs),
@@ -52,8 +47,23 @@ def prompt_agreement(
         agreement_ci=wilson(n_agree, len(pairs)),
         clearly_worse=worse,
         n_labelled=len(labelled),
-        **accuracy,  # type: ignore[arg-type]
+        **accuracy,
     )
+
+
+def _accuracy(prompt: PromptConfig, accepted: BoolArray, probabilities: Sequence[FloatArray]) -> tuple[int, float]:
+    """(right answers, mean log-loss) of the rows' probabilities; accepted: (n_rows, n_labels)."""
+    outcomes = row_outcomes(
+        LabelledProbabilities(
+            labels=prompt.labels,
+            probability=np.array(probabilities),
+            accepted=accepted,
+            true=accepted.argmax(axis=1),
+            joint_winner=None,
+            label_mass=None,
+        )
+    )
+    return int(outcomes.right.sum()), float(-np.log(np.maximum(outcomes.p_accepted, SMALLEST)).mean())
 
 
 def disagreements(

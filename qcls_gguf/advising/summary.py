@@ -40,8 +40,8 @@ class Summariser:
     notes: list[str] = field(default_factory=list)
     """what could not be said, a sentence each"""
 
-    def record(self, tried: Tried, classifier: Classifier, weights: Weights) -> CandidateRecord:
-        """A candidate that was tried, on the classifier of its model."""
+    def record(self, tried: Tried, classifier: Classifier, weights: Weights | None) -> CandidateRecord:
+        """A candidate that was tried, on the classifier of its model; weights: None where it has several models."""
         planned, candidate = tried.planned, tried.candidate
         assert planned is not None
         agreement = {
@@ -50,7 +50,7 @@ class Summariser:
                 self.rows,
                 self.original,
                 tried.rows,
-                worse=tried.trial is not None and prompt.name in tried.trial.worse,
+                worse=prompt.name in tried.worse,
             )
             for prompt in self.prompts
         }
@@ -83,7 +83,7 @@ class Summariser:
             ),
             accuracy=fmean(accuracies) if accuracies else None,
             log_loss=fmean(losses) if losses else None,
-            latency=_latency(tried.ms),
+            latency=latency(tried.ms),
             predicted=self._predicted(planned, classifier.model, weights),
             memory=MemoryNeeds(
                 weights_bytes=classifier.model.size_bytes,
@@ -123,7 +123,9 @@ class Summariser:
             yaml=None,
         )
 
-    def _predicted(self, planned: Planned, model: ModelInfo, weights: Weights) -> Predicted | None:
+    def _predicted(self, planned: Planned, model: ModelInfo, weights: Weights | None) -> Predicted | None:
+        if weights is None:
+            return None
         found, name = None, T4
         if self.targets:
             if target := next((each for each in self.targets if each.is_of(model)), None):
@@ -157,8 +159,9 @@ def _found(agreement: Mapping[str, PromptAgreement], limit: float) -> str:
     )
 
 
-def _latency(ms: Sequence[float]) -> Latency | None:
+def latency(ms: Sequence[float]) -> Latency | None:
+    """Times of requests, as a record has them; None where there are none."""
     if not ms:
         return None
     p50, p99 = np.quantile(np.array(ms), [0.5, 0.99]).tolist()
-    return Latency(p50_ms=p50, p99_ms=p99, n=len(ms))
+    return Latency(mean_ms=fmean(ms), p50_ms=p50, p99_ms=p99, n=len(ms))

@@ -8,7 +8,7 @@ from rich.text import Text
 from ..config.words import counted, printable
 from ..report.numbers import NO_VALUE, measured, number, percent
 from ..report.tables import Table, terminal_table
-from .records import AdviceRecord, CandidateRecord, Disagreement, PromptAgreement
+from .records import AdviceRecord, CandidateRecord, CascadeStageRecord, Disagreement, PromptAgreement
 
 COLUMNS = (
     "candidate", "verdict", "agreement", "of", "accuracy", "tokens", "p50 ms", "p99 ms", "predicted ms", "memory MiB",
@@ -47,9 +47,8 @@ def _verdict(each: CandidateRecord) -> str:
     return f"{'keeps' if each.meets_limit else 'below'} the limit{', none beats it' if each.is_pareto else ''}"
 
 
-def prompts_table(record: AdviceRecord, candidate: CandidateRecord) -> Table:
+def prompts_table(candidate: CandidateRecord) -> Table:
     """A row for each prompt: agreement with its interval, and accuracy beside the original's where labels are known."""
-    original = record.candidates[0]
     columns = ("prompt", "queries", "agreement (95 %)", "accuracy", "original's", "log-loss", "original's")
     rows = [
         [
@@ -57,11 +56,33 @@ def prompts_table(record: AdviceRecord, candidate: CandidateRecord) -> Table:
             str(each.n),
             _with_interval(each),
             percent(each.accuracy),
-            percent(original.prompts[name].accuracy),
+            percent(each.original_accuracy),
             number(each.log_loss),
-            number(original.prompts[name].log_loss),
+            number(each.original_log_loss),
         ]
         for name, each in candidate.prompts.items()
+    ]
+    return Table(columns=columns, rows=rows)
+
+
+def thresholds_table(cascade: CascadeStageRecord) -> Table:
+    """A row for each prompt: from which probability on the first stage answers, how often, and the guarantee."""
+    columns = (
+        "prompt",
+        f"answered by {cascade.stage} from",
+        "of queries",
+        "agreement",
+        f"at least ({cascade.confidence:.0%})",
+    )
+    rows = [
+        [
+            name,
+            "never" if each.threshold is None else f"{each.threshold:.4f}",
+            percent(each.n_answered / each.n),
+            percent(each.agreement),
+            NO_VALUE if each.threshold is None else percent(each.least_agreement),
+        ]
+        for name, each in cascade.prompts.items()
     ]
     return Table(columns=columns, rows=rows)
 
@@ -104,6 +125,18 @@ def shown_candidate(record: AdviceRecord) -> CandidateRecord | None:
     return min(timed, key=lambda each: each.latency.p50_ms if each.latency else 0, default=None)
 
 
+def _cascade_time(each: CandidateRecord) -> list[str]:
+    """How its requests compare with the original's in the same turns, where it is a cascade that was timed."""
+    beside = each.cascade and each.cascade.original_latency
+    if not beside or not each.latency:
+        return []
+    return [
+        f"{each.name}: a request takes {measured(each.latency.mean_ms)} ms on average (median "
+        f"{measured(each.latency.p50_ms)}), the original in turns with it {measured(beside.mean_ms)} (median "
+        f"{measured(beside.p50_ms)})"
+    ]
+
+
 def remarks(record: AdviceRecord) -> list[str]:
     """What the tables do not say, a sentence each: how it was measured, what was left out, and why."""
     queries = record.queries
@@ -120,6 +153,7 @@ def remarks(record: AdviceRecord) -> list[str]:
             f"{counted(queries.n_bad, 'row')} could not be used as written, such as line {first.line}: {first.reason}"
         )
     found += [f"{each.name}: {each.note}" for each in record.candidates if each.note]
+    found += [line for each in record.candidates for line in _cascade_time(each)]
     return [*found, *record.notes]
 
 
@@ -133,8 +167,10 @@ def advice_tables(record: AdviceRecord) -> Group:
     if (candidate := shown_candidate(record)) is not None:
         parts += [
             Text(printable(candidate.name), style="bold"),
-            terminal_table(prompts_table(record, candidate), gap=1),
+            terminal_table(prompts_table(candidate), gap=1),
         ]
+        if candidate.cascade is not None:
+            parts.append(terminal_table(thresholds_table(candidate.cascade), gap=1))
         if candidate.disagreements:
             parts.append(terminal_table(disagreements_table(candidate, _N_SHOWN), gap=1))
     parts += [Text(printable(f"- {remark}")) for remark in remarks(record)]

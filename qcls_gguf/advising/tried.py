@@ -19,7 +19,7 @@ from .joint import parted
 from .latency import times_in_turns
 from .planning import Planned, Planner
 from .records import State
-from .trial import Row, Rule, Trial, ask_all, parted_rows, try_candidate
+from .trial import Row, Rule, ask_all, parted_rows, try_candidate
 
 Keep = Callable[[Config, Classifier], AbstractContextManager[KeptScores | None]]
 """where the answers of a configuration are kept"""
@@ -33,15 +33,13 @@ class Tried:
     planned: Planned | None
     state: State
     note: str | None = None
-    trial: Trial | None = None
+    rows: tuple[Row, ...] = ()
+    """its answers"""
+    worse: tuple[str, ...] = ()
+    """prompts that are clearly worse than the limit"""
     model_name: str
     ms: list[float] = field(default_factory=list)
     """times of its requests"""
-
-    @property
-    def rows(self) -> tuple[Row, ...]:
-        """Its answers."""
-        return self.trial.rows if self.trial else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +52,9 @@ class Bench:
     original: Sequence[Row]
     """the original configuration's answers"""
     limit: float
+    """least agreement of a candidate that is recommended"""
+    drop_limit: float
+    """least agreement of one that is not dropped early"""
     level: float
     keep: Keep
     on_progress: OnProgress
@@ -64,7 +65,7 @@ class Bench:
         label = f"{candidate.name}, {self.model_name}"
         on_row = counter(self.on_progress, label, len(self.queries))
         rule = Rule(
-            limit=self.limit,
+            limit=self.drop_limit,
             level=self.level,
             least_prompts=2 if may_part and candidate.can_part else len(candidate.config.prompts),
         )
@@ -82,13 +83,14 @@ class Bench:
         note = None
         if not trial.complete:
             asked = counted(len(trial.rows), "query", "queries")
-            note = f"after {asked} clearly below {percent(self.limit)} for {', '.join(trial.worse)}"
+            note = f"after {asked} clearly below {percent(self.drop_limit)} for {', '.join(trial.worse)}"
         return Tried(
             candidate=candidate,
             planned=planned,
             state="tried" if trial.complete else "dropped",
             note=note,
-            trial=trial,
+            rows=trial.rows,
+            worse=trial.worse,
             model_name=self.model_name,
         )
 
@@ -127,7 +129,7 @@ class Bench:
             candidate=candidate,
             planned=planned,
             state="tried",
-            trial=Trial(rows=rows, worse=(), complete=True),
+            rows=rows,
             model_name=self.model_name,
         )
 

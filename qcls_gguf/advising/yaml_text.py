@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from ..config.cascade import CascadeConfig
 from ..config.load import parse_config
 from ..config.prompt import PromptConfig
 from ..config.resources import schema_path
@@ -22,6 +25,7 @@ _NOT_WRITTEN = (*_TEXTS, "name", "labels", "label_descriptions", "describe")
 def config_yaml(config: Config, heading: Sequence[str]) -> str:
     """The text of a configuration whose prompts have whole texts; heading: comments above it, a line each.
 
+
     Read again it gives the same prompts; names of models' files are absolute. Raises ConfigError for prompts of system
     and user texts.
     """
@@ -35,6 +39,8 @@ def config_yaml(config: Config, heading: Sequence[str]) -> str:
     parts += [f"{key}:\n{mapping(values, indent=2)}" for key, values in tree.items()]
     if config.calibration is not None:
         parts.append(mapping({"calibration": str(config.calibration)}))
+    if config.cascade is not None:
+        parts.append(_cascade(config.cascade))
     if config.ignore_warnings:
         parts.append(mapping({"ignore_warnings": list(config.ignore_warnings)}))
     if shared is not None:
@@ -47,6 +53,14 @@ def config_yaml(config: Config, heading: Sequence[str]) -> str:
         prompt.expanded_template for prompt in config.prompts
     ]
     return text
+
+
+def _cascade(cascade: CascadeConfig) -> str:
+    """The stages' files by their names: they are written to the same folder."""
+    tree = dataclasses.asdict(cascade)
+    for stage in (stages := list(tree["stages"])):
+        stage["config"] = stage["config"].name
+    return str(yaml.safe_dump({"cascade": {**tree, "stages": stages}}, allow_unicode=True, sort_keys=False, width=120))
 
 
 def _shared_template(prompts: Sequence[PromptConfig]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +10,7 @@ from typing import Annotated
 import typer
 
 from ..config.words import printable_lines
+from ..errors import ConfigError
 from .options import (
     ConfigOption,
     LayersOption,
@@ -51,6 +53,16 @@ def advise_command(
         list[Path] | None,
         typer.Option(
             "--also", help="Another configuration to try, with the same prompts; repeatable.", metavar="FILE|NAME"
+        ),
+    ] = None,
+    cascade: Annotated[
+        float | None,
+        typer.Option(
+            "--cascade",
+            min=0.5,
+            max=0.9999,
+            metavar="SHARE",
+            help="Also fit a cascade that agrees so often on unseen queries.",
         ),
     ] = None,
     models: Annotated[
@@ -99,12 +111,19 @@ def advise_command(
     and nothing is recommended, or a decode failed; 2 for usage, configuration and queries; 3 for a model that can't be
     loaded.
 
+    --cascade SHARE also fits a cascade: the candidate that saves most is asked first, and the original only the
+    prompts whose answer is below a threshold. The thresholds are fitted on half of the queries and proven on the other
+    half, so that with 95 % confidence each prompt agrees with the original in at least that share of unseen queries.
+    It is written as two files, OUT.yaml and OUT-first-stage.yaml. Needs scipy: pip install 'qcls-gguf[calibrate]'.
+
     \b
     qcls-gguf advise --config fashion-8 --queries queries.txt
     qcls-gguf advise --config shop.yaml --queries labelled.jsonl --write faster.yaml --html advice.html
     qcls-gguf advise --config shop.yaml --queries queries.txt --models ladder.yaml --target t4.json --resume a.jsonl
     """
-    from ..advising.advise import AdviceSettings, advise  # see app.py for why here
+    from ..advising.advise import advise  # see app.py for why here
+    from ..advising.cascading import STAGE_FILE
+    from ..advising.settings import AdviceSettings
     from ..advising.table import advice_tables
     from ..config.load import load_config
     from ..opening import ClassifierOpener
@@ -117,6 +136,8 @@ def advise_command(
         inputs = {"--queries": queries, "--config": config, "--resume": resume, "--models": models}
         if html:
             check_html(html, inputs)
+        if cascade is not None and importlib.util.find_spec("scipy") is None:
+            raise ConfigError("--cascade needs scipy: pip install 'qcls-gguf[calibrate]'")
         if write:
             check_writable(write, "--write", {**inputs, "--html": html}, force=force)
         chosen = AdviceSettings(
@@ -127,6 +148,7 @@ def advise_command(
             min_agreement=min_agreement,
             targets=reports,
             predict_t4=not target,
+            cascade=cascade,
             models=models,
             fetch=fetch,
             resume=resume,
@@ -142,9 +164,14 @@ def advise_command(
         ):
             record = advise(chosen, opener, on_progress=on_progress)
         outputs = []
-        best = next((each.yaml for each in record.candidates if each.name == record.recommended), None)
+        best = next((each for each in record.candidates if each.name == record.recommended), None)
         if write and best is not None:
-            outputs.append(Output(name="--write", path=write, text=lambda: best))
+            text = best.yaml or ""
+            if (first := best.cascade) is not None:
+                beside = write.with_name(f"{write.stem}-{STAGE_FILE}")
+                text = text.replace(f"config: {STAGE_FILE}", f"config: {beside.name}")
+                outputs.append(Output(name="--write", path=beside, text=lambda: first.yaml))
+            outputs.append(Output(name="--write", path=write, text=lambda: text))
         if html:
             from ..advising.html import advice_html  # matplotlib is an extra
 

@@ -9,6 +9,7 @@ _OPTIONS = {
     "api_keys": "--api-keys",
     "batch": "--batch",
     "cache": "--cache",
+    "cascade": "--cascade",
     "column": "--column",
     "data": "--data",
     "fetch": "--fetch",

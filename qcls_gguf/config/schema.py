@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Field, model_validator
 
 from ..errors import ConfigError
+from .cascade import CascadeConfig
 from .likely_mistake import IGNORED_KINDS, IgnoredKind
 from .prompt import FilledText, PromptConfig, TrueOrFalse
 from .rules import Choice, File, Truth, Variables, Whole, at_least, at_most, distinct
@@ -169,6 +170,8 @@ class Config(Settings):
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     calibration: CalibrationPath | None = None
     """what `qcls-gguf calibrate` fitted"""
+    cascade: CascadeConfig | None = None
+    """cheaper stages that are asked first"""
     ignore_warnings: IgnoredKinds = ()
     """kinds of likely mistakes that are not told"""
     path: Path | None = None

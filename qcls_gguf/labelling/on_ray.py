@@ -8,9 +8,11 @@ same command goes on from the files that are there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import ray
+import ray as typed_ray
 
 from ..errors import QclsError
 from ..opening import ClassifierOpener
@@ -18,6 +20,7 @@ from .crews import together
 from .job import AnyTask, Done, Filled, Job, Message, OnMessage, Ready, Speeds, Step
 from .worker import Worker
 
+ray: Any = typed_ray  # its own types say nothing of what `remote` makes of a class
 _RESTARTS = 3
 """of an actor, and tries of a shard"""
 
@@ -57,11 +60,11 @@ class RayActors:
         n_gpus = int(resources.get("GPU", 0))
         n = len(self._devices) or n_gpus or max(1, int(resources.get("CPU", 1)) - 1)
         on_gpu = n_gpus > 0 and "cpu" not in self._devices
-        job = ray.put(_with_whole_paths(self._job))
+        job = replace(self._job, folder=Path(self._job.folder).absolute())
         actor = ray.remote(_Actor).options(
             num_cpus=1, num_gpus=n_gpus / n if on_gpu else 0, max_restarts=_RESTARTS, max_task_retries=_RESTARTS
         )
-        self._actors = [actor.remote(job) for _ in range(n)]
+        self._actors: list[Any] = [actor.remote(job) for _ in range(n)]
         try:
             ready: Ready = ray.get([each.ready.remote() for each in self._actors])[0]
         except ray.exceptions.RayError as e:
@@ -90,12 +93,6 @@ class RayActors:
     def close(self) -> None:
         """Leave the cluster; one that was started here ends."""
         ray.shutdown()
-
-
-def _with_whole_paths(job: Job) -> Job:
-    from dataclasses import replace
-
-    return replace(job, folder=Path(job.folder).absolute())
 
 
 def _cause(error: BaseException) -> str:

@@ -224,7 +224,7 @@ class _Run:
         n_before = len(tasks) - len(missing)
         if n_before:
             what = f"labelling the other {len(missing)}" if missing else "nothing is left to do"
-            self._on_note(f"{n_before} of {counted(len(tasks), 'shard')} are there already: {what}")
+            self._on_note(f"{n_before} of {counted(len(tasks), 'shard')} done already: {what}")
         self._progress = Progress(
             n_rows=sum(task.shard.n_kept for task in missing), n_shards=len(tasks), done_shards=n_before
         )

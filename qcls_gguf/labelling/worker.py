@@ -86,11 +86,18 @@ class Worker:
                 assert future is not None
                 block = future.result()
                 reading = self._read_next(waiting)
-                answers, n_found = self._answers(block, task)
+                answers = Answers(
+                    self.columns.prompts, len(block.queries.texts), keeps_scores=self.columns.keeps_scores
+                )
+                found: list[int] = []
+                for _ in self._answered(block, task, answers, found):
+                    if written is not None and written.done():  # noted at once, so that a kill loses no more
+                        done, written = written.result(), None
+                        yield done
                 if written is not None:
                     done, written = written.result(), None
                     yield done
-                written = self._pool.submit(self._write, task, block, answers, n_found, began)
+                written = self._pool.submit(self._write, task, block, answers, len(found), began)
             if written is not None:
                 done, written = written.result(), None
                 yield done
@@ -124,13 +131,12 @@ class Worker:
         check_unchanged(Path(shard.path), task.planned.stamp)
         return block
 
-    def _answers(self, block: Block, task: Task) -> tuple[Answers, int]:
+    def _answered(self, block: Block, task: Task, answers: Answers, found: list[int]) -> Iterator[None]:
+        """Answer a shard's queries, some at a time."""
         queries = block.queries
         if self._job.strict and queries.reasons:
             raise ConfigError(f"{task.shard.path}: {queries.reasons[min(queries.reasons)]}")
-        answers = Answers(self.columns.prompts, len(queries.texts), keeps_scores=self.columns.keeps_scores)
         per_query = task.shard.n_kept / len(queries.texts) if queries.texts else 0.0
-        found: list[int] = []
         n_found = 0
         for n in self._fill(queries.texts, answers, found):
             self._tell(Step(n_queries=n, n_computed=n - len(found) + n_found, n_rows=n * per_query))
@@ -139,7 +145,7 @@ class Worker:
                 place = min(answers.reasons)
                 row = int(np.flatnonzero(queries.index == place)[0])
                 raise ConfigError(f"{task.shard.path}: {row_name(task, row)}: {answers.reasons[place]}")
-        return answers, len(found)
+            yield
 
     def _fill(self, texts: Sequence[str], answers: Answers, found: list[int]) -> Iterator[int]:
         """Answer queries from the cache, then by the model; gives how many at a time. found: gets the former."""

@@ -14,9 +14,11 @@ from conftest import MakeModel
 from jsonschema import Draft202012Validator
 
 from qcls_gguf import Classifier, ConfigError, load_config
-from qcls_gguf.advising.advise import AdviceSettings, advise
+from qcls_gguf.advising.advise import advise
+from qcls_gguf.advising.cascading import STAGE_FILE
 from qcls_gguf.advising.html import advice_html
 from qcls_gguf.advising.records import AdviceRecord, CandidateRecord
+from qcls_gguf.advising.settings import AdviceSettings
 from qcls_gguf.advising.table import advice_tables
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.report.record import json_schema
@@ -210,3 +212,45 @@ def test_one_prompt_has_no_common_text_and_other_candidates_are_tried(rows: Path
 def test_a_given_configuration_has_to_ask_for_the_same(rows: Path) -> None:
     with pytest.raises(ConfigError, match="mission: has the prompts category, audience, not"):
         advised(config=FASHION, queries=rows, also=(MISSION,))
+
+
+def test_a_cascade_is_fitted_timed_and_can_be_used(done: Done, tmp_path: Path) -> None:
+    kept = tmp_path / "kept.jsonl"
+    kept.write_bytes(done.kept.read_bytes())
+    record = advised(config=FASHION, queries=done.rows, resume=kept, cascade=0.7, n_latency=1)
+    assert kept.read_bytes() == done.kept.read_bytes()
+    (found,) = (each for each in record.candidates if each.cascade is not None)
+    assert found.cascade is not None
+    assert found.latency is not None
+    thresholds = {name: each.threshold for name, each in found.cascade.prompts.items()}
+    assert any(threshold is not None for threshold in thresholds.values())
+    for each in found.cascade.prompts.values():
+        assert each.n == N // 2
+        assert each.threshold is None or each.least_agreement >= 0.7
+    assert found.n_tokens is not None
+    assert found.n_tokens < (record.candidates[0].n_tokens or 0)
+    out = tmp_path / "out.yaml"
+    out.write_text(found.yaml or "", encoding="utf-8")
+    (tmp_path / STAGE_FILE).write_text(found.cascade.yaml, encoding="utf-8")
+    tokens = []
+    with Classifier.from_config(out) as classifier:
+        rows = {json.loads(row)["query"] for row in HELD_OUT[:N]}
+        for query in rows:
+            result = classifier.classify(query)
+            tokens.append(result.counts.n_tokens_new)
+            for answer in result.results:
+                threshold = thresholds[answer.prompt]
+                is_first = answer.stage == Path(STAGE_FILE).stem
+                assert is_first == (threshold is not None and is_first and answer.probability >= threshold)
+    assert max(tokens) > min(tokens)
+
+
+def test_too_few_queries_for_a_guarantee_are_told(done: Done, tmp_path: Path) -> None:
+    kept = tmp_path / "kept.jsonl"
+    kept.write_bytes(done.kept.read_bytes())
+    record = advised(config=FASHION, queries=done.rows, resume=kept, cascade=0.99, n_latency=0)
+    assert record.notes[0] == (
+        f"no cascade is fitted: {N} queries are too few to prove an agreement of 99.00% with 95% confidence: "
+        "598 are needed at least, half of them to propose thresholds"
+    )
+    assert not any(each.cascade for each in record.candidates)

@@ -169,12 +169,12 @@ def test_a_second_run_does_what_is_missing_and_says_so(run: Run, notes: list[str
     (out / "done.jsonl").write_bytes(b"".join(log[:3]) + log[3][:40])  # a kill in the middle of a line
     (out / ".in-00003.parquet.1.part").write_bytes(b"left")
     record = run(path, out=out, shard_rows=5)
-    assert "1 of 4 shards are there already: labelling the other 3" in notes
+    assert "1 of 4 shards done already: labelling the other 3" in notes
     assert record.n_shards_before == 1
     assert {name: (out / name).read_bytes() for name in outputs(out)} == whole
     assert not list(out.glob(".*.part"))
     record = run(path, out=out, shard_rows=5)
-    assert "4 of 4 shards are there already: nothing is left to do" in notes
+    assert "4 of 4 shards done already: nothing is left to do" in notes
     assert record.speed.rows_per_s is None
     more = parquet(tmp_path / "more.parquet", QUERIES[20:])
     assert run(path, more, out=out, shard_rows=5).n_shards_before == 4
@@ -191,7 +191,7 @@ def test_one_file_is_joined_in_the_end_and_not_again(run: Run, notes: list[str],
     assert record.n_bytes == out.stat().st_size
     assert outputs(tmp_path / "out.csv.shards") == []
     run(path, out=out, shard_rows=5)
-    assert "3 of 3 shards are there already: nothing is left to do" in notes
+    assert "3 of 3 shards done already: nothing is left to do" in notes
     out.unlink()
     run(path, out=out, shard_rows=5)
     assert rows_of(out) == rows
@@ -231,6 +231,14 @@ def test_two_runs_on_one_output_are_not_allowed(run: Run, tmp_path: Path) -> Non
 
     with OutputFolder(tmp_path / "out"), pytest.raises(ConfigError, match="another run is writing there"):
         run(parquet(tmp_path / "in.parquet", QUERIES[:2]), out=tmp_path / "out")
+
+
+def test_an_output_that_cannot_be_written_is_told_before_anything_is_labelled(run: Run, tmp_path: Path) -> None:
+    path = parquet(tmp_path / "in.parquet", QUERIES[:2])
+    with pytest.raises(ConfigError, match="`out` /proc/none: cannot be written: No such file"):
+        run(path, out=Path("/proc/none"))
+    with pytest.raises(ConfigError, match="all inputs are in it"):
+        run(path, out=tmp_path)
 
 
 def test_strict_stops_at_the_first_row_without_labels(run: Run, tmp_path: Path) -> None:
@@ -299,7 +307,7 @@ def test_several_processes_give_what_one_gives(run: Run, tmp_path: Path) -> None
 
 
 def test_the_command_measures_batches_prints_a_summary_and_draws(tmp_path: Path) -> None:
-    path = parquet(tmp_path / "in.parquet", list(QUERIES))
+    path = parquet(tmp_path / "in.parquet", list(QUERIES[:12]))
     line = ["label", str(path), "--out", str(tmp_path / "out"), "--config", CONFIG, "--threads", "1"]
     done = CliRunner().invoke(app, [*line, "--summary", "json", "--compare", "--html", str(tmp_path / "look.html")])
     assert done.exit_code == 0, done.stderr
@@ -310,8 +318,8 @@ def test_the_command_measures_batches_prints_a_summary_and_draws(tmp_path: Path)
     assert record.speed.roofline_per_s > record.speed.measured[0].queries_per_s
     assert "roofline" in (tmp_path / "look.html").read_text()
     done = CliRunner().invoke(app, line)
-    assert "1 of 1 shard are there already" in done.stderr
-    assert "30 labelled" in done.stdout
+    assert "1 of 1 shard done already" in done.stderr
+    assert "12 labelled" in done.stdout
 
 
 def test_what_no_row_of_is_labelled_is_a_failure_and_a_wrong_column_is_usage(tmp_path: Path) -> None:
@@ -337,7 +345,7 @@ def test_a_killed_run_goes_on_where_it_was(classifier: Classifier, tmp_path: Pat
     assert 2 <= n_before < 15
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "of 15 shards are there already: labelling the other" in done.stderr
+    assert "of 15 shards done already: labelling the other" in done.stderr
     rows = [row for name in outputs(tmp_path / "out") for row in rows_of(tmp_path / "out" / name)]
     assert [row["id"] for row in rows] == list(range(150))
     check_like_classify(classifier, rows[:30])

@@ -164,8 +164,9 @@ def candidate(name: str, ms: float, n_agree: int, **changes: Any) -> CandidateRe
         "name": name, "why": "", "state": "original" if name == "original" else "tried", "note": None, "model": "m",
         "quantization": "Q8_0", "n_tokens": ms, "tokens_share": 1.0, "n_decodes": 1.0, "n_queries": 1000,
         "n_non_finite": 0, "prompts": {"colour": agreement}, "least_agreement": n_agree / 1000,
-        "meets_limit": n_agree >= 980, "is_proven": n_agree >= 990, "latency": Latency(p50_ms=ms, p99_ms=ms, n=9),
-        "predicted": None, "memory": None, "is_pareto": False, "disagreements": (), "yaml": None,
+        "meets_limit": n_agree >= 980, "is_proven": n_agree >= 990,
+        "latency": Latency(mean_ms=ms, p50_ms=ms, p99_ms=ms, n=9), "predicted": None, "memory": None,
+        "is_pareto": False, "disagreements": (), "yaml": None,
     }  # fmt: skip
     return CandidateRecord(**{**values, **changes})
 
