@@ -244,7 +244,7 @@ class Engine:
         """One llama_decode of a plan whose leaf l is in sequence l and grows from leaf_roots[l], which is cached.
 
         token: (n_tokens,) instead of the plan's. Afterwards the leaf sequences are trimmed back to what they share of
-        their prefixes; where an interrupt leaves that open, the next decode stores the prefixes anew.
+        their prefixes; where an interrupt or a DecodeError leaves that open, the next decode stores the prefixes anew.
         Raises PlanError, before anything is decoded, and DecodeError.
         """
         if plan.n_leaves > self.capacity.n_seqs:
@@ -273,7 +273,7 @@ class Engine:
                 self._leaf_start[:n],
                 queued=self.model.is_all_on_gpu,
             )
-        except QclsError:
+        except PlanError:  # nothing has changed
             self._clean = True
             raise
         self._clean = True

@@ -18,7 +18,6 @@ from ..errors import ModelError
 from ..native import ModelFacts, NativeModel
 from ..timing import Ledger
 from .header import GgufHeader, quantization_name
-from .hub import fetch_model
 from .identity import ModelIdentity, check_gguf, identify, model_parts
 from .ollama import find_ollama_model
 from .placement import device_name, gpus, n_gpu_layers, why_not_on_gpu
@@ -268,6 +267,8 @@ def find_model(model: ModelConfig, *, offline: bool) -> Path:
     if model.ollama:
         return find_ollama_model(model.ollama)
     if model.hf_repo:
+        from .hub import fetch_model  # most models are files
+
         return fetch_model(
             model.hf_repo, quantization=model.quantization, revision=model.revision, offline=offline, progress=True
         )
