@@ -20,7 +20,6 @@ from qcls_gguf.native import NativeModel
 LARGEST = 5e-5
 """Between scores, and between log-probabilities. Measured: 6.2e-6, with F32 weights, head and cache."""
 HYBRIDS = ("lfm2", "qwen35", "granitehybrid")
-ALL = (*HYBRIDS, "lfm2_window", "qwen35moe")
 STYLES = {"separate": ["separate"], "joint": ["joint"], "mixed": ["query first", "plain", "joint", "separate"]}
 ONE_TOKEN = ("red", "dress", "none")
 
@@ -33,11 +32,13 @@ def scores_of(classifier: Classifier, query: str) -> list[list[float]]:
     return [[score.score for score in answer.scores] for answer in classifier.classify(query).results]
 
 
-@pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(
+    ("name", "style"),
+    [*((name, style) for name in HYBRIDS for style in STYLES), ("lfm2_window", "mixed"), ("qwen35moe", "mixed")],
+)
 def test_random_prompts(name: str, style: str, make_model: MakeModel, open_classifier: OpenClassifier) -> None:
     """Labels of several tokens among them, alone and several queries at once."""
-    rng = np.random.default_rng([ALL.index(name), list(STYLES).index(style)])
+    rng = np.random.default_rng([len(name), list(STYLES).index(style)])
     path = make_model(name, seed=int(rng.integers(1000)))
     with Oracle(path, **EXACT) as oracle:
         prompts = random_prompts(rng, oracle, STYLES[style], int(rng.integers(2, 6)))
@@ -114,7 +115,7 @@ def test_joint_prompts_take_the_query_once(name: str, make_model: MakeModel, ope
     assert short.n_decodes == long.n_decodes == 2
 
 
-@pytest.mark.parametrize(("name", "n_requests"), [("qwen35", 1000), ("lfm2", 100), ("granitehybrid", 100)])
+@pytest.mark.parametrize(("name", "n_requests"), [("qwen35", 1000), ("lfm2", 50), ("granitehybrid", 50)])
 def test_request_1000_is_request_1_to_a_bit(
     name: str, n_requests: int, make_model: MakeModel, open_classifier: OpenClassifier
 ) -> None:
