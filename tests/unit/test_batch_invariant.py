@@ -1,4 +1,4 @@
-"""Models that a batch-invariant context is refused for, or its exact scores: those with a matrix its kernels do not take."""
+"""Models that a batch-invariant context is refused for, or its exact scores: what matrices its kernels do not take."""
 
 from __future__ import annotations
 
