@@ -1,12 +1,13 @@
 """Whether a context can compute a token's row alike whatever else is decoded with it (`runtime.batch_invariant`).
 
 Attention is the C shim's to check. Products must all be this project's CUDA kernels, since llama.cpp's split their sums
-by the number of tokens: what can_compute in native/cuda/mmq_direct_graph.cu asks for is asked for here.
+by the number of tokens: what can_compute in native/cuda/mmq_direct_graph.cu asks for is asked for here. The head is
+multiplied for exact scores alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 
 from ..errors import ConfigError
 from ..model.header import TensorInfo
@@ -21,30 +22,37 @@ _MOST_HEAD_ROWS = 262_144
 _HEADS = ("output.weight", "token_embd.weight")
 
 
-def check_batch_invariant(tensors: Iterable[TensorInfo]) -> None:
-    """Raise ConfigError for a model whose matrices the kernels do not take. tensors: of all parts of it."""
-    if wrong := next(_wrong({tensor.name: tensor for tensor in tensors}), None):
-        raise ConfigError(f"runtime.batch_invariant: {wrong}; without it, max_batch 1 keeps queries apart")
-
-
-def _wrong(tensors: Mapping[str, TensorInfo]) -> Iterator[str]:
+def check_layers(tensors: Mapping[str, TensorInfo]) -> None:
+    """Raise ConfigError for a model whose layers have matrices that the kernels do not take. tensors: of all parts."""
     for name, tensor in tensors.items():
-        if name.startswith("blk.") and len(tensor.shape) > 1:
-            yield from _wrong_matrix(tensor, _MOST_ROWS)
-    yield from _wrong_matrix(next(tensors[name] for name in _HEADS if name in tensors), _MOST_HEAD_ROWS)
+        if name.startswith("blk.") and len(tensor.shape) > 1 and (wrong := _wrong_matrix(tensor, _MOST_ROWS)):
+            raise ConfigError(f"runtime.batch_invariant: {wrong}; without it, max_batch 1 keeps queries apart")
 
 
-def _wrong_matrix(tensor: TensorInfo, most_rows: int) -> Iterator[str]:
+def wrong_head(tensors: Mapping[str, TensorInfo]) -> str | None:
+    """Why there are no exact scores, which need all rows of the head; None where the kernels take it.
+
+    Other scores need rows of label tokens alone, which are multiplied on the CPU, whatever the head's type.
+    """
+    wrong = _wrong_matrix(next(tensors[name] for name in _HEADS if name in tensors), _MOST_HEAD_ROWS)
+    return wrong and (
+        f"runtime.batch_invariant: {wrong}, for exact scores: choose scoring: tree, or leave batch_invariant out; "
+        "max_batch 1 keeps queries apart"
+    )
+
+
+def _wrong_matrix(tensor: TensorInfo, most_rows: int) -> str | None:
     step = _COLUMNS_STEP.get(tensor.ggml_type)
     if step is None:
         from gguf import GGMLQuantizationType  # takes long to load
 
-        yield (
+        return (
             f"tensor {tensor.name!r} is {GGMLQuantizationType(tensor.ggml_type).name}, and the kernels for that take "
             "Q4_K, Q6_K and Q8_0: choose another file"
         )
-    elif len(tensor.shape) > 2 or tensor.shape[0] % step or tensor.shape[1] % _ROWS_STEP or tensor.shape[1] > most_rows:
-        yield (
+    if len(tensor.shape) > 2 or tensor.shape[0] % step or tensor.shape[1] % _ROWS_STEP or tensor.shape[1] > most_rows:
+        return (
             f"tensor {tensor.name!r} has the shape {tensor.shape}, and the kernels for that take two dimensions, the "
             f"first a multiple of {step}, the second a multiple of {_ROWS_STEP} and at most {most_rows}"
         )
+    return None

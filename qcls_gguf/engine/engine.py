@@ -19,7 +19,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import PlanError, QclsError
+from ..errors import ConfigError, PlanError, QclsError
 from ..model import Model
 from ..native import NativeContext
 from ..plan.planner import Capacity
@@ -48,8 +48,13 @@ class Decoded(NamedTuple):
 class Engine:
     """One context over a model, its cached prefixes, and its leaf sequences. One thread at a time."""
 
-    def __init__(self, model: Model, context: NativeContext, *, n_leaf_seqs: int) -> None:
-        """Take over the context; n_leaf_seqs of its sequences are for the leaves of plans, the others for prefixes."""
+    def __init__(
+        self, model: Model, context: NativeContext, *, n_leaf_seqs: int, why_no_logits: str | None = None
+    ) -> None:
+        """Take over the context; n_leaf_seqs of its sequences are for the leaves of plans, the others for prefixes.
+
+        why_no_logits: what to say where rows are to carry logits, if they must not.
+        """
         self.model = model
         self.context = context
         self.capacity = Capacity(
@@ -58,6 +63,7 @@ class Engine:
         """What one decode holds."""
         self.n_prefix_cells = context.n_ctx - context.n_batch
         """Cells that prefixes may occupy: the others are a decode's."""
+        self._why_no_logits = why_no_logits
         self._holders = range(n_leaf_seqs, context.n_seq_max)
         self._cache_kind = WholePrefixCache if model.has_states else PrefixCache
         self.cache = self._cache_kind(self._holders)
@@ -232,8 +238,11 @@ class Engine:
     def set_label_tokens(self, tokens: Int32Array) -> None:
         """Let every row carry the LM head's logits of these tokens and the log-sum-exp of all; none: nothing more.
 
-        tokens: (n,) int32. Hidden states come first in a row, whatever stands behind them.
+        tokens: (n,) int32. Hidden states come first in a row, whatever stands behind them. Raises ConfigError for an
+        engine whose rows must not carry logits.
         """
+        if len(tokens) and self._why_no_logits:
+            raise ConfigError(self._why_no_logits)
         self.context.set_label_tokens(tokens)
         self._make_rows()
 

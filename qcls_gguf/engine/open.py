@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..config.schema import RuntimeConfig
 from ..config.words import counted
+from ..errors import ConfigError
 from ..model import Model
 from ..model.header import read_header
 from ..model.identity import model_parts
@@ -11,7 +12,7 @@ from ..model.placement import flash_attention
 from ..native import NativeContext
 from ..prompts.prompt_set import PromptSet
 from ..timing import Ledger
-from .batch_invariant import check_batch_invariant
+from .batch_invariant import check_layers, wrong_head
 from .capacity import limits
 from .cores import threads
 from .engine import Engine
@@ -29,9 +30,15 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
     if model.n_gpu_layers == 0:  # a GPU's driver refuses what it does not have
         n_state_bytes = state_bytes * size.n_seq_max
         check_memory(model.header, model.path, size.n_ctx, runtime.kv_type, n_state_bytes=n_state_bytes)
+    why_no_logits = None
     if runtime.batch_invariant:
-        tensors = (tensor for part in model_parts(model.path) for tensor in read_header(part).tensors.values())
-        check_batch_invariant(tensors)
+        tensors = {
+            name: tensor for part in model_parts(model.path) for name, tensor in read_header(part).tensors.items()
+        }
+        check_layers(tensors)
+        why_no_logits = wrong_head(tensors)
+        if why_no_logits and prompts.exact:
+            raise ConfigError(why_no_logits)
     computing = threads(runtime)
     context = NativeContext(
         model.native,
@@ -50,4 +57,4 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
         f"{context.n_ctx} cells, {counted(context.n_batch, 'token')} a decode, "
         f"{counted(context.n_seq_max, 'sequence')}, {computing}",
     )
-    return Engine(model, context, n_leaf_seqs=size.n_leaf_seqs)
+    return Engine(model, context, n_leaf_seqs=size.n_leaf_seqs, why_no_logits=why_no_logits)

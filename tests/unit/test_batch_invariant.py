@@ -1,10 +1,10 @@
-"""Which models a batch-invariant context is refused for: those with a matrix that its kernels do not take."""
+"""Models that a batch-invariant context is refused for, or its exact scores: what matrices its kernels do not take."""
 
 from __future__ import annotations
 
 import pytest
 
-from qcls_gguf.engine.batch_invariant import check_batch_invariant
+from qcls_gguf.engine.batch_invariant import check_layers, wrong_head
 from qcls_gguf.errors import ConfigError
 from qcls_gguf.model.header import TensorInfo
 
@@ -25,15 +25,19 @@ SOUND = (
 )
 
 
+def model(*changed: TensorInfo, without: str = "") -> dict[str, TensorInfo]:
+    return {each.name: each for each in (*SOUND, *changed) if each.name != without}
+
+
 def test_models_of_the_usual_files_are_taken() -> None:
-    check_batch_invariant(SOUND)
+    check_layers(model())
+    assert wrong_head(model()) is None
 
 
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
         (tensor("blk.0.attn_q.weight", Q5_K, 4096, 4096), "'blk.0.attn_q.weight' is Q5_K"),
-        (tensor("output.weight", F16, 4096, 151_936), "'output.weight' is F16"),
         (tensor("blk.0.attn_v.weight", Q6_K, 4352, 1024), r"shape \(4352, 1024\).* multiple of 512"),
         (tensor("blk.0.ffn_up.weight", Q8_0, 4096, 12_280), "the second a multiple of 32"),
         (tensor("blk.0.ffn_up.weight", Q8_0, 4096, 28_672), "at most 26112"),
@@ -41,11 +45,22 @@ def test_models_of_the_usual_files_are_taken() -> None:
     ],
 )
 def test_other_matrices_are_named(changed: TensorInfo, says: str) -> None:
-    tensors = [changed if each.name == changed.name else each for each in SOUND]
     with pytest.raises(ConfigError, match=f"^runtime.batch_invariant: tensor .*{says}.*without it, max_batch 1"):
-        check_batch_invariant(tensors)
+        check_layers(model(changed))
 
 
-def test_a_tied_head_is_the_embedding() -> None:
-    with pytest.raises(ConfigError, match=r"'token_embd\.weight' is F16"):
-        check_batch_invariant([each for each in SOUND if each.name != "output.weight"])
+@pytest.mark.parametrize(
+    ("changed", "without", "says"),
+    [
+        (tensor("output.weight", F16, 4096, 151_936), "", "'output.weight' is F16"),
+        (tensor("output.weight", Q6_K, 4096, 151_937), "", "the second a multiple of 32"),
+        (tensor("blk.0.attn_q.weight", Q4_K, 4096, 4096), "output.weight", "'token_embd.weight' is F16"),  # a tied head
+    ],
+)
+def test_another_head_costs_the_exact_scores_alone(changed: TensorInfo, without: str, says: str) -> None:
+    tensors = model(changed, without=without)
+    check_layers(tensors)
+    why = wrong_head(tensors)
+    assert why
+    assert says in why
+    assert "scoring: tree" in why

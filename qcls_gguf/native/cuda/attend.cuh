@@ -3,7 +3,6 @@
 #pragma once
 
 #include "attend_chunk.cuh"
-#include "attend_store.cuh"
 
 namespace qcls_attend {
 
@@ -54,7 +53,7 @@ static __device__ __forceinline__ void read_chunks(
 }
 
 // n_grouped query heads read one kv head; a row times `inverse`, by 65536, is the row by n_grouped.
-template <int D, bool is_quantized>
+template <int D>
 static __global__ void __launch_bounds__(n_slices * slice_threads, 1)
     attend(const ggml_cuda_attend_call call, const int n_grouped, const int inverse) {
     union memory {
@@ -63,13 +62,10 @@ static __global__ void __launch_bounds__(n_slices * slice_threads, 1)
     };
     __shared__ __align__(16) unsigned char shared[sizeof(memory)];
     memory & mine = *(memory *) shared;
-    const qcls::lists_item item = ((const qcls::lists_item *) (call.lists + qcls::lists_begin))[blockIdx.x];
-    if constexpr (is_quantized) {
-        clear_rest(call.quantized, call.n_head * D, call.n_tokens);
-    }
     if ((int) blockIdx.x >= call.lists[0]) {
         return;
     }
+    const qcls::lists_item item = ((const qcls::lists_item *) (call.lists + qcls::lists_begin))[blockIdx.x];
     const int lane = threadIdx.x % 32;
     const int group = threadIdx.x % slice_threads / 32;
     const int slice = threadIdx.x / slice_threads;
@@ -158,13 +154,14 @@ static __global__ void __launch_bounds__(n_slices * slice_threads, 1)
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
+        if (!is_row[r]) {
+            continue;
+        }
         const float share = s.sum[r] > 0 ? 1 / s.sum[r] : 0;
-        if constexpr (is_quantized) {
-            const int index = (int) row[r] / call.n_head;
-            const int head = (int) row[r] - index * call.n_head;
-            store_quantized(call.quantized.to, s, r, share, index, head * D, is_row[r]);
-        } else if (is_row[r]) {
-            store_floats(call.out + row[r] * D, s, r, share);
+        float * const to = call.out + row[r] * D + lane % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < D / 8; ++i) {
+            *(float2 *) (to + 8 * i) = make_float2(s.out[i][2 * r] * share, s.out[i][2 * r + 1] * share);
         }
     }
 }

@@ -12,16 +12,18 @@ template <int D> struct state {
     float sum[2];         // of 2^(score - max), of this lane's columns
 };
 
+// Each rounding is spelt out: where the compiler chose what to contract to one operation, it chose otherwise for the first
+// of a lane's two rows than for the second, and a token's result depended on which of them it had.
 template <int D> static __device__ __forceinline__ void scale(state<D> & s, const float (&by)[2]) {
 #pragma unroll
     for (int i = 0; i < D / 8; ++i) {
-        s.out[i][0] *= by[0];
-        s.out[i][1] *= by[0];
-        s.out[i][2] *= by[1];
-        s.out[i][3] *= by[1];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            s.out[i][j] = __fmul_rn(s.out[i][j], by[j / 2]);
+        }
     }
-    s.sum[0] *= by[0];
-    s.sum[1] *= by[1];
+    s.sum[0] = __fmul_rn(s.sum[0], by[0]);
+    s.sum[1] = __fmul_rn(s.sum[1], by[1]);
 }
 
 // What is measured from a maximum that may be none at all.
@@ -62,7 +64,7 @@ static __device__ __forceinline__ void weigh(state<D> & s, float (&score)[4][4],
         for (int r = 0; r < 2; ++r) {
             const float a = exp2f(score[t][2 * r] - base[r]);
             const float b = exp2f(score[t][2 * r + 1] - base[r]);
-            s.sum[r] += a + b;
+            s.sum[r] = __fadd_rn(s.sum[r], __fadd_rn(a, b));
             weight[t][r] = half_pair(a, b);
         }
     }
@@ -91,15 +93,15 @@ static __device__ __forceinline__ void add(state<D> & s, const float4 * slot, co
     scale(s, by);
     s.max[0] = max[0];
     s.max[1] = max[1];
-    s.sum[0] += other.z * by_other[0];
-    s.sum[1] += other.w * by_other[1];
+    s.sum[0] = __fmaf_rn(other.z, by_other[0], s.sum[0]);
+    s.sum[1] = __fmaf_rn(other.w, by_other[1], s.sum[1]);
 #pragma unroll
     for (int i = 0; i < D / 8; ++i) {
         const float4 part = load(slot + (i + 1) * 32 + lane);
-        s.out[i][0] += part.x * by_other[0];
-        s.out[i][1] += part.y * by_other[0];
-        s.out[i][2] += part.z * by_other[1];
-        s.out[i][3] += part.w * by_other[1];
+        s.out[i][0] = __fmaf_rn(part.x, by_other[0], s.out[i][0]);
+        s.out[i][1] = __fmaf_rn(part.y, by_other[0], s.out[i][1]);
+        s.out[i][2] = __fmaf_rn(part.z, by_other[1], s.out[i][2]);
+        s.out[i][3] = __fmaf_rn(part.w, by_other[1], s.out[i][3]);
     }
 }
 

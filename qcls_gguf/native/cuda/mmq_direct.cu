@@ -116,7 +116,7 @@ static void launch_normalize_in_order(ggml_backend_cuda_context & ctx, const ggm
 
 void normalize(ggml_backend_cuda_context & ctx, const ggml_tensor * add, const ggml_tensor * norm, const ggml_tensor * weight,
         const quantized & out, const quantized * other_out, const counters & arrived) {
-    if (ctx.mmq_direct_steps.exact_norm || ctx.mmq_direct_steps.batch_invariant) {
+    if (ctx.mmq_direct_steps.batch_invariant) {
         const auto launch = norm->ne[0] < 1024 ? launch_normalize_in_order<256> : launch_normalize_in_order<1024>;
         launch(ctx, add, norm, weight, out, other_out, arrived);
         return;

@@ -28,8 +28,6 @@ class ggml_cuda_mmq_direct_graph {
     std::vector<int> companions(int i) const;
     bool is_glu(int i) const;
     bool find_norm(int i, norm_nodes & found) const;
-    bool is_attention_of_product(int i) const;
-    void attend_and_multiply(int i);
     void multiply_all(int first, const std::vector<int> & nodes, const std::vector<ggml_type> & types, const norm_nodes * norm,
         bool glu);
 

@@ -1,5 +1,4 @@
 // Which nodes of a graph the direct matrix kernels take, and what they take along.
-#include "attend_graph.h"
 #include "mmq_direct.h"
 #include "mmq_direct_launch.h"
 #include "rope_cache.h"
@@ -160,27 +159,6 @@ bool ggml_cuda_mmq_direct_graph::find_norm(const int i, norm_nodes & found) cons
     return true;
 }
 
-// Whether node i is attention to visible cells, of use to nothing but the product behind it.
-bool ggml_cuda_mmq_direct_graph::is_attention_of_product(const int i) const {
-    const ggml_tensor * node = graph_->nodes[i];
-    if (!steps_.quantize_attention || node->op != GGML_OP_CUSTOM || i + 1 >= graph_->n_nodes ||
-            !ggml_node_has_n_uses(graph_, i, 1)) {
-        return false;
-    }
-    const ggml_tensor * product = graph_->nodes[i + 1];
-    return can_compute(product) && product->src[1] == node && is_plain(node) &&
-        ggml_cuda_attend_quantizes(node->src[0]->ne[0]);
-}
-
-void ggml_cuda_mmq_direct_graph::attend_and_multiply(const int i) {
-    const ggml_tensor * attention = graph_->nodes[i];
-    const ggml_tensor * product = graph_->nodes[i + 1];
-    const counters arrived(ctx_.pool(), MAX_TILES);
-    const quantized y(ctx_, type_of(i + 1), attention->ne[0], attention->ne[1]);
-    ggml_cuda_attend(ctx_, attention, {y.a, arrived.ptr, MAX_TILES});
-    multiply(ctx_, y, {{product->src[0]}, {product}}, arrived);
-}
-
 bool ggml_cuda_mmq_direct_graph::compute(const int i) {
     if (!usable_) {
         return false;
@@ -196,11 +174,6 @@ bool ggml_cuda_mmq_direct_graph::compute(const int i) {
                 done_.push_back(k);
             }
         }
-        return true;
-    }
-    if (is_attention_of_product(i)) {
-        attend_and_multiply(i);
-        done_.push_back(i + 1);
         return true;
     }
     norm_nodes norm;
