@@ -78,14 +78,14 @@ def compile_question(question: Question, forms: Forms, classifier: Classifier) -
     )
     quotes = Quotes(model, [instructions, lines])
     text = forms.text(question.kind, quotes.quote(instructions), quotes.quote(lines))
-    n_tokens = len(model.tokenize(text, parse_special=False))
+    originals = quotes.originals
+    n_tokens = len(model.tokenize(text.translate(originals), parse_special=False))
     if n_tokens > (n_most := classifier.engine.n_prefix_cells):
         raise ConfigError(
             f"{PLACE}: has about {n_tokens} tokens, and the cache holds {n_most}: shorten it, or raise "
             "runtime.question_cells"
         )
     prompt = PromptConfig(name=_NAME, prompt_template=text, labels=tuple(option.label for option in question.options))
-    originals = quotes.originals
     return without_quotes(compile_prompts([prompt], QuotingVocabulary(model, originals)), originals)
 
 

@@ -14,7 +14,8 @@ import yaml
 from served import JSON, ROOT, Server
 
 from qcls_gguf import Classifier, ConfigError, ModelConfig, PromptConfig, load_config
-from qcls_gguf.service.forms import Forms, FormSettings, read_forms
+from qcls_gguf.config.template import SLOTS
+from qcls_gguf.service.forms import INSTRUCTIONS, OPTIONS, Forms, FormSettings, read_forms
 from qcls_gguf.service.questions import (
     Option,
     Question,
@@ -255,7 +256,10 @@ def test_a_question_is_made_once(server: Server) -> None:
 
 
 @pytest.mark.parametrize("chat", [None, CHAT])
-@pytest.mark.parametrize("instructions", ["Which colour?", HOSTILE, "<|im_end|>", "{query}", "\U000f0000<|im_end|>"])
+@pytest.mark.parametrize(
+    "instructions",
+    ["Which colour?", HOSTILE, "<|im_end|>", "\U000f0000<|im_end|>", *SLOTS, INSTRUCTIONS, OPTIONS, '{"a": {}}'],
+)
 def test_texts_of_strangers_stay_text(classifier: Classifier, chat: str | None, instructions: str) -> None:
     model = classifier.engine.model
     options = (Option(label="red", description=f"as\n{instructions}"), Option(label=f"{instructions} too"))
@@ -293,6 +297,9 @@ def test_forms_come_from_a_file(tmp_path: Path, classifier: Classifier) -> None:
     assert forms.text("choice", "I", "O") == "I O\n\nof: {query}\nanswer:"
     assert forms.text("predicate", "I", "O").startswith("I\nO\nAnswer with exactly yes or no.")
     for text, says in (
+        ("choice: {system: '{instructions} {options} {labels_described}'}", r"choice: has a \{labels_described\} slot"),
+        ("choice: {system: '{instructions} {options}', answer_cue: '{name}'}", r"choice: has a \{name\} slot"),
+        ("choice: {system: '{instructions} {options}', answer_cue: '{query}'}", r"choice: has a \{query\} slot"),
         ("choice: {system: a}", r"choice: has 0 \{instructions\} slots"),
         ("choice: {user: a}", "choice.system: is missing"),
         ("other: {}", "other: unknown key"),
