@@ -56,6 +56,11 @@ class Admission:
         return min(max(self.n_tokens * self._ms_per_token / 2, _SOONEST_MS), _LATEST_MS)
 
 
+def n_tokens_of(n_bytes: int) -> int:
+    """About how many tokens a text of so many bytes has."""
+    return -(-n_bytes // _BYTES_PER_TOKEN)
+
+
 def n_query_tokens(query: str) -> int:
     """About how many tokens a query has."""
-    return -(-len(query.encode("utf-8", "replace")) // _BYTES_PER_TOKEN)
+    return n_tokens_of(len(query.encode("utf-8", "replace")))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..classifier import LoadedPrompts
 from ..errors import ConfigError, PlanError, QclsError, ScoreError
 from ..score.result import Result
-from .admission import n_query_tokens
+from .admission import n_query_tokens, n_tokens_of
 from .exchange import Exchange
+from .found import Found
 from .questions import PLACE, Question, maker
 from .refusal import RefusedError, refusal_of
 from .served import Served, unknown_prompt
@@ -19,11 +20,8 @@ from .service import Service
 
 _AT_ONCE = 8
 """questions of one turn: others' requests wait for no more"""
-_BYTES_PER_TOKEN = 4
 
 Pair = tuple[LoadedPrompts, str]
-Probabilities = list[float] | None
-"""of a question's options, in their order; None where they could not be computed"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +66,20 @@ class Usage:
 
 
 async def decide(
-    service: Service, served: Served, exchange: Exchange, asked: Sequence[Asked]
-) -> tuple[list[Probabilities], Usage]:
-    """The probabilities of each question's options. Raises RefusedError, naming a question that cannot be asked."""
+    service: Service,
+    served: Served,
+    exchange: Exchange,
+    text: str,
+    questions: Iterable[tuple[str, Question]],
+    *,
+    audit: bool,
+) -> tuple[list[Found | None], Usage]:
+    """What is found about each question; None for one whose scores cannot be computed.
+
+    questions: each with what the request calls it, such as `questions[3]`; audit: whether exact scores are wanted of
+    them. Raises RefusedError, naming a question that cannot be asked.
+    """
+    asked = [Asked(question=replace(question, audit=audit), text=text, param=param) for param, question in questions]
     limits = service.limits
     if len(asked) > limits.questions:
         what = f"{len(asked)} questions, at most {limits.questions} are allowed"
@@ -83,25 +92,44 @@ async def decide(
             what = f"{each.param}: {n:,} bytes, at most {limits.question_bytes:,} bytes are allowed"
             raise RefusedError(413, "too large", what, param=each.param)
     usage = Usage()
-    found: list[Probabilities] = []
-    n_tokens = sum(n_query_tokens(each.text) + each.question.n_bytes // _BYTES_PER_TOKEN for each in asked)
+    found: list[Found | None] = []
+    n_tokens = sum(n_query_tokens(each.text) + n_tokens_of(each.question.n_bytes) for each in asked)
     with service.serving.admission.admitted(n_tokens), served.used():
         while len(found) < len(asked):
             found += await _some(service, served, exchange, asked[len(found) : len(found) + _AT_ONCE], usage)
     return found, usage
 
 
+async def decide_all(
+    service: Service,
+    served: Served,
+    exchange: Exchange,
+    text: str,
+    questions: Sequence[tuple[str, Question]],
+    *,
+    audit: bool,
+) -> tuple[list[Found], Usage]:
+    """The same for an API that answers all questions or none: raises RefusedError (500) where one has no scores."""
+    found, usage = await decide(service, served, exchange, text, questions, audit=audit)
+    whole: list[Found] = []
+    for (param, _), each in zip(questions, found, strict=True):
+        if each is None:
+            raise RefusedError(500, "failed", f"{param}: its scores are not finite", param=param)
+        whole.append(each)
+    return whole, usage
+
+
 async def _some(
     service: Service, served: Served, exchange: Exchange, asked: Sequence[Asked], usage: Usage
-) -> list[Probabilities]:
-    """The probabilities of the first questions, as many as the engine has room for, at least of one."""
-    found: list[Probabilities] = []
+) -> list[Found | None]:
+    """What is found about the first questions, as many as the engine has room for, at least about one."""
+    found: list[Found | None] = []
     pairs: list[Pair] = []
     places: list[int] = []
     async with AsyncExitStack() as stack:
         for each in asked:
             if each.question.configured is None and len(each.question.options) == 1:
-                found.append([1.0])
+                found.append(Found([1.0]))
                 continue
             waits_s = 0.0 if pairs else exchange.seconds_left
             try:
@@ -118,8 +146,12 @@ async def _some(
         results = await _results(service, served, exchange, pairs, usage)
     for place, result in zip(places, results, strict=True):
         if result is not None:
-            by_label = {score.label: score.probability for score in result.results[0].scores}
-            found[place] = [by_label[option.label] for option in asked[place].question.options]
+            (answer,) = result.results
+            by_label = {score.label: score.probability for score in answer.scores}
+            found[place] = Found(
+                [by_label[option.label] for option in asked[place].question.options],
+                answer.audit.label_mass if answer.audit else None,
+            )
     return found
 
 
@@ -128,7 +160,7 @@ def _loaded(served: Served, asked: Asked, usage: Usage, waits_s: float) -> Abstr
     question = asked.question
     if (name := question.configured) is None:
         if question not in served.sets:
-            usage.stored += question.n_bytes // _BYTES_PER_TOKEN
+            usage.stored += n_tokens_of(question.n_bytes)
         return served.sets.using(question, maker(question, served.forms), waits_s)
     if name not in served.prompts:
         raise unknown_prompt(name, served.prompts, asked.param)
@@ -136,7 +168,7 @@ def _loaded(served: Served, asked: Asked, usage: Usage, waits_s: float) -> Abstr
     if {option.label for option in question.options} != set(labels):
         what = f"the options are not the labels of the configured prompt {name!r}: give {', '.join(labels)[:500]}"
         raise RefusedError(422, "invalid", what, param=asked.param)
-    return served.some_prompts((name,), None, audit=False)
+    return served.some_prompts((name,), None, audit=question.audit)
 
 
 async def _results(

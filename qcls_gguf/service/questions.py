@@ -1,8 +1,8 @@
-"""Questions that come with a request: checked, made into prompts of one label set each, and their answers' numbers."""
+"""Questions that come with a request, and the prompt that each of them is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ..classifier import Classifier, LoadedPrompts
@@ -40,6 +40,19 @@ class Question:
     kind: Kind
     instructions: str
     options: tuple[Option, ...]
+    audit: bool = False
+    """whether its exact scores are wanted"""
+
+    @classmethod
+    def predicate(cls, instructions: str, yes: str | None = None, no: str | None = None) -> Question:
+        """Is something so? yes, no: what describes these answers."""
+        return cls.of("predicate", instructions, (("yes", yes), ("no", no)))
+
+    @classmethod
+    def of(cls, kind: Kind, instructions: str, options: Iterable[tuple[str, str | None]]) -> Question:
+        """A question with its options, or ordered levels: each a label and what describes it."""
+        found = tuple(Option(label=label, description=description) for label, description in options)
+        return cls(kind=kind, instructions=instructions, options=found)
 
     @property
     def configured(self) -> str | None:
@@ -52,9 +65,6 @@ class Question:
         """The size of its texts."""
         texts = [self.instructions, *(f"{each.label}{each.description or ''}" for each in self.options)]
         return sum(len(text.encode()) for text in texts)
-
-
-YES_NO = (Option(label="yes"), Option(label="no"))
 
 
 def maker(question: Question, forms: Forms) -> Callable[[Classifier], LoadedPrompts]:
@@ -86,33 +96,9 @@ def compile_question(question: Question, forms: Forms, classifier: Classifier) -
             "runtime.question_cells"
         )
     prompt = PromptConfig(name=_NAME, prompt_template=text, labels=tuple(option.label for option in question.options))
-    return without_quotes(compile_prompts([prompt], QuotingVocabulary(model, originals)), originals)
+    compiled = compile_prompts([prompt], QuotingVocabulary(model, originals), audit=question.audit)
+    return without_quotes(compiled, originals)
 
 
 def _line(option: Option) -> str:
     return f"- {option.label}" + (f": {' '.join(option.description.split())}" if option.description else "")
-
-
-# --- numbers ---------------------------------------------------------------------------------------------------------
-
-
-def choice_confidence(probabilities: Sequence[float]) -> float:
-    """How far the most probable of n options is above 1/n, as a share of what is possible; 1 for a single one."""
-    n = len(probabilities)
-    return 1.0 if n == 1 else min(max((max(probabilities) - 1 / n) / (1 - 1 / n), 0.0), 1.0)
-
-
-def expected_level(probabilities: Sequence[float]) -> float:
-    """The expected index of a level, 0 to n - 1."""
-    return sum(index * probability for index, probability in enumerate(probabilities))
-
-
-def score_confidence(probabilities: Sequence[float]) -> float:
-    """1 less the mean distance from the most probable level, as a share of that of equally probable levels."""
-    n = len(probabilities)
-    if n == 1:
-        return 1.0
-    top = max(range(n), key=probabilities.__getitem__)
-    distance = sum(probability * abs(index - top) for index, probability in enumerate(probabilities))
-    even = sum(abs(index - (n - 1) / 2) for index in range(n)) / n
-    return max(0.0, 1.0 - distance / even)
