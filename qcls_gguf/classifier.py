@@ -23,6 +23,7 @@ from .engine.capacity import check_capacity, pays_to_share
 from .engine.engine import Engine
 from .engine.pieces import begin_prefixes
 from .engine.prefix_cache import Prefix
+from .engine.turns import TurnCost
 from .errors import DecodeError, PlanError, QclsError, ScoreError
 from .model import Model, OpenModels
 from .pipeline import MAX_QUERIES, check_queries
@@ -32,7 +33,7 @@ from .prompts.likely_mistakes import likely_mistakes
 from .prompts.prompt_set import PromptSet, compile_prompts
 from .score.adjustment import Adjustment
 from .score.result import Counts, ModelInfo, Result
-from .startup import Started, start
+from .startup import Started, measure_turns, start
 
 OnErrors = Literal["raise", "return"]
 """what a call for several queries does with the error of one"""
@@ -168,8 +169,9 @@ class Classifier:
             self._pipeline.run,
             max_batch=started.config.runtime.max_batch,
             max_waiting=started.config.runtime.max_waiting,
-            may_share=self._may_share,
+            joins=self._joins,
         )
+        self._turn_cost: TurnCost | None = None
         self._configured = LoadedPrompts(self, started.active, started.sources)
         self._pid = os.getpid()
 
@@ -272,8 +274,23 @@ class Classifier:
             if active.is_open and active is not self._started.active and not self._batcher.is_closed:
                 self._sets.remove(active)
 
-    def _may_share(self, item: Item) -> bool:
-        return pays_to_share(self.model.n_gpu_layers, item[0].n_prefixes)
+    def measure_turns(self) -> TurnCost:
+        """Measure what a decode costs beside its tokens; from then on callers share one only as far as that pays.
+
+        Takes about a second at most, during which nobody is answered. Raises DecodeError and ScoreError.
+        """
+        self._check_process()
+        with self._batcher.alone:
+            self._check_open()
+            self._turn_cost = measure_turns(self._pipeline, self._started.active, self.config.runtime.max_batch)
+        return self._turn_cost
+
+    def _joins(self, turn: Sequence[Sequence[Item]], items: Sequence[Item], n_behind: int) -> bool:
+        if self._turn_cost is None:
+            together = [item for call in (*turn, items) for item in call]
+            return all(pays_to_share(self.model.n_gpu_layers, active.n_prefixes) for active, _ in together)
+        n_tokens = sum(active.n_fed(query) for active, query in items)
+        return self._turn_cost.pays(len(turn), n_tokens, n_behind)
 
     @property
     def config(self) -> Config:

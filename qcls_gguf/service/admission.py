@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from .refusal import RefusedError
 from .settings import RequestLimits
 
-_BYTES_PER_TOKEN = 4
 _SMOOTHING = 0.1
 _SOONEST_MS = 20.0
 _LATEST_MS = 60_000.0
@@ -25,7 +24,7 @@ class Admission:
 
     @contextmanager
     def admitted(self, n_tokens: int) -> Iterator[None]:
-        """For as long as a request is in the service. n_tokens: what it will feed, see `n_query_tokens`.
+        """For as long as a request is in the service. n_tokens: what it will feed, estimated.
 
         Raises RefusedError (503) where too much is in the service already; a request alone is always admitted.
         """
@@ -54,13 +53,3 @@ class Admission:
     def retry_ms(self) -> float:
         """When about half of what is in the service will be done."""
         return min(max(self.n_tokens * self._ms_per_token / 2, _SOONEST_MS), _LATEST_MS)
-
-
-def n_tokens_of(n_bytes: int) -> int:
-    """About how many tokens a text of so many bytes has."""
-    return -(-n_bytes // _BYTES_PER_TOKEN)
-
-
-def n_query_tokens(query: str) -> int:
-    """About how many tokens a query has."""
-    return n_tokens_of(len(query.encode("utf-8", "replace")))

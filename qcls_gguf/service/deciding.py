@@ -7,10 +7,10 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..active_set import n_query_tokens, n_tokens_of
 from ..classifier import LoadedPrompts
 from ..errors import ConfigError, PlanError, QclsError, ScoreError
 from ..score.result import Result
-from .admission import n_query_tokens, n_tokens_of
 from .exchange import Exchange
 from .found import Found
 from .questions import PLACE, Question, maker

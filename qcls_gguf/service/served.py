@@ -16,7 +16,6 @@ from ..config.scoring import Scoring
 from ..errors import ModelError
 from ..model import Model
 from ..score.result import Result
-from .admission import n_query_tokens
 from .forms import Forms, FormSettings
 from .refusal import RefusedError
 from .sets import SetCache
@@ -38,9 +37,6 @@ class Served:
         self.created = int(time())
         self.model_json = model_json(classifier.model)
         self.prompts: dict[str, PromptConfig] = {prompt.name: prompt for prompt in classifier.config.prompts}
-        fed = {n: classifier.plan_counts(" a" * n).n_tokens_new for n in (0, 8)}
-        self._n_fixed = fed[0]
-        self._n_per_token = (fed[8] - fed[0]) / 8
         self.window = classifier.config.runtime.max_batch
         """queries of one request that may wait at once"""
         self._n_users = 0
@@ -49,7 +45,7 @@ class Served:
 
     def n_tokens(self, query: str) -> int:
         """About how many tokens the configured prompts feed for a query."""
-        return self._n_fixed + int(self._n_per_token * n_query_tokens(query))
+        return self.classifier.configured.active.n_fed(query)
 
     @contextmanager
     def used(self) -> Iterator[None]:

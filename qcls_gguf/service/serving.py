@@ -130,6 +130,14 @@ class Serving:
             )
         try:
             classifier = Classifier.from_config(config, model=model, on_step=self._step)
+            try:
+                began = monotonic()
+                cost = classifier.measure_turns()
+                what = f"a decode costs as much as {cost.fixed_tokens:.0f} tokens more"
+                self._step("measure turns", what, (monotonic() - began) * 1e3)
+            except BaseException:
+                classifier.close()
+                raise
         except BaseException:
             if not shares:
                 model.close()

@@ -17,13 +17,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from served import BIN, Server, raw
+import yaml
+from served import BIN, ROOT, Server, raw
 
 pytestmark = pytest.mark.load
 
 SECONDS = float(os.environ.get("QCLS_LOAD_SECONDS", "10"))
 N_REQUESTS = int(os.environ.get("QCLS_LOAD_REQUESTS", "20000"))
 N_QUESTIONS = int(os.environ.get("QCLS_LOAD_QUESTIONS", "2000"))
+N_TURNS = 4
 CONFIG = "configs/fashion-8-joint.yaml"
 QUERIES = ("red dress", "blue jeans for men", "wool coat", "cheap summer shoes", "孕妇牛仔裤")
 CLOSE = 0.02
@@ -39,10 +41,17 @@ class Tally:
     n_wrong: int = 0
     seconds: float = 0.0
 
+    def add(self, other: Tally) -> None:
+        self.ms += other.ms
+        for status, n in other.statuses.items():
+            self.statuses[status] = self.statuses.get(status, 0) + n
+        self.n_wrong += other.n_wrong
+        self.seconds += other.seconds
+
     def line(self, name: str) -> str:
         p50, p99 = np.percentile(self.ms or [0], (50, 99))
         rate = len(self.ms) / self.seconds
-        return f"{name:24} {rate:7.1f}/s  p50 {p50:7.1f}  p99 {p99:7.1f} ms  {self.statuses}  wrong {self.n_wrong}"
+        return f"{name:40} {rate:7.1f}/s  p50 {p50:7.1f}  p99 {p99:7.1f} ms  {self.statuses}  wrong {self.n_wrong}"
 
 
 class Client:
@@ -138,13 +147,28 @@ def held(server: Server) -> dict[str, float]:
     return {name: server.metric(name) for name in names}
 
 
-def test_closed_loops() -> None:
-    with Server("--log-format", "none", config=CONFIG) as server:
-        load = Load.of(server)
+@pytest.mark.parametrize("name", ["mission", "fashion-8", "fashion-8-joint"])
+def test_closed_loops(name: str, tmp_path: Path) -> None:
+    """Merging what waits, as far as it pays, beside never merging: in turns, as others use the machine as well."""
+    tree = yaml.safe_load((ROOT / f"configs/{name}.yaml").read_text())
+    tree.setdefault("runtime", {})["max_batch"] = 1
+    if "path" in tree.get("model", {}):
+        tree["model"]["path"] = str(ROOT / "configs" / tree["model"]["path"])
+    (tmp_path / "apart.yaml").write_text(yaml.safe_dump(tree))
+    with (
+        Server("--log-format", "none", config=f"configs/{name}.yaml") as merging,
+        Server("--log-format", "none", config=tmp_path / "apart.yaml") as apart,
+    ):
+        loads = {"merged": Load.of(merging), "apart": Load.of(apart)}
+        print(*(line for line in merging.lines if "measure turns" in line))
         for n_clients in (1, 2, 4, 8, 32):
-            tally = asyncio.run(load.closed(n_clients))
-            print(tally.line(f"{n_clients} clients"))
-            assert (tally.n_wrong, set(tally.statuses)) == (0, {200})
+            whole = {how: Tally() for how in loads}
+            for _ in range(N_TURNS):
+                for how, load in loads.items():
+                    whole[how].add(asyncio.run(load.closed(n_clients, seconds=SECONDS / N_TURNS)))
+            for how, tally in whole.items():
+                print(tally.line(f"{name}, {n_clients} clients, {how}"))
+                assert (tally.n_wrong, set(tally.statuses)) == (0, {200})
 
 
 @pytest.mark.parametrize("max_requests", [64, 3])
