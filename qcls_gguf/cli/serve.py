@@ -78,6 +78,9 @@ def serve_command(
     max_tokens: Annotated[
         int, typer.Option("--max-tokens", min=1, max=1 << 30, metavar="N", help="Of all requests in the service.")
     ] = 16_384,
+    keep_results: Annotated[
+        int, typer.Option("--keep-results", min=0, max=1 << 24, metavar="N", help="Answers kept for equal queries.")
+    ] = 0,
     grace: Annotated[
         float, typer.Option("--grace", min=0, metavar="SECONDS", help="For requests that have come, when told to stop.")
     ] = 30.0,
@@ -112,6 +115,7 @@ def serve_command(
             api_keys=check_keys(keys),
             cors_origins=tuple(cors_origin or ()),
             grace_s=grace,
+            n_results=keep_results,
             log_format=log_format.value,
             forms=FormSettings() if questions is None else read_forms(questions),
             limits=RequestLimits(

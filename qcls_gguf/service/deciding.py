@@ -15,13 +15,11 @@ from .exchange import Exchange
 from .found import Found
 from .questions import PLACE, Question, maker
 from .refusal import RefusedError, refusal_of
-from .served import Served, unknown_prompt
+from .served import Pair, Served, unknown_prompt
 from .service import Service
 
 _AT_ONCE = 8
 """questions of one turn: others' requests wait for no more"""
-
-Pair = tuple[LoadedPrompts, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +35,9 @@ class Asked:
 class Usage:
     """Tokens of a request's questions."""
 
-    new: int = 0
+    new: float = 0.0
     """fed behind the prefixes"""
-    cached: int = 0
+    cached: float = 0.0
     """of prefixes"""
     stored: int = 0
     """of these, those that the request itself had stored"""
@@ -47,11 +45,11 @@ class Usage:
     @property
     def whole(self) -> int:
         """Tokens of the questions with their texts."""
-        return self.new + self.cached
+        return round(self.new) + round(self.cached)
 
     def openai(self) -> dict[str, Any]:
         """As OpenAI's decisions have it."""
-        details = {"cached_tokens": max(self.cached - self.stored, 0), "cache_write_tokens": self.stored}
+        details = {"cached_tokens": max(round(self.cached) - self.stored, 0), "cache_write_tokens": self.stored}
         return {
             "input_tokens": self.whole,
             "input_tokens_details": details,
@@ -178,7 +176,7 @@ async def _results(
     if not pairs:
         return []
     try:
-        results = await served.classifier.aclassify_pairs(pairs, deadline_s=exchange.seconds_left)
+        results = await served.ask(pairs, exchange.seconds_left)
     except ScoreError:
         if len(pairs) == 1:
             return [None]
@@ -189,12 +187,9 @@ async def _results(
         raise refusal_of(e, "input") from None
     except QclsError as e:
         raise refusal_of(e) from None
-    counts = results[0].counts
-    share = len(results) / counts.n_queries  # others' queries may be in the same turn
-    usage.new += round(counts.n_tokens_new * share)
-    usage.cached += round(counts.n_tokens_cached * share)
     for result in results:
-        exchange.answered(result)
-        service.metrics.labelled(result)
-    service.serving.admission.learn(counts.n_tokens_new, results[0].total_ms)
+        counts = result.counts  # of the turn, which others' queries may share
+        usage.new += counts.n_tokens_new / counts.n_queries
+        usage.cached += counts.n_tokens_cached / counts.n_queries
+        service.note(exchange, result)
     return list(results)

@@ -167,6 +167,13 @@ def _engine(served: Served) -> Iterator[Metric]:
     yield counter("qcls_sets_found", "Requests whose prompt set was there.", served.sets.n_found)
     yield counter("qcls_sets_made", "Prompt sets made for requests.", served.sets.n_made)
     yield counter("qcls_sets_let_go", "Prompt sets let go.", served.sets.n_let_go)
+    yield counter("qcls_prefixes_found", "Prefixes that were wanted and in the cache.", engine.n_found)
+    yield counter("qcls_prefixes_stored", "Prefixes that were computed, long ones in pieces.", engine.n_stored)
+    yield counter("qcls_prefixes_evicted", "Prefixes that made room for others.", engine.n_evicted)
+    if served.results.most:
+        yield gauge("qcls_results", "Answers kept.", len(served.results))
+        yield counter("qcls_results_found", "Queries whose answer was kept.", served.results.n_hits)
+        yield counter("qcls_results_missed", "Queries whose answer was not kept.", served.results.n_misses)
     yield counter("qcls_graphs_reused", "Decodes that reused a graph.", counts.n_graphs_reused)
     yield gauge("qcls_graphs", "Graphs kept.", counts.n_shapes)
 

@@ -56,13 +56,18 @@ class Service:
     ) -> Result:
         """The answer to a query. param: the field of the request that holds it. Raises RefusedError."""
         try:
-            result = await served.ask(loaded, query, deadline_s)
+            (result,) = await served.ask([(loaded, query)], deadline_s)
         except QclsError as e:
             raise refusal_of(e, param) from None
-        exchange.answered(result)
-        self.metrics.labelled(result)
-        self.serving.admission.learn(result.counts.n_tokens_new, result.total_ms)
+        self.note(exchange, result)
         return result
+
+    def note(self, exchange: Exchange, result: Result) -> None:
+        """Count an answer to a query."""
+        exchange.answered(result)
+        if result.counts.n_decodes:  # else it was kept
+            self.metrics.labelled(result)
+            self.serving.admission.learn(result.counts.n_tokens_new, result.total_ms)
 
     async def ask_all(
         self, exchange: Exchange, served: Served, loaded: LoadedPrompts, queries: Sequence[str]

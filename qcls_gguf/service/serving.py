@@ -57,7 +57,7 @@ class Serving:
         self._served: Served | None = None
         self._reloading = asyncio.Lock()
         self._closing: set[asyncio.Task[None]] = set()
-        self._forms = settings.forms
+        self._settings = settings
         self.admission = Admission(settings.limits)
         self.state = State.loading
         self.n_reloads = 0
@@ -106,7 +106,7 @@ class Serving:
 
     async def _build(self, config: Config) -> Served:
         model, file, classifier = await asyncio.to_thread(self._open, config)
-        return Served(classifier, model, file, self._forms)
+        return Served(classifier, model, file, self._settings.forms, self._settings.n_results)
 
     def _open(self, config: Config) -> tuple[Model, FileState, Classifier]:
         """The model, which is the open one if its file is the same, and a classifier on it."""

@@ -58,6 +58,8 @@ class ServiceSettings:
     log_format: LogFormat = "text"
     forms: FormSettings = field(default_factory=FormSettings)
     """how questions become prompts"""
+    n_results: int = 0
+    """answers to keep for queries that come again; 0: none"""
     limits: RequestLimits = field(default_factory=RequestLimits)
 
     @property
