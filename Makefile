@@ -17,12 +17,15 @@ run: $(VENV)/.built
 	    --query "light pink cashmere sweater for date night" \
 	    --query "when does the shop open"
 
+# Two processes, a whole file of tests in either: what a file makes once, such as an open model, is not made twice.
+# 0: in one process, where a test is to be stopped in a debugger.
+TEST_PROCESSES ?= 2
 test: $(VENV)/.checked
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile
 
 # The large runs of tests/hostile; docs/security.md says how seed, counts and rows are chosen.
 hostile: $(VENV)/.checked

@@ -34,20 +34,22 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from .classifier import Classifier, LoadedPrompts
+    from .classifier import Classifier
     from .config.load import load_config
     from .config.prompt import PromptConfig
     from .config.schema import Config, ModelConfig, RuntimeConfig
     from .errors import BusyError, ConfigError, DeadlineError, DecodeError, ModelError, PlanError, QclsError, ScoreError
+    from .loaded_prompts import LoadedPrompts
     from .model import Model, OpenModels
     from .score.result import Counts, LabelScore, ModelInfo, PromptResult, Result
 else:  # a type checker would take this function for a promise of every name
     _MODULES = {
-        ".classifier": ("Classifier", "LoadedPrompts"),
+        ".classifier": ("Classifier",),
         ".config.load": ("load_config",),
         ".config.prompt": ("PromptConfig",),
         ".config.schema": ("Config", "ModelConfig", "RuntimeConfig"),
         ".errors": tuple(name for name in __all__ if name.endswith("Error")),
+        ".loaded_prompts": ("LoadedPrompts",),
         ".model": ("Model", "OpenModels"),
         ".score.result": ("Counts", "LabelScore", "ModelInfo", "PromptResult", "Result"),
     }

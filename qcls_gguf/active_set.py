@@ -12,6 +12,7 @@ from .plan.tree import Int32Array
 from .prompts.prompt_set import PromptSet
 from .score.answers import Answers
 from .score.scorer import Scorer
+from .score.tail import Tail
 
 _BYTES_PER_TOKEN = 4
 _N_LONG = 8
@@ -36,10 +37,15 @@ class ActiveSet:
         self.held = held
         self.holders = [prefix.holder for prefix in held]
         self.templates = Templates(prompts, self.holders, engine.capacity, engine.model.facts.n_vocab)
+        tokens = prompts.label_tokens.tolist()
+        tail = engine.context.head_tail
         self.scorer = Scorer(
             [prompt.trie for prompt in prompts.prompts],
-            engine.model.rows(prompts.label_tokens.tolist()),
+            engine.model.rows(tokens),
             label_tokens if prompts.exact else None,
+            tail=Tail(
+                scale=tail.scale, cap=tail.cap, bias=engine.model.output_biases(tokens) if tail.has_bias else None
+            ),
             arithmetic=TrieScores,
         )
         self.answers = Answers(prompts.prompts, prompts.settings, self.scorer)

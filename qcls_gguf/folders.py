@@ -1,12 +1,21 @@
-"""Where files are kept between runs: one rule for all of them."""
+"""Where files are kept between runs: one rule for all. And how a file is written so that nobody reads half of it."""
 
 from __future__ import annotations
 
+import itertools
+import json
+import os
+import stat
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from platformdirs import user_cache_path
 
+PART_SUFFIX = ".part"
+"""of a file that is being written; one that a killed process left behind may be removed"""
 _NAME = "qcls-gguf"
+_counter = itertools.count()
 
 
 def cache_folder() -> Path | None:
@@ -22,3 +31,49 @@ def cache_folder() -> Path | None:
     except RuntimeError:  # no home
         return None
     return folder if folder.is_absolute() else None
+
+
+def part_of(path: Path) -> Path:
+    """A name beside a file for its content while it is written, which no other process or call has."""
+    return path.with_name(f".{_NAME}-{os.getpid()}-{next(_counter)}{PART_SUFFIX}")
+
+
+def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
+    """Write a file beside its place and rename it, so that there is the old file or the whole new one; of two writers
+    at once the later wins.
+
+    mode: the rights of a new file, less what the process's umask takes; one that is there keeps its own.
+    Raises OSError, with nothing left behind.
+    """
+    part = part_of(path)
+    part.unlink(missing_ok=True)  # of a process of this number that was killed
+    try:
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
+            file.write(content)
+        with suppress(FileNotFoundError):
+            if stat.S_ISREG(rights := path.lstat().st_mode):
+                part.chmod(stat.S_IMODE(rights))
+        part.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            part.unlink()
+        raise
+
+
+def read_cache(name: str) -> Any:
+    """What `write_cache` kept under this name; None where the file is missing or damaged."""
+    folder = cache_folder()
+    try:
+        return json.loads((folder / name).read_bytes()) if folder else None
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def write_cache(name: str, value: Any) -> None:
+    """Keep a JSON value in the cache folder. Where it cannot be written it is computed again next time."""
+    folder = cache_folder()
+    if folder is None:
+        return
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / name, json.dumps(value).encode())

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from time import perf_counter
 
 import numpy as np
 
@@ -18,7 +17,6 @@ from .engine.capacity import shapes
 from .engine.engine import Engine
 from .engine.open import open_engine
 from .engine.prefixes import hold_prefixes
-from .engine.turns import TurnCost
 from .errors import ConfigError, DecodeError, ModelError, PlanError, ScoreError
 from .model import Model, OpenModels
 from .native import build_info
@@ -37,11 +35,6 @@ _WARM_STEP = 4
 _MOST_PLANNED = 32768
 """Tokens of the plans that are made at start-up, in 0.1 s: all lengths for eight prompts, the shortest for many."""
 _N_UNTIL_CAPTURED = 3
-_LETTERS = [chr(n) for n in range(ord("a"), ord("z") + 1)]
-_TURN_WORDS = 6
-"""of the queries that turns are measured by"""
-_N_TURNS = 8
-_TURNS_S = 0.5
 _LEAST_SHAPES = 2
 _MOST_SHAPES_BYTES = 128 << 20
 """Compute buffers that kept graphs may take on a CPU, where a new graph costs 2 % of a request."""
@@ -166,31 +159,10 @@ def _start(
     )
 
 
-def measure_turns(pipeline: Pipeline, active: ActiveSet, max_batch: int) -> TurnCost:
-    """What a decode costs beside its tokens: decodes of one query and of max_batch in turns, the shortest of each."""
-    queries = [" ".join(_LETTERS[n : n + _TURN_WORDS]) for n in range(min(max_batch, len(_LETTERS) - _TURN_WORDS))]
-    if len(queries) < 2:
-        return TurnCost(0.0)
-    few, many = [(active, query) for query in queries[:1]], [(active, query) for query in queries]
-    shortest: dict[int, float] = {}
-    until = perf_counter() + _TURNS_S
-    for n_round in range(_N_TURNS):
-        for items in (few, many):
-            began = perf_counter()
-            counts = pipeline.run(items)[0].counts
-            took = perf_counter() - began
-            if n_round:  # the first one makes plans and graphs
-                shortest[counts.n_tokens_new] = min(took, shortest.get(counts.n_tokens_new, took))
-        if n_round and perf_counter() > until:
-            break
-    least, most = min(shortest), max(shortest)
-    return TurnCost.through((least, shortest[least]), (most, shortest[most]))
-
-
 def _rendered(config: Config, model: Model, ledger: Ledger) -> Config:
     found = render_prompts(config.prompts, model, config.model)
     whose = "the configuration's" if config.model.chat_template else "the file's own"
-    what = f"{whose}, {found.n_rendered} prompt{'s' if found.n_rendered != 1 else ''}"
+    what = f"{whose}, {counted(found.n_rendered, 'prompt')}"
     if found.folded:
         what += f"; it takes no system turn, so the system text begins the user's: {', '.join(found.folded)}"
     ledger.step("chat template", what)

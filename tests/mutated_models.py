@@ -84,7 +84,7 @@ def try_all(seeds: Iterable[int], folder: Path, **runtime: Any) -> Iterator[Ende
         path.write_bytes(put_together(file))
         try:
             check_gguf(path)
-            try_model(path, [path], 0, settings)
+            try_model([path], path.stat().st_size, 0, settings)
         except QclsError as e:
             how, text = type(e).__name__, str(e)
         except Exception:

@@ -17,6 +17,7 @@ class Shape:
     n_layer: int
     n_embd: int
     n_ff: int
+    n_vocab: int
     heads: tuple[int, int, int] | None = None
     """head size, query heads, and key and value heads, where they are not the usual ones"""
 
@@ -35,7 +36,7 @@ class Shape:
         return self.heads[2] if self.heads else self.n_head // 2
 
 
-def _attention(
+def attention(
     t: RandomTensors,
     shape: Shape,
     prefix: str,
@@ -56,18 +57,18 @@ def _attention(
         t.norm(f"{prefix}attn_k_norm", shape.head_dim)
 
 
-def _gated_ffn(t: RandomTensors, shape: Shape, prefix: str) -> None:
+def gated_ffn(t: RandomTensors, shape: Shape, prefix: str) -> None:
     t.matrix(f"{prefix}ffn_gate", shape.n_embd, shape.n_ff)
     t.matrix(f"{prefix}ffn_up", shape.n_embd, shape.n_ff)
     t.matrix(f"{prefix}ffn_down", shape.n_ff, shape.n_embd, gain=2.0)
 
 
-def _plain_ffn(t: RandomTensors, shape: Shape, prefix: str) -> None:
+def plain_ffn(t: RandomTensors, shape: Shape, prefix: str) -> None:
     t.matrix(f"{prefix}ffn_up", shape.n_embd, shape.n_ff, bias=True)
     t.matrix(f"{prefix}ffn_down", shape.n_ff, shape.n_embd, gain=2.0, bias=True)
 
 
-def _experts(t: RandomTensors, shape: Shape, prefix: str, n_expert: int, n_ff: int) -> None:
+def experts(t: RandomTensors, shape: Shape, prefix: str, n_expert: int, n_ff: int) -> None:
     t.matrix(f"{prefix}ffn_gate_inp", shape.n_embd, n_expert, type_name="F32")
     t.matrix(f"{prefix}ffn_gate_exps", shape.n_embd, n_ff, n_expert=n_expert)
     t.matrix(f"{prefix}ffn_up_exps", shape.n_embd, n_ff, n_expert=n_expert)
@@ -101,17 +102,33 @@ def decoder(
     for i in range(shape.n_layer):
         prefix = f"blk.{i}."
         t.norm(f"{prefix}attn_norm", shape.n_embd)
-        _attention(t, shape, prefix, n_head_kv=shape.n_head_kv, qkv_bias=qkv_bias, qk_norm=qk_norm)
+        attention(t, shape, prefix, n_head_kv=shape.n_head_kv, qkv_bias=qkv_bias, qk_norm=qk_norm)
         if ffn_norm:
             t.norm(f"{prefix}ffn_norm", shape.n_embd)
         if post_norm:
             t.norm(f"{prefix}post_attention_norm", shape.n_embd)
             t.norm(f"{prefix}post_ffw_norm", shape.n_embd)
         if n_expert:
-            _experts(t, shape, prefix, n_expert, n_ff_expert)
+            experts(t, shape, prefix, n_expert, n_ff_expert)
         else:
-            _gated_ffn(t, shape, prefix)
+            gated_ffn(t, shape, prefix)
     t.norm("output_norm", shape.n_embd)
+
+
+def grok(t: RandomTensors, shape: Shape) -> None:
+    """Experts, norms behind attention and network, a scale and a cap of the logits."""
+    decoder(t, shape, keys={"logit_scale": 0.5, "final_logit_softcapping": 3.0, "embedding_scale": 1.0}, n_expert=4)
+    for i in range(shape.n_layer):
+        t.norm(f"blk.{i}.attn_output_norm", shape.n_embd)
+        t.norm(f"blk.{i}.post_ffw_norm", shape.n_embd)
+
+
+def chameleon(t: RandomTensors, shape: Shape) -> None:
+    """Llama's layers, with a norm of its own for each head's queries and keys."""
+    decoder(t, shape)
+    for i in range(shape.n_layer):
+        for name, n_head in (("q", shape.n_head), ("k", shape.n_head_kv)):
+            t.vector(f"blk.{i}.attn_{name}_norm.weight", (n_head, shape.head_dim), mean=1.0)
 
 
 def biased_decoder(t: RandomTensors, shape: Shape, *, ffn_norm: bool) -> None:
@@ -121,10 +138,10 @@ def biased_decoder(t: RandomTensors, shape: Shape, *, ffn_norm: bool) -> None:
     for i in range(shape.n_layer):
         prefix = f"blk.{i}."
         t.norm(f"{prefix}attn_norm", shape.n_embd, bias=True)
-        _attention(t, shape, prefix, n_head_kv=shape.n_head_kv, qkv_bias=True, out_bias=True)
+        attention(t, shape, prefix, n_head_kv=shape.n_head_kv, qkv_bias=True, out_bias=True)
         if ffn_norm:
             t.norm(f"{prefix}ffn_norm", shape.n_embd, bias=True)
-        _plain_ffn(t, shape, prefix)
+        plain_ffn(t, shape, prefix)
     t.norm("output_norm", shape.n_embd, bias=True)
 
 
@@ -140,10 +157,10 @@ def sinks_decoder(t: RandomTensors, shape: Shape) -> None:
     for i in range(shape.n_layer):
         prefix = f"blk.{i}."
         t.norm(f"{prefix}attn_norm", shape.n_embd)
-        _attention(t, shape, prefix, n_head_kv=shape.n_head_kv, qkv_bias=True, out_bias=True)
+        attention(t, shape, prefix, n_head_kv=shape.n_head_kv, qkv_bias=True, out_bias=True)
         t.vector(f"{prefix}attn_sinks.weight", shape.n_head, mean=1.0)
         t.norm(f"{prefix}post_attention_norm", shape.n_embd)
-        _experts(t, shape, prefix, n_expert, n_ff)
+        experts(t, shape, prefix, n_expert, n_ff)
         t.vector(f"{prefix}ffn_gate_inp.bias", n_expert)
         for name, n in (("gate", n_ff), ("up", n_ff), ("down", shape.n_embd)):
             t.vector(f"{prefix}ffn_{name}_exps.bias", (n_expert, n))
@@ -161,52 +178,37 @@ def longrope_decoder(t: RandomTensors, shape: Shape) -> None:
     for i in range(shape.n_layer):
         prefix = f"blk.{i}."
         t.norm(f"{prefix}attn_norm", shape.n_embd)
-        _attention(t, shape, prefix, n_head_kv=shape.n_head_kv)
+        attention(t, shape, prefix, n_head_kv=shape.n_head_kv)
         t.norm(f"{prefix}ffn_norm", shape.n_embd)
         t.matrix(f"{prefix}ffn_up", shape.n_embd, 2 * shape.n_ff)  # the gate and its factor in one
         t.matrix(f"{prefix}ffn_down", shape.n_ff, shape.n_embd, gain=2.0)
     t.norm("output_norm", shape.n_embd)
 
 
-def mamba(t: RandomTensors, shape: Shape) -> None:
-    """State-space layers, no attention."""
-    n_inner, n_state, n_conv, dt_rank = 2 * shape.n_embd, 16, 4, shape.n_embd // 16
-    t.key("ssm.conv_kernel", n_conv)
-    t.key("ssm.inner_size", n_inner)
-    t.key("ssm.state_size", n_state)
-    t.key("ssm.time_step_rank", dt_rank)
+def latent_decoder(t: RandomTensors, shape: Shape) -> None:
+    """MiniCPM 3's layers: keys and values from a short vector a token, to which a rotated part is added."""
+    n_rot, n_plain, q_rank, kv_rank = 32, 32, 96, 64
+    n_head = shape.n_head
+    t.key("attention.head_count", n_head)
+    t.key("attention.head_count_kv", n_head)
+    t.key("attention.q_lora_rank", q_rank)
+    t.key("attention.kv_lora_rank", kv_rank)
+    t.key("attention.key_length", n_plain + n_rot)
+    t.key("attention.value_length", HEAD_DIM)
+    t.key("rope.dimension_count", n_rot)
     for i in range(shape.n_layer):
         prefix = f"blk.{i}."
         t.norm(f"{prefix}attn_norm", shape.n_embd)
-        t.matrix(f"{prefix}ssm_in", shape.n_embd, 2 * n_inner)
-        t.matrix(f"{prefix}ssm_conv1d", n_conv, n_inner, bias=True, type_name="F32")
-        t.matrix(f"{prefix}ssm_x", n_inner, dt_rank + 2 * n_state)
-        t.matrix(f"{prefix}ssm_dt", dt_rank, n_inner, bias=True, type_name="F32")
-        decay = -np.exp(t.rng.normal(0, 0.5, (n_inner, n_state)))
-        t.writer.add_tensor(f"{prefix}ssm_a", decay.astype(np.float32))
-        t.vector(f"{prefix}ssm_d", n_inner, mean=1.0)
-        t.matrix(f"{prefix}ssm_out", n_inner, shape.n_embd, gain=3.0)
-    t.norm("output_norm", shape.n_embd)
-
-
-def lfm2(t: RandomTensors, shape: Shape) -> None:
-    """Short convolutions in even layers, attention in odd ones. The final norm has the name `token_embd_norm`."""
-    n_head_kv = [shape.n_head_kv if i % 2 else 0 for i in range(shape.n_layer)]
-    t.key("attention.head_count", shape.n_head)
-    t.key("attention.head_count_kv", n_head_kv)
-    t.key("shortconv.l_cache", 3)
-    for i in range(shape.n_layer):
-        prefix = f"blk.{i}."
-        t.norm(f"{prefix}attn_norm", shape.n_embd)
-        if n_head_kv[i]:
-            _attention(t, shape, prefix, n_head_kv=n_head_kv[i], qk_norm=True)
-        else:
-            t.matrix(f"{prefix}shortconv.in_proj", shape.n_embd, 3 * shape.n_embd)
-            t.matrix(f"{prefix}shortconv.conv", 3, shape.n_embd, type_name="F32")
-            t.matrix(f"{prefix}shortconv.out_proj", shape.n_embd, shape.n_embd)
+        t.matrix(f"{prefix}attn_q_a", shape.n_embd, q_rank)
+        t.norm(f"{prefix}attn_q_a_norm", q_rank)
+        t.matrix(f"{prefix}attn_q_b", q_rank, n_head * (n_plain + n_rot))
+        t.matrix(f"{prefix}attn_kv_a_mqa", shape.n_embd, kv_rank + n_rot)
+        t.norm(f"{prefix}attn_kv_a_norm", kv_rank)
+        t.matrix(f"{prefix}attn_kv_b", kv_rank, n_head * (n_plain + HEAD_DIM))
+        t.matrix(f"{prefix}attn_output", n_head * HEAD_DIM, shape.n_embd, gain=3.0)
         t.norm(f"{prefix}ffn_norm", shape.n_embd)
-        _gated_ffn(t, shape, prefix)
-    t.norm("token_embd_norm", shape.n_embd)
+        gated_ffn(t, shape, prefix)
+    t.norm("output_norm", shape.n_embd)
 
 
 def bert(t: RandomTensors, shape: Shape) -> None:
@@ -218,9 +220,9 @@ def bert(t: RandomTensors, shape: Shape) -> None:
     t.norm("token_embd_norm", shape.n_embd, bias=True)
     for i in range(shape.n_layer):
         prefix = f"blk.{i}."
-        _attention(t, shape, prefix, n_head_kv=shape.n_head, qkv_bias=True, out_bias=True)
+        attention(t, shape, prefix, n_head_kv=shape.n_head, qkv_bias=True, out_bias=True)
         t.norm(f"{prefix}attn_output_norm", shape.n_embd, bias=True)
-        _plain_ffn(t, shape, prefix)
+        plain_ffn(t, shape, prefix)
         t.norm(f"{prefix}layer_output_norm", shape.n_embd, bias=True)
 
 
@@ -233,12 +235,12 @@ def t5(t: RandomTensors, shape: Shape) -> None:
         for i in range(shape.n_layer):
             prefix = f"{part}.blk.{i}."
             t.norm(f"{prefix}attn_norm", shape.n_embd)
-            _attention(t, shape, prefix, n_head_kv=shape.n_head, out_name="attn_o")
+            attention(t, shape, prefix, n_head_kv=shape.n_head, out_name="attn_o")
             if i == 0:
                 t.matrix(f"{prefix}attn_rel_b", shape.n_head, n_buckets, type_name="F32")
             if part == "dec":
                 t.norm(f"{prefix}cross_attn_norm", shape.n_embd)
-                _attention(t, shape, f"{prefix}cross_", n_head_kv=shape.n_head, out_name="attn_o")
+                attention(t, shape, f"{prefix}cross_", n_head_kv=shape.n_head, out_name="attn_o")
             t.norm(f"{prefix}ffn_norm", shape.n_embd)
-            _gated_ffn(t, shape, prefix)
+            gated_ffn(t, shape, prefix)
         t.norm(f"{part}.output_norm", shape.n_embd)

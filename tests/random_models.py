@@ -8,19 +8,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from gguf import GGUFWriter, PoolingType
+from random_gemma import gemma3n, gemma4
+from random_hybrids import lfm2, mamba
 from random_layers import (
     CONTEXT_LENGTH,
     Shape,
     bert,
     biased_decoder,
+    chameleon,
     decoder,
-    lfm2,
+    grok,
+    latent_decoder,
     longrope_decoder,
-    mamba,
     sinks_decoder,
     t5,
 )
@@ -35,17 +38,19 @@ class ArchSpec:
     """One kind of model.
 
     `arch` is llama.cpp's name of the architecture. `tail` is what turns the final norm's result into logits: the
-    product with the head alone, or more, or there are no logits. `memory` is what the model keeps of earlier tokens:
-    all keys and values, those of a window in some layers, a recurrent state, keys and values in some layers and a
-    state in others, those of an encoder too, or nothing (each token attends to later ones as well). `head` says
-    whether the head is the token embedding. `note` is the finding in llama.cpp's `src/models`.
+    product with the head alone, or more, or something that no scorer here knows, or there are no logits. `memory` is
+    what the model keeps of earlier tokens: all keys and values, those of a window in some layers, a recurrent state,
+    keys and values in some layers and a state in others, those of an encoder too, or nothing (each token attends to
+    later ones as well). `head` says whether the head is the token embedding. `n_layer` is how many layers a model has
+    unless told otherwise. `note` is the finding in llama.cpp's `src/models`.
     """
 
     arch: str
     build: Callable[[RandomTensors, Shape], None]
-    tail: Literal["head", "bias", "scale", "softcap", "none"] = "head"
+    tail: Literal["head", "bias", "scale", "softcap", "other", "none"] = "head"
     memory: Literal["full", "window", "recurrent", "hybrid", "encoder", "none"] = "full"
     head: Literal["either", "tied", "untied", "none"] = "either"
+    n_layer: int = 2
     note: str
 
     @property
@@ -61,7 +66,7 @@ def write_model(
     tied: bool | None = None,
     head_type: str = "F32",
     weight_type: str = "F32",
-    n_layer: int = 2,
+    n_layer: int | None = None,
     n_embd: int = 256,
     n_ff: int = 256,
     heads: tuple[int, int, int] | None = None,
@@ -88,7 +93,8 @@ def write_model(
     tokens = build_vocab(vocab).with_control(control_tokens)
     if n_vocab is not None:
         tokens = tokens.padded(n_vocab)
-    shape = Shape(n_layer=n_layer, n_embd=n_embd, n_ff=n_ff, heads=heads)
+    n_layer = spec.n_layer if n_layer is None else n_layer
+    shape = Shape(n_layer=n_layer, n_embd=n_embd, n_ff=n_ff, n_vocab=len(tokens.tokens), heads=heads)
 
     writer = GGUFWriter(path, spec.arch)
     writer.add_name(f"random-{name}")
@@ -118,6 +124,9 @@ def write_model(
     writer.close()
     return path
 
+
+WITH_ANOTHER_TAIL: dict[str, Any] = {"name": "chameleon", "n_vocab": 8300, "n_layer": 1, "weight_type": "Q8_0"}
+"""What `write_model` makes a model of that no hidden-only context can be opened for."""
 
 _WINDOW = {"attention.sliding_window": 8, "attention.sliding_window_pattern": 2}
 
@@ -206,12 +215,38 @@ ARCHS: dict[str, ArchSpec] = {
         tail="scale",
         note="minicpm.cpp with granite.cpp's graph: divides by logit_scale, or by 256 / n_embd in files without it",
     ),
+    "minicpm_old": ArchSpec(
+        arch="minicpm",
+        build=decoder,
+        tail="scale",
+        note="minicpm.cpp: multiplies by n_embd / 256",
+    ),
+    "minicpm3": ArchSpec(
+        arch="minicpm3",
+        build=latent_decoder,
+        tail="scale",
+        note="minicpm3.cpp: multiplies the final norm by 256 / n_embd before the head",
+    ),
     "command-r": ArchSpec(
         arch="command-r",
         build=partial(decoder, keys={"logit_scale": 0.5}, ffn_norm=False),
         tail="scale",
         head="tied",
         note="command-r.cpp: multiplies by logit_scale where the file has it",
+    ),
+    "cohere2": ArchSpec(
+        arch="cohere2",
+        build=partial(decoder, keys={**_WINDOW, "logit_scale": 0.5}, ffn_norm=False),
+        tail="scale",
+        memory="window",
+        head="tied",
+        note="cohere2.cpp: multiplies by logit_scale, which every file has",
+    ),
+    "grok": ArchSpec(
+        arch="grok",
+        build=grok,
+        tail="softcap",
+        note="grok.cpp: multiplies by logit_scale, then caps at final_logit_softcapping where the file has it",
     ),
     "gemma2": ArchSpec(
         arch="gemma2",
@@ -220,6 +255,21 @@ ARCHS: dict[str, ArchSpec] = {
         memory="window",
         head="tied",
         note="gemma2.cpp: caps logits at final_logit_softcapping, or at 30 in files without it",
+    ),
+    "gemma3n": ArchSpec(
+        arch="gemma3n",
+        build=gemma3n,
+        tail="softcap",
+        memory="window",
+        note="gemma3n.cpp: caps logits at 30, whatever the file says",
+    ),
+    "gemma4": ArchSpec(
+        arch="gemma4",
+        build=gemma4,
+        tail="softcap",
+        memory="window",
+        n_layer=4,
+        note="gemma4.cpp: caps logits at final_logit_softcapping, or at 30 in files without it",
     ),
     "gemma3": ArchSpec(
         arch="gemma3",
@@ -231,6 +281,12 @@ ARCHS: dict[str, ArchSpec] = {
         arch="gemma3",
         build=partial(decoder, qk_norm=True, post_norm=True),
         note="gemma3.cpp: no layer has a window in files without attention.sliding_window",
+    ),
+    "chameleon": ArchSpec(
+        arch="chameleon",
+        build=chameleon,
+        tail="other",
+        note="chameleon.cpp: overwrites the logits of tokens 4 to 8195",
     ),
     "mamba": ArchSpec(
         arch="mamba",

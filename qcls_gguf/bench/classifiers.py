@@ -11,13 +11,13 @@ from ..classifier import Classifier
 from ..config.schema import Config
 from ..config.scoring import EXACT_SCORINGS
 from ..errors import ConfigError, PlanError
+from ..model.placement import GPU_RESERVE_BYTES
 from ..opening import ClassifierOpener
 from ..prompts.compiled import Tokenizer
 from ..report.machine import available_bytes, gpu_free_bytes, rss_bytes
 from .records import Memory
 from .workloads import QuerySet, mixed_queries
 
-_GPU_RESERVE_BYTES = 1 << 30
 _MARGIN = 1.2  # of memory, for what a second classifier needs beyond the first
 
 
@@ -135,5 +135,5 @@ def fits_in_memory(first: MeasuredClassifier, n_more: int) -> bool:
     """Whether the memory holds n_more classifiers like the first beside it."""
     before, after = first.memory.vram_free_before_bytes, first.memory.vram_free_after_bytes
     if first.classifier.model.n_gpu_layers and before is not None and after is not None:
-        return after - _GPU_RESERVE_BYTES >= n_more * (before - after) * _MARGIN
+        return after - GPU_RESERVE_BYTES >= n_more * (before - after) * _MARGIN
     return available_bytes() >= n_more * first.classifier.model.size_bytes * _MARGIN

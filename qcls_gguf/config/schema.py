@@ -27,7 +27,8 @@ QUERY_TOKENS: tuple[QueryTokens, ...] = ("plain", "user_defined")
 _MAX_SEQ = 4096  # LLAMA_MAX_SEQ in llama.cpp's src/llama-cparams.h, as patches/0013 has it
 _MAX_PROMPTS = 1000
 _AUTO = ("auto",)
-_OLLAMA = "ollama:"  # a file of such a name is given as ./ollama:NAME
+OLLAMA = "ollama:"
+"""what a path begins with that is the name of a model of Ollama's; a file of such a name is given as ./ollama:NAME"""
 
 
 @settings
@@ -60,9 +61,9 @@ class ModelConfig(Settings):
         values = given(values)
         if isinstance(values, dict) and "ollama" not in values:
             name = str(values.get("path", ""))
-            if name.startswith(_OLLAMA):
+            if name.startswith(OLLAMA):
                 values = {key: value for key, value in values.items() if key != "path"}
-                values["ollama"] = name.removeprefix(_OLLAMA)
+                values["ollama"] = name.removeprefix(OLLAMA)
         return values
 
     @model_validator(mode="after")

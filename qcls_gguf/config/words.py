@@ -9,6 +9,7 @@ from typing import Any
 
 _LONGEST = 80
 _LARGE = 10**20
+_UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K"))
 _SURE = 0.85
 _KINDS = {bool: "a truth value", int: "a number", float: "a number", str: "text", dict: "a mapping"}
 
@@ -33,6 +34,11 @@ def shown(value: Any, *, quoted: bool = True) -> str:
 def counted(n: int, one: str, many: str | None = None) -> str:
     """A number with what it counts: `1 graph`, `2 graphs`; many: where that is not just one more s."""
     return f"{n} {one if n == 1 else many or f'{one}s'}"
+
+
+def abbreviated(n: int) -> str:
+    """A large number in three digits, such as `8.19B`: thousands (K), millions (M), billions (B) or trillions (T)."""
+    return next((f"{n / unit:.3g}{name}" for unit, name in _UNITS if n >= unit), str(n))
 
 
 def printable(text: str) -> str:

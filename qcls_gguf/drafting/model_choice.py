@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..config.schema import OLLAMA
 from ..model.header import read_header
 from ..model.ollama import find_ollama_model
 from ..model.placement import GPU_RESERVE_BYTES
 from ..report.machine import available_bytes, gpu_free_bytes
-
-_OLLAMA = "ollama:"
 
 
 class Choice(NamedTuple):
@@ -51,9 +50,9 @@ class DraftModel:
 def given_model(path: str | None, repo: str | None) -> DraftModel | None:
     """The model that was named; None where none was. Raises ModelError for a file that is no model."""
     if path is not None:
-        is_ollama = path.startswith(_OLLAMA)
-        file = find_ollama_model(path.removeprefix(_OLLAMA)) if is_ollama else Path(path).expanduser().absolute()
-        has_template = isinstance(read_header(file).scalars.get("tokenizer.chat_template"), str)
+        is_ollama = path.startswith(OLLAMA)
+        file = find_ollama_model(path.removeprefix(OLLAMA)) if is_ollama else Path(path).expanduser().absolute()
+        has_template = read_header(file).chat_template is not None
         why = "as given" if has_template else "as given; the file has no chat template, so the text below has no turns"
         return DraftModel(settings={"path": path if is_ollama else str(file)}, why=why, has_chat_template=has_template)
     return None if repo is None else DraftModel(settings={"hf_repo": repo}, why="as given")

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..config.load import load_config
 from ..config.resources import config_path
+from ..config.schema import OLLAMA
 from ..config.template import LABELS_SLOT
 from ..config.yaml_values import load_yaml, read_text
 from .draft import checked, heading, mapping, model_part
@@ -63,7 +64,7 @@ def _named(settings: dict[str, Any], folder: Path) -> DraftModel:
     path = settings.get("path")
     if not isinstance(path, str):
         return DraftModel(settings=settings, why="as it was")
-    file = path if path.startswith("ollama:") else str((folder / Path(path).expanduser()).absolute())
+    file = path if path.startswith(OLLAMA) else str((folder / Path(path).expanduser()).absolute())
     found = given_model(file, None)
     assert found is not None
     return DraftModel(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..config.schema import RuntimeConfig
+from ..config.words import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +21,7 @@ class Threads:
     why: str
 
     def __str__(self) -> str:
-        return f"{self.n} thread{'s' * (self.n > 1)} ({self.why})"
+        return f"{counted(self.n, 'thread')} ({self.why})"
 
 
 def threads(runtime: RuntimeConfig, *, root: Path = Path("/")) -> Threads:
@@ -36,7 +37,7 @@ def threads(runtime: RuntimeConfig, *, root: Path = Path("/")) -> Threads:
     quota = cpu_quota(root)
     if quota is not None and quota < n_free:
         return Threads(n=max(1, math.floor(quota)), why=f"a quota of {quota:.3g} CPUs, {n_cores} cores")
-    return Threads(n=n_free, why=f"{n_cores} core{'s' * (n_cores > 1)}{' less one' * (n_cores > 1)}")
+    return Threads(n=n_free, why=f"{counted(n_cores, 'core')}{' less one' * (n_cores > 1)}")
 
 
 def physical_cores() -> int:

@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import stat
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +21,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..folders import PART_SUFFIX, write_whole
 from ..plan.block_hashes import block_digests
 
 MAGIC = b"qcls-gguf prefix cells 2\n"
@@ -125,15 +125,7 @@ class StateCache:
             folder.mkdir(mode=_OWN_FOLDER, parents=True, exist_ok=True)
             _check_folder(folder)
             _remove_old_parts(folder)
-            with tempfile.NamedTemporaryFile(dir=folder, suffix=".part", delete=False) as file:
-                part = Path(file.name)
-                try:
-                    file.write(_Head.of(self.key, self.model_sha256(), state).written() + state)
-                    file.close()
-                    part.replace(self.path)  # nobody reads half a file
-                except BaseException:
-                    part.unlink()
-                    raise
+            write_whole(self.path, _Head.of(self.key, self.model_sha256(), state).written() + state)
         except (OSError, _UnusableError) as e:
             warnings.warn(f"{self.path}: the prefixes could not be saved: {_reason(e)}", stacklevel=2)
             return
@@ -188,7 +180,7 @@ def _oddity(status: os.stat_result) -> str | None:
 
 
 def _remove_old_parts(folder: Path) -> None:
-    for part in folder.glob("*.part"):
+    for part in folder.glob(f"*{PART_SUFFIX}"):
         with suppress(OSError):
             if time.time() - part.lstat().st_mtime > OLD_PART_S:
                 part.unlink()

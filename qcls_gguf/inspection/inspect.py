@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ..classifier import Classifier
 from ..config.prompt import PromptConfig
-from ..engine.engine import MAX_SEQ
+from ..engine.engine import MAX_SEQ, Engine
 from ..native.features import instruction_sets
 from ..plan.block_hashes import block_digests
 from ..plan.templates import Templates
@@ -23,6 +23,7 @@ from .records import (
     Added,
     Answering,
     ContextSizes,
+    HeadTail,
     Inspection,
     LabelTokens,
     LongestQuery,
@@ -70,6 +71,7 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
             graphs_bytes=memory.shapes_bytes,
             why_no_visible_cells=engine.context.why_no_visible_cells,
         ),
+        head_tail=_head_tail(engine),
         sequences=sequences,
         request=request,
         longest=longest_query(classifier.configured.active.templates, config.runtime.max_query_tokens),
@@ -77,6 +79,16 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
         answering=tuple(map(_answering, config.prompts, prompts, classifier.adjustments)),
         warnings=classifier.warnings,
         advice=advise(inspected, templates, request, sequences),
+    )
+
+
+def _head_tail(engine: Engine) -> HeadTail:
+    """Numbers of six digits, as files give them: the graph has them in F32."""
+    tail = engine.context.head_tail
+    return HeadTail(
+        has_bias=tail.has_bias,
+        scale=float(f"{tail.scale:.6g}"),
+        soft_cap=None if tail.cap is None else float(f"{tail.cap:.6g}"),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..config.words import abbreviated
 from ..model.local import LocalModel, Source
 from ..model.placement import GPU_RESERVE_BYTES
 from ..report.machine import available_bytes, gpu_free_bytes
@@ -78,7 +79,7 @@ def models_table(record: ModelsRecord) -> Table:
                 model.name or "(embedded)",
                 str(model.arch),
                 str(model.quantization),
-                _parameters(model.n_parameters or 0),
+                abbreviated(model.n_parameters or 0),
                 f"{(model.size_bytes or 0) / 1e9:.2f}",
                 "yes" if model.fits else "no",
             )
@@ -87,7 +88,3 @@ def models_table(record: ModelsRecord) -> Table:
         ],
         n_text=3,
     )
-
-
-def _parameters(n: int) -> str:
-    return f"{n / 1e9:.1f} B" if n >= 1e9 else f"{n / 1e6:.0f} M"

@@ -184,6 +184,17 @@ class ContextSizes(Record):
     """why a token's attention reads every used cell; null where it reads only the cells that it may see"""
 
 
+class HeadTail(Record):
+    """How the model makes logits of hidden states: with y = (h · w + b) · scale, y or soft_cap · tanh(y / soft_cap)."""
+
+    has_bias: bool
+    """whether a bias b is added for each token (output.bias)"""
+    scale: float
+    """1: none"""
+    soft_cap: float | None
+    """null: none"""
+
+
 class Advice(Record):
     """What could be cheaper or clearer."""
 
@@ -206,6 +217,7 @@ class Inspection(Record):
     startup_ms: dict[str, float]
     """by step of the start-up"""
     context: ContextSizes
+    head_tail: HeadTail
     sequences: Sequences
     request: Request
     longest: LongestQuery | None

@@ -12,7 +12,7 @@ from rich.tree import Tree
 from ..config.words import counted, printable
 from ..report.numbers import measured
 from ..report.tables import fact_table
-from .records import Answering, Inspection, LongestQuery, PromptInspection, Token, TrieNode
+from .records import Answering, HeadTail, Inspection, LongestQuery, PromptInspection, Token, TrieNode
 
 
 def inspection_table(inspection: Inspection) -> Group:
@@ -44,6 +44,7 @@ def _whole(inspection: Inspection) -> Table:
                 f"{context.n_ctx} cells, {context.n_cells_prefixes} of them prefixes; {context.n_batch} tokens and "
                 f"{context.n_outputs_max} rows a decode",
             ),
+            ("logits", logits_text(inspection.head_tail)),
             ("attention", "to the cells that a token may see" if why is None else f"to every used cell: {why}"),
             (
                 "sequences",
@@ -57,7 +58,7 @@ def _whole(inspection: Inspection) -> Table:
                 f" ({request.n_tokens_unshared} unshared); {request.n_tokens_cached} cached, {request.n_positions} "
                 "positions",
             ),
-            ("query token", f"fed {request.n_query_copies} time{'s' * (request.n_query_copies > 1)}"),
+            ("query token", f"fed {counted(request.n_query_copies, 'time')}"),
             ("longest query", _longest(inspection.longest)),
             (
                 "memory",
@@ -66,6 +67,16 @@ def _whole(inspection: Inspection) -> Table:
             ),
         ]
     )
+
+
+def logits_text(tail: HeadTail) -> str:
+    """How the model makes logits of hidden states, in one line."""
+    text = "hidden state · head"
+    if tail.has_bias:
+        text += " + output.bias"
+    if tail.scale != 1:
+        text = f"({text}) × {tail.scale:g}"
+    return text if tail.soft_cap is None else f"{tail.soft_cap:g} tanh(({text}) / {tail.soft_cap:g})"
 
 
 def _longest(longest: LongestQuery | None) -> str:

@@ -89,6 +89,12 @@ class GgufHeader:
         return value if type(value) is int else None
 
     @property
+    def chat_template(self) -> str | None:
+        """The Jinja2 text by which the file turns messages into a prompt, None where it has none."""
+        text = self.scalars.get("tokenizer.chat_template")
+        return text if isinstance(text, str) and text.strip() else None
+
+    @property
     def n_layer(self) -> int:
         """The number of layers; 1 where the file does not say."""
         return int(self.scalars.get(f"{self.arch}.block_count", 0)) or 1

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import ModelError
-from ..folders import cache_folder
+from ..folders import read_cache, write_cache
 from .header import GgufHeader, read_header
 from .header_rules import wrong_in_header
 from .ollama import digest_in_name
@@ -22,6 +20,7 @@ _CHUNK_BYTES = 4 << 20
 # Below this a file is hashed faster than a cache entry is worth.
 _CACHED_FROM_BYTES = 16 << 20
 _MAX_CACHED = 256
+_DIGESTS = "sha256.json"
 _MAX_LAYERS = 512  # LLAMA_MAX_LAYERS in src/llama-hparams.h
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -133,23 +132,14 @@ def _hash(parts: Sequence[Path], size_bytes: int, on_progress: Callable[[int, in
     return digest.hexdigest()
 
 
-def _cache_path() -> Path | None:
-    folder = cache_folder()
-    return folder and folder / "sha256.json"
-
-
-def _load_cache(cache: Path) -> dict[str, Any]:
-    """The cache's entries by path of the first part; none if it is missing or damaged, for all can be hashed again."""
-    try:
-        entries = json.loads(cache.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
+def _kept() -> dict[str, Any]:
+    """The kept digests by path of the first part; none if they are missing or damaged, for all can be hashed again."""
+    entries = read_cache(_DIGESTS)
     return entries if isinstance(entries, dict) else {}
 
 
 def _cached(stamps: list[Stamp]) -> str | None:
-    cache = _cache_path()
-    entry = _load_cache(cache).get(stamps[0][0]) if cache is not None else None
+    entry = _kept().get(stamps[0][0])
     if not isinstance(entry, dict) or entry.get("files") != [list(stamp) for stamp in stamps]:
         return None
     sha256 = entry.get("sha256")
@@ -157,22 +147,7 @@ def _cached(stamps: list[Stamp]) -> str | None:
 
 
 def _remember(stamps: list[Stamp], sha256: str) -> None:
-    """Add a digest to the cache; a cache that cannot be written only costs the time to hash again."""
-    cache = _cache_path()
-    if cache is None:
-        return
-    entries = _load_cache(cache)
+    entries = _kept()
     entries.pop(stamps[0][0], None)
     entries[stamps[0][0]] = {"files": stamps, "sha256": sha256}
-    newest = dict(list(entries.items())[-_MAX_CACHED:])
-    temporary = None
-    try:
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        # Renamed into place whole, so that a reader never meets half a file. Of two writers at once the later wins.
-        with tempfile.NamedTemporaryFile("w", dir=cache.parent, prefix=cache.name, delete=False) as file:
-            temporary = Path(file.name)
-            json.dump(newest, file, indent=1)
-        temporary.replace(cache)
-    except OSError:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
+    write_cache(_DIGESTS, dict(list(entries.items())[-_MAX_CACHED:]))

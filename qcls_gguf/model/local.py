@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..config.resources import embedded_model
+from ..config.schema import OLLAMA
 from ..errors import ModelError
 from .header import GgufHeader, quantization_name, read_header
 from .hub import cached_models
@@ -40,7 +41,7 @@ def local_models() -> Iterator[LocalModel]:
     with suppress(ModelError):
         yield _described("embedded", "", embedded_model())
     for name, path in installed():
-        yield _described("ollama", f"ollama:{name}", path)
+        yield _described("ollama", f"{OLLAMA}{name}", path)
     for spec, path in cached_models():
         yield _described("hub", spec, path)
 

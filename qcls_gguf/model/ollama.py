@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..config.schema import OLLAMA
 from ..errors import ConfigError, ModelError
 
-_PREFIX = "ollama:"
 _HOST, _NAMESPACE, _TAG = "registry.ollama.ai", "library", "latest"
 _PART = re.compile(r"[A-Za-z0-9_][\w.:-]*", re.ASCII)
 _DIGEST = re.compile(r"sha256[:-](?P<hex>[0-9a-f]{64})")
@@ -48,7 +48,7 @@ def parse_name(text: str) -> OllamaName:
     name, colon, tag = last.partition(":")
     parts = [*before, name, *([tag] if colon else [])]
     if len(before) > 2 or not all(_PART.fullmatch(part) for part in parts) or ":" in tag:
-        raise ConfigError(f"{_PREFIX}{text} is not of the form {_PREFIX}[[HOST/]NAMESPACE/]NAME[:TAG]: correct it")
+        raise ConfigError(f"{OLLAMA}{text} is not of the form {OLLAMA}[[HOST/]NAMESPACE/]NAME[:TAG]: correct it")
     host = before[0] if len(before) == 2 else _HOST
     namespace = before[-1] if before else _NAMESPACE
     return OllamaName(host=host, namespace=namespace, name=name, tag=tag or _TAG)
@@ -129,21 +129,21 @@ def _blob(store: Path, name: OllamaName, layers: list[dict[str, Any]]) -> Path:
     models = [layer for layer in layers if layer.get("mediaType") == _MODEL_LAYER]
     if any(layer.get("mediaType") == _ADAPTER_LAYER for layer in layers):
         raise ModelError(
-            f"{_PREFIX}{name} has an adapter beside its weights, which is not applied here: "
+            f"{OLLAMA}{name} has an adapter beside its weights, which is not applied here: "
             "merge it into a GGUF file, and give that file"
         )
     if len(models) != 1:
-        raise ModelError(f"{_PREFIX}{name} has {len(models)} layers with weights, not one: choose another model")
+        raise ModelError(f"{OLLAMA}{name} has {len(models)} layers with weights, not one: choose another model")
     digest = _DIGEST.fullmatch(str(models[0].get("digest")))
     if digest is None:
-        raise ModelError(f"{_PREFIX}{name} names no sha256 of its weights: pull the model again")
+        raise ModelError(f"{OLLAMA}{name} names no sha256 of its weights: pull the model again")
     blob = store / "blobs" / f"sha256-{digest['hex']}"
     size = models[0].get("size")
     try:
         with blob.open("rb") as file:
             n_bytes = file.seek(0, os.SEEK_END)
     except FileNotFoundError:
-        raise ModelError(f"{_PREFIX}{name}: its weights {blob} are missing: pull the model again") from None
+        raise ModelError(f"{OLLAMA}{name}: its weights {blob} are missing: pull the model again") from None
     if size != n_bytes:
         raise ModelError(f"{blob} has {n_bytes} bytes, not the {size} of {name}'s manifest: pull the model again")
     return blob

@@ -74,9 +74,10 @@ class Model:
         path = find_model(config, offline=offline)
         header = check_gguf(path)
         ledger.step("find model", str(path))
-        size_bytes = sum(part.stat().st_size for part in model_parts(path))
+        parts = model_parts(path)
+        size_bytes = sum(part.stat().st_size for part in parts)
         layers = n_gpu_layers(runtime, size_bytes, header.n_layer, gpus())
-        if try_model(path, model_parts(path), layers, runtime):
+        if try_model(parts, size_bytes, layers, runtime):
             ledger.step("try model", "in a process of its own, once for this file and build")
         hashing = _Hashing(path)
         try:
@@ -126,8 +127,7 @@ class Model:
     @property
     def chat_template(self) -> str | None:
         """The Jinja2 text by which the file turns messages into a prompt, None where it has none."""
-        text = self.header.scalars.get("tokenizer.chat_template")
-        return text if isinstance(text, str) and text.strip() else None
+        return self.header.chat_template
 
     @property
     def is_embedded(self) -> bool:
@@ -188,6 +188,10 @@ class Model:
     def rows(self, tokens: Iterable[int]) -> dict[int, Float32Array]:
         """The dequantised rows of the LM head of some tokens, each float32 of shape (n_embd,). Raises ModelError."""
         return self._head().of(tokens)
+
+    def output_biases(self, tokens: Iterable[int]) -> dict[int, float]:
+        """What a head with output.bias adds to the logits of some tokens. Raises ModelError."""
+        return self._head().biases(tokens)
 
     def close(self) -> None:
         """Free the weights, and the contexts that still use them first; may be called again."""

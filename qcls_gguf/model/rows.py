@@ -1,4 +1,4 @@
-"""Rows of the LM head, read from the model file.
+"""Rows of the LM head, and its bias, read from the model file.
 
 llama.cpp may repack weights when it loads them, so that they can't be read back; the file has them as they are.
 """
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ModelError
-from .header import TensorInfo, read_header
+from .header import GgufHeader, TensorInfo, read_header
 from .identity import model_parts
 
 Float32Array = npt.NDArray[np.float32]
@@ -23,7 +23,14 @@ class HeadRows:
 
     def __init__(self, path: Path) -> None:
         """path: the model's first file. Raises ModelError where the file has no head."""
-        self._part, self._tensor = _head_tensor(path)
+        self._path = path
+        headers = [(part, read_header(part)) for part in model_parts(path)]
+        head = _find(headers, "output.weight") or _find(headers, "token_embd.weight")  # where the two are tied
+        if head is None:
+            raise ModelError(f"{path} has neither output.weight nor token_embd.weight: it is no language model")
+        self._part, self._tensor = head
+        self._bias_tensor = _find(headers, "output.bias")
+        self._bias: Float32Array | None = None
         self._rows: dict[int, Float32Array] = {}
 
     def of(self, tokens: Iterable[int]) -> dict[int, Float32Array]:
@@ -35,6 +42,20 @@ class HeadRows:
         if missing := [token for token in tokens if token not in self._rows]:
             self._rows |= self._read(missing)
         return {token: self._rows[token] for token in tokens}
+
+    def biases(self, tokens: Iterable[int]) -> dict[int, float]:
+        """The values of output.bias for some tokens. Raises ModelError where the file has none."""
+        if self._bias is None:
+            if self._bias_tensor is None:
+                raise ModelError(f"{self._path} has no output.bias, which its model adds to the logits")
+            part, tensor = self._bias_tensor
+            try:
+                self._bias = np.fromfile(part, "<f4", tensor.shape[0], offset=tensor.offset)  # biases are F32 always
+            except OSError as e:
+                raise _unreadable(part, e) from e
+            if not np.isfinite(self._bias).all():
+                raise _damaged(part, tensor)
+        return {token: float(self._bias[token]) for token in tokens}
 
     def _read(self, tokens: Sequence[int]) -> dict[int, Float32Array]:
         import gguf  # takes 60 ms, and is not needed before a model is open
@@ -50,23 +71,24 @@ class HeadRows:
                     raw[token] = np.frombuffer(file.read(row_bytes), np.uint8)
             rows = {token: gguf.quants.dequantize(row, kind).astype(np.float32).ravel() for token, row in raw.items()}
         except OSError as e:
-            raise ModelError(f"{part} cannot be read ({e.strerror}): check that it is still there") from e
+            raise _unreadable(part, e) from e
         except (ValueError, NotImplementedError) as e:
             raise ModelError(
                 f"{part}: {tensor.name} has ggml type {tensor.ggml_type}, which gguf cannot read: {e}"
             ) from e
         if not all(np.isfinite(row).all() for row in rows.values()):
-            raise ModelError(
-                f"{part}: {tensor.name} holds values that are not finite: the file is damaged, fetch it again"
-            )
+            raise _damaged(part, tensor)
         return rows
 
 
-def _head_tensor(path: Path) -> tuple[Path, TensorInfo]:
-    """The head's own tensor, or the token embeddings where the two are tied."""
-    headers = [(part, read_header(part)) for part in model_parts(path)]
-    for name in ("output.weight", "token_embd.weight"):
-        for part, header in headers:
-            if name in header.tensors:
-                return part, header.tensors[name]
-    raise ModelError(f"{path} has neither output.weight nor token_embd.weight: it is no language model")
+def _unreadable(part: Path, error: OSError) -> ModelError:
+    return ModelError(f"{part} cannot be read ({error.strerror}): check that it is still there")
+
+
+def _damaged(part: Path, tensor: TensorInfo) -> ModelError:
+    return ModelError(f"{part}: {tensor.name} holds values that are not finite: the file is damaged, fetch it again")
+
+
+def _find(headers: Sequence[tuple[Path, GgufHeader]], name: str) -> tuple[Path, TensorInfo] | None:
+    """The part of a model that has a tensor, and where it lies in it."""
+    return next(((part, header.tensors[name]) for part, header in headers if name in header.tensors), None)

@@ -12,15 +12,15 @@ import hashlib
 import json
 import signal
 import subprocess
-import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 from ..config.resources import embedded_model
 from ..config.schema import RuntimeConfig
+from ..config.words import printable
 from ..errors import ModelError
-from ..folders import cache_folder
+from ..folders import read_cache, write_cache
 from ..native import build_info, library_folder
 from ..native.features import cpu_features
 from .placement import flash_attention
@@ -33,25 +33,26 @@ _SLOWEST_BYTES_S = 20e6
 _MOST_KEPT = 256
 _FLASH_ATTN = {None: 0, False: 1, True: 2}  # qcls_flash_attn in native/src/qcls.h
 _LONGEST_REASON = 500
+_KNOWN = "tried.json"
 
 
-def try_model(path: Path, parts: Sequence[Path], n_gpu_layers: int, runtime: RuntimeConfig) -> bool:
+def try_model(parts: Sequence[Path], size_bytes: int, n_gpu_layers: int, runtime: RuntimeConfig) -> bool:
     """Try a model, all parts of which are given, unless it is known to work; whether it was tried.
 
-    Raises ModelError where llama.cpp refuses it, or where it would have ended this process.
+    size_bytes: of all parts. Raises ModelError where llama.cpp refuses it, or where it would have ended this process.
     """
+    path = parts[0]
     if not runtime.try_model or path.resolve().parent == embedded_model().parent.resolve():
         return False
     attention = _FLASH_ATTN[flash_attention(runtime, n_gpu_layers)]
     try:
         key = _key(parts, n_gpu_layers > 0, attention, runtime.kv_type)
-        n_bytes = sum(part.stat().st_size for part in parts)
     except OSError as e:
         raise ModelError(f"{e.filename} cannot be read ({e.strerror}): check the path and its permissions") from e
     known = _known()
     if key in known:
         return False
-    limit_s = _LEAST_S + n_bytes / _SLOWEST_BYTES_S
+    limit_s = _LEAST_S + size_bytes / _SLOWEST_BYTES_S
     command = [str(library_folder() / _PROGRAM), str(path), str(n_gpu_layers), str(attention), runtime.kv_type]
     try:
         done = subprocess.run(
@@ -66,7 +67,7 @@ def try_model(path: Path, parts: Sequence[Path], n_gpu_layers: int, runtime: Run
         warnings.warn(f"{path} is loaded untried: {command[0]} cannot be run: {e.strerror}", stacklevel=2)
         return False
     if done.returncode == 0:
-        _remember([*known, key])
+        write_cache(_KNOWN, [*known, key][-_MOST_KEPT:])
         return True
     if done.returncode == _REFUSED:
         raise ModelError(f"{path}: {_shown(done.stdout)}")
@@ -74,14 +75,14 @@ def try_model(path: Path, parts: Sequence[Path], n_gpu_layers: int, runtime: Run
         reason = _shown(done.stderr) or f"exit code {done.returncode}"
         warnings.warn(f"{path} is loaded untried: {command[0]} did not run: {reason}", stacklevel=2)
         return False
-    raise ModelError(f"{path}: {_why_ended(-done.returncode, done.stderr, n_bytes)}")
+    raise ModelError(f"{path}: {_why_ended(-done.returncode, done.stderr, size_bytes)}")
 
 
-def _why_ended(number: int, said: str, n_bytes: int) -> str:
+def _why_ended(number: int, said: str, size_bytes: int) -> str:
     if number == signal.SIGKILL:
         return (
             "the process that tried it was killed (SIGKILL), as the system does where memory is lacking: the model has "
-            f"{n_bytes / (1 << 30):.2f} GiB, and takes as much again where llama.cpp lays weights out anew"
+            f"{size_bytes / (1 << 30):.2f} GiB, and takes as much again where llama.cpp lays weights out anew"
         )
     try:
         name = signal.Signals(number).name
@@ -96,8 +97,7 @@ def _why_ended(number: int, said: str, n_bytes: int) -> str:
 
 def _shown(text: str) -> str:
     """What was printed, in one line that moves no cursor."""
-    line = "; ".join(text.split("\n")).strip("; ")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)[-_LONGEST_REASON:]
+    return printable("; ".join(text.split("\n")).strip("; "))[-_LONGEST_REASON:]
 
 
 def _key(parts: Sequence[Path], on_gpu: bool, attention: int, kv_type: str) -> str:
@@ -111,34 +111,7 @@ def _key(parts: Sequence[Path], on_gpu: bool, attention: int, kv_type: str) -> s
     return hashlib.sha256(json.dumps([stamps, way]).encode(errors="surrogateescape")).hexdigest()[:32]
 
 
-def _file() -> Path | None:
-    folder = cache_folder()
-    return folder and folder / "tried.json"
-
-
 def _known() -> list[str]:
     """The keys of what worked, oldest first; none where the file is missing or damaged: models are tried again."""
-    file = _file()
-    try:
-        keys = json.loads(file.read_bytes()) if file else []
-    except (OSError, ValueError, RecursionError):
-        return []
+    keys = read_cache(_KNOWN)
     return [key for key in keys if isinstance(key, str)] if isinstance(keys, list) else []
-
-
-def _remember(keys: Sequence[str]) -> None:
-    """Keep the newest keys; where they cannot be written, the model is tried again next time."""
-    file = _file()
-    if file is None:
-        return
-    temporary = None
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        # Renamed into place whole, so that a reader never meets half a file. Of two writers at once the later wins.
-        with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=file.name, delete=False) as part:
-            temporary = Path(part.name)
-            json.dump(keys[-_MOST_KEPT:], part)
-        temporary.replace(file)
-    except OSError:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
 """The compiled part: the patched llama.cpp, the C shim, and the one room that speaks ctypes."""
 
-from .context import Counters, NativeContext, max_sequences
+from .context import Counters, HeadTail, NativeContext, max_sequences
 from .device import Device, Multiprocessors, Probed, devices, multiprocessors, probe_copy, probe_matmul
 from .library import BuildInfo, build_info, library_folder, set_log
 from .model import ModelFacts, NativeModel
@@ -10,6 +10,7 @@ __all__ = [
     "BuildInfo",
     "Counters",
     "Device",
+    "HeadTail",
     "ModelFacts",
     "Multiprocessors",
     "NativeContext",

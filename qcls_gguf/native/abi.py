@@ -12,6 +12,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, ClassVar, SupportsIndex
 
+from ..config.words import printable_lines
 from ..errors import DecodeError, ModelError, PlanError, QclsError
 
 ABI = 7
@@ -198,6 +199,10 @@ class Limits(Struct):
     ]
 
 
+class HeadTail(Struct):
+    _fields_: ClassVar = [("size", c_uint32), ("has_bias", c_int32), ("scale", c_float), ("cap", c_float)]
+
+
 class Counters(Struct):
     _fields_: ClassVar = [
         ("size", c_uint32),
@@ -258,6 +263,7 @@ STRUCTS: dict[str, type[Struct]] = {
     "qcls_facts": Facts,
     "qcls_context_params": ContextParams,
     "qcls_limits": Limits,
+    "qcls_head_tail": HeadTail,
     "qcls_counters": Counters,
     "qcls_attention": Attention,
     "qcls_plan": Plan,
@@ -285,6 +291,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "qcls_context_open": [c_void_p, POINTER(ContextParams), POINTER(c_void_p)],
     "qcls_context_close": [c_void_p],
     "qcls_context_limits": [c_void_p, POINTER(Limits)],
+    "qcls_context_head_tail": [c_void_p, POINTER(HeadTail)],
     "qcls_context_set_label_tokens": [c_void_p, c_int64, c_void_p],
     "qcls_context_attention": [c_void_p, c_char_p, c_int64],
     "qcls_context_keep_shapes": [c_void_p, c_int32],
@@ -319,14 +326,9 @@ def bind(path: Path) -> Any:
     return library
 
 
-def _shown(message: bytes) -> str:
-    """A message, which may quote a model file: all that could move a terminal's cursor as escapes, but line breaks."""
-    text = message.decode(errors="backslashreplace")
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
-
-
 def check(status: int, error: Error, path: Path | None = None) -> None:
     """Raise what a status other than OK means, with the library's message, and the file that it is about."""
     if status != _OK:
-        message = _shown(error.message)
+        # it may quote a model file
+        message = printable_lines(error.message.decode(errors="backslashreplace"))
         raise _ERRORS.get(status, QclsError)(f"{path}: {message}" if path else message)

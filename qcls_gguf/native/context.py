@@ -39,6 +39,16 @@ class Counters:
     """the KV cache, on all devices"""
 
 
+@dataclass(frozen=True, slots=True)
+class HeadTail:
+    """How hidden states become logits: with h · w a product with a row of the head, b the token's output.bias where the
+    model adds it, and y = (h · w + b) · scale, the logit is y, or cap · tanh(y / cap)."""
+
+    scale: float
+    cap: float | None
+    has_bias: bool
+
+
 def max_sequences() -> int:
     """The most sequences that a context can have."""
     return int(library().qcls_max_sequences())
@@ -132,6 +142,15 @@ class NativeContext:
         limits = abi.Limits()
         check(library().qcls_context_limits(self.handle, byref(limits), self._error_ref), self._error)
         return limits
+
+    @property
+    def head_tail(self) -> HeadTail:
+        """What follows the product with the head. Raises PlanError for a context whose rows are logits."""
+        tail = abi.HeadTail()
+        check(library().qcls_context_head_tail(self.handle, byref(tail), self._error_ref), self._error)
+        # C's scale is the one before tanh, where 1 / cap is in it
+        scale = float(np.float32(tail.scale * (tail.cap or 1.0)))
+        return HeadTail(scale, tail.cap or None, bool(tail.has_bias))
 
     def set_label_tokens(self, tokens: Int32Array) -> None:
         """Let rows of a hidden-only context hold, behind the hidden state, what an exact scoring needs.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from ..config.words import abbreviated
 from ..errors import ModelError, PlanError
 from .abi import PROGRESS_FUNCTION, Error, Facts, Parse, Status, TokenKind, check, int32
 from .arrays import Int32Array
@@ -22,7 +23,6 @@ from .library import library
 if TYPE_CHECKING:
     from .context import NativeContext
 
-_UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K"))
 _ROOM = 512  # tokens; longer texts are tokenised twice, and leave nothing
 _TOO_SMALL = int(Status.TOO_SMALL)
 _SPECIAL = int(Parse.SPECIAL)
@@ -179,8 +179,7 @@ class NativeModel:
 
 def _description(text: str, n_params: int) -> str:
     """llama.cpp's description, with the number of weights where it knows no name for the size."""
-    shown = next((f"{n_params / unit:.3g}{name}" for unit, name in _UNITS if n_params >= unit), str(n_params))
-    return text.replace("?B", shown)
+    return text.replace("?B", abbreviated(n_params))
 
 
 def _load(path: Path, n_gpu_layers: int, progress: Callable[[float], bool] | None) -> c_void_p:

@@ -7,14 +7,13 @@ loses neither the new measurement nor the old report.
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ConfigError, QclsError
+from ..folders import part_of, write_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,24 +63,9 @@ def write_file(path: Path, text: str, name: str) -> None:
         if target.exists() and not target.is_file():
             target.write_text(text, encoding="utf-8")
             return
-        part = _part(target)
-        try:
-            part.unlink(missing_ok=True)  # of a process of this number that was killed
-            with part.open("x", encoding="utf-8") as file:
-                file.write(text)
-            if target.exists():
-                shutil.copymode(target, part)
-            part.replace(target)
-        except BaseException:
-            with suppress(OSError):
-                part.unlink()
-            raise
+        write_whole(target, text.encode(), mode=0o666)
     except OSError as e:
         raise QclsError(f"{name} {path}: could not be written: {e.strerror}") from None
-
-
-def _part(target: Path) -> Path:
-    return target.with_name(f".qcls-gguf-{os.getpid()}.part")
 
 
 def check_writable(path: Path, name: str, others: Mapping[str, Path | None], *, force: bool = True) -> None:
@@ -99,7 +83,7 @@ def check_writable(path: Path, name: str, others: Mapping[str, Path | None], *, 
                 raise ConfigError(f"{name} {path}: is there already: name another file, or overwrite it with `force`")
             path.open("a").close()
         if not path.exists() or path.is_file():
-            part = _part(Path(os.path.realpath(path)))
+            part = part_of(Path(os.path.realpath(path)))
             part.open("w").close()
             part.unlink()
     except OSError as e:

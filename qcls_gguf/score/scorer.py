@@ -1,12 +1,13 @@
 """Hidden states and label rows to label scores: pure numpy, one pass for all prompts and queries.
 
-With h the hidden state of a trie node and W[t] the head row of token t, an edge's logit is h · W[t].
+With h the hidden state of a trie node and W[t] the head row of token t, an edge's logit is h · W[t], or what the tail
+of the model's head makes of it (tail.py).
 
 - `first_token`: a label's score is its edge's logit; its probability the softmax over the prompt's labels.
 - `tree`: a label's score is the sum over its edges of the log-softmax over the edge's siblings; its probability is
   exp(score). A proper distribution over the labels, whatever number of tokens they have.
 
-The exact scorings need, beside the hidden states, the LM head's own logits z of the edges' tokens and their log-sum-exp
+The exact scorings need, beside the hidden states, the model's own logits z of the edges' tokens and their log-sum-exp
 over the vocabulary, as a context with label tokens returns them; an edge's log-probability is z - log-sum-exp.
 
 - `joint`: a label's score is the sum over its edges, log p(label | prompt).
@@ -30,6 +31,7 @@ from ..config.scoring import EXACT_SCORINGS
 from ..errors import ScoreError
 from ..prompts.trie import LabelTrie
 from .log_space import softmax
+from .tail import NOT_FINITE, Tail
 from .tries import NumpyTries, TrieArithmetic
 
 Float32Array = npt.NDArray[np.float32]
@@ -73,11 +75,13 @@ class Scorer:
         rows: dict[int, Float32Array],
         label_tokens: Int32Array | None = None,
         *,
+        tail: Tail | None = None,
         arithmetic: Callable[[Int32Array, Int32Array, Int32Array], TrieArithmetic] = NumpyTries,
     ) -> None:
         """rows[t] is the head row of token t, shape (n_embd,), for every token on an edge of the tries.
 
-        label_tokens: see `use_label_tokens`; arithmetic(node_start, label_start, label_edge): see NumpyTries.
+        label_tokens: see `use_label_tokens`; tail: how the products become logits, none where they are the logits;
+        arithmetic(node_start, label_start, label_edge): see NumpyTries.
         """
         self.n_positions = sum(len(trie.read) for trie in tries)
         """Hidden states that one query's scores read."""
@@ -95,7 +99,10 @@ class Scorer:
                 label_start.append(len(label_edge))
                 label_edge += [edge_base + edge for edge in edges]
             self.first.append(self.first[-1] + len(trie.label_edges))
-        self._edge_rows = np.stack([rows[token] for token in tokens]).astype(np.float32)  # (n_edges, n_embd)
+        tail = tail or Tail()
+        self._finish = tail.finish(tokens)
+        head = np.stack([rows[token] for token in tokens]).astype(np.float32)
+        self._edge_rows = tail.scaled(head)  # (n_edges, n_embd)
         is_small = self._edge_rows.size <= _COPIED_FLOATS
         self._copied = np.empty((1, *self._edge_rows.shape), np.float32) if is_small else None
         self._nodes = list(zip(node_start, [*node_start[1:], len(tokens)], strict=True))
@@ -135,11 +142,13 @@ class Scorer:
         """
         edge = self._arithmetic.logits(len(row))
         self._quiet.run(self._dot, hidden, row, edge)
+        if self._finish is not None:
+            self._finish(edge)
         logits = edge[:, self._first_edge] if len(self._first_token) else None
         score, probability, is_finite = self._arithmetic()
         exact = None if self._label_column is None else self._quiet.run(self._exact_scores, hidden, row)
         if not is_finite or not (exact is None or np.isfinite(exact.joint).all()):
-            raise ScoreError("a hidden state is not finite: the model file is damaged, or the compute type overflows")
+            raise ScoreError(NOT_FINITE)
         if logits is not None:
             score[:, self._first_token] = logits
         if exact is not None:
@@ -149,7 +158,7 @@ class Scorer:
         return LabelScores(score, probability, exact)
 
     def _dot(self, hidden: Float32Array, row: IndexArray, edge: Float32Array) -> None:
-        """Put the logits into edge, (n_queries, n_edges): one dot product an edge.
+        """Put the products into edge, (n_queries, n_edges): one dot product an edge.
 
         An order less work than hidden @ rows.T, whose BLAS threads also stall on a busy machine: 2 busy cores, 95 edges
         of 4096, median 0.05 ms against 0.19, worst 4 ms against 150. Node by node, hidden states are not copied for

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..active_set import n_query_tokens, n_tokens_of
-from ..classifier import LoadedPrompts
 from ..errors import ConfigError, PlanError, QclsError, ScoreError
+from ..loaded_prompts import LoadedPrompts
 from ..score.result import Result
 from .exchange import Exchange
 from .found import Found

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from ..classifier import Classifier, LoadedPrompts
+from ..classifier import Classifier
 from ..config.prompt import PromptConfig
 from ..errors import ConfigError
+from ..loaded_prompts import LoadedPrompts
 from ..prompts.prompt_set import PromptSet, compile_prompts
 from .forms import Forms, Kind
 from .quoting import Quotes, QuotingVocabulary, without_quotes

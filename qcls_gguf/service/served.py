@@ -9,11 +9,12 @@ from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from pathlib import Path
 from time import time
 
-from ..classifier import Classifier, LoadedPrompts
+from ..classifier import Classifier
 from ..config.prompt import PromptConfig
 from ..config.schema import Config
 from ..config.scoring import Scoring
 from ..errors import ModelError
+from ..loaded_prompts import LoadedPrompts
 from ..model import Model
 from ..score.result import Result
 from .forms import Forms, FormSettings

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from starlette.requests import Request
 
-from ..classifier import LoadedPrompts
 from ..errors import QclsError
+from ..loaded_prompts import LoadedPrompts
 from ..score.result import Result
 from .exchange import Exchange
 from .metrics import Metrics

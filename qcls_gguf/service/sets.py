@@ -10,8 +10,9 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from time import monotonic
 
-from ..classifier import Classifier, LoadedPrompts
+from ..classifier import Classifier
 from ..errors import PlanError
+from ..loaded_prompts import LoadedPrompts
 from .refusal import RefusedError
 
 MOST_SETS = 256

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from conftest import MakeModel, OpenContext, RunPython
 from oracle import decode_sequence
+from random_models import WITH_ANOTHER_TAIL
 
 from qcls_gguf.errors import DecodeError, ModelError
 from qcls_gguf.native import NativeContext, NativeModel
@@ -170,7 +171,7 @@ def test_cycles_leak_neither_files_nor_memory(make_model: MakeModel, tmp_path: P
         cycle(make_model())
         with pytest.raises(ModelError):
             NativeModel(broken)
-        with NativeModel(make_model("phi2")) as refused, pytest.raises(ModelError):
+        with NativeModel(make_model(**WITH_ANOTHER_TAIL)) as refused, pytest.raises(ModelError):
             NativeContext(refused, n_ctx=256, n_batch=64, n_seq_max=8, n_outputs_max=64, n_threads=1)
     assert len(os.listdir("/proc/self/fd")) == before_files
     assert resident_bytes() - before_bytes < LARGEST_GROWTH_BYTES

@@ -10,6 +10,7 @@ from pathlib import Path
 import gguf
 import pytest
 from conftest import MakeModel, OpenContext, RunPython
+from random_models import WITH_ANOTHER_TAIL
 
 from qcls_gguf import __version__
 from qcls_gguf.errors import ModelError
@@ -93,7 +94,7 @@ def test_a_message_cannot_move_the_cursor(tmp_path: Path) -> None:
 
 def test_a_refusal_gives_its_reason_alone(make_model: MakeModel, open_context: OpenContext) -> None:
     """Warnings that have nothing to do with it would hide the reason."""
-    with NativeModel(make_model("phi2")) as model, pytest.raises(ModelError) as caught:
+    with NativeModel(make_model(**WITH_ANOTHER_TAIL)) as model, pytest.raises(ModelError) as caught:
         open_context(model)
     assert "pooling_type" not in str(caught.value)
     assert "compute buffer size" not in str(caught.value)

@@ -95,11 +95,18 @@ def test_integers_that_a_member_would_cut(value: int) -> None:
 
 FILLED: dict[str, Callable[[NativeContext, Any], int]] = {
     "limits": lambda context, out: library().qcls_context_limits(context.handle, out, None),
+    "head_tail": lambda context, out: library().qcls_context_head_tail(context.handle, out, None),
     "counters": lambda context, out: library().qcls_context_counters(context.handle, out, None),
     "facts": lambda context, out: library().qcls_model_describe(context._model.handle, out, None),
     "device": lambda context, out: library().qcls_device_describe(0, out, None),
 }
-STRUCT_OF = {"limits": abi.Limits, "counters": abi.Counters, "facts": abi.Facts, "device": abi.Device}
+STRUCT_OF = {
+    "limits": abi.Limits,
+    "head_tail": abi.HeadTail,
+    "counters": abi.Counters,
+    "facts": abi.Facts,
+    "device": abi.Device,
+}
 
 
 @pytest.mark.parametrize("name", FILLED)

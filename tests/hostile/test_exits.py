@@ -36,7 +36,7 @@ ENDS = {
     "an exception": "raise SystemExit(0)",
     "another thread in close": "threading.Thread(target=classifier.close, daemon=True).start()",
     "close": "classifier.close()",
-    "a task of the engine's thread": "classifier._batcher.submit_future([(classifier.configured.active, 'red')])",
+    "a task of the engine's thread": "classifier._requests.batcher.submit_future([(classifier.active, 'red')])",
     "another classifier": "Classifier.from_config(sys.argv[1])",
 }
 

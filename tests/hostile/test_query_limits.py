@@ -92,7 +92,7 @@ def test_a_query_is_answered_or_refused(row: Row, n: int, classifier: Classifier
 def test_what_is_no_query_is_refused_before_it_waits_for_its_turn(
     query: Any, message: str, classifier: Classifier
 ) -> None:
-    with classifier._batcher.alone:  # nobody is served meanwhile
+    with classifier._requests.batcher.alone:  # nobody is served meanwhile
         for ask in (classifier.classify, lambda query: classifier.classify_batch(["red", query])):
             with pytest.raises(PlanError) as refused:
                 ask(query)

@@ -213,14 +213,14 @@ def test_a_batch_may_return_the_errors_of_its_queries(classifier: Classifier) ->
 def test_scores_that_are_not_finite_are_the_error_of_their_query(
     classifier: Classifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = classifier._pipeline.run
+    run = classifier._requests._pipeline.run
 
     def fails_with_jeans(items: Sequence[Any]) -> list[Result]:
         if any("jeans" in query for _, query in items):
             raise ScoreError("not finite")
         return run(items)
 
-    monkeypatch.setattr(classifier._batcher, "_work", fails_with_jeans)
+    monkeypatch.setattr(classifier._requests.batcher, "_work", fails_with_jeans)
     found = classifier.classify_batch(["red dress", "jeans", "long " * 500, "coat"], errors="return")
     assert [type(each) for each in found] == [Result, ScoreError, PlanError, Result]
 

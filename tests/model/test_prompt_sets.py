@@ -248,7 +248,7 @@ def test_a_task_that_is_cancelled_and_one_that_is_late_are_not_computed(classifi
         return decode(*arguments)  # type: ignore[arg-type]
 
     async def ask() -> None:
-        with classifier._batcher.alone:
+        with classifier._requests.batcher.alone:
             gone = asyncio.create_task(classifier.aclassify("red dress"))
             late = asyncio.create_task(classifier.aclassify("blue dress", deadline_s=0.0))
             stays = asyncio.create_task(classifier.aclassify("jeans"))
@@ -336,9 +336,9 @@ def test_a_long_prefix_is_stored_in_pieces_with_a_turn_between_them(
 
     def hold_and_ask(wanted: Sequence[tuple[int, ...]], state: bytes | None = None) -> list[Prefix]:
         lengths.append(len(wanted[0]))
-        waiting.append(len(classifier._batcher._waiting))
+        waiting.append(len(classifier._requests.batcher._waiting))
         held = hold(wanted, state)
-        futures.append(classifier._batcher.submit_future([(classifier.configured.active, "red dress")]))
+        futures.append(classifier._requests.batcher.submit_future([(classifier.configured.active, "red dress")]))
         return held
 
     alone = classifier.classify("red dress")

@@ -11,6 +11,7 @@ import pytest
 from conftest import MakeModel, RunPython, WriteConfig
 from gguf_mutator import put_together, take_apart
 from oracle import PromptSpec
+from random_models import WITH_ANOTHER_TAIL
 
 from qcls_gguf import Classifier
 from qcls_gguf.config.resources import embedded_model
@@ -47,7 +48,7 @@ def deadly(make_model: MakeModel, tmp_path: Path) -> Path:
 
 
 def tried(path: Path, runtime: RuntimeConfig = CPU) -> bool:
-    return try_model(path, [path], 0, runtime)
+    return try_model([path], path.stat().st_size, 0, runtime)
 
 
 def test_a_file_is_tried_once(model_file: Path, cache: Path) -> None:
@@ -97,7 +98,7 @@ def test_a_file_that_ends_the_process_is_an_error(
 
 def test_what_llama_cpp_refuses_is_refused_in_its_words(make_model: MakeModel) -> None:
     with pytest.raises(ModelError, match="no exact hidden-state path for this model"):
-        tried(make_model("phi2"))
+        tried(make_model(**WITH_ANOTHER_TAIL))
 
 
 @pytest.mark.parametrize(

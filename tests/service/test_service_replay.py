@@ -13,7 +13,7 @@ import pytest
 from served import ROOT, Server
 
 from qcls_gguf import Classifier, load_config
-from qcls_gguf.classifier import LoadedPrompts
+from qcls_gguf.loaded_prompts import LoadedPrompts
 from qcls_gguf.prompts.compiled import common_prefix
 
 pytestmark = pytest.mark.load

@@ -159,7 +159,7 @@ from pathlib import Path
 from qcls_gguf.model import identity as model_file
 for number in range(200):
     model_file._remember([(sys.argv[1] + str(number), number, 0)], "0" * 64)
-    assert model_file._load_cache(model_file._cache_path()), "half a cache"
+    assert model_file._kept(), "half a cache"
 """
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     processes = [subprocess.Popen([sys.executable, "-W", "error", "-c", code, f"/{name}"], env=env) for name in "abc"]

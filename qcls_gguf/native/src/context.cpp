@@ -187,6 +187,19 @@ int32_t qcls_context_limits(const qcls_context * context, qcls_limits * limits, 
     });
 }
 
+int32_t qcls_context_head_tail(const qcls_context * context, qcls_head_tail * tail, qcls_error * error) {
+    return guarded(error, QCLS_BAD_ARGUMENT, [&] {
+        if (!given(context, "context").is_hidden_only()) {
+            throw bad_argument("head_tail: rows of this context are logits");
+        }
+        bool has_bias = false;
+        qcls_head_tail found = {};
+        llama_get_head_tail(context->ctx.get(), &found.scale, &found.cap, &has_bias);
+        found.has_bias = has_bias;
+        fill(tail, "tail", found);
+    });
+}
+
 int32_t qcls_context_set_label_tokens(qcls_context * context, int64_t n, const int32_t * token, qcls_error * error) {
     return guarded(error, QCLS_LOAD_FAILED, [&] {
         const assertions_throw scope;

@@ -234,8 +234,8 @@ typedef struct qcls_context_params {
 } qcls_context_params;
 
 /* Opens a context into *context, which is NULL on failure; close it with qcls_context_close, before its model.
- * QCLS_UNSUPPORTED where hidden_only is asked of a model whose logits are more than one product of head and hidden
- * state, QCLS_LOAD_FAILED where llama.cpp cannot make the context. */
+ * QCLS_UNSUPPORTED where hidden_only is asked of a model whose logits are not what qcls_head_tail describes,
+ * QCLS_LOAD_FAILED where llama.cpp cannot make the context. */
 QCLS_API int32_t qcls_context_open(const qcls_model * model, const qcls_context_params * params,
                                    qcls_context ** context, qcls_error * error);
 
@@ -253,6 +253,19 @@ typedef struct qcls_limits {
 } qcls_limits;
 
 QCLS_API int32_t qcls_context_limits(const qcls_context * context, qcls_limits * limits, qcls_error * error);
+
+/* How hidden states become logits. With h a row of a hidden-only context, w the head's row of a token, b the token's
+ * output.bias (0 without has_bias) and y = (h * w + b) * scale, the token's logit is y, or cap * tanh(y) where cap is
+ * not 0. */
+typedef struct qcls_head_tail {
+    uint32_t size;    /* required */
+    int32_t has_bias; /* 1: the model adds output.bias; 0 */
+    float scale;      /* 1: none */
+    float cap;        /* 0: none */
+} qcls_head_tail;
+
+/* Describes the tail of a hidden-only context; QCLS_BAD_ARGUMENT where rows are logits. */
+QCLS_API int32_t qcls_context_head_tail(const qcls_context * context, qcls_head_tail * tail, qcls_error * error);
 
 /* Which tokens' logits the rows of a hidden-only context hold from now on: behind the hidden state, the logits of
  * token[n] in this order, and then the log-sum-exp of all logits; the LM head is computed for them. n = 0: the hidden

@@ -1,0 +1,140 @@
+"""A prompt set that is held ready: what can be asked of it, and of the classifier whose configured one it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Literal, Self, overload
+
+from .active_set import ActiveSet
+from .config.likely_mistake import LikelyMistake
+from .config.prompt import PromptConfig
+from .config.schema import Config
+from .errors import PlanError, QclsError
+from .model import Model
+from .pipeline import MAX_QUERIES
+from .prompt_sets import PromptSets
+from .prompts.compiled import Prompt
+from .prompts.likely_mistakes import likely_mistakes
+from .requests import Requests
+from .score.adjustment import Adjustment
+from .score.result import Result
+
+OnErrors = Literal["raise", "return"]
+"""what a call for several queries does with the error of one"""
+
+
+class Answering:
+    """Answers queries by one prompt set. Usable from several threads."""
+
+    def __init__(
+        self, requests: Requests, active: ActiveSet, sources: Sequence[PromptConfig], config: Config, model: Model
+    ) -> None:
+        """sources: the set's prompts as they were written; config: the classifier's."""
+        self.active = active
+        self._requests = requests
+        self._sources = sources
+        self._config = config
+        self._model = model
+
+    def classify(self, query: str, *, deadline_s: float | None = None) -> Result:
+        """Label one query; see `classify_batch`."""
+        return self._requests.ask([(self.active, query)], deadline_s)[0]
+
+    @overload
+    def classify_batch(
+        self, queries: Iterable[str], *, deadline_s: float | None = None, errors: Literal["raise"] = "raise"
+    ) -> list[Result]: ...
+
+    @overload
+    def classify_batch(
+        self, queries: Iterable[str], *, deadline_s: float | None = None, errors: Literal["return"]
+    ) -> list[Result | QclsError]: ...
+
+    def classify_batch(
+        self, queries: Iterable[str], *, deadline_s: float | None = None, errors: OnErrors = "raise"
+    ) -> list[Result] | list[Result | QclsError]:
+        """Label several queries in one decode, or in as few as the limits allow (counts.n_decodes tells).
+
+        deadline_s: where the request has not begun after so many seconds, it is not computed.
+        Raises PlanError for a query that is too long or not valid Unicode, and for more than 10,000 of them, before
+        anything is computed; DecodeError, ScoreError, DeadlineError, and BusyError where too many callers wait. After
+        an error the classifier is as before. errors="return": a query that cannot be labelled has its error in the
+        list, and the others their answers; what concerns all of them is raised all the same (BusyError, DeadlineError,
+        a closed classifier, too many queries).
+        """
+        if isinstance(queries, str):
+            raise PlanError("classify_batch takes a list of queries: give one query to classify")
+        items = [(self.active, query) for query in islice(queries, MAX_QUERIES + 1)]  # one without an end is refused
+        if errors == "raise":
+            return self._requests.ask(items, deadline_s)
+        if errors != "return":
+            raise PlanError(f"errors: {errors!r} is not raise or return")
+        return self._requests.ask_each(items, deadline_s)
+
+    async def aclassify(self, query: str, *, deadline_s: float | None = None) -> Result:
+        """Label one query without blocking the event loop: a thread of the classifier's own computes.
+
+        A task that is cancelled before its turn is not computed. Raises as `classify_batch` does.
+        """
+        return (await self._requests.ask_async([(self.active, query)], deadline_s))[0]
+
+    def check(self, query: str) -> None:
+        """Raise PlanError for a query that `classify` would refuse; nothing is computed."""
+        self._requests.check(self.active, query)
+
+    @property
+    def prompts(self) -> Sequence[Prompt]:
+        """The compiled prompts."""
+        return self.active.prompts.prompts
+
+    @property
+    def adjustments(self) -> Sequence[Adjustment]:
+        """What calibrates each prompt's scores."""
+        return self.active.answers.adjustments
+
+    @property
+    def warnings(self) -> tuple[LikelyMistake, ...]:
+        """What is likely a mistake in the prompts, but for what the classifier's configuration ignores."""
+        return likely_mistakes(
+            self._sources,
+            self.active.prompts,
+            self._model,
+            chat_template=self._config.model.chat_template,
+            ignored=self._config.ignore_warnings,
+        )
+
+
+class LoadedPrompts(Answering):
+    """A prompt set that a classifier holds ready. Usable from several threads."""
+
+    def __init__(
+        self,
+        requests: Requests,
+        active: ActiveSet,
+        sources: Sequence[PromptConfig],
+        config: Config,
+        model: Model,
+        sets: PromptSets | None,
+    ) -> None:
+        """Use Classifier.prompt_set. sets: of which it is one until it is closed; None: it goes with its classifier."""
+        super().__init__(requests, active, sources, config, model)
+        self._sets = sets
+
+    def close(self) -> None:
+        """Let others have the room that its prefixes take; may be called again. Whoever asks it then gets an error.
+
+        The configured set goes with its classifier only.
+        """
+        if self._sets is None or not self._requests.is_of_this_process:
+            return
+        batcher = self._requests.batcher
+        with batcher.alone:
+            if self.active.is_open and not batcher.is_closed:
+                self._sets.remove(self.active)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,26 @@
+// What a model's graph does between the final hidden state and the logits.
+#ifndef QCLS_HEAD_TAIL_H
+#define QCLS_HEAD_TAIL_H
+
+struct ggml_cgraph;
+struct ggml_tensor;
+
+namespace qcls {
+
+// With h the final-norm hidden state, w the head's row of a token and b its bias (0 where there is none), and
+// y = (h * w + b) * scale, the token's logit is y, or cap * tanh(y) where cap is not 0.
+struct head_tail {
+    float scale = 1.0f;
+    float cap = 0.0f;
+    bool has_bias = false;
+    int n_nodes = 0;  // of the graph, at its end
+};
+
+// Reads the tail from the nodes behind `hidden`, which must be all that follows it. head: [n_embd, n_vocab]; bias:
+// [n_vocab] or NULL. Throws std::runtime_error with the name of the node that such a tail does not have.
+head_tail read_head_tail(ggml_cgraph * graph, const ggml_tensor * hidden, const ggml_tensor * head,
+                         const ggml_tensor * bias);
+
+}  // namespace qcls
+
+#endif

@@ -1,0 +1,173 @@
+"""Requests to an engine from any thread: refused at once where nothing could answer them, else they wait their turn."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from time import perf_counter, perf_counter_ns
+
+from .active_set import ActiveSet, Item
+from .config.schema import RuntimeConfig
+from .config.words import shown
+from .engine.batcher import Batcher
+from .engine.capacity import pays_to_share
+from .engine.turns import TurnCost
+from .errors import DecodeError, PlanError, QclsError, ScoreError
+from .pipeline import Pipeline, check_queries
+from .score.result import Counts, Result
+
+_MENTIONED_MS = 0.05  # of waiting
+_LONGEST_S = 1e9  # of a deadline
+_LETTERS = [chr(n) for n in range(ord("a"), ord("z") + 1)]
+_TURN_WORDS = 6
+"""of the queries that turns are measured by"""
+_N_TURNS = 8
+_TURNS_S = 0.5
+
+
+class Requests:
+    """Asks prompt sets of one engine. While one request is computed others wait, and share the next decode."""
+
+    def __init__(self, pipeline: Pipeline, runtime: RuntimeConfig, n_gpu_layers: int) -> None:
+        """n_gpu_layers: of the model, on which depends whether requests of many prompts gain by sharing a decode."""
+        self._pipeline = pipeline
+        self._runtime = runtime
+        self._n_gpu_layers = n_gpu_layers
+        self.batcher: Batcher[Item, Result] = Batcher(
+            pipeline.run, max_batch=runtime.max_batch, max_waiting=runtime.max_waiting, joins=self._joins
+        )
+        self._turn_cost: TurnCost | None = None
+        self._pid = os.getpid()
+
+    def measure_turns(self, active: ActiveSet) -> TurnCost:
+        """Measure what a decode costs beside its tokens, and let callers share one only as far as that pays."""
+        self.check_process()
+        with self.batcher.alone:
+            self.check_open()
+            self._turn_cost = _turn_cost(self._pipeline, active, self._runtime.max_batch)
+        return self._turn_cost
+
+    def _joins(self, turn: Sequence[Sequence[Item]], items: Sequence[Item], n_behind: int) -> bool:
+        if self._turn_cost is None:
+            together = [item for call in (*turn, items) for item in call]
+            return all(pays_to_share(self._n_gpu_layers, active.n_prefixes) for active, _ in together)
+        n_tokens = sum(active.n_fed(query) for active, query in items)
+        return self._turn_cost.pays(len(turn), n_tokens, n_behind)
+
+    def ask(self, items: Sequence[Item], deadline_s: float | None = None) -> list[Result]:
+        """A result for each item. This is the hot path. Raises what Classifier.classify_batch raises."""
+        began = perf_counter_ns()
+        self._check(items, deadline_s)
+        return _with_wait(self.batcher.submit(items, deadline_s), began) if items else []
+
+    async def ask_async(self, items: Sequence[Item], deadline_s: float | None = None) -> list[Result]:
+        """The same without blocking the event loop."""
+        began = perf_counter_ns()
+        self._check(items, deadline_s)
+        if not items:
+            return []
+        import asyncio  # whoever awaits this has it; others are spared 40 ms
+
+        return _with_wait(await asyncio.wrap_future(self.batcher.submit_future(items, deadline_s)), began)
+
+    def ask_each(self, items: Sequence[Item], deadline_s: float | None = None) -> list[Result | QclsError]:
+        """The results, with the errors of single queries in their places. All go together, if none is refused."""
+        errors: dict[int, QclsError] = {}
+        try:
+            return list(self.ask(items, deadline_s))
+        except PlanError:  # nothing was computed: find those that are refused, and ask the others together
+            for index, (active, query) in enumerate(items):
+                try:
+                    self.check(active, query)
+                except PlanError as e:
+                    errors[index] = e
+        except ScoreError:  # it does not say whose scores are wrong
+            pass
+        good = [index for index in range(len(items)) if index not in errors]
+        if errors:
+            try:
+                results = self.ask([items[index] for index in good], deadline_s)
+                found: dict[int, Result | QclsError] = dict(zip(good, results, strict=True))
+                return [errors.get(index) or found[index] for index in range(len(items))]
+            except ScoreError:
+                pass
+        return [errors.get(index) or self._ask_one(item, deadline_s) for index, item in enumerate(items)]
+
+    def _ask_one(self, item: Item, deadline_s: float | None) -> Result | QclsError:
+        try:
+            return self.ask([item], deadline_s)[0]
+        except (PlanError, ScoreError) as e:
+            return e
+
+    def check(self, active: ActiveSet, query: str) -> None:
+        """Raise PlanError for a query that `ask` would refuse; nothing is computed."""
+        check_queries([query], self._runtime)
+        self.check_process()
+        with self.batcher.alone:
+            self.check_open()
+            self._pipeline.check(active, query)
+
+    def counts(self, active: ActiveSet, query: str) -> Counts:
+        """What `ask` would feed and read for a query; computes nothing. Raises PlanError as `ask` does."""
+        check_queries([query], self._runtime)
+        self.check_process()
+        with self.batcher.alone:
+            self.check_open()
+            return self._pipeline.counts(active, query)
+
+    def _check(self, items: Sequence[Item], deadline_s: float | None) -> None:
+        check_queries([query for _, query in items], self._runtime)
+        if deadline_s is not None and not (isinstance(deadline_s, int | float) and abs(deadline_s) < _LONGEST_S):
+            raise PlanError(
+                f"deadline_s: {shown(deadline_s)} is not a number of seconds below {_LONGEST_S:g}: leave it out to wait"
+            )
+        self.check_process()
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """False in a process that was forked from the one in which it was made, where nobody computes."""
+        return os.getpid() == self._pid
+
+    def check_process(self) -> None:
+        """Raise DecodeError in a forked process."""
+        if not self.is_of_this_process:
+            raise DecodeError("this Classifier was made in another process: make one in each process after forking")
+
+    def check_open(self) -> None:
+        """Raise DecodeError where the classifier was closed."""
+        if self.batcher.is_closed:
+            raise DecodeError("this Classifier is closed")
+
+
+def _with_wait(results: Sequence[Result], began_ns: int) -> list[Result]:
+    """The results with what their caller waited beside the stages: for its turn, and to be woken with the answers."""
+    wait_ms = (perf_counter_ns() - began_ns) / 1e6 - results[0].total_ms
+    return [replace(result, wait_ms=wait_ms) for result in results] if wait_ms > _MENTIONED_MS else list(results)
+
+
+def _turn_cost(pipeline: Pipeline, active: ActiveSet, max_batch: int) -> TurnCost:
+    """What a decode costs beside its tokens: decodes of one query and of max_batch in turns, the shortest of each.
+
+    Nothing, so that none is shared, where max_batch is 1, or short queries are too long for the configuration.
+    """
+    queries = [" ".join(_LETTERS[n : n + _TURN_WORDS]) for n in range(min(max_batch, len(_LETTERS) - _TURN_WORDS))]
+    if len(queries) < 2:
+        return TurnCost(0.0)
+    few, many = [(active, query) for query in queries[:1]], [(active, query) for query in queries]
+    shortest: dict[int, float] = {}
+    until = perf_counter() + _TURNS_S
+    for n_round in range(_N_TURNS):
+        for items in (few, many):
+            began = perf_counter()
+            try:
+                counts = pipeline.run(items)[0].counts
+            except PlanError:  # of more tokens than are allowed, in some vocabulary
+                return TurnCost(0.0)
+            took = perf_counter() - began
+            if n_round:  # the first one makes plans and graphs
+                shortest[counts.n_tokens_new] = min(took, shortest.get(counts.n_tokens_new, took))
+        if n_round and perf_counter() > until:
+            break
+    least, most = min(shortest), max(shortest)
+    return TurnCost.through((least, shortest[least]), (most, shortest[most]))

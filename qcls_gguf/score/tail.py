@@ -1,0 +1,60 @@
+"""What a model does to the products of its hidden states and head rows before they are its logits. Pure numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ScoreError
+
+Float32Array = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tail:
+    """With h · W[t] the product for token t, y = (h · W[t] + bias[t]) · scale: the logit is y, or cap · tanh(y / cap).
+
+    Gemma 2 caps, Granite divides, Command R multiplies, Phi-2 has a bias.
+    """
+
+    scale: float = 1.0
+    cap: float | None = None
+    bias: Mapping[int, float] | None = None
+    """by token"""
+
+    def scaled(self, rows: Float32Array) -> Float32Array:
+        """The head's rows, (n, n_embd), with whose products `finish` begins: the scale is in them."""
+        return rows if self.scale == 1 else rows * np.float32(self.scale)
+
+    def finish(self, tokens: Sequence[int]) -> Finish | None:
+        """What makes logits of the products with the scaled rows of some tokens; none where they are the logits."""
+        if self.bias is None and self.cap is None:
+            return None
+        bias = None if self.bias is None else np.array([self.bias[token] for token in tokens], np.float32) * self.scale
+        return Finish(None if bias is None else bias.astype(np.float32), self.cap)
+
+
+class Finish:
+    """Adds the bias and caps, for the tokens of a scorer's edges."""
+
+    def __init__(self, bias: Float32Array | None, cap: float | None) -> None:
+        """bias: (n_edges,)."""
+        self._bias = bias
+        self._cap = None if cap is None else np.float32(cap)
+
+    def __call__(self, edge: Float32Array) -> None:
+        """Make logits of products, (n_queries, n_edges), in place. Raises ScoreError where a product is not finite."""
+        if self._bias is not None:
+            edge += self._bias
+        if self._cap is not None:
+            if not np.isfinite(edge).all():  # which the cap would hide
+                raise ScoreError(NOT_FINITE)
+            edge /= self._cap
+            np.tanh(edge, out=edge)
+            edge *= self._cap
+
+
+NOT_FINITE = "a hidden state is not finite: the model file is damaged, or the compute type overflows"

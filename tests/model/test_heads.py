@@ -1,0 +1,159 @@
+"""Heads with a bias, a scale or a soft cap: what their tail is, and all scorings against stock logits."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import MakeModel, OpenClassifier, OpenContext
+from oracle import Float32Array, Oracle, PromptSpec, decode_sequence
+from random_models import ARCHS, WITH_ANOTHER_TAIL
+
+from qcls_gguf import Classifier, ModelError
+from qcls_gguf.config.scoring import EXACT_SCORINGS, Scoring
+from qcls_gguf.inspection.inspect import inspect_classifier
+from qcls_gguf.inspection.table import logits_text
+from qcls_gguf.model.rows import HeadRows
+from qcls_gguf.native import HeadTail, NativeModel
+from qcls_gguf.score.tail import Tail
+
+EXACT: dict[str, Any] = {"flash_attn": False, "kv_type": "f32"}
+LARGEST = {"": 5e-5, "gelu": 2e-3}
+"""Of scores and probabilities. Measured: 6.7e-6; 6.7e-4 with Gemma 4, whose GELUs ggml looks up in a table of F16."""
+GELU = ("phi2", "gemma2", "gemma3n", "gemma4")
+
+TAILS: dict[str, tuple[dict[str, Any], HeadTail, str]] = {
+    "qwen2_bias": ({}, HeadTail(1, None, True), "hidden state · head + output.bias"),
+    "phi2": ({}, HeadTail(1, None, True), "hidden state · head + output.bias"),
+    "granite": ({}, HeadTail(1 / 1.5, None, False), "(hidden state · head) × 0.666667"),
+    "minicpm": ({"n_embd": 512}, HeadTail(1 / 1.5, None, False), "(hidden state · head) × 0.666667"),
+    "minicpm_old": ({"n_embd": 512}, HeadTail(2, None, False), "(hidden state · head) × 2"),
+    "minicpm3": ({"n_embd": 512}, HeadTail(0.5, None, False), "(hidden state · head) × 0.5"),
+    "command-r": ({}, HeadTail(0.5, None, False), "(hidden state · head) × 0.5"),
+    "cohere2": ({}, HeadTail(0.5, None, False), "(hidden state · head) × 0.5"),
+    "gemma2": ({}, HeadTail(1, 3, False), "3 tanh((hidden state · head) / 3)"),
+    "gemma3n": ({}, HeadTail(1, 30, False), "30 tanh((hidden state · head) / 30)"),
+    "gemma4": ({}, HeadTail(1, 3, False), "3 tanh((hidden state · head) / 3)"),
+    "grok": ({}, HeadTail(0.5, 3, False), "3 tanh(((hidden state · head) × 0.5) / 3)"),
+}
+TEMPLATES = (
+    "<|im_start|>user\n{topic} of {query}<|im_end|>\n<|im_start|>assistant\nlabel:",
+    "<|im_start|>user\n{query}<|im_end|>\n<|im_start|>assistant\n{topic}:",
+)
+KINDS: tuple[tuple[str, str, Scoring, tuple[str, ...]], ...] = (
+    ("item", TEMPLATES[0], "tree", ("jump", "jumper", "tank top", "trench coat", "none")),
+    ("user", TEMPLATES[0], "first_token", ("boy", "girl", "none")),
+    ("colour", TEMPLATES[1], "joint", ("light", "light blue", "red")),
+    ("category", TEMPLATES[1], "mean", ("dress", "light coat", "none")),
+)
+PROMPTS = [
+    PromptSpec(name=name, template=template.replace("{topic}", name), labels=labels, scoring=scoring)
+    for name, template, scoring, labels in KINDS
+]
+QUERIES = ("red dress for girl", "红色连衣裙 👗")
+
+
+def softmax(values: list[float]) -> list[float]:
+    weights = np.exp(np.array(values) - max(values))
+    return [float(weight) for weight in weights / weights.sum()]
+
+
+def wanted(oracle: Oracle, prompt: PromptSpec, query: str) -> tuple[list[float], list[float]]:
+    """(scores, probabilities) by stock logits."""
+    if prompt.scoring in ("tree", "first_token"):
+        scores, log_probabilities = oracle.score(prompt, query)
+        return scores, [math.exp(value) for value in log_probabilities]
+    paths = oracle.joint(prompt, query)
+    scores = [sum(path) / (len(path) if prompt.scoring == "mean" else 1) for path in paths]
+    return scores, softmax(scores)
+
+
+def test_every_family_has_its_tail_here() -> None:
+    assert {name for name, spec in ARCHS.items() if spec.tail in ("bias", "scale", "softcap")} == TAILS.keys()
+
+
+@pytest.mark.parametrize("name", TAILS)
+def test_all_scorings_are_those_of_stock_logits(
+    name: str, make_model: MakeModel, open_classifier: OpenClassifier
+) -> None:
+    options, tail, text = TAILS[name]
+    path = make_model(name, **options)
+    largest = LARGEST["gelu" if name in GELU else ""]
+    classifier = open_classifier(path, PROMPTS, max_batch=len(QUERIES), n_batch=400, **EXACT)
+    found = classifier.engine.context.head_tail
+    assert (found.cap, found.has_bias) == (tail.cap, tail.has_bias)
+    assert found.scale == pytest.approx(tail.scale, rel=1e-6)
+    assert logits_text(inspect_classifier(classifier).head_tail) == text
+    results = classifier.classify_batch(QUERIES)
+    with Oracle(path, **EXACT) as oracle:
+        for query, result in zip(QUERIES, results, strict=True):
+            for prompt, answer in zip(PROMPTS, result.results, strict=True):
+                scores, probabilities = wanted(oracle, prompt, query)
+                np.testing.assert_allclose([s.score for s in answer.scores], scores, rtol=0, atol=largest)
+                np.testing.assert_allclose([s.probability for s in answer.scores], probabilities, rtol=0, atol=largest)
+                near = [p for p in probabilities if p >= max(probabilities) - 2 * largest]
+                assert probabilities[prompt.labels.index(answer.label)] in near
+                if prompt.scoring not in EXACT_SCORINGS:
+                    continue
+                assert answer.audit is not None
+                joint = [sum(path) for path in oracle.joint(prompt, query)]
+                np.testing.assert_allclose(answer.audit.joint, joint, rtol=0, atol=largest)
+                assert answer.audit.label_mass == pytest.approx(sum(map(math.exp, joint)), abs=largest)
+
+
+def rows_of(model: NativeModel, open_context: OpenContext, tokens: list[int], **options: Any) -> Float32Array:
+    context = open_context(model, **EXACT, **options)
+    rows = decode_sequence(context, tokens)
+    context.close()
+    return rows
+
+
+@pytest.mark.parametrize("head_type", ["F32", "Q6_K"])
+@pytest.mark.parametrize("name", ["phi2", "granite", "gemma2", "grok"])
+def test_rows_of_the_whole_vocabulary(
+    name: str, head_type: str, make_model: MakeModel, open_context: OpenContext
+) -> None:
+    """Hidden states, rows and tail give stock logits; the graph's own label logits and log-sum-exp are stock's, too."""
+    path = make_model(name, head_type=head_type)
+    with NativeModel(path) as model:
+        tokens, vocabulary = [int(token) for token in range(40, 64)], range(model.facts.n_vocab)
+        context = open_context(model, **EXACT)
+        found = context.head_tail
+        context.close()
+        hidden = rows_of(model, open_context, tokens)
+        labels = np.array([3, 70, 256, 551], np.int32)
+        both = rows_of(model, open_context, tokens, label_tokens=labels)
+        logits = rows_of(model, open_context, tokens, hidden_only=False).astype(np.float64)
+    head = HeadRows(path)
+    tail = Tail(scale=found.scale, cap=found.cap, bias=head.biases(vocabulary) if found.has_bias else None)
+    mine = hidden @ tail.scaled(np.stack(list(head.of(vocabulary).values()))).T
+    if finish := tail.finish(vocabulary):
+        finish(mine)
+    # the graph quantises activations to multiply them with such a head
+    np.testing.assert_allclose(mine, logits, rtol=0, atol=5e-5 if head_type == "F32" else 0.16)
+    np.testing.assert_array_equal(both[:, : hidden.shape[1]], hidden)
+    np.testing.assert_array_equal(both[:, hidden.shape[1] : -1], logits[:, labels])
+    log_sum = np.log(np.exp(logits - logits.max(axis=1, keepdims=True)).sum(axis=1)) + logits.max(axis=1)
+    np.testing.assert_allclose(both[:, -1], log_sum, rtol=0, atol=2e-6)
+
+
+def test_another_tail_is_refused_by_its_name(
+    make_model: MakeModel, open_context: OpenContext, open_classifier: OpenClassifier
+) -> None:
+    path = make_model(**WITH_ANOTHER_TAIL)
+    why = r"between the final norm of this model and its logits stands CLAMP \(img_logits\), which is neither the"
+    with NativeModel(path) as model:
+        with pytest.raises(ModelError, match=why):
+            open_context(model)
+        logits = rows_of(model, open_context, [5, 6], hidden_only=False)
+        assert np.isfinite(logits).all()
+    with pytest.raises(ModelError, match=why):
+        open_classifier(path, PROMPTS)
+
+
+def test_a_head_without_a_tail_says_so(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    classifier: Classifier = open_classifier(make_model(), PROMPTS)
+    assert classifier.engine.context.head_tail == HeadTail(1.0, None, False)
+    assert logits_text(inspect_classifier(classifier).head_tail) == "hidden state · head"
