@@ -63,21 +63,18 @@ class Usage:
         return {"prompt_tokens": self.whole, "completion_tokens": 0, "total_tokens": self.whole}
 
 
+def asked_about(text: str, questions: Iterable[tuple[str, Question]], *, audit: bool) -> list[Asked]:
+    """Questions about one text, each with what the request calls it; audit: whether exact scores are wanted of them."""
+    return [Asked(question=replace(question, audit=audit), text=text, param=param) for param, question in questions]
+
+
 async def decide(
-    service: Service,
-    served: Served,
-    exchange: Exchange,
-    text: str,
-    questions: Iterable[tuple[str, Question]],
-    *,
-    audit: bool,
+    service: Service, served: Served, exchange: Exchange, asked: Sequence[Asked]
 ) -> tuple[list[Found | None], Usage]:
     """What is found about each question; None for one whose scores cannot be computed.
 
-    questions: each with what the request calls it, such as `questions[3]`; audit: whether exact scores are wanted of
-    them. Raises RefusedError, naming a question that cannot be asked.
+    Raises RefusedError, naming a question that cannot be asked.
     """
-    asked = [Asked(question=replace(question, audit=audit), text=text, param=param) for param, question in questions]
     limits = service.limits
     if len(asked) > limits.questions:
         what = f"{len(asked)} questions, at most {limits.questions} are allowed"
@@ -99,20 +96,14 @@ async def decide(
 
 
 async def decide_all(
-    service: Service,
-    served: Served,
-    exchange: Exchange,
-    text: str,
-    questions: Sequence[tuple[str, Question]],
-    *,
-    audit: bool,
+    service: Service, served: Served, exchange: Exchange, asked: Sequence[Asked]
 ) -> tuple[list[Found], Usage]:
     """The same for an API that answers all questions or none: raises RefusedError (500) where one has no scores."""
-    found, usage = await decide(service, served, exchange, text, questions, audit=audit)
+    found, usage = await decide(service, served, exchange, asked)
     whole: list[Found] = []
-    for (param, _), each in zip(questions, found, strict=True):
+    for question, each in zip(asked, found, strict=True):
         if each is None:
-            raise RefusedError(500, "failed", f"{param}: its scores are not finite", param=param)
+            raise RefusedError(500, "failed", f"{question.param}: its scores are not finite", param=question.param)
         whole.append(each)
     return whole, usage
 

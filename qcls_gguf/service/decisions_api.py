@@ -9,7 +9,7 @@ from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from .bodies import Strict, parse_value, read_json
-from .deciding import decide
+from .deciding import asked_about, decide
 from .decision_input import Item, Part, text_of_input, text_of_parts
 from .exchange import Exchange
 from .found import Found
@@ -113,8 +113,8 @@ async def _decide(service: Service, served: Served, exchange: Exchange, request:
     questions = [
         (param := f"questions[{index}]", _question(each, param)) for index, each in enumerate(request.questions)
     ]
-    text = text_of_input(request.input)
-    found, usage = await decide(service, served, exchange, text, questions, audit=request.audit)
+    asked = asked_about(text_of_input(request.input), questions, audit=request.audit)
+    found, usage = await decide(service, served, exchange, asked)
     answers = [_answer(*each) for each in zip(request.questions, found, strict=True)]
     return {"model": request.model, "answers": answers, "usage": usage.openai()}
 

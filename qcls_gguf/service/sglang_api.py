@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from .bodies import Strict
-from .deciding import decide_all
+from .deciding import asked_about, decide_all
 from .exchange import Exchange
 from .questions import Question
 from .refusal import RefusedError, no_images
@@ -58,7 +58,8 @@ async def decide_sglang(service: Service, served: Served, exchange: Exchange, re
     questions = [
         (param := f"questions[{index}]", _question(each, param)) for index, each in enumerate(request.questions)
     ]
-    found, usage = await decide_all(service, served, exchange, request.input, questions, audit=request.audit)
+    asked = asked_about(request.input, questions, audit=request.audit)
+    found, usage = await decide_all(service, served, exchange, asked)
     answers = {}
     for each, (_, question), of_it in zip(request.questions, questions, found, strict=True):
         labels = [option.label for option in question.options]

@@ -8,7 +8,7 @@ from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from .bodies import Strict, content_type, read_model
-from .deciding import decide_all
+from .deciding import asked_about, decide_all
 from .decision_input import short_json
 from .exchange import Exchange
 from .found import Found
@@ -111,8 +111,8 @@ async def decide_system_one(
     if request.assets is not None:
         raise no_images("assets")
     questions = [(param := f"questions.{name}", _question(each, param)) for name, each in request.questions.items()]
-    text = short_json(request.state)
-    found, usage = await decide_all(service, served, exchange, text, questions, audit=request.audit)
+    asked = asked_about(short_json(request.state), questions, audit=request.audit)
+    found, usage = await decide_all(service, served, exchange, asked)
     answers = {
         name: _answer(each, of_it) | of_it.extra
         for (name, each), of_it in zip(request.questions.items(), found, strict=True)
