@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from ..report.gpu import GpuState, gpu_state
 from ..version import __version__
+from .description_page import description_page
 from .exchange import Exchange
 from .metrics import CONTENT_TYPE, counter, gauge
 from .openapi import gives
@@ -27,7 +28,7 @@ _POLICY = (
     "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 )
 """for the page: nothing comes from elsewhere, and no other page shows it within itself"""
-HEALTH, READY, METRICS, MODELS, RELOAD = "/health", "/ready", "/metrics", "/v1/models", "/admin/reload"
+DOCS, HEALTH, READY, METRICS, MODELS, RELOAD = "/docs", "/health", "/ready", "/metrics", "/v1/models", "/admin/reload"
 MODEL = "default"
 """what the models of `/v1/models` are named for: all configured prompts; one of them is `default/<prompt>`"""
 
@@ -87,6 +88,12 @@ def add_operations(app: FastAPI, service: Service) -> None:
     async def index(request: Request) -> Response:
         Exchange.of(request.scope).route = PAGE
         return Response(page, headers={"content-type": "text/html; charset=utf-8", "content-security-policy": _POLICY})
+
+    @app.get(DOCS, include_in_schema=False)
+    async def description(request: Request) -> Response:
+        Exchange.of(request.scope).route = DOCS
+        headers = {"content-type": "text/html; charset=utf-8", "content-security-policy": _POLICY}
+        return Response(description_page(app.openapi()), headers=headers)
 
     @app.head(HEALTH, include_in_schema=False)
     @app.get(HEALTH, summary="Whether the process is alive", response_class=Response,
