@@ -92,8 +92,8 @@ def add_decisions(app: FastAPI, service: Service) -> None:
               response_class=Response)  # fmt: skip
     async def decisions(request: Request) -> Response:
         exchange = service.exchange(request, ROUTE)
-        served = service.serving.served
         value = await read_json(request.scope, request.receive, service.limits)
+        served = service.serving.served
         keys = value if isinstance(value, dict) else {}
         if "state" in keys:
             work = decide_system_one(service, served, exchange, parse_value(SystemOneRequest, value))

@@ -113,8 +113,8 @@ def add_predict(app: FastAPI, service: Service) -> None:
     async def predict(request: Request) -> Response:
         prompt = request.query_params.get("prompt")
         exchange = service.exchange(request, PREDICT)
-        served = service.serving.served
         asked = await read_model(PredictRequest, request.scope, request.receive, service.limits)
+        served = service.serving.served
         texts, is_single = _texts(asked.inputs)
         parameters = asked.parameters or PredictParameters()
         if (labels := parameters.candidate_labels) is not None:
@@ -132,8 +132,8 @@ def add_predict(app: FastAPI, service: Service) -> None:
               responses=gives(VllmAnswer, "the labels", *errors, error=VllmError), response_class=Response)  # fmt: skip
     async def classify(request: Request) -> Response:
         exchange = service.exchange(request, CLASSIFY)
-        served = service.serving.served
         asked = await read_model(VllmRequest, request.scope, request.receive, service.limits)
+        served = service.serving.served
         texts = [asked.input] if isinstance(asked.input, str) else asked.input
         name = _prompt(served, asked.model, "model")
         results = await answered(_ask(service, served, exchange, name, texts, "input"), request.receive)

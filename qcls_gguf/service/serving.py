@@ -64,10 +64,18 @@ class Serving:
 
     @property
     def served(self) -> Served:
-        """What answers now. Raises RefusedError (503) while loading and while draining."""
+        """What answers now. Raises RefusedError (503) while loading and while draining.
+
+        A reload closes it when nobody uses it: take it when the request has been read, and use it (`Served.used`)
+        before anything is awaited.
+        """
         if self._served is None or self.state is not State.ready:
             raise RefusedError(503, self.state.value, f"the service is {self.state.value}", retry_ms=_LOADING_RETRY_MS)
         return self._served
+
+    def check_ready(self) -> None:
+        """Raise RefusedError (503) while loading and while draining."""
+        _ = self.served
 
     @property
     def loaded(self) -> Served | None:

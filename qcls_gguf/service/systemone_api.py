@@ -96,10 +96,10 @@ def add_system_one(app: FastAPI, service: Service) -> None:
               response_class=Response)  # fmt: skip
     async def system_one(request: Request) -> Response:
         exchange = service.exchange(request, ROUTE)
-        served = service.serving.served
         if content_type(request.scope).startswith("multipart/"):
             raise no_images("assets")
         asked = await read_model(SystemOneRequest, request.scope, request.receive, service.limits)
+        served = service.serving.served
         work = decide_system_one(service, served, exchange, asked)
         return json_response(await answered(work, request.receive))
 
