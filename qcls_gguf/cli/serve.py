@@ -72,6 +72,10 @@ def serve_command(
     max_queries: Annotated[
         int, typer.Option("--max-queries", min=1, max=1 << 20, metavar="N", help="Of one request.")
     ] = 256,
+    max_wait: Annotated[
+        float | None,
+        typer.Option("--max-wait", min=0, metavar="MS", help="Who would wait longer gets 503; else anyone waits."),
+    ] = None,
     max_requests: Annotated[
         int, typer.Option("--max-requests", min=1, max=1 << 20, metavar="N", help="In the service; more get 503.")
     ] = 64,
@@ -122,6 +126,7 @@ def serve_command(
                 body_bytes=max_body,
                 queries=max_queries,
                 timeout_ms=timeout,
+                wait_ms=max_wait,
                 waiting_requests=max_requests,
                 waiting_tokens=max_tokens,
             ),

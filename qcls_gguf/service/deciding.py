@@ -88,8 +88,9 @@ async def decide(
             raise RefusedError(413, "too large", what, param=each.param)
     usage = Usage()
     found: list[Found | None] = []
-    n_tokens = sum(n_query_tokens(each.text) + n_tokens_of(each.question.n_bytes) for each in asked)
-    with service.serving.admission.admitted(n_tokens), served.used():
+    n_tokens = [n_query_tokens(each.text) + n_tokens_of(each.question.n_bytes) for each in asked]
+    n_at_once = sum(sorted(n_tokens)[-_AT_ONCE:])
+    with service.serving.admission.admitted(sum(n_tokens), n_at_once), served.used():
         while len(found) < len(asked):
             found += await _some(service, served, exchange, asked[len(found) : len(found) + _AT_ONCE], usage)
     return found, usage

@@ -108,7 +108,7 @@ def add_operations(app: FastAPI, service: Service) -> None:
     async def ready(request: Request) -> Response:
         exchange = Exchange.of(request.scope)
         exchange.route = READY
-        _ = serving.served
+        serving.check_ready()
         return json_response({"status": serving.state.value, "version": __version__})
 
     @app.get(METRICS, summary="Counts for Prometheus", response_class=Response,
@@ -156,6 +156,7 @@ def at_scrape(serving: Serving) -> Iterator[Metric]:
     yield gauge("qcls_ready", "1 while requests are answered.", float(serving.state.value == "ready"))
     yield gauge("qcls_admitted_requests", "Requests in the service.", admission.n_requests)
     yield gauge("qcls_admitted_tokens", "Tokens that they would feed, estimated.", admission.n_tokens)
+    yield gauge("qcls_wait_seconds", "What a request that comes now would wait, estimated.", admission.wait_ms / 1e3)
     yield counter("qcls_reloads", "Configurations that replaced another.", serving.n_reloads)
     if served := serving.loaded:
         yield from _engine(served)

@@ -48,7 +48,9 @@ class Service:
     @contextmanager
     def admitted(self, served: Served, queries: Sequence[str]) -> Iterator[None]:
         """For as long as a request with these queries is in the service. Raises RefusedError (503)."""
-        with self.serving.admission.admitted(sum(map(served.n_tokens, queries))), served.used():
+        n_tokens = [served.n_tokens(query) for query in queries]
+        n_at_once = sum(sorted(n_tokens)[-served.window :])
+        with self.serving.admission.admitted(sum(n_tokens), n_at_once), served.used():
             yield
 
     async def ask(

@@ -171,15 +171,20 @@ def test_closed_loops(name: str, tmp_path: Path) -> None:
                 assert (tally.n_wrong, set(tally.statuses)) == (0, {200})
 
 
-@pytest.mark.parametrize("max_requests", [64, 3])
-def test_open_loops(max_requests: int) -> None:
-    with Server("--log-format", "none", "--max-requests", str(max_requests), config=CONFIG) as server:
+@pytest.mark.parametrize("is_bounded", [False, True])
+def test_open_loops(is_bounded: bool) -> None:
+    """Bounded: nobody is admitted who would wait longer than two requests take."""
+    with Server("--log-format", "none", config=CONFIG) as server:
+        alone_ms = float(np.mean(asyncio.run(Load.of(server).closed(1)).ms))
+    bound = ["--max-wait", f"{2 * alone_ms:.1f}"] if is_bounded else []
+    with Server("--log-format", "none", *bound, config=CONFIG) as server:
         load = Load.of(server)
-        capacity = len(asyncio.run(load.closed(min(max_requests, 4))).ms) / SECONDS
-        print(f"at most {max_requests} in the service, capacity {capacity:.0f}/s")
         for share in (0.5, 0.8, 1.5):
-            tally = asyncio.run(load.open(share * capacity))
-            print(tally.line(f"{share} of the capacity"))
+            alone = asyncio.run(load.closed(1, seconds=SECONDS / 2))  # how fast the machine is just now
+            rate = len(alone.ms) / alone.seconds
+            tally = asyncio.run(load.open(share * rate))
+            print(tally.line(f"{share} of the capacity of {rate:.0f}/s {' '.join(bound)}"), end=" ")
+            print(f"p99 {np.percentile(tally.ms, 99) / np.mean(alone.ms):.1f} × a request alone")
             assert (tally.n_wrong, set(tally.statuses) | {503}) == (0, {200, 503})
 
 
