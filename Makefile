@@ -4,10 +4,10 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 # What the compiled part depends on: new files in these folders are found by themselves.
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard vendor/*.toml vendor/*.py patches/*.patch patches/series) \
-           $(foreach suffix,c cpp h cu cuh,$(wildcard qcls_gguf/native/*/*.$(suffix)))
+           $(foreach suffix,c cpp h cu cuh cmake,$(wildcard qcls_gguf/native/*/*.$(suffix)))
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run test hostile load sanitize wheel clean
+.PHONY: run test hostile load sanitize wheel cpus clean
 
 run: $(VENV)/.built
 	$(BIN)/qcls-gguf run --interactive \
@@ -54,10 +54,22 @@ sanitize: $(VENV)/.checked
 	    $(SANITIZED)/venv/bin/python -m pytest $(SANITIZED_TESTS) \
 	    --deselect tests/abi/test_lifecycle.py::test_cycles_leak_neither_files_nor_memory  # the checker keeps what is freed
 
+# With CPU code for every processor of this kind; QCLS_PORTABLE=OFF: for this processor alone.
+wheel: QCLS_PORTABLE ?= ON
 wheel: $(VENV)/.tools
 	rm -f dist/qcls_gguf-*.whl
-	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	QCLS_PORTABLE=$(QCLS_PORTABLE) $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps \
+	    --no-build-isolation --config-settings=build-dir=build/wheel-$(QCLS_PORTABLE) --wheel-dir dist .
+	$(INSTALL) auditwheel
 	$(BIN)/python tests/check_wheel.py dist/qcls_gguf-*.whl
+
+# The wheel under qemu's models of other processors, which takes minutes; docs/cpu.md says what it shows.
+CPUS := build/cpus/venv
+cpus: wheel $(VENV)/.checked
+	$(PYTHON) -m venv --clear $(CPUS)
+	$(BIN)/python $(PACKAGES) > $$($(CPUS)/bin/python $(PACKAGES))/tools.pth
+	$(CPUS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps dist/qcls_gguf-*.whl
+	$(BIN)/python tests/cpu_models.py $(CPUS)/bin/python $(abspath $(BIN))/python
 
 clean:
 	rm -rf build dist $(VENV) vendor/llama.cpp

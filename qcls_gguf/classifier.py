@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Self
 
 from .active_set import ActiveSet
+from .cascade import CascadeRequests, Stage, check_stamps, stage_config
 from .config.calibration_file import read_calibration
+from .config.cascade import CascadeConfig, CascadeStage
 from .config.load import load_config
 from .config.prompt import PromptConfig
 from .config.resources import DEFAULT_CONFIG
-from .config.schema import Config, check_config
+from .config.schema import Config, ModelConfig, check_config
+from .config.words import counted
 from .engine.capacity import check_capacity
 from .engine.engine import Engine
 from .engine.pieces import begin_prefixes
@@ -20,7 +23,7 @@ from .engine.prefix_cache import Prefix
 from .engine.turns import TurnCost
 from .errors import PlanError
 from .loaded_prompts import Answering, LoadedPrompts
-from .model import Model, OpenModels
+from .model import Model, OpenModels, find_model
 from .prompts.chat import is_chat, render_prompts
 from .prompts.prompt_set import PromptSet, compile_prompts
 from .requests import Requests
@@ -40,11 +43,13 @@ class Classifier(Answering):
 
     def __init__(self, started: Started, *, owns_model: bool) -> None:
         """Use `from_config`."""
-        requests = Requests(started.pipeline, started.config.runtime, started.model.n_gpu_layers)
+        kind = Requests if started.config.cascade is None else CascadeRequests
+        requests = kind(started.pipeline, started.config.runtime, started.model.n_gpu_layers)
         super().__init__(requests, started.active, started.sources, started.config, started.model)
         self._started = started
         self._owns_model = owns_model
         self._sets = started.sets
+        self._others: list[Classifier] = []  # of a cascade's other models
         self._configured = LoadedPrompts(
             requests, started.active, started.sources, started.config, started.model, sets=None
         )
@@ -72,7 +77,74 @@ class Classifier(Answering):
         """
         config = load_config(config) if isinstance(config, str | Path) else check_config(config)
         started = start(config, model, offline=offline, on_step=on_step, on_load=on_load, audit=audit)
-        return cls(started, owns_model=model is None)
+        classifier = cls(started, owns_model=model is None)
+        try:
+            if config.cascade is not None:
+                classifier._start_stages(config.cascade, model if isinstance(model, OpenModels) else None, offline)
+        except BaseException:
+            classifier.close()
+            raise
+        return classifier
+
+    def _start_stages(self, cascade: CascadeConfig, models: OpenModels | None, offline: bool) -> None:
+        """Hold the stages of the cascade ready, the configured prompts as the last one. Raises ConfigError, ModelError,
+        and ConfigError for stages that are not those which the thresholds were fitted to.
+        """
+        requests = self._requests
+        assert isinstance(requests, CascadeRequests)
+        check_stamps("cascade", cascade.prompt_hashes, cascade.model_sha256, self.configured, self.model)
+        stages = []
+        for index, setting in enumerate(cascade.stages):
+            config = stage_config(setting, self.config, f"cascade.stages[{index}]")
+            host = self._host(config, models, offline)
+            loaded = host.prompt_set(config)
+            hashes = {name: prompt.prompt_hash for name, prompt in setting.prompts.items()}
+            check_stamps(f"cascade.stages[{index}]", hashes, setting.model_sha256, loaded, host.model)
+            stages.append(host._stage(setting.config.stem, loaded, setting, with_singles=index > 0))
+            if stages[-1].whole is not loaded.active:
+                loaded.close()  # the stage's own sets hold what they need of it
+            self._started.ledger.step(
+                f"stage {stages[-1].name}", f"{counted(len(hashes), 'prompt')}, {host.model.path}"
+            )
+        last = self._stage(self.config.path.stem if self.config.path else "last", self.configured, None)
+        ask, ask_async = requests.last_stage()
+        requests.stages = (*stages, replace(last, ask=ask, ask_async=ask_async))
+        for query in (" a", " a b", " a b c"):
+            for stage in requests.stages:  # both ways in which it is asked
+                stage.ask([(stage.whole, query)], None)
+                stage.ask([(active, query) for active in stage.single.values()], None)
+
+    def _host(self, config: Config, models: OpenModels | None, offline: bool) -> Classifier:
+        """Who answers a stage: this classifier, or one of its own where the stage has another model."""
+        if config.model == ModelConfig():
+            return self
+        if find_model(config.model, offline=offline).resolve() == self.engine.model.path.resolve():
+            return self
+        self._others.append(Classifier.from_config(config, model=models, offline=offline))
+        return self._others[-1]
+
+    def _stage(
+        self, name: str, loaded: LoadedPrompts, setting: CascadeStage | None, *, with_singles: bool = True
+    ) -> Stage:
+        """A stage that this classifier answers; setting: which prompts it is asked, all where there is none."""
+        names = [prompt.name for prompt in loaded.prompts if setting is None or prompt.name in setting.prompts]
+        return Stage(
+            name=name,
+            whole=loaded.active if len(names) == len(loaded.prompts) else self._some(loaded, names),
+            single={each: self._some(loaded, [each]) for each in names} if with_singles else {},
+            thresholds={} if setting is None else {each: setting.prompts[each].threshold for each in names},
+            model=self.model,
+            ask=self._requests.ask,
+            ask_async=self._requests.ask_async,
+        )
+
+    def _some(self, loaded: LoadedPrompts, names: Sequence[str]) -> ActiveSet:
+        """Some prompts of a set as a set of their own, calibrated alike, for as long as this classifier is open."""
+        with self._requests.batcher.alone:
+            active = self._sets.add(loaded.active.prompts.some(names))
+            adjustments = zip(loaded.prompts, loaded.adjustments, strict=True)
+            active.answers.adjust([adjustment for prompt, adjustment in adjustments if prompt.name in names])
+        return active
 
     def prompt_set(
         self, prompts: str | Path | Config | Sequence[PromptConfig] | PromptSet, *, audit: bool = False
@@ -201,6 +273,8 @@ class Classifier(Answering):
         batcher.close()
         with batcher.alone:
             self.engine.close()
+            for other in self._others:
+                other.close()
             if self._owns_model:
                 self.engine.model.close()
 

@@ -12,7 +12,7 @@ from .config.prompt import PromptConfig
 from .config.schema import Config
 from .errors import PlanError, QclsError
 from .model import Model
-from .pipeline import MAX_QUERIES
+from .pipeline import MAX_QUERIES, Prepared, Tokenized
 from .prompt_sets import PromptSets
 from .prompts.compiled import Prompt
 from .prompts.likely_mistakes import likely_mistakes
@@ -71,6 +71,18 @@ class Answering:
         if errors != "return":
             raise PlanError(f"errors: {errors!r} is not raise or return")
         return self._requests.ask_each(items, deadline_s)
+
+    def tokenize(self, query: str) -> Tokenized:
+        """The first of the steps of `classify_batch`; see Requests.tokenize."""
+        return self._requests.tokenize((self.active, query))
+
+    def prepare(self, tokenized: Sequence[Tokenized]) -> Prepared:
+        """The second step."""
+        return self._requests.prepare(tokenized)
+
+    def compute(self, prepared: Prepared) -> list[Result]:
+        """The third step."""
+        return self._requests.compute(prepared)
 
     async def aclassify(self, query: str, *, deadline_s: float | None = None) -> Result:
         """Label one query without blocking the event loop: a thread of the classifier's own computes.

@@ -1,19 +1,38 @@
-"""How the tools open classifiers: every tool takes one opener, and opens all its classifiers with it."""
+"""How others open classifiers: every tool takes one opener, and some open one of a configuration's prompts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Self
 
 from .classifier import Classifier
 from .config.likely_mistake import LikelyMistake
-from .config.schema import Config
+from .config.load import load_config
+from .config.schema import Config, check_config
+from .config.words import shown
+from .errors import ConfigError
 from .model import OpenModels
 from .prompts.chat import is_chat, render_prompts
 
 OnStep = Callable[[str, str, float], None]
 """(name of a step of the start-up, what it did, milliseconds)"""
+
+
+def with_one_prompt(config: str | Path | Config, name: str | None = None) -> Config:
+    """The configuration with one of its prompts alone: that of a name, or its only one.
+
+    config: as for Classifier.from_config. Raises ConfigError.
+    """
+    config = load_config(config) if isinstance(config, str | Path) else check_config(config)
+    found = [prompt for prompt in config.prompts if name in (prompt.name, None)]
+    if len(found) == 1:
+        return replace(config, prompts=tuple(found))
+    names = ", ".join(prompt.name for prompt in config.prompts)
+    if found:
+        raise ConfigError(f"the configuration has {len(found)} prompts: name one of them: {names}")
+    raise ConfigError(f"{shown(name)}: the configuration has no such prompt: it has {names}")
 
 
 class ClassifierOpener:

@@ -58,8 +58,39 @@ class _Planned:
     """item by item, prompt by prompt"""
 
 
+@dataclass(frozen=True, slots=True)
+class Tokenized:
+    """An item with its tokens."""
+
+    item: Item
+    fragments: Sequence[Int32Array]
+    """of each distinct fragment of its set with the query in it"""
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of all distinct fragments."""
+        return sum(map(len, self.fragments))
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Items whose decodes are planned; they are open as long as their sets are."""
+
+    items: Sequence[Item]
+    planned: _Planned
+    watch: Stopwatch
+
+    @property
+    def n_decodes(self) -> int:
+        """Decodes that they take."""
+        return len(self.planned.decodes)
+
+
 class Pipeline:
-    """Answers items, all in one decode where the limits allow it. One thread at a time."""
+    """Answers items, all in one decode where the limits allow it. One thread at a time.
+
+    A second thread may `tokenize` and `prepare` the next items while this one computes.
+    """
 
     def __init__(self, engine: Engine, model: ModelInfo, max_query_tokens: int) -> None:
         self._engine = engine
@@ -69,10 +100,22 @@ class Pipeline:
     def run(self, items: Sequence[Item]) -> list[Result]:
         """A result for each item. Raises PlanError before anything is computed, DecodeError, ScoreError."""
         watch = Stopwatch()
-        fragments = [self._tokenize(active, query) for active, query in items]
+        tokenized = [self.tokenize(item) for item in items]
         watch.mark("tokenize")
-        planned = self._plan(items, fragments)
+        return self.compute(self.prepare(tokenized, watch))
+
+    def prepare(self, tokenized: Sequence[Tokenized], watch: Stopwatch | None = None) -> Prepared:
+        """Plan the decodes of some items; watch: whose time goes on. Raises PlanError for nothing to feed."""
+        watch = watch or Stopwatch()
+        items = [each.item for each in tokenized]
+        planned = self._plan(items, [each.fragments for each in tokenized])
         watch.mark("plan")
+        return Prepared(items, planned, watch)
+
+    def compute(self, prepared: Prepared) -> list[Result]:
+        """A result for each item of a plan, which is used once. Raises DecodeError, ScoreError."""
+        items, planned, watch = prepared.items, prepared.planned, prepared.watch
+        watch.go_on()
         hidden, rows = self._decode(planned, watch)
         try:
             answers = _answers(items, hidden, rows, planned.fast_path)
@@ -95,14 +138,18 @@ class Pipeline:
 
     def check(self, active: ActiveSet, query: str) -> None:
         """Raise PlanError for a query that `run` would refuse; nothing is computed."""
-        _additions(active, self._tokenize(active, query))
+        _additions(active, self.tokenize((active, query)).fragments)
 
     def counts(self, active: ActiveSet, query: str) -> Counts:
         """What `run` would feed and read for a query; nothing is computed. Raises PlanError as `run` does."""
-        return _counts(1, self._plan([(active, query)], [self._tokenize(active, query)]))
+        return _counts(1, self._plan([(active, query)], [self.tokenize((active, query)).fragments]))
 
-    def _tokenize(self, active: ActiveSet, query: str) -> list[Int32Array]:
-        """The tokens of each distinct fragment of a set with the query in it."""
+    def tokenize(self, item: Item) -> Tokenized:
+        """The tokens of each distinct fragment of an item's set with its query in it.
+
+        Raises PlanError for a query with too many of them.
+        """
+        active, query = item
         if not active.is_open:
             raise DecodeError("this prompt set is closed: ask the classifier for it again")
         found = []
@@ -114,7 +161,7 @@ class Pipeline:
                     f"runtime.max_query_tokens: {self._max_query_tokens}: shorten it or raise the limit"
                 )
             found.append(tokens)
-        return found
+        return Tokenized(item, found)
 
     def _plan(self, items: Sequence[Item], fragments: Sequence[Sequence[Int32Array]]) -> _Planned:
         if len(items) == 1 and (found := items[0][0].templates.find(fragments[0])):

@@ -14,7 +14,7 @@ from .engine.batcher import Batcher
 from .engine.capacity import pays_to_share
 from .engine.turns import TurnCost
 from .errors import DecodeError, PlanError, QclsError, ScoreError
-from .pipeline import Pipeline, check_queries
+from .pipeline import Pipeline, Prepared, Tokenized, check_queries
 from .score.result import Counts, Result
 
 _MENTIONED_MS = 0.05  # of waiting
@@ -99,6 +99,26 @@ class Requests:
             return self.ask([item], deadline_s)[0]
         except (PlanError, ScoreError) as e:
             return e
+
+    def tokenize(self, item: Item) -> Tokenized:
+        """The first of three steps that `ask` takes, for whoever takes them apart: `prepare` and `compute` follow.
+
+        One thread may tokenise and prepare the next items while another one computes. Raises PlanError.
+        """
+        check_queries([item[1]], self._runtime)
+        self.check_process()
+        return self._pipeline.tokenize(item)
+
+    def prepare(self, tokenized: Sequence[Tokenized]) -> Prepared:
+        """Plan the decodes of at least one item; one thread at a time."""
+        return self._pipeline.prepare(tokenized)
+
+    def compute(self, prepared: Prepared) -> list[Result]:
+        """A result for each item of a plan. Raises DecodeError, ScoreError."""
+        self.check_process()
+        with self.batcher.alone:
+            self.check_open()
+            return self._pipeline.compute(prepared)
 
     def check(self, active: ActiveSet, query: str) -> None:
         """Raise PlanError for a query that `ask` would refuse; nothing is computed."""

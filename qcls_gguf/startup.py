@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from .engine.open import open_engine
 from .engine.prefixes import hold_prefixes
 from .errors import ConfigError, DecodeError, ModelError, PlanError, ScoreError
 from .model import Model, OpenModels
+from .model.gpu_code import GpuCode
 from .native import build_info
 from .pipeline import Pipeline
 from .prompt_sets import PromptSets
@@ -72,6 +74,11 @@ def start(
     audit: let every answer carry its exact scores. Raises ConfigError or ModelError, with what it opened closed.
     """
     ledger = Ledger(on_step)
+    gpu_code = GpuCode() if config.runtime.n_gpu_layers != 0 else None
+    if gpu_code and gpu_code.work.step:
+        ledger.step("GPU code", gpu_code.work.step)
+    for warning in gpu_code.work.warnings if gpu_code else ():
+        warnings.warn(warning, stacklevel=2)
     # Where the prompts' texts are known, what is wrong with their calibration is told before the model is loaded.
     calibration = None if is_chat(config.prompts) else read_calibration(config)
     if isinstance(model, OpenModels):
@@ -88,13 +95,16 @@ def start(
         if is_chat(sources):
             config = _rendered(config, opened, ledger)
             calibration = read_calibration(config)
-        return _start(config, sources, opened, calibration, ledger, audit=audit)
+        started = _start(config, sources, opened, calibration, ledger, audit=audit)
     except BaseException as e:
         if model is None:
             opened.close()
         if isinstance(e, PlanError | DecodeError | ScoreError):  # no query was asked yet: it comes of the model
             raise ModelError(f"{opened.path}: {e}") from e
         raise
+    if gpu_code and opened.n_gpu_layers:
+        gpu_code.ended_well()
+    return started
 
 
 def _start(

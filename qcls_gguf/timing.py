@@ -9,7 +9,7 @@ STAGES = ("tokenize", "plan", "batch", "decode", "score", "cleanup")
 
 
 class Stopwatch:
-    """Times consecutive stages; every nanosecond since the start belongs to one of them."""
+    """Times consecutive stages; every nanosecond since the start belongs to one of them, but for pauses."""
 
     def __init__(self) -> None:
         self.stage_ms = dict.fromkeys(STAGES, 0.0)
@@ -20,6 +20,10 @@ class Stopwatch:
         now = perf_counter_ns()
         self.stage_ms[stage] += (now - self._last) / 1e6
         self._last = now
+
+    def go_on(self) -> None:
+        """Let the time since the last mark, in which other work was done, belong to no stage."""
+        self._last = perf_counter_ns()
 
     def move(self, source: str, target: str, us: int) -> None:
         """Count part of a stage's time, as the native library measured it, to another stage."""

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import subprocess
 import sys
 import venv
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
+from typing import Any
 
 SOURCES = (".c", ".cpp", ".cc", ".h", ".hpp", ".cu", ".cuh", ".patch")
-LIBRARIES = ("libqcls", "libllama", "libggml", "libggml-base", "libggml-cpu")
+LIBRARIES = ("libqcls", "libqcls-processor", "libllama", "libggml", "libggml-base")
+CPU = "libggml-cpu"
+"""the CPU code of a build for one kind of processor; a portable one has variants, such as libggml-cpu-haswell"""
+VARIANTS = ("x64", "haswell")
+"""that every portable build for x86-64 has: for any processor, and with AVX2"""
 TRIAL = "qcls_gguf/native/lib/qcls-trial"
 TEXTS = (
     "qcls_gguf/native/lib/NOTICE",
@@ -40,7 +48,11 @@ def faults(names: Sequence[str]) -> list[str]:
     found = [f"{path} is a source" for path in paths if path.suffix in SOURCES and str(path) not in TEXTS]
     found += [f"{path} is of no use in it" for path in paths if path.name == "README.md"]
     found += [f"{name} is missing" for name in LIBRARIES if name not in stems]
+    if CPU not in stems:
+        found += [f"{CPU}-{name} is missing" for name in VARIANTS if f"{CPU}-{name}" not in stems]
     found += [f"{name} is missing" for name in (*TEXTS, TRIAL) if name not in names]
+    if not any(path.name == "LICENSE" and path.parent.parent.suffix == ".dist-info" for path in paths):
+        found.append("this project's LICENSE is missing")
     if not any(path.name == "qcls-gguf" and path.parent.name == "scripts" for path in paths):
         found.append("the command is missing")
     if not any(path.suffix == ".gguf" for path in paths):
@@ -48,13 +60,34 @@ def faults(names: Sequence[str]) -> list[str]:
     return found
 
 
+def foreign(libraries: Iterable[str], *, cuda: bool) -> list[str]:
+    """Of the libraries that a wheel needs beside the system's, those that others may not have.
+
+    cuda: a build for CUDA, whose own libraries come with the toolkit and the driver.
+    """
+    return [name for name in libraries if not (cuda and re.match(r"lib(cuda|cudart|cublas|cublasLt)\.so", name))]
+
+
+def audit(wheel: str) -> dict[str, Any]:
+    """What auditwheel says: `overall_tag`, the platforms that it runs on, and `external_libs`, beside the system's."""
+    command = [sys.executable, "-m", "auditwheel", "show", "--json", wheel]
+    found: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return found
+
+
+def installed(wheel: str, folder: str, *packages: str) -> str:
+    """The interpreter of a fresh environment with the wheel."""
+    venv.create(folder, with_pip=True)
+    python = str(Path(folder) / "bin" / "python")
+    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*install, str(Path(wheel).resolve()), *packages], check=True)
+    return python
+
+
 def untyped(wheel: str) -> str | None:
     """What mypy, in a fresh environment with the wheel, says of a program other than that its last line is wrong."""
     with TemporaryDirectory() as folder:
-        venv.create(folder, with_pip=True)
-        python = str(Path(folder) / "bin" / "python")
-        install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*install, str(Path(wheel).resolve()), "mypy"], check=True)
+        python = installed(wheel, folder, "mypy")
         (Path(folder) / "program.py").write_text(PROGRAM)
         command = [python, "-m", "mypy", "--strict", "program.py"]
         said = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout
@@ -63,18 +96,39 @@ def untyped(wheel: str) -> str | None:
     return None if len(errors) == 1 and errors[0].startswith(last) and "[arg-type]" in errors[0] else said
 
 
+def run_bare(wheel: str) -> None:
+    """Show what the command of the wheel prints in a fresh environment in which no program but its own is found."""
+    with TemporaryDirectory() as folder:
+        bin_folder = str(Path(installed(wheel, folder)).parent)
+        environment = {"PATH": bin_folder, "HOME": folder, "LANG": os.environ.get("LANG", "C.UTF-8")}
+        for words in (["--version"], ["run", "--quiet", "--format", "text", "--query", "red dress for girls"]):
+            print("$ qcls-gguf", *words, flush=True)
+            command = [f"{bin_folder}/qcls-gguf", *words]
+            subprocess.run(command, cwd=folder, env=environment, check=True)
+
+
 def main(path: str, *options: str) -> None:
     with zipfile.ZipFile(path) as wheel:
-        lines = faults(wheel.namelist())
-        if TRIAL in wheel.namelist() and not wheel.getinfo(TRIAL).external_attr >> 16 & 0o100:
+        names = wheel.namelist()
+        lines = faults(names)
+        if TRIAL in names and not wheel.getinfo(TRIAL).external_attr >> 16 & 0o100:
             lines.append(f"{TRIAL} is not executable")
     if lines:
         sys.exit("\n".join(f"{path}: {line}" for line in lines))
-    print(f"{path}: libraries, models and Python files, no sources")
+    n_variants = sum(PurePosixPath(name).stem.startswith(f"{CPU}-") for name in names)
+    what = f"CPU code in {n_variants} variants" if n_variants else "CPU code for one kind of processor"
+    print(f"{path}: {Path(path).stat().st_size / 1e6:.1f} MB, {what}, models and Python files, licences, no sources")
+    found = audit(path)
+    cuda = any(PurePosixPath(name).stem == "libggml-cuda" for name in names)
+    if needed := foreign(found["external_libs"], cuda=cuda):
+        sys.exit(f"{path}: needs libraries that others may not have: {', '.join(needed)}")
+    print(f"{path}: auditwheel: {found['overall_tag']}, needs {', '.join(found['external_libs']) or 'nothing else'}")
     if "--types" in options:
-        if said := untyped(path):
+        if said := untyped(path) or "":
             sys.exit(f"{path}: its types are not what a program needs:\n{said}")
         print(f"{path}: typed, for mypy in a fresh environment")
+    if "--run" in options:
+        run_bare(path)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from oracle import PromptSpec
 from random_models import write_model
 
 from qcls_gguf import Classifier
+from qcls_gguf.engine import prefixes
 from qcls_gguf.native import NativeContext, NativeModel
 
 pytest_plugins = ["hostile_rows"]
@@ -111,6 +112,14 @@ def open_classifier(write_config: WriteConfig) -> Iterator[OpenClassifier]:
             return stack.enter_context(Classifier.from_config(write_config(model, prompts, **runtime)))
 
         yield open_one
+
+
+@pytest.fixture
+def prefix_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which cells of prefixes are saved, however fast they are computed; this test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(prefixes, "WORTH_MS", 0.0)
+    return tmp_path / "cache" / "qcls-gguf" / "prefixes"
 
 
 @pytest.fixture

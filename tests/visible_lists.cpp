@@ -52,7 +52,12 @@ batch random_batch() {
     return made;
 }
 
-const char * what_is_wrong(const batch & given, int n_grouped, int n_head_kv, visible_lists & lists) {
+// Where a token's cell number k is read, if that must not depend on the batch: part, chunk and bit follow from k alone.
+bool is_in_place(int32_t k, const lists_item & item, int32_t chunk, int32_t bit) {
+    return item.part == k / 512 && chunk == k / 32 % 16 && bit == k % 32 && item.n_first == std::min(item.n_chunks, 8);
+}
+
+const char * what_is_wrong(const batch & given, int n_grouped, int n_head_kv, visible_lists & lists, bool is_invariant) {
     visible_cells visible;
     visible.make(
         (int32_t) given.seq.size(), [&](int32_t i) { return given.seq[i]; }, [&](int32_t i) { return given.pos[i]; },
@@ -68,6 +73,9 @@ const char * what_is_wrong(const batch & given, int n_grouped, int n_head_kv, vi
         const lists_item & item = items[i];
         if (item.n_tokens < 1 || item.n_tokens * n_grouped > max_tile_rows || item.cells % chunk_cells != 0) {
             return "an item has a wrong size";
+        }
+        if (item.n_first > item.n_chunks || 2 * item.n_first < item.n_chunks) {
+            return "the first slice is too small, or too large";
         }
         if (item.n_parts > 1) {
             if (item.slot + item.n_parts > lists.needed().n_slots) {
@@ -90,6 +98,9 @@ const char * what_is_wrong(const batch & given, int n_grouped, int n_head_kv, vi
                         return "a cell is not there";
                     }
                     if (mask >> bit & 1) {
+                        if (is_invariant && !is_in_place((int32_t) seen[token].size(), item, chunk, bit)) {
+                            return "where a cell is read depends on the batch";
+                        }
                         seen[token].push_back((uint32_t) cell);
                     }
                 }
@@ -125,9 +136,10 @@ int main() {
     for (int i = 0; i < 100; ++i) {
         const int n_grouped = any(1, 16);
         const int n_head_kv = any(1, 8);
-        visible_lists lists(n_grouped, n_head_kv);
+        const bool is_invariant = i % 2 == 1;
+        visible_lists lists(n_grouped, n_head_kv, is_invariant);
         for (int again = 0; again < 2; ++again) {  // what is kept from the last batch must not matter
-            if (const char * wrong = what_is_wrong(random_batch(), n_grouped, n_head_kv, lists)) {
+            if (const char * wrong = what_is_wrong(random_batch(), n_grouped, n_head_kv, lists, is_invariant)) {
                 printf("batch %d: %s\n", i, wrong);
                 return 1;
             }

@@ -219,6 +219,7 @@ def _workload_record(workload: Workload, roofline: Roofline, rate: float | None)
         cuda_graphs_per_decode=None if samples.n_cuda_graphs is None else samples.n_cuda_graphs / n_decodes,
         roofline_ms=roofline_ms,
         roofline_ratio=ratio(quantiles(service_ms).p50, roofline_ms),
+        stages={name: n / samples.stages.total() for name, n in samples.stages.items()} or None,
     )
     if rate is None:
         return record

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
@@ -28,6 +29,8 @@ class Samples:
     """decodes that found their graph built"""
     n_cuda_graphs: int | None = None
     """CUDA graphs that were launched; None in a build without CUDA"""
+    stages: Counter[str] = field(default_factory=Counter)
+    """answers to prompts by the stage of a cascade that gave them; none without a cascade"""
 
     def extend(self, other: Samples) -> None:
         """Add the requests of another repetition."""
@@ -38,6 +41,7 @@ class Samples:
         self.counts += other.counts
         self.elapsed_s += other.elapsed_s
         self.n_reused += other.n_reused
+        self.stages += other.stages
         if other.n_cuda_graphs is not None:
             self.n_cuda_graphs = (self.n_cuda_graphs or 0) + other.n_cuda_graphs
 
@@ -58,9 +62,10 @@ class Runner:
         self._n_sent += 1
         before = context.counters()
         begun = perf_counter_ns()
-        result = self._classifier.classify_batch(queries)[0]
+        results = self._classifier.classify_batch(queries)
         ended = perf_counter_ns()
-        samples = self.samples
+        result, samples = results[0], self.samples
+        samples.stages.update(answer.stage for each in results for answer in each.results if answer.stage is not None)
         after = context.counters()
         samples.n_reused += after.n_graphs_reused - before.n_graphs_reused
         if after.n_cuda_graphs >= 0:

@@ -7,7 +7,7 @@ from typing import Literal
 from ..config.schema import RuntimeConfig
 from ..report.environment import Environment
 from ..report.gpu import GpuSamples, GpuState
-from ..report.record import Record
+from ..report.record import Record, left_out_if_none
 from ..score.result import ModelInfo
 from .decode_records import DecodeQuantiles, ForwardRecord, GrowthRecord, VariantsRecord
 
@@ -190,6 +190,8 @@ class WorkloadRecord(Record):
     """the least time of the decode by its roofline; null where the device could not be probed"""
     roofline_ratio: float | None
     """the median of the requests, without their wait, by roofline_ms"""
+    stages: dict[str, float] | None = left_out_if_none()
+    """share of the answers to prompts by the stage that gave them; only of a cascade"""
 
 
 class OpenLoopWorkload(WorkloadRecord):

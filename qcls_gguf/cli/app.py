@@ -11,12 +11,14 @@ from typing import Annotated
 import typer
 
 from ..version import __version__
+from .advise import advise_command
 from .bench import bench_command
 from .calibrate import calibrate_command
 from .compare import compare_command
 from .evaluate import eval_command
 from .init import init_command
 from .inspect import inspect_command
+from .label import label_command
 from .models import models_command
 from .run import run_command
 from .schema import schema_command
@@ -32,13 +34,21 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from ..native import build_info
-        from ..native.features import instruction_sets
+        from .terminal import exit_codes
 
-        build = build_info()
-        print(f"qcls-gguf {__version__}, llama.cpp {build.llama_cpp_commit} patched, {build.backend}")
-        print(f"CPU code for {' '.join(instruction_sets()) or 'no special instruction set'}")
+        with exit_codes():
+            _print_version()
         raise typer.Exit
+
+
+def _print_version() -> None:
+    from ..native import build_info
+    from ..native.features import cpu_variant, instruction_sets
+
+    build, variant = build_info(), cpu_variant()
+    print(f"qcls-gguf {__version__}, llama.cpp {build.llama_cpp_commit} patched, {build.backend}")
+    whose = f"variant {variant} of a portable build" if variant else "a build for one kind of processor"
+    print(f"CPU code for {' '.join(instruction_sets()) or 'no special instruction set'} ({whose})")
 
 
 @app.callback()
@@ -49,10 +59,12 @@ def _top(
 
 
 app.command("run")(run_command)
+app.command("label")(label_command)
 app.command("init")(init_command)
 app.command("inspect")(inspect_command)
 app.command("eval")(eval_command)
 app.command("calibrate")(calibrate_command)
+app.command("advise")(advise_command)
 app.command("compare")(compare_command)
 app.command("bench")(bench_command)
 app.command("models")(models_command)

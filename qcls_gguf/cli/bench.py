@@ -22,7 +22,7 @@ from .options import (
     ThreadsOption,
     settings,
 )
-from .terminal import exit_codes, load_bar, print_step, print_warning
+from .terminal import exit_codes
 
 _QUERY_TOKENS = "2-9,6"
 _FULL_CONFIGS = ("mission", "fashion-8", "fashion-8-joint")
@@ -125,9 +125,9 @@ def bench_command(
     it is made, so setting it to 0 switches the step off for any command: GGML_CUDA_MMQ_DIRECT (direct),
     GGML_CUDA_QUANTIZE_ONCE (quantize once), GGML_CUDA_FUSE_MATRICES (one launch), GGML_CUDA_FUSE_GLU (glu),
     GGML_CUDA_FUSE_NORM (norm), GGML_CUDA_FUSE_ROPE (rope), GGML_CUDA_SHORT_LOOPS (short loops), QCLS_VISIBLE_CELLS
-    (visible cells). Besides times, the hidden states are compared: "difference" is the variant's from stock's,
-    "rounding" stock's own where a second sequence shares the decode. The two should be of one size; a variant that is
-    fast and far off is wrong.
+    (visible cells), GGML_CUDA_QUANTIZE_ATTENTION (quantized attention). Besides times, the hidden states are compared:
+    "difference" is the variant's from stock's, "rounding" stock's own where a second sequence shares the decode. The
+    two should be of one size; a variant that is fast and far off is wrong.
 
     --growth asks 1, 2, 4, … 64 prompts, which are those of the first configuration again and again with a number in
     front, and that configuration beside 0 to 16,384 cells of other prompt sets: what should grow with the prompts, and
@@ -150,9 +150,8 @@ def bench_command(
     from ..bench.benchmark import benchmark  # see app.py for why here
     from ..bench.measure import BenchmarkSettings
     from ..bench.table import benchmark_tables
-    from ..opening import ClassifierOpener
     from ..report.results import console
-    from .long_work import check_html, progress_bars
+    from .long_work import check_html, long_work
 
     with exit_codes():
         benchmark_settings = BenchmarkSettings(
@@ -179,13 +178,7 @@ def bench_command(
             check_writable(out, "--out", inputs)
         if html:
             check_html(html, {**inputs, "--out": out})
-        on_step = None if quiet else print_step
-        with (
-            ClassifierOpener(
-                offline=offline, on_step=on_step, on_load=load_bar(quiet), on_warning=print_warning
-            ) as opener,
-            progress_bars(quiet) as on_progress,
-        ):
+        with long_work(offline, quiet) as (opener, on_progress):
             record = benchmark(benchmark_settings, opener, on_progress=on_progress)
         text = record.to_json()
         outputs = []

@@ -28,7 +28,7 @@ from .options import (
     labelled_columns,
     settings,
 )
-from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step, print_warning
+from .terminal import EXIT_OTHER, exit_codes
 
 
 def calibrate_command(
@@ -75,13 +75,12 @@ def calibrate_command(
     with exit_codes():
         if importlib.util.find_spec("scipy") is None:
             raise ConfigError("calibrate needs scipy: pip install 'qcls-gguf[calibrate]'")
-        from ..opening import ClassifierOpener  # see app.py for why here
-        from ..report.files import Output, show_and_write
+        from ..report.files import Output, show_and_write  # see app.py for why here
         from ..report.results import console
         from ..report.tables import terminal_table
         from ..tuning.calibrate import FitSettings, calibrate
         from ..tuning.table import fits_table, outcome
-        from .long_work import progress_bars
+        from .long_work import long_work
 
         fit_settings = FitSettings(
             config=settings(config, model, hf_repo, n_gpu_layers, threads),
@@ -96,13 +95,7 @@ def calibrate_command(
             skip_bad=skip_bad,
             resume=resume,
         )
-        on_step = None if quiet else print_step
-        with (
-            ClassifierOpener(
-                offline=offline, on_step=on_step, on_load=load_bar(quiet), on_warning=print_warning
-            ) as opener,
-            progress_bars(quiet) as on_progress,
-        ):
+        with long_work(offline, quiet) as (opener, on_progress):
             record, text = calibrate(fit_settings, opener, on_progress=on_progress)
 
         def show() -> None:

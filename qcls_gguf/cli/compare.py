@@ -24,7 +24,7 @@ from .options import (
     ThreadsOption,
     settings,
 )
-from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step, print_warning
+from .terminal import EXIT_OTHER, exit_codes, print_step
 
 
 def compare_command(
@@ -109,9 +109,8 @@ def compare_command(
     """
     from ..compare.run import QUERIES, ComparisonSettings, compare  # see app.py for why here
     from ..compare.table import comparison_table
-    from ..opening import ClassifierOpener
     from ..report.results import console
-    from .long_work import check_html, progress_bars
+    from .long_work import check_html, long_work
 
     with exit_codes():
         comparison = ComparisonSettings(
@@ -137,14 +136,8 @@ def compare_command(
             check_writable(out, "--out", inputs)
         if html:
             check_html(html, {**inputs, "--out": out})
-        on_step = None if quiet else print_step
-        with (
-            ClassifierOpener(
-                offline=offline, on_step=on_step, on_load=load_bar(quiet), on_warning=print_warning
-            ) as opener,
-            progress_bars(quiet) as on_progress,
-        ):
-            record = compare(comparison, opener, on_step=on_step, on_progress=on_progress)
+        with long_work(offline, quiet) as (opener, on_progress):
+            record = compare(comparison, opener, on_step=None if quiet else print_step, on_progress=on_progress)
         absent = [each.model_copy(update={"reason": with_options(each.reason)}) for each in record.absent]
         record = record.model_copy(update={"absent": tuple(absent)})
         text = record.to_json()

@@ -24,7 +24,7 @@ from .options import (
     labelled_columns,
     settings,
 )
-from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step, print_warning
+from .terminal import EXIT_OTHER, exit_codes
 
 
 def eval_command(
@@ -89,10 +89,9 @@ def eval_command(
     from ..evaluation.evaluate import EvaluationSettings, evaluate  # see app.py for why here
     from ..evaluation.robustness import robustness_tables
     from ..evaluation.table import evaluation_tables
-    from ..opening import ClassifierOpener
     from ..report.files import Output, show_and_write
     from ..report.results import console
-    from .long_work import check_html, progress_bars
+    from .long_work import check_html, long_work
 
     with exit_codes():
         evaluation = EvaluationSettings(
@@ -110,13 +109,7 @@ def eval_command(
         )
         if html:
             check_html(html, {"--data": data, "--config": config, "--resume": resume})
-        on_step = None if quiet else print_step
-        with (
-            ClassifierOpener(
-                offline=offline, on_step=on_step, on_load=load_bar(quiet), on_warning=print_warning
-            ) as opener,
-            progress_bars(quiet) as on_progress,
-        ):
+        with long_work(offline, quiet) as (opener, on_progress):
             record = evaluate(evaluation, opener, on_progress=on_progress)
         outputs = []
         if html:

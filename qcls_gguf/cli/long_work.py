@@ -1,4 +1,5 @@
-"""What commands that work for long have in common: a progress bar for each part, and the check of an HTML report."""
+"""What commands that work for long have in common: how they open classifiers and show their progress, and the check of
+an HTML report."""
 
 from __future__ import annotations
 
@@ -11,8 +12,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..errors import ConfigError
+from ..opening import ClassifierOpener
 from ..report.files import check_writable
 from ..report.progress import OnProgress
+from .terminal import load_bar, print_step, print_warning
 
 
 def check_html(path: Path, others: Mapping[str, Path | None]) -> None:
@@ -20,6 +23,20 @@ def check_html(path: Path, others: Mapping[str, Path | None]) -> None:
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError("--html needs matplotlib: pip install 'qcls-gguf[report]'")
     check_writable(path, "--html", others)
+
+
+@contextmanager
+def long_work(offline: bool, quiet: bool) -> Iterator[tuple[ClassifierOpener, OnProgress]]:
+    """What opens classifiers, with warnings and the steps of start-ups on the terminal, and what shows progress there.
+
+    offline: models of the hub come from the local cache only; quiet: warnings alone are shown.
+    """
+    on_step = None if quiet else print_step
+    with (
+        ClassifierOpener(offline=offline, on_step=on_step, on_load=load_bar(quiet), on_warning=print_warning) as opener,
+        progress_bars(quiet) as on_progress,
+    ):
+        yield opener, on_progress
 
 
 @contextmanager

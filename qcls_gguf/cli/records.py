@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from ..advising.records import AdviceRecord
 from ..bench.records import BenchmarkRecord
 from ..compare.records import ComparisonRecord
 from ..evaluation.records import EvaluationRecord
 from ..inspection.local_models import ModelsRecord
 from ..inspection.records import Inspection
 from ..inspection.shown_prompts import ShownPrompts
+from ..labelling.records import LabellingRecord
 from ..report.record import Record
 from ..report.record_docs import records_markdown
 from ..report.run_record import RunRecord
@@ -15,10 +17,12 @@ from ..tuning.records import CalibrationRecord
 
 RECORDS: dict[str, type[Record]] = {
     "run": RunRecord,
+    "label": LabellingRecord,
     "inspect": Inspection,
     "inspect --show-prompt": ShownPrompts,
     "eval": EvaluationRecord,
     "calibrate": CalibrationRecord,
+    "advise": AdviceRecord,
     "compare": ComparisonRecord,
     "bench": BenchmarkRecord,
     "models": ModelsRecord,
@@ -27,10 +31,10 @@ RECORDS: dict[str, type[Record]] = {
 _BEGINNING = """\
 # Records
 
-For whoever reads what the commands print with `--format json`. Each prints one object (`run` one for a single query,
-else a list of them, and with `--format jsonl` one on a line), whose fields are below. Counts are named `n_*`, times
-`*_ms` (milliseconds) or `*_s` (seconds), sizes `*_bytes`. A field without a value is `null`, unless its table says that
-it is left out. New fields may come with a new version.
+For whoever reads what the commands print with `--format json`, or `label` with `--summary json`. Each prints one object
+(`run` one for a single query, else a list of them, and with `--format jsonl` one on a line), whose fields are below.
+Counts are named `n_*`, times `*_ms` (milliseconds) or `*_s` (seconds), sizes `*_bytes`. A field without a value is
+`null`, unless its table says that it is left out. New fields may come with a new version.
 
 This page is generated from the types by `python -m qcls_gguf.cli.records > docs/records.md`.
 

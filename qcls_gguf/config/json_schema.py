@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
+from .cascade import CascadeConfig, CascadeStage, StagePrompt
 from .load import ConfigFile, Shared
 from .prompt import PromptConfig
 from .schema import Config, ModelConfig, RuntimeConfig
@@ -37,7 +38,7 @@ def describe_settings(definitions: dict[str, Any]) -> None:
 
     definitions: schemas by the names of their types. pydantic reads no docstrings of types that are built late.
     """
-    for cls in (Config, ModelConfig, PromptConfig, RuntimeConfig):
+    for cls in (CascadeConfig, CascadeStage, Config, ModelConfig, PromptConfig, RuntimeConfig, StagePrompt):
         if cls.__name__ in definitions:
             _describe(definitions[cls.__name__], cls)
 

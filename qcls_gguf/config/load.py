@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import ValidationError, model_validator
 
 from ..errors import ConfigError
+from .cascade import CascadeConfig
 from .prompt import (
     TEXT_KEYS,
     Confidence,
@@ -86,6 +87,8 @@ class ConfigFile(Shared):
     """how to run it"""
     calibration: CalibrationPath | None = None
     """the file that `qcls-gguf calibrate` wrote; a relative path starts from the configuration's folder"""
+    cascade: CascadeConfig | None = None
+    """cheaper stages that are asked first, as `qcls-gguf advise` writes them"""
     ignore_warnings: IgnoredKinds = ()
     """kinds of likely mistakes in the prompts that are not told, such as untrained; all: none is"""
 
@@ -133,6 +136,7 @@ def parse_config(text: str, *, folder: Path, path: Path | None = None) -> Config
         model=file.model,
         runtime=file.runtime,
         calibration=file.calibration,
+        cascade=file.cascade,
         ignore_warnings=file.ignore_warnings,
         path=path,
     )

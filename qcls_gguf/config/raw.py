@@ -11,7 +11,7 @@ from .scoring import Scoring
 
 
 def raw_config(config: Config, scoring: Scoring, names: Collection[str] | None = None) -> Config:
-    """The configuration with one scoring for all prompts and none of prior, temperature, calibration and fallback.
+    """The configuration with one scoring for all prompts; no prior, temperature, calibration, fallback or cascade.
 
     names: the prompts to keep; None: all.
     """
@@ -28,4 +28,4 @@ def raw_config(config: Config, scoring: Scoring, names: Collection[str] | None =
         for prompt in config.prompts
         if names is None or prompt.name in names
     )
-    return dataclasses.replace(config, prompts=prompts, calibration=None)
+    return dataclasses.replace(config, prompts=prompts, calibration=None, cascade=None)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Field, model_validator
 
 from ..errors import ConfigError
+from .cascade import CascadeConfig
 from .likely_mistake import IGNORED_KINDS, IgnoredKind
 from .prompt import FilledText, PromptConfig, TrueOrFalse
 from .rules import Choice, File, Truth, Variables, Whole, at_least, at_most, distinct
@@ -113,6 +114,8 @@ class RuntimeConfig(Settings):
     the vocabulary, such as </think>; control tokens stay text"""
     max_batch: Annotated[int, Whole(1)] = 4
     """queries that classify_batch puts into one decode, where the sequences suffice"""
+    batch_invariant: TrueOrFalse = False
+    """an answer does not depend, to the last bit, on who shares its decode; on NVIDIA GPUs, slower"""
     state_cache: TrueOrFalse = True
     """keep the cells of prefixes that took long to compute in a file for the next start; on a CPU"""
     try_model: TrueOrFalse = True
@@ -167,6 +170,8 @@ class Config(Settings):
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     calibration: CalibrationPath | None = None
     """what `qcls-gguf calibrate` fitted"""
+    cascade: CascadeConfig | None = None
+    """cheaper stages that are asked first"""
     ignore_warnings: IgnoredKinds = ()
     """kinds of likely mistakes that are not told"""
     path: Path | None = None

@@ -52,9 +52,14 @@ class CsvFile:
             raise ConfigError(f"has no column {column!r}: the columns are {names}; {remedy}")
         return self.header.index(column)
 
+    @property
+    def next_line(self) -> int:
+        """The number of the line behind the last row that was given; the header is the first."""
+        return self._reader.line_num + 2
+
     def __iter__(self) -> Iterator[CsvRow]:
         while True:
-            line = self._reader.line_num + 2  # the header is the first
+            line = self.next_line
             try:
                 fields = tuple(next(self._reader))
             except StopIteration:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import AnyStr, BinaryIO, cast
 
 from ..errors import ConfigError
@@ -15,39 +15,74 @@ LONGEST_LINE = 1 << 24
 """bytes of a line that are read, and one more"""
 
 
-def byte_lines(file: BinaryIO, name: str) -> Iterator[bytes]:
+class ByteLines:
     """The lines of a file as UTF-8, each with its line break, as soon as they are there.
 
     A byte order mark is left out. What is no UTF-8 stays as it is, for the reader of the line to refuse, and so does
     the beginning of a line of more than LONGEST_LINE bytes. Raises ConfigError, with the file's name, for text that
     begins as UTF-16 and goes on as something else.
     """
-    encoding = _utf16(_beginning(file))
-    if encoding is None:
-        for number, line in enumerate(_lines(file.readline, b"\n")):  # readline returns a line as soon as it is there
-            yield line.removeprefix(codecs.BOM_UTF8) if number == 0 else line
-        return
-    text = io.TextIOWrapper(file, encoding=encoding, errors="surrogatepass", newline="\n")
-    try:
-        for number, decoded in enumerate(_lines(text.readline, "\n")):
-            yield (decoded.removeprefix("\ufeff") if number == 0 else decoded).encode("utf-8", "surrogatepass")
-    except UnicodeDecodeError as e:
-        raise ConfigError(f"{name}: begins as {encoding.upper()} and is not: {e.reason}; save it as UTF-8") from None
-    finally:
-        text.detach()  # the file is its owner's to close
+
+    def __init__(self, file: BinaryIO, name: str, *, offset: int = 0) -> None:
+        """offset: of a line that an earlier reader of the file found by its own `offset`; of a file that can be read
+        again.
+        """
+        self.offset = offset
+        """bytes of the file up to the end of the last line that was given"""
+        encoding = _utf16(_beginning(file))
+        if offset:
+            file.seek(offset)
+        self._lines = self._read(file) if encoding is None else self._read_utf16(file, encoding, name)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        return next(self._lines)
+
+    def close(self) -> None:
+        """Let go of the file, before its owner closes it."""
+        self._lines.close()
+
+    def _read(self, file: BinaryIO) -> Generator[bytes, None, None]:
+        is_first = self.offset == 0
+        for line, n in _lines(file.readline, b"\n"):  # readline returns a line as soon as it is there
+            self.offset += n
+            yield line.removeprefix(codecs.BOM_UTF8) if is_first else line
+            is_first = False
+
+    def _read_utf16(self, file: BinaryIO, encoding: str, name: str) -> Generator[bytes, None, None]:
+        is_first = self.offset == 0
+        text = io.TextIOWrapper(file, encoding=encoding, errors="surrogatepass", newline="\n")
+        try:
+            # How far the wrapper has read says nothing of its lines: their length is that of what they were made of.
+            for line, n in _lines(text.readline, "\n", lambda part: len(part.encode(encoding, "surrogatepass"))):
+                self.offset += n
+                yield (line.removeprefix("\ufeff") if is_first else line).encode("utf-8", "surrogatepass")
+                is_first = False
+        except UnicodeDecodeError as e:
+            raise ConfigError(
+                f"{name}: begins as {encoding.upper()} and is not: {e.reason}; save it as UTF-8"
+            ) from None
+        finally:
+            text.detach()  # the file is its owner's to close
 
 
-def _lines(readline: Callable[[int], AnyStr], line_break: AnyStr) -> Iterator[AnyStr]:
-    """Every line, of one that is too long its beginning."""
+def _lines(
+    readline: Callable[[int], AnyStr], line_break: AnyStr, size: Callable[[AnyStr], int] = len
+) -> Iterator[tuple[AnyStr, int]]:
+    """Every line, of one that is too long its beginning, and how many bytes it has in the file."""
     while line := readline(LONGEST_LINE + 1):
-        yield line
-        while len(line) > LONGEST_LINE and not line.endswith(line_break):
-            line = readline(LONGEST_LINE + 1)
+        rest, n = line, size(line)
+        while len(rest) > LONGEST_LINE and not rest.endswith(line_break):
+            rest = readline(LONGEST_LINE + 1)
+            n += size(rest)
+        yield line, n
 
 
 def utf8_of(content: bytes, name: str) -> bytes:
-    """A whole file as UTF-8, as `byte_lines` reads it."""
-    return b"".join(byte_lines(io.BufferedReader(cast(io.RawIOBase, io.BytesIO(content))), name))
+    """A whole file as UTF-8, as `ByteLines` reads it."""
+    return b"".join(ByteLines(io.BufferedReader(cast(io.RawIOBase, io.BytesIO(content))), name))
 
 
 def _beginning(file: BinaryIO) -> bytes:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ConfigError
-from .csv_file import CsvFile
-from .encoding import LONGEST_LINE, byte_lines
+from .encoding import ByteLines
+from .rows import Row, Rows, is_text, kind_of_file, shown_bytes
 
-_N_SHOWN = 60  # characters of a line that is refused
 QUERY = "query"
-_TABLES = (".csv", ".tsv")
-_OBJECTS = (".jsonl", ".ndjson")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,77 +78,37 @@ def read_queries(source: str, *, blank: bool = False, columns: Columns | None = 
     Raises ConfigError for a file that cannot be read, or lacks a column.
     """
     chosen = columns or Columns()
-    suffix = Path(source).suffix.lower()
+    kind = kind_of_file(Path(source).suffix)
+    if kind == "text" and chosen.are_named:
+        kind = "csv"
     name = f"`input` {source}"
+    query = chosen.query or QUERY
     try:
-        with nullcontext(sys.stdin.buffer) if source == "-" else Path(source).open("rb") as file:
-            lines = byte_lines(file, name)
-            if suffix in _OBJECTS:
-                found = _objects(lines, chosen)
-            elif suffix in _TABLES or chosen.are_named:
-                found = _rows(lines, chosen, name)
-            else:
-                found = (_decoded(line.rstrip(b"\r\n"), number) for number, line in enumerate(lines, 1))
-            yield from (line for line in found if blank or not line.is_blank)
+        with (
+            nullcontext(sys.stdin.buffer) if source == "-" else Path(source).open("rb") as file,
+            closing(ByteLines(file, name)) as lines,
+        ):
+            try:
+                rows = Rows(lines, kind, query, others=() if chosen.id is None else (chosen.id,))
+                id_at = None
+                if kind == "csv" and chosen.id is not None:
+                    id_at = rows.index(chosen.id, "name the one with the ids with `id`")
+            except ConfigError as e:
+                raise ConfigError(f"{name}: {e}") from None
+            for row in rows:
+                line = _line(row, chosen.id, id_at)
+                if blank or not line.is_blank:
+                    yield line
     except OSError as e:
         raise ConfigError(f"{name}: cannot be read: {e.strerror}") from None
 
 
-def _decoded(line: bytes, number: int) -> Line:
-    if len(line) > LONGEST_LINE:
-        start = line[:_N_SHOWN].decode(errors="backslashreplace")
-        error = f"line {number} has more than {LONGEST_LINE} bytes: give shorter queries, one a line"
-        return Line(start, error, number)
-    try:
-        return Line(line.decode(), number=number)
-    except UnicodeDecodeError as e:
-        error = f"line {number} is not valid UTF-8 at byte {e.start}: save the input as UTF-8"
-        return Line(line.decode(errors="backslashreplace"), error, number)
-
-
-def _rows(lines: Iterator[bytes], columns: Columns, name: str) -> Iterator[Line]:
-    query = columns.query or QUERY
-    try:
-        # A byte that is no UTF-8 becomes a surrogate, so that only its own row is refused.
-        table = CsvFile((line.decode(errors="surrogateescape") for line in lines), wanted=(query, columns.id or query))
-        at = table.index(query, "name the one with the queries with `query_column`")
-        id_at = table.index(columns.id, "name the one with the ids with `id`") if columns.id is not None else None
-    except ConfigError as e:
-        raise ConfigError(f"{name}: {e}") from None
-    for row in table:
-        text = row.fields[at] if len(row.fields) > at else ""
-        id_ = row.fields[id_at] if id_at is not None and len(row.fields) > id_at else None
-        line = Line(text, row.error and f"line {row.line} {row.error}", row.line, id_)
-        yield line if _is_text(f"{text}{id_}") else _not_utf8(line)
-
-
-def _is_text(text: str) -> bool:
-    return not any("\ud800" <= c <= "\udfff" for c in text)
-
-
-def _not_utf8(line: Line) -> Line:
-    text, id_ = (
-        part and part.encode(errors="surrogateescape").decode(errors="backslashreplace")
-        for part in (line.text, line.id)
-    )
-    return Line(text or "", f"line {line.number} is not valid UTF-8: save the input as UTF-8", line.number, id_)
-
-
-def _objects(lines: Iterator[bytes], columns: Columns) -> Iterator[Line]:
-    query = columns.query or QUERY
-    for number, data in enumerate(lines, 1):
-        line = _decoded(data.strip(), number)
-        if line.error or line.is_blank:
-            yield line
-            continue
-        try:
-            row = json.loads(line.text)
-        except (ValueError, RecursionError) as e:
-            yield Line(line.text, f"line {number} is not valid JSON: {e}", number)
-            continue
-        values = row if isinstance(row, dict) else {}
-        if not isinstance(values.get(query), str):
-            yield Line(line.text, f"line {number} has no text {query!r}: name its key with `query_column`", number)
-            continue
-        id_ = values.get(columns.id) if columns.id is not None else None
-        yield Line(values[query], None, number, None if id_ is None else str(id_))
+def _line(row: Row, id_: str | None, id_at: int | None) -> Line:
+    if id_at is not None:
+        value = row.fields[id_at] if len(row.fields) > id_at else None
+        if value is None or is_text(value):
+            return Line(row.query, row.error, row.number, value)
+        error = f"line {row.number} is not valid UTF-8: save the input as UTF-8"
+        return Line(row.query, error, row.number, shown_bytes(value))
+    found = row.values.get(id_) if row.values is not None and id_ is not None and row.error is None else None
+    return Line(row.query, row.error, row.number, None if found is None else str(found))

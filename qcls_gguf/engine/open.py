@@ -5,10 +5,13 @@ from __future__ import annotations
 from ..config.schema import RuntimeConfig
 from ..config.words import counted
 from ..model import Model
+from ..model.header import read_header
+from ..model.identity import model_parts
 from ..model.placement import flash_attention
 from ..native import NativeContext
 from ..prompts.prompt_set import PromptSet
 from ..timing import Ledger
+from .batch_invariant import check_batch_invariant
 from .capacity import limits
 from .cores import threads
 from .engine import Engine
@@ -24,6 +27,9 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
     size = limits(runtime, prompts, model.facts.n_ctx_train, model.n_ctx_short)
     if model.n_gpu_layers == 0:  # a GPU's driver refuses what it does not have
         check_memory(model.header, model.path, size.n_ctx, runtime.kv_type)
+    if runtime.batch_invariant:
+        tensors = (tensor for part in model_parts(model.path) for tensor in read_header(part).tensors.values())
+        check_batch_invariant(tensors)
     computing = threads(runtime)
     context = NativeContext(
         model.native,
@@ -33,6 +39,7 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
         n_outputs_max=size.n_outputs_max,
         n_threads=computing.n,
         flash_attn=flash_attention(runtime, model.n_gpu_layers),
+        batch_invariant=runtime.batch_invariant,
         kv_type=runtime.kv_type,
         label_tokens=prompts.label_tokens if prompts.exact else None,
     )

@@ -43,7 +43,7 @@ class KeptScores:
             content = path.read_bytes() if path.exists() else b""
             whole = content[: content.rfind(b"\n") + 1]
             if not whole and not b'{"key": "'.startswith(content[:9]):
-                raise ConfigError(f"`resume` {path}: is no result of eval: name a file of its own")
+                raise ConfigError(f"`resume` {path}: holds no kept scores: name a file of its own")
             self._read(whole.split(b"\n")[:-1])
             self._file = path.open("r+b" if content else "wb")
             self._file.seek(len(whole))
@@ -61,7 +61,7 @@ class KeptScores:
             else:
                 self._scores[key] = scores
         if damaged and len(damaged) == len(lines):
-            raise ConfigError(f"`resume` {self._path}: no line of it is a result of eval: name a file of its own")
+            raise ConfigError(f"`resume` {self._path}: no line of it has kept scores: name a file of its own")
         if damaged:
             numbers = ", ".join(map(str, damaged[:_N_NAMED])) + (", …" if len(damaged) > _N_NAMED else "")
             what = f"line {numbers} is" if len(damaged) == 1 else f"{len(damaged)} lines ({numbers}) are"
@@ -133,4 +133,6 @@ def _run_digest(config: Config, model: ModelInfo, *, exact: bool) -> str:
         "build": [model.package_version, model.llama_cpp_commit, model.source_digest, model.backend],
         "exact": exact,
     }
+    if config.calibration is not None:
+        parts["calibration"] = hashlib.sha256(config.calibration.read_bytes()).hexdigest()
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

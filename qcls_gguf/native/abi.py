@@ -157,7 +157,7 @@ class ContextParams(Struct):
         ("label_token", c_void_p),
         ("n_label_tokens", c_int64),
         ("visible_cells", c_int32),
-        ("reserved", c_int32),
+        ("batch_invariant", c_int32),
     ]
 
 
@@ -275,6 +275,7 @@ TEXTS_AND_NUMBERS: dict[str, Any] = {
     "qcls_abi": c_int32,
     "qcls_build_info": c_char_p,
     "qcls_cpu_features": c_char_p,
+    "qcls_cpu_variant": c_char_p,
     "qcls_max_sequences": c_int32,
 }
 SIGNATURES: dict[str, list[Any]] = {

@@ -70,13 +70,16 @@ class NativeContext:
         label_tokens: Int32Array | None = None,
         flash_attn: bool | None = None,
         visible_cells: bool = True,
+        batch_invariant: bool = False,
         kv_type: str = "f16",
     ) -> None:
         """Open a context; with hidden_only its rows are final-norm hidden states, else logits (stock llama.cpp).
 
         label_tokens: (n,) int32, as for `set_label_tokens`. flash_attn: None lets llama.cpp choose;
         where it is False on a CPU, or None on a GPU, visible_cells lets attention read only the cells that a token may
-        see, instead of all, if this context can have that (`why_no_visible_cells`).
+        see, instead of all, if this context can have that (`why_no_visible_cells`). batch_invariant: a token's row does
+        not depend on what else is decoded with it, which needs that attention on CUDA devices, and weights that this
+        project's kernels take.
 
         Raises PlanError for a limit out of range, ModelError for a model whose hidden states do not give its logits.
         """
@@ -94,6 +97,7 @@ class NativeContext:
             label_token=address(tokens, INT32, 1, 0),
             n_label_tokens=len(tokens),
             visible_cells=int(visible_cells),
+            batch_invariant=int(batch_invariant),
         )
         handle, self._error = c_void_p(), Error()
         self._error_ref = byref(self._error)

@@ -16,6 +16,11 @@ def cpu_features() -> list[str]:
     return text.split("\t") if text else []
 
 
+def cpu_variant() -> str | None:
+    """Which of a portable build's variants of CPU code computes, such as haswell; none in a build for one processor."""
+    return library().qcls_cpu_variant().decode() or None
+
+
 @cache
 def instruction_sets() -> tuple[str, ...]:
     """Those that llama.cpp's CPU code was compiled for, by ggml's names, such as AVX2, AVX512_VNNI, AMX_INT8.

@@ -2,7 +2,7 @@
 
 A step is an environment variable that is read whenever a context is made: "0" turns it off for this context, "1" turns
 it on. So contexts on one loaded model can differ. Where the variable is not set a step is on, unless its meaning says
-where.
+otherwise.
 """
 
 from __future__ import annotations
@@ -65,6 +65,11 @@ STEPS = (
         name="visible cells",
         variable="QCLS_VISIBLE_CELLS",
         meaning="attention reads only the cells that a token may see",
+    ),
+    Step(
+        name="quantized attention",
+        variable="GGML_CUDA_QUANTIZE_ATTENTION",
+        meaning="attention to visible cells leaves its result quantised for the next product; off by default",
     ),
 )
 """In the order in which variants add them; the one place that names them."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..errors import ModelError
 from .abi import LOG_FUNCTION, Error, bind, check
+from .processor import check_processor
 
 _NAME = "libqcls.dylib" if sys.platform == "darwin" else "libqcls.so"
 
@@ -30,6 +31,11 @@ class BuildInfo:
     def is_cuda(self) -> bool:
         return self.backend.startswith("CUDA")
 
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """Of GPUs, as in CUDAARCHS, such as 75 or 86-real; none in a build for CPUs."""
+        return tuple(self.backend.partition("architectures ")[2].split())
+
 
 def library_folder() -> Path:
     """The folder that holds libqcls and the patched libllama.
@@ -45,8 +51,13 @@ def library_folder() -> Path:
 
 @cache
 def library() -> Any:
-    """libqcls, loaded once. Raises ModelError where it is missing, or is not of this package's ABI."""
-    return bind(library_folder() / _NAME)
+    """libqcls, loaded once.
+
+    Raises ModelError where it is missing, is not of this package's ABI, or was compiled for another kind of processor.
+    """
+    folder = library_folder()
+    check_processor(folder / f"libqcls-processor{Path(_NAME).suffix}")
+    return bind(folder / _NAME)
 
 
 @cache

@@ -94,7 +94,7 @@ class Prompt:
         return len(tokens) - 1, tokens[-1:]
 
 
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+def common_prefix(a: Sequence[object], b: Sequence[object]) -> int:
     """How many elements two sequences share at their beginning."""
     n = 0
     for x, y in zip(a, b, strict=False):

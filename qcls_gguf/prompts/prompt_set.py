@@ -65,6 +65,17 @@ class PromptSet:
         ]
         return hashlib.sha256(json.dumps([self.exact, parts]).encode()).hexdigest()
 
+    def some(self, names: Sequence[str]) -> PromptSet:
+        """The prompts of these names, in their order here."""
+        kept = [index for index, prompt in enumerate(self.prompts) if prompt.name in names]
+        prompts = tuple(self.prompts[index] for index in kept)
+        return PromptSet(
+            prompts=prompts,
+            settings=tuple(self.settings[index] for index in kept),
+            fragments=MappingProxyType({each.fragment: self.fragments[each.fragment] for each in prompts}),
+            exact=self.exact,
+        )
+
     def __hash__(self) -> int:
         return hash(self.digest)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from rich.cells import cell_len, set_cell_size
@@ -64,6 +65,8 @@ def result_table(result: Result, n_top: int, *, width: int = _MIN_WIDTH) -> Grou
         f"{counts.n_tokens_cached} cached,",
         counted(counts.n_positions, "position"),
     ]
+    by_stage = Counter(answer.stage for answer in result.results if answer.stage is not None)
+    numbers += [f"{counted(n, 'answer')} by {printable(stage)}" for stage, n in by_stage.items()]
     return Group(
         title,
         answers,

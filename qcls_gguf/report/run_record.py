@@ -35,6 +35,8 @@ class PromptRecord(Record):
     """false where the query changed tokens of the cached prefix, which were fed anew"""
     scores: tuple[LabelRecord, ...]
     """all labels, in the order of the configuration; or fewer, the most probable first, where so many were asked for"""
+    stage: str | None = left_out_if_none()
+    """which stage of a cascade gave the answer; only with a cascade"""
     audit: Audit | None = left_out_if_none()
     """only where it was asked for, or where a prompt has an exact scoring"""
     most_probable: str | None = left_out_if_none()

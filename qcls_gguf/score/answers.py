@@ -29,7 +29,7 @@ class Answers:
         self._slices = [slice(low, high) for low, high in pairwise(scorer.first)]
         self._all_labels = [label for labels in self._labels for label in labels]
         self._all_n_tokens = [len(tokens) for prompt in prompts for tokens in prompt.label_tokens]
-        self._no_audits: list[Audit | None] = [None] * len(prompts)
+        self._none: list[None] = [None] * len(prompts)
         self._fallbacks = [
             (index, setting.fallback, setting.min_confidence)
             for index, setting in enumerate(settings)
@@ -62,14 +62,14 @@ class Answers:
             own = list(map(probability.__getitem__, self._slices))
             top = list(map(max, own))
             label = list(map(getitem, self._labels, map(list.index, own, top)))
-            audits = self._audits(scores.exact, query, label) if scores.exact else self._no_audits
+            audits = self._audits(scores.exact, query, label) if scores.exact else self._none
             abstained = [False] * n
             for prompt, fallback, min_confidence in self._fallbacks:
                 if top[prompt] < min_confidence:
                     label[prompt], abstained[prompt] = fallback, True
             fast = fast_path[query * n : (query + 1) * n]
             own_scores = map(label_scores.__getitem__, self._slices)
-            columns = zip(self._prompts, label, top, abstained, fast, own_scores, audits, strict=True)
+            columns = zip(self._prompts, label, top, abstained, fast, own_scores, audits, self._none, strict=True)
             answers.append(tuple(map(tuple.__new__, repeat(PromptResult), columns)))
         return answers
 

@@ -51,6 +51,8 @@ class PromptResult(NamedTuple):
     scores: tuple[LabelScore, ...]
     audit: Audit | None = None
     """only with audit, or where a prompt has an exact scoring"""
+    stage: str | None = None
+    """of a cascade, which stage gave the answer; None without a cascade"""
 
     @property
     def most_probable(self) -> str:
@@ -146,7 +148,10 @@ class Result:
 def _plain(result: PromptResult) -> dict[str, Any]:
     plain = result._asdict()
     plain["scores"] = [score._asdict() for score in result.scores]
-    del plain["audit"]
+    for key in ("audit", "stage"):
+        del plain[key]
+    if result.stage is not None:
+        plain["stage"] = result.stage
     if result.audit is not None:
         plain["audit"] = asdict(result.audit)
     if result.abstained:

@@ -49,6 +49,7 @@ class Metrics:
         )
         self._new = Counter("qcls_tokens_new", "Tokens fed to the model by queries.", registry=registry)
         self._cached = Counter("qcls_tokens_cached", "Tokens that queries took from the cache.", registry=registry)
+        self._stages = Counter("qcls_stage_answers", "Answers to prompts, by stage.", ("stage",), registry=registry)
         self._gone = Counter("qcls_clients_gone", "Clients that left before their answer.", registry=registry)
         self.in_flight = Gauge("qcls_requests_in_flight", "Requests being served or waiting.", registry=registry)
         self._by_route: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
@@ -79,6 +80,9 @@ class Metrics:
         self._batch.observe(counts.n_queries)
         self._new.inc(counts.n_tokens_new / counts.n_queries)
         self._cached.inc(counts.n_tokens_cached / counts.n_queries)
+        for answer in result.results:
+            if answer.stage is not None:  # only with a cascade
+                self._stages.labels(answer.stage).inc()
 
     def text(self) -> bytes:
         """All of it in Prometheus' text format."""

@@ -56,6 +56,8 @@ def _prompt(result: PromptResult) -> dict[str, Any]:
             for label, score, probability, n_tokens in result.scores
         ],
     }
+    if result.stage is not None:
+        plain["stage"] = result.stage
     if result.audit is not None:
         plain["audit"] = result.audit
     if result.abstained:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from qcls_gguf.native.features import cpu_features, instruction_sets
+from qcls_gguf.native.features import cpu_features, cpu_variant, instruction_sets
 
 LINUX_NAMES = {
     "SSE3": "pni", "SSSE3": "ssse3", "AVX": "avx", "AVX_VNNI": "avx_vnni", "AVX2": "avx2", "F16C": "f16c", "FMA": "fma",
@@ -39,4 +39,6 @@ def test_libraries_and_threading_are_no_instruction_sets() -> None:
 def test_the_command_names_them_with_the_version() -> None:
     command = [str(Path(sys.executable).parent / "qcls-gguf"), "--version"]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert f"CPU code for {' '.join(instruction_sets())}\n" in said
+    variant = cpu_variant()
+    whose = f"variant {variant} of a portable build" if variant else "a build for one kind of processor"
+    assert f"CPU code for {' '.join(instruction_sets())} ({whose})\n" in said

@@ -16,7 +16,6 @@ from mutate import ODD, cases, mutated
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier
-from qcls_gguf.engine import prefixes
 from qcls_gguf.engine.prefix_file import OLD_PART_S, StateCache
 
 _LABELS = ("red", "light blue")
@@ -27,15 +26,7 @@ QUERIES = ["red dress", "jeans"]
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where cells are saved, however fast they are computed."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(prefixes, "WORTH_MS", 0.0)
-    return tmp_path / "cache" / "qcls-gguf" / "prefixes"
-
-
-@pytest.fixture
-def start(make_model: MakeModel, write_config: WriteConfig, folder: Path) -> Callable[[int], tuple[object, bool]]:
+def start(make_model: MakeModel, write_config: WriteConfig, prefix_files: Path) -> Callable[[int], tuple[object, bool]]:
     """Starts a classifier with one of the templates: its answers, and whether its prefixes came from a file."""
     configs = [
         write_config(make_model(seed=3), [PromptSpec(name="a", template=template, labels=_LABELS)])
@@ -50,13 +41,13 @@ def start(make_model: MakeModel, write_config: WriteConfig, folder: Path) -> Cal
     return answers
 
 
-def _saved(folder: Path, start: Callable[[int], tuple[object, bool]]) -> tuple[list[Path], list[object]]:
+def _saved(prefix_files: Path, start: Callable[[int], tuple[object, bool]]) -> tuple[list[Path], list[object]]:
     """The files and the answers of each template."""
     files: list[Path] = []
     wanted = []
     for n in range(len(TEMPLATES)):
         wanted.append(start(n)[0])
-        files += [path for path in folder.glob("*.kv") if path not in files]
+        files += [path for path in prefix_files.glob("*.kv") if path not in files]
     assert len(files) == len(TEMPLATES)
     return files, wanted
 
@@ -76,11 +67,11 @@ def _odd_file(kind: str, path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "socket", "link", "loop", "nowhere"])
 def test_what_is_no_plain_file_is_not_waited_for(
-    folder: Path, start: Callable[[int], tuple[object, bool]], kind: str, monkeypatch: pytest.MonkeyPatch
+    prefix_files: Path, start: Callable[[int], tuple[object, bool]], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted, _ = start(0)
-    (file,) = folder.glob("*.kv")
-    monkeypatch.chdir(folder)  # a socket's whole path may be too long for its name
+    (file,) = prefix_files.glob("*.kv")
+    monkeypatch.chdir(prefix_files)  # a socket's whole path may be too long for its name
     _odd_file(kind, file)
     with pytest.warns(UserWarning, match="prefixes") as told:
         assert start(0) == (wanted, False)
@@ -89,21 +80,21 @@ def test_what_is_no_plain_file_is_not_waited_for(
         assert start(0) == (wanted, True)
 
 
-def test_the_folder_is_for_its_owner_only(folder: Path, start: Callable[[int], tuple[object, bool]]) -> None:
+def test_the_folder_is_for_its_owner_only(prefix_files: Path, start: Callable[[int], tuple[object, bool]]) -> None:
     start(0)
-    assert folder.stat().st_mode & 0o777 == 0o700
-    (file,) = folder.glob("*.kv")
+    assert prefix_files.stat().st_mode & 0o777 == 0o700
+    (file,) = prefix_files.glob("*.kv")
     assert file.stat().st_mode & 0o777 == 0o600
-    folder.chmod(0o777)
+    prefix_files.chmod(0o777)
     assert start(0)[1]
-    assert folder.stat().st_mode & 0o777 == 0o700
+    assert prefix_files.stat().st_mode & 0o777 == 0o700
 
 
 def test_files_and_folders_of_others_are_not_used(
-    folder: Path, start: Callable[[int], tuple[object, bool]], monkeypatch: pytest.MonkeyPatch
+    prefix_files: Path, start: Callable[[int], tuple[object, bool]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted, _ = start(0)
-    (file,) = folder.glob("*.kv")
+    (file,) = prefix_files.glob("*.kv")
     mine = os.geteuid()
     if mine == 0:
         os.chown(file, 12345, -1)
@@ -117,15 +108,17 @@ def test_files_and_folders_of_others_are_not_used(
     assert len(told) == 2  # of reading and of saving
 
 
-def test_what_was_left_half_written_goes_in_time(folder: Path, start: Callable[[int], tuple[object, bool]]) -> None:
-    folder.mkdir(parents=True)
-    old, new = folder / "old.part", folder / "new.part"
+def test_what_was_left_half_written_goes_in_time(
+    prefix_files: Path, start: Callable[[int], tuple[object, bool]]
+) -> None:
+    prefix_files.mkdir(parents=True)
+    old, new = prefix_files / "old.part", prefix_files / "new.part"
     for part in (old, new):
         part.touch()
     long_ago = old.stat().st_mtime - 2 * OLD_PART_S
     os.utime(old, (long_ago, long_ago))
     start(0)
-    assert sorted(path.suffix for path in folder.iterdir()) == [".kv", ".part"]
+    assert sorted(path.suffix for path in prefix_files.iterdir()) == [".kv", ".part"]
     assert new.exists()
 
 
@@ -158,9 +151,11 @@ def test_a_mutated_file_is_not_believed(row: Row, n: int, tmp_path: Path) -> Non
 
 
 @sizes(20, 1_000)
-def test_no_file_changes_an_answer(row: Row, n: int, folder: Path, start: Callable[[int], tuple[object, bool]]) -> None:
+def test_no_file_changes_an_answer(
+    row: Row, n: int, prefix_files: Path, start: Callable[[int], tuple[object, bool]]
+) -> None:
     row.name, row.n = "prefix files, starts", n
-    files, wanted = _saved(folder, start)
+    files, wanted = _saved(prefix_files, start)
     whole = [file.read_bytes() for file in files]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

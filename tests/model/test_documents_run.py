@@ -15,6 +15,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from documents import ROOT, Block, Command, blocks, commands, contains, matches
@@ -67,6 +69,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     objects = [json.dumps({"query": query, "labels": {"category": label}}) for query, label in rows]
     (tmp_path / "labelled.jsonl").write_text("\n".join(objects))
     (tmp_path / "items.csv").write_text("sku,title\n" + "".join(f"{i},{row[0]}\n" for i, row in enumerate(rows)))
+    pq.write_table(pa.table({"query": [query for query, _ in rows]}), tmp_path / "queries.parquet")
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "monday.csv").write_text("text\n" + "".join(f"{query}\n" for query, _ in rows))
     (tmp_path / "reviewed.csv").write_text(
         "sku;title;category\n" + "".join(f"1;{each[0]};{each[1]}\n" for each in rows)
     )

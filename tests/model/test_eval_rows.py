@@ -91,7 +91,7 @@ def test_data_without_one_usable_row_is_refused(tmp_path: Path) -> None:
         (["--data", "DATA", "--html", "missing/report.html"], 2, "--html missing/report.html: cannot be written"),
         (["--data", "DATA", "--resume", "missing/kept.jsonl"], 2, "--resume missing/kept.jsonl: cannot be read and"),
         (["--data", "DATA", "--resume", "DATA"], 2, "is the data itself"),
-        (["--data", "DATA", "--resume", str(ROOT / "README.md")], 2, "no line of it is a result of eval"),
+        (["--data", "DATA", "--resume", str(ROOT / "README.md")], 2, "no line of it has kept scores"),
         (["--data", "DATA", "--config", "missing.yaml"], 2, "missing.yaml"),
         (["--data", "DATA", "--model", "missing.gguf"], 3, "missing.gguf"),
     ],

@@ -26,14 +26,6 @@ Answers = Callable[..., tuple[object, bool]]
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where cells are saved, however fast they are computed."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(prefixes, "WORTH_MS", 0.0)
-    return tmp_path / "cache" / "qcls-gguf" / "prefixes"
-
-
-@pytest.fixture
 def start(make_model: MakeModel, write_config: WriteConfig) -> Answers:
     """Starts a classifier: what it answers, and whether its prefixes came from a file."""
 
@@ -47,32 +39,32 @@ def start(make_model: MakeModel, write_config: WriteConfig) -> Answers:
     return answers
 
 
-def test_a_second_start_takes_the_cells_of_the_first(folder: Path, start: Answers) -> None:
+def test_a_second_start_takes_the_cells_of_the_first(prefix_files: Path, start: Answers) -> None:
     wanted, from_file = start(state_cache=False)
     assert not from_file
-    assert not folder.exists()
+    assert not prefix_files.exists()
     assert start() == (wanted, False)
-    assert len(list(folder.glob("*.kv"))) == 1
+    assert len(list(prefix_files.glob("*.kv"))) == 1
     assert start() == (wanted, True)
 
 
 def test_cells_that_are_computed_fast_are_not_saved(
-    folder: Path, start: Answers, monkeypatch: pytest.MonkeyPatch
+    prefix_files: Path, start: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prefixes, "WORTH_MS", 1e9)
     start()
-    assert not folder.exists()
+    assert not prefix_files.exists()
 
 
-def test_another_model_of_the_same_size_has_its_own_cells(folder: Path, start: Answers) -> None:
+def test_another_model_of_the_same_size_has_its_own_cells(prefix_files: Path, start: Answers) -> None:
     wanted, _ = start(seed=1, state_cache=False)
     start(seed=0)
     assert start(seed=1) == (wanted, False)
     assert start(seed=1) == (wanted, True)
-    assert len(list(folder.glob("*.kv"))) == 1
+    assert len(list(prefix_files.glob("*.kv"))) == 1
 
 
-def test_other_settings_and_prompts_have_their_own_cells(folder: Path, start: Answers) -> None:
+def test_other_settings_and_prompts_have_their_own_cells(prefix_files: Path, start: Answers) -> None:
     start()
     others: list[tuple[list[PromptSpec], dict[str, Any]]] = [
         (PROMPTS[:1], {}),
@@ -82,13 +74,13 @@ def test_other_settings_and_prompts_have_their_own_cells(folder: Path, start: An
     ]
     for n, (prompts, runtime) in enumerate(others, 2):
         assert not start(prompts=prompts, **runtime)[1]
-        assert len(list(folder.glob("*.kv"))) == n
+        assert len(list(prefix_files.glob("*.kv"))) == n
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "empty", "foreign"])
-def test_damaged_cells_are_named_and_computed_anew(folder: Path, start: Answers, damage: str) -> None:
+def test_damaged_cells_are_named_and_computed_anew(prefix_files: Path, start: Answers, damage: str) -> None:
     wanted, _ = start()
-    (file,) = folder.glob("*.kv")
+    (file,) = prefix_files.glob("*.kv")
     whole = file.read_bytes()
     changed = whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:]
     file.write_bytes({"cut": whole[:-1], "changed": changed, "empty": b"", "foreign": b"x" * 999}[damage])
@@ -98,9 +90,9 @@ def test_damaged_cells_are_named_and_computed_anew(folder: Path, start: Answers,
     assert start() == (wanted, True)
 
 
-def test_cells_that_llama_cpp_does_not_take_are_computed_anew(folder: Path, start: Answers) -> None:
+def test_cells_that_llama_cpp_does_not_take_are_computed_anew(prefix_files: Path, start: Answers) -> None:
     wanted, _ = start()
-    (file,) = folder.glob("*.kv")
+    (file,) = prefix_files.glob("*.kv")
     head = file.read_bytes().split(b"\n", 1)[1].decode("ascii", "replace")
     StateCache(path=file, key=head[:64], model_sha256=lambda: head[64:128]).write(b"no cells")
     with pytest.warns(UserWarning, match="do not fit this context"):
@@ -108,9 +100,9 @@ def test_cells_that_llama_cpp_does_not_take_are_computed_anew(folder: Path, star
     assert start() == (wanted, True)
 
 
-def test_a_folder_that_cannot_be_written_is_a_warning(folder: Path, start: Answers) -> None:
-    folder.parent.mkdir(parents=True)
-    folder.write_text("a file where the folder should be")
+def test_a_folder_that_cannot_be_written_is_a_warning(prefix_files: Path, start: Answers) -> None:
+    prefix_files.parent.mkdir(parents=True)
+    prefix_files.write_text("a file where the folder should be")
     with pytest.warns(UserWarning, match="could not be saved"):
         assert not start()[1]
 

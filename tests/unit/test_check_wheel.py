@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from check_wheel import LIBRARIES, TEXTS, TRIAL, faults
+from check_wheel import CPU, LIBRARIES, TEXTS, TRIAL, VARIANTS, faults, foreign
 
 GOOD = [
     *(f"qcls_gguf/native/lib/{name}.so" for name in LIBRARIES),
+    *(f"qcls_gguf/native/lib/{CPU}-{name}.so" for name in VARIANTS),
     *TEXTS,
+    "qcls_gguf-0.1.0.dist-info/licenses/LICENSE",
     "qcls_gguf-0.1.0.data/scripts/qcls-gguf",
     TRIAL,
     "qcls_gguf/models/m.gguf",
@@ -17,6 +19,8 @@ GOOD = [
 
 def test_a_wheel_that_is_whole() -> None:
     assert faults(GOOD) == []
+    for_one_processor = [name for name in GOOD if f"/{CPU}-" not in name]
+    assert faults([*for_one_processor, f"qcls_gguf/native/lib/{CPU}.so"]) == []
 
 
 @pytest.mark.parametrize("name", GOOD[:-1])
@@ -29,3 +33,11 @@ def test_what_is_missing_is_named(name: str) -> None:
 )
 def test_sources_are_named(name: str) -> None:
     assert faults([*GOOD, f"qcls_gguf/{name}"]) == [f"qcls_gguf/{name} is a source"]
+
+
+def test_libraries_that_others_may_not_have_are_told() -> None:
+    assert foreign([], cuda=False) == []
+    assert foreign(["libgomp.so.1", "libcuda.so.1"], cuda=False) == ["libgomp.so.1", "libcuda.so.1"]
+    assert foreign(["libgomp.so.1", "libcuda.so.1", "libcublas.so.13", "libcudart.so.13"], cuda=True) == [
+        "libgomp.so.1"
+    ]

@@ -165,7 +165,7 @@ def test_an_empty_section_means_its_defaults(section: str) -> None:
         (with_prompt_line("label_prefx: a"), "prompts.category.label_prefx: unknown key, did you mean label_prefix?"),
         (
             PROMPT + "path: a.gguf\n",
-            "path: unknown key, known are answer_cue, calibration, content_free_queries, ",
+            "path: unknown key, known are answer_cue, calibration, cascade, content_free_queries, ",
         ),
         (
             PROMPT + "model: {zzz: 1}\n",

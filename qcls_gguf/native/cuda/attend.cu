@@ -4,7 +4,14 @@ template <int D> static void launch(const ggml_cuda_attend_call & call, cudaStre
     using namespace qcls_attend;
     const int n_grouped = call.n_head / call.n_head_kv;
     const dim3 grid(call.n_items, call.n_head_kv);
-    attend<D><<<grid, n_slices * slice_threads, 0, stream>>>(call, n_grouped, 65536 / n_grouped + 1);
+    const int inverse = 65536 / n_grouped + 1;
+    if constexpr (D % 32 == 0) {
+        if (call.quantized.to.y) {
+            attend<D, true><<<grid, n_slices * slice_threads, 0, stream>>>(call, n_grouped, inverse);
+            return;
+        }
+    }
+    attend<D, false><<<grid, n_slices * slice_threads, 0, stream>>>(call, n_grouped, inverse);
 }
 
 template <int D> static size_t slot_bytes(const int32_t n_head_kv) {
@@ -16,6 +23,10 @@ bool ggml_cuda_attend_knows(const int64_t head_size, const int64_t n_head, const
     const bool has_kernel =
         head_size == 32 || head_size == 64 || head_size == 80 || head_size == 96 || head_size == 128;
     return has_kernel && n_head_kv > 0 && n_head % n_head_kv == 0 && n_head / n_head_kv <= qcls::max_tile_rows;
+}
+
+bool ggml_cuda_attend_quantizes(const int64_t head_size) {
+    return head_size % 32 == 0;
 }
 
 size_t ggml_cuda_attend_slot_size(const int32_t head_size, const int32_t n_head_kv) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attend_chunk.cuh"
+#include "attend_store.cuh"
 
 namespace qcls_attend {
 
@@ -53,7 +54,7 @@ static __device__ __forceinline__ void read_chunks(
 }
 
 // n_grouped query heads read one kv head; a row times `inverse`, by 65536, is the row by n_grouped.
-template <int D>
+template <int D, bool is_quantized>
 static __global__ void __launch_bounds__(n_slices * slice_threads, 1)
     attend(const ggml_cuda_attend_call call, const int n_grouped, const int inverse) {
     union memory {
@@ -63,6 +64,9 @@ static __global__ void __launch_bounds__(n_slices * slice_threads, 1)
     __shared__ __align__(16) unsigned char shared[sizeof(memory)];
     memory & mine = *(memory *) shared;
     const qcls::lists_item item = ((const qcls::lists_item *) (call.lists + qcls::lists_begin))[blockIdx.x];
+    if constexpr (is_quantized) {
+        clear_rest(call.quantized, call.n_head * D, call.n_tokens);
+    }
     if ((int) blockIdx.x >= call.lists[0]) {
         return;
     }
@@ -103,16 +107,16 @@ static __global__ void __launch_bounds__(n_slices * slice_threads, 1)
     }
     s.max[0] = s.max[1] = -INFINITY;
     s.sum[0] = s.sum[1] = 0;
-    const int half = (item.n_chunks + 1) / n_slices;
-    const int begin = slice == 0 ? 0 : half;
-    const int end = slice == 0 ? half : item.n_chunks;
-    read_chunks<D>(s, q, call, item, mine.chunks[slice], begin, end, half, token, has_rows, head_kv);
+    const int n_first = item.n_first;
+    const int begin = slice == 0 ? 0 : n_first;
+    const int end = slice == 0 ? n_first : item.n_chunks;
+    read_chunks<D>(s, q, call, item, mine.chunks[slice], begin, end, n_first, token, has_rows, head_kv);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         s.sum[r] += __shfl_xor_sync(0xffffffff, s.sum[r], 1);
         s.sum[r] += __shfl_xor_sync(0xffffffff, s.sum[r], 2);
     }
-    if (half < item.n_chunks) {
+    if (n_first < item.n_chunks) {
         __syncthreads();  // the chunks are done with
         if (slice == 1 && has_rows) {
             put(mine.states + group * slot_size<D>(), s, lane);
@@ -154,14 +158,13 @@ static __global__ void __launch_bounds__(n_slices * slice_threads, 1)
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-        if (!is_row[r]) {
-            continue;
-        }
         const float share = s.sum[r] > 0 ? 1 / s.sum[r] : 0;
-        float * const to = call.out + row[r] * D + lane % 4 * 2;
-#pragma unroll
-        for (int i = 0; i < D / 8; ++i) {
-            *(float2 *) (to + 8 * i) = make_float2(s.out[i][2 * r] * share, s.out[i][2 * r + 1] * share);
+        if constexpr (is_quantized) {
+            const int index = (int) row[r] / call.n_head;
+            const int head = (int) row[r] - index * call.n_head;
+            store_quantized(call.quantized.to, s, r, share, index, head * D, is_row[r]);
+        } else if (is_row[r]) {
+            store_floats(call.out + row[r] * D, s, r, share);
         }
     }
 }

@@ -1,6 +1,5 @@
 #include "attend_graph.h"
 
-#include "attend.h"
 #include "attend_node.h"
 
 #include <cstring>
@@ -35,7 +34,8 @@ bool ggml_cuda_attend_supported(const int device, const ggml_tensor * node) {
         v->ne[1] == k->ne[1];
 }
 
-void ggml_cuda_attend(ggml_backend_cuda_context & ctx, ggml_tensor * node) {
+void ggml_cuda_attend(ggml_backend_cuda_context & ctx, const ggml_tensor * node,
+                      const ggml_cuda_attend_quantized & quantized) {
     const ggml_tensor * q = node->src[0];
     const ggml_tensor * k = node->src[1];
     const ggml_tensor * v = node->src[2];
@@ -61,8 +61,10 @@ void ggml_cuda_attend(ggml_backend_cuda_context & ctx, ggml_tensor * node) {
     call.lists = (int32_t *) node->src[3]->data;
     call.slots = (float4 *) slots.get();
     call.out = (float *) node->data;
+    call.quantized = quantized;
     call.scale = params.scale;
     call.n_items = params.n_items;
+    call.n_tokens = (int32_t) q->ne[2];
     call.n_head = (int32_t) q->ne[1];
     call.n_head_kv = n_head_kv;
     call.head_size = head_size;

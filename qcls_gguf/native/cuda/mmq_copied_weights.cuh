@@ -6,10 +6,16 @@
 
 namespace mmq_direct {
 
-// The weights of one warp. A slice is a K_BLOCK or a K_STEP of its rows. start() asks for the first; ask() for what comes
-// next, once a step, in a copy group of its own, which must have arrived by the end of the step that follows. unpack() is
-// that of struct weights.
+// The weights of one warp. A slice is a K_BLOCK or a K_STEP of its rows. start() asks for the first; ask_next() for what
+// comes next, once a step, in a copy group of its own, which must have arrived by the end of the step that follows.
+// unpack() is that of struct weights.
 template <ggml_type type, int RG> struct copied_weights;
+
+template <typename W> static __device__ __forceinline__ void ask_next(W & w, const int h) {
+    if ((W::SLICES_OF_BLOCK == 2 || h == 0) && w.slices.n_left > 0) {
+        w.copy();
+    }
+}
 
 // Where a warp's slices lie: a ring of them, one read, the others filled.
 template <int n_slices, int slice_bytes> struct slice_ring {
@@ -18,11 +24,20 @@ template <int n_slices, int slice_bytes> struct slice_ring {
     const char * base;
     int filled;  // offset of the slice that is filled next
     int read;    // offset of the slice that is read
+    int n_left;  // slices to ask for
 
-    __device__ __forceinline__ void start(const char * smem) {
+    __device__ __forceinline__ void start(const char * smem, const int n) {
         base = smem;
         filled = 0;
         read = BYTES - slice_bytes;  // advance() comes before each slice
+        n_left = n;
+    }
+    // Where the next slice goes.
+    __device__ __forceinline__ unsigned fill() {
+        const unsigned to = shared_address(base) + filled;
+        filled = next(filled);
+        --n_left;
+        return to;
     }
     static __device__ __forceinline__ int next(const int offset) {
         return offset == BYTES - slice_bytes ? 0 : offset + slice_bytes;
@@ -38,6 +53,7 @@ template <int RG> struct copied_weights<GGML_TYPE_Q4_K, RG> {
     static constexpr bool HAS_MIN = true;
     static constexpr int BLOCK_BYTES = sizeof(block_q4_K);
     static constexpr int ROW_BYTES = 160;  // 144 and padding: 40 words, 8 modulo 32, keep lanes from meeting in banks
+    static constexpr int SLICES_OF_BLOCK = 1;
     using ring = slice_ring<2, RG*8*ROW_BYTES>;
     static constexpr int SMEM_BYTES = ring::BYTES;
 
@@ -45,26 +61,19 @@ template <int RG> struct copied_weights<GGML_TYPE_Q4_K, RG> {
     const char * heads;    // of lane's row
     const char * quants;   // 16 bytes of lane/8's row
     int stride_4;          // bytes of 4 rows
-    int n_left;            // slices to ask for
     int scales[RG];
     float d[RG];
     int2 q[RG];
 
     __device__ __forceinline__ void start(const char * x, const int stride_row, const char * smem, const int n_kblocks) {
-        slices.start(smem);
+        slices.start(smem, SLICES_OF_BLOCK*n_kblocks);
         heads = x + threadIdx.x*stride_row;
         quants = x + threadIdx.x/8*stride_row + Q4_K_HEAD_BYTES + threadIdx.x%8*16;
         stride_4 = 4*stride_row;
-        n_left = n_kblocks;
         copy();
     }
-    __device__ __forceinline__ void ask(const int h) {
-        if (h == 0 && n_left > 0) {
-            copy();
-        }
-    }
     __device__ __forceinline__ void copy() {
-        const unsigned to = shared_address(slices.base) + slices.filled;
+        const unsigned to = slices.fill();
         if (RG == 4 || threadIdx.x < RG*8) {
             copy_async<16>(to + threadIdx.x*ROW_BYTES, heads);
         }
@@ -72,10 +81,8 @@ template <int RG> struct copied_weights<GGML_TYPE_Q4_K, RG> {
         for (int i = 0; i < RG*2; ++i) {
             copy_async<16>(to + (4*i + threadIdx.x/8)*ROW_BYTES + Q4_K_HEAD_BYTES + threadIdx.x%8*16, quants + i*stride_4);
         }
-        slices.filled = ring::next(slices.filled);
         heads += BLOCK_BYTES;
         quants += BLOCK_BYTES;
-        --n_left;
     }
     __device__ __forceinline__ const char * row(const int r) const {
         return slices.base + slices.read + (8*r + threadIdx.x/4)*ROW_BYTES;
@@ -113,6 +120,7 @@ template <int RG> struct copied_weights<GGML_TYPE_Q8_0, RG> {
     static constexpr int BLOCK_BYTES = K_BLOCK/QK8_0*sizeof(block_q8_0);
     static constexpr int STEP_BYTES = BLOCK_BYTES/2;  // 17 times 8
     static constexpr int ROW_BYTES = 144;             // 36 words: 4 modulo 32 keeps lanes from meeting in banks
+    static constexpr int SLICES_OF_BLOCK = 2;
     using ring = slice_ring<3, RG*8*ROW_BYTES>;
     static constexpr int SMEM_BYTES = ring::BYTES;
 
@@ -120,23 +128,16 @@ template <int RG> struct copied_weights<GGML_TYPE_Q8_0, RG> {
     const char * most;  // 8 bytes of lane/16's row
     const char * last;  // the last 8 of lane's row
     int stride_2;       // bytes of 2 rows
-    int n_left;         // slices to ask for
 
     __device__ __forceinline__ void start(const char * x, const int stride_row, const char * smem, const int n_kblocks) {
-        slices.start(smem);
+        slices.start(smem, SLICES_OF_BLOCK*n_kblocks);
         most = x + threadIdx.x/16*stride_row + threadIdx.x%16*8;
         last = x + threadIdx.x*stride_row + STEP_BYTES - 8;
         stride_2 = 2*stride_row;
-        n_left = 2*n_kblocks;
         copy();
     }
-    __device__ __forceinline__ void ask(const int) {
-        if (n_left > 0) {
-            copy();
-        }
-    }
     __device__ __forceinline__ void copy() {
-        const unsigned to = shared_address(slices.base) + slices.filled;
+        const unsigned to = slices.fill();
 #pragma unroll
         for (int i = 0; i < RG*4; ++i) {
             copy_async<8>(to + (2*i + threadIdx.x/16)*ROW_BYTES + threadIdx.x%16*8, most + i*stride_2);
@@ -144,10 +145,8 @@ template <int RG> struct copied_weights<GGML_TYPE_Q8_0, RG> {
         if (RG == 4 || threadIdx.x < RG*8) {
             copy_async<8>(to + threadIdx.x*ROW_BYTES + STEP_BYTES - 8, last);
         }
-        slices.filled = ring::next(slices.filled);
         most += STEP_BYTES;
         last += STEP_BYTES;
-        --n_left;
     }
     __device__ __forceinline__ void open_step(const int) {
         slices.advance();
@@ -170,6 +169,7 @@ template <int RG> struct copied_weights<GGML_TYPE_Q6_K, RG> {
     static constexpr int ROW_VECTORS = 14;  // times 16 bytes hold a block wherever it begins
     static constexpr int ROW_BYTES = 240;   // and padding: 60 words, 28 modulo 32, keep lanes from meeting in banks
     static_assert(BLOCK_BYTES + 14 <= 16*ROW_VECTORS && 16*ROW_VECTORS <= ROW_BYTES, "a block does not fit");
+    static constexpr int SLICES_OF_BLOCK = 1;
     using ring = slice_ring<2, RG*8*ROW_BYTES>;
     static constexpr int SMEM_BYTES = ring::BYTES;
 
@@ -177,23 +177,16 @@ template <int RG> struct copied_weights<GGML_TYPE_Q6_K, RG> {
     const char * filling;  // the block of lane/16's row that is asked for next
     const char * reading;  // the block of lane/4's row that is read; 8 rows on, blocks begin alike modulo 16
     int stride_2;          // bytes of 2 rows
-    int n_left;            // slices to ask for
 
     __device__ __forceinline__ void start(const char * x, const int stride_row, const char * smem, const int n_kblocks) {
-        slices.start(smem);
+        slices.start(smem, SLICES_OF_BLOCK*n_kblocks);
         filling = x + threadIdx.x/16*stride_row;
         reading = x + threadIdx.x/4*stride_row - BLOCK_BYTES;
         stride_2 = 2*stride_row;
-        n_left = n_kblocks;
         copy();
     }
-    __device__ __forceinline__ void ask(const int h) {
-        if (h == 0 && n_left > 0) {
-            copy();
-        }
-    }
     __device__ __forceinline__ void copy() {
-        const unsigned to = shared_address(slices.base) + slices.filled + threadIdx.x/16*ROW_BYTES + threadIdx.x%16*16;
+        const unsigned to = slices.fill() + threadIdx.x/16*ROW_BYTES + threadIdx.x%16*16;
         if (threadIdx.x%16 < ROW_VECTORS) {
 #pragma unroll
             for (int i = 0; i < RG*4; ++i) {
@@ -201,9 +194,7 @@ template <int RG> struct copied_weights<GGML_TYPE_Q6_K, RG> {
                 copy_async<16>(to + 2*i*ROW_BYTES, row - ((size_t) row & 15) + threadIdx.x%16*16);
             }
         }
-        slices.filled = ring::next(slices.filled);
         filling += BLOCK_BYTES;
-        --n_left;
     }
     __device__ __forceinline__ void open_step(const int h) {
         if (h == 0) {

@@ -35,6 +35,20 @@ int columns_of_tile(const ggml_type type, const generation gen, const int64_t n_
     return GGML_PAD((n_cols + n - 1)/n, 8);
 }
 
+int n_fixed_parts(const ggml_backend_cuda_context & ctx, const ggml_tensor * x) {
+    constexpr int64_t PART = 8;             // K_BLOCKs, about: enough to do between adding parts
+    constexpr int64_t ENOUGH_ROWS = 8192;   // whose tiles are work for a whole card without parts
+    if (!ctx.mmq_direct_steps.batch_invariant) {
+        return 0;
+    }
+    const int64_t n_kblocks = x->ne[0]/K_BLOCK;
+    int64_t n_parts = x->ne[1] >= ENOUGH_ROWS ? 1 : std::max<int64_t>(n_kblocks/PART, 1);
+    while (n_kblocks % n_parts != 0) {  // blocks have equal shares
+        --n_parts;
+    }
+    return n_parts;
+}
+
 quantized::quantized(ggml_backend_cuda_context & ctx, const ggml_type type, const int64_t n_k, const int64_t n_cols)
         : memory(ctx.pool()) {
     const generation gen = generation_of(ctx);
@@ -78,8 +92,35 @@ static void launch_normalize(ggml_backend_cuda_context & ctx, const ggml_tensor 
         (int) norm->ne[1], out.a, other_out != nullptr ? other_out->a : out.a, arrived.ptr);
 }
 
+template <int CHUNK, int N = 1>
+static void launch_normalize_in_order(ggml_backend_cuda_context & ctx, const ggml_tensor * add, const ggml_tensor * norm,
+        const ggml_tensor * weight, const quantized & out, const quantized * other_out, const counters & arrived) {
+    constexpr int N_MOST = 16;
+    const int n_k = norm->ne[0];
+    if constexpr (N < N_MOST) {
+        if (n_k > N*CHUNK) {
+            launch_normalize_in_order<CHUNK, N < 6 ? N + 1 : N < 8 ? 8 : N_MOST>(ctx, add, norm, weight, out, other_out, arrived);
+            return;
+        }
+    }
+    GGML_ASSERT(n_k <= N*CHUNK);
+    const float * a = (const float *) (add != nullptr ? add->src[0]->data : norm->src[0]->data);
+    const float * b = add != nullptr ? (const float *) add->src[1]->data : nullptr;
+    float * sum = add != nullptr ? (float *) add->data : nullptr;
+    const int n_groups = std::max(out.a.n_groups, other_out != nullptr ? other_out->a.n_groups : 0);
+    const ggml_cuda_kernel_launch_params params(dim3(n_groups*8), dim3(CHUNK/4), size_t(0), ctx.stream());
+    ggml_cuda_kernel_launch(normalize_in_order<CHUNK, N>, params, a, b, sum, (const float *) weight->data,
+        ggml_get_op_params_f32(norm, 0), n_k, (int) norm->ne[1], out.a, other_out != nullptr ? other_out->a : activations{},
+        arrived.ptr);
+}
+
 void normalize(ggml_backend_cuda_context & ctx, const ggml_tensor * add, const ggml_tensor * norm, const ggml_tensor * weight,
         const quantized & out, const quantized * other_out, const counters & arrived) {
+    if (ctx.mmq_direct_steps.exact_norm || ctx.mmq_direct_steps.batch_invariant) {
+        const auto launch = norm->ne[0] < 1024 ? launch_normalize_in_order<256> : launch_normalize_in_order<1024>;
+        launch(ctx, add, norm, weight, out, other_out, arrived);
+        return;
+    }
     switch (normalize_share(norm->ne[0])) {
         case 1: launch_normalize<1>(ctx, add, norm, weight, out, other_out, arrived); break;
         case 2: launch_normalize<2>(ctx, add, norm, weight, out, other_out, arrived); break;

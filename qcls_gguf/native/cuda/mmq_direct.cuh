@@ -169,7 +169,7 @@ static __device__ __forceinline__ void multiply_copied(const args & g, const par
     y.from = g.y.y + ((size_t) 2*p.k0*g.y.n_groups + p.col_tile*S::NJ)*GROUP_BYTES;
     y.fetch(0);
     close_copy_group();
-    w.ask(1);
+    ask_next(w, 1);
     close_copy_group();
     wait_for_copies_but_last_group();
     __syncthreads();
@@ -182,7 +182,7 @@ static __device__ __forceinline__ void multiply_copied(const args & g, const par
                 y.fetch(1 - h);
             }
             close_copy_group();
-            w.ask(h);
+            ask_next(w, h);
             close_copy_group();
             w.open_step(h);
             multiply_step<S>(w, h, tile_y + h*S::NJ*GROUP_BYTES, start, sum);

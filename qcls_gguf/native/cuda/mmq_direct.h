@@ -22,12 +22,14 @@ class ggml_cuda_mmq_direct_graph {
         int product;
     };
 
-    int64_t n_tiles_at_most(const ggml_tensor * x, const ggml_tensor * y) const;
+    int64_t n_tiles_at_most(const ggml_tensor * x, int64_t n_cols) const;
     bool can_compute(const ggml_tensor * node) const;
     ggml_type type_of(int i) const { return graph_->nodes[i]->src[0]->type; }
     std::vector<int> companions(int i) const;
     bool is_glu(int i) const;
     bool find_norm(int i, norm_nodes & found) const;
+    bool is_attention_of_product(int i) const;
+    void attend_and_multiply(int i);
     void multiply_all(int first, const std::vector<int> & nodes, const std::vector<ggml_type> & types, const norm_nodes * norm,
         bool glu);
 

@@ -1,4 +1,5 @@
 // Which nodes of a graph the direct matrix kernels take, and what they take along.
+#include "attend_graph.h"
 #include "mmq_direct.h"
 #include "mmq_direct_launch.h"
 #include "rope_cache.h"
@@ -12,6 +13,7 @@ using namespace mmq_direct;
 
 constexpr int MIN_COLUMNS = 2;
 constexpr int MAX_COLUMNS = 512;
+constexpr int MAX_INVARIANT_COLUMNS = 1024;  // and from one on, where results must not depend on how many there are
 constexpr int LOOK_AHEAD = 40;  // nodes; Q, K and V of a layer lie about 12 apart
 
 static bool is_matrix(const ggml_tensor * t) {
@@ -24,8 +26,8 @@ static bool is_measured(const int cc) {
     return compiled == GGML_CUDA_CC_TURING || compiled == GGML_CUDA_CC_HOPPER;
 }
 
-int64_t ggml_cuda_mmq_direct_graph::n_tiles_at_most(const ggml_tensor * x, const ggml_tensor * y) const {
-    return (x->ne[1] + LEAST_TILE_ROWS - 1)/LEAST_TILE_ROWS*n_col_tiles(x->type, generation_, y->ne[1]);
+int64_t ggml_cuda_mmq_direct_graph::n_tiles_at_most(const ggml_tensor * x, const int64_t n_cols) const {
+    return (x->ne[1] + LEAST_TILE_ROWS - 1)/LEAST_TILE_ROWS*n_col_tiles(x->type, generation_, n_cols);
 }
 
 // Whether a node is a product that the kernels can take.
@@ -41,8 +43,9 @@ bool ggml_cuda_mmq_direct_graph::can_compute(const ggml_tensor * node) const {
         y->nb[0] == sizeof(float) && y->nb[1] % sizeof(float4) == 0 && (uintptr_t) y->data % sizeof(float4) == 0 &&
         node->nb[0] == sizeof(float) && node->nb[1] % sizeof(float) == 0 &&
         x->ne[0] % (x->type == GGML_TYPE_Q6_K ? 2*K_BLOCK : K_BLOCK) == 0 &&  // a row of Q6_K begins at a whole word
-        x->ne[1] % 32 == 0 && n_tiles_at_most(x, y) <= MAX_TILES &&
-        y->ne[1] >= MIN_COLUMNS && y->ne[1] <= MAX_COLUMNS &&
+        x->ne[1] % 32 == 0 && n_tiles_at_most(x, y->ne[1]) <= MAX_TILES &&
+        y->ne[1] >= (steps_.batch_invariant ? 1 : MIN_COLUMNS) &&
+        y->ne[1] <= (steps_.batch_invariant ? MAX_INVARIANT_COLUMNS : MAX_COLUMNS) &&
         ggml_backend_buffer_get_usage(x->buffer) != GGML_BACKEND_BUFFER_USAGE_COMPUTE;
 }
 
@@ -86,7 +89,7 @@ ggml_cuda_mmq_direct_graph::ggml_cuda_mmq_direct_graph(ggml_backend_cuda_context
     const int cc = ggml_cuda_info().devices[ctx.device].cc;
     using steps = ggml_cuda_mmq_direct_steps;
     const bool is_on = steps_.direct == steps::BY_DEVICE ? is_measured(cc) : steps_.direct == steps::ON;
-    usable_ = is_on && turing_mma_available(cc) && ctx.stream_context().concurrent_events.empty();
+    usable_ = (is_on || steps_.batch_invariant) && turing_mma_available(cc) && ctx.stream_context().concurrent_events.empty();
 }
 
 // Product i and those behind it that take the same activations and may go ahead of their turn.
@@ -96,12 +99,12 @@ std::vector<int> ggml_cuda_mmq_direct_graph::companions(const int i) const {
         return found;
     }
     const ggml_tensor * y = graph_->nodes[i]->src[1];
-    int64_t n_tiles = n_tiles_at_most(graph_->nodes[i]->src[0], y);
+    int64_t n_tiles = n_tiles_at_most(graph_->nodes[i]->src[0], y->ne[1]);
     for (int k = i + 1; k < std::min(graph_->n_nodes, i + LOOK_AHEAD) && found.size() < MAX_MATRICES; ++k) {
         const ggml_tensor * node = graph_->nodes[k];
         if (node->op == GGML_OP_MUL_MAT && node->src[1] == y && can_compute(node) && can_go_ahead(graph_, i, k) &&
-                n_tiles + n_tiles_at_most(node->src[0], y) <= MAX_TILES) {
-            n_tiles += n_tiles_at_most(node->src[0], y);
+                n_tiles + n_tiles_at_most(node->src[0], y->ne[1]) <= MAX_TILES) {
+            n_tiles += n_tiles_at_most(node->src[0], y->ne[1]);
             found.push_back(k);
         }
     }
@@ -117,10 +120,12 @@ bool ggml_cuda_mmq_direct_graph::is_glu(const int i) const {
     const ggml_tensor * a = graph_->nodes[i];
     const ggml_tensor * b = graph_->nodes[i + 1];
     const ggml_tensor * glu = graph_->nodes[i + 2];
+    const int64_t n_cols = steps_.batch_invariant ? MAX_INVARIANT_COLUMNS : a->ne[1];  // then it is so for all, or for none
     return ggml_get_glu_op(glu) == GGML_GLU_OP_SWIGLU && a->src[0]->type == b->src[0]->type && a->src[1] == b->src[1] &&
         ((glu->src[0] == a && glu->src[1] == b) || (glu->src[0] == b && glu->src[1] == a)) &&
         is_plain(glu) && ggml_are_same_shape(glu, a) && can_compute(a) && can_compute(b) &&
-        2*n_tiles_at_most(a->src[0], a->src[1]) <= MAX_TILES;  // half as many rows each
+        2*n_tiles_at_most(a->src[0], n_cols) <= MAX_TILES &&  // half as many rows each
+        n_fixed_parts(ctx_, a->src[0]) == n_fixed_parts(ctx_, b->src[0]);
 }
 
 // Whether nodes from i on are [a sum,] its norm by root mean square, the weight and a product of that.
@@ -155,6 +160,27 @@ bool ggml_cuda_mmq_direct_graph::find_norm(const int i, norm_nodes & found) cons
     return true;
 }
 
+// Whether node i is attention to visible cells, of use to nothing but the product behind it.
+bool ggml_cuda_mmq_direct_graph::is_attention_of_product(const int i) const {
+    const ggml_tensor * node = graph_->nodes[i];
+    if (!steps_.quantize_attention || node->op != GGML_OP_CUSTOM || i + 1 >= graph_->n_nodes ||
+            !ggml_node_has_n_uses(graph_, i, 1)) {
+        return false;
+    }
+    const ggml_tensor * product = graph_->nodes[i + 1];
+    return can_compute(product) && product->src[1] == node && is_plain(node) &&
+        ggml_cuda_attend_quantizes(node->src[0]->ne[0]);
+}
+
+void ggml_cuda_mmq_direct_graph::attend_and_multiply(const int i) {
+    const ggml_tensor * attention = graph_->nodes[i];
+    const ggml_tensor * product = graph_->nodes[i + 1];
+    const counters arrived(ctx_.pool(), MAX_TILES);
+    const quantized y(ctx_, type_of(i + 1), attention->ne[0], attention->ne[1]);
+    ggml_cuda_attend(ctx_, attention, {y.a, arrived.ptr, MAX_TILES});
+    multiply(ctx_, y, {{product->src[0]}, {product}}, arrived);
+}
+
 bool ggml_cuda_mmq_direct_graph::compute(const int i) {
     if (!usable_) {
         return false;
@@ -170,6 +196,11 @@ bool ggml_cuda_mmq_direct_graph::compute(const int i) {
                 done_.push_back(k);
             }
         }
+        return true;
+    }
+    if (is_attention_of_product(i)) {
+        attend_and_multiply(i);
+        done_.push_back(i + 1);
         return true;
     }
     norm_nodes norm;
@@ -238,7 +269,8 @@ void ggml_cuda_mmq_direct_graph::multiply_all(const int first, const std::vector
         p.x.push_back(graph_->nodes[nodes[n]]->src[0]);
         p.dst.push_back(graph_->nodes[nodes[n]]);
         const bool is_last = n + 1 == nodes.size();
-        if (is_last || type_of(nodes[n + 1]) != type_of(nodes[n]) || !steps_.fuse_matrices) {
+        if (is_last || type_of(nodes[n + 1]) != type_of(nodes[n]) || !steps_.fuse_matrices ||
+                n_fixed_parts(ctx_, graph_->nodes[nodes[n + 1]]->src[0]) != n_fixed_parts(ctx_, p.x[0])) {
             multiply(ctx_, type_of(nodes[n]) == types[0] ? y : *other, p, arrived);
             p = {};
         }

@@ -33,6 +33,10 @@ bool is_direct_type(ggml_type type);
 int n_col_tiles(ggml_type type, generation gen, int64_t n_cols);
 int columns_of_tile(ggml_type type, generation gen, int64_t n_cols);
 
+// In how many parts each tile of a matrix is multiplied where results must not depend on the number of columns; 0: blocks
+// take equal shares, whatever that makes of a tile.
+int n_fixed_parts(const ggml_backend_cuda_context & ctx, const ggml_tensor * x);
+
 // Quantised activations in a pool's memory, which goes back in the reverse order.
 struct quantized {
     ggml_cuda_pool_alloc<char> memory;

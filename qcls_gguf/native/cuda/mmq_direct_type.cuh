@@ -63,6 +63,9 @@ static void launch(ggml_backend_cuda_context & ctx, args & g, const product & p)
         // Adding parts costs more than a second block of a multiprocessor gains where each has little to do.
         n_blocks = std::min(n_blocks, std::max(n_units/4, nsm));
     }
+    if (const int n_parts = n_fixed_parts(ctx, p.x[0]); n_parts > 0) {
+        n_blocks = g.n_tiles*n_parts;
+    }
     g.n_units = n_units/n_blocks;
     g.n_longer = n_units % n_blocks;
     ggml_cuda_pool_alloc<float> partial(ctx.pool());

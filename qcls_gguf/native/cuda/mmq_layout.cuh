@@ -1,5 +1,7 @@
-// How the direct matrix kernels want activations, and what else their parts share.
+// What the parts of the direct matrix kernels share.
 #pragma once
+
+#include "mmq_activations.h"
 
 #include "ggml-cuda/common.cuh"
 
@@ -9,23 +11,10 @@ namespace mmq_direct {
 // and copies to shared memory that pass no register.
 enum class generation { TURING, AMPERE };
 
-constexpr int K_STEP = 128;              // values of K between two barriers
-constexpr int K_BLOCK = 256;             // values of K that work is divided by
-constexpr int GROUP_BYTES = 1216;        // activations of 8 columns and K_STEP values: 1024 int8, 32 float scales, 32 half sums
-constexpr int GROUP_SCALES = 1024;
-constexpr int GROUP_SUMS = 1152;
+constexpr int K_BLOCK = 256;  // values of K that work is divided by
 
 // An int32 sum that starts at MAGIC_BITS reads, as a float, MAGIC + sum (|sum| < 2^22): a conversion without the slow I2F.
 constexpr int MAGIC_BITS = 0x4B400000;
 constexpr float MAGIC = 12582912.0f;
-
-// Activations (n_k, n_cols) as int8 with a float scale and a half sum for each 32 values: (K/128, groups of 8 columns) of
-// GROUP_BYTES: [32 values][lane = column, quarter][8 bytes], scales [32 values][column], sums [column][32 values].
-// A lane's 8 bytes of 32 values are contiguous or, in split order, 4 of the first 16 values and 4 of the last.
-struct activations {
-    char * y;
-    int n_groups;  // of 8 columns; those past n_cols are zeros
-    bool split_order;
-};
 
 } // namespace mmq_direct

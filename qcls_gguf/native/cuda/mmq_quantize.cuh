@@ -88,4 +88,77 @@ static __global__ __launch_bounds__(1024) void normalize(const float * a, const 
     }
 }
 
+// The same with the bits of separate launches: sums are added in the order of ggml's rms_norm_f32, whose thread t has the
+// values t, t + CHUNK, … A thread here has the part of four of those; n_k is at most N*CHUNK, a block CHUNK/4 threads.
+template <int CHUNK, int N>
+static __global__ __launch_bounds__(CHUNK/4) void normalize_in_order(const float * a, const float * b, float * sum,
+        const float * __restrict__ weight, const float eps, const int n_k, const int n_cols, const activations out0,
+        const activations out1, unsigned int * arrived) {
+    constexpr int N_SUMS = CHUNK/WARP_SIZE;  // a warp's each, there
+    __shared__ float sums[N_SUMS];
+    const int col = blockIdx.x;
+    const int k0 = 4*threadIdx.x;
+    float4 w[N] = {};
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+        if (n*CHUNK + k0 < n_k) {
+            w[n] = *(const float4 *) (weight + n*CHUNK + k0);
+        }
+    }
+    ggml_cuda_pdl_lc();
+    ggml_cuda_pdl_sync();
+    for (int i = col*blockDim.x + threadIdx.x; i < MAX_TILES; i += gridDim.x*blockDim.x) {
+        arrived[i] = 0;
+    }
+    float4 v[N] = {};
+    float4 squares = {};
+    if (col < n_cols) {
+#pragma unroll
+        for (int n = 0; n < N; ++n) {
+            const size_t i = (size_t) col*n_k + n*CHUNK + k0;
+            if (n*CHUNK + k0 < n_k) {
+                v[n] = *(const float4 *) (a + i);
+                if (b != nullptr) {
+                    const float4 other = *(const float4 *) (b + i);
+                    v[n] = make_float4(v[n].x + other.x, v[n].y + other.y, v[n].z + other.z, v[n].w + other.w);
+                    *(float4 *) (sum + i) = v[n];
+                }
+            }
+            squares.x = fmaf(v[n].x, v[n].x, squares.x);
+            squares.y = fmaf(v[n].y, v[n].y, squares.y);
+            squares.z = fmaf(v[n].z, v[n].z, squares.z);
+            squares.w = fmaf(v[n].w, v[n].w, squares.w);
+        }
+    }
+#pragma unroll
+    for (int offset = 4; offset > 0; offset /= 2) {
+        squares.x += __shfl_xor_sync(0xFFFFFFFF, squares.x, offset);
+        squares.y += __shfl_xor_sync(0xFFFFFFFF, squares.y, offset);
+        squares.z += __shfl_xor_sync(0xFFFFFFFF, squares.z, offset);
+        squares.w += __shfl_xor_sync(0xFFFFFFFF, squares.w, offset);
+    }
+    if (threadIdx.x % 8 == 0) {
+        sums[threadIdx.x/8] = (squares.x + squares.z) + (squares.y + squares.w);
+    }
+    __syncthreads();
+    const int lane = threadIdx.x % WARP_SIZE;
+    const float total = warp_reduce_sum(lane < N_SUMS ? sums[lane] : 0.0f);
+    const float mean = total/n_k;
+    const float scale = rsqrtf(mean + eps);
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+        const int k = n*CHUNK + k0;
+        if (k < n_k) {  // whole warps: n_k is a multiple of K_BLOCK
+            // rounded as what is stored is: not to become one operation with a sum that follows
+            const float4 y = make_float4(
+                __fmul_rn(__fmul_rn(scale, v[n].x), w[n].x), __fmul_rn(__fmul_rn(scale, v[n].y), w[n].y),
+                __fmul_rn(__fmul_rn(scale, v[n].z), w[n].z), __fmul_rn(__fmul_rn(scale, v[n].w), w[n].w));
+            quantize_4(out0, col, k, y);
+            if (out1.y != nullptr) {
+                quantize_4(out1, col, k, y);
+            }
+        }
+    }
+}
+
 } // namespace mmq_direct

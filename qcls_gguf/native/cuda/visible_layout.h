@@ -25,7 +25,8 @@ struct lists_item {
     int32_t n_parts;
     int32_t slot;     // of the tile's part 0; those of the others follow
     int32_t counter;  // the tile's first: one for each kv head and 16 rows, 0 between launches
-    int32_t unused[2];
+    int32_t n_first;  // chunks of the first of two slices, at least half of them
+    int32_t unused;
 };
 constexpr int32_t lists_begin = 4;
 

@@ -11,6 +11,9 @@ constexpr int32_t blocks_wanted = 128;
 // A part has as many chunks at least: below, putting parts together costs more than it saves.
 constexpr int32_t min_part_chunks = 8;
 
+// What a part has, the last one less, where parts must not depend on the batch.
+constexpr int32_t invariant_part_chunks = 16;
+
 constexpr int32_t item_ints = sizeof(lists_item) / sizeof(int32_t);
 
 int32_t up(int32_t n, int32_t step) {
@@ -51,9 +54,9 @@ template <typename T> void copy_to(std::vector<int32_t> & packed, int32_t at, co
 
 }  // namespace
 
-visible_lists::visible_lists(int32_t n_grouped, int32_t n_head_kv)
+visible_lists::visible_lists(int32_t n_grouped, int32_t n_head_kv, bool is_invariant)
     : n_head_kv_(n_head_kv), tile_tokens_(max_tile_rows / n_grouped),
-      n_items_wanted_(std::max(1, blocks_wanted / n_head_kv)) {}
+      n_items_wanted_(std::max(1, blocks_wanted / n_head_kv)), is_invariant_(is_invariant) {}
 
 lists_room visible_lists::room() const {
     const auto ample = [](int32_t n, int32_t least) { return power_of_two(n + n / 2, least); };
@@ -100,13 +103,14 @@ void visible_lists::find_runs(const visible_cells & visible) {
     }
 }
 
-// A run joins the tile before it where it adds at most half of the cells that it would read alone.
+// A run joins the tile before it where it adds at most half of the cells that it would read alone. It would shift the
+// cells of the others' chunks, so sums would be made in another order.
 void visible_lists::group_runs() {
     tiles_.clear();
     for (int32_t r = 0; r < (int32_t) runs_.size(); ++r) {
         const run & run = runs_[r];
         const int32_t n_tokens = run.end - run.begin;
-        if (!tiles_.empty() && tiles_.back().n_tokens + n_tokens <= tile_tokens_) {
+        if (!is_invariant_ && !tiles_.empty() && tiles_.back().n_tokens + n_tokens <= tile_tokens_) {
             tile & tile = tiles_.back();
             const int32_t n_most = std::min(tile.n_shared, run.n_seen);
             const int32_t n_shared = n_common(runs_[tile.first_run].list, run.list, n_most);
@@ -202,18 +206,24 @@ void visible_lists::add_items() {
     for (const tile & tile : tiles_) {
         n_chunks += tile.n_chunks;
     }
-    const auto part_chunks =
-        (int32_t) std::max<int64_t>(min_part_chunks, (n_chunks + n_items_wanted_ - 1) / n_items_wanted_);
+    const auto part_chunks = is_invariant_
+        ? invariant_part_chunks
+        : (int32_t) std::max<int64_t>(min_part_chunks, (n_chunks + n_items_wanted_ - 1) / n_items_wanted_);
     for (const tile & tile : tiles_) {
         const int32_t n_parts = std::max(1, (tile.n_chunks + part_chunks - 1) / part_chunks);
+        const auto begin_of = [&](int32_t part) {
+            return is_invariant_ ? std::min(part * part_chunks, tile.n_chunks)
+                                 : (int32_t) ((int64_t) tile.n_chunks * part / n_parts);
+        };
         for (int32_t part = 0; part < n_parts; ++part) {
-            const auto begin = (int32_t) ((int64_t) tile.n_chunks * part / n_parts);
-            const auto end = (int32_t) ((int64_t) tile.n_chunks * (part + 1) / n_parts);
+            const int32_t begin = begin_of(part);
+            const int32_t end = begin_of(part + 1);
             lists_item item = {};
             item.tokens = tile.token;
             item.n_tokens = tile.n_tokens;
             item.cells = tile.cell + begin * chunk_cells;
             item.n_chunks = end - begin;
+            item.n_first = is_invariant_ ? std::min(item.n_chunks, part_chunks / 2) : (item.n_chunks + 1) / 2;
             item.n_whole = std::max(0, tile.n_whole - begin);
             item.masks = tile.mask + std::max(0, begin - tile.n_whole) * tile.n_tokens;
             item.part = part;

@@ -23,8 +23,9 @@ struct lists_room {
 
 class visible_lists {
 public:
-    // n_grouped query heads, at most max_tile_rows, read one of n_head_kv kv heads.
-    visible_lists(int32_t n_grouped, int32_t n_head_kv);
+    // n_grouped query heads, at most max_tile_rows, read one of n_head_kv kv heads. is_invariant: what else is in a
+    // batch changes neither which cells of a token's stand together nor where its cells are parted.
+    visible_lists(int32_t n_grouped, int32_t n_head_kv, bool is_invariant = false);
 
     // Of a batch. `visible` has no windows: each token sees its list from the beginning.
     void pack(const visible_cells & visible);
@@ -71,6 +72,7 @@ private:
     const int32_t n_head_kv_;
     const int32_t tile_tokens_;
     const int32_t n_items_wanted_;
+    const bool is_invariant_;
     std::vector<int32_t> packed_;
     lists_room needed_;
 

@@ -5,6 +5,7 @@
 #include "ggml.h"
 #include "llama-ext.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -51,7 +52,8 @@ llama_context_params llama_params(const qcls_context_params & from) {
     llama_context_params params = llama_context_default_params();
     params.n_ctx = from.n_ctx;
     params.n_batch = from.n_batch;
-    params.n_ubatch = from.n_batch;  // a plan is one pass over the weights
+    // a plan is one pass over the weights; batch-invariant kernels take no more tokens at once
+    params.n_ubatch = from.batch_invariant ? std::min(from.n_batch, 1024) : from.n_batch;
     params.n_seq_max = from.n_seq_max;
     params.n_outputs_max = from.n_outputs_max;
     params.n_threads = from.n_threads;
@@ -74,10 +76,27 @@ llama_context_params llama_params(const qcls_context_params & from) {
     return params;
 }
 
+// Lets the contexts that are made inside be batch-invariant, where that is asked for.
+struct batch_invariant_scope {
+    explicit batch_invariant_scope(bool is_wanted) {
+        if (is_wanted && !llama_set_batch_invariant(true)) {
+            throw failure{QCLS_UNSUPPORTED, "batch_invariant is for NVIDIA GPUs, and this build has no CUDA backend: leave it "
+                                            "out; max_batch 1 keeps queries apart"};
+        }
+    }
+    ~batch_invariant_scope() { llama_set_batch_invariant(false); }
+    batch_invariant_scope(const batch_invariant_scope &) = delete;
+    batch_invariant_scope & operator=(const batch_invariant_scope &) = delete;
+};
+
 void set_label_tokens(qcls_context & context, int64_t n, const int32_t * token) {
     check_array(token, n, "label tokens");
     if (n > 0 && !context.is_hidden_only()) {
         throw bad_argument("label tokens need a hidden-only context: the rows of this one hold all logits");
+    }
+    if (n > 0 && context.is_batch_invariant) {
+        check_range("n_outputs_max", context.n_outputs_max, 1, 112,
+                    "at most 112 where exact scorings are to be batch-invariant: lower max_batch");
     }
     check_range("the number of label tokens", n, 0, context.n_vocab, "at most the vocabulary's size");
     for (int64_t i = 0; i < n; ++i) {
@@ -141,6 +160,7 @@ int32_t qcls_context_open(const qcls_model * model, const qcls_context_params * 
         check_params(params);
         llama_context_params wanted = llama_params(params);
         const assertions_throw scope;
+        const batch_invariant_scope invariant(params.batch_invariant != 0);
 
         auto made = std::make_unique<qcls_context>();
         made->ctx.reset(llama_init_from_model(model->model.get(), wanted));
@@ -153,6 +173,10 @@ int32_t qcls_context_open(const qcls_model * model, const qcls_context_params * 
         if (!ctx) {
             throw llama_failure(QCLS_LOAD_FAILED, "llama.cpp could not make a context");
         }
+        if (const char * why = llama_why_no_visible_cells(ctx); why && params.batch_invariant) {
+            throw failure{QCLS_UNSUPPORTED, std::string("batch_invariant: attention reads every used cell, since ") + why +
+                                                "; leave it out, max_batch 1 keeps queries apart"};
+        }
         if (params.hidden_only && !llama_set_hidden_only(ctx, true)) {
             throw llama_failure(QCLS_UNSUPPORTED, "no exact hidden-state path for this model");
         }
@@ -161,6 +185,7 @@ int32_t qcls_context_open(const qcls_model * model, const qcls_context_params * 
         made->n_batch = (int32_t) llama_n_batch(ctx);
         made->n_seq_max = params.n_seq_max;
         made->n_outputs_max = params.n_outputs_max;
+        made->is_batch_invariant = params.batch_invariant != 0;
         made->n_vocab = model->n_vocab();
         made->n_hidden = params.hidden_only ? llama_model_n_embd_out(model->model.get()) : 0;
         made->n_seq_id.resize(made->n_batch);

@@ -93,6 +93,7 @@ void start_llama() {
         pthread_atfork(ggml_critical_section_start, ggml_critical_section_end, in_child);
         llama_log_set(on_log, nullptr);
         ggml_set_abort_callback(on_abort);
+        load_backends();
         llama_backend_init();
         return true;
     }();

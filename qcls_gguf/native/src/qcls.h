@@ -62,6 +62,10 @@ QCLS_API const char * qcls_build_info(void);
  * among them only where the system lets the process use it. Owned by the library. */
 QCLS_API const char * qcls_cpu_features(void);
 
+/* Which of a portable build's variants of CPU code computes, such as "haswell"; empty in a build for one kind of processor.
+ * Owned by the library. */
+QCLS_API const char * qcls_cpu_variant(void);
+
 /* The most sequences that a context can have. */
 QCLS_API int32_t qcls_max_sequences(void);
 
@@ -230,12 +234,14 @@ typedef struct qcls_context_params {
     int32_t visible_cells;   /* 1, with flash_attn off on a CPU, auto on a GPU: attention reads only the cells that a
                                 token may see, where this context can have it (qcls_context_attention); 0: it reads
                                 every used cell */
-    int32_t reserved;
+    int32_t batch_invariant; /* 1: a token's row does not depend on what else is decoded with it; with label tokens
+                                n_outputs_max is at most 112 then */
 } qcls_context_params;
 
 /* Opens a context into *context, which is NULL on failure; close it with qcls_context_close, before its model.
- * QCLS_UNSUPPORTED where hidden_only is asked of a model whose logits are not what qcls_head_tail describes,
- * QCLS_LOAD_FAILED where llama.cpp cannot make the context. */
+ * QCLS_UNSUPPORTED where hidden_only is asked of a model whose logits are not what qcls_head_tail describes, or
+ * batch_invariant where attention reads more than visible cells on CUDA devices, QCLS_LOAD_FAILED where llama.cpp cannot
+ * make the context. */
 QCLS_API int32_t qcls_context_open(const qcls_model * model, const qcls_context_params * params,
                                    qcls_context ** context, qcls_error * error);
 

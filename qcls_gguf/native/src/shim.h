@@ -42,6 +42,9 @@ extern thread_local std::string logged_errors;
 // Starts llama.cpp, once a process.
 void start_llama();
 
+// Loads ggml's code for processors and GPUs where it is not linked; for start_llama().
+void load_backends();
+
 // While one of these lives, a failed assertion of llama.cpp on this thread throws instead of ending the process, so that
 // what a damaged file or a lack of memory leads to is an error like others. For all but a decode: other threads compute
 // there, which would wait for this one for good.
@@ -94,6 +97,7 @@ struct qcls_context {
     int32_t n_batch;
     int32_t n_seq_max;
     int32_t n_outputs_max;
+    bool is_batch_invariant = false;
     int32_t n_vocab;
     int32_t n_hidden;                   // floats of a hidden state; 0 where rows are logits
     std::vector<llama_token> label_token;

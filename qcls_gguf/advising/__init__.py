@@ -1,0 +1,1 @@
+"""Cheaper configurations that still answer alike: derived from one, tried on queries, and recommended."""

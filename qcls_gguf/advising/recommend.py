@@ -1,0 +1,86 @@
+"""Which of the tried candidates to take, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..evaluation.metrics import wilson
+from ..report.numbers import measured, percent
+from .records import CandidateRecord, Predicted
+
+_MOST_QUERIES = 1_000_000
+
+
+def pareto(candidates: Sequence[CandidateRecord]) -> set[str]:
+    """The names of those that none beats: faster here and with no less agreement, or as fast and with more."""
+    points = [
+        (each.name, each.latency.p50_ms, each.least_agreement)
+        for each in candidates
+        if each.latency is not None and each.least_agreement is not None
+    ]
+    return {
+        name
+        for name, ms, agreement in points
+        if not any(
+            other_ms <= ms and other >= agreement and (other_ms < ms or other > agreement)
+            for _, other_ms, other in points
+        )
+    }
+
+
+def recommendation(
+    candidates: Sequence[CandidateRecord], limit: float, *, by_target: bool
+) -> tuple[CandidateRecord | None, str]:
+    """The fastest candidate that meets the limit in every prompt, and why; none where the original is the fastest.
+
+    candidates: the original first. by_target: the middle of the predicted range counts where all have one, else the
+    median that was measured here.
+    """
+    original, *others = candidates
+    timed = [each for each in (original, *others) if each.latency is not None]
+    predicted = by_target and all(each.predicted for each in timed)
+
+    def ms(each: CandidateRecord) -> float:
+        if predicted and each.predicted:
+            return _middle(each.predicted)
+        return each.latency.p50_ms if each.latency else float("inf")
+
+    meeting = [each for each in others if each.meets_limit and each.latency is not None]
+    best = min(meeting, key=ms, default=None)
+    where = "on the target, predicted" if predicted else "here"
+    if best is None:
+        return None, f"keep the original: no candidate keeps {percent(limit)} of the answers in every prompt"
+    if ms(best) >= ms(original):
+        return None, f"keep the original: no candidate that keeps {percent(limit)} of the answers is faster {where}"
+    worst = min(best.prompts.items(), key=lambda pair: pair[1].agreement or 0)
+    low = min(each.agreement_ci[0] for each in best.prompts.values() if each.agreement_ci)
+    sure = f"every prompt's 95 % interval lies above the limit, from {percent(low)}"
+    if not best.is_proven:
+        n = n_queries_to_prove(worst[1].agreement or 0, limit)
+        remedy = (
+            f"at this agreement {n} queries would prove it"
+            if n
+            else "its agreement is too near the limit to be proven above it"
+        )
+        sure = f"not yet proven: the lowest 95 % interval begins at {percent(low)}; {remedy}"
+    return best, (
+        f"{best.name} is the fastest that keeps {percent(limit)} of the answers in every prompt: "
+        f"{measured(ms(best))} ms a request {where}, the original {measured(ms(original))} ms "
+        f"({ms(original) / ms(best):.1f} × as long), {measured(best.n_tokens)} tokens instead of "
+        f"{measured(original.n_tokens)}; least agreement {percent(worst[1].agreement)} ({worst[0]}); {sure}"
+    )
+
+
+def n_queries_to_prove(agreement: float, limit: float) -> int | None:
+    """How many queries with such an agreement have a 95 % interval above the limit; None for more than a million."""
+    n = 10
+    while n <= _MOST_QUERIES:
+        interval = wilson(round(agreement * n), n)
+        if interval and interval[0] >= limit:
+            return n
+        n += max(1, n // 20)
+    return None
+
+
+def _middle(predicted: Predicted) -> float:
+    return (predicted.low_ms + predicted.high_ms) / 2

@@ -1,0 +1,191 @@
+"""`qcls-gguf advise`: parsing and printing only."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..config.words import printable_lines
+from ..errors import ConfigError
+from .options import (
+    ConfigOption,
+    LayersOption,
+    ModelOption,
+    OfflineOption,
+    QueryColumnOption,
+    QuietOption,
+    RecordFormat,
+    RepoOption,
+    ResumeOption,
+    ThreadsOption,
+    settings,
+)
+from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step, print_warning
+
+_THIS = "this"
+
+
+def advise_command(
+    queries: Annotated[
+        Path,
+        typer.Option("--queries", help="Your queries, with labels or without: lines, CSV, JSON lines.", metavar="FILE"),
+    ],
+    min_agreement: Annotated[
+        float,
+        typer.Option(
+            "--min-agreement", min=0.5, max=1.0, metavar="SHARE", help="Least share of equal answers, for each prompt."
+        ),
+    ] = 0.98,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--target",
+            help="Where it will run: this machine, or a record of `bench --forward` made there; repeatable, a record "
+            "for each model. Default: a T4, from a table.",
+            metavar="this|REPORT.json",
+        ),
+    ] = None,
+    also: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--also", help="Another configuration to try, with the same prompts; repeatable.", metavar="FILE|NAME"
+        ),
+    ] = None,
+    cascade: Annotated[
+        float | None,
+        typer.Option(
+            "--cascade",
+            min=0.5,
+            max=0.9999,
+            metavar="SHARE",
+            help="Also fit a cascade that agrees so often on unseen queries.",
+        ),
+    ] = None,
+    models: Annotated[
+        Path | None, typer.Option("--models", help="A ladder of other models to try, as YAML.", metavar="FILE")
+    ] = None,
+    fetch: Annotated[
+        bool, typer.Option("--fetch", help="Also fetch models of the ladder that are not on disk.")
+    ] = False,
+    write: Annotated[
+        Path | None, typer.Option("--write", help="Write the recommended configuration.", metavar="OUT.yaml")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the written configuration.")] = False,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Also write a report with a diagram.", metavar="FILE")
+    ] = None,
+    config: ConfigOption = None,
+    model: ModelOption = None,
+    hf_repo: RepoOption = None,
+    offline: OfflineOption = False,
+    n_gpu_layers: LayersOption = None,
+    threads: ThreadsOption = None,
+    format_: Annotated[
+        RecordFormat, typer.Option("--format", "-f", help="Tables for people, JSON for machines.")
+    ] = RecordFormat.table,
+    resume: ResumeOption = None,
+    query_column: QueryColumnOption = None,
+    latency_sample: Annotated[
+        int, typer.Option("--latency-sample", min=0, metavar="N", help="Queries that requests are timed with.")
+    ] = 200,
+    seed: Annotated[int, typer.Option("--seed", min=0, metavar="S", help="Of the order of the queries.")] = 0,
+    quiet: QuietOption = False,
+) -> None:
+    """Find the fastest configuration that still answers like yours, and prove it on your queries.
+
+    Candidates are derived from the configuration: one text for all prompts, shorter last words, label wordings that
+    need no branch, cheaper scorings, the query before the instructions; and, where a prompt loses by joining, the
+    same with that prompt apart. Those that feed fewer tokens answer all queries, and are compared with the original
+    configuration prompt by prompt; one that is clearly worse than --min-agreement is dropped early, by a sequential
+    test. Those that are left are timed here, request by request in turns. With --models the same prompts are tried on
+    other models. The recommendation is the fastest candidate that keeps --min-agreement in every prompt, here or, with
+    --target REPORT.json, by prediction there. Accuracy and log-loss are told where queries are labelled; rows that
+    cannot be used are left out and counted.
+
+    A ladder is a YAML file: `models:` with a list of entries as `model` of a configuration (path, ollama, or hf_repo
+    with quantization). JSON is one object; docs/records.md describes its fields. Exit codes: 0; 1 if --write was given
+    and nothing is recommended, or a decode failed; 2 for usage, configuration and queries; 3 for a model that can't be
+    loaded.
+
+    --cascade SHARE also fits a cascade: the candidate that saves most is asked first, and the original only the
+    prompts whose answer is below a threshold. The thresholds are fitted on half of the queries and proven on the other
+    half, so that with 95 % confidence each prompt agrees with the original in at least that share of unseen queries.
+    It is written as two files, OUT.yaml and OUT-first-stage.yaml. Needs scipy: pip install 'qcls-gguf[calibrate]'.
+
+    \b
+    qcls-gguf advise --config fashion-8 --queries queries.txt
+    qcls-gguf advise --config shop.yaml --queries labelled.jsonl --write faster.yaml --html advice.html
+    qcls-gguf advise --config shop.yaml --queries queries.txt --models ladder.yaml --target t4.json --resume a.jsonl
+    """
+    from ..advising.advise import advise  # see app.py for why here
+    from ..advising.cascading import STAGE_FILE
+    from ..advising.settings import AdviceSettings
+    from ..advising.table import advice_tables
+    from ..config.load import load_config
+    from ..opening import ClassifierOpener
+    from ..report.files import Output, check_writable, show_and_write
+    from ..report.results import console
+    from .long_work import check_html, progress_bars
+
+    with exit_codes():
+        reports = tuple(Path(each) for each in target or () if each != _THIS)
+        inputs = {"--queries": queries, "--config": config, "--resume": resume, "--models": models}
+        if html:
+            check_html(html, inputs)
+        if cascade is not None and importlib.util.find_spec("scipy") is None:
+            raise ConfigError("--cascade needs scipy: pip install 'qcls-gguf[calibrate]'")
+        if write:
+            check_writable(write, "--write", {**inputs, "--html": html}, force=force)
+        chosen = AdviceSettings(
+            config=settings(config, model, hf_repo, n_gpu_layers, threads),
+            queries=queries,
+            also=tuple(map(load_config, also or ())),
+            query_column=query_column,
+            min_agreement=min_agreement,
+            targets=reports,
+            predict_t4=not target,
+            cascade=cascade,
+            models=models,
+            fetch=fetch,
+            resume=resume,
+            n_latency=latency_sample,
+            seed=seed,
+        )
+        on_step = None if quiet else print_step
+        with (
+            ClassifierOpener(
+                offline=offline, on_step=on_step, on_load=load_bar(quiet), on_warning=print_warning
+            ) as opener,
+            progress_bars(quiet) as on_progress,
+        ):
+            record = advise(chosen, opener, on_progress=on_progress)
+        outputs = []
+        best = next((each for each in record.candidates if each.name == record.recommended), None)
+        if write and best is not None:
+            text = best.yaml or ""
+            if (first := best.cascade) is not None:
+                beside = write.with_name(f"{write.stem}-{STAGE_FILE}")
+                text = text.replace(f"config: {STAGE_FILE}", f"config: {beside.name}")
+                outputs.append(Output(name="--write", path=beside, text=lambda: first.yaml))
+            outputs.append(Output(name="--write", path=write, text=lambda: text))
+        if html:
+            from ..advising.html import advice_html  # matplotlib is an extra
+
+            outputs.append(Output(name="--html", path=html, text=lambda: advice_html(record)))
+
+        def show() -> None:
+            if format_ is RecordFormat.json:
+                print(record.to_json())
+            else:
+                console().print(advice_tables(record))
+
+        show_and_write(show, outputs)
+        if write and not quiet:
+            done = f"written: {write}" if best is not None else "nothing written: nothing is recommended"
+            print(printable_lines(done), file=sys.stderr)
+    if write and best is None:
+        raise typer.Exit(EXIT_OTHER)

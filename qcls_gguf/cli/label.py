@@ -1,0 +1,253 @@
+"""`qcls-gguf label`: parsing and printing only."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..data.queries import QUERY
+from ..errors import ConfigError
+from .options import (
+    ConfigOption,
+    LayersOption,
+    ModelOption,
+    OfflineOption,
+    QuietOption,
+    RecordFormat,
+    RepoOption,
+    ScoringOption,
+    StateCacheOption,
+    ThreadsOption,
+    TryModelOption,
+    settings,
+)
+from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step, print_warning
+
+if TYPE_CHECKING:
+    from ..labelling.progress import Progress
+
+_LINE_S = 30.0
+
+
+class OutputFormat(StrEnum):
+    """Of the output files."""
+
+    parquet = "parquet"
+    csv = "csv"
+    tsv = "tsv"
+    jsonl = "jsonl"
+
+
+class Order(StrEnum):
+    """Which queries come first."""
+
+    input = "input"
+    frequency = "frequency"
+
+
+class Engine(StrEnum):
+    """What runs the workers."""
+
+    local = "local"
+    ray = "ray"
+
+
+def label_command(
+    inputs: Annotated[
+        list[str], typer.Argument(metavar="IN…", help="Parquet, .csv, .tsv, .jsonl, text; patterns, folders.")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="DIR|FILE", help="A folder for a file a shard, or one file.")
+    ],
+    column: Annotated[str, typer.Option("--column", metavar="NAME", help="The column with the queries.")] = QUERY,
+    format_: Annotated[
+        OutputFormat | None, typer.Option("--format", "-f", help="Of the output. Default: the input's; of text csv.")
+    ] = None,
+    scores: Annotated[bool, typer.Option("--scores", help="Also a column with every label's probability.")] = False,
+    top_k: Annotated[
+        int | None, typer.Option("--top-k", min=1, metavar="K", help="Also a column with the K most probable labels.")
+    ] = None,
+    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Before the names of the new columns.")] = "",
+    strict: Annotated[bool, typer.Option("--strict", help="Stop at the first row that gets no labels.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Label all anew, whatever is there.")] = False,
+    redo_changed: Annotated[
+        bool, typer.Option("--redo-changed", help="Label inputs anew that were changed since.")
+    ] = False,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="Only the first N rows.")] = None,
+    sample: Annotated[int | None, typer.Option("--sample", min=1, metavar="N", help="Only N rows by chance.")] = None,
+    seed: Annotated[int, typer.Option("--seed", metavar="S", help="Of --sample.")] = 0,
+    cache: Annotated[
+        Path | None, typer.Option("--cache", metavar="FILE", help="Keep answers for other shards and runs.")
+    ] = None,
+    order: Annotated[
+        Order, typer.Option("--order", help="frequency: label what comes often first, into the --cache.")
+    ] = Order.input,
+    batch: Annotated[
+        int | None, typer.Option("--batch", min=1, max=512, metavar="N", help="Queries of a decode. Default: measured.")
+    ] = None,
+    shard_rows: Annotated[int, typer.Option("--shard-rows", min=1, metavar="N", help="Most rows of a shard.")] = 50_000,
+    devices: Annotated[
+        str | None, typer.Option("--devices", metavar="D,…", help="A process for each: numbers of GPUs, or cpu.")
+    ] = None,
+    engine: Annotated[Engine, typer.Option("--engine", help="ray: actors of Ray, on all its machines.")] = Engine.local,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Also tell what the device could do: a few seconds more.")
+    ] = False,
+    summary: Annotated[
+        RecordFormat, typer.Option("--summary", help="A table for people, JSON for machines.")
+    ] = RecordFormat.table,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Also write a report with diagrams.", metavar="FILE")
+    ] = None,
+    config: ConfigOption = None,
+    model: ModelOption = None,
+    hf_repo: RepoOption = None,
+    offline: OfflineOption = False,
+    no_state_cache: StateCacheOption = False,
+    no_try_model: TryModelOption = False,
+    n_gpu_layers: LayersOption = None,
+    scoring: ScoringOption = None,
+    threads: ThreadsOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Label whole tables: files of any size, in shards that a stopped run goes on from.
+
+    Every row of the inputs becomes one row of the output: its columns, for each prompt NAME and NAME_probability, and
+    `error` with the reason where a row got no labels. A shard is a row group of Parquet or a block of lines, of at most
+    --shard-rows rows; its file is written aside and renamed. With a folder as --out each shard is a file there, with a
+    file they are joined in the end. The same command again does what is missing. Equal queries of a shard are computed
+    once, with --cache those of all shards and runs. --devices 0,1 has a process on each of two GPUs, cpu,cpu two
+    processes without one. The summary goes to standard output, all else to standard error. Exit codes: 0, also where
+    rows got no labels; 1 where an input or the output failed; 2 for usage and configuration, another run on the same
+    output, an input that has changed; 3 for a model that can't be loaded.
+
+    \b
+    qcls-gguf label queries.parquet --out labelled.parquet
+    qcls-gguf label 'logs/*.csv' --column text --out labelled --format parquet --cache answers.sqlite
+    qcls-gguf label logs --out labelled --devices 0,1 --config qwen3-8b-t4
+    qcls-gguf label queries.parquet --out look.csv --sample 1000 --html look.html
+    """
+    with exit_codes():
+        _check_extra("pyarrow", "label needs pyarrow: pip install 'qcls-gguf[label]'")
+        if engine is Engine.ray:
+            _check_extra("ray", "--engine ray needs Ray: pip install 'qcls-gguf[ray]'")
+        from ..labelling.job import Job  # see app.py for why here
+        from ..labelling.run import LabelSettings, label_files
+        from ..labelling.table import labelling_table
+        from ..opening import ClassifierOpener
+        from ..report.files import Output, show_and_write
+        from ..report.results import console
+        from .long_work import check_html
+
+        if html:
+            check_html(html, {"--out": out, "--config": config, "--cache": cache})
+        chosen = settings(
+            config, model, hf_repo, n_gpu_layers, threads, scoring,
+            no_state_cache=no_state_cache, no_try_model=no_try_model,
+        )  # fmt: skip
+        job = Job(
+            config=chosen,
+            folder=out,
+            format=format_ and str(format_),
+            column=column,
+            prefix=prefix,
+            scores=scores,
+            top_k=top_k,
+            strict=strict,
+            cache=cache,
+            batch=batch,
+            compare=compare,
+            offline=offline,
+        )
+        labelling = LabelSettings(
+            job=job,
+            inputs=tuple(inputs),
+            out=out,
+            shard_rows=shard_rows,
+            limit=limit,
+            sample=sample,
+            seed=seed,
+            order=order.value,
+            overwrite=overwrite,
+            redo_changed=redo_changed,
+            devices=_devices(devices),
+            engine=engine.value,
+        )
+        on_step = None if quiet else print_step
+        with (
+            ClassifierOpener(
+                offline=offline, on_step=on_step, on_load=load_bar(quiet), on_warning=print_warning
+            ) as opener,
+            _progress(quiet) as on_progress,
+        ):
+            record = label_files(labelling, opener, on_progress=on_progress, on_note=_note(quiet))
+        outputs = []
+        if html:
+            from ..labelling.html import labelling_html  # matplotlib is an extra
+
+            outputs.append(Output(name="--html", path=html, text=lambda: labelling_html(record)))
+
+        def show() -> None:
+            if summary is RecordFormat.json:
+                print(record.to_json())
+            else:
+                console().print(labelling_table(record))
+
+        show_and_write(show, outputs)
+    if record.n_rows and not record.n_labelled:
+        raise typer.Exit(EXIT_OTHER)
+
+
+def _check_extra(package: str, message: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        raise ConfigError(message)
+
+
+def _devices(text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return ()
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name != "cpu" and not name.isdecimal():
+            raise ConfigError(f"--devices {text}: {name!r} is neither the number of a GPU nor cpu")
+    return names
+
+
+def _note(quiet: bool) -> Callable[[str], None]:
+    from ..config.words import printable
+
+    def note(text: str) -> None:
+        if not quiet:
+            print(printable(text), file=sys.stderr)
+
+    return note
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Callable[[Progress], None]]:
+    """One line that changes on a terminal, else a line now and then."""
+    is_terminal = sys.stderr is not None and sys.stderr.isatty()
+    every_s = 0.2 if is_terminal else _LINE_S
+    told = perf_counter()
+
+    def on_progress(progress: Progress) -> None:
+        nonlocal told
+        if quiet or perf_counter() - told < every_s:
+            return
+        told = perf_counter()
+        start, end = ("\r\033[K", "") if is_terminal else ("", "\n")
+        print(f"{start}{progress.line()}", end=end, file=sys.stderr, flush=True)
+
+    try:
+        yield on_progress
+    finally:
+        if is_terminal and not quiet:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,100 @@
+"""Answers kept in a file between shards, runs and processes.
+
+An answer is found by the set of prompts, the model, and the text of the query byte for byte: this text is what the
+tokenizer gets, and any other text may become other tokens.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from ..errors import ConfigError, QclsError
+from .answers import Float64Array
+
+_WAIT_S = 60.0
+_N_ASKED = 500  # SQLite has a limit for the parameters of a statement
+_TABLES = """
+CREATE TABLE IF NOT EXISTS sets (number INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE);
+CREATE TABLE IF NOT EXISTS answers (
+    set_number INTEGER NOT NULL, query TEXT NOT NULL, answer BLOB NOT NULL, PRIMARY KEY (set_number, query)
+) WITHOUT ROWID;
+"""
+
+
+class AnswerCache:
+    """A SQLite file that several processes may use at once. Belongs to one thread."""
+
+    def __init__(self, path: Path, digest: str, n_labels: int) -> None:
+        """digest: of everything but the query that an answer depends on; n_labels: of all its prompts.
+
+        Raises ConfigError for a file that is no such cache, or cannot be written.
+        """
+        self._path = path
+        self._n_labels = n_labels
+        try:
+            self._open(digest)
+        except sqlite3.Error as e:
+            raise ConfigError(f"`cache` {path}: cannot be used: {e}: name a file of its own, or a new one") from None
+
+    def _open(self, digest: str) -> None:
+        self._database = sqlite3.connect(self._path, timeout=_WAIT_S, isolation_level=None, check_same_thread=False)
+        try:
+            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute("PRAGMA synchronous = NORMAL")
+            self._database.executescript(_TABLES)
+            self._database.execute("INSERT OR IGNORE INTO sets (digest) VALUES (?)", (digest,))
+            row = self._database.execute("SELECT number FROM sets WHERE digest = ?", (digest,)).fetchone()
+        except BaseException:
+            self._database.close()
+            raise
+        self._set = int(row[0])
+
+    def find(self, queries: Sequence[str]) -> dict[str, tuple[Float64Array, list[bool]]]:
+        """Of those that it has, every label's probability, and which prompts abstained. Raises QclsError."""
+        found = {}
+        with self._errors():
+            for start in range(0, len(queries), _N_ASKED):
+                some = queries[start : start + _N_ASKED]
+                marks = ",".join("?" * len(some))
+                for query, answer in self._database.execute(
+                    f"SELECT query, answer FROM answers WHERE set_number = ? AND query IN ({marks})", (self._set, *some)
+                ):
+                    numbers = np.frombuffer(answer, np.float64, self._n_labels)
+                    found[query] = numbers, [bool(each) for each in answer[numbers.nbytes :]]
+        return found
+
+    def add(self, answers: Sequence[tuple[str, Float64Array, Sequence[bool]]]) -> None:
+        """Keep answers; of two to one query the first stays. Raises QclsError where the disk is full."""
+        rows = [(self._set, query, numbers.tobytes() + bytes(abstained)) for query, numbers, abstained in answers]
+        with self._errors():
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                self._database.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?, ?)", rows)
+                self._database.execute("COMMIT")
+            except BaseException:
+                if self._database.in_transaction:
+                    self._database.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as e:
+            raise QclsError(f"`cache` {self._path}: {e}") from None
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,132 @@
+"""Types of columns, and values as text where a format has no types."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from ..config.words import shown
+from ..data.rows import Row
+from ..errors import ConfigError
+
+_N_TYPED = 10_000
+"""rows whose types are found together"""
+_AS_JSON = {b"qcls": b"json"}
+"""marks a column whose values have no type in common: JSON as text"""
+_MAX_LISTED = 20
+
+
+def check_query_type(schema: pa.Schema, column: str, path: Path | str) -> None:
+    """Raise ConfigError where a table has no such column of text, or several."""
+    if schema.names.count(column) != 1:
+        names = ", ".join(map(shown, schema.names[:_MAX_LISTED]))
+        what = "several columns" if column in schema.names else "no column"
+        raise ConfigError(
+            f"{path}: has {what} {column!r}: the columns are {names}; name the one with the queries with `column`"
+        )
+    kind = schema.field(column).type
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
+    if not any(is_text(value) for is_text in texts):
+        raise ConfigError(f"{path}: column {column!r} is {kind}, not text: name another one with `column`")
+
+
+class ColumnTypes:
+    """Passes rows of JSON lines on, and finds a type for each key of all of them."""
+
+    def __init__(self, rows: Iterator[Row], path: Path) -> None:
+        self._rows = rows
+        self._path = path
+        self._types: dict[str, pa.DataType | None] = {}
+
+    def __iter__(self) -> Iterator[Row]:
+        waiting: list[Mapping[str, object]] = []
+        for row in self._rows:
+            if row.values is not None:
+                waiting.append(row.values)
+                if len(waiting) == _N_TYPED:
+                    self._add(waiting)
+                    waiting = []
+            yield row
+        self._add(waiting)
+
+    def _add(self, objects: Sequence[Mapping[str, object]]) -> None:
+        for name in dict.fromkeys(name for each in objects for name in each):
+            found = _type_of([each[name] for each in objects if name in each])
+            self._types[name] = _common(self._types[name], found) if name in self._types else found
+
+    def schema(self) -> pa.Schema:
+        """A column for each key; of values without a common type JSON as text."""
+        return pa.schema(
+            [
+                pa.field(name, pa.string(), metadata=_AS_JSON) if kind is None else pa.field(name, kind)
+                for name, kind in self._types.items()
+            ]
+        )
+
+
+def _type_of(values: Sequence[object]) -> pa.DataType | None:
+    try:
+        kind = pa.infer_type(values)
+        pa.array(values, kind)
+    except (pa.ArrowException, OverflowError, ValueError, TypeError):
+        return None
+    return None if _has_empty_struct(kind) else kind
+
+
+def _common(one: pa.DataType | None, other: pa.DataType | None) -> pa.DataType | None:
+    if one is None or other is None or one == other:
+        return one if one == other else None
+    try:
+        schemas = [pa.schema([("x", each)]) for each in (one, other)]
+        return pa.unify_schemas(schemas, promote_options="permissive").field("x").type
+    except pa.ArrowException:
+        return None
+
+
+def _has_empty_struct(kind: pa.DataType) -> bool:
+    """Parquet has no such type."""
+    if pa.types.is_struct(kind):
+        return kind.num_fields == 0 or any(_has_empty_struct(kind.field(i).type) for i in range(kind.num_fields))
+    return pa.types.is_list(kind) and _has_empty_struct(kind.value_type)
+
+
+def column_of(values: Sequence[object], field: pa.Field) -> pa.Array:
+    """A column of a schema that ColumnTypes found."""
+    if field.metadata == _AS_JSON:
+        return pa.array([None if value is None else json_value(value) for value in values], pa.string())
+    return pa.array(values, field.type)
+
+
+def json_value(value: object) -> str:
+    """A value as JSON; what JSON cannot say is null or text."""
+    return json.dumps(_plain(value), ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+def cell(value: object) -> str:
+    """A value as CSV has it: text as it is, nothing for null, JSON for all that has parts."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    plain = _plain(value)
+    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)

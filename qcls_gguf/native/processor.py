@@ -1,0 +1,45 @@
+"""Whether the compiled code is for this processor: on another one it would end the process without a word."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+from ..errors import ModelError
+
+
+def lacking(needs: str, has: str) -> tuple[str, ...]:
+    """The instruction sets that are needed and not there; each argument is names with spaces between them."""
+    there = set(has.split())
+    return tuple(name for name in needs.split() if name not in there)
+
+
+def check_processor(path: Path) -> None:
+    """Ask the library at this path, which any processor can load, whether this one can run the others.
+
+    Raises ModelError where it cannot.
+    """
+    if names := lacking(*needs_and_has(path)):
+        raise ModelError(
+            f"{path.parent}: was compiled for a processor with {', '.join(names)}, which this one lacks: build it on "
+            "this machine (pip install . in the source tree), or install the portable form, which make wheel and "
+            "QCLS_PORTABLE=ON pip install . build"
+        )
+
+
+def needs_and_has(path: Path) -> tuple[str, str]:
+    """The instruction sets that the CPU code needs, and those that this processor has and the system lets it use.
+
+    Raises ModelError where the library cannot be loaded.
+    """
+    return _text(path, "qcls_processor_needs"), _text(path, "qcls_processor_has")
+
+
+def _text(path: Path, name: str) -> str:
+    try:
+        function = getattr(ctypes.CDLL(str(path)), name)
+    except (OSError, AttributeError) as e:
+        raise ModelError(f"{path} cannot be loaded: {e}: install the package again") from None
+    function.restype = ctypes.c_char_p
+    text: bytes = function()
+    return text.decode()

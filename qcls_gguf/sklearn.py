@@ -1,0 +1,263 @@
+"""A scikit-learn estimator that needs no training: it labels texts by one prompt of a configuration. Extra `sklearn`.
+
+Estimators of a process that name the same configuration and prompt share one open classifier. It is opened by the first
+`fit`, `predict` or `predict_proba`; making, cloning and pickling an estimator opens nothing, and what is pickled opens
+its classifier again where it is unpickled and asked. A classifier is closed when no estimator that asked it is left,
+but the one that was asked last stays open for whoever comes next, such as the next fold of a cross-validation.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+from weakref import WeakValueDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.utils import assert_all_finite
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_consistent_length, column_or_1d
+except ImportError as e:
+    raise ImportError("qcls_gguf.sklearn needs scikit-learn: pip install 'qcls-gguf[sklearn]'") from e
+
+from .classifier import Classifier
+from .config.resources import DEFAULT_CONFIG
+from .config.schema import Config
+from .config.words import shown
+from .opening import with_one_prompt
+
+__all__ = ["GgufClassifier", "close_all", "open_classifiers"]
+
+_CHUNK = 1000
+"""Texts whose answers are in memory at once beside their probabilities."""
+
+Float64Array = npt.NDArray[np.float64]
+Key = tuple[int, str | Path | Config, str | None]
+
+
+class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Labels texts by one prompt of a configuration.
+
+    X is a list, a 1-D array or a column of texts. `classes_` are the prompt's labels in the order of their names, and
+    after `fit(X, y)` those that y has. `predict` gives the most probable of them, whatever the configuration says of
+    `min_confidence` and `fallback`: a fallback is no class.
+
+        GgufClassifier("fashion-8", "category").predict(["red dress", "blue jeans"])
+    """
+
+    def __init__(
+        self,
+        config: str | Path | Config = DEFAULT_CONFIG,
+        prompt: str | None = None,
+        *,
+        classes: Sequence[str] | None = None,
+    ) -> None:
+        """Nothing is opened or checked yet.
+
+        config: as for Classifier.from_config. prompt: the name of one of its prompts; none: the only one. classes: the
+        labels that integers in y stand for, in this order; none: all labels of the prompt in the order of their names,
+        as scikit-learn's LabelEncoder numbers them.
+        """
+        self.config = config
+        self.prompt = prompt
+        self.classes = classes
+
+    def fit(self, X: Any, y: Any = None) -> Self:  # noqa: N803
+        """Open the classifier, check X and y, and record the classes; nothing is learnt.
+
+        y: labels of the prompt, or integers for them (see `classes`), which is how VotingClassifier and
+        cross_val_predict give labels to the estimators inside them. Answers are among the classes that y has; without
+        y, among all labels. Raises ValueError for X that is no texts and for y with other classes, and what
+        Classifier.from_config raises.
+        """
+        texts = _texts(X)
+        if not texts:
+            raise ValueError("X is empty: 0 samples, at least 1 is needed")
+        labels = self._opened().labels
+        if y is None:
+            self._fitted = _all_classes(labels)
+            return self
+        y = column_or_1d(y, warn=True)
+        check_consistent_length(texts, y)
+        assert_all_finite(y, input_name="y")
+        check_classification_targets(y)
+        if not len(y):
+            raise ValueError("y is empty: give the label of at least one text, or leave y out for all labels")
+        classes = np.unique(y)
+        self._fitted = classes, self._columns(classes, labels)
+        return self
+
+    @property
+    def classes_(self) -> npt.NDArray[Any]:
+        """(n_classes,) what `predict` answers with, in the order of predict_proba's columns."""
+        return self._classes_and_columns()[0]
+
+    def predict(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
+        """(n,) the most probable class of each text. Raises as `predict_proba`."""
+        probabilities = self.predict_proba(X)
+        classes: npt.NDArray[Any] = self.classes_[np.argmax(probabilities, axis=1)]
+        return classes
+
+    def predict_proba(self, X: Any) -> Float64Array:  # noqa: N803
+        """(n, n_classes) the probability of each class; rows sum to 1, as if there were no labels but the classes.
+
+        Equal texts are computed once. Raises ValueError for X that is no texts, PlanError for one that is too long, and
+        what Classifier.classify_batch raises.
+        """
+        texts = _texts(X)
+        shared = self._opened()
+        columns = self._classes_and_columns()[1]
+        distinct = list(dict.fromkeys(texts))
+        rows = {text: row for row, text in enumerate(distinct)}
+        found = np.empty((len(distinct), len(shared.labels)))
+        for first in range(0, len(distinct), _CHUNK):
+            results = shared.classifier.classify_batch(distinct[first : first + _CHUNK])
+            for row, result in enumerate(results, first):
+                found[row] = [score.probability for score in result.results[0].scores]
+        probabilities = found[[rows[text] for text in texts]][:, columns]
+        totals = probabilities.sum(axis=1, keepdims=True)
+        even = np.full_like(probabilities, 1 / len(columns))
+        shares: Float64Array = np.divide(probabilities, totals, out=even, where=totals > 0)
+        return shares
+
+    def _classes_and_columns(self) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+        """The classes, and the place of each among the prompt's labels."""
+        if fitted := getattr(self, "_fitted", None):
+            return fitted  # type: ignore[no-any-return]
+        if shared := self._held():
+            return _all_classes(shared.labels)
+        return _all_classes(with_one_prompt(self.config, self.prompt).prompts[0].labels)
+
+    def _columns(self, classes: npt.NDArray[Any], labels: Sequence[str]) -> npt.NDArray[np.int64]:
+        """The place of each class among the prompt's labels. Raises ValueError for classes that are none of them."""
+        named = self._numbered(classes, labels) if classes.dtype.kind in "biu" else [str(each) for each in classes]
+        known = {label: column for column, label in enumerate(labels)}
+        if unknown := [name for name in named if name not in known]:
+            what = ", ".join(shown(name) for name in unknown[:5]) + (" …" if len(unknown) > 5 else "")
+            raise ValueError(
+                f"y: {what}: no label of the prompt, which has {', '.join(labels)}: map y to these, or leave y out"
+            )
+        return np.array([known[name] for name in named], np.int64)
+
+    def _numbered(self, classes: npt.NDArray[Any], labels: Sequence[str]) -> list[str]:
+        """The labels that integers stand for. Raises ValueError where that would be a guess."""
+        names = sorted(labels) if self.classes is None else list(self.classes)
+        numbers = [int(each) for each in classes]
+        # Without the last classes, numbers may as well be those of a meta-estimator that has numbered fewer classes.
+        if numbers[0] < 0 or numbers[-1] != len(names) - 1:
+            raise ValueError(
+                f"y has integers from {numbers[0]} to {numbers[-1]}, and they stand for {len(names)} labels, "
+                f"0 to {len(names) - 1} ({', '.join(names)}): set classes to the labels that y has, in the order of "
+                "their names, or give y as labels"
+            )
+        return [names[number] for number in numbers]
+
+    def _opened(self) -> _Shared:
+        """The open classifier, which the estimator holds on to from then on."""
+        shared = self._held()
+        if shared is None:
+            shared = self._shared = _share(self._key)
+        return shared
+
+    def _held(self) -> _Shared | None:
+        """The open classifier where the estimator holds one that is still its own."""
+        shared: _Shared | None = getattr(self, "_shared", None)
+        return shared if shared and shared.is_open and shared.key == self._key else None
+
+    @property
+    def _key(self) -> Key:
+        return os.getpid(), self.config, self.prompt
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but the open classifier, for copies and pickles."""
+        return {key: value for key, value in super().__getstate__().items() if key != "_shared"}
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """True: there is nothing to learn."""
+        return True
+
+    def __sklearn_tags__(self) -> Any:
+        """It takes texts, and needs neither `fit` nor y."""
+        tags = super().__sklearn_tags__()
+        tags.requires_fit = False
+        tags.target_tags.required = False
+        tags.input_tags.string = True
+        tags.input_tags.one_d_array = True
+        tags.input_tags.two_d_array = False
+        return tags
+
+
+def open_classifiers() -> list[Classifier]:
+    """The classifiers that estimators of this process hold open now."""
+    return [shared.classifier for shared in list(_open.values()) if shared.is_open and shared.key[0] == os.getpid()]
+
+
+def close_all() -> None:
+    """Close the classifiers that the estimators of this process hold open; whichever is asked again opens its own."""
+    global _last
+    with _lock:
+        _last = None
+        for shared in list(_open.values()):
+            shared.close()
+        _open.clear()
+
+
+class _Shared:
+    """An open classifier of one prompt; closed when nobody holds on to it."""
+
+    def __init__(self, key: Key) -> None:
+        config = with_one_prompt(key[1], key[2])
+        self.key = key
+        self.labels = config.prompts[0].labels
+        self.classifier = Classifier.from_config(config)
+        self.close = weakref.finalize(self, self.classifier.close)
+
+    @property
+    def is_open(self) -> bool:
+        return self.close.alive
+
+
+_lock = threading.Lock()
+_open: WeakValueDictionary[Key, _Shared] = WeakValueDictionary()
+_last: _Shared | None = None
+"""held, so that the next estimator finds it open"""
+
+
+def _share(key: Key) -> _Shared:
+    """The open classifier of a configuration and a prompt. Raises what Classifier.from_config raises."""
+    global _last
+    with _lock:
+        shared = _open.get(key)
+        if shared is None or not shared.is_open:
+            _last = None  # two large models need not be open at once
+            shared = _open[key] = _Shared(key)
+        _last = shared
+        return shared
+
+
+def _all_classes(labels: Sequence[str]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    classes = np.array(sorted(labels))
+    return classes, np.array([labels.index(label) for label in classes.tolist()], np.int64)
+
+
+def _texts(values: Any) -> list[str]:
+    """The texts of X. Raises ValueError for anything else."""
+    if isinstance(values, str | bytes):
+        raise ValueError("X is one text: give a list of texts")
+    array = np.asarray(values, dtype=object)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise ValueError(f"X has the shape {array.shape}: expected one text for each sample")
+    texts: list[str] = array.tolist()
+    for index, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise ValueError(f"X[{index}]: {shown(text)} is {type(text).__name__}, not text")
+    return texts

@@ -1,0 +1,123 @@
+"""What both callables have: texts in and answers out in the shape of the input, texts cut to length, closing."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Self
+
+from ..classifier import Classifier
+from ..config.words import kind_of, shown
+from ..errors import ConfigError, DecodeError, PlanError
+from ..loaded_prompts import LoadedPrompts
+
+_BATCH = 64
+"""Texts of a list that are asked for at once; how many of them share a decode is the classifier's matter."""
+_UNCUT = (None, False, "do_not_truncate")
+
+
+class TextPipeline(ABC):
+    """A callable on a classifier. Several threads may use it."""
+
+    def __init__(self, classifier: Classifier, *, owned: bool, batch_size: int | None = None) -> None:
+        """owned: whether to close the classifier with it; batch_size: for calls that give none."""
+        self.classifier = classifier
+        self._owned = owned
+        self._is_closed = False
+        self._batch_size = _checked_size(batch_size)
+
+    def _cut(self, loaded: LoadedPrompts, text: str, *, truncation: Any = True, max_length: int | None = None) -> str:
+        """The text, or a beginning of it that has no more tokens than runtime.max_query_tokens and max_length.
+
+        truncation: transformers' own values. Raises PlanError for what is no text, however short.
+        """
+        if truncation in _UNCUT:
+            return text
+        model = self.classifier.engine.model
+
+        def fits(n: int) -> bool:
+            try:
+                loaded.check(text[:n])
+            except PlanError:
+                return False
+            return max_length is None or len(model.tokenize(text[:n], parse_special=False)) <= max_length
+
+        if fits(len(text)):
+            return text
+        if not _is_unicode(text):
+            loaded.check(text)  # says what is wrong
+        fitting, too_long = 0, len(text)
+        while too_long - fitting > 1:
+            middle = (fitting + too_long) // 2
+            fitting, too_long = (middle, too_long) if fits(middle) else (fitting, middle)
+        return text[:fitting]
+
+    @abstractmethod
+    def _free(self) -> None:
+        """Close the prompt sets that it holds."""
+
+    def close(self) -> None:
+        """Free what it holds, and close the classifier if it was opened for this. May be called again."""
+        self._is_closed = True
+        self._free()
+        if self._owned:
+            self.classifier.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise DecodeError("this pipeline is closed")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _answers(self, inputs: Any, ask: Callable[[list[str]], list[Any]], batch_size: int | None) -> Any:
+        """ask's answer to one text, a list of them for a list, and one by one for any other iterable.
+
+        ask(texts) is called for at most batch_size texts at once, of an iterable for one if nobody says more.
+        """
+        self._check_open()
+        size = _checked_size(batch_size) or self._batch_size
+        if isinstance(inputs, str | Mapping):
+            return ask([_text(inputs)])[0]
+        if isinstance(inputs, list):
+            return list(_in_batches([_text(each) for each in inputs], ask, size or _BATCH))
+        if isinstance(inputs, tuple | bytes) or not isinstance(inputs, Iterable):
+            raise ConfigError(
+                f"inputs: {shown(inputs)} is {kind_of(inputs)}: give a text, a list or an iterator of them"
+            )
+        return _in_batches(map(_text, inputs), ask, size or 1)
+
+
+def _in_batches(texts: Iterable[str], ask: Callable[[list[str]], Sequence[Any]], size: int) -> Iterator[Any]:
+    waiting = iter(texts)
+    while batch := list(islice(waiting, size)):
+        yield from ask(batch)
+
+
+def _text(value: Any) -> str:
+    """A text, or the text of `{"text": …}`. Raises ConfigError."""
+    if isinstance(value, Mapping):
+        if set(value) - {"text"}:
+            raise ConfigError(f"inputs: {shown(dict(value))}: pairs of texts are not labelled: give text alone")
+        value = value.get("text")
+    if not isinstance(value, str):
+        raise ConfigError(f"inputs: {shown(value)} is {kind_of(value)}, not text")
+    return value
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _checked_size(batch_size: int | None) -> int | None:
+    if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
+        raise ConfigError(f"batch_size: {shown(batch_size)} is not a whole number of 1 or more")
+    return batch_size

@@ -1,0 +1,95 @@
+"""A build for another kind of processor says so: what it needs, what the processor has, and the refusal under qemu."""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cpu_models import ENVIRONMENT, QEMU, command, difference
+
+from qcls_gguf import ModelError
+from qcls_gguf.native import library_folder
+from qcls_gguf.native.features import cpu_variant
+from qcls_gguf.native.processor import check_processor, lacking, needs_and_has
+
+LIBRARY = library_folder() / "libqcls-processor.so"
+LINUX_NAMES = {
+    "SSE3": "pni", "LZCNT": "abm", "BMI": "bmi1", "AVXVNNI": "avx_vnni", "AVXIFMA": "avx_ifma",
+    "AVXVNNIINT8": "avx_vnni_int8", "AVXNECONVERT": "avx_ne_convert", "AVX512VBMI2": "avx512_vbmi2",
+    "AVX512VNNI": "avx512_vnni", "AVX512BITALG": "avx512_bitalg", "AVX512VPOPCNTDQ": "avx512_vpopcntdq",
+    "AVX512FP16": "avx512_fp16", "AVX512BF16": "avx512_bf16",
+}  # fmt: skip
+"""Of those whose name in /proc/cpuinfo is another than the compiler's in small letters."""
+CPUINFO = Path("/proc/cpuinfo")
+on_x86 = pytest.mark.skipif(
+    platform.machine() != "x86_64" or not CPUINFO.exists(), reason="reads Linux's list for x86-64"
+)
+
+
+def test_what_is_needed_and_not_there_is_named() -> None:
+    assert lacking("SSE3 AVX2 FMA ", "FMA SSE3") == ("AVX2",)
+    assert lacking("", "FMA") == ()
+
+
+@on_x86
+def test_the_processor_has_what_the_system_says() -> None:
+    found = re.search(r"^flags\s*: (.*)$", CPUINFO.read_text(), re.MULTILINE)
+    assert found
+    flags = set(found[1].split())
+    _, has = needs_and_has(LIBRARY)
+    source = (Path(__file__).parents[2] / "qcls_gguf/native/host/processor.h").read_text()
+    names = re.findall(r"^    X\((\w+),", source, re.MULTILINE)
+    assert len(names) > 30
+    assert has.split() == [name for name in names if LINUX_NAMES.get(name, name.lower()) in flags]
+
+
+@on_x86
+def test_the_build_needs_what_its_code_was_compiled_for() -> None:
+    needs, has = needs_and_has(LIBRARY)
+    assert lacking(needs, has) == (), "it runs here"
+    if cpu_variant() is None and "AVX2" in has.split():
+        assert "AVX2" in needs.split()
+    if cpu_variant() is not None:
+        assert needs == "", "its modules are chosen when it starts"
+
+
+def test_every_set_is_asked_of_the_compiler() -> None:
+    folder = Path(__file__).parents[2] / "qcls_gguf/native/host"
+    listed = re.findall(r"^    X\((\w+),", (folder / "processor.h").read_text(), re.MULTILINE)
+    asked = re.findall(r"^#ifdef __(\w+)__\n    \"(\w+) \"$", (folder / "needs.cpp").read_text(), re.MULTILINE)
+    assert asked == [(name, name) for name in listed]
+
+
+def test_a_library_that_is_none_is_told(tmp_path: Path) -> None:
+    (tmp_path / "libqcls-processor.so").write_text("none")
+    with pytest.raises(ModelError, match=r"libqcls-processor\.so cannot be loaded: .*: install the package again"):
+        check_processor(tmp_path / "libqcls-processor.so")
+
+
+@on_x86
+@pytest.mark.skipif(shutil.which(QEMU) is None, reason=f"{QEMU} is not installed: it comes with qemu-user")
+@pytest.mark.skipif(not needs_and_has(LIBRARY)[0], reason="a portable build runs on any processor")
+def test_on_a_lesser_processor_the_build_lacks_what_it_needs() -> None:
+    """Asked of the library alone, in seconds; `make cpus` runs the whole command there, which ends with exit code 3."""
+    program = "import ctypes, sys\nlibrary = ctypes.CDLL(sys.argv[1])\nfor name in ('needs', 'has'):\n"
+    program += "    text = getattr(library, f'qcls_processor_{name}')\n    text.restype = ctypes.c_char_p\n"
+    program += "    print(text().decode())"
+    words = [*command(sys.executable, "Nehalem"), "-S", "-c", program, str(LIBRARY)]
+    said = subprocess.run(words, capture_output=True, text=True, check=True, env=ENVIRONMENT).stdout
+    needs, has = said.splitlines()
+    assert needs == needs_and_has(LIBRARY)[0]
+    assert "SSE4_2" in has.split()
+    assert "AVX" in lacking(needs, has)
+
+
+def test_answers_are_compared_by_label_and_by_probability() -> None:
+    here = [{"a": {"x": 0.9, "y": 0.1}}]
+    assert difference(here, here) == (0, 0)
+    n_other, most = difference(here, [{"a": {"x": 0.4, "y": 0.6}}])
+    assert n_other == 1
+    assert most == pytest.approx(0.5)

@@ -1,0 +1,75 @@
+"""Output files of `qcls-gguf label`: read again, and compared with what `classify` answers."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+import random
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from qcls_gguf import Classifier
+
+CONFIG = "mission"
+TINY = Path(__file__).parents[1] / "models" / "tiny"
+CLOSE = 0.02
+"""of probabilities: what other queries in a decode do to the arithmetic"""
+
+
+def outputs(folder: Path) -> list[str]:
+    """The names of the output files."""
+    files = [path.name for path in folder.iterdir()] if folder.exists() else []
+    return sorted(name for name in files if not name.startswith(".") and name not in ("manifest.json", "done.jsonl"))
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file."""
+    if path.suffix == ".parquet":
+        return pq.read_table(path).to_pylist()  # type: ignore[no-any-return]
+    with path.open(encoding="utf-8", newline="") as file:
+        if path.suffix == ".jsonl":
+            return [json.loads(line) for line in file]
+        return [dict(row) for row in csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",")]
+
+
+def check_like_classify(classifier: Classifier, rows: Sequence[Mapping[str, Any]], digits: int = 17) -> None:
+    """Every row has the labels that `classify` gives its query, or none and a reason.
+
+    Where two labels are equally probable but for rounding, either may be the answer.
+    """
+    for row in rows:
+        if row["error"]:
+            assert not row["category"]
+            continue
+        assert row["error"] in (None, "")
+        for answer in classifier.classify(row["query"]).results:
+            near = {score.label for score in answer.scores if score.probability > answer.probability - CLOSE}
+            assert row[answer.prompt] in near, row
+            found = float(row[f"{answer.prompt}_probability"])
+            assert abs(found - answer.probability) < CLOSE + 10**-digits, row
+
+
+def query_log(path: Path, n_rows: int, n_queries: int) -> None:
+    """A Parquet file like a query log: queries of the generator, the n-th 1/n as often as the first."""
+    sys.path.insert(0, str(TINY))
+    try:
+        make_query = importlib.import_module("compose").make_query
+    finally:
+        sys.path.remove(str(TINY))
+    rng = random.Random("log")
+    queries = list(dict.fromkeys(make_query("train", rng).text for _ in range(n_queries)))
+    weight = 1 / np.arange(1, len(queries) + 1)
+    drawn = np.random.default_rng(1).choice(len(queries), n_rows, p=weight / weight.sum())
+    columns = {
+        "id": pa.array(np.arange(n_rows)),
+        "time": pa.array(np.arange(n_rows) * 1000, pa.timestamp("ms")),
+        "query": pa.array(queries).take(pa.array(drawn)),
+    }
+    pq.write_table(pa.table(columns), path, row_group_size=131_072)

@@ -1,0 +1,200 @@
+"""Cascades: which stage answers what, what goes on and what that feeds, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from qcls_gguf import Classifier, ConfigError, DeadlineError, PlanError
+from qcls_gguf.cascade import stamps
+from qcls_gguf.report.results import result_table
+
+ROOT = Path(__file__).parents[2]
+SMALL = ROOT / "models" / "fashion-tiny-Q4_K_M.gguf"
+QUERIES = [json.loads(line)["query"] for line in (ROOT / "models/tiny/heldout.jsonl").read_text().splitlines()[:8]]
+FORM = (
+    "<|im_start|>system\nAnalyze the {what}. Output exactly one label from [none, {labels}]. Use 'none' if no {what}."
+    "<|im_end|>\n<|im_start|>user\nquery: {{query}}<|im_end|>\n<|im_start|>assistant\nlabel:"
+)
+PROMPTS = {"category": "dress, jeans, shirt, skirt", "audience": "boy, girl, man, woman"}
+
+
+def tree(model: Path | None = None, **changes: Any) -> dict[str, Any]:
+    """Two prompts of their own texts."""
+    prompts = [
+        {
+            "name": name,
+            "prompt_template": FORM.format(what=f"{name} intent", labels=labels),
+            "labels": [*labels.split(", "), "none"],
+            **changes,
+        }
+        for name, labels in PROMPTS.items()
+    ]
+    return {"prompts": prompts, **({} if model is None else {"model": {"path": str(model)}})}
+
+
+def joint() -> dict[str, Any]:
+    """The same prompts with one text."""
+    lists = "\n".join(f"{name}: [{labels}, none]" for name, labels in PROMPTS.items())
+    text = f"<|im_start|>system\nOne label each.\n{lists}<|im_end|>\n<|im_start|>user\nquery: {{query}}<|im_end|>\n"
+    names = [{"name": name, "labels": [*labels.split(", "), "none"]} for name, labels in PROMPTS.items()]
+    return {"prompt_template": f"{text}<|im_start|>assistant\n{{name}}:", "prompts": names}
+
+
+def hashes(folder: Path, part: dict[str, Any]) -> tuple[str, dict[str, str]]:
+    """A model's sha256, and the stamps of the prompts."""
+    path = folder / "part.yaml"
+    path.write_text(yaml.safe_dump(part, allow_unicode=True))
+    with Classifier.from_config(path) as classifier:
+        return classifier.model.sha256, stamps(classifier.configured)
+
+
+def write(
+    folder: Path, first: dict[str, Any], thresholds: dict[str, float], last: dict[str, Any] | None = None
+) -> Path:
+    """A cascade of a first stage and the two prompts."""
+    last = last or tree()
+    (folder / "cheap.yaml").write_text(yaml.safe_dump(first, allow_unicode=True))
+    first_sha, first_stamps = hashes(folder, first)
+    sha, own = hashes(folder, last)
+    stage = {
+        "config": "cheap.yaml",
+        "model_sha256": first_sha,
+        "prompts": {name: {"threshold": t, "prompt_hash": first_stamps[name]} for name, t in thresholds.items()},
+    }
+    path = folder / "both.yaml"
+    cascade = {"stages": [stage], "model_sha256": sha, "prompt_hashes": own}
+    path.write_text(yaml.safe_dump({**last, "cascade": cascade}, allow_unicode=True))
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cascade")
+
+
+@pytest.fixture(scope="module")
+def apart(folder: Path) -> Iterator[tuple[Classifier, Classifier]]:
+    """The first stage and the last, each by itself."""
+    for name, part in (("first", joint()), ("last", tree())):
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(part))
+    with Classifier.from_config(folder / "first.yaml") as first, Classifier.from_config(folder / "last.yaml") as last:
+        yield first, last
+
+
+def test_each_prompt_is_answered_by_the_first_stage_that_is_sure(
+    folder: Path, apart: tuple[Classifier, Classifier]
+) -> None:
+    first, last = apart
+    with Classifier.from_config(write(folder, joint(), {"category": 0.7, "audience": 0.6})) as both:
+        found = both.classify_batch(QUERIES)
+        for query, result in zip(QUERIES, found, strict=True):
+            sure, other = first.classify(query), last.classify(query)
+            for answer, here, there in zip(result.results, sure.results, other.results, strict=True):
+                is_sure = here.probability >= {"category": 0.7, "audience": 0.6}[answer.prompt]
+                assert answer.stage == ("cheap" if is_sure else "both")
+                wanted = here if is_sure else there
+                assert (answer.prompt, answer.label) == (wanted.prompt, wanted.label)
+                assert answer.probability == pytest.approx(wanted.probability, abs=0.01)
+        stages = {answer.stage for result in found for answer in result.results}
+        assert stages == {"cheap", "both"}  # else this shows nothing
+        one_by_one = [both.classify(query) for query in QUERIES]
+        assert [each.labels for each in one_by_one] == [each.labels for each in found]
+        awaited = asyncio.run(both.aclassify(QUERIES[0]))
+        assert awaited.labels == found[0].labels
+        assert [each.stage for each in awaited.results] == [each.stage for each in found[0].results]
+        for result, query in zip(one_by_one, QUERIES, strict=True):
+            n_on = sum(answer.stage == "both" for answer in result.results)
+            alone = last.classify(query).counts.n_tokens_new
+            tokens = first.classify(query).counts.n_tokens_new
+            assert result.counts.n_decodes == (2 if n_on else 1)
+            assert result.counts.n_tokens_new == tokens + {0: 0, 1: alone // 2, 2: alone}[n_on]
+        assert found[0].to_dict()["results"][0]["stage"] in ("cheap", "both")
+        assert "answer" in str(result_table(one_by_one[0], 1).renderables[-2])
+        assert "stage cheap" in both.startup_ms
+
+
+def test_a_prompt_without_a_threshold_goes_to_the_last_stage(
+    folder: Path, apart: tuple[Classifier, Classifier]
+) -> None:
+    with Classifier.from_config(write(folder, joint(), {"audience": 0.0})) as both:
+        result = both.classify(QUERIES[0])
+        assert [answer.stage for answer in result.results] == ["both", "cheap"]
+        assert result.labels["category"] == apart[1].classify(QUERIES[0]).labels["category"]
+
+
+def test_a_stage_may_have_another_model(folder: Path) -> None:
+    with Classifier.from_config(write(folder, tree(SMALL), {"category": 0.0, "audience": 1.0})) as both:
+        result = both.classify(QUERIES[0])
+        assert [answer.stage for answer in result.results] == ["cheap", "both"]
+        assert result.model.quantization == "Q8_0"
+        both.close()
+        both.close()
+
+
+def test_errors_and_limits_are_those_of_one_classifier(folder: Path) -> None:
+    with Classifier.from_config(write(folder, joint(), {"category": 0.5, "audience": 0.5})) as both:
+        with pytest.raises(PlanError, match="max_query_tokens"):
+            both.classify("word " * 300)
+        answers = both.classify_batch(["red dress", "word " * 300], errors="return")
+        assert isinstance(answers[1], PlanError)
+        assert not isinstance(answers[0], Exception)
+        with pytest.raises(DeadlineError):
+            both.classify("red dress", deadline_s=-1.0)
+        assert both.classify_batch([]) == []
+        assert both.configured.classify("red dress").results[0].stage is not None
+
+
+def changed(path: Path, change: Any) -> Path:
+    values = yaml.safe_load(path.read_text())
+    change(values)
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda v: v["cascade"].update(model_sha256="0" * 64),
+            "fitted with the model of sha256 000000000000…, this one",
+        ),
+        (lambda v: v["cascade"]["stages"][0].update(model_sha256="0" * 64), r"stages\[0\]: its thresholds were fitted"),
+        (lambda v: v["prompts"][0].update(temperature=2.0), "threshold of prompt category was fitted to the prompt of"),
+        (lambda v: v["cascade"]["stages"][0].update(config="none.yaml"), r"stages\[0\].config: .*none.yaml"),
+        (
+            lambda v: v["cascade"]["stages"][0]["prompts"].update(colour={"threshold": 0.5, "prompt_hash": "x"}),
+            "prompts.colour is no prompt of the configuration",
+        ),
+        (lambda v: v["prompts"][1].update(labels=["boy", "none"]), "the threshold of prompt audience was fitted"),
+    ],
+)
+def test_what_the_thresholds_were_not_fitted_to_is_refused(folder: Path, change: Any, words: str) -> None:
+    path = write(folder, joint(), {"category": 0.5, "audience": 0.5})
+    with pytest.raises(ConfigError, match=words):
+        Classifier.from_config(changed(path, change))
+
+
+def test_a_stage_that_changed_is_refused(folder: Path) -> None:
+    path = write(folder, joint(), {"category": 0.5})
+    (folder / "cheap.yaml").write_text((folder / "cheap.yaml").read_text().replace("One label each", "One label"))
+    with pytest.raises(ConfigError, match=r"cascade.stages\[0\]: the threshold of prompt category was fitted"):
+        Classifier.from_config(path)
+
+
+def test_a_stage_has_to_ask_for_the_same(folder: Path) -> None:
+    path = write(folder, joint(), {"category": 0.5})
+    changed(folder / "cheap.yaml", lambda values: values["prompts"][1]["labels"].reverse())
+    with pytest.raises(
+        ConfigError, match=r"cheap.yaml: prompts.audience has other labels than the configuration, or in"
+    ):
+        Classifier.from_config(path)
+    changed(folder / "cheap.yaml", lambda values: values["prompts"].pop())
+    with pytest.raises(ConfigError, match=r"cheap.yaml: has no prompt audience"):
+        Classifier.from_config(path)

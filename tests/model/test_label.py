@@ -1,0 +1,384 @@
+"""`qcls-gguf label` on files of every format: a row for a row, equal to `classify`, and stopped runs that go on."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from labelled_tables import CLOSE, CONFIG, check_like_classify, outputs, rows_of
+from typer.testing import CliRunner
+
+from qcls_gguf import Classifier, ConfigError, QclsError, load_config
+from qcls_gguf.cli.app import app
+from qcls_gguf.labelling import label_table
+from qcls_gguf.labelling.job import Job
+from qcls_gguf.labelling.records import LabellingRecord
+from qcls_gguf.labelling.run import LabelSettings, label_files
+from qcls_gguf.labelling.table import labelling_table
+from qcls_gguf.opening import ClassifierOpener
+from qcls_gguf.report.results import console
+
+COMMAND = str(Path(sys.executable).with_name("qcls-gguf"))
+HELDOUT = Path(__file__).parents[2] / "models" / "tiny" / "heldout.jsonl"
+QUERIES = [json.loads(line)["query"] for line in HELDOUT.read_text(encoding="utf-8").splitlines()[:30]]
+ODD = ["", " ", "x" * 9000, "red\ndress", 'a "quoted" one, with; all\t', "</s><|im_end|>"]
+
+
+@pytest.fixture(scope="module")
+def opener() -> Iterator[ClassifierOpener]:
+    with ClassifierOpener() as opened:
+        yield opened
+
+
+Run = Callable[..., LabellingRecord]
+
+
+@pytest.fixture
+def run(opener: ClassifierOpener, notes: list[str]) -> Run:
+    """Labels inputs into an output, with settings of the job and of the run as keywords."""
+
+    def label(*inputs: Path, out: Path, **options: Any) -> LabellingRecord:
+        of_run = {key: options.pop(key) for key in list(options) if key in LabelSettings.__dataclass_fields__}
+        job = Job(config=load_config(CONFIG), folder=out, **{"batch": 4, **options})
+        settings = LabelSettings(job=job, inputs=tuple(map(str, inputs)), out=out, **of_run)
+        return label_files(settings, opener, on_note=notes.append)
+
+    return label
+
+
+@pytest.fixture
+def notes() -> list[str]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def classifier() -> Iterator[Classifier]:
+    with Classifier.from_config(CONFIG) as opened:
+        yield opened
+
+
+def parquet(path: Path, queries: list[str | None], **options: Any) -> Path:
+    columns = {"id": pa.array(range(len(queries)), pa.int16()), "query": pa.array(queries, pa.large_string())}
+    pq.write_table(pa.table(columns), path, **options)
+    return path
+
+
+def test_parquet_keeps_types_and_order_and_gives_a_row_for_a_row(
+    run: Run, classifier: Classifier, tmp_path: Path
+) -> None:
+    queries = [*QUERIES, None, *ODD, *QUERIES[:5]]
+    record = run(parquet(tmp_path / "in.parquet", queries, row_group_size=16), out=tmp_path / "out", shard_rows=10)
+    names = outputs(tmp_path / "out")
+    assert names == [f"in-{number:05}.parquet" for number in range(5)]  # 16 rows are 10 and 6
+    found = pa.concat_tables([pq.read_table(tmp_path / "out" / name) for name in names])
+    assert found.schema.field("id").type == pa.int16()
+    assert found.schema.field("query").type == pa.large_string()
+    assert found.column("query").to_pylist() == queries
+    check_like_classify(classifier, found.to_pylist())
+    assert (record.n_rows, record.n_null, record.n_bad, record.n_shards) == (len(queries), 3, 1, 5)
+    errors = {row["id"]: row["error"] for row in found.to_pylist() if row["error"]}
+    assert errors[30] == "row 31: the query is null"
+    assert errors[31] == "row 32: the query is blank"
+    assert "max_query_bytes" in errors[33]
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+def test_probabilities_are_those_of_classify(batch: int, run: Run, classifier: Classifier, tmp_path: Path) -> None:
+    run(parquet(tmp_path / "in.parquet", list(QUERIES)), out=tmp_path / "out.parquet", batch=batch)
+    for row in pq.read_table(tmp_path / "out.parquet").to_pylist():
+        for answer in classifier.classify(row["query"]).results:
+            difference = abs(row[f"{answer.prompt}_probability"] - answer.probability)
+            assert difference == 0 if batch == 1 else difference < CLOSE
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "txt"])
+def test_text_formats_come_back_in_their_own_format(
+    ending: str, run: Run, classifier: Classifier, tmp_path: Path
+) -> None:
+    path = tmp_path / f"in.{ending}"
+    queries = [*QUERIES[:6], "", "nul\x00l", QUERIES[0]]
+    if ending == "jsonl":
+        lines = [json.dumps({"n": 1.50, "query": query, "deep": {"a": [1, None]}}) for query in queries]
+        path.write_text("\n".join([*lines, "{broken", "[1]"]) + "\n", encoding="utf-8")
+    elif ending == "txt":
+        path.write_text("\r\n".join(queries), encoding="utf-16")
+    else:
+        with path.open("w", encoding="utf-8-sig", newline="") as file:
+            writer = csv.writer(file, delimiter="," if ending == "csv" else "\t")
+            writer.writerows([["sku", "query"], *[[f"00{n}", query] for n, query in enumerate(queries)]])
+            file.write('"not closed')
+    out = tmp_path / "out"
+    record = run(path, out=out, shard_rows=4)
+    rows = [row for name in outputs(out) for row in rows_of(out / name)]
+    if ending == "jsonl":
+        assert '"n": 1.5, ' in (out / "in-00000.jsonl").read_text()
+        assert rows[0]["deep"] == {"a": [1, None]}
+        assert [row["error"][:26] for row in rows[-2:]] == ["line 10 is not valid JSON:", "line 11 has no text 'query"]
+    elif ending != "txt":
+        assert [row["sku"] for row in rows[:9]] == [f"00{n}" for n in range(9)]
+        assert rows[-1]["error"].startswith("line 11 is not valid CSV: ")
+    labelled = rows[: len(queries)]
+    assert [row["query"] for row in labelled] == queries
+    check_like_classify(classifier, labelled, digits=6)
+    assert record.n_rows == len(rows)
+    assert record.n_null == 1
+
+
+def test_columns_of_json_get_types_in_parquet(run: Run, tmp_path: Path) -> None:
+    values = [{"query": "red dress", "n": 1, "mixed": 1, "list": [1]}, {"query": "jeans", "n": 2.5, "mixed": "x"}]
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, values)))
+    run(tmp_path / "in.jsonl", out=tmp_path / "out.parquet", scores=True)
+    table = pq.read_table(tmp_path / "out.parquet")
+    assert [table.schema.field(name).type for name in ("n", "list")] == [pa.float64(), pa.list_(pa.int64())]
+    assert table.column("mixed").to_pylist() == ["1", '"x"']
+    scores = table.column("audience_scores").to_pylist()[0]
+    assert scores.keys() == {"boy", "girl", "man", "woman", "pregnant", "none"}
+    assert sum(scores.values()) == pytest.approx(1)
+
+
+def test_top_k_is_a_list_with_the_most_probable_first(run: Run, classifier: Classifier, tmp_path: Path) -> None:
+    queries: list[str | None] = ["red dress for girls", None]
+    run(parquet(tmp_path / "in.parquet", queries), out=tmp_path / "out.parquet", top_k=2, prefix="m_")
+    first, second = pq.read_table(tmp_path / "out.parquet").to_pylist()
+    scores = classifier.classify("red dress for girls").results[0].scores
+    ranked = sorted(scores, key=lambda score: -score.probability)[:2]
+    assert [each["label"] for each in first["m_category_scores"]] == [score.label for score in ranked]
+    assert first["m_category"] == "dress"
+    assert second["m_category_scores"] is None
+    assert second["m_error"] == "row 2: the query is null"
+
+
+def test_a_second_run_does_what_is_missing_and_says_so(run: Run, notes: list[str], tmp_path: Path) -> None:
+    path, out = parquet(tmp_path / "in.parquet", QUERIES[:20]), tmp_path / "out"
+    run(path, out=out, shard_rows=5)
+    whole = {name: (out / name).read_bytes() for name in outputs(out)}
+    (out / "in-00001.parquet").unlink()
+    (out / "in-00002.parquet").write_bytes(b"half")
+    log = (out / "done.jsonl").read_bytes().splitlines(keepends=True)
+    (out / "done.jsonl").write_bytes(b"".join(log[:3]) + log[3][:40])  # a kill in the middle of a line
+    (out / ".in-00003.parquet.1.part").write_bytes(b"left")
+    record = run(path, out=out, shard_rows=5)
+    assert "1 of 4 shards done already: labelling the other 3" in notes
+    assert record.n_shards_before == 1
+    assert {name: (out / name).read_bytes() for name in outputs(out)} == whole
+    assert not list(out.glob(".*.part"))
+    record = run(path, out=out, shard_rows=5)
+    assert "4 of 4 shards done already: nothing is left to do" in notes
+    assert record.speed.rows_per_s is None
+    more = parquet(tmp_path / "more.parquet", QUERIES[20:])
+    assert run(path, more, out=out, shard_rows=5).n_shards_before == 4
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["totals"]["n_rows"] == 30
+    assert manifest["settings"]["model_sha256"] == record.model.sha256
+
+
+def test_one_file_is_joined_in_the_end_and_not_again(run: Run, notes: list[str], tmp_path: Path) -> None:
+    path, out = parquet(tmp_path / "in.parquet", QUERIES[:12]), tmp_path / "out.csv"
+    record = run(path, out=out, shard_rows=5)
+    rows = rows_of(out)
+    assert [row["query"] for row in rows] == QUERIES[:12]
+    assert record.n_bytes == out.stat().st_size
+    assert outputs(tmp_path / "out.csv.shards") == []
+    run(path, out=out, shard_rows=5)
+    assert "3 of 3 shards done already: nothing is left to do" in notes
+    out.unlink()
+    run(path, out=out, shard_rows=5)
+    assert rows_of(out) == rows
+
+
+def test_another_configuration_is_refused_unless_all_is_to_be_labelled_anew(run: Run, tmp_path: Path) -> None:
+    path, out = parquet(tmp_path / "in.parquet", QUERIES[:6]), tmp_path / "out"
+    run(path, out=out)
+    with pytest.raises(
+        ConfigError, match=r"1 shard of another configuration there \(prefix was , is x_\).*`overwrite`"
+    ):
+        run(path, out=out, prefix="x_")
+    record = run(path, out=out, prefix="x_", overwrite=True)
+    assert record.n_shards_before == 0
+    assert "x_category" in rows_of(out / "in-00000.parquet")[0]
+
+
+def test_an_input_that_changed_is_refused_or_labelled_anew(run: Run, notes: list[str], tmp_path: Path) -> None:
+    first, second = parquet(tmp_path / "a.parquet", QUERIES[:6]), parquet(tmp_path / "b.parquet", QUERIES[6:9])
+    out = tmp_path / "out"
+    run(first, second, out=out, shard_rows=2)
+    os.utime(first, ns=(1, 1))  # touched only
+    assert run(first, second, out=out, shard_rows=2).n_shards_before == 5
+    parquet(first, QUERIES[:3])
+    with pytest.raises(ConfigError, match=r"a\.parquet: was changed since it was labelled .* 3 shards that are there"):
+        run(first, second, out=out, shard_rows=2)
+    assert len(outputs(out)) == 5
+    record = run(first, second, out=out, shard_rows=2, redo_changed=True)
+    assert (record.n_rows, record.n_shards, record.n_shards_before) == (6, 4, 2)
+    assert sorted(row["id"] for row in rows_of(out / "a-00000.parquet")) == [0, 1]
+    assert outputs(out) == ["a-00000.parquet", "a-00001.parquet", "b-00000.parquet", "b-00001.parquet"]
+    assert any("labelling it anew" in note for note in notes)
+
+
+def test_two_runs_on_one_output_are_not_allowed(run: Run, tmp_path: Path) -> None:
+    from qcls_gguf.labelling.output import OutputFolder
+
+    with OutputFolder(tmp_path / "out"), pytest.raises(ConfigError, match="another run is writing there"):
+        run(parquet(tmp_path / "in.parquet", QUERIES[:2]), out=tmp_path / "out")
+
+
+def test_an_output_that_cannot_be_written_is_told_before_anything_is_labelled(run: Run, tmp_path: Path) -> None:
+    path = parquet(tmp_path / "in.parquet", QUERIES[:2])
+    with pytest.raises(ConfigError, match="`out` /proc/none: cannot be written: No such file"):
+        run(path, out=Path("/proc/none"))
+    with pytest.raises(ConfigError, match="all inputs are in it"):
+        run(path, out=tmp_path)
+
+
+def test_strict_stops_at_the_first_row_without_labels(run: Run, tmp_path: Path) -> None:
+    path = parquet(tmp_path / "in.parquet", [*QUERIES[:4], None, "x" * 9000])
+    with pytest.raises(ConfigError, match=r"in\.parquet: row 5: the query is null"):
+        run(path, out=tmp_path / "out", shard_rows=2, strict=True)
+    assert outputs(tmp_path / "out") == ["in-00000.parquet", "in-00001.parquet"]  # what is done stays
+    path = parquet(tmp_path / "long.parquet", ["x" * 9000])
+    with pytest.raises(ConfigError, match=r"long\.parquet: row 1: the query has 9000 characters"):
+        run(path, out=tmp_path / "other", strict=True)
+
+
+def test_equal_queries_are_computed_once_and_across_shards_through_the_cache(run: Run, tmp_path: Path) -> None:
+    queries = [*QUERIES[:4], *QUERIES[:4], "Red Dress", "red dress ", "red dress"]
+    path, cache = parquet(tmp_path / "in.parquet", queries), tmp_path / "answers.sqlite"
+    record = run(path, out=tmp_path / "one", shard_rows=20)
+    assert (record.n_distinct, record.speed.n_computed) == (7, 7)  # whoever writes another case asks another query
+    record = run(path, out=tmp_path / "two", shard_rows=4, cache=cache)
+    assert (record.n_distinct, record.n_found, record.speed.n_computed) == (11, 4, 7)
+    record = run(path, out=tmp_path / "three", shard_rows=4, cache=cache, top_k=1)
+    assert (record.n_found, record.speed.n_computed) == (11, 0)
+    first, second = (rows_of(tmp_path / name / "in-00001.parquet") for name in ("two", "three"))
+    assert [row["category_probability"] for row in first] == [row["category_probability"] for row in second]
+    config = load_config("fashion-8-joint")
+    job = Job(config=config, folder=tmp_path / "four", batch=4, cache=cache)
+    with ClassifierOpener() as other:
+        settings = LabelSettings(job=job, inputs=(str(path),), out=tmp_path / "four")
+        assert label_files(settings, other).n_found == 0  # other prompts, other answers
+
+
+def test_frequent_queries_come_first(run: Run, notes: list[str], tmp_path: Path) -> None:
+    queries = [QUERIES[0], QUERIES[1], QUERIES[2], QUERIES[1], QUERIES[2], QUERIES[2], QUERIES[3]]
+    path, cache = parquet(tmp_path / "in.parquet", queries), tmp_path / "answers.sqlite"
+    record = run(path, out=tmp_path / "out", shard_rows=3, cache=cache, order="frequency")
+    assert "2 queries come more than once: labelling these first" in notes
+    assert (record.n_found, record.speed.n_computed) == (4, 4)
+    with pytest.raises(ConfigError, match="`cache`"):
+        run(path, out=tmp_path / "other", order="frequency")
+
+
+def test_limit_and_sample_are_a_first_look(run: Run, tmp_path: Path) -> None:
+    one, two = parquet(tmp_path / "a.parquet", QUERIES[:10]), parquet(tmp_path / "b.parquet", QUERIES[10:20])
+    run(one, two, out=tmp_path / "first.jsonl", limit=13, shard_rows=4)
+    assert [row["query"] for row in rows_of(tmp_path / "first.jsonl")] == QUERIES[:13]
+    run(one, two, out=tmp_path / "some.jsonl", sample=7, shard_rows=4)
+    found = [row["query"] for row in rows_of(tmp_path / "some.jsonl")]
+    assert len(found) == 7
+    assert found == [query for query in QUERIES if query in found] != QUERIES[:7]
+    run(one, two, out=tmp_path / "again.jsonl", sample=7, shard_rows=5)
+    assert [row["query"] for row in rows_of(tmp_path / "again.jsonl")] == found
+    with pytest.raises(ConfigError, match="sample was 7, is 8"):
+        run(one, two, out=tmp_path / "some.jsonl", sample=8, shard_rows=4)
+
+
+def test_several_processes_give_what_one_gives(run: Run, tmp_path: Path) -> None:
+    path = parquet(tmp_path / "in.parquet", list(QUERIES))
+    (tmp_path / "in.jsonl").write_text('{"query": "red dress"}\n{"query": "x", "error": 1}\n')
+    run(path, out=tmp_path / "one", shard_rows=5)
+    record = run(path, out=tmp_path / "two", shard_rows=5, devices=("cpu", "cpu"))
+    assert outputs(tmp_path / "two") == outputs(tmp_path / "one")
+    for name in outputs(tmp_path / "one"):
+        assert rows_of(tmp_path / "two" / name) == rows_of(tmp_path / "one" / name)
+    assert record.speed.n_computed == record.n_distinct == 30
+    with pytest.raises(ConfigError, match="line 2: has a column 'error' already"):  # which a process of its own found
+        run(tmp_path / "in.jsonl", out=tmp_path / "bad", devices=("cpu",))
+
+
+def test_the_command_measures_batches_prints_a_summary_and_draws(tmp_path: Path) -> None:
+    path = parquet(tmp_path / "in.parquet", list(QUERIES[:12]))
+    line = ["label", str(path), "--out", str(tmp_path / "out"), "--config", CONFIG, "--threads", "1"]
+    done = CliRunner().invoke(app, [*line, "--summary", "json", "--compare", "--html", str(tmp_path / "look.html")])
+    assert done.exit_code == 0, done.stderr
+    record = LabellingRecord.model_validate_json(done.stdout)
+    assert record.speed.measured[0].size == 1
+    assert record.speed.batch in [each.size for each in record.speed.measured]
+    assert record.speed.roofline_per_s is not None
+    assert record.speed.roofline_per_s > record.speed.measured[0].queries_per_s
+    assert "roofline" in (tmp_path / "look.html").read_text()
+    done = CliRunner().invoke(app, line)
+    assert "1 of 1 shard done already" in done.stderr
+    assert "12 labelled" in done.stdout
+
+
+def test_what_no_row_of_is_labelled_is_a_failure_and_a_wrong_column_is_usage(tmp_path: Path) -> None:
+    path = parquet(tmp_path / "in.parquet", [None, " "])
+    line = ["label", str(path), "--config", CONFIG, "--out"]
+    assert CliRunner().invoke(app, [*line, str(tmp_path / "out")]).exit_code == 1
+    done = CliRunner().invoke(app, [*line, str(tmp_path / "b"), "--column", "text"])
+    assert done.exit_code == 2
+    assert "no column 'text': the columns are 'id', 'query'; name the one with the queries with --column" in done.stderr
+
+
+@pytest.mark.hostile
+def test_a_killed_run_goes_on_where_it_was(classifier: Classifier, tmp_path: Path) -> None:
+    path = parquet(tmp_path / "in.parquet", [f"{query} {n}" for n in range(5) for query in QUERIES])
+    line = [COMMAND, "label", str(path), "--out", str(tmp_path / "out"), "--config", CONFIG, "--shard-rows", "10"]
+    line += ["--batch", "4", "--threads", "1", "--devices", "cpu"]
+    with subprocess.Popen([*line, "--quiet"], stdout=subprocess.DEVNULL) as process:
+        until = time.monotonic() + 60
+        while time.monotonic() < until and len(outputs(tmp_path / "out")) < 3:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+    n_before = len((tmp_path / "out" / "done.jsonl").read_bytes().splitlines())
+    assert 2 <= n_before < 15
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "of 15 shards done already: labelling the other" in done.stderr
+    rows = [row for name in outputs(tmp_path / "out") for row in rows_of(tmp_path / "out" / name)]
+    assert [row["id"] for row in rows] == list(range(150))
+    check_like_classify(classifier, rows[:30])
+
+
+def test_a_table_in_memory_is_labelled_chunk_by_chunk(classifier: Classifier) -> None:
+    chunks = pa.chunked_array([["red dress", None], ["blue jeans", "red dress"]])
+    found = label_table(pa.table({"query": chunks}), classifier)
+    assert found.column("category").to_pylist() == ["dress", None, "jeans", "dress"]
+    assert found.column("category").num_chunks == 2
+    assert found.column("error").to_pylist()[1] == "row 2: the query is null"
+    reader = pa.table({"query": chunks}).to_reader()
+    streamed = label_table(reader, classifier.configured, prefix="p_")
+    assert isinstance(streamed, pa.RecordBatchReader)
+    assert streamed.read_all().column("p_audience").to_pylist() == found.column("audience").to_pylist()
+    empty = label_table(pa.table({"query": pa.array([], pa.string())}), classifier)
+    assert empty.num_rows == 0
+    assert empty.column_names == found.column_names
+    with pytest.raises(ConfigError, match="has a column 'category' already"):
+        label_table(found.drop_columns(["error"]), classifier)
+    with pytest.raises(ConfigError, match="is int64, not text"):
+        label_table(pa.table({"query": [1]}), classifier)
+
+
+def test_the_summary_lists_rows_without_labels(run: Run, tmp_path: Path) -> None:
+    record = run(parquet(tmp_path / "in.parquet", [*QUERIES[:2], *[None] * 25]), out=tmp_path / "out")
+    with (shown := console()).capture() as captured:
+        shown.print(labelling_table(record))
+    assert "row 3: the query is null" in captured.get()
+    assert "and 5 more rows without labels" in captured.get()
+
+
+def test_a_cache_that_is_none_is_refused(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("notes " * 100)
+    with pytest.raises(QclsError, match=r"`cache` .*cannot be used: file is not a database"):
+        run(parquet(tmp_path / "in.parquet", QUERIES[:2]), out=tmp_path / "out", cache=tmp_path / "cache")

@@ -1,0 +1,202 @@
+"""The scikit-learn estimator: scikit-learn's own checks, its meta-estimators, and what it holds open."""
+
+from __future__ import annotations
+
+import gc
+import json
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from documents import ROOT
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.ensemble import VotingClassifier
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.validation import check_array
+
+from qcls_gguf import Classifier, Config, ConfigError, PlanError, PromptConfig, RuntimeConfig, load_config
+from qcls_gguf.sklearn import GgufClassifier, close_all, open_classifiers
+
+ROWS = [json.loads(line) for line in (ROOT / "models/tiny/dev.jsonl").read_text(encoding="utf-8").splitlines()[:40]]
+X = [row["query"] for row in ROWS]
+Y = np.array([row["labels"]["category"] for row in ROWS])
+LABELS = next(prompt.labels for prompt in load_config("fashion-8").prompts if prompt.name == "category")
+PROMPT = PromptConfig(name="size", prompt_template="{query} is", labels=("small", "medium", "large", "huge"))
+SMALL = Config(prompts=(PROMPT,), runtime=RuntimeConfig(n_threads=1, max_query_tokens=16))
+
+
+class OfNumbers(GgufClassifier):
+    """The estimator for scikit-learn's checks, which give rows of numbers for texts, and classes of their own."""
+
+    def __repr__(self) -> str:
+        return "OfNumbers()"
+
+    def fit(self, X: Any, y: Any = None) -> Any:  # noqa: N803
+        return super().fit(_as_texts(X), y)
+
+    def predict_proba(self, X: Any) -> Any:  # noqa: N803
+        return super().predict_proba(_as_texts(X))
+
+    def _columns(self, classes: Any, labels: Any) -> Any:
+        return np.arange(len(classes))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array = True
+        tags.input_tags.one_d_array = False
+        tags.classifier_tags.poor_score = True
+        return tags
+
+
+def _as_texts(rows: Any) -> list[str]:
+    return [f"{row[0]:.0f}" for row in check_array(rows)]
+
+
+NO_FEATURES = "a text has no features to count: none are recorded, and rows of another length are other texts"
+DIFFER = {
+    "check_n_features_in": NO_FEATURES,
+    "check_n_features_in_after_fitting": NO_FEATURES,
+    "check_classifiers_train": NO_FEATURES,
+}
+
+
+@parametrize_with_checks([OfNumbers(SMALL)], expected_failed_checks=lambda _: DIFFER)  # type: ignore[untyped-decorator]
+def test_checks_of_scikit_learn(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _closed_at_the_end() -> Iterator[None]:
+    yield
+    close_all()
+
+
+@pytest.fixture(scope="module")
+def reference() -> Iterator[Classifier]:
+    with Classifier.from_config("fashion-8") as classifier:
+        yield classifier
+
+
+def test_answers_are_those_of_the_classifier(reference: Classifier) -> None:
+    estimator = GgufClassifier("fashion-8", "category")
+    results = [result.results[0] for result in reference.classify_batch(X[:10])]
+    assert estimator.predict(X[:10]).tolist() == [result.label for result in results]
+    wanted = [{score.label: score.probability for score in result.scores} for result in results]
+    probabilities = estimator.predict_proba(np.array(X[:10], object)[:, None])  # a column of a table
+    assert probabilities == pytest.approx(
+        np.array([[row[label] for label in estimator.classes_] for row in wanted]), abs=1e-3
+    )
+    assert estimator.classes_.tolist() == sorted(LABELS)
+    assert estimator.score(X, Y) > 0.8
+
+
+def test_after_a_fit_answers_are_among_the_classes_of_y() -> None:
+    estimator = GgufClassifier("fashion-8", "category")
+    whole = dict(zip(estimator.classes_, estimator.predict_proba(["red dress"])[0], strict=True))
+    assert estimator.fit(["a", "b", "a"], ["jeans", "dress", "jeans"]).classes_.tolist() == ["dress", "jeans"]
+    (some,) = estimator.predict_proba(["red dress"])
+    assert some == pytest.approx(np.array([whole["dress"], whole["jeans"]]) / (whole["dress"] + whole["jeans"]))
+    assert estimator.fit(["a"]).classes_.tolist() == sorted(LABELS)
+
+
+def test_integers_stand_for_labels_in_the_order_of_their_names() -> None:
+    names = sorted(LABELS)
+    estimator = GgufClassifier("fashion-8", "category").fit(names, range(len(names)))
+    assert names[estimator.predict(["blue jeans"])[0]] == "jeans"
+    few = GgufClassifier("fashion-8", "category", classes=["jeans", "none", "tee"]).fit(["a", "b"], [0, 2])
+    assert few.predict(["blue jeans", "tee"]).tolist() == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("y", "reason"),
+    [
+        (["dress", "sari"], "y: 'sari': no label of the prompt, which has dress, jeans, .*: map y to these"),
+        ([0, 1], "y has integers from 0 to 1, and they stand for 10 labels, 0 to 9"),
+        ([-1, 9], "y has integers from -1 to 9"),
+        ([0.5, 1.5], "Unknown label type: continuous"),
+        ([["dress"], ["jeans", "tee"]], "inhomogeneous"),
+        (["dress"], "inconsistent numbers of samples"),
+    ],
+)
+def test_classes_that_are_no_labels_are_refused(y: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        GgufClassifier("fashion-8", "category").fit(["a", "b"], y)
+
+
+@pytest.mark.parametrize(
+    ("texts", "reason"),
+    [
+        ("red dress", "X is one text: give a list of texts"),
+        (["red dress", None], r"X\[1\]: None is NoneType, not text"),
+        ([1.5], r"X\[0\]: 1.5 is float, not text"),
+        ([["red", "dress"]], r"X has the shape \(1, 2\)"),
+        (7, r"X has the shape \(\)"),
+    ],
+)
+def test_what_is_no_text_is_refused(texts: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        GgufClassifier("fashion-8", "category").predict(texts)
+
+
+def test_nothing_is_asked_for_no_texts() -> None:
+    estimator = GgufClassifier("fashion-8", "category")
+    assert estimator.predict([]).shape == (0,)
+    assert estimator.predict_proba([]).shape == (0, 10)
+
+
+def test_what_the_classifier_refuses_is_its_own_error() -> None:
+    with pytest.raises(PlanError, match="tokens"):
+        GgufClassifier("fashion-8", "category").predict(["long " * 500])
+    with pytest.raises(ConfigError, match="has 8 prompts: name one of them: category, audience"):
+        GgufClassifier("fashion-8").fit(["a"])
+    with pytest.raises(ConfigError, match="'categry': the configuration has no such prompt: it has category"):
+        _ = GgufClassifier("fashion-8", "categry").classes_
+
+
+def test_only_what_is_asked_opens_a_classifier() -> None:
+    close_all()
+    estimator = GgufClassifier("fashion-8", "category")
+    assert "tee" in estimator.classes_
+    pickled = pickle.dumps(estimator)
+    assert not opened()
+    assert estimator.predict(["red dress"]).tolist() == ["dress"]
+    (first,) = opened()
+    for other in (clone(estimator), pickle.loads(pickled), pickle.loads(pickle.dumps(estimator))):
+        assert other.predict(["blue jeans"]).tolist() == ["jeans"]
+        assert opened() == {first}, "equal settings share one"
+    estimator.set_params(prompt="audience")
+    assert estimator.predict(["dress for girls"]).tolist() == ["girl"]
+    assert len(opened()) == 2
+    del first, other
+    assert len(opened()) == 1, "nobody is left who asked the first"
+    close_all()
+    assert not opened()
+    assert estimator.predict(["dress for girls"]).tolist() == ["girl"]
+
+
+def opened() -> set[Classifier]:
+    gc.collect()
+    return set(open_classifiers())
+
+
+def test_meta_estimators() -> None:
+    often = [index for index, label in enumerate(Y) if (label == Y).sum() > 1]
+    texts, labels = [X[index] for index in often], Y[often]
+    names = sorted(set(labels))
+    assert len(names) < len(LABELS)
+    model = GgufClassifier("fashion-8", "category", classes=names)
+    probabilities = cross_val_predict(model, texts, labels, cv=StratifiedKFold(2), method="predict_proba")
+    whole = GgufClassifier("fashion-8", "category").fit(texts, labels)
+    assert probabilities == pytest.approx(whole.predict_proba(texts), abs=1e-3)
+    calibrated = CalibratedClassifierCV(model, cv=StratifiedKFold(2), ensemble=False).fit(texts, labels)
+    assert calibrated.score(texts, labels) > 0.8
+    cheap = make_pipeline(TfidfVectorizer(), LogisticRegression())
+    voting = VotingClassifier([("cheap", cheap), ("model", model)], voting="soft", weights=[1, 5])
+    assert voting.fit(texts, labels).score(texts, labels) > 0.8

@@ -1,0 +1,156 @@
+"""What a start on a GPU makes NVIDIA's driver do, and what a build says of its architectures."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from documents import ROOT
+
+from qcls_gguf.model.gpu_code import DriverCache, driver_cache, driver_work, running_code
+from qcls_gguf.native.cuda_driver import first_cuda_device
+
+CACHE = DriverCache(disabled=False, folder=Path("/cache"), max_bytes=1 << 30, is_writable=True, is_empty=False)
+N_BYTES = 60 << 20
+
+
+@pytest.mark.parametrize(
+    ("architectures", "capability", "wanted"),
+    [
+        ("75", 75, (75, False)),
+        ("75", 90, (75, True)),
+        ("75", 70, None),
+        ("75 90", 90, (90, False)),
+        ("75 86", 89, (86, False)),
+        ("75 86", 80, (75, True)),
+        ("75 80", 86, (80, False)),
+        ("75-real", 86, None),
+        ("75-virtual", 75, (75, True)),
+        ("75-virtual 86-real", 120, (75, True)),
+        ("90a", 90, (90, False)),
+        ("90a", 100, None),
+        ("75 90a-real", 100, (75, True)),
+        ("120f", 121, (120, False)),
+        ("75 all", 90, (75, True)),
+    ],
+)
+def test_a_gpu_runs_the_newest_code_that_is_not_newer(
+    architectures: str, capability: int, wanted: tuple[int, bool] | None
+) -> None:
+    assert running_code(architectures.split(), capability) == wanted
+
+
+def work(architectures: str, capability: int, *, is_known: bool = False, **cache: object) -> tuple[str, str]:
+    values = {field: cache.get(field, getattr(CACHE, field)) for field in CACHE.__slots__}
+    found = driver_work(architectures.split(), capability, DriverCache(**values), is_known=is_known, n_bytes=N_BYTES)  # type: ignore[arg-type]
+    return found.step or "", "\n".join(found.warnings)
+
+
+def test_machine_code_needs_no_words() -> None:
+    assert work("75 90", 90, disabled=True) == ("", "")
+
+
+def test_the_first_start_is_told_and_the_next_is_not() -> None:
+    step, warning = work("75", 90)
+    assert step == (
+        "the driver compiles the kernels for this GPU (code for 7.5 on 9.0): once, half a minute to two minutes; "
+        "kept in /cache"
+    )
+    assert warning == ""
+    assert work("75", 90, is_known=True) == ("", "")
+    assert work("75", 90, is_known=True, is_empty=True)[0] == step, "somebody has emptied the cache"
+
+
+@pytest.mark.parametrize(
+    ("cache", "reason"),
+    [
+        ({"disabled": True}, "CUDA_CACHE_DISABLE is set"),
+        ({"folder": None, "is_writable": False}, "no folder for what it compiles, .*: set CUDA_CACHE_PATH"),
+        ({"is_writable": False}, "^/cache: not writable, .*: set CUDA_CACHE_PATH to a folder that is"),
+        ({"max_bytes": 1 << 20}, "CUDA_CACHE_MAXSIZE=1048576: .* set it to 62914560 bytes"),
+    ],
+)
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_cache_that_keeps_nothing_is_told_at_every_start(
+    cache: dict[str, object], reason: str, is_known: bool
+) -> None:
+    step, warning = work("75", 86, is_known=is_known, **cache)
+    assert step == "the driver compiles the kernels for this GPU, half a minute to two minutes, at every start"
+    with pytest.raises(ValueError, match=f"{reason}.*, or build with CUDAARCHS='75;86', so that it has nothing"):
+        raise ValueError(warning)
+
+
+def test_a_gpu_without_any_code_is_told() -> None:
+    assert work("90", 75) == (
+        "",
+        "this library has no code for this GPU (7.5), but for 90: build with CUDAARCHS=75",
+    )
+    assert work("75-real", 86)[1].endswith("(8.6), but for 75-real: build with CUDAARCHS='75;86'")
+
+
+def test_the_cache_is_where_the_variables_say(tmp_path: Path) -> None:
+    usual = driver_cache({}, tmp_path)
+    assert usual == DriverCache(
+        disabled=False, folder=tmp_path / ".nv" / "ComputeCache", max_bytes=1 << 30, is_writable=True, is_empty=True
+    )
+    (tmp_path / "cache").mkdir()
+    given = {"CUDA_CACHE_PATH": str(tmp_path / "cache"), "CUDA_CACHE_MAXSIZE": "4096", "CUDA_CACHE_DISABLE": "1"}
+    (tmp_path / "cache" / "index").touch()
+    assert driver_cache(given, None) == DriverCache(
+        disabled=True, folder=tmp_path / "cache", max_bytes=4096, is_writable=True, is_empty=False
+    )
+    assert driver_cache({"CUDA_CACHE_DISABLE": "0", "CUDA_CACHE_MAXSIZE": "much"}, None) == DriverCache(
+        disabled=False, folder=None, max_bytes=1 << 30, is_writable=False, is_empty=True
+    )
+    (tmp_path / "file").touch()
+    assert not driver_cache({"CUDA_CACHE_PATH": str(tmp_path / "file" / "below")}, None).is_writable
+
+
+def test_without_a_driver_there_is_no_device() -> None:
+    assert first_cuda_device("libnone-such.so.1") is None
+
+
+DRIVER = """
+int cuInit(unsigned flags) { return flags; }
+int cuDriverGetVersion(int * version) { *version = 13000; return 0; }
+int cuDeviceGet(int * device, int index) { *device = 7 + index; return 0; }
+int cuDeviceGetAttribute(int * value, int attribute, int device) {
+    *value = attribute == 75 ? 8 : attribute == 76 ? 6 : -1;
+    return device == 7 ? 0 : 1;
+}
+"""
+
+
+def test_the_driver_is_asked_as_its_header_says(tmp_path: Path) -> None:
+    source = tmp_path / "driver.c"
+    source.write_text(DRIVER)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "libdriver.so", source], check=True)
+    device = first_cuda_device(str(tmp_path / "libdriver.so"))
+    assert device is not None
+    assert (device.capability, device.driver) == (86, 13000)
+
+
+def test_the_build_says_what_its_architectures_mean(tmp_path: Path) -> None:
+    wanted: dict[str, list[str]] = {
+        "75": [],
+        "75;90": [],
+        "all": [],
+        "61;75": [],
+        "75;86": ["code for 8.6 has", "GGML_CUDA_MMQ_DIRECT=1"],
+        "86-real;120": ["code for 8.6 and 12.0 has", "CUDAARCHS=75 has them on", "A T4 (7.5) cannot"],
+        "90a": ["A T4 (7.5) cannot run this build"],
+    }
+    script = tmp_path / "judge.cmake"
+    lines = [f'include("{ROOT}/qcls_gguf/native/cuda/architectures.cmake")']
+    for architectures in wanted:
+        lines += [f"set(list {architectures})", "qcls_judge_architectures(text ${list})", 'message("${text}")']
+    script.write_text("\n".join(lines))
+    cmake = Path(sys.executable).parent / "cmake"
+    said = subprocess.run([cmake, "-P", script], capture_output=True, text=True, check=True).stderr.split("\n")[:-1]
+    assert len(said) == len(wanted)
+    for text, parts in zip(said, wanted.values(), strict=True):
+        assert bool(text) == bool(parts)
+        for part in parts:
+            assert part in text

@@ -1,0 +1,209 @@
+"""Inputs of `label`: which files they are, what is wrong with them, and how they are cut into shards."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from qcls_gguf.errors import ConfigError
+from qcls_gguf.labelling.blocks import Block, read_block
+from qcls_gguf.labelling.inputs import Format, check_unchanged, find_inputs, format_of, stamp_of
+from qcls_gguf.labelling.output import OutputFolder
+from qcls_gguf.labelling.shards import PlannedInput, plan_input
+from qcls_gguf.labelling.writing import join_files
+
+
+def plan(path: Path, n: int = 3, *, typed: bool = False) -> PlannedInput:
+    return plan_input(path, format_of(path), "query", n, typed=typed)
+
+
+def blocks(planned: PlannedInput) -> list[Block]:
+    return [read_block(shard, "query", planned.schema, ()) for shard in planned.shards]
+
+
+def queries(planned: PlannedInput) -> list[str | None]:
+    """Row by row its query, or the reason why it has none."""
+    found: list[str | None] = []
+    for block in blocks(planned):
+        own = block.queries
+        found += [own.texts[at] if at >= 0 else own.reasons[row] for row, at in enumerate(own.index.tolist())]
+    return found
+
+
+def test_inputs_are_files_patterns_and_folders_each_once(tmp_path: Path) -> None:
+    for name in ("b.csv", "a.parquet", "sub/c.jsonl", "sub/.hidden.csv", "notes.md", "d.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    names = [path.name for path in find_inputs([str(tmp_path), str(tmp_path / "*.csv"), str(tmp_path / "notes.md")])]
+    assert names == ["a.parquet", "b.csv", "d.txt", "c.jsonl", "notes.md"]
+    assert [path.name for path in find_inputs([str(tmp_path / "**/*.jsonl")])] == ["c.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("missing.csv", "no such file"),
+        ("*.parquet", "no file has such a name"),
+        ("empty", "the folder has no file that ends in .parquet, .csv"),
+        ("a.csv.gz", "is packed: unpack it"),
+        ("pipe", "is no plain file"),
+    ],
+)
+def test_what_is_no_input_is_refused(name: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "a.csv.gz").touch()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match=words) as refused:
+        find_inputs([str(tmp_path / name)])
+    assert name in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.csv", b"", "has no header"),
+        ("a.csv", b"id,text\n1,x\n", "has no column 'query': the columns are 'id', 'text'"),
+        ("a.csv", b"query,query\n1,x\n", "column 'query' is given twice"),
+        ("a.parquet", b"no such thing", "is no sound Parquet file"),
+        ("a.parquet", b"", "is no sound Parquet file"),
+        ("a.txt", b"\xff\xfea\x00\n\x00\x00", "begins as UTF-16-LE and is not"),
+    ],
+)
+def test_a_broken_file_is_named(name: str, content: bytes, words: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=words) as refused:
+        plan(tmp_path / name)
+    assert str(tmp_path / name) in str(refused.value)
+
+
+def test_a_column_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"query": [1, 2]}), tmp_path / "a.parquet")
+    with pytest.raises(ConfigError, match="column 'query' is int64, not text"):
+        plan(tmp_path / "a.parquet")
+
+
+def test_parquet_that_breaks_off_is_told_with_its_row_group(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"query": [f"{n} dress" for n in range(1000)]}), path, row_group_size=500)
+    planned = plan(path, 500)
+    content = bytearray(path.read_bytes())
+    content[4 : len(content) // 3] = b"\xff" * (len(content) // 3 - 4)
+    path.write_bytes(bytes(content))
+    with pytest.raises(ConfigError, match=r"a\.parquet: row group 0 cannot be read"):
+        blocks(planned)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be"])
+@pytest.mark.parametrize("line_break", ["\n", "\r\n"])
+def test_shards_of_lines_begin_where_the_one_before_ended(encoding: str, line_break: str, tmp_path: Path) -> None:
+    lines = ["red dress", "孕妇 jeans 👗", "", "a", "wool\tcoat", "ünïcode", "last one"]
+    path = tmp_path / "a.txt"
+    path.write_bytes(line_break.join(lines).encode(encoding))
+    planned = plan(path)
+    assert [(shard.first_row, shard.n_rows) for shard in planned.shards] == [(0, 3), (3, 3), (6, 1)]
+    assert queries(planned) == [line or "line 3: the query is blank" for line in lines]
+
+
+def test_shards_of_csv_count_lines_inside_quotes(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(
+        b'\xef\xbb\xbfn;query\r\n1;"red\r\ndress"\r\n2;b\r\n\r\n3;"c"x"\r\n4;d;e\r\n5;f\xff\r\n6;"g\n\n"\r\n7;h'
+    )
+    planned = plan(path, 2)
+    assert queries(planned) == [
+        "red\r\ndress",
+        "b",
+        "line 5: the query is blank",
+        "line 6 is not valid CSV: ';' expected after '\"'",
+        "line 7 has 3 fields, the header 2",
+        "line 8 is not valid UTF-8: save the input as UTF-8",
+        "g\n\n",
+        "h",
+    ]
+    assert [list(cells) for block in blocks(planned) for cells in block.cells()][5] == ["5", "f\udcff"]
+
+
+def test_a_query_of_ten_megabytes_is_one_row(tmp_path: Path) -> None:
+    long = "x" * (10 << 20)
+    (tmp_path / "a.txt").write_text(f"a\n{long}\nb\n")
+    assert [len(each or "") for each in queries(plan(tmp_path / "a.txt"))] == [1, len(long), 1]
+    (tmp_path / "b.txt").write_text(f"a\n{long}{long}\nb\n")
+    assert queries(plan(tmp_path / "b.txt"))[1:] == [
+        "line 2 has more than 16777216 bytes: give shorter queries, one a line",
+        "b",
+    ]
+
+
+def test_text_of_parquet_that_is_no_utf8_is_refused_by_row(tmp_path: Path) -> None:
+    bad = pa.array([b"red", b"\xff\xfe", None, b"red"], pa.binary()).view(pa.string())
+    pq.write_table(pa.table({"query": bad}), tmp_path / "a.parquet")
+    assert queries(plan(tmp_path / "a.parquet", 9)) == [
+        "red",
+        "row 2: the query is not valid UTF-8 at byte 0",
+        "row 3: the query is null",
+        "red",
+    ]
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string()), pa.null()]
+)
+def test_any_type_of_text_has_queries(kind: pa.DataType, tmp_path: Path) -> None:
+    from qcls_gguf.labelling.blocks import queries_of_column
+
+    values = [None, None] if kind == pa.null() else ["a", None, "a", "b"]
+    found = queries_of_column(pa.chunked_array([pa.array(values).cast(kind)]), range(1, 9))
+    assert found.index.tolist() == ([-1, -1] if kind == pa.null() else [0, -1, 0, 1])
+
+
+def test_empty_files_have_one_shard_without_rows(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"query": pa.array([], pa.string())}), tmp_path / "a.parquet")
+    (tmp_path / "b.csv").write_text("query\n")
+    (tmp_path / "c.txt").touch()
+    for name in ("a.parquet", "b.csv", "c.txt"):
+        planned = plan(tmp_path / name)
+        assert [shard.n_rows for shard in planned.shards] == [0]
+        assert queries(planned) == []
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("a\nb\n")
+    stamp = stamp_of(path)
+    check_unchanged(path, stamp)
+    path.write_text("a\nbc\n")
+    with pytest.raises(ConfigError, match=r"was changed while it was labelled \(4 bytes before, 5 now\)"):
+        check_unchanged(path, stamp)
+    path.unlink()
+    with pytest.raises(ConfigError, match="cannot be read any more"):
+        check_unchanged(path, stamp)
+
+
+def test_a_folder_of_others_is_not_written_to(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").touch()
+    with pytest.raises(ConfigError, match=r"has files and no manifest\.json, such as thesis\.txt"):
+        OutputFolder(tmp_path)
+    (tmp_path / "thesis.txt").rename(tmp_path / "manifest.json")
+    with pytest.raises(ConfigError, match="is damaged"):
+        OutputFolder(tmp_path)
+
+
+@pytest.mark.parametrize("format_", ["csv", "jsonl", "parquet"])
+def test_files_are_joined_in_order_with_one_header(format_: Format, tmp_path: Path) -> None:
+    paths = [tmp_path / f"{n}.{format_}" for n in range(3)]
+    for n, path in enumerate(paths):
+        if format_ == "parquet":
+            pq.write_table(pa.table({"a": [n]}), path)
+        else:
+            path.write_text(f'"a\nb",c\n{n},x\n' if format_ == "csv" else f'{{"a": {n}}}\n')
+    out = tmp_path / f"out.{format_}"
+    join_files(paths, out, format_)
+    if format_ == "parquet":
+        assert pq.read_table(out).column("a").to_pylist() == [0, 1, 2]
+    else:
+        rows = '"a\nb",c\n0,x\n1,x\n2,x\n' if format_ == "csv" else '{"a": 0}\n{"a": 1}\n{"a": 2}\n'
+        assert out.read_text() == rows
