@@ -9,7 +9,9 @@ import asyncio
 import json
 import os
 import re
+import resource
 import subprocess
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -226,6 +228,28 @@ def test_nothing_grows_with_questions() -> None:
         assert after["qcls_prefixes"] == before["qcls_prefixes"]
         assert after["qcls_prefix_cells"] <= server.metric("qcls_prefix_cells_most")
         assert grown < 8 << 20
+
+
+def test_a_thousand_idle_connections_and_400_questions() -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    with Server("--log-format", "none") as server, ExitStack() as stack:
+        files = server.metric("process_open_fds")
+        for _ in range(1000):
+            stack.enter_context(server.connect())
+        assert server.classify(query="red dress").status_code == 200
+        assert server.metric("process_open_fds") == files + 1000
+        choices = [{"value": "light blue"}, {"value": "red"}]
+        questions = [{"type": "choice", "instructions": f"Is it number {n}?", "choices": choices} for n in range(400)]
+        body = {"model": "m", "input": "red dress", "questions": questions}
+        began = perf_counter()
+        answer = server.http.post("/v1/decisions", json=body, headers={"x-request-timeout-ms": "60000"}).json()
+        print(f"400 questions in {perf_counter() - began:.1f} s")
+        for n in (0, 200, 399):
+            alone = server.http.post("/v1/decisions", json={**body, "questions": questions[n : n + 1]}).json()
+            probabilities = [each["answers"][at]["probabilities"] for each, at in ((answer, n), (alone, 0))]
+            one, other = ([each["probability"] for each in found] for found in probabilities)
+            assert one == pytest.approx(other, abs=CLOSE)
 
 
 def test_the_schema_is_what_the_service_does(tmp_path: Path) -> None:
