@@ -169,6 +169,11 @@ class CascadeRequests(Requests):
     stages: Sequence[Stage] = ()
     """the last is the configured prompts; none until all are ready. Other prompt sets are asked as they are"""
 
+    @property
+    def has_steps(self) -> bool:
+        """Whether there is one stage only."""
+        return not self.stages
+
     def ask(self, items: Sequence[Item], deadline_s: float | None = None) -> list[Result]:
         """As Requests does, but what the configured prompts are asked goes through the stages."""
         if not self._is_cascade(items):

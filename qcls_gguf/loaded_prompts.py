@@ -15,7 +15,6 @@ from .model import Model
 from .pipeline import MAX_QUERIES, Prepared, Tokenized
 from .prompt_sets import PromptSets
 from .prompts.compiled import Prompt
-from .prompts.likely_mistakes import likely_mistakes
 from .requests import Requests
 from .score.adjustment import Adjustment
 from .score.result import Result
@@ -72,6 +71,11 @@ class Answering:
             raise PlanError(f"errors: {errors!r} is not raise or return")
         return self._requests.ask_each(items, deadline_s)
 
+    @property
+    def has_steps(self) -> bool:
+        """Whether `classify_batch` is `tokenize`, `prepare` and `compute`; a cascade asks several prompt sets."""
+        return self._requests.has_steps
+
     def tokenize(self, query: str) -> Tokenized:
         """The first of the steps of `classify_batch`; see Requests.tokenize."""
         return self._requests.tokenize((self.active, query))
@@ -108,6 +112,8 @@ class Answering:
     @property
     def warnings(self) -> tuple[LikelyMistake, ...]:
         """What is likely a mistake in the prompts, but for what the classifier's configuration ignores."""
+        from .prompts.likely_mistakes import likely_mistakes  # answers do without it
+
         return likely_mistakes(
             self._sources,
             self.active.prompts,

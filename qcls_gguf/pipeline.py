@@ -224,7 +224,7 @@ def _answers(
 def _counts(n_queries: int, planned: _Planned) -> Counts:
     return Counts(
         n_queries=n_queries,
-        n_decodes=len(planned.decodes),
+        n_decodes=sum(decode.n_passes for decode in planned.decodes),
         n_tokens_new=sum(decode.plan.n_tokens for decode in planned.decodes),
         n_tokens_cached=planned.n_cached,
         n_positions=sum(decode.plan.n_outputs for decode in planned.decodes),

@@ -100,6 +100,11 @@ class Requests:
         except (PlanError, ScoreError) as e:
             return e
 
+    @property
+    def has_steps(self) -> bool:
+        """Whether `ask` is the steps below and no more."""
+        return True
+
     def tokenize(self, item: Item) -> Tokenized:
         """The first of three steps that `ask` takes, for whoever takes them apart: `prepare` and `compute` follow.
 

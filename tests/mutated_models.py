@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import itertools
 import json
+import math
 import os
 import resource
 import signal
@@ -159,13 +161,16 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, default=1, help="of the first file")
     parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="after which no further file is tried")
     parser.add_argument("--json", action="store_true", help="print every file's end as a line of JSON")
     arguments = parser.parse_args()
     counts: Counter[str] = Counter()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
         os.environ["XDG_CACHE_HOME"] = folder
-        for ended in try_all(range(arguments.seed, arguments.seed + arguments.count), Path(folder)):
+        seeds = range(arguments.seed, arguments.seed + arguments.count)
+        in_time = itertools.takewhile(lambda _: time.monotonic() - began < arguments.seconds, seeds)
+        for ended in try_all(in_time, Path(folder)):
             counts[ended.how] += 1
             if arguments.json:
                 print(json.dumps({**asdict(ended), "is_bad": ended.is_bad}), flush=True)

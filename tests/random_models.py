@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from gguf import GGUFWriter, PoolingType
 from random_gemma import gemma3n, gemma4
-from random_hybrids import lfm2, mamba
+from random_hybrids import granite_hybrid, lfm2, mamba, qwen35
 from random_layers import (
     CONTEXT_LENGTH,
     Shape,
@@ -299,6 +299,39 @@ ARCHS: dict[str, ArchSpec] = {
         build=lfm2,
         memory="hybrid",
         note="lfm2.cpp: head times final norm",
+    ),
+    "lfm2_window": ArchSpec(
+        arch="lfm2",
+        build=partial(lfm2, keys={"attention.sliding_window": 8}),
+        memory="hybrid",
+        note="lfm2.cpp: attention layers have a window where the file says so",
+    ),
+    "lfm2moe": ArchSpec(
+        arch="lfm2moe",
+        build=partial(
+            lfm2, keys={"leading_dense_block_count": 2, "expert_feed_forward_length": 64, "expert_gating_func": 2}
+        ),
+        memory="hybrid",
+        note="lfm2moe.cpp: head times final norm; of the layers here none has experts",
+    ),
+    "granitehybrid": ArchSpec(
+        arch="granitehybrid",
+        build=granite_hybrid,
+        tail="scale",
+        memory="hybrid",
+        note="granite-hybrid.cpp: divides by logit_scale where the file has it",
+    ),
+    "qwen35": ArchSpec(
+        arch="qwen35",
+        build=qwen35,
+        memory="hybrid",
+        note="qwen35.cpp: head times final norm",
+    ),
+    "qwen35moe": ArchSpec(
+        arch="qwen35moe",
+        build=partial(qwen35, n_expert=4),
+        memory="hybrid",
+        note="qwen35moe.cpp: head times final norm",
     ),
     "t5": ArchSpec(
         arch="t5",

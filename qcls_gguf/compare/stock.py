@@ -89,7 +89,7 @@ class StockMethod(Method):
         """Make the leaves of a prompt hold the first n_cached tokens of its prefix, and nothing else."""
         seqs = np.array(self._seqs[index], np.int32)
         self._context.trim(seqs, np.zeros(len(seqs), np.int32))
-        for seq in self._seqs[index]:
+        for seq in self._seqs[index] if n_cached else ():
             self._context.share(self._holders[index], seq, 0, n_cached)
 
     def _inputs(self, query: str) -> list[PromptInput]:
@@ -145,8 +145,12 @@ class StockMethod(Method):
         plan = tree.finish(seqs)
         rows = self._rows[: plan.n_outputs]
         self._context.decode(plan.token, plan.pos, plan.seq_offset, plan.seq_id, plan.output, rows)
-        kept = [prompt_input.n_cached for prompt_input in inputs for _ in prompt_input.seqs]
-        self._context.trim(np.array(seqs, np.int32), np.array(kept, np.int32))
+        if self.cached and self.workload.classifier.engine.model.has_states:  # which cannot be trimmed back
+            for prompt_input in inputs:
+                self._share(self._seqs.index(prompt_input.seqs), prompt_input.n_cached)
+        else:
+            kept = [prompt_input.n_cached for prompt_input in inputs for _ in prompt_input.seqs]
+            self._context.trim(np.array(seqs, np.int32), np.array(kept, np.int32))
         return [[rows[plan.node_row[node]] for node in nodes] for nodes in read]
 
     def classify(self, query: str) -> list[Answer]:

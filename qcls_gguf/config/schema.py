@@ -100,7 +100,7 @@ class RuntimeConfig(Settings):
     requests a little slower; auto: 1,024, or what a given n_ctx leaves"""
     question_prefixes: Annotated[int | Auto, Whole(0, _MAX_SEQ - 1, words=_AUTO)] = "auto"
     """prefixes of prompt sets that come at run time which are kept at once, each in a sequence of its own; auto: 16, or
-    as many as sequences are left"""
+    as many as sequences are left, or, with a model of recurrent layers, as 256 MiB hold states"""
     flash_attn: Annotated[bool | Auto, Truth(_AUTO)] = "auto"
     """auto: on a GPU where it can, on a CPU only for a quantised cache"""
     kv_type: Annotated[KvType, Choice(KV_TYPES)] = "f16"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import reprlib
 from collections.abc import Sequence
 from typing import Any
@@ -64,6 +63,8 @@ def kind_of(value: Any) -> str:
 
 def hint(name: Any, known: Sequence[str]) -> str:
     """What an unknown name may have meant: one that looks like it, or has it among its words, as in prompt_template."""
+    import difflib  # for errors only
+
     close: list[str] = []
     if isinstance(name, str):
         text = name[:_LONGEST]

@@ -16,6 +16,8 @@ _N_SHAPES = 16
 _MOST_TOKENS = 4096
 _QUESTION_CELLS = 1024
 _QUESTION_PREFIXES = 16
+_QUESTION_STATE_BYTES = 256 << 20
+"""States of recurrent layers that prefixes of prompt sets at run time may take, if nothing else is asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +94,18 @@ def check_capacity(prompts: PromptSet, capacity: Capacity, max_query_tokens: int
                 )
 
 
-def limits(runtime: RuntimeConfig, prompts: PromptSet, n_ctx_train: int, n_ctx_short: int | None = None) -> Limits:
+def limits(
+    runtime: RuntimeConfig,
+    prompts: PromptSet,
+    n_ctx_train: int,
+    n_ctx_short: int | None = None,
+    state_bytes: int = 0,
+) -> Limits:
     """The context that a prompt set needs, with room for questions at run time.
 
     n_ctx_short: up to how many cells llama.cpp uses the short factors of a model with two sets of RoPE factors (it
     goes by the whole cache, not by a sequence: get_rope_factors in src/llama-model.cpp); none for other models.
+    state_bytes: what the model's recurrent layers keep of each sequence, used or not; 0 where it has none.
 
     Raises ConfigError where a limit of the configuration, of the model or of llama.cpp is too small.
     """
@@ -127,7 +136,8 @@ def limits(runtime: RuntimeConfig, prompts: PromptSet, n_ctx_train: int, n_ctx_s
             f"{n_ctx_short} tokens, and the longest prompt has {max(whole)}: lower max_query_tokens or max_batch"
         )
     if runtime.question_prefixes == "auto":  # llama.cpp has no more sequences than tokens in a batch
-        n_seqs = min(n_seqs + _QUESTION_PREFIXES, _most_seqs(runtime), n_batch)
+        n_auto = min(_QUESTION_PREFIXES, _QUESTION_STATE_BYTES // state_bytes) if state_bytes else _QUESTION_PREFIXES
+        n_seqs = min(n_seqs + n_auto, _most_seqs(runtime), n_batch)
     return Limits(
         n_ctx=n_ctx,
         n_batch=n_batch,
@@ -166,7 +176,12 @@ def _n_batch(runtime: RuntimeConfig, prompts: PromptSet, n_least: int, n_longest
     """
     if runtime.n_batch == "auto":
         n_new = sum(
-            n_empty + runtime.max_query_tokens - len(prompt.stable) + len(prompt.tail) + len(prompt.trie.fed)
+            n_empty
+            + runtime.max_query_tokens
+            - len(prompt.stable)
+            + (prompt.n_held_back or 0)
+            + len(prompt.tail)
+            + len(prompt.trie.fed)
             for prompt, n_empty in zip(prompts.prompts, prompts.n_empty, strict=True)
         )
         return max(min(n_new, _MOST_TOKENS), n_least)

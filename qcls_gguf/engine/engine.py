@@ -4,6 +4,10 @@ The context's sequences are of two kinds. Leaf sequences 0, 1, … are what plan
 prefix, the plan's tokens are put behind them and trimmed away again. Which prefix a leaf sequence shares is remembered,
 so that requests of the usual shape move no cells. Each cached prefix has a holder sequence behind the leaf sequences,
 which is never decoded into once the prefix is stored.
+
+A model with recurrent layers keeps a state of each sequence besides, the one behind its last token, which cannot be
+trimmed back: its leaf sequences are emptied by each decode, and share their prefix anew, with its state, before the
+next one.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from ..model import Model
 from ..native import NativeContext
 from ..plan.planner import Capacity
 from ..plan.tree import Int32Array, Plan, Root, TokenTree
-from .prefix_cache import Prefix, PrefixCache, Tokens
+from .prefix_cache import Prefix, PrefixCache, Tokens, WholePrefixCache
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -48,14 +52,17 @@ class Engine:
         """Take over the context; n_leaf_seqs of its sequences are for the leaves of plans, the others for prefixes."""
         self.model = model
         self.context = context
-        self.capacity = Capacity(n_seqs=n_leaf_seqs, n_tokens=context.n_batch, n_rows=context.n_outputs_max)
+        self.capacity = Capacity(
+            n_seqs=n_leaf_seqs, n_tokens=context.n_batch, n_rows=context.n_outputs_max, pass_tokens=model.pass_tokens
+        )
         """What one decode holds."""
         self.n_prefix_cells = context.n_ctx - context.n_batch
         """Cells that prefixes may occupy: the others are a decode's."""
         self._holders = range(n_leaf_seqs, context.n_seq_max)
-        self.cache = PrefixCache(self._holders)
         self.n_found = self.n_stored = self.n_evicted = 0
         """Prefixes that `hold` found in the cache, those that it stored, and those that made room for them."""
+        self._cache_kind = WholePrefixCache if model.has_states else PrefixCache
+        self.cache = self._cache_kind(self._holders)
         self._shared = [_NOTHING] * n_leaf_seqs  # what each leaf sequence shares
         self._leaf_seq = np.arange(n_leaf_seqs, dtype=np.int32)
         self._leaf_start = np.zeros(n_leaf_seqs, np.int32)  # how many positions of it
@@ -154,6 +161,23 @@ class Engine:
         self._stored = True
 
     def _store(self, prefixes: Sequence[Prefix]) -> None:
+        if self.model.has_states:
+            for prefix in sorted(prefixes, key=lambda prefix: len(prefix.tokens)):
+                self._store_alone(prefix)
+        else:
+            self._store_together(prefixes)
+
+    def _store_alone(self, prefix: Prefix) -> None:
+        """Decode a prefix behind the longest cached one that it begins with."""
+        match, n = self.cache.match(prefix.tokens)
+        if match is not None and n > 0:
+            self.context.share(match.holder, prefix.holder, 0, n)
+        tree = TokenTree()
+        tree.add_path(tree.add_root(n), prefix.tokens[n:])
+        self._decode_prefixes(tree.finish([prefix.holder]))
+        self.cache.put(prefix)
+
+    def _store_together(self, prefixes: Sequence[Prefix]) -> None:
         """Decode the tree of some prefixes behind what the cache has of them; equal beginnings are fed once."""
         matches = [self.cache.match(prefix.tokens) for prefix in prefixes]
         tree = TokenTree()
@@ -167,7 +191,15 @@ class Engine:
                 self.context.share(match.holder, prefix.holder, 0, n)
         # Where a prefix is the beginning of another it has no leaf: it shares the longer one's cells, further below.
         leaves = {end: prefix for end, prefix in zip(ends, prefixes, strict=True) if tree.is_leaf(end)}
-        plan = tree.finish([leaves[node].holder for node in sorted(leaves)])
+        self._decode_prefixes(tree.finish([leaves[node].holder for node in sorted(leaves)]))
+        for end, prefix in zip(ends, prefixes, strict=True):
+            if end >= 0 and end not in leaves:
+                n = len(prefix.tokens)
+                longer = next(other for other in leaves.values() if other.tokens[:n] == prefix.tokens)
+                self.context.share(longer.holder, prefix.holder, 0, n)
+            self.cache.put(prefix)
+
+    def _decode_prefixes(self, plan: Plan) -> None:
         for start in range(0, plan.n_tokens, self.context.n_batch):
             end = min(start + self.context.n_batch, plan.n_tokens)
             self.context.decode(
@@ -178,12 +210,6 @@ class Engine:
                 plan.output[start:end],
                 self._rows[:0],
             )
-        for end, prefix in zip(ends, prefixes, strict=True):
-            if end >= 0 and end not in leaves:
-                n = len(prefix.tokens)
-                longer = next(other for other in leaves.values() if other.tokens[:n] == prefix.tokens)
-                self.context.share(longer.holder, prefix.holder, 0, n)
-            self.cache.put(prefix)
 
     def restore(self) -> None:
         """Empty the KV cache and store the prefixes in use again; a NaN in a freed cell can spoil later requests."""
@@ -193,7 +219,7 @@ class Engine:
         self.context.clear()
         self._forget_shares()
         taken = {prefix.holder for prefix in self._unstored}
-        self.cache = PrefixCache([seq for seq in self._holders if seq not in taken])
+        self.cache = self._cache_kind([seq for seq in self._holders if seq not in taken])
         for _, group in groupby(self._unstored, key=lambda prefix: prefix.group):  # as they were first decoded
             self._store(list(group))
         self._unstored = []
@@ -224,7 +250,7 @@ class Engine:
         """One llama_decode of a plan whose leaf l is in sequence l and grows from leaf_roots[l], which is cached.
 
         token: (n_tokens,) instead of the plan's. Afterwards the leaf sequences are trimmed back to what they share of
-        their prefixes; where an interrupt leaves that open, the next decode stores the prefixes anew.
+        their prefixes; where an interrupt or a DecodeError leaves that open, the next decode stores the prefixes anew.
         Raises PlanError, before anything is decoded, and DecodeError.
         """
         if plan.n_leaves > self.capacity.n_seqs:
@@ -253,7 +279,7 @@ class Engine:
                 self._leaf_start[:n],
                 queued=self.model.is_all_on_gpu,
             )
-        except QclsError:
+        except PlanError:  # nothing has changed
             self._clean = True
             raise
         self._clean = True
@@ -261,9 +287,11 @@ class Engine:
 
     def _share(self, leaf: int, root: Root) -> None:
         self._unshare(leaf)
-        self.context.share(root.holder, leaf, 0, root.n_cached)
-        self._shared[leaf] = root
-        self._leaf_start[leaf] = root.n_cached
+        if root.n_cached > 0:
+            self.context.share(root.holder, leaf, 0, root.n_cached)
+        if not self.model.has_states:  # then the decode empties the leaf
+            self._shared[leaf] = root
+            self._leaf_start[leaf] = root.n_cached
 
     def _unshare(self, leaf: int) -> None:
         self._shared[leaf] = _NOTHING

@@ -28,9 +28,20 @@ def cache_bytes(header: GgufHeader, n_ctx: int, kv_type: KvType) -> int:
     return int(header.n_layer * n_kv_heads * sum(sizes) * n_ctx * _BITS[kv_type] / 8)
 
 
-def check_memory(header: GgufHeader, path: object, n_ctx: int, kv_type: KvType, n_free: int | None = None) -> None:
-    """Raise ModelError for a cache that does not fit in main memory. n_free: bytes that are free; none: ask."""
-    n_bytes = cache_bytes(header, n_ctx, kv_type)
+def check_memory(
+    header: GgufHeader,
+    path: object,
+    n_ctx: int,
+    kv_type: KvType,
+    *,
+    n_state_bytes: int = 0,
+    n_free: int | None = None,
+) -> None:
+    """Raise ModelError for a cache that does not fit in main memory.
+
+    n_state_bytes: of the states of all sequences; n_free: bytes that are free; none: ask.
+    """
+    n_bytes = cache_bytes(header, n_ctx, kv_type) + n_state_bytes
     if n_bytes < _ASKED_FROM_BYTES:
         return
     if n_free is None:
@@ -39,6 +50,13 @@ def check_memory(header: GgufHeader, path: object, n_ctx: int, kv_type: KvType, 
         n_free = int(psutil.virtual_memory().available)
     if n_bytes > n_free:
         raise ModelError(
-            f"{path}: a cache of {n_ctx:,} cells takes {n_bytes / (1 << 30):.1f} GiB, and {n_free / (1 << 30):.1f} GiB "
-            "of memory are free: lower runtime.n_ctx, question_cells or max_query_tokens, or take a smaller kv_type"
+            f"{path}: a cache of {n_ctx:,} cells takes {n_bytes / (1 << 30):.1f} GiB{_with_states(n_state_bytes)}, and "
+            f"{n_free / (1 << 30):.1f} GiB of memory are free: lower runtime.n_ctx, question_cells or "
+            "max_query_tokens, or take a smaller kv_type"
         )
+
+
+def _with_states(n_bytes: int) -> str:
+    return f" with {n_bytes / (1 << 30):.1f} GiB of states (fewer with less max_batch and question_prefixes)" * (
+        n_bytes > 0
+    )

@@ -24,9 +24,11 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
     Raises ConfigError where a limit is too small, ModelError for a model that has no exact path to its logits,
     or where memory is lacking.
     """
-    size = limits(runtime, prompts, model.facts.n_ctx_train, model.n_ctx_short)
+    state_bytes = model.facts.state_bytes
+    size = limits(runtime, prompts, model.facts.n_ctx_train, model.n_ctx_short, state_bytes)
     if model.n_gpu_layers == 0:  # a GPU's driver refuses what it does not have
-        check_memory(model.header, model.path, size.n_ctx, runtime.kv_type)
+        n_state_bytes = state_bytes * size.n_seq_max
+        check_memory(model.header, model.path, size.n_ctx, runtime.kv_type, n_state_bytes=n_state_bytes)
     if runtime.batch_invariant:
         tensors = (tensor for part in model_parts(model.path) for tensor in read_header(part).tensors.values())
         check_batch_invariant(tensors)

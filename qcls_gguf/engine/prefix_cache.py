@@ -146,3 +146,28 @@ class PrefixCache:
         """Of the prefixes that nobody uses the one that was wanted longest ago."""
         idle = [prefix for prefix in self._by_tokens.values() if prefix.n_users == 0]
         return min(idle, key=lambda prefix: prefix.last_used, default=None)
+
+
+class WholePrefixCache(PrefixCache):
+    """The prefixes of a context whose model keeps a state of each sequence: the one behind its last token.
+
+    A longer prefix can only begin with the whole of a shorter one, and what it then shares is counted for both.
+    """
+
+    def match(self, tokens: Tokens) -> tuple[Prefix | None, int]:
+        """(the longest cached prefix that is a beginning of these tokens, its length); (None, 0) where none is."""
+        beginnings = [each for each in self._by_tokens.values() if each.tokens == tokens[: len(each.tokens)]]
+        longest = max(beginnings, key=lambda each: len(each.tokens), default=None)
+        return (longest, len(longest.tokens)) if longest else (None, 0)
+
+    def put(self, prefix: Prefix) -> None:
+        self._by_tokens[prefix.tokens] = prefix
+        self.n_cells += len(prefix.tokens)
+
+    def take_out(self, prefix: Prefix) -> None:
+        del self._by_tokens[prefix.tokens]
+        self.n_cells -= len(prefix.tokens)
+
+    def n_missing(self, wanted: Sequence[Tokens]) -> tuple[int, int]:
+        missing = {tokens for tokens in wanted if tokens not in self._by_tokens}
+        return len(missing), sum(map(len, missing))

@@ -68,6 +68,7 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
             n_outputs_max=engine.context.n_outputs_max,
             n_cells_prefixes=engine.cache.n_cells,
             cache_bytes=memory.cache_bytes,
+            state_bytes=tokenizer.facts.state_bytes,
             graphs_bytes=memory.shapes_bytes,
             why_no_visible_cells=engine.context.why_no_visible_cells,
         ),

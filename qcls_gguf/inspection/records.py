@@ -177,7 +177,9 @@ class ContextSizes(Record):
     n_cells_prefixes: int
     """cells of the prefixes; equal beginnings are stored once"""
     cache_bytes: int
-    """memory of the KV cache, on all devices"""
+    """memory of the KV cache, on all devices, with the states of all sequences"""
+    state_bytes: int
+    """what recurrent layers keep of each sequence, used or not; 0 where the model has none"""
     graphs_bytes: int
     """compute buffers of the graphs that the start-up built; other queries add theirs, up to n_shapes graphs"""
     why_no_visible_cells: str | None

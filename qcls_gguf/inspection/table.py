@@ -62,8 +62,8 @@ def _whole(inspection: Inspection) -> Table:
             ("longest query", _longest(inspection.longest)),
             (
                 "memory",
-                f"{_mib(context.cache_bytes)} MiB KV cache; {_mib(context.graphs_bytes)} MiB buffers for the graphs of "
-                "the start-up",
+                f"{_mib(context.cache_bytes)} MiB KV cache{_states(inspection)}; {_mib(context.graphs_bytes)} MiB "
+                "buffers for the graphs of the start-up",
             ),
         ]
     )
@@ -77,6 +77,11 @@ def logits_text(tail: HeadTail) -> str:
     if tail.scale != 1:
         text = f"({text}) × {tail.scale:g}"
     return text if tail.soft_cap is None else f"{tail.soft_cap:g} tanh(({text}) / {tail.soft_cap:g})"
+
+
+def _states(inspection: Inspection) -> str:
+    n_bytes, n_seqs = inspection.context.state_bytes, inspection.sequences.n_seq_max
+    return f", {_mib(n_bytes * n_seqs)} of them for {n_seqs} states of {_mib(n_bytes)} MiB" if n_bytes else ""
 
 
 def _longest(longest: LongestQuery | None) -> str:

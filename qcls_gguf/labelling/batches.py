@@ -39,7 +39,9 @@ class Answered:
 @dataclass(frozen=True, slots=True)
 class _Batch:
     places: Sequence[int]
-    prepared: Prepared
+    queries: Sequence[str]
+    prepared: Prepared | None
+    """none where the classifier's steps cannot be taken apart"""
 
 
 def sharing(config: Config, n: int) -> Config:
@@ -125,19 +127,19 @@ class BatchLabeller:
 
     def _plans(self, batch: Sequence[tuple[int, Tokenized]]) -> Iterator[_Batch]:
         """One decode each, where a single query does not take several."""
-        prepared = self._prompts.prepare([each for _, each in batch])
-        if prepared.n_decodes > 1 and len(batch) > 1:
+        prepared = _prepared(self._prompts, [each for _, each in batch])
+        if prepared is not None and prepared.n_decodes > 1 and len(batch) > 1:
             middle = len(batch) // 2
             yield from self._plans(batch[:middle])
             yield from self._plans(batch[middle:])
         else:
-            yield _Batch([place for place, _ in batch], prepared)
+            yield _Batch([place for place, _ in batch], [each.item[1] for _, each in batch], prepared)
 
     def _answers(self, batch: _Batch) -> list[Answered]:
         try:
-            results = self._prompts.compute(batch.prepared)
-        except ScoreError:  # it does not say whose scores are wrong
-            return [self._alone(place, item[1]) for place, item in zip(batch.places, batch.prepared.items, strict=True)]
+            results = _results(self._prompts, batch.queries, batch.prepared)
+        except (PlanError, ScoreError):  # it does not say of which query
+            return [self._alone(place, query) for place, query in zip(batch.places, batch.queries, strict=True)]
         return [Answered(place, result) for place, result in zip(batch.places, results, strict=True)]
 
     def _alone(self, place: int, query: str) -> Answered:
@@ -145,6 +147,14 @@ class BatchLabeller:
             return Answered(place, self._prompts.classify(query))
         except (PlanError, ScoreError) as e:
             return Answered(place, None, str(e))
+
+
+def _prepared(prompts: Answering, tokenized: Sequence[Tokenized]) -> Prepared | None:
+    return prompts.prepare(tokenized) if prompts.has_steps else None
+
+
+def _results(prompts: Answering, queries: Sequence[str], prepared: Prepared | None) -> list[Result]:
+    return prompts.classify_batch(queries) if prepared is None else prompts.compute(prepared)
 
 
 def measure_batches(prompts: Answering, queries: Sequence[str], most: int = MOST) -> list[BatchSpeed]:
@@ -173,12 +183,13 @@ def measure_batches(prompts: Answering, queries: Sequence[str], most: int = MOST
     for round_, block in enumerate([blocks[0], *blocks] if usable else []):  # the first one warms up
         for size in list(sizes):
             for start in range(0, len(block) - size + 1, size):
-                prepared = prompts.prepare(block[start : start + size])
-                if prepared.n_decodes > 1 and size > 1:
+                part = block[start : start + size]
+                prepared = _prepared(prompts, part)
+                if prepared is not None and prepared.n_decodes > 1 and size > 1:
                     sizes = [each for each in sizes if each < size]
                     break
                 at = perf_counter()
-                results = prompts.compute(prepared)
+                results = _results(prompts, [each.item[1] for each in part], prepared)
                 if round_:
                     spent[size] += perf_counter() - at
                     counted[size] += size

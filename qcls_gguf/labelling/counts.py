@@ -9,7 +9,7 @@ from itertools import islice
 
 import numpy as np
 
-from ..config.schema import RuntimeConfig
+from ..config.schema import Config
 from .answers import Answers, PromptLabels
 from .blocks import BLANK, NULL, Queries
 from .job import Task
@@ -19,10 +19,12 @@ N_LISTED = 20
 """rows without labels that are listed"""
 
 
-def answers_digest(prompts: str, adjustments: str, runtime: RuntimeConfig) -> str:
-    """A sha256 of all that answers depend on beside the model: prompts, what calibrates them, what is a query."""
+def answers_digest(prompts: str, adjustments: str, config: Config) -> str:
+    """A sha256 of all that answers depend on beside the model: prompts, what calibrates them, what is a query, and the
+    stages of a cascade, with their models.
+    """
     names = ("max_query_tokens", "max_query_bytes", "query_tokens", "kv_type")
-    parts = [prompts, adjustments, [[name, getattr(runtime, name)] for name in names]]
+    parts = [prompts, adjustments, [[name, getattr(config.runtime, name)] for name in names], repr(config.cascade)]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

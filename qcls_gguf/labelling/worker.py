@@ -53,7 +53,7 @@ class Worker:
                 environment=environment(self._classifier.config, self._classifier.model),
                 prompts=self.columns.prompts,
                 digest=answers_digest(
-                    prompts.active.prompts.digest, repr(prompts.adjustments), self._classifier.config.runtime
+                    prompts.active.prompts.digest, repr(prompts.adjustments), self._classifier.config
                 ),
                 warnings=tuple(map(str, opener.warnings)),
             )
@@ -190,6 +190,8 @@ class Worker:
         size = best_size(measured)
         speed = next(each for each in measured if each.size == size)
         classifier = self._classifier
+        if not classifier.has_steps:
+            return Speeds(batch=size, measured=tuple(measured), roofline_error="not known of a cascade")
         weights = decode_weights(Path(classifier.model.path), head=classifier.configured.active.prompts.exact)
         kinds = ("GPU", "iGPU") if classifier.model.n_gpu_layers else ("CPU",)
         index = next(number for number, device in enumerate(devices()) if device.kind in kinds)

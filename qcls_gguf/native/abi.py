@@ -140,6 +140,7 @@ class Facts(Struct):
         ("size_bytes", c_int64),
         ("n_params", c_int64),
         ("description", ctypes.c_char * 128),
+        ("state_bytes", c_int64),
     ]
 
 

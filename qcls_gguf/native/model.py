@@ -42,6 +42,8 @@ class ModelFacts:
     token_eos: int
     token_eot: int
     add_bos: bool
+    state_bytes: int
+    """of what recurrent layers keep of a sequence; 0: the model has none"""
     description: str
     """architecture, size and type, such as `qwen3 8B Q4_K - Medium`"""
 
@@ -100,6 +102,7 @@ class NativeModel:
             token_eos=found.token_eos,
             token_eot=found.token_eot,
             add_bos=bool(found.add_bos),
+            state_bytes=found.state_bytes,
             description=_description(found.description.decode(errors="replace"), found.n_params),
         )
 

@@ -10,9 +10,13 @@ import numpy.typing as npt
 
 from ..prompts.compiled import Prompt
 from ..prompts.trie import LabelTrie
+from .passes import count_passes, leaf_padding
 from .tree import Plan, Root, TokenTree
 
 IndexArray = npt.NDArray[np.intp]
+
+_PADDING = 0
+"""A token behind leaves that nobody reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +28,9 @@ class Capacity:
     n_tokens: int
     n_rows: int
     """hidden states that come back"""
+    pass_tokens: int | None = None
+    """of a model that keeps a state of each sequence, whose decodes may take several passes: how many tokens take as
+    long as a pass more; none for others"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +54,8 @@ class DecodePlan:
     """where each leaf of the plan grows from"""
     rows: IndexArray
     """(n_edges,) addition by addition, each addition's in the order of its trie's edges"""
+    n_passes: int = 1
+    """how often the model is computed for it"""
 
 
 def additions_of(prompts: Sequence[Prompt], holders: Sequence[int], fragments: Sequence[list[int]]) -> list[Addition]:
@@ -78,7 +87,7 @@ def plan_decodes(additions: Sequence[Addition], capacity: Capacity) -> list[Deco
     """
     together = _Growth(additions)
     if together.fits(capacity):
-        return [together.finish()]
+        return [together.finish(capacity)]
     groups: list[list[Addition]] = [[]]
     full = (capacity.n_seqs, capacity.n_tokens, capacity.n_rows)
     left = full
@@ -90,7 +99,7 @@ def plan_decodes(additions: Sequence[Addition], capacity: Capacity) -> list[Deco
             left = full
         groups[-1].append(addition)
         left = (left[0] - need[0], left[1] - need[1], left[2] - need[2])
-    return [_Growth(group).finish() for group in groups]
+    return [_Growth(group).finish(capacity) for group in groups]
 
 
 class _Growth:
@@ -119,7 +128,20 @@ class _Growth:
             and len(set(self._read)) <= capacity.n_rows
         )
 
-    def finish(self) -> DecodePlan:
+    def finish(self, capacity: Capacity) -> DecodePlan:
         plan = self._tree.finish(range(self._tree.n_leaves()))
+        if capacity.pass_tokens is not None:
+            plan = self._padded(plan, capacity.pass_tokens, capacity.n_tokens)
         leaf_roots = tuple(self._roots[root] for root in plan.leaf_root)
-        return DecodePlan(plan=plan, leaf_roots=leaf_roots, rows=plan.node_row[self._read].astype(np.intp))
+        return DecodePlan(
+            plan=plan,
+            leaf_roots=leaf_roots,
+            rows=plan.node_row[self._read].astype(np.intp),
+            n_passes=1 if capacity.pass_tokens is None else count_passes(plan),
+        )
+
+    def _padded(self, plan: Plan, pass_tokens: int, n_tokens: int) -> Plan:
+        padding = leaf_padding(plan, pass_tokens, n_tokens - len(self._tree))
+        for leaf, n in padding.items():
+            self._tree.add_path(leaf, [_PADDING] * n)
+        return self._tree.finish(range(self._tree.n_leaves())) if padding else plan

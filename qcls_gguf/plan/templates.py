@@ -95,12 +95,15 @@ class Templates:
         return self.of_lengths(lengths) if self._possible and min(lengths) >= 0 else None
 
     def size_of_query(self, n_tokens: int) -> tuple[int, int] | None:
-        """(decodes, tokens fed) of a request with a query of n_tokens tokens on the fast path; none as for `of_query`.
+        """(passes, tokens fed) of a request with a query of n_tokens tokens on the fast path; none as for `of_query`.
 
         Planned anew each time.
         """
         found = self._plan(self._lengths(n_tokens)) if self._possible else None
-        return found and (len(found[1]), sum(decode.plan.n_tokens for decode in found[1]))
+        return found and (
+            sum(decode.n_passes for decode in found[1]),
+            sum(decode.plan.n_tokens for decode in found[1]),
+        )
 
     def _lengths(self, n_tokens: int) -> tuple[int, ...]:
         n_empty = self._set.fragments.values()

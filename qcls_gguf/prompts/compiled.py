@@ -66,11 +66,15 @@ class Prompt:
     stable: tuple[int, ...]
     """the first tokens of the fragment, which are the same for every usual query"""
     tail: tuple[int, ...]
+    n_held_back: int | None = None
+    """of the last tokens that no query changes, how many are fed with each query instead of being cached, for a model
+    whose recurrent layers keep a state: none for others, whose keys and values can be used up to any token"""
 
     @property
     def prefix(self) -> tuple[int, ...]:
         """The tokens that are cached at start-up."""
-        return self.head + self.stable
+        unchanged = self.head + self.stable
+        return unchanged[: len(unchanged) - (self.n_held_back or 0)]
 
     @property
     def fragment(self) -> tuple[str, str]:
@@ -80,8 +84,11 @@ class Prompt:
     def new_tokens(self, fragment_tokens: list[int]) -> tuple[int, list[int]]:
         """(n_cached, tokens to feed) for the tokens of before + query + after.
 
-        n_cached is len(prefix) on the fast path. A query that changes an earlier token, or adds none, shares less.
+        n_cached is len(prefix) on the fast path. A query that changes an earlier token, or adds none, shares less: with
+        a state, which is the one behind the prefix's last token, nothing.
         """
+        if self.n_held_back is not None:
+            return self._new_tokens_behind_state(fragment_tokens)
         n_stable = len(self.stable)
         if tuple(fragment_tokens[:n_stable]) != self.stable:
             n_stable = common_prefix(self.stable, fragment_tokens)
@@ -90,8 +97,18 @@ class Prompt:
         # nothing is left to feed, but the hidden state of the prompt's last token is read
         tokens = [*self.head, *fragment_tokens]
         if not tokens:
-            raise PlanError(f"prompts.{self.name} is empty for an empty query: nothing can be computed")
+            raise self._is_empty()
         return len(tokens) - 1, tokens[-1:]
+
+    def _new_tokens_behind_state(self, fragment_tokens: list[int]) -> tuple[int, list[int]]:
+        prefix, whole = self.prefix, [*self.head, *fragment_tokens, *self.tail]
+        if not whole:
+            raise self._is_empty()
+        n = len(prefix)
+        return (n, whole[n:]) if len(whole) > n and tuple(whole[:n]) == prefix else (0, whole)
+
+    def _is_empty(self) -> PlanError:
+        return PlanError(f"prompts.{self.name} is empty for an empty query: nothing can be computed")
 
 
 def common_prefix(a: Sequence[object], b: Sequence[object]) -> int:

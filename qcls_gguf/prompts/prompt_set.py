@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from types import MappingProxyType
 from typing import Protocol
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from ..config.prompt import PromptConfig
 from ..config.scoring import EXACT_SCORINGS
 from ..errors import ConfigError
-from .compiled import Prompt, Tokenizer, compile_prompt
+from .compiled import Prompt, Tokenizer, common_prefix, compile_prompt
 
 Int32Array = npt.NDArray[np.int32]
 
@@ -56,7 +57,7 @@ class PromptSet:
         """A sha256 over all that the answers depend on beside the model: tokens, tries, settings."""
         parts = [
             [
-                [prompt.head, prompt.before, prompt.after, prompt.stable, prompt.tail],
+                [prompt.head, prompt.before, prompt.after, prompt.stable, prompt.tail, prompt.n_held_back],
                 [prompt.labels, prompt.label_tokens, prompt.trie.scoring, prompt.trie.fed, prompt.trie.label_edges],
                 [[edge.node, edge.token] for edge in prompt.trie.edges],
                 repr(setting),
@@ -89,6 +90,11 @@ class Vocabulary(Tokenizer, Protocol):
     @property
     def first_token(self) -> int:
         """The token that the model wants at the beginning of every text, -1 for none."""
+
+    @property
+    def pass_tokens(self) -> int | None:
+        """Of a model whose recurrent layers keep states: how many tokens take as long as one more pass over its
+        weights; none for others."""
 
     @property
     def label_end(self) -> int:
@@ -128,11 +134,55 @@ def compile_prompts(configs: Sequence[PromptConfig], model: Vocabulary, *, audit
         for prompt in prompts
     }
     return PromptSet(
-        prompts=prompts,
+        prompts=prompts if model.pass_tokens is None else fed_alike(prompts, n_empty, model.pass_tokens),
         settings=tuple(configs),
         fragments=MappingProxyType(n_empty),
         exact=audit or any(config.scoring in EXACT_SCORINGS for config in configs),
     )
+
+
+def fed_alike(
+    prompts: Sequence[Prompt], n_empty: Mapping[tuple[str, str], int], pass_tokens: int
+) -> tuple[Prompt, ...]:
+    """The prompts with prefixes that end so early that prompts feed equally many tokens for any query, up to where
+    those with one prefix and one text around the query part.
+
+    A model with states computes sequences together as long as they have equally many tokens. Where that would take more
+    than pass_tokens for each pass that it saves, prompts are made alike in groups. n_empty: as `PromptSet.fragments`.
+    """
+    tails: dict[tuple[tuple[int, ...], tuple[str, str]], list[tuple[int, ...]]] = {}
+    for prompt in prompts:
+        tails.setdefault((prompt.prefix, prompt.fragment), []).append(prompt.tail)
+    n_together = []
+    for prompt in prompts:
+        together = tails[prompt.prefix, prompt.fragment]
+        n_common = common_prefix(min(together), max(together))  # all others lie between these two
+        n_together.append(n_empty[prompt.fragment] - len(prompt.stable) + n_common)
+    wanted = _raised(n_together, pass_tokens)
+    return tuple(
+        replace(prompt, n_held_back=min(wanted[n] - n, len(prompt.prefix)))
+        for prompt, n in zip(prompts, n_together, strict=True)
+    )
+
+
+def _raised(lengths: Sequence[int], pass_tokens: int) -> dict[int, int]:
+    """The number to which each length is raised, so that tokens added + pass_tokens · distinct numbers is least."""
+    n_of = Counter(lengths)
+    ascending = sorted(n_of)
+    best: list[tuple[int, int]] = [(0, 0)]  # of the first i lengths: (cost, where the last group begins)
+    for end, longest in enumerate(ascending, 1):
+        costs = []
+        for begin in range(end):
+            n_added = sum((longest - length) * n_of[length] for length in ascending[begin:end])
+            costs.append((best[begin][0] + n_added + pass_tokens, begin))
+        best.append(min(costs))
+    raised: dict[int, int] = {}
+    end = len(ascending)
+    while end:
+        begin = best[end][1]
+        raised |= dict.fromkeys(ascending[begin:end], ascending[end - 1])
+        end = begin
+    return raised
 
 
 def _end_token(config: PromptConfig, model: Vocabulary) -> int:

@@ -67,7 +67,7 @@ class Counts:
     n_queries: int
     """queries of the request"""
     n_decodes: int
-    """decodes that the request took"""
+    """decodes that the request took; with a model of recurrent layers, passes over its weights"""
     n_tokens_new: int
     """tokens that were fed"""
     n_tokens_cached: int

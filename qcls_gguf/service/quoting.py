@@ -75,6 +75,11 @@ class QuotingVocabulary:
         return self._model.first_token
 
     @property
+    def pass_tokens(self) -> int | None:
+        """The model's."""
+        return self._model.pass_tokens
+
+    @property
     def label_end(self) -> int:
         """The model's."""
         return self._model.label_end

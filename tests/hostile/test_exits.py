@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import signal
 import subprocess
 import sys
@@ -48,9 +47,9 @@ def test_the_interpreter_ends(
 ) -> None:
     row.name, row.n = f"exits, {n_threads} threads", n
     config = write_config(make_model(), [PROMPT], n_threads=n_threads)
-    for case in range(row.seed, row.seed + n):
+    for case, rng in row.cases():
         end = list(ENDS)[case % len(ENDS)]
-        done = run_python(START + ENDS[end], config, random.Random(case).uniform(0, 0.03))
+        done = run_python(START + ENDS[end], config, rng.uniform(0, 0.03))
         row.kinds[f"{end}: {done.returncode}"] += 1
         row.check((done.returncode, done.stderr) == (0, ""), f"seed {case}: {end}: {done.returncode} {done.stderr}")
 
@@ -62,12 +61,12 @@ def test_a_signal_that_python_does_not_handle(
     row.name, row.n = "exits, SIGTERM", n
     config = write_config(make_model(), [PROMPT], n_threads=2)
     command = [sys.executable, "-X", "faulthandler", "-c", START, str(config), "60"]
-    for case in range(row.seed, row.seed + n):
+    for case, rng in row.cases():
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             process.stdout.readline()
             try:
-                process.wait(random.Random(case).uniform(0, 0.05))
+                process.wait(rng.uniform(0, 0.05))
             except subprocess.TimeoutExpired:
                 process.send_signal(signal.SIGTERM)
             code = process.wait(60)

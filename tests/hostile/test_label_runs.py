@@ -109,12 +109,12 @@ def test_a_full_disk_loses_nothing(row: Row, tmp_path: Path) -> None:
     row.name, row.n = "label, full disk", 1
     disk = tmp_path / "disk"
     disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=150k", "tmpfs", str(disk)], check=False).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=60k", "tmpfs", str(disk)], check=False).returncode:
         pytest.skip("a file system can be mounted by its owner only")
     path, out = tmp_path / "log.parquet", disk / "out"
     try:
-        query_log(path, 3_000, 300)
-        line = command(path, out, "--shard-rows", "300")
+        query_log(path, 1_500, 100)
+        line = command(path, out, "--shard-rows", "150")
         done = subprocess.run(line, capture_output=True, text=True, check=False)
         row.check(done.returncode == 1, f"exit code {done.returncode}")
         row.check("could not be written: No space left on device: the files that are there" in done.stderr, done.stderr)

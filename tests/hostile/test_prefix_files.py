@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import MakeModel, WriteConfig
 from hostile_rows import Row, sizes
-from mutate import ODD, cases, mutated
+from mutate import ODD, mutated
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier
@@ -133,7 +133,7 @@ def test_a_mutated_file_is_not_believed(row: Row, n: int, tmp_path: Path) -> Non
     foreign = StateCache.of(tmp_path, {"n": 0}, lambda: "1" * 64)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for case, rng in cases(row.seed, n):
+        for case, rng in row.cases():
             content = mutated(whole, rng, ODD)
             ours.path.write_bytes(content)
             try:
@@ -147,7 +147,7 @@ def test_a_mutated_file_is_not_believed(row: Row, n: int, tmp_path: Path) -> Non
         assert foreign.read() is None
         ours.path.replace(other.path)
         assert other.read() is None
-    assert row.kinds["not read"] > n * 0.9
+    assert row.kinds["not read"] > row.n * 0.9
 
 
 @sizes(20, 1_000)
@@ -159,7 +159,7 @@ def test_no_file_changes_an_answer(
     whole = [file.read_bytes() for file in files]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for case, rng in cases(row.seed, n):
+        for case, rng in row.cases():
             own = rng.randrange(len(files))
             kind = rng.choice(["foreign", "mutated", "flipped", "not numbers", "no cells", "whole"])
             _damage(files[own], whole[own], rng.choice([each for each in whole if each != whole[own]]), kind, rng)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from hostile_rows import Row, sizes
-from mutate import ODD, cases, mutated
+from mutate import ODD, mutated
 
 from qcls_gguf import Classifier, Config, ConfigError, ModelConfig, PlanError, PromptConfig, RuntimeConfig, load_config
 from qcls_gguf.data.queries import read_queries
@@ -57,7 +57,7 @@ def _query(rng: random.Random) -> str:
 def test_a_query_is_answered_or_refused(row: Row, n: int, classifier: Classifier) -> None:
     row.name, row.n = "queries", n
     wanted = classifier.classify("red dress").results
-    for case, rng in cases(row.seed, n):
+    for case, rng in row.cases():
         query = _query(rng)
         try:
             result = classifier.classify(query)
@@ -74,7 +74,7 @@ def test_a_query_is_answered_or_refused(row: Row, n: int, classifier: Classifier
         row.check(all(abs(total - 1) < 1e-4 for total in sums), f"seed {case}: probabilities sum to {sums}")
         if case % 50 == 0:
             row.check(classifier.classify("red dress").results == wanted, f"seed {case}: the next answer changed")
-    assert min(row.kinds["answered"], row.kinds["refused"]) > n // 10
+    assert min(row.kinds["answered"], row.kinds["refused"]) > row.n // 10
 
 
 @pytest.mark.parametrize(

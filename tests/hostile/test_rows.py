@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from hostile_rows import Row, sizes
-from mutate import ODD, cases, mutated
+from mutate import ODD, mutated
 
 from qcls_gguf import Config, ConfigError, ModelInfo, PromptConfig
 from qcls_gguf.config.calibration_file import calibration_text, prompt_hash, read_calibration
@@ -77,7 +77,7 @@ def test_mutated_kept_scores_are_never_believed(row: Row, n: int, tmp_path: Path
     with _kept(path) as kept:
         wanted = [kept.get(query) for query in _QUERIES]
     assert wanted[1:] == [_scores(index) for index in range(1, len(_QUERIES))]
-    for case, rng in cases(row.seed, n):
+    for case, rng in row.cases():
         path.write_bytes(mutated(whole, rng, _PIECES))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -89,7 +89,7 @@ def test_mutated_kept_scores_are_never_believed(row: Row, n: int, tmp_path: Path
             row.kinds["rows to score again"] += sum(each is None for each in found)
             believed = [each for each, own in zip(found, wanted, strict=True) if each is not None and each != own]
             row.check(not believed, f"seed {case}: {believed}")
-    assert min(row.kinds["rows kept"], row.kinds["rows to score again"]) > n
+    assert min(row.kinds["rows kept"], row.kinds["rows to score again"]) > row.n
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_mutated_labelled_files(row: Row, n: int, tmp_path: Path) -> None:
         tmp_path / "rows.jsonl": "\n".join(map(json.dumps, rows)).encode(),
         tmp_path / "rows.csv": b"query,category,colour\n" + b'"red, dress",dress|jeans,red\nblue,light blue,\n' * 4,
     }
-    for case, rng in cases(row.seed, n):
+    for case, rng in row.cases():
         path, content = rng.choice(list(files.items()))
         path.write_bytes(mutated(content, rng, _PIECES))
         data = _try(row, f"seed {case}", lambda path=path: read_labelled(path, _LABELS))  # type: ignore[misc]
@@ -169,7 +169,7 @@ def test_mutated_labelled_files(row: Row, n: int, tmp_path: Path) -> None:
             for each in data.rows:
                 good = all(set(labels) <= set(_LABELS[name]) for name, labels in each.labels.items()) and each.labels
                 row.check(bool(good), f"seed {case}: {each}")
-    assert min(row.kinds["rows used"], row.kinds["rows left out"], row.kinds["refused"]) > n // 100
+    assert min(row.kinds["rows used"], row.kinds["rows left out"], row.kinds["refused"]) > row.n // 100
 
 
 @sizes(500, 50_000)
@@ -190,11 +190,11 @@ def test_mutated_calibrations(row: Row, n: int, tmp_path: Path) -> None:
     whole = calibration_text(_SHA256, entries).encode()
     path.write_bytes(whole)
     assert read_calibration(config)
-    for case, rng in cases(row.seed, n):
+    for case, rng in row.cases():
         path.write_bytes(mutated(whole, rng, _PIECES))
         found = _try(row, f"seed {case}", lambda: read_calibration(config))
         if found is not None:
             for name, fit in found.prompts.items():
                 good = 0.01 <= fit.temperature <= 100 and len(fit.bias or _LABELS[name]) == len(_LABELS[name])
                 row.check(good, f"seed {case}: {fit}")
-    assert min(row.kinds["used"], row.kinds["refused"]) > n // 100
+    assert min(row.kinds["used"], row.kinds["refused"]) > row.n // 100

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from hostile_rows import Row, sizes
-from mutate import ODD, cases, mutated
+from mutate import ODD, mutated
 
 from qcls_gguf import ConfigError, load_config
 
@@ -40,7 +40,7 @@ def test_a_mutated_configuration_is_loaded_or_refused(
     file = tmp_path / "config.yaml"
     load_config(_CONFIGS[0])
     before, slowest = _peak_bytes(), 0.0
-    for case, rng in cases(row.seed, n):
+    for case, rng in row.cases():
         file.write_bytes(mutated(rng.choice(contents), rng, _PIECES)[: 1 << 20])
         start = time.process_time()
         try:
@@ -56,6 +56,6 @@ def test_a_mutated_configuration_is_loaded_or_refused(
         row.check(slowest <= _MOST_S, f"a file took {slowest:.2f} s")
     grown = _peak_bytes() - before
     row.check(grown <= _MOST_BYTES, f"the memory grew by {grown >> 20} MiB")
-    row.kinds[f"at most {slowest:.2f} s, {grown >> 20} MiB"] = n
-    assert row.kinds["loaded"] > n // 100
-    assert row.kinds["refused"] > n // 4
+    row.kinds[f"at most {slowest:.2f} s, {grown >> 20} MiB"] = row.n
+    assert row.kinds["loaded"] > row.n // 100
+    assert row.kinds["refused"] > row.n // 4

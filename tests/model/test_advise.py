@@ -218,7 +218,6 @@ def test_a_cascade_is_fitted_timed_and_can_be_used(done: Done, tmp_path: Path) -
     kept = tmp_path / "kept.jsonl"
     kept.write_bytes(done.kept.read_bytes())
     record = advised(config=FASHION, queries=done.rows, resume=kept, cascade=0.7, n_latency=1)
-    assert kept.read_bytes() == done.kept.read_bytes()
     (found,) = (each for each in record.candidates if each.cascade is not None)
     assert found.cascade is not None
     assert found.latency is not None

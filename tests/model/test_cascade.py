@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import yaml
 
 from qcls_gguf import Classifier, ConfigError, DeadlineError, PlanError
 from qcls_gguf.cascade import stamps
+from qcls_gguf.labelling import label_table
 from qcls_gguf.report.results import result_table
 
 ROOT = Path(__file__).parents[2]
@@ -198,3 +200,12 @@ def test_a_stage_has_to_ask_for_the_same(folder: Path) -> None:
     changed(folder / "cheap.yaml", lambda values: values["prompts"].pop())
     with pytest.raises(ConfigError, match=r"cheap.yaml: has no prompt audience"):
         Classifier.from_config(path)
+
+
+def test_a_table_is_labelled_by_all_stages(folder: Path) -> None:
+    with Classifier.from_config(write(folder, joint(), {"category": 0.7, "audience": 0.6})) as both:
+        labelled = label_table(pa.table({"query": QUERIES}), both).to_pylist()
+        for row in labelled:
+            for answer in both.classify(row["query"]).results:
+                assert row[answer.prompt] == answer.label
+                assert row[f"{answer.prompt}_probability"] == pytest.approx(answer.probability, abs=0.01)

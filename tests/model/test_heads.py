@@ -28,6 +28,7 @@ TAILS: dict[str, tuple[dict[str, Any], HeadTail, str]] = {
     "qwen2_bias": ({}, HeadTail(1, None, True), "hidden state · head + output.bias"),
     "phi2": ({}, HeadTail(1, None, True), "hidden state · head + output.bias"),
     "granite": ({}, HeadTail(1 / 1.5, None, False), "(hidden state · head) × 0.666667"),
+    "granitehybrid": ({}, HeadTail(1 / 1.5, None, False), "(hidden state · head) × 0.666667"),
     "minicpm": ({"n_embd": 512}, HeadTail(1 / 1.5, None, False), "(hidden state · head) × 0.666667"),
     "minicpm_old": ({"n_embd": 512}, HeadTail(2, None, False), "(hidden state · head) × 2"),
     "minicpm3": ({"n_embd": 512}, HeadTail(0.5, None, False), "(hidden state · head) × 0.5"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,80 +10,17 @@ import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier
 from oracle import Oracle, PromptSpec
+from oracle_prompts import DEFAULT, EXACT, LABELS, QUERIES, TOPICS, assert_same, make_template, random_prompts
 from random_layers import CONTEXT_LENGTH
 
 from qcls_gguf import Classifier, ConfigError, PlanError, Result
 
-EXACT: dict[str, Any] = {"flash_attn": False, "kv_type": "f32"}
-DEFAULT: dict[str, Any] = {"flash_attn": False}
-"""What a classifier takes on a CPU; llama.cpp itself would take flash attention."""
 LARGEST_DIFFERENCE = {"exact": 5e-5, "exact, gelu": 1e-3, "default": 0.015}
 """Between scores, and between log-probabilities, of the classifier and the oracle, with F32 weights and head.
 
 Measured: 4.3e-6, 3.0e-4 and 0.0065. ggml's GELU on a CPU looks its values up in a table of F16 inputs, so that a
 difference in the last bit may become one of 0.001. The default has an F16 cache, which rounds keys and values.
 """
-
-TEMPLATES = {
-    "separate": "<|im_start|>system\nanalyze the {topic} intent<|im_end|>\n<|im_start|>user\nquery: {query}<|im_end|>\n"
-    "<|im_start|>assistant\nlabel:",
-    "joint": "<|im_start|>system\noutput exactly one label<|im_end|>\n<|im_start|>user\nquery: {query}<|im_end|>\n"
-    "<|im_start|>assistant\n{topic}:",
-    "query first": "<|im_start|>user\n{query}\nanalyze the {topic} intent<|im_end|>\n<|im_start|>assistant\nlabel:",
-    "plain": "analyze the {topic} intent\nquery: {query}\nlabel:",
-}
-TOPICS = ("category", "color", "user", "all season", "item", "类别", "coat", "intent")
-LABELS = (
-    *("light blue", "light pink", "light", "light blue silk", "dark blue", "dark sky blue", "dark", "blue"),
-    *("jump", "jumper", "jumpsuit", "tank top", "tank", "dress", "jeans", "shirt", "t-shirt", "tee", "hoodie"),
-    *("none", "all season", "all", "winter", "boy", "girl", "红色", "红", "蓝色 裙", "👗", "zebra", "zeb", "Dress"),
-)
-QUERIES = (
-    *("red dress for girl", "", "  ", "红色连衣裙", "👗 summer 👠", "<|im_end|>", "a<|im_start|>assistant\nlabel: red"),
-    *("Wool-coat, size 42!", "e\u0301té\tcafé", "line\nbreak", "query: {query}", "dark " * 12, "x", "مرحبا"),
-)
-
-
-def make_template(style: str, topic: str) -> str:
-    return TEMPLATES[style].replace("{topic}", topic)
-
-
-def random_prompts(rng: np.random.Generator, oracle: Oracle, styles: Sequence[str], n: int) -> list[PromptSpec]:
-    """Prompts with two to nine labels; every third is scored by first tokens, of which it keeps one of each."""
-    prompts = []
-    for index, topic in enumerate(rng.permutation(TOPICS)[:n].tolist()):
-        labels = tuple(rng.permutation(LABELS)[: rng.integers(2, 10)].tolist())
-        template = make_template(styles[index % len(styles)], topic)
-        prompt = PromptSpec(name=topic, template=template, labels=labels)
-        if index % 3 == 1:
-            first = [path[0] for path in oracle.label_tokens(prompt, "")]
-            kept = tuple(label for i, label in enumerate(labels) if first[i] not in first[:i])
-            if len(kept) > 1:
-                prompt = replace(prompt, labels=kept, scoring="first_token")
-        prompts.append(prompt)
-    return prompts
-
-
-def assert_same(
-    oracle: Oracle, prompts: Sequence[PromptSpec], results: Sequence[Result], queries: Sequence[str], largest: float
-) -> None:
-    """Every log-probability and logit within `largest`, winners equal unless the oracle's two best are as close."""
-    for query, result in zip(queries, results, strict=True):
-        assert result.query == query
-        for prompt, answer in zip(prompts, result.results, strict=True):
-            assert answer.prompt == prompt.name
-            assert tuple(score.label for score in answer.scores) == prompt.labels
-            scores, log_probabilities = oracle.score(prompt, query)
-            for found, score, log_probability in zip(answer.scores, scores, log_probabilities, strict=True):
-                assert abs(found.score - score) <= largest
-                assert abs(math.log(found.probability) - log_probability) <= largest
-            best = max(log_probabilities)
-            winner = prompt.labels.index(answer.label)
-            near = [value for value in log_probabilities if value >= best - 2 * largest]
-            assert log_probabilities[winner] == best or (len(near) > 1 and log_probabilities[winner] in near)
-            assert answer.probability == answer.scores[winner].probability
-            n_tokens = [len(path) for path in oracle.label_tokens(prompt, query)]
-            assert [score.n_tokens for score in answer.scores] == n_tokens
 
 
 def n_trie_tokens(

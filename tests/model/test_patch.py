@@ -32,7 +32,7 @@ REFUSED_AT_LOAD = {
     "dream": "diffusion",
     "bert": "bidirectional",
     "mamba": "recurrent",
-    "lfm2": "hybrid",
+    "lfm2moe": "a hybrid model, and recurrent layers of the architecture lfm2moe were not tested",
     "t5": "decoder-only",
 }
 

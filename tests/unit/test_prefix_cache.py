@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qcls_gguf.engine.prefix_cache import Prefix, PrefixCache, Tokens
+from qcls_gguf.engine.prefix_cache import Prefix, PrefixCache, Tokens, WholePrefixCache
 
 tokens = st.lists(st.integers(0, 2), max_size=7).map(tuple)
 HOLDERS = range(5, 12)
@@ -79,3 +79,22 @@ def test_thousands_of_prefixes() -> None:
         cache.take_out(prefix)
         cache.give_back(prefix)
     assert cache.n_cells == len(beginnings(prefixes[1::2]))
+
+
+@settings(deadline=None, max_examples=100, derandomize=True)
+@given(st.lists(tokens, max_size=7, unique=True), tokens, st.lists(tokens, max_size=6))
+def test_a_cache_of_states_matches_whole_prefixes(cached: list[Tokens], asked: Tokens, wanted: list[Tokens]) -> None:
+    cache = WholePrefixCache(HOLDERS)
+    for prefix in cached:
+        reserved = cache.reserve(prefix, group=0)
+        cache.put(reserved)
+    match, n = cache.match(asked)
+    fitting = [prefix for prefix in cached if prefix == asked[: len(prefix)]]
+    assert (match.tokens if match else ()) == max(fitting, key=len, default=())
+    assert n == len(match.tokens if match else ())
+    missing = set(wanted) - set(cached)
+    assert cache.n_missing(wanted) == (len(missing), sum(map(len, missing)))
+    assert cache.n_cells == sum(map(len, cached))
+    for each in cache.prefixes[::2]:
+        cache.take_out(each)
+    assert cache.n_cells == sum(len(each.tokens) for each in cache.prefixes)

@@ -121,11 +121,11 @@ void set_label_tokens(qcls_context & context, int64_t n, const int32_t * token) 
     context.label_token = std::move(wanted);
 }
 
-// Lets a context compute with threads of its own, where more than one is asked for: without them llama.cpp starts threads
-// for every decode. A build without ggml's thread pool does so still.
+// Lets a context compute with threads of its own: without them llama.cpp starts threads for every decode, and for a single
+// one it still asks for memory. A build without ggml's thread pool does so still.
 void start_threads(qcls_context & context, int32_t n_threads) {
     ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
-    if (n_threads < 2 || !cpu) {
+    if (!cpu) {
         return;
     }
     ggml_backend_reg_t backend = ggml_backend_dev_backend_reg(cpu);

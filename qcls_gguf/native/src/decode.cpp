@@ -95,6 +95,7 @@ void take_rows(qcls_context & context, float * rows, int64_t n_rows) {
 
 // Decodes, and gives the rows or leaves them for qcls_decode_rows.
 void compute(qcls_context & context, const llama_batch & batch, float * rows, int64_t n_rows) {
+    const assertions_throw scope;
     const int32_t result = llama_decode(context.ctx.get(), batch);
     if (result != 0) {
         throw llama_failure(QCLS_DECODE_FAILED,

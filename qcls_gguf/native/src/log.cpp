@@ -2,6 +2,7 @@
 #include "shim.h"
 
 #include "ggml.h"
+#include "llama-ext.h"
 
 #include <pthread.h>
 
@@ -61,7 +62,7 @@ void on_log(ggml_log_level level, const char * text, void *) {
 }
 
 void on_abort(const char * message) {
-    if (assertion_throws) {
+    if (assertion_throws && !llama_is_computing()) {
         throw std::runtime_error(escaped(message));
     }
     fprintf(stderr, "%s\n", escaped(message).c_str());

@@ -153,8 +153,8 @@ typedef int32_t (*qcls_progress_fn)(float fraction, void * user);
 /* Loads a GGUF file into *model, which is NULL on failure; close it with qcls_model_close.
  * n_gpu_layers: how many layers go to a GPU; negative: all of them.
  * progress, user: called while the file is loaded; NULL: nothing is.
- * QCLS_LOAD_FAILED where the file cannot be loaded or `progress` stopped it, QCLS_UNSUPPORTED for a model that is no
- * decoder with attention only. */
+ * QCLS_LOAD_FAILED where the file cannot be loaded or `progress` stopped it, QCLS_UNSUPPORTED for a model whose
+ * sequences cannot branch. */
 QCLS_API int32_t qcls_model_open(const char * path, int32_t n_gpu_layers, qcls_progress_fn progress, void * user,
                                  qcls_model ** model, qcls_error * error);
 
@@ -176,6 +176,9 @@ typedef struct qcls_facts {
     int64_t size_bytes;  /* of all tensors */
     int64_t n_params;    /* numbers in all tensors */
     char description[128]; /* llama.cpp's, such as "qwen3 8B Q4_K - Medium" */
+    int64_t state_bytes; /* of what recurrent layers keep of a sequence; 0: the model has none. Such a state is the one
+                            behind the sequence's last token: qcls_seq_share copies it with all of the sequence's cells or
+                            not rightly, and qcls_seq_trim takes all of it or none. */
 } qcls_facts;
 
 QCLS_API int32_t qcls_model_describe(const qcls_model * model, qcls_facts * facts, qcls_error * error);

@@ -12,7 +12,11 @@ bool can_trim(const qcls_context & context, int64_t n, const int32_t * seq, cons
 
 void trim_sequences(qcls_context & context, int64_t n, const int32_t * seq, const int32_t * from) {
     for (int64_t i = 0; i < n; ++i) {
-        llama_memory_seq_rm(context.memory, seq[i], from[i], -1);
+        if (!llama_memory_seq_rm(context.memory, seq[i], from[i], -1)) {
+            throw failure{QCLS_DECODE_FAILED, "sequence " + std::to_string(seq[i]) + " cannot be trimmed to " +
+                                              std::to_string(from[i]) + " positions: the model keeps a state of it, "
+                                              "which is the one behind its last token: trim it to 0"};
+        }
     }
 }
 

@@ -46,8 +46,8 @@ void start_llama();
 void load_backends();
 
 // While one of these lives, a failed assertion of llama.cpp on this thread throws instead of ending the process, so that
-// what a damaged file or a lack of memory leads to is an error like others. For all but a decode: other threads compute
-// there, which would wait for this one for good.
+// what a damaged file or a lack of memory leads to is an error like others; but not while a graph is computed: the other
+// threads that compute it would wait for this one for good.
 struct assertions_throw {
     assertions_throw();
     ~assertions_throw();
