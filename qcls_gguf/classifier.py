@@ -20,6 +20,7 @@ from .engine.capacity import check_capacity
 from .engine.engine import Engine
 from .engine.pieces import begin_prefixes
 from .engine.prefix_cache import Prefix
+from .engine.turns import TurnCost
 from .errors import PlanError
 from .loaded_prompts import Answering, LoadedPrompts
 from .model import Model, OpenModels, find_model
@@ -212,6 +213,13 @@ class Classifier(Answering):
         if not is_chat(config.prompts):
             return config
         return replace(config, prompts=render_prompts(config.prompts, self.engine.model, self.config.model).prompts)
+
+    def measure_turns(self) -> TurnCost:
+        """Measure what a decode costs beside its tokens; from then on callers share one only as far as that pays.
+
+        Takes about a second at most, during which nobody is answered. Raises DecodeError and ScoreError.
+        """
+        return self._requests.measure_turns(self.active)
 
     @property
     def config(self) -> Config:

@@ -5,19 +5,25 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from time import perf_counter_ns
+from time import perf_counter, perf_counter_ns
 
 from .active_set import ActiveSet, Item
 from .config.schema import RuntimeConfig
 from .config.words import shown
 from .engine.batcher import Batcher
 from .engine.capacity import pays_to_share
+from .engine.turns import TurnCost
 from .errors import DecodeError, PlanError, QclsError, ScoreError
 from .pipeline import Pipeline, Prepared, Tokenized, check_queries
 from .score.result import Counts, Result
 
 _MENTIONED_MS = 0.05  # of waiting
 _LONGEST_S = 1e9  # of a deadline
+_LETTERS = [chr(n) for n in range(ord("a"), ord("z") + 1)]
+_TURN_WORDS = 6
+"""of the queries that turns are measured by"""
+_N_TURNS = 8
+_TURNS_S = 0.5
 
 
 class Requests:
@@ -29,12 +35,25 @@ class Requests:
         self._runtime = runtime
         self._n_gpu_layers = n_gpu_layers
         self.batcher: Batcher[Item, Result] = Batcher(
-            pipeline.run, max_batch=runtime.max_batch, max_waiting=runtime.max_waiting, may_share=self._may_share
+            pipeline.run, max_batch=runtime.max_batch, max_waiting=runtime.max_waiting, joins=self._joins
         )
+        self._turn_cost: TurnCost | None = None
         self._pid = os.getpid()
 
-    def _may_share(self, item: Item) -> bool:
-        return pays_to_share(self._n_gpu_layers, item[0].n_prefixes)
+    def measure_turns(self, active: ActiveSet) -> TurnCost:
+        """Measure what a decode costs beside its tokens, and let callers share one only as far as that pays."""
+        self.check_process()
+        with self.batcher.alone:
+            self.check_open()
+            self._turn_cost = _turn_cost(self._pipeline, active, self._runtime.max_batch)
+        return self._turn_cost
+
+    def _joins(self, turn: Sequence[Sequence[Item]], items: Sequence[Item], n_behind: int) -> bool:
+        if self._turn_cost is None:
+            together = [item for call in (*turn, items) for item in call]
+            return all(pays_to_share(self._n_gpu_layers, active.n_prefixes) for active, _ in together)
+        n_tokens = sum(active.n_fed(query) for active, query in items)
+        return self._turn_cost.pays(len(turn), n_tokens, n_behind)
 
     def ask(self, items: Sequence[Item], deadline_s: float | None = None) -> list[Result]:
         """A result for each item. This is the hot path. Raises what Classifier.classify_batch raises."""
@@ -150,3 +169,30 @@ def _with_wait(results: Sequence[Result], began_ns: int) -> list[Result]:
     """The results with what their caller waited beside the stages: for its turn, and to be woken with the answers."""
     wait_ms = (perf_counter_ns() - began_ns) / 1e6 - results[0].total_ms
     return [replace(result, wait_ms=wait_ms) for result in results] if wait_ms > _MENTIONED_MS else list(results)
+
+
+def _turn_cost(pipeline: Pipeline, active: ActiveSet, max_batch: int) -> TurnCost:
+    """What a decode costs beside its tokens: decodes of one query and of max_batch in turns, the shortest of each.
+
+    Nothing, so that none is shared, where max_batch is 1, or short queries are too long for the configuration.
+    """
+    queries = [" ".join(_LETTERS[n : n + _TURN_WORDS]) for n in range(min(max_batch, len(_LETTERS) - _TURN_WORDS))]
+    if len(queries) < 2:
+        return TurnCost(0.0)
+    few, many = [(active, query) for query in queries[:1]], [(active, query) for query in queries]
+    shortest: dict[int, float] = {}
+    until = perf_counter() + _TURNS_S
+    for n_round in range(_N_TURNS):
+        for items in (few, many):
+            began = perf_counter()
+            try:
+                counts = pipeline.run(items)[0].counts
+            except PlanError:  # of more tokens than are allowed, in some vocabulary
+                return TurnCost(0.0)
+            took = perf_counter() - began
+            if n_round:  # the first one makes plans and graphs
+                shortest[counts.n_tokens_new] = min(took, shortest.get(counts.n_tokens_new, took))
+        if n_round and perf_counter() > until:
+            break
+    least, most = min(shortest), max(shortest)
+    return TurnCost.through((least, shortest[least]), (most, shortest[most]))

@@ -72,12 +72,19 @@ def serve_command(
     max_queries: Annotated[
         int, typer.Option("--max-queries", min=1, max=1 << 20, metavar="N", help="Of one request.")
     ] = 256,
+    max_wait: Annotated[
+        float | None,
+        typer.Option("--max-wait", min=0, metavar="MS", help="Who would wait longer gets 503; else anyone waits."),
+    ] = None,
     max_requests: Annotated[
         int, typer.Option("--max-requests", min=1, max=1 << 20, metavar="N", help="In the service; more get 503.")
     ] = 64,
     max_tokens: Annotated[
         int, typer.Option("--max-tokens", min=1, max=1 << 30, metavar="N", help="Of all requests in the service.")
     ] = 16_384,
+    keep_results: Annotated[
+        int, typer.Option("--keep-results", min=0, max=1 << 24, metavar="N", help="Answers kept for equal queries.")
+    ] = 0,
     grace: Annotated[
         float, typer.Option("--grace", min=0, metavar="SECONDS", help="For requests that have come, when told to stop.")
     ] = 30.0,
@@ -112,12 +119,14 @@ def serve_command(
             api_keys=check_keys(keys),
             cors_origins=tuple(cors_origin or ()),
             grace_s=grace,
+            n_results=keep_results,
             log_format=log_format.value,
             forms=FormSettings() if questions is None else read_forms(questions),
             limits=RequestLimits(
                 body_bytes=max_body,
                 queries=max_queries,
                 timeout_ms=timeout,
+                wait_ms=max_wait,
                 waiting_requests=max_requests,
                 waiting_tokens=max_tokens,
             ),

@@ -1,8 +1,8 @@
 """Who waits, who goes together, and when: callers of several threads share one engine.
 
-Callers queue in the order in which they come, and a turn takes as many of them as one decode is allowed to hold. Nobody
-waits for company. A turn is served by whichever thread holds the lock `alone`: the caller that finds nobody at work,
-then one of those who wait, or, for callers that do not block, a thread of the batcher's own.
+Callers queue by their deadlines, then by when they came; a turn takes the first, and of the next ones as many as may
+join it. Nobody waits for company. A turn is served by whichever thread holds the lock `alone`: the caller that finds
+nobody at work, then one of those who wait, or, for callers that do not block, a thread of the batcher's own.
 
 Nothing but that lock is ever held, and `with` takes and leaves it in one step of the interpreter, so an interrupt
 (KeyboardInterrupt) may come anywhere: the calls of an interrupted turn stay listed and are served by the next one.
@@ -31,6 +31,8 @@ _LOOK_AGAIN_S = 0.1
 """A caller that waits looks so often whether anybody serves: an interrupt may have stopped whoever was to wake it."""
 _THREAD_LOOKS_S = 1.0
 _FUTURE_S = 1.0
+_USUAL_S = 10.0
+"""Callers with a later deadline, or none, queue as if they had this one: others do not pass them for ever."""
 _EXIT_S = 60.0
 """How long the interpreter's exit waits for a decode to end."""
 
@@ -58,7 +60,7 @@ class _Gate:
 class _Call(Generic[Q, R]):
     """One caller's items, and where the answers are put."""
 
-    __slots__ = ("came_ns", "deadline_ns", "error", "future", "gate", "is_wanted", "items", "results")
+    __slots__ = ("came_ns", "deadline_ns", "error", "future", "gate", "is_wanted", "items", "order_ns", "results")
 
     def __init__(self, items: Sequence[Q], deadline_s: float | None, future: Future[Sequence[R]] | None) -> None:
         self.items = items
@@ -67,6 +69,7 @@ class _Call(Generic[Q, R]):
         self.is_wanted = True
         self.came_ns = perf_counter_ns()
         self.deadline_ns = None if deadline_s is None else self.came_ns + int(deadline_s * 1e9)
+        self.order_ns = self.came_ns + int(min(_USUAL_S if deadline_s is None else deadline_s, _USUAL_S) * 1e9)
         self.future = future
         self.gate = _Gate()
 
@@ -114,17 +117,18 @@ class Batcher(Generic[Q, R]):
         *,
         max_batch: int,
         max_waiting: int,
-        may_share: Callable[[Q], bool] = lambda item: True,
+        joins: Callable[[Sequence[Sequence[Q]], Sequence[Q], int], bool] = lambda turn, items, n_behind: True,
     ) -> None:
         """work(items) gives a result for each, and raises QclsError.
 
-        max_batch: items that calls share a turn for; may_share(item): whether an item may go together with others';
-        max_waiting: calls that may wait.
+        max_batch: items that calls share a turn for; max_waiting: calls that may wait; joins(turn, items, n_behind):
+        whether the items of a call may join a turn of other calls' items, where n_behind calls wait, this one among
+        them.
         """
         self._work = work
         self._max_batch = max_batch
         self._max_waiting = max_waiting
-        self._may_share = may_share
+        self._joins = joins
         self._waiting: deque[_Call[Q, R]] = deque()
         self._turn: list[_Call[Q, R]] = []  # what is being served, or was when an interrupt came
         self._is_closed = False
@@ -213,25 +217,30 @@ class Batcher(Generic[Q, R]):
                     return
 
     def _serve(self) -> None:
-        """Answer those who came first, as many as one turn holds. The caller holds `alone`."""
+        """Answer the most urgent of those who wait, as many as one turn holds. The caller holds `alone`."""
         turn = self._turn
         turn[:] = [call for call in turn if call.is_open]
-        n = sum(len(call.items) for call in turn)
-        shares = all(self._may_share(item) for call in turn for item in call.items)
-        while self._waiting:
-            call = self._waiting[0]
+        queue = []
+        for call in sorted(self._waiting.copy(), key=lambda call: call.order_ns):
             if call.is_open and call.is_late:
                 self._finish(call, None, call.late_error())
             if call.is_open and call not in turn:  # an interrupt may have left it in both
-                mine = all(map(self._may_share, call.items))
-                if turn and not (shares and mine and n + len(call.items) <= self._max_batch):
-                    break
-                turn.append(call)
-                shares, n = shares and mine, n + len(call.items)
+                queue.append(call)
+            else:
+                self._forget(call)
+        for index, call in enumerate(queue):
+            if turn and not self._may_join(turn, call, len(queue) - index):
+                break
+            turn.append(call)
             self._forget(call)
         if turn:
             self._answer(turn)
         turn.clear()
+
+    def _may_join(self, turn: Sequence[_Call[Q, R]], call: _Call[Q, R], n_behind: int) -> bool:
+        items = [each.items for each in turn]
+        n_items = sum(map(len, items)) + len(call.items)
+        return n_items <= self._max_batch and self._joins(items, call.items, n_behind)
 
     def _answer(self, turn: Sequence[_Call[Q, R]]) -> None:
         try:

@@ -65,6 +65,8 @@ class Engine:
         """Cells that prefixes may occupy: the others are a decode's."""
         self._why_no_logits = why_no_logits
         self._holders = range(n_leaf_seqs, context.n_seq_max)
+        self.n_found = self.n_stored = self.n_evicted = 0
+        """Prefixes that `hold` found in the cache, those that it stored, and those that made room for them."""
         self._cache_kind = WholePrefixCache if model.has_states else PrefixCache
         self.cache = self._cache_kind(self._holders)
         self._shared = [_NOTHING] * n_leaf_seqs  # what each leaf sequence shares
@@ -85,15 +87,18 @@ class Engine:
         """
         if not (self._stored and self._clean):
             self.restore()
-        known = [prefix for tokens in dict.fromkeys(wanted) if (prefix := self.cache.get(tokens))]
+        distinct = list(dict.fromkeys(wanted))
+        known = [prefix for tokens in distinct if (prefix := self.cache.get(tokens))]
         for prefix in known:
             prefix.n_users += 1  # what is wanted does not make room
         try:
             self._make_room(wanted)
-            self._add([tokens for tokens in dict.fromkeys(wanted) if self.cache.get(tokens) is None], state)
+            self._add([tokens for tokens in distinct if self.cache.get(tokens) is None], state)
         finally:
             for prefix in known:
                 prefix.n_users -= 1
+        self.n_found += len(known)
+        self.n_stored += len(distinct) - len(known)
         held = [self.cache.get(tokens) for tokens in wanted]
         prefixes = [prefix for prefix in held if prefix is not None]
         for prefix in prefixes:
@@ -127,6 +132,7 @@ class Engine:
                     "prompt sets"
                 )
             self._evict(idle)
+            self.n_evicted += 1
 
     def _evict(self, prefix: Prefix) -> None:
         self._stored = False

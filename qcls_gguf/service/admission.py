@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from .refusal import RefusedError
 from .settings import RequestLimits
 
-_BYTES_PER_TOKEN = 4
 _SMOOTHING = 0.1
 _SOONEST_MS = 20.0
 _LATEST_MS = 60_000.0
@@ -21,15 +20,20 @@ class Admission:
         self._limits = limits
         self.n_requests = 0
         self.n_tokens = 0
+        self._n_ahead = 0
         self._ms_per_token = 0.0
 
     @contextmanager
-    def admitted(self, n_tokens: int) -> Iterator[None]:
-        """For as long as a request is in the service. n_tokens: what it will feed, see `n_query_tokens`.
+    def admitted(self, n_tokens: int, n_at_once: int) -> Iterator[None]:
+        """For as long as a request is in the service. n_tokens: what it will feed, estimated; n_at_once: what of it
+        may stand before a request that comes now.
 
         Raises RefusedError (503) where too much is in the service already; a request alone is always admitted.
         """
         limits = self._limits
+        if self.n_requests and limits.wait_ms is not None and self.wait_ms > limits.wait_ms:
+            what = f"a request would wait about {self.wait_ms:.0f} ms, and {limits.wait_ms:.0f} ms are allowed"
+            raise RefusedError(503, "wait", f"{what}: ask again later", retry_ms=self.retry_ms)
         if self.n_requests >= limits.waiting_requests:
             what = f"{self.n_requests} requests are in the service, as many as it admits"
             raise RefusedError(503, "requests", f"{what}: ask again later", retry_ms=self.retry_ms)
@@ -38,11 +42,13 @@ class Admission:
             raise RefusedError(503, "tokens", f"{what}: ask again later", retry_ms=self.retry_ms)
         self.n_requests += 1
         self.n_tokens += n_tokens
+        self._n_ahead += n_at_once
         try:
             yield
         finally:
             self.n_requests -= 1
             self.n_tokens -= n_tokens
+            self._n_ahead -= n_at_once
 
     def learn(self, n_tokens: int, ms: float) -> None:
         """Note that so many tokens took so long."""
@@ -51,11 +57,11 @@ class Admission:
             self._ms_per_token += (now - self._ms_per_token) * (_SMOOTHING if self._ms_per_token else 1.0)
 
     @property
+    def wait_ms(self) -> float:
+        """How long a request that comes now would wait for those before it."""
+        return self._n_ahead * self._ms_per_token
+
+    @property
     def retry_ms(self) -> float:
         """When about half of what is in the service will be done."""
         return min(max(self.n_tokens * self._ms_per_token / 2, _SOONEST_MS), _LATEST_MS)
-
-
-def n_query_tokens(query: str) -> int:
-    """About how many tokens a query has."""
-    return -(-len(query.encode("utf-8", "replace")) // _BYTES_PER_TOKEN)

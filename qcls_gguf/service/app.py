@@ -20,7 +20,7 @@ from .serving import Serving
 from .settings import ServiceSettings
 from .writing import JsonResponse, json_bytes
 
-OPEN_PATHS = (operations_api.PAGE, operations_api.HEALTH, operations_api.READY, "/docs", "/openapi.json")
+OPEN_PATHS = (operations_api.PAGE, operations_api.HEALTH, operations_api.READY, operations_api.DOCS, "/openapi.json")
 """Paths that need no key: they tell nothing that the project's pages do not."""
 WORDS = {
     predict_api.PREDICT: tei_words,
@@ -47,7 +47,7 @@ def build_app(serving: Serving, settings: ServiceSettings) -> App:
     """The ASGI application of a service."""
     metrics = Metrics(lambda: operations_api.at_scrape(serving))
     service = Service(serving, metrics, settings)
-    app = FastAPI(title="qcls-gguf", redoc_url=None, openapi_url="/openapi.json")
+    app = FastAPI(title="qcls-gguf", docs_url=None, redoc_url=None, openapi_url="/openapi.json")
     app.router.redirect_slashes = False
     classify_api.add_classify(app, service)
     predict_api.add_predict(app, service)

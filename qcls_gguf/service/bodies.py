@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any, TypeVar
 
 import zstandard
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import from_json
 
 from .refusal import ClientGoneError, RefusedError, refusal_of_mistakes
@@ -22,6 +22,12 @@ JSON = "application/json"
 LINES = ("application/x-ndjson", "application/jsonl", "application/jsonlines")
 _GZIP = 31  # zlib's window bits: the largest window, in a gzip header
 _ZSTD_WINDOW = 8 << 20  # what RFC 8878 wants every decoder to take
+
+
+class Strict(BaseModel):
+    """A part of a body that has the fields that it names and no others."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
 
 
 def header(scope: Scope, name: bytes) -> str:

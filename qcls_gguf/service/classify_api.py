@@ -86,10 +86,11 @@ def add_classify(app: FastAPI, service: Service) -> None:
     )  # fmt: skip
     async def classify(request: Request) -> Response:
         exchange = service.exchange(request, ROUTE)
-        served = service.serving.served
         if content_type(request.scope) in LINES:
-            return _Lines(_stream(service, served, request, exchange), media_type=_NDJSON)
+            service.serving.check_ready()
+            return _Lines(_stream(service, request, exchange), media_type=_NDJSON)
         asked = await read_model(ClassifyRequest, request.scope, request.receive, service.limits)
+        served = service.serving.served
         if asked.query is not None:
             result = await answered(_one(service, served, exchange, asked, asked.query), request.receive)
             return json_response(answer(result, served.model_json))
@@ -133,8 +134,10 @@ class _Lines(StreamingResponse):
         await self.stream_response(send)
 
 
-async def _stream(service: Service, served: Served, request: Request, exchange: Exchange) -> AsyncIterator[bytes]:
+async def _stream(service: Service, request: Request, exchange: Exchange) -> AsyncIterator[bytes]:
     """A line for each line that comes, in their order; what is wrong with one does not end the others."""
+
+    served = service.serving.served
 
     async def each() -> AsyncIterator[Coroutine[Any, Any, dict[str, Any]]]:
         async for line in read_lines(request.scope, request.receive, service.limits):

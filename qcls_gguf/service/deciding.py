@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from ..active_set import n_query_tokens, n_tokens_of
 from ..errors import ConfigError, PlanError, QclsError, ScoreError
 from ..loaded_prompts import LoadedPrompts
 from ..score.result import Result
-from .admission import n_query_tokens
 from .exchange import Exchange
+from .found import Found
 from .questions import PLACE, Question, maker
 from .refusal import RefusedError, refusal_of
-from .served import Served, unknown_prompt
+from .served import Pair, Served, unknown_prompt
 from .service import Service
 
 _AT_ONCE = 8
 """questions of one turn: others' requests wait for no more"""
-_BYTES_PER_TOKEN = 4
-
-Pair = tuple[LoadedPrompts, str]
-Probabilities = list[float] | None
-"""of a question's options, in their order; None where they could not be computed"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +35,9 @@ class Asked:
 class Usage:
     """Tokens of a request's questions."""
 
-    new: int = 0
+    new: float = 0.0
     """fed behind the prefixes"""
-    cached: int = 0
+    cached: float = 0.0
     """of prefixes"""
     stored: int = 0
     """of these, those that the request itself had stored"""
@@ -49,11 +45,11 @@ class Usage:
     @property
     def whole(self) -> int:
         """Tokens of the questions with their texts."""
-        return self.new + self.cached
+        return round(self.new) + round(self.cached)
 
     def openai(self) -> dict[str, Any]:
         """As OpenAI's decisions have it."""
-        details = {"cached_tokens": max(self.cached - self.stored, 0), "cache_write_tokens": self.stored}
+        details = {"cached_tokens": max(round(self.cached) - self.stored, 0), "cache_write_tokens": self.stored}
         return {
             "input_tokens": self.whole,
             "input_tokens_details": details,
@@ -67,10 +63,18 @@ class Usage:
         return {"prompt_tokens": self.whole, "completion_tokens": 0, "total_tokens": self.whole}
 
 
+def asked_about(text: str, questions: Iterable[tuple[str, Question]], *, audit: bool) -> list[Asked]:
+    """Questions about one text, each with what the request calls it; audit: whether exact scores are wanted of them."""
+    return [Asked(question=replace(question, audit=audit), text=text, param=param) for param, question in questions]
+
+
 async def decide(
     service: Service, served: Served, exchange: Exchange, asked: Sequence[Asked]
-) -> tuple[list[Probabilities], Usage]:
-    """The probabilities of each question's options. Raises RefusedError, naming a question that cannot be asked."""
+) -> tuple[list[Found | None], Usage]:
+    """What is found about each question; None for one whose scores cannot be computed.
+
+    Raises RefusedError, naming a question that cannot be asked.
+    """
     limits = service.limits
     if len(asked) > limits.questions:
         what = f"{len(asked)} questions, at most {limits.questions} are allowed"
@@ -83,25 +87,39 @@ async def decide(
             what = f"{each.param}: {n:,} bytes, at most {limits.question_bytes:,} bytes are allowed"
             raise RefusedError(413, "too large", what, param=each.param)
     usage = Usage()
-    found: list[Probabilities] = []
-    n_tokens = sum(n_query_tokens(each.text) + each.question.n_bytes // _BYTES_PER_TOKEN for each in asked)
-    with service.serving.admission.admitted(n_tokens), served.used():
+    found: list[Found | None] = []
+    n_tokens = [n_query_tokens(each.text) + n_tokens_of(each.question.n_bytes) for each in asked]
+    n_at_once = sum(sorted(n_tokens)[-_AT_ONCE:])
+    with service.serving.admission.admitted(sum(n_tokens), n_at_once), served.used():
         while len(found) < len(asked):
             found += await _some(service, served, exchange, asked[len(found) : len(found) + _AT_ONCE], usage)
     return found, usage
 
 
+async def decide_all(
+    service: Service, served: Served, exchange: Exchange, asked: Sequence[Asked]
+) -> tuple[list[Found], Usage]:
+    """The same for an API that answers all questions or none: raises RefusedError (500) where one has no scores."""
+    found, usage = await decide(service, served, exchange, asked)
+    whole: list[Found] = []
+    for question, each in zip(asked, found, strict=True):
+        if each is None:
+            raise RefusedError(500, "failed", f"{question.param}: its scores are not finite", param=question.param)
+        whole.append(each)
+    return whole, usage
+
+
 async def _some(
     service: Service, served: Served, exchange: Exchange, asked: Sequence[Asked], usage: Usage
-) -> list[Probabilities]:
-    """The probabilities of the first questions, as many as the engine has room for, at least of one."""
-    found: list[Probabilities] = []
+) -> list[Found | None]:
+    """What is found about the first questions, as many as the engine has room for, at least about one."""
+    found: list[Found | None] = []
     pairs: list[Pair] = []
     places: list[int] = []
     async with AsyncExitStack() as stack:
         for each in asked:
             if each.question.configured is None and len(each.question.options) == 1:
-                found.append([1.0])
+                found.append(Found([1.0]))
                 continue
             waits_s = 0.0 if pairs else exchange.seconds_left
             try:
@@ -118,8 +136,12 @@ async def _some(
         results = await _results(service, served, exchange, pairs, usage)
     for place, result in zip(places, results, strict=True):
         if result is not None:
-            by_label = {score.label: score.probability for score in result.results[0].scores}
-            found[place] = [by_label[option.label] for option in asked[place].question.options]
+            (answer,) = result.results
+            by_label = {score.label: score.probability for score in answer.scores}
+            found[place] = Found(
+                [by_label[option.label] for option in asked[place].question.options],
+                answer.audit.label_mass if answer.audit else None,
+            )
     return found
 
 
@@ -128,7 +150,7 @@ def _loaded(served: Served, asked: Asked, usage: Usage, waits_s: float) -> Abstr
     question = asked.question
     if (name := question.configured) is None:
         if question not in served.sets:
-            usage.stored += question.n_bytes // _BYTES_PER_TOKEN
+            usage.stored += n_tokens_of(question.n_bytes)
         return served.sets.using(question, maker(question, served.forms), waits_s)
     if name not in served.prompts:
         raise unknown_prompt(name, served.prompts, asked.param)
@@ -136,7 +158,7 @@ def _loaded(served: Served, asked: Asked, usage: Usage, waits_s: float) -> Abstr
     if {option.label for option in question.options} != set(labels):
         what = f"the options are not the labels of the configured prompt {name!r}: give {', '.join(labels)[:500]}"
         raise RefusedError(422, "invalid", what, param=asked.param)
-    return served.some_prompts((name,), None, audit=False)
+    return served.some_prompts((name,), None, audit=question.audit)
 
 
 async def _results(
@@ -146,7 +168,7 @@ async def _results(
     if not pairs:
         return []
     try:
-        results = await served.classifier.aclassify_pairs(pairs, deadline_s=exchange.seconds_left)
+        results = await served.ask(pairs, exchange.seconds_left)
     except ScoreError:
         if len(pairs) == 1:
             return [None]
@@ -157,12 +179,9 @@ async def _results(
         raise refusal_of(e, "input") from None
     except QclsError as e:
         raise refusal_of(e) from None
-    counts = results[0].counts
-    share = len(results) / counts.n_queries  # others' queries may be in the same turn
-    usage.new += round(counts.n_tokens_new * share)
-    usage.cached += round(counts.n_tokens_cached * share)
     for result in results:
-        exchange.answered(result)
-        service.metrics.labelled(result)
-    service.serving.admission.learn(counts.n_tokens_new, results[0].total_ms)
+        counts = result.counts  # of the turn, which others' queries may share
+        usage.new += counts.n_tokens_new / counts.n_queries
+        usage.cached += counts.n_tokens_cached / counts.n_queries
+        service.note(exchange, result)
     return list(results)

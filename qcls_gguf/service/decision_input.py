@@ -7,12 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from .refusal import RefusedError
+from .bodies import Strict
+from .refusal import RefusedError, no_images
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class _Part(Strict):
     prompt_cache_breakpoint: dict[str, Any] | None = None
 
 
@@ -46,10 +45,8 @@ class InputImage(BaseModel):
 Part = Annotated[InputText | RefusalPart | InputJson | InputImage, Field(discriminator="type")]
 
 
-class Message(BaseModel):
+class Message(Strict):
     """Something that was said."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     type: Literal["message"] = "message"
     role: Literal["user", "developer", "system", "assistant"]
@@ -119,7 +116,7 @@ def _part(part: Part, param: str) -> str:
         case InputJson():
             return short_json(part.data)
         case InputImage():
-            raise RefusedError(422, "invalid", "images are not answered: this model reads text", param=param)
+            raise no_images(param)
 
 
 def short_json(value: Any) -> str:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from .bodies import parse_value, read_json
-from .deciding import Asked, Probabilities, decide
+from .bodies import Strict, parse_value, read_json
+from .deciding import asked_about, decide
 from .decision_input import Item, Part, text_of_input, text_of_parts
 from .exchange import Exchange
+from .found import Found
 from .openapi import gives, takes
-from .questions import YES_NO, Option, Question, choice_confidence, expected_level, score_confidence
+from .questions import Question
 from .served import Served
 from .service import Service
 from .sglang_api import SglangRequest, decide_sglang
@@ -24,9 +25,7 @@ from .writing import json_response
 ROUTE = "/v1/decisions"
 
 
-class _Question(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class _Question(Strict):
     instructions: str | list[Part]
     name: str | None = None
 
@@ -37,10 +36,8 @@ class PredicateQuestion(_Question):
     type: Literal["predicate"]
 
 
-class Choice(BaseModel):
+class Choice(Strict):
     """An option of a choice."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     value: str | bool
     description: str | None = None
@@ -53,10 +50,8 @@ class ChoiceQuestion(_Question):
     choices: Annotated[list[Choice], Field(min_length=2)]
 
 
-class Level(BaseModel):
+class Level(Strict):
     """A level of a score."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     label: str
     description: str | None = None
@@ -75,7 +70,7 @@ AnyQuestion = PredicateQuestion | ChoiceQuestion | ScoreQuestion
 class DecisionsRequest(BaseModel):
     """OpenAI's request; fields that are not named here are ignored."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, use_attribute_docstrings=True)
 
     model: str
     input: str | Annotated[list[Item], Field(min_length=1)]
@@ -83,6 +78,9 @@ class DecisionsRequest(BaseModel):
         list[Annotated[AnyQuestion, Field(discriminator="type")]],
         Field(min_length=1),
     ]
+    audit: bool = False
+    """ours: whether each answer has `x_label_mass`, the probability that lies on its options
+    at all; costs the model's head"""
 
 
 def add_decisions(app: FastAPI, service: Service) -> None:
@@ -94,8 +92,8 @@ def add_decisions(app: FastAPI, service: Service) -> None:
               response_class=Response)  # fmt: skip
     async def decisions(request: Request) -> Response:
         exchange = service.exchange(request, ROUTE)
-        served = service.serving.served
         value = await read_json(request.scope, request.receive, service.limits)
+        served = service.serving.served
         keys = value if isinstance(value, dict) else {}
         if "state" in keys:
             work = decide_system_one(service, served, exchange, parse_value(SystemOneRequest, value))
@@ -112,13 +110,12 @@ def _is_sglang(questions: Any) -> bool:
 
 
 async def _decide(service: Service, served: Served, exchange: Exchange, request: DecisionsRequest) -> dict[str, Any]:
-    text = text_of_input(request.input)
-    asked = [
-        Asked(question=_question(each, f"questions[{index}]"), text=text, param=f"questions[{index}]")
-        for index, each in enumerate(request.questions)
+    questions = [
+        (param := f"questions[{index}]", _question(each, param)) for index, each in enumerate(request.questions)
     ]
+    asked = asked_about(text_of_input(request.input), questions, audit=request.audit)
     found, usage = await decide(service, served, exchange, asked)
-    answers = [_answer(*each) for each in zip(request.questions, asked, found, strict=True)]
+    answers = [_answer(*each) for each in zip(request.questions, found, strict=True)]
     return {"model": request.model, "answers": answers, "usage": usage.openai()}
 
 
@@ -126,60 +123,57 @@ def _question(given: AnyQuestion, param: str) -> Question:
     instructions = text_of_parts(given.instructions, f"{param}.instructions")
     match given:
         case PredicateQuestion():
-            return Question(kind="predicate", instructions=instructions, options=YES_NO)
+            return Question.predicate(instructions)
         case ChoiceQuestion():
-            return Question(kind="choice", instructions=instructions, options=_options(given.choices))
+            return Question.of("choice", instructions, _options(given.choices))
         case ScoreQuestion():
-            options = tuple(Option(label=each.label, description=each.description) for each in given.levels)
-            return Question(kind="score", instructions=instructions, options=options)
+            return Question.of("score", instructions, ((each.label, each.description) for each in given.levels))
 
 
-def _options(choices: Sequence[Choice]) -> tuple[Option, ...]:
+def _options(choices: Sequence[Choice]) -> Iterator[tuple[str, str | None]]:
     """The options; a text that is spelt as a boolean is put in quotes where that boolean is an option too."""
     booleans = {_boolean(each.value) for each in choices if isinstance(each.value, bool)}
-    return tuple(
-        Option(
-            label=_boolean(each.value)
-            if isinstance(each.value, bool)
-            else f'"{each.value}"'
-            if each.value in booleans
-            else each.value,
-            description=each.description,
-        )
-        for each in choices
-    )
+    for each in choices:
+        if isinstance(each.value, bool):
+            yield _boolean(each.value), each.description
+        else:
+            yield f'"{each.value}"' if each.value in booleans else each.value, each.description
 
 
 def _boolean(value: bool) -> str:
     return "true" if value else "false"
 
 
-def _answer(given: AnyQuestion, asked: Asked, found: Probabilities) -> dict[str, Any]:
+def _answer(given: AnyQuestion, found: Found | None) -> dict[str, Any]:
     if found is None:
         return {"type": "refusal", "name": given.name}
+    return _numbers(given, found) | found.extra
+
+
+def _numbers(given: AnyQuestion, found: Found) -> dict[str, Any]:
     match given:
         case PredicateQuestion():
-            return {"type": "predicate", "name": given.name, "probability": found[0]}
+            return {"type": "predicate", "name": given.name, "probability": found.probabilities[0]}
         case ChoiceQuestion():
             values = [choice.value for choice in given.choices]
             return {
                 "type": "choice",
                 "name": given.name,
-                "choice": values[found.index(max(found))],
-                "confidence": choice_confidence(found),
+                "choice": values[found.best],
+                "confidence": found.choice_confidence,
                 "probabilities": [
                     {"value": value, "probability": probability}
-                    for value, probability in zip(values, found, strict=True)
+                    for value, probability in zip(values, found.probabilities, strict=True)
                 ],
             }
         case ScoreQuestion():
             return {
                 "type": "score",
                 "name": given.name,
-                "score": expected_level(found),
-                "confidence": score_confidence(found),
+                "score": found.expected_level,
+                "confidence": found.score_confidence,
                 "probabilities": [
                     {"value": index, "label": level.label, "probability": probability}
-                    for index, (level, probability) in enumerate(zip(given.levels, found, strict=True))
+                    for index, (level, probability) in enumerate(zip(given.levels, found.probabilities, strict=True))
                 ],
             }

@@ -12,6 +12,7 @@ from .bodies import Receive, Scope, header
 from .exchange import Exchange
 from .metrics import Metrics
 from .refusal import RefusedError
+from .tracing import Tracer
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -43,6 +44,7 @@ class Door:
         self._open = frozenset(open_paths)
         self._refused = refused
         self._logs = logs
+        self._tracer = Tracer()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """For the server."""
@@ -51,6 +53,7 @@ class Door:
                 await send({"type": "websocket.close", "code": 1003})
             return
         exchange = Exchange(scope)
+        span = self._tracer.begin(scope)
         status, n_bytes, is_over = 0, 0, False
         self._metrics.in_flight.inc()
 
@@ -81,6 +84,7 @@ class Door:
             self._metrics.in_flight.dec()
             if exchange.reason:
                 self._metrics.refused(exchange.reason)
+            self._tracer.end(span, exchange, status or GONE)
             self._metrics.answered(exchange.route, status or GONE, exchange.total_ms / 1e3)
             if self._logs:
                 self._log(scope, exchange, status or GONE, n_bytes)

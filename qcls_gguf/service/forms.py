@@ -13,7 +13,7 @@ from ..config.prompt import PromptConfig
 from ..config.rules import Text
 from ..config.schema import ModelConfig
 from ..config.settings import Settings, check, config_error, mistakes, prefixed, settings
-from ..config.template import SLOT
+from ..config.template import SLOT, SLOTS
 from ..config.words import kind_of
 from ..config.yaml_values import load_yaml, read_text
 from ..errors import ConfigError
@@ -71,10 +71,14 @@ def read_forms(path: Path) -> FormSettings:
             raise config_error(mistakes(e, FormSettings), tree) from None
         for kind in KINDS:
             form: Form = getattr(found, kind)
-            whole = form.system + form.user
+            turns = form.system + form.user
             for slot in (INSTRUCTIONS, OPTIONS, SLOT):
-                if (n := whole.count(slot)) != 1:
+                if (n := turns.count(slot)) != 1:
                     raise ConfigError(f"{kind}: has {n} {slot} slots in system and user: it needs one")
+            rest = re.sub(SLOT, "", turns) + form.answer_cue
+            if other := next((slot for slot in SLOTS if slot in rest), None):
+                # which a stranger's options would fill, with the control tokens that they spell
+                raise ConfigError(f"{kind}: has a {other} slot where none belongs: write {OPTIONS} for the options")
     except ConfigError as e:
         raise prefixed(str(path), e) from None
     return found

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from ..report.gpu import GpuState, gpu_state
 from ..version import __version__
+from .description_page import description_page
 from .exchange import Exchange
 from .metrics import CONTENT_TYPE, counter, gauge
 from .openapi import gives
@@ -27,7 +28,7 @@ _POLICY = (
     "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 )
 """for the page: nothing comes from elsewhere, and no other page shows it within itself"""
-HEALTH, READY, METRICS, MODELS, RELOAD = "/health", "/ready", "/metrics", "/v1/models", "/admin/reload"
+DOCS, HEALTH, READY, METRICS, MODELS, RELOAD = "/docs", "/health", "/ready", "/metrics", "/v1/models", "/admin/reload"
 MODEL = "default"
 """what the models of `/v1/models` are named for: all configured prompts; one of them is `default/<prompt>`"""
 
@@ -88,6 +89,12 @@ def add_operations(app: FastAPI, service: Service) -> None:
         Exchange.of(request.scope).route = PAGE
         return Response(page, headers={"content-type": "text/html; charset=utf-8", "content-security-policy": _POLICY})
 
+    @app.get(DOCS, include_in_schema=False)
+    async def description(request: Request) -> Response:
+        Exchange.of(request.scope).route = DOCS
+        headers = {"content-type": "text/html; charset=utf-8", "content-security-policy": _POLICY}
+        return Response(description_page(app.openapi()), headers=headers)
+
     @app.head(HEALTH, include_in_schema=False)
     @app.get(HEALTH, summary="Whether the process is alive", response_class=Response,
              responses=gives(Health, "it is"))  # fmt: skip
@@ -101,7 +108,7 @@ def add_operations(app: FastAPI, service: Service) -> None:
     async def ready(request: Request) -> Response:
         exchange = Exchange.of(request.scope)
         exchange.route = READY
-        _ = serving.served
+        serving.check_ready()
         return json_response({"status": serving.state.value, "version": __version__})
 
     @app.get(METRICS, summary="Counts for Prometheus", response_class=Response,
@@ -149,6 +156,7 @@ def at_scrape(serving: Serving) -> Iterator[Metric]:
     yield gauge("qcls_ready", "1 while requests are answered.", float(serving.state.value == "ready"))
     yield gauge("qcls_admitted_requests", "Requests in the service.", admission.n_requests)
     yield gauge("qcls_admitted_tokens", "Tokens that they would feed, estimated.", admission.n_tokens)
+    yield gauge("qcls_wait_seconds", "What a request that comes now would wait, estimated.", admission.wait_ms / 1e3)
     yield counter("qcls_reloads", "Configurations that replaced another.", serving.n_reloads)
     if served := serving.loaded:
         yield from _engine(served)
@@ -167,6 +175,13 @@ def _engine(served: Served) -> Iterator[Metric]:
     yield counter("qcls_sets_found", "Requests whose prompt set was there.", served.sets.n_found)
     yield counter("qcls_sets_made", "Prompt sets made for requests.", served.sets.n_made)
     yield counter("qcls_sets_let_go", "Prompt sets let go.", served.sets.n_let_go)
+    yield counter("qcls_prefixes_found", "Prefixes that were wanted and in the cache.", engine.n_found)
+    yield counter("qcls_prefixes_stored", "Prefixes that were computed, long ones in pieces.", engine.n_stored)
+    yield counter("qcls_prefixes_evicted", "Prefixes that made room for others.", engine.n_evicted)
+    if served.results.most:
+        yield gauge("qcls_results", "Answers kept.", len(served.results))
+        yield counter("qcls_results_found", "Queries whose answer was kept.", served.results.n_hits)
+        yield counter("qcls_results_missed", "Queries whose answer was not kept.", served.results.n_misses)
     yield counter("qcls_graphs_reused", "Decodes that reused a graph.", counts.n_graphs_reused)
     yield gauge("qcls_graphs", "Graphs kept.", counts.n_shapes)
 

@@ -17,6 +17,7 @@ from .served import Served, unknown_prompt
 from .service import Service
 from .waiting import answered
 from .writing import json_response
+from .zero_shot import Labelled, zero_shot
 
 PREDICT, CLASSIFY = "/predict", "/classify"
 _PROMPT = {"name": "prompt", "in": "query", "required": False, "schema": {"type": "string"}}
@@ -30,6 +31,12 @@ class PredictParameters(BaseModel):
 
     top_k: Annotated[int, Field(ge=1)] | None = None
     """how many labels to answer with, the most probable first; none: all"""
+    candidate_labels: Annotated[list[str], Field(min_length=1)] | None = None
+    """labels to choose from instead of a configured prompt's"""
+    hypothesis_template: str | None = None
+    """what a label means, with {} in its place; beside candidate_labels"""
+    multi_label: bool = False
+    """whether each of candidate_labels is judged by itself, so that they do not add up to 1"""
 
 
 class PredictRequest(BaseModel):
@@ -106,21 +113,27 @@ def add_predict(app: FastAPI, service: Service) -> None:
     async def predict(request: Request) -> Response:
         prompt = request.query_params.get("prompt")
         exchange = service.exchange(request, PREDICT)
-        served = service.serving.served
         asked = await read_model(PredictRequest, request.scope, request.receive, service.limits)
+        served = service.serving.served
         texts, is_single = _texts(asked.inputs)
-        name = _prompt(served, prompt, "prompt") if prompt is not None else _prompt(served, asked.model, "model")
-        results = await answered(_ask(service, served, exchange, name, texts, "inputs"), request.receive)
-        top_k = asked.parameters.top_k if asked.parameters else None
-        found = [_sorted(result, top_k, raw=asked.raw_scores) for result in results]
+        parameters = asked.parameters or PredictParameters()
+        if (labels := parameters.candidate_labels) is not None:
+            how, many = parameters.hypothesis_template, parameters.multi_label
+            work = zero_shot(service, served, exchange, texts, labels, how, multi_label=many)
+            labelled = await answered(work, request.receive)
+        else:
+            name = _prompt(served, prompt, "prompt") if prompt is not None else _prompt(served, asked.model, "model")
+            results = await answered(_ask(service, served, exchange, name, texts, "inputs"), request.receive)
+            labelled = [_labelled(result, raw=asked.raw_scores) for result in results]
+        found = [_sorted(each, parameters.top_k) for each in labelled]
         return json_response(found[0] if is_single else found)
 
     @app.post(CLASSIFY, summary="Label texts by one prompt, as vLLM does", openapi_extra=takes(VllmRequest),
               responses=gives(VllmAnswer, "the labels", *errors, error=VllmError), response_class=Response)  # fmt: skip
     async def classify(request: Request) -> Response:
         exchange = service.exchange(request, CLASSIFY)
-        served = service.serving.served
         asked = await read_model(VllmRequest, request.scope, request.receive, service.limits)
+        served = service.serving.served
         texts = [asked.input] if isinstance(asked.input, str) else asked.input
         name = _prompt(served, asked.model, "model")
         results = await answered(_ask(service, served, exchange, name, texts, "input"), request.receive)
@@ -188,9 +201,13 @@ async def _ask(
     return results
 
 
-def _sorted(result: Result, top_k: int | None, *, raw: bool) -> list[dict[str, Any]]:
-    scores = sorted(result.results[0].scores, key=lambda score: score.probability, reverse=True)[:top_k]
-    return [{"label": each.label, "score": each.score if raw else each.probability} for each in scores]
+def _labelled(result: Result, *, raw: bool) -> Labelled:
+    return [(each.label, each.score if raw else each.probability) for each in result.results[0].scores]
+
+
+def _sorted(labelled: Labelled, top_k: int | None) -> list[dict[str, Any]]:
+    found = sorted(labelled, key=lambda each: each[1], reverse=True)[:top_k]
+    return [{"label": label, "score": score} for label, score in found]
 
 
 def _vllm(index: int, result: Result, labels: tuple[str, ...]) -> dict[str, Any]:

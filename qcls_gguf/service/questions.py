@@ -1,8 +1,8 @@
-"""Questions that come with a request: checked, made into prompts of one label set each, and their answers' numbers."""
+"""Questions that come with a request, and the prompt that each of them is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ..classifier import Classifier
@@ -41,6 +41,19 @@ class Question:
     kind: Kind
     instructions: str
     options: tuple[Option, ...]
+    audit: bool = False
+    """whether its exact scores are wanted"""
+
+    @classmethod
+    def predicate(cls, instructions: str, yes: str | None = None, no: str | None = None) -> Question:
+        """Is something so? yes, no: what describes these answers."""
+        return cls.of("predicate", instructions, (("yes", yes), ("no", no)))
+
+    @classmethod
+    def of(cls, kind: Kind, instructions: str, options: Iterable[tuple[str, str | None]]) -> Question:
+        """A question with its options, or ordered levels: each a label and what describes it."""
+        found = tuple(Option(label=label, description=description) for label, description in options)
+        return cls(kind=kind, instructions=instructions, options=found)
 
     @property
     def configured(self) -> str | None:
@@ -53,9 +66,6 @@ class Question:
         """The size of its texts."""
         texts = [self.instructions, *(f"{each.label}{each.description or ''}" for each in self.options)]
         return sum(len(text.encode()) for text in texts)
-
-
-YES_NO = (Option(label="yes"), Option(label="no"))
 
 
 def maker(question: Question, forms: Forms) -> Callable[[Classifier], LoadedPrompts]:
@@ -81,53 +91,33 @@ def compile_question(question: Question, forms: Forms, classifier: Classifier) -
         text = forms.text(question.kind, quote(instructions), quote(lines))
         return [PromptConfig(name=_NAME, prompt_template=text, labels=tuple(each.label for each in question.options))]
 
-    return compile_quoted([instructions, lines], prompts, classifier)
+    return compile_quoted([instructions, lines], prompts, classifier, audit=question.audit)
 
 
 def compile_quoted(
-    texts: Sequence[str], prompts: Callable[[Callable[[str], str]], list[PromptConfig]], classifier: Classifier
+    texts: Sequence[str],
+    prompts: Callable[[Callable[[str], str]], list[PromptConfig]],
+    classifier: Classifier,
+    *,
+    audit: bool = False,
 ) -> PromptSet:
     """Prompts with texts of strangers in them, which stay text whatever they spell.
 
-    prompts(quote) makes them of the quoted texts. Raises ConfigError.
+    prompts(quote) makes them of the quoted texts; audit: whether their exact scores are wanted. Raises ConfigError.
     """
     model = classifier.engine.model
     quotes = Quotes(model, texts)
     configs = prompts(quotes.quote)
-    n_tokens = max(len(model.tokenize(config.template, parse_special=False)) for config in configs)
+    originals = quotes.originals
+    n_tokens = max(len(model.tokenize(each.template.translate(originals), parse_special=False)) for each in configs)
     if n_tokens > (n_most := classifier.engine.n_prefix_cells):
         raise ConfigError(
             f"{PLACE}: has about {n_tokens} tokens, and the cache holds {n_most}: shorten it, or raise "
             "runtime.question_cells"
         )
-    originals = quotes.originals
-    return without_quotes(compile_prompts(configs, QuotingVocabulary(model, originals)), originals)
+    compiled = compile_prompts(configs, QuotingVocabulary(model, originals), audit=audit)
+    return without_quotes(compiled, originals)
 
 
 def _line(option: Option) -> str:
     return f"- {option.label}" + (f": {' '.join(option.description.split())}" if option.description else "")
-
-
-# --- numbers ---------------------------------------------------------------------------------------------------------
-
-
-def choice_confidence(probabilities: Sequence[float]) -> float:
-    """How far the most probable of n options is above 1/n, as a share of what is possible; 1 for a single one."""
-    n = len(probabilities)
-    return 1.0 if n == 1 else min(max((max(probabilities) - 1 / n) / (1 - 1 / n), 0.0), 1.0)
-
-
-def expected_level(probabilities: Sequence[float]) -> float:
-    """The expected index of a level, 0 to n - 1."""
-    return sum(index * probability for index, probability in enumerate(probabilities))
-
-
-def score_confidence(probabilities: Sequence[float]) -> float:
-    """1 less the mean distance from the most probable level, as a share of that of equally probable levels."""
-    n = len(probabilities)
-    if n == 1:
-        return 1.0
-    top = max(range(n), key=probabilities.__getitem__)
-    distance = sum(probability * abs(index - top) for index, probability in enumerate(probabilities))
-    even = sum(abs(index - (n - 1) / 2) for index in range(n)) / n
-    return max(0.0, 1.0 - distance / even)

@@ -14,12 +14,12 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from ..config.template import SLOTS
 from ..model import Model
 from ..prompts.prompt_set import PromptSet
 
 Int32Array = npt.NDArray[np.int32]
 
+_BRACE = "{"  # which every slot begins with, whatever slots there are
 _FIRST = 0xF0000  # characters for private use, of which no script has any
 _LAST = 0xFFFFD
 
@@ -35,8 +35,8 @@ class Quotes:
 
     def quote(self, text: str) -> str:
         """The text, spelling no slot and no special token."""
-        for slot in SLOTS:
-            text = text.replace(slot, self._stand_in(slot[0]) + slot[1:]) if slot in text else text
+        if _BRACE in text:
+            text = text.replace(_BRACE, self._stand_in(_BRACE))
         while spelt := self._first_special(text):
             text = text.replace(spelt, self._stand_in(spelt[0]) + spelt[1:])
         return text

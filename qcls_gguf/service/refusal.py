@@ -51,6 +51,11 @@ class RefusedError(Exception):
         return found
 
 
+def no_images(param: str) -> RefusedError:
+    """The refusal of an image, or of something else that is no text."""
+    return RefusedError(422, "invalid", f"{param}: images are not answered: this model reads text", param=param)
+
+
 class ClientGoneError(Exception):
     """The client closed the connection before its request was answered."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from pathlib import Path
 from time import time
@@ -17,20 +17,23 @@ from ..errors import ModelError
 from ..loaded_prompts import LoadedPrompts
 from ..model import Model
 from ..score.result import Result
-from .admission import n_query_tokens
 from .forms import Forms, FormSettings
 from .refusal import RefusedError
+from .results import ResultCache
 from .sets import SetCache
 from .writing import model_json
 
+Pair = tuple[LoadedPrompts, str]
 FileState = tuple[Path, int, int, int]
 
 
 class Served:
     """A classifier, its open model, and what depends on them."""
 
-    def __init__(self, classifier: Classifier, model: Model, file: FileState, forms: FormSettings) -> None:
-        """file: the model file as it was when it was opened; see `file_state`."""
+    def __init__(
+        self, classifier: Classifier, model: Model, file: FileState, forms: FormSettings, n_results: int
+    ) -> None:
+        """file: the model file as it was when it was opened, see `file_state`; n_results: answers to keep."""
         self.classifier = classifier
         self.model = model
         self.file = file
@@ -39,9 +42,7 @@ class Served:
         self.created = int(time())
         self.model_json = model_json(classifier.model)
         self.prompts: dict[str, PromptConfig] = {prompt.name: prompt for prompt in classifier.config.prompts}
-        fed = {n: classifier.plan_counts(" a" * n).n_tokens_new for n in (0, 8)}
-        self._n_fixed = fed[0]
-        self._n_per_token = (fed[8] - fed[0]) / 8
+        self.results = ResultCache(n_results)
         self.window = classifier.config.runtime.max_batch
         """queries of one request that may wait at once"""
         self._n_users = 0
@@ -50,7 +51,7 @@ class Served:
 
     def n_tokens(self, query: str) -> int:
         """About how many tokens the configured prompts feed for a query."""
-        return self._n_fixed + int(self._n_per_token * n_query_tokens(query))
+        return self.classifier.configured.active.n_fed(query)
 
     @contextmanager
     def used(self) -> Iterator[None]:
@@ -80,9 +81,20 @@ class Served:
         key: Hashable = ("configured", asked, scoring, audit)
         return self.sets.using(key, lambda classifier: _some(classifier, asked, scoring, audit=audit))
 
-    async def ask(self, loaded: LoadedPrompts, query: str, deadline_s: float) -> Result:
-        """The answer of a prompt set to a query. Raises QclsError."""
-        return (await self.classifier.aclassify_pairs([(loaded, query)], deadline_s=deadline_s))[0]
+    async def ask(self, pairs: Sequence[Pair], deadline_s: float) -> list[Result]:
+        """The answers of prompt sets to queries, all from one turn but those that are kept. Raises QclsError."""
+        if not self.results.most:
+            return await self.classifier.aclassify_pairs(pairs, deadline_s=deadline_s)
+        found = [self.results.get(loaded.active, query) for loaded, query in pairs]
+        missing = [pair for pair, result in zip(pairs, found, strict=True) if result is None]
+        computed = iter(await self.classifier.aclassify_pairs(missing, deadline_s=deadline_s))
+        answers = []
+        for (loaded, query), result in zip(pairs, found, strict=True):
+            if result is None:
+                result = next(computed)
+                self.results.put(loaded.active, query, result)
+            answers.append(result)
+        return answers
 
     async def close(self) -> None:
         """Wait until no request uses it, then close the classifier, but not the model."""

@@ -48,7 +48,9 @@ class Service:
     @contextmanager
     def admitted(self, served: Served, queries: Sequence[str]) -> Iterator[None]:
         """For as long as a request with these queries is in the service. Raises RefusedError (503)."""
-        with self.serving.admission.admitted(sum(map(served.n_tokens, queries))), served.used():
+        n_tokens = [served.n_tokens(query) for query in queries]
+        n_at_once = sum(sorted(n_tokens)[-served.window :])
+        with self.serving.admission.admitted(sum(n_tokens), n_at_once), served.used():
             yield
 
     async def ask(
@@ -56,13 +58,18 @@ class Service:
     ) -> Result:
         """The answer to a query. param: the field of the request that holds it. Raises RefusedError."""
         try:
-            result = await served.ask(loaded, query, deadline_s)
+            (result,) = await served.ask([(loaded, query)], deadline_s)
         except QclsError as e:
             raise refusal_of(e, param) from None
-        exchange.answered(result)
-        self.metrics.labelled(result)
-        self.serving.admission.learn(result.counts.n_tokens_new, result.total_ms)
+        self.note(exchange, result)
         return result
+
+    def note(self, exchange: Exchange, result: Result) -> None:
+        """Count an answer to a query."""
+        exchange.answered(result)
+        if result.counts.n_decodes:  # else it was kept
+            self.metrics.labelled(result)
+            self.serving.admission.learn(result.counts.n_tokens_new, result.total_ms)
 
     async def ask_all(
         self, exchange: Exchange, served: Served, loaded: LoadedPrompts, queries: Sequence[str]

@@ -57,17 +57,25 @@ class Serving:
         self._served: Served | None = None
         self._reloading = asyncio.Lock()
         self._closing: set[asyncio.Task[None]] = set()
-        self._forms = settings.forms
+        self._settings = settings
         self.admission = Admission(settings.limits)
         self.state = State.loading
         self.n_reloads = 0
 
     @property
     def served(self) -> Served:
-        """What answers now. Raises RefusedError (503) while loading and while draining."""
+        """What answers now. Raises RefusedError (503) while loading and while draining.
+
+        A reload closes it when nobody uses it: take it when the request has been read, and use it (`Served.used`)
+        before anything is awaited.
+        """
         if self._served is None or self.state is not State.ready:
             raise RefusedError(503, self.state.value, f"the service is {self.state.value}", retry_ms=_LOADING_RETRY_MS)
         return self._served
+
+    def check_ready(self) -> None:
+        """Raise RefusedError (503) while loading and while draining."""
+        _ = self.served
 
     @property
     def loaded(self) -> Served | None:
@@ -106,7 +114,7 @@ class Serving:
 
     async def _build(self, config: Config) -> Served:
         model, file, classifier = await asyncio.to_thread(self._open, config)
-        return Served(classifier, model, file, self._forms)
+        return Served(classifier, model, file, self._settings.forms, self._settings.n_results)
 
     def _open(self, config: Config) -> tuple[Model, FileState, Classifier]:
         """The model, which is the open one if its file is the same, and a classifier on it."""
@@ -130,6 +138,14 @@ class Serving:
             )
         try:
             classifier = Classifier.from_config(config, model=model, on_step=self._step)
+            try:
+                began = monotonic()
+                cost = classifier.measure_turns()
+                what = f"a decode costs as much as {cost.fixed_tokens:.0f} tokens more"
+                self._step("measure turns", what, (monotonic() - began) * 1e3)
+            except BaseException:
+                classifier.close()
+                raise
         except BaseException:
             if not shares:
                 model.close()

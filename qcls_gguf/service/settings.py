@@ -34,6 +34,8 @@ class RequestLimits:
     """the most that a request may ask for"""
     body_timeout_s: float = 30.0
     """for a whole body to arrive, or for a line of a stream"""
+    wait_ms: float | None = None
+    """how long a request may have to wait, by what those before it will take; more get 503; none: any"""
     waiting_requests: int = 64
     """requests that may be in the service at once; more get 503"""
     waiting_tokens: int = 16_384
@@ -58,6 +60,8 @@ class ServiceSettings:
     log_format: LogFormat = "text"
     forms: FormSettings = field(default_factory=FormSettings)
     """how questions become prompts"""
+    n_results: int = 0
+    """answers to keep for queries that come again; 0: none"""
     limits: RequestLimits = field(default_factory=RequestLimits)
 
     @property

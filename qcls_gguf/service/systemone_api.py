@@ -7,13 +7,14 @@ from typing import Annotated, Any, Literal
 from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from .bodies import content_type, read_model
-from .deciding import Asked, decide
+from .bodies import Strict, content_type, read_model
+from .deciding import asked_about, decide_all
 from .decision_input import short_json
 from .exchange import Exchange
+from .found import Found
 from .openapi import TypeSafeError, gives, takes
-from .questions import YES_NO, Option, Question, choice_confidence, expected_level, score_confidence
-from .refusal import RefusedError
+from .questions import Question
+from .refusal import RefusedError, no_images
 from .served import Served
 from .service import Service
 from .waiting import answered
@@ -25,16 +26,12 @@ Told = str | dict[str, Any] | list[Any]
 """a text, or JSON that is given as its text"""
 
 
-class _SystemOneQuestion(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class _SystemOneQuestion(Strict):
     instructions: Told | None = None
 
 
-class NoulCriteria(BaseModel):
+class NoulCriteria(Strict):
     """What yes and no mean."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     true: Told | None = None
     false: Told | None = None
@@ -70,7 +67,7 @@ class BoxQuestion(BaseModel):
 class SystemOneRequest(BaseModel):
     """TypeSafe's request; fields that are not named here are ignored."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, use_attribute_docstrings=True)
 
     model: str = "default"
     state: Told
@@ -82,6 +79,9 @@ class SystemOneRequest(BaseModel):
         Field(min_length=1),
     ]
     assets: dict[str, Any] | None = None
+    audit: bool = False
+    """ours: whether each answer has `x_label_mass`, the probability that lies on its options
+    at all; costs the model's head"""
 
 
 AnyQuestion = NoulQuestion | SystemOneChoice | SystemOneScore | BoxQuestion
@@ -96,10 +96,10 @@ def add_system_one(app: FastAPI, service: Service) -> None:
               response_class=Response)  # fmt: skip
     async def system_one(request: Request) -> Response:
         exchange = service.exchange(request, ROUTE)
-        served = service.serving.served
         if content_type(request.scope).startswith("multipart/"):
-            raise _no_images("assets")
+            raise no_images("assets")
         asked = await read_model(SystemOneRequest, request.scope, request.receive, service.limits)
+        served = service.serving.served
         work = decide_system_one(service, served, exchange, asked)
         return json_response(await answered(work, request.receive))
 
@@ -109,69 +109,55 @@ async def decide_system_one(
 ) -> dict[str, Any]:
     """The answer to a request. Raises RefusedError."""
     if request.assets is not None:
-        raise _no_images("assets")
-    text = short_json(request.state)
-    asked = [
-        Asked(question=_question(each, f"questions.{name}"), text=text, param=f"questions.{name}")
-        for name, each in request.questions.items()
-    ]
-    found, usage = await decide(service, served, exchange, asked)
-    answers = {}
-    for (name, each), question, probabilities in zip(request.questions.items(), asked, found, strict=True):
-        if probabilities is None:
-            raise RefusedError(500, "failed", f"{question.param}: its scores are not finite", param=question.param)
-        answers[name] = _answer(each, probabilities)
+        raise no_images("assets")
+    questions = [(param := f"questions.{name}", _question(each, param)) for name, each in request.questions.items()]
+    asked = asked_about(short_json(request.state), questions, audit=request.audit)
+    found, usage = await decide_all(service, served, exchange, asked)
+    answers = {
+        name: _answer(each, of_it) | of_it.extra
+        for (name, each), of_it in zip(request.questions.items(), found, strict=True)
+    }
     return {"model": request.model, "answers": answers, "usage": {"input_tokens": usage.whole, "output_tokens": 0}}
 
 
 def _question(given: AnyQuestion, param: str) -> Question:
     if isinstance(given, BoxQuestion):
-        raise _no_images(param)
-    instructions = "" if given.instructions is None else short_json(given.instructions)
+        raise no_images(param)
+    instructions = _told(given.instructions) or ""
     match given:
         case NoulQuestion():
             criteria = given.criteria or NoulCriteria()
-            described = (criteria.true, criteria.false)
-            if not instructions and described == (None, None):
+            if not instructions and criteria.true is None and criteria.false is None:
                 what = f"{param}: neither instructions nor criteria say what is asked"
                 raise RefusedError(422, "invalid", what, param=param)
-            options = tuple(
-                Option(label=option.label, description=None if told is None else short_json(told))
-                for option, told in zip(YES_NO, described, strict=True)
-            )
-            return Question(kind="predicate", instructions=instructions, options=options)
+            return Question.predicate(instructions, _told(criteria.true), _told(criteria.false))
         case SystemOneChoice():
-            options = tuple(
-                Option(label=label, description=None if told is None else short_json(told))
-                for label, told in given.criteria.items()
-            )
-            return Question(kind="choice", instructions=instructions, options=options)
+            return Question.of("choice", instructions, ((label, _told(told)) for label, told in given.criteria.items()))
         case SystemOneScore():
-            options = tuple(Option(label=short_json(told)) for told in given.criteria)
-            return Question(kind="score", instructions=instructions, options=options)
+            return Question.of("score", instructions, ((short_json(told), None) for told in given.criteria))
 
 
-def _no_images(param: str) -> RefusedError:
-    return RefusedError(422, "invalid", f"{param}: images are not answered: this model reads text", param=param)
+def _told(told: Told | None) -> str | None:
+    return None if told is None else short_json(told)
 
 
-def _answer(given: AnyQuestion, found: list[float]) -> dict[str, Any]:
+def _answer(given: AnyQuestion, found: Found) -> dict[str, Any]:
     match given:
         case SystemOneChoice():
             labels = list(given.criteria)
             return {
                 "type": "choice",
-                "choice": labels[found.index(max(found))],
-                "confidence": choice_confidence(found),
-                "probabilities": dict(zip(labels, found, strict=True)),
+                "choice": labels[found.best],
+                "confidence": found.choice_confidence,
+                "probabilities": dict(zip(labels, found.probabilities, strict=True)),
             }
         case SystemOneScore():
             return {
                 "type": "score",
-                "score": expected_level(found),
-                "confidence": score_confidence(found),
+                "score": found.expected_level,
+                "confidence": found.score_confidence,
                 "legend": {str(index): short_json(told) for index, told in enumerate(given.criteria)},
-                "probabilities": {str(index): probability for index, probability in enumerate(found)},
+                "probabilities": {str(index): probability for index, probability in enumerate(found.probabilities)},
             }
         case _:
-            return {"type": "noul", "noul": found[0]}
+            return {"type": "noul", "noul": found.probabilities[0]}

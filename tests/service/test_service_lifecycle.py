@@ -6,13 +6,13 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 import yaml
-from served import JSON, Server, raw, threads
+from served import JSON, Server, raw, received, threads
 from typer.testing import CliRunner
 
 from qcls_gguf.cli.app import app
@@ -131,6 +131,33 @@ def test_a_full_service_refuses_and_says_when_to_come_again() -> None:
         assert server.metric("qcls_clients_gone_total") == 1
         fed = server.metric("qcls_tokens_new_total") - before
         assert fed < 200 * server.classify(query="red dress").json()["counts"]["n_tokens_new"] / 2
+
+
+@pytest.fixture(scope="module")
+def reloading() -> Iterator[Server]:
+    with Server("--api-key", "k") as server:
+        server.http.headers["x-api-key"] = "k"
+        yield server
+
+
+@pytest.mark.parametrize("path", ["/v1/classify", "/v1/decisions", "/v1/systemone", "/predict"])
+def test_a_reload_while_a_body_arrives(reloading: Server, path: str) -> None:
+    bodies: dict[str, object] = {
+        "/v1/classify": {"query": "red dress"},
+        "/v1/decisions": {"model": "m", "input": "x", "questions": [{"type": "predicate", "instructions": "Is it?"}]},
+        "/v1/systemone": {"state": "x", "questions": {"q": {"type": "noul", "instructions": "Is it?"}}},
+        "/predict": {"inputs": "red dress", "model": "category"},
+    }
+    data = raw(json.dumps(bodies[path]).encode(), "x-api-key: k", path=path)
+    n_reloads = reloading.metric("qcls_reloads_total")
+    with reloading.connect() as connection:
+        connection.sendall(data[:-5])
+        until(lambda: reloading.metric("qcls_requests_in_flight") == 2)  # the other one asks for the metrics
+        assert reloading.http.post("/admin/reload").status_code == 200
+        assert reloading.metric("qcls_reloads_total") == n_reloads + 1
+        time.sleep(0.2)  # in which the old classifier is closed
+        connection.sendall(data[-5:])
+        assert received(connection).startswith(b"HTTP/1.1 200")
 
 
 def test_a_late_request_is_not_computed() -> None:

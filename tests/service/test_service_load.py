@@ -9,7 +9,9 @@ import asyncio
 import json
 import os
 import re
+import resource
 import subprocess
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -17,13 +19,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from served import BIN, Server, raw
+import yaml
+from served import BIN, ROOT, Server, raw
 
 pytestmark = pytest.mark.load
 
 SECONDS = float(os.environ.get("QCLS_LOAD_SECONDS", "10"))
 N_REQUESTS = int(os.environ.get("QCLS_LOAD_REQUESTS", "20000"))
 N_QUESTIONS = int(os.environ.get("QCLS_LOAD_QUESTIONS", "2000"))
+N_TURNS = 4
 CONFIG = "configs/fashion-8-joint.yaml"
 QUERIES = ("red dress", "blue jeans for men", "wool coat", "cheap summer shoes", "孕妇牛仔裤")
 CLOSE = 0.02
@@ -39,10 +43,17 @@ class Tally:
     n_wrong: int = 0
     seconds: float = 0.0
 
+    def add(self, other: Tally) -> None:
+        self.ms += other.ms
+        for status, n in other.statuses.items():
+            self.statuses[status] = self.statuses.get(status, 0) + n
+        self.n_wrong += other.n_wrong
+        self.seconds += other.seconds
+
     def line(self, name: str) -> str:
         p50, p99 = np.percentile(self.ms or [0], (50, 99))
         rate = len(self.ms) / self.seconds
-        return f"{name:24} {rate:7.1f}/s  p50 {p50:7.1f}  p99 {p99:7.1f} ms  {self.statuses}  wrong {self.n_wrong}"
+        return f"{name:40} {rate:7.1f}/s  p50 {p50:7.1f}  p99 {p99:7.1f} ms  {self.statuses}  wrong {self.n_wrong}"
 
 
 class Client:
@@ -138,24 +149,44 @@ def held(server: Server) -> dict[str, float]:
     return {name: server.metric(name) for name in names}
 
 
-def test_closed_loops() -> None:
-    with Server("--log-format", "none", config=CONFIG) as server:
-        load = Load.of(server)
+@pytest.mark.parametrize("name", ["mission", "fashion-8", "fashion-8-joint"])
+def test_closed_loops(name: str, tmp_path: Path) -> None:
+    """Merging what waits, as far as it pays, beside never merging: in turns, as others use the machine as well."""
+    tree = yaml.safe_load((ROOT / f"configs/{name}.yaml").read_text())
+    tree.setdefault("runtime", {})["max_batch"] = 1
+    if "path" in tree.get("model", {}):
+        tree["model"]["path"] = str(ROOT / "configs" / tree["model"]["path"])
+    (tmp_path / "apart.yaml").write_text(yaml.safe_dump(tree))
+    with (
+        Server("--log-format", "none", config=f"configs/{name}.yaml") as merging,
+        Server("--log-format", "none", config=tmp_path / "apart.yaml") as apart,
+    ):
+        loads = {"merged": Load.of(merging), "apart": Load.of(apart)}
+        print(*(line for line in merging.lines if "measure turns" in line))
         for n_clients in (1, 2, 4, 8, 32):
-            tally = asyncio.run(load.closed(n_clients))
-            print(tally.line(f"{n_clients} clients"))
-            assert (tally.n_wrong, set(tally.statuses)) == (0, {200})
+            whole = {how: Tally() for how in loads}
+            for _ in range(N_TURNS):
+                for how, load in loads.items():
+                    whole[how].add(asyncio.run(load.closed(n_clients, seconds=SECONDS / N_TURNS)))
+            for how, tally in whole.items():
+                print(tally.line(f"{name}, {n_clients} clients, {how}"))
+                assert (tally.n_wrong, set(tally.statuses)) == (0, {200})
 
 
-@pytest.mark.parametrize("max_requests", [64, 3])
-def test_open_loops(max_requests: int) -> None:
-    with Server("--log-format", "none", "--max-requests", str(max_requests), config=CONFIG) as server:
+@pytest.mark.parametrize("is_bounded", [False, True])
+def test_open_loops(is_bounded: bool) -> None:
+    """Bounded: nobody is admitted who would wait longer than two requests take."""
+    with Server("--log-format", "none", config=CONFIG) as server:
+        alone_ms = float(np.mean(asyncio.run(Load.of(server).closed(1)).ms))
+    bound = ["--max-wait", f"{2 * alone_ms:.1f}"] if is_bounded else []
+    with Server("--log-format", "none", *bound, config=CONFIG) as server:
         load = Load.of(server)
-        capacity = len(asyncio.run(load.closed(min(max_requests, 4))).ms) / SECONDS
-        print(f"at most {max_requests} in the service, capacity {capacity:.0f}/s")
         for share in (0.5, 0.8, 1.5):
-            tally = asyncio.run(load.open(share * capacity))
-            print(tally.line(f"{share} of the capacity"))
+            alone = asyncio.run(load.closed(1, seconds=SECONDS / 2))  # how fast the machine is just now
+            rate = len(alone.ms) / alone.seconds
+            tally = asyncio.run(load.open(share * rate))
+            print(tally.line(f"{share} of the capacity of {rate:.0f}/s {' '.join(bound)}"), end=" ")
+            print(f"p99 {np.percentile(tally.ms, 99) / np.mean(alone.ms):.1f} × a request alone")
             assert (tally.n_wrong, set(tally.statuses) | {503}) == (0, {200, 503})
 
 
@@ -197,6 +228,28 @@ def test_nothing_grows_with_questions() -> None:
         assert after["qcls_prefixes"] == before["qcls_prefixes"]
         assert after["qcls_prefix_cells"] <= server.metric("qcls_prefix_cells_most")
         assert grown < 8 << 20
+
+
+def test_a_thousand_idle_connections_and_400_questions() -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    with Server("--log-format", "none") as server, ExitStack() as stack:
+        files = server.metric("process_open_fds")
+        for _ in range(1000):
+            stack.enter_context(server.connect())
+        assert server.classify(query="red dress").status_code == 200
+        assert server.metric("process_open_fds") == files + 1000
+        choices = [{"value": "light blue"}, {"value": "red"}]
+        questions = [{"type": "choice", "instructions": f"Is it number {n}?", "choices": choices} for n in range(400)]
+        body = {"model": "m", "input": "red dress", "questions": questions}
+        began = perf_counter()
+        answer = server.http.post("/v1/decisions", json=body, headers={"x-request-timeout-ms": "60000"}).json()
+        print(f"400 questions in {perf_counter() - began:.1f} s")
+        for n in (0, 200, 399):
+            alone = server.http.post("/v1/decisions", json={**body, "questions": questions[n : n + 1]}).json()
+            probabilities = [each["answers"][at]["probabilities"] for each, at in ((answer, n), (alone, 0))]
+            one, other = ([each["probability"] for each in found] for found in probabilities)
+            assert one == pytest.approx(other, abs=CLOSE)
 
 
 def test_the_schema_is_what_the_service_does(tmp_path: Path) -> None:

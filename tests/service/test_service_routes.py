@@ -149,6 +149,35 @@ def test_predict_refuses_in_teis_words(server: Server, inputs: object, status: i
     assert re.search(says, response.json()["error"])
 
 
+def test_labels_at_call_time(server: Server) -> None:
+    def predict(inputs: object, **parameters: object) -> Any:
+        response = server.http.post("/predict", json={"inputs": inputs, "parameters": parameters})
+        return response.json() if response.status_code == 200 else response.status_code
+
+    labels = ["light blue", "red", "dark red"]
+    found = predict("red dress", candidate_labels=labels)
+    choices = [{"value": each} for each in labels]
+    question = {"type": "choice", "instructions": "", "choices": choices}
+    asked = {"model": "m", "input": "red dress", "questions": [question]}
+    (answer,) = server.http.post("/v1/decisions", json=asked).json()["answers"]
+    probabilities = {each["value"]: pytest.approx(each["probability"], abs=0.01) for each in answer["probabilities"]}
+    assert {each["label"]: each["score"] for each in found} == probabilities
+    assert found == sorted(found, key=lambda each: -each["score"])
+    several = predict([["red dress"], ["blue jeans"]], candidate_labels=labels, top_k=1)
+    assert [len(each) for each in several] == [1, 1]
+    each_alone = predict(
+        [["red dress"], ["wool coat"]], candidate_labels=labels, multi_label=True, hypothesis_template="Is it {}?"
+    )
+    question = {"type": "predicate", "instructions": "Is it red?"}
+    asked = {"model": "m", "input": "wool coat", "questions": [question]}
+    (answer,) = server.http.post("/v1/decisions", json=asked).json()["answers"]
+    scores = {each["label"]: each["score"] for each in each_alone[1]}
+    assert scores["red"] == pytest.approx(answer["probability"], abs=0.01)
+    assert predict("x", candidate_labels=[]) == 422
+    assert predict("x", candidate_labels=["a", "a"]) == 422
+    assert predict("x", candidate_labels=labels, hypothesis_template="no place") == 422
+
+
 def test_one_of_several_prompts_has_to_be_named(server: Server) -> None:
     for path in ("/predict", "/classify"):
         response = server.http.post(path, json={"inputs": "a", "input": "a"})
@@ -187,4 +216,16 @@ def test_health_metrics_and_the_description(server: Server) -> None:
     assert server.metric("process_resident_memory_bytes") > 0
     paths = server.http.get("/openapi.json").json()["paths"]
     assert {"/v1/classify", "/predict", "/classify", "/v1/models", "/health", "/ready", "/metrics"} <= set(paths)
-    assert server.http.get("/docs").status_code == 200
+
+
+def test_the_description_as_a_page_loads_nothing(server: Server) -> None:
+    schema = server.http.get("/openapi.json").json()
+    page = server.http.get("/docs")
+    assert page.status_code == 200
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert not re.search(r"<script|<link|<img|src=|https?://", page.text)
+    for path, methods in schema["paths"].items():
+        assert all(f"<code>{method.upper()} {path}</code>" in page.text for method in methods)
+    linked = set(re.findall(r'href="#(\w+)"', page.text))
+    assert linked
+    assert linked | set(schema["components"]["schemas"]) == set(re.findall(r'<h3 id="(\w+)"', page.text))

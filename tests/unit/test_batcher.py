@@ -299,9 +299,14 @@ def test_blocking_callers_and_futures_share_turns() -> None:
     batcher.close()
 
 
-def test_items_that_do_not_share_go_alone() -> None:
+def test_a_call_joins_where_it_is_let() -> None:
+    def joins(turn: Sequence[Sequence[str]], items: Sequence[str], n_behind: int) -> bool:
+        asked.append(([*turn], [*items], n_behind))
+        return not any(each.startswith("own") for call in (*turn, items) for each in call)
+
+    asked: list[tuple[list[Sequence[str]], list[str], int]] = []
     work = Work()
-    batcher = Batcher(work, max_batch=4, max_waiting=9, may_share=lambda query: not query.startswith("own"))
+    batcher = Batcher(work, max_batch=4, max_waiting=9, joins=joins)
     with ThreadPoolExecutor(6) as pool:
         futures = [pool.submit(batcher.submit, ["a"])]
         assert work.began.wait(10)
@@ -312,6 +317,22 @@ def test_items_that_do_not_share_go_alone() -> None:
         for future in futures:
             future.result(10)
     assert work.turns == [["a"], ["b", "c"], ["own d"], ["own e"], ["f"]]
+    assert asked[:2] == [([["b"]], ["c"], 4), ([["b"], ["c"]], ["own d"], 3)]
+
+
+def test_who_has_less_time_goes_first_then_who_came_first() -> None:
+    work = Work()
+    batcher = Batcher(work, max_batch=1, max_waiting=9)
+    futures = [batcher.submit_future(["first"])]
+    assert work.began.wait(10)
+    for query, deadline_s in (("b", 100), ("none", None), ("soon", 9), ("c", 50), ("sooner", 5), ("later", 20)):
+        futures.append(batcher.submit_future([query], deadline_s))
+    work.go_on.set()
+    for future in futures:
+        future.result(10)
+    # deadlines beyond ten seconds are not urgent, and not passed for ever either
+    assert work.turns == [["first"], ["sooner"], ["soon"], ["b"], ["none"], ["c"], ["later"]]
+    batcher.close()
 
 
 def test_interrupts_anywhere_lock_nobody_out() -> None:

@@ -1,0 +1,61 @@
+"""Spans, as OpenTelemetry's SDK collects them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from served import ROOT
+
+from qcls_gguf import load_config
+from qcls_gguf.service.app import build_app
+from qcls_gguf.service.serving import Serving
+from qcls_gguf.service.settings import ServiceSettings
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+@pytest.fixture
+def spans() -> Iterator[InMemorySpanExporter]:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    with pytest.MonkeyPatch.context() as patch:  # the SDK lets a provider be set once in a process
+        patch.setattr(trace, "get_tracer_provider", lambda: provider)
+        yield exporter
+
+
+def test_a_request_is_a_span(spans: InMemorySpanExporter) -> None:
+    async def ask() -> None:
+        settings = ServiceSettings(log_format="none")
+        serving = Serving(lambda: load_config(ROOT / "configs/mission.yaml"), settings)
+        app = build_app(serving, settings)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://qcls") as client:
+            early = await client.post("/v1/classify", json={"query": "red dress"})
+            assert early.status_code == 503
+            await serving.load()
+            headers = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
+            answer = await client.post("/v1/classify", json={"query": "red dress"}, headers=headers)
+            assert answer.status_code == 200
+        await serving.close()
+
+    asyncio.run(ask())
+    early, answered = spans.get_finished_spans()
+    assert early.attributes is not None
+    assert early.attributes["error.type"] == "loading"
+    assert early.status.status_code is trace.StatusCode.ERROR
+    assert (answered.name, answered.kind) == ("POST /v1/classify", trace.SpanKind.SERVER)
+    assert answered.attributes is not None
+    assert answered.attributes["http.response.status_code"] == 200
+    assert answered.attributes["http.route"] == "/v1/classify"
+    decode_ms = answered.attributes["qcls.decode_ms"]
+    assert isinstance(decode_ms, float)
+    assert decode_ms > 0
+    assert answered.context is not None
+    assert f"{answered.context.trace_id:032x}" == TRACE
