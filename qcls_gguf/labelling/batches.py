@@ -94,11 +94,13 @@ class BatchLabeller:
 
     def _prepared(self, queries: Sequence[str]) -> Iterator[_Batch | list[Answered]]:
         """Batches of queries of about one length, and by themselves those that are refused."""
+        # Those of one length behind one another: a decode of another shape than the last ones has its graph built anew.
+        places = sorted(range(len(queries)), key=lambda place: len(queries[place]))
         n = _WINDOW * self._size
-        for start in range(0, len(queries), n):
+        for start in range(0, len(places), n):
             refused: list[Answered] = []
             tokenized: list[tuple[int, Tokenized]] = []
-            for place in range(start, min(start + n, len(queries))):
+            for place in places[start : start + n]:
                 try:
                     tokenized.append((place, self._prompts.tokenize(queries[place])))
                 except PlanError as e:

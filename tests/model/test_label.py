@@ -374,8 +374,9 @@ def test_the_summary_lists_rows_without_labels(run: Run, tmp_path: Path) -> None
     record = run(parquet(tmp_path / "in.parquet", [*QUERIES[:2], *[None] * 25]), out=tmp_path / "out")
     with (shown := console()).capture() as captured:
         shown.print(labelling_table(record))
-    assert "row 3: the query is null" in captured.get()
-    assert "and 5 more rows without labels" in captured.get()
+    text = " ".join(captured.get().split())  # long names of files are wrapped
+    assert "row 3: the query is null" in text
+    assert "and 5 more rows without labels" in text
 
 
 def test_a_cache_that_is_none_is_refused(run: Run, tmp_path: Path) -> None:
