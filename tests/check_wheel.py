@@ -101,7 +101,7 @@ def run_bare(wheel: str) -> None:
     with TemporaryDirectory() as folder:
         bin_folder = str(Path(installed(wheel, folder)).parent)
         environment = {"PATH": bin_folder, "HOME": folder, "LANG": os.environ.get("LANG", "C.UTF-8")}
-        for words in (["--version"], ["run", "--quiet", "--format", "text", "--query", "red dress for girls"]):
+        for words in (["--version"], ["run", "--quiet", "--format", "labels", "--query", "red dress for girls"]):
             print("$ qcls-gguf", *words, flush=True)
             command = [f"{bin_folder}/qcls-gguf", *words]
             subprocess.run(command, cwd=folder, env=environment, check=True)

@@ -43,7 +43,8 @@ def _judge(row: Row, case: str, number: signal.Signals, code: int, error: str) -
         row.kinds["one line"] += 1
     elif (code, error) == (-number, ""):
         row.kinds["before the interpreter was up, silently"] += 1
-    elif "Traceback" in error and "qcls" not in error:
+    # without a line of Python, it came before the first one or behind the last
+    elif (code, error) == (1, "KeyboardInterrupt\n") or ("Traceback" in error and "qcls" not in error):
         row.kinds["while the interpreter itself started"] += 1
     else:
         row.wrong.append(f"{case}: exit code {code}: {error!r}")
