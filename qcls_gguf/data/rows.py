@@ -56,9 +56,11 @@ class Rows:
         others: Collection[str] = (),
         header: bytes | None = None,
         first_line: int = 1,
+        setting: str = "query_column",
     ) -> None:
         """lines: with their line breaks; query: the column or key with the queries; others: columns that a delimiter
         is known by, too. header: the first line of a file of which lines are a later part, that begins on first_line.
+        setting: which of the caller's settings names the column.
 
         Raises ConfigError for CSV without a usable header, or without the column.
         """
@@ -78,7 +80,7 @@ class Rows:
             table = CsvFile(texts, wanted=(query, *others))
             self.header, self.delimiter = table.header, table.delimiter
             self.next_line = table.next_line + self._shift
-            at = table.index(query, "name the one with the queries with `query_column`")
+            at = table.index(query, f"name the one with the queries with `{setting}`")
             self.index = table.index
             self._rows = self._of_csv(table, at)
         else:

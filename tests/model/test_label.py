@@ -324,11 +324,19 @@ def test_the_command_measures_batches_prints_a_summary_and_draws(tmp_path: Path)
 
 def test_what_no_row_of_is_labelled_is_a_failure_and_a_wrong_column_is_usage(tmp_path: Path) -> None:
     path = parquet(tmp_path / "in.parquet", [None, " "])
-    line = ["label", str(path), "--config", CONFIG, "--out"]
-    assert CliRunner().invoke(app, [*line, str(tmp_path / "out")]).exit_code == 1
-    done = CliRunner().invoke(app, [*line, str(tmp_path / "b"), "--column", "text"])
-    assert done.exit_code == 2
-    assert "no column 'text': the columns are 'id', 'query'; name the one with the queries with --column" in done.stderr
+    table = tmp_path / "in.csv"
+    table.write_text("id,query\n1,red dress\n")
+    assert (
+        CliRunner().invoke(app, ["label", str(path), "--config", CONFIG, "--out", str(tmp_path / "a")]).exit_code == 1
+    )
+    for wrong in (path, table):
+        line = ["label", str(wrong), "--config", CONFIG, "--out", str(tmp_path / "b"), "--column", "text"]
+        done = CliRunner().invoke(app, line)
+        assert done.exit_code == 2
+        assert (
+            "no column 'text': the columns are 'id', 'query'; name the one with the queries with --column"
+            in done.stderr
+        )
 
 
 @pytest.mark.hostile
