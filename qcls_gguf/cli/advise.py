@@ -13,6 +13,7 @@ from ..config.words import printable_lines
 from ..errors import ConfigError
 from .options import (
     ConfigOption,
+    DiagramOption,
     LayersOption,
     ModelOption,
     OfflineOption,
@@ -21,10 +22,11 @@ from .options import (
     RecordFormat,
     RepoOption,
     ResumeOption,
+    TablesFormatOption,
     ThreadsOption,
     settings,
 )
-from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step, print_warning
+from .terminal import EXIT_OTHER, exit_codes
 
 _THIS = "this"
 
@@ -75,18 +77,14 @@ def advise_command(
         Path | None, typer.Option("--write", help="Write the recommended configuration.", metavar="OUT.yaml")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the written configuration.")] = False,
-    html: Annotated[
-        Path | None, typer.Option("--html", help="Also write a report with a diagram.", metavar="FILE")
-    ] = None,
+    html: DiagramOption = None,
     config: ConfigOption = None,
     model: ModelOption = None,
     hf_repo: RepoOption = None,
     offline: OfflineOption = False,
     n_gpu_layers: LayersOption = None,
     threads: ThreadsOption = None,
-    format_: Annotated[
-        RecordFormat, typer.Option("--format", "-f", help="Tables for people, JSON for machines.")
-    ] = RecordFormat.table,
+    format_: TablesFormatOption = RecordFormat.table,
     resume: ResumeOption = None,
     query_column: QueryColumnOption = None,
     latency_sample: Annotated[
@@ -126,10 +124,9 @@ def advise_command(
     from ..advising.settings import AdviceSettings
     from ..advising.table import advice_tables
     from ..config.load import load_config
-    from ..opening import ClassifierOpener
     from ..report.files import Output, check_writable, show_and_write
     from ..report.results import console
-    from .long_work import check_html, progress_bars
+    from .long_work import check_html, long_work
 
     with exit_codes():
         reports = tuple(Path(each) for each in target or () if each != _THIS)
@@ -155,13 +152,7 @@ def advise_command(
             n_latency=latency_sample,
             seed=seed,
         )
-        on_step = None if quiet else print_step
-        with (
-            ClassifierOpener(
-                offline=offline, on_step=on_step, on_load=load_bar(quiet), on_warning=print_warning
-            ) as opener,
-            progress_bars(quiet) as on_progress,
-        ):
+        with long_work(offline, quiet) as (opener, on_progress):
             record = advise(chosen, opener, on_progress=on_progress)
         outputs = []
         best = next((each for each in record.candidates if each.name == record.recommended), None)

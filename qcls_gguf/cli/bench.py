@@ -19,6 +19,7 @@ from .options import (
     RecordFormat,
     RepoOption,
     ScoringOption,
+    TablesFormatOption,
     ThreadsOption,
     settings,
 )
@@ -96,9 +97,7 @@ def bench_command(
         bool,
         typer.Option("--full", help="Everything: three configurations, --batch 1,4 --idle 12 --forward, on CUDA --ab."),
     ] = False,
-    format_: Annotated[
-        RecordFormat, typer.Option("--format", "-f", help="Tables for people, JSON for machines.")
-    ] = RecordFormat.table,
+    format_: TablesFormatOption = RecordFormat.table,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Also write the JSON here.", metavar="FILE")] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Also write a report with plots.", metavar="FILE")] = None,
     quiet: QuietOption = False,

@@ -14,6 +14,7 @@ from ..report.files import Output, check_writable, show_and_write
 from .option_names import with_options
 from .options import (
     ConfigOption,
+    DiagramOption,
     FormatOption,
     LayersOption,
     ModelOption,
@@ -74,9 +75,7 @@ def compare_command(
     ] = PeerKernels.stock,
     format_: FormatOption = RecordFormat.table,
     out: Annotated[Path | None, typer.Option("--out", help="Also write the JSON here.", metavar="FILE")] = None,
-    html: Annotated[
-        Path | None, typer.Option("--html", help="Also write a report with a diagram.", metavar="FILE")
-    ] = None,
+    html: DiagramOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Compare latency and answers with other methods of labelling the same queries by the same prompts and model.

@@ -10,6 +10,7 @@ import typer
 from ..config.scoring import SCORINGS, Scoring, parse_scoring
 from .options import (
     ConfigOption,
+    DiagramsOption,
     IgnoreColumnsOption,
     LayersOption,
     ModelOption,
@@ -20,6 +21,7 @@ from .options import (
     RepoOption,
     ResumeOption,
     SkipBadOption,
+    TablesFormatOption,
     ThreadsOption,
     labelled_columns,
     settings,
@@ -42,12 +44,8 @@ def eval_command(
     offline: OfflineOption = False,
     n_gpu_layers: LayersOption = None,
     threads: ThreadsOption = None,
-    format_: Annotated[
-        RecordFormat, typer.Option("--format", "-f", help="Tables for people, JSON for machines.")
-    ] = RecordFormat.table,
-    html: Annotated[
-        Path | None, typer.Option("--html", help="Also write a report with diagrams.", metavar="FILE")
-    ] = None,
+    format_: TablesFormatOption = RecordFormat.table,
+    html: DiagramsOption = None,
     resume: ResumeOption = None,
     skip_bad: SkipBadOption = False,
     query_column: QueryColumnOption = None,

@@ -17,6 +17,7 @@ from ..data.queries import QUERY
 from ..errors import ConfigError
 from .options import (
     ConfigOption,
+    DiagramsOption,
     LayersOption,
     ModelOption,
     OfflineOption,
@@ -29,7 +30,7 @@ from .options import (
     TryModelOption,
     settings,
 )
-from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step, print_warning
+from .terminal import EXIT_OTHER, exit_codes
 
 if TYPE_CHECKING:
     from ..labelling.progress import Progress
@@ -104,9 +105,7 @@ def label_command(
     summary: Annotated[
         RecordFormat, typer.Option("--summary", help="A table for people, JSON for machines.")
     ] = RecordFormat.table,
-    html: Annotated[
-        Path | None, typer.Option("--html", help="Also write a report with diagrams.", metavar="FILE")
-    ] = None,
+    html: DiagramsOption = None,
     config: ConfigOption = None,
     model: ModelOption = None,
     hf_repo: RepoOption = None,
@@ -142,10 +141,9 @@ def label_command(
         from ..labelling.job import Job  # see app.py for why here
         from ..labelling.run import LabelSettings, label_files
         from ..labelling.table import labelling_table
-        from ..opening import ClassifierOpener
         from ..report.files import Output, show_and_write
         from ..report.results import console
-        from .long_work import check_html
+        from .long_work import check_html, classifier_opener
 
         if html:
             check_html(html, {"--out": out, "--config": config, "--cache": cache})
@@ -181,13 +179,7 @@ def label_command(
             devices=_devices(devices),
             engine=engine.value,
         )
-        on_step = None if quiet else print_step
-        with (
-            ClassifierOpener(
-                offline=offline, on_step=on_step, on_load=load_bar(quiet), on_warning=print_warning
-            ) as opener,
-            _progress(quiet) as on_progress,
-        ):
+        with classifier_opener(offline, quiet) as opener, _progress(quiet) as on_progress:
             record = label_files(labelling, opener, on_progress=on_progress, on_note=_note(quiet))
         outputs = []
         if html:

@@ -31,12 +31,14 @@ def long_work(offline: bool, quiet: bool) -> Iterator[tuple[ClassifierOpener, On
 
     offline: models of the hub come from the local cache only; quiet: warnings alone are shown.
     """
-    on_step = None if quiet else print_step
-    with (
-        ClassifierOpener(offline=offline, on_step=on_step, on_load=load_bar(quiet), on_warning=print_warning) as opener,
-        progress_bars(quiet) as on_progress,
-    ):
+    with classifier_opener(offline, quiet) as opener, progress_bars(quiet) as on_progress:
         yield opener, on_progress
+
+
+def classifier_opener(offline: bool, quiet: bool) -> ClassifierOpener:
+    """What opens classifiers, with warnings and, unless quiet, the steps of start-ups on the terminal."""
+    on_step = None if quiet else print_step
+    return ClassifierOpener(offline=offline, on_step=on_step, on_load=load_bar(quiet), on_warning=print_warning)
 
 
 @contextmanager

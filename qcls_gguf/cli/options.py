@@ -59,6 +59,15 @@ ScoringOption = Annotated[
     str | None, typer.Option("--scoring", help="The scoring of every prompt.", metavar="|".join(SCORINGS))
 ]
 FormatOption = Annotated[RecordFormat, typer.Option("--format", "-f", help="A table for people, JSON for machines.")]
+TablesFormatOption = Annotated[
+    RecordFormat, typer.Option("--format", "-f", help="Tables for people, JSON for machines.")
+]
+DiagramOption = Annotated[
+    Path | None, typer.Option("--html", help="Also write a report with a diagram.", metavar="FILE")
+]
+DiagramsOption = Annotated[
+    Path | None, typer.Option("--html", help="Also write a report with diagrams.", metavar="FILE")
+]
 ResumeOption = Annotated[
     Path | None, typer.Option("--resume", help="Keep each row's scores here, and go on from them.", metavar="FILE")
 ]
