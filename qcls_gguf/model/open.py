@@ -17,7 +17,8 @@ from ..config.words import counted
 from ..errors import ModelError
 from ..native import ModelFacts, NativeModel
 from ..timing import Ledger
-from .header import GgufHeader, quantization_name
+from .file_types import quantization_name
+from .header import GgufHeader
 from .identity import ModelIdentity, check_gguf, identify, model_parts
 from .ollama import find_ollama_model
 from .placement import device_name, gpus, n_gpu_layers, why_not_on_gpu
