@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .refusal import RefusedError
 from .settings import RequestLimits
 
@@ -63,16 +61,18 @@ class Admission:
         return min(max(self.n_tokens * self._ms_per_token / 2, _SOONEST_MS), _LATEST_MS)
 
 
-@dataclass(frozen=True, slots=True)
 class Place:
     """What one request counts for, while its block runs."""
 
-    admission: Admission
-    n_tokens: int
-    n_at_once: int
+    __slots__ = ("_admission", "_n_at_once", "_n_tokens")
+
+    def __init__(self, admission: Admission, n_tokens: int, n_at_once: int) -> None:
+        self._admission = admission
+        self._n_tokens = n_tokens
+        self._n_at_once = n_at_once
 
     def __enter__(self) -> None:
-        self.admission.count(1, self.n_tokens, self.n_at_once)
+        self._admission.count(1, self._n_tokens, self._n_at_once)
 
     def __exit__(self, *_: object) -> None:
-        self.admission.count(-1, -self.n_tokens, -self.n_at_once)
+        self._admission.count(-1, -self._n_tokens, -self._n_at_once)

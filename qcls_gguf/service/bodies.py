@@ -21,6 +21,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 JSON = "application/json"
 LINES = ("application/x-ndjson", "application/jsonl", "application/jsonlines")
+_HEADERS = "qcls_gguf.headers"
 _GZIP = 31  # zlib's window bits: the largest window, in a gzip header
 _ZSTD_WINDOW = 8 << 20  # what RFC 8878 wants every decoder to take
 
@@ -33,10 +34,11 @@ class Strict(BaseModel):
 
 def header(scope: Scope, name: bytes) -> str:
     """The value of a header, empty where there is none; of several the last, as proxies append theirs."""
-    for key, value in reversed(scope["headers"]):
-        if key == name:
-            return bytes(value).decode("latin-1").strip()
-    return ""
+    headers = scope.get(_HEADERS)
+    if headers is None:
+        headers = scope[_HEADERS] = dict(scope["headers"])
+    value: bytes = headers.get(name, b"")
+    return value.decode("latin-1").strip()
 
 
 def content_type(scope: Scope) -> str:
