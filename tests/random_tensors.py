@@ -23,6 +23,7 @@ class RandomTensors:
     def key(self, name: str, value: float | bool | list[int]) -> None:
         """Add the key `<arch>.<name>`, typed as its value is."""
         key = f"{self.writer.arch}.{name}"
+        self.writer.kv_data[0].pop(key, None)  # what every model has, a family may have otherwise
         if isinstance(value, bool):
             self.writer.add_bool(key, value)
         elif isinstance(value, int):
@@ -64,6 +65,10 @@ class RandomTensors:
     def vector(self, name: str, n: int | tuple[int, int], *, mean: float = 0.0, std: float = 0.2) -> None:
         """Add the F32 tensor `name` (n,), or of that shape."""
         self.writer.add_tensor(name, self.rng.normal(mean, std, n).astype(np.float32))
+
+    def decay(self, name: str, n: int | tuple[int, int], *, mean: float = 0.0) -> None:
+        """Add the F32 tensor `name` (n,), or of that shape: -exp of normal numbers, as state-space layers have them."""
+        self.writer.add_tensor(name, -np.exp(self.rng.normal(mean, 0.5, n)).astype(np.float32))
 
     def norm(self, name: str, n: int, *, bias: bool = False) -> None:
         """Add norm weights `name.weight` (n,) around 1, with `name.bias` (n,) around 0 if asked for."""

@@ -50,7 +50,7 @@ class PromptResult(NamedTuple):
     """False where the query changed tokens of the cached prefix, so that some had to be fed anew"""
     scores: tuple[LabelScore, ...]
     audit: Audit | None = None
-    """only with audit, or where a prompt has an exact scoring"""
+    """only with audit, or where the prompt's scoring is exact"""
     stage: str | None = None
     """of a cascade, which stage gave the answer; None without a cascade"""
 

@@ -10,10 +10,11 @@ from typing import Any
 from ..active_set import n_query_tokens, n_tokens_of
 from ..errors import ConfigError, PlanError, QclsError, ScoreError
 from ..loaded_prompts import LoadedPrompts
+from ..questions.compile import PLACE, maker
+from ..questions.question import Question
 from ..score.result import Result
 from .exchange import Exchange
 from .found import Found
-from .questions import PLACE, Question, maker
 from .refusal import RefusedError, refusal_of
 from .served import Pair, Served, unknown_prompt
 from .service import Service

@@ -16,8 +16,8 @@ from ..config.scoring import Scoring
 from ..errors import ModelError
 from ..loaded_prompts import LoadedPrompts
 from ..model import Model
+from ..questions.forms import Forms, FormSettings
 from ..score.result import Result
-from .forms import Forms, FormSettings
 from .refusal import RefusedError
 from .results import ResultCache
 from .sets import SetCache

@@ -20,6 +20,8 @@ from qcls_gguf.native import NativeModel
 LARGEST = 5e-5
 """Between scores, and between log-probabilities. Measured: 6.2e-6, with F32 weights, head and cache."""
 HYBRIDS = ("lfm2", "qwen35", "granitehybrid")
+"""One of each kind of state: short convolutions, delta nets, Mamba 2."""
+OTHERS = ("qwen3next", "kimi-linear", "bailingmoe3", "nemotron_h", "nemotron_h_moe", "falcon-h1", "jamba", "lfm2moe")
 STYLES = {"separate": ["separate"], "joint": ["joint"], "mixed": ["query first", "plain", "joint", "separate"]}
 ONE_TOKEN = ("red", "dress", "none")
 
@@ -48,6 +50,18 @@ def test_random_prompts(name: str, style: str, make_model: MakeModel, open_class
             results = classifier.classify_batch(some)
             assert_same(oracle, prompts, results, some, LARGEST)
             assert all(answer.fast_path for result in results for answer in result.results)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_architectures(name: str, make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    """Both styles of prompts with labels of several tokens, two queries at once and then one; and what it repeats."""
+    path, labels = make_model(name), ("light", "light blue", "tank top", "none")
+    prompts = prompts_of("separate", "item", "all season", labels=labels) + prompts_of("joint", "user", "color")
+    with Oracle(path, **EXACT) as oracle:
+        classifier = open_classifier(path, prompts, max_batch=2, **EXACT)
+        for queries in (["red dress for girl", ""], ["红色连衣裙"]):
+            assert_same(oracle, prompts, classifier.classify_batch(queries), queries, LARGEST)
+    assert scores_of(classifier, "dark") == scores_of(classifier, "dark")
 
 
 @pytest.mark.parametrize("name", HYBRIDS)
@@ -206,7 +220,7 @@ def test_the_file_of_prefixes_brings_their_states(
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("name", HYBRIDS)
+@pytest.mark.parametrize("name", [*HYBRIDS, *OTHERS])
 def test_the_size_of_a_state(name: str, make_model: MakeModel, open_context: OpenContext) -> None:
     with NativeModel(make_model(name)) as model:
         some, more = (open_context(model, n_seq_max=n, **EXACT).counters().cache_bytes for n in (4, 6))
