@@ -10,7 +10,7 @@ from .active_set import ActiveSet, Item
 from .config.schema import RuntimeConfig
 from .config.words import shown
 from .engine.batcher import Batcher
-from .engine.capacity import pays_to_share
+from .engine.capacity import pays_to_repeat_shapes, pays_to_share
 from .engine.turns import TurnCost
 from .errors import DecodeError, PlanError, QclsError, ScoreError
 from .pipeline import Pipeline, Prepared, Tokenized, check_queries
@@ -114,9 +114,14 @@ class Requests:
         self.check_process()
         return self._pipeline.tokenize(item)
 
-    def prepare(self, tokenized: Sequence[Tokenized]) -> Prepared:
-        """Plan the decodes of at least one item; one thread at a time."""
-        return self._pipeline.prepare(tokenized)
+    def prepare(self, tokenized: Sequence[Tokenized], *, on_rungs: bool = False) -> Prepared:
+        """Plan the decodes of at least one item; one thread at a time. on_rungs: see Pipeline.prepare."""
+        return self._pipeline.prepare(tokenized, on_rungs=on_rungs)
+
+    @property
+    def pays_on_rungs(self) -> bool:
+        """Whether many decodes of few shapes take less time, though they have more tokens."""
+        return pays_to_repeat_shapes(self._runtime, self._n_gpu_layers)
 
     def compute(self, prepared: Prepared) -> list[Result]:
         """A result for each item of a plan. Raises DecodeError, ScoreError."""
