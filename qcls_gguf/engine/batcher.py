@@ -134,7 +134,9 @@ class Batcher(Generic[Q, R]):
         self._thread_gate = _Gate()
         self._starting = threading.Lock()
         self.alone = threading.Lock()
-        """Held while a turn is served; `with batcher.alone:` does something else in between."""
+        """Held while a turn is served; `with batcher.alone, batcher.inside:` does something else in between."""
+        self.inside = threading.RLock()
+        """Held with `alone`, and knows its thread: see `is_inside`."""
         _batchers.add(self)
 
     def submit(self, items: Sequence[Q], deadline_s: float | None = None) -> Sequence[R]:
@@ -146,7 +148,7 @@ class Batcher(Generic[Q, R]):
         is_late = deadline_s is not None and deadline_s <= 0
         if not (is_late or self._is_closed or self.alone.locked()):
             try:
-                with self.alone:
+                with self.alone, self.inside:
                     if not (self._waiting or self._turn):  # nobody is to be served first
                         return self._work(items)
             finally:
@@ -160,7 +162,7 @@ class Batcher(Generic[Q, R]):
                         raise call.late_error()
                     call.gate.wait(_LOOK_AGAIN_S)
                     continue
-                with self.alone:
+                with self.alone, self.inside:
                     if not call.is_done:
                         self._serve()
         finally:
@@ -285,7 +287,7 @@ class Batcher(Generic[Q, R]):
     def serve_waiting(self, *, deliver: bool = False) -> None:
         """Serve turn after turn until nobody waits. deliver: hand out each turn's futures before the next one."""
         while self._waiting or self._turn:
-            with self.alone:
+            with self.alone, self.inside:
                 self._serve()
             if deliver:
                 self.deliver()
@@ -294,15 +296,23 @@ class Batcher(Generic[Q, R]):
         """Serve one turn of those who wait, then do something else; long work in such steps holds nobody up for more
         than a step.
         """
-        with self.alone:
+        with self.alone, self.inside:
             self._serve()
             return step()
 
     def close(self) -> None:
         """Refuse who comes from now on, and answer those who wait; may be called again."""
         self._is_closed = True
-        self.serve_waiting()
+        if not self.is_inside:
+            self.serve_waiting()
         self._thread_gate.open()
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether this thread holds `alone`: a finaliser or a signal's handler may be called then, and would wait for
+        its own thread.
+        """
+        return bool(self.inside._is_owned())  # type: ignore[attr-defined]  # as threading.Condition asks it
 
     @property
     def is_closed(self) -> bool:
