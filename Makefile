@@ -33,7 +33,7 @@ hostile: $(VENV)/.checked
 
 # Load on a service; docs/serving.md says what it shows and how much of it is chosen.
 load: $(VENV)/.checked
-	$(BIN)/python -m pytest -s -m load tests/service
+	$(BIN)/python -m pytest -s -m load -k "$(ROWS)" tests/service
 
 # A library that checks every address and undefined behaviour, in an environment of its own which borrows the tools of
 # $(VENV), and the tests that work it hardest. SANITIZE=ALL checks llama.cpp, too: a build of ten minutes or more. Python
