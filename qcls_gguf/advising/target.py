@@ -19,12 +19,12 @@ from .plan_tokens import PlannedRequest
 T4 = "a Tesla T4, computed"
 _T4_TOKENS = (8, 18, 26, 32, 52, 64, 107, 128, 160)
 _T4_MS = {
-    "Q4_K_M": ((20, 20, 20, 20, 20, 20, 26, 37, 37), (24, 28, 33, 33, 47, 53, 77, 100, 109)),
-    "Q8_0": ((33, 33, 33, 33, 33, 33, 43, 47, 65), (37, 41, 46, 46, 55, 58, 130, 142, 122)),
+    "Q4_K_M": ((19, 19, 19, 19, 20, 20, 27, 39, 40), (20, 24, 30, 30, 45, 51, 78, 101, 112)),
+    "Q8_0": ((32, 33, 33, 33, 33, 34, 45, 49, 67), (34, 38, 43, 43, 53, 56, 130, 143, 125)),
 }
 """Qwen3-8B: the least of isolated requests and the most of sustained load, as docs/kernels.md has them"""
-_T4_OTHER_MS = (2.0, 6.0)
-"""of these what does not grow with the weights"""
+_T4_OTHER_MS = ((1.1, 1.2, 1.4, 1.6, 2.0, 2.3, 3.4, 3.9, 4.5), (2.3, 2.7, 3.0, 3.2, 3.9, 4.4, 6.3, 7.3, 8.7))
+"""of these what is no product, and does not grow with the weights"""
 _N_WEIGHTS_8B = 6.9456e9
 """of its layers"""
 
@@ -92,8 +92,8 @@ def predict_t4(requests: Sequence[PlannedRequest], quantization: str, n_weights:
         return None
     share = n_weights / _N_WEIGHTS_8B
     low, high = (
-        tuple((ms - other) * share + other for ms in row)
-        for row, other in zip(_T4_MS[quantization], _T4_OTHER_MS, strict=True)
+        tuple((ms - other) * share + other for ms, other in zip(row, others, strict=True))
+        for row, others in zip(_T4_MS[quantization], _T4_OTHER_MS, strict=True)
     )
     return _range(requests, _T4_TOKENS, low, high)
 
