@@ -46,18 +46,22 @@ std::string escaped(const char * text) {
     return safe;
 }
 
+// Of any thread of llama.cpp's, and inside destructors: nothing may be thrown from here.
 void on_log(ggml_log_level level, const char * text, void *) {
     const bool is_error = level == GGML_LOG_LEVEL_ERROR;
     const std::lock_guard<std::recursive_mutex> lock(sink.mutex);
     if (!is_error && !sink.log) {
         return;
     }
-    const std::string safe = escaped(text);
-    if (is_error) {
-        logged_errors += safe;
-    }
-    if (sink.log) {
-        sink.log((int32_t) level, safe.c_str(), sink.user);
+    try {
+        const std::string safe = escaped(text);
+        if (is_error) {
+            logged_errors += safe;
+        }
+        if (sink.log) {
+            sink.log((int32_t) level, safe.c_str(), sink.user);
+        }
+    } catch (const std::bad_alloc &) {  // what fails next says so, with less detail
     }
 }
 

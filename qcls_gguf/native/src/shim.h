@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstring>
 #include <exception>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -189,6 +190,8 @@ template <typename Body> int32_t guarded(qcls_error * error, qcls_status otherwi
     } catch (const failure & e) {
         write_error(error, e.message.c_str(), e.by_llama);
         return e.status;
+    } catch (const std::bad_alloc &) {
+        write_error(error, "there is not enough memory", true);
     } catch (const std::exception & e) {
         write_error(error, e.what(), true);
     } catch (...) {
