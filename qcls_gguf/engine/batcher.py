@@ -183,13 +183,21 @@ class Batcher(Generic[Q, R]):
         is closed.
         """
         future: Future[Sequence[R]] = loop.create_future()
-        self._admit(_Call(items, deadline_s, future))
+        call = _Call[Q, R](items, deadline_s, future)
+        self._admit(call)
         with self._starting:
             if self._thread is None:
-                self._thread = threading.Thread(
+                thread = threading.Thread(
                     target=_serve_for_futures, args=(weakref.ref(self),), name="qcls-gguf engine", daemon=True
                 )
-                self._thread.start()
+                try:
+                    thread.start()
+                except RuntimeError as e:
+                    self._forget(call)
+                    raise DecodeError(
+                        f"no thread can be started to serve tasks ({e}): let the process have more"
+                    ) from e
+                self._thread = thread
         self._thread_gate.open()
         return future
 

@@ -9,13 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import MakeModel
+from conftest import MakeModel, WriteConfig
+from oracle import PromptSpec
 
 START = """
-import ctypes, os, sys
+import asyncio, ctypes, os, sys
 from pathlib import Path
 import numpy as np
-from qcls_gguf import QclsError
+from qcls_gguf import Classifier, QclsError
 from qcls_gguf.native import NativeContext, NativeModel
 
 limits = ctypes.CDLL(os.environ["LD_PRELOAD"])
@@ -41,23 +42,32 @@ for path in sys.argv[1:]:
         print(np.array_equal(found, wanted))
 """
 NO_THREADS = """
-model = NativeModel(Path(sys.argv[1]))
-with opened(model, 3) as context:
-    wanted = row(context)
-for n_left in range(2):
+path, config = map(Path, sys.argv[1:])
+
+def refused(action, n_left=0):
     n_before = len(os.listdir("/proc/self/task"))
     limits.set_threads_left(n_left)
     try:
-        opened(model, 3)
+        action()
     except QclsError as e:
-        print(e)
+        print(type(e).__name__, e)
     limits.set_threads_left(-1)
-    assert len(os.listdir("/proc/self/task")) == n_before
-with opened(model, 3) as context:
-    print(np.array_equal(row(context), wanted))
-model.close()
+    assert len(os.listdir("/proc/self/task")) <= n_before
+
+def ask(classifier):
+    return asyncio.run(classifier.aclassify("red dress")).labels
+
+with NativeModel(path) as model:
+    refused(lambda: NativeModel(path))
+    refused(lambda: opened(model, 3))
+    refused(lambda: opened(model, 3), n_left=1)
+refused(lambda: Classifier.from_config(config))
+with Classifier.from_config(config) as classifier:
+    refused(lambda: ask(classifier))
+    print(ask(classifier) == classifier.classify("red dress").labels)
 """
 
+WHY = " (can't start new thread): let the process have more"
 RunLimited = Callable[..., list[str]]
 
 
@@ -83,8 +93,15 @@ def test_no_thread_that_computes_needs_memory(make_model: MakeModel, run_limited
     assert run_limited(NO_MEMORY, *files) == ["True"] * len(files)
 
 
-def test_threads_that_cannot_be_started(make_model: MakeModel, run_limited: RunLimited) -> None:
-    *errors, again = run_limited(NO_THREADS, make_model())
-    assert again == "True"
-    assert len(errors) == 2
-    assert all("3 threads could not be started" in error for error in errors)
+def test_threads_that_cannot_be_started(
+    make_model: MakeModel, write_config: WriteConfig, run_limited: RunLimited
+) -> None:
+    path = make_model()
+    config = write_config(path, [PromptSpec(name="a", template="the colour of {query} is", labels=("red", "blue"))])
+    assert run_limited(NO_THREADS, path, config) == [
+        f"ModelError {path}: no thread can be started to load it{WHY}",
+        *[f"ModelError {path}: 3 threads could not be started"] * 2,
+        f"ModelError {path}: no thread can be started to hash it{WHY}",
+        f"DecodeError no thread can be started to serve tasks{WHY}",
+        "True",
+    ]

@@ -1,6 +1,7 @@
 // llama.cpp's log, its assertions, and its start.
 #include "shim.h"
 
+#include "ggml-backend.h"
 #include "ggml.h"
 #include "llama-ext.h"
 
@@ -84,11 +85,20 @@ assertions_throw::~assertions_throw() {
 
 namespace {
 
+bool has_gpu = false;
+bool is_cut_off = false;  // from the GPUs that the parent process has
+
 // A child has none of the other threads, and would wait for good for what they hold as it is forked. ggml's lock is held
 // for moments; that of the log may be held by a thread which waits for the one that forks.
 void in_child() {
     ggml_critical_section_end();
     new (&sink.mutex) std::recursive_mutex;
+    is_cut_off = has_gpu;
+}
+
+bool is_gpu(ggml_backend_dev_t device) {
+    const auto type = ggml_backend_dev_type(device);
+    return type == GGML_BACKEND_DEVICE_TYPE_GPU || type == GGML_BACKEND_DEVICE_TYPE_IGPU;
 }
 
 }  // namespace
@@ -100,9 +110,17 @@ void start_llama() {
         ggml_set_abort_callback(on_abort);
         load_backends();
         llama_backend_init();
+        for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+            has_gpu = has_gpu || is_gpu(ggml_backend_dev_get(i));
+        }
         return true;
     }();
     (void) started;
+    // llama.cpp asks every device, also before it computes on the CPU alone, and ends the process on a driver's error
+    if (is_cut_off) {
+        throw failure{QCLS_LOAD_FAILED, "the process that this one was forked from has a GPU open, and a GPU's driver "
+                                        "survives no fork: start processes by spawn or forkserver"};
+    }
 }
 
 int32_t qcls_set_log(qcls_log_fn log, void * user, qcls_error * error) {
