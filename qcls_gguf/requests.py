@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from time import perf_counter, perf_counter_ns
 
 from .active_set import ActiveSet, Item
@@ -69,7 +68,8 @@ class Requests:
             return []
         import asyncio  # whoever awaits this has it; others are spared 40 ms
 
-        return _with_wait(await asyncio.wrap_future(self.batcher.submit_future(items, deadline_s)), began)
+        answers = await self.batcher.submit_future(asyncio.get_running_loop(), items, deadline_s)
+        return _with_wait(answers, began)
 
     def ask_each(self, items: Sequence[Item], deadline_s: float | None = None) -> list[Result | QclsError]:
         """The results, with the errors of single queries in their places. All go together, if none is refused."""
@@ -173,7 +173,7 @@ class Requests:
 def _with_wait(results: Sequence[Result], began_ns: int) -> list[Result]:
     """The results with what their caller waited beside the stages: for its turn, and to be woken with the answers."""
     wait_ms = (perf_counter_ns() - began_ns) / 1e6 - results[0].total_ms
-    return [replace(result, wait_ms=wait_ms) for result in results] if wait_ms > _MENTIONED_MS else list(results)
+    return [result.after(wait_ms) for result in results] if wait_ms > _MENTIONED_MS else list(results)
 
 
 def _turn_cost(pipeline: Pipeline, active: ActiveSet, max_batch: int) -> TurnCost:

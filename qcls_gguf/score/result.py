@@ -122,6 +122,18 @@ class Result:
         """The answer of each prompt."""
         return {result.prompt: result.label for result in self.results}
 
+    def after(self, wait_ms: float) -> Result:
+        """The same with its wait."""
+        return Result(  # several times faster than dataclasses.replace
+            query=self.query,
+            total_ms=self.total_ms,
+            stage_ms=self.stage_ms,
+            counts=self.counts,
+            results=self.results,
+            model=self.model,
+            wait_ms=wait_ms,
+        )
+
     def __repr__(self) -> str:
         """One line: the query and each prompt's answer with its probability."""
         answers = ", ".join(f"{answer.prompt}={answer.label} {answer.probability:.1%}" for answer in self.results)

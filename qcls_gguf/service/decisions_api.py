@@ -101,7 +101,7 @@ def add_decisions(app: FastAPI, service: Service) -> None:
             work = decide_sglang(service, served, exchange, parse_value(SglangRequest, value))
         else:
             work = _decide(service, served, exchange, parse_value(DecisionsRequest, value))
-        return json_response(await answered(work, request.receive))
+        return json_response(await answered(work, request.scope))
 
 
 def _is_sglang(questions: Any) -> bool:

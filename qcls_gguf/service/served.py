@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Hashable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from collections.abc import Hashable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from time import time
 
@@ -28,7 +28,10 @@ FileState = tuple[Path, int, int, int]
 
 
 class Served:
-    """A classifier, its open model, and what depends on them."""
+    """A classifier, its open model, and what depends on them.
+
+    A request uses it in a `with` block: it is not closed meanwhile.
+    """
 
     def __init__(
         self, classifier: Classifier, model: Model, file: FileState, forms: FormSettings, n_results: int
@@ -53,17 +56,14 @@ class Served:
         """About how many tokens the configured prompts feed for a query."""
         return self.classifier.configured.active.n_fed(query)
 
-    @contextmanager
-    def used(self) -> Iterator[None]:
-        """For as long as a request uses it: it is not closed meanwhile."""
+    def __enter__(self) -> None:
         self._n_users += 1
         self._unused.clear()
-        try:
-            yield
-        finally:
-            self._n_users -= 1
-            if self._n_users == 0:
-                self._unused.set()
+
+    def __exit__(self, *_: object) -> None:
+        self._n_users -= 1
+        if self._n_users == 0:
+            self._unused.set()
 
     def some_prompts(
         self, names: tuple[str, ...] | None, scoring: Scoring | None, *, audit: bool

@@ -101,7 +101,7 @@ def add_system_one(app: FastAPI, service: Service) -> None:
         asked = await read_model(SystemOneRequest, request.scope, request.receive, service.limits)
         served = service.serving.served
         work = decide_system_one(service, served, exchange, asked)
-        return json_response(await answered(work, request.receive))
+        return json_response(await answered(work, request.scope))
 
 
 async def decide_system_one(
