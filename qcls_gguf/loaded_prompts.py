@@ -80,9 +80,14 @@ class Answering:
         """The first of the steps of `classify_batch`; see Requests.tokenize."""
         return self._requests.tokenize((self.active, query))
 
-    def prepare(self, tokenized: Sequence[Tokenized]) -> Prepared:
-        """The second step."""
-        return self._requests.prepare(tokenized)
+    def prepare(self, tokenized: Sequence[Tokenized], *, on_rungs: bool = False) -> Prepared:
+        """The second step. on_rungs: fill the decode up, so that few shapes come again and again."""
+        return self._requests.prepare(tokenized, on_rungs=on_rungs)
+
+    @property
+    def pays_on_rungs(self) -> bool:
+        """Whether that saves time."""
+        return self._requests.pays_on_rungs
 
     def compute(self, prepared: Prepared) -> list[Result]:
         """The third step."""
@@ -146,8 +151,9 @@ class LoadedPrompts(Answering):
         """
         if self._sets is None or not self._requests.is_of_this_process:
             return
+        self._requests.check_process()
         batcher = self._requests.batcher
-        with batcher.alone:
+        with batcher.alone, batcher.inside:
             if self.active.is_open and not batcher.is_closed:
                 self._sets.remove(self.active)
 

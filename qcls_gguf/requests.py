@@ -10,7 +10,7 @@ from .active_set import ActiveSet, Item
 from .config.schema import RuntimeConfig
 from .config.words import shown
 from .engine.batcher import Batcher
-from .engine.capacity import pays_to_share
+from .engine.capacity import pays_to_repeat_shapes, pays_to_share
 from .engine.turns import TurnCost
 from .errors import DecodeError, PlanError, QclsError, ScoreError
 from .pipeline import Pipeline, Prepared, Tokenized, check_queries
@@ -42,7 +42,7 @@ class Requests:
     def measure_turns(self, active: ActiveSet) -> TurnCost:
         """Measure what a decode costs beside its tokens, and let callers share one only as far as that pays."""
         self.check_process()
-        with self.batcher.alone:
+        with self.batcher.alone, self.batcher.inside:
             self.check_open()
             self._turn_cost = _turn_cost(self._pipeline, active, self._runtime.max_batch)
         return self._turn_cost
@@ -114,14 +114,19 @@ class Requests:
         self.check_process()
         return self._pipeline.tokenize(item)
 
-    def prepare(self, tokenized: Sequence[Tokenized]) -> Prepared:
-        """Plan the decodes of at least one item; one thread at a time."""
-        return self._pipeline.prepare(tokenized)
+    def prepare(self, tokenized: Sequence[Tokenized], *, on_rungs: bool = False) -> Prepared:
+        """Plan the decodes of at least one item; one thread at a time. on_rungs: see Pipeline.prepare."""
+        return self._pipeline.prepare(tokenized, on_rungs=on_rungs)
+
+    @property
+    def pays_on_rungs(self) -> bool:
+        """Whether many decodes of few shapes take less time, though they have more tokens."""
+        return pays_to_repeat_shapes(self._runtime, self._n_gpu_layers)
 
     def compute(self, prepared: Prepared) -> list[Result]:
         """A result for each item of a plan. Raises DecodeError, ScoreError."""
         self.check_process()
-        with self.batcher.alone:
+        with self.batcher.alone, self.batcher.inside:
             self.check_open()
             return self._pipeline.compute(prepared)
 
@@ -129,7 +134,7 @@ class Requests:
         """Raise PlanError for a query that `ask` would refuse; nothing is computed."""
         check_queries([query], self._runtime)
         self.check_process()
-        with self.batcher.alone:
+        with self.batcher.alone, self.batcher.inside:
             self.check_open()
             self._pipeline.check(active, query)
 
@@ -137,7 +142,7 @@ class Requests:
         """What `ask` would feed and read for a query; computes nothing. Raises PlanError as `ask` does."""
         check_queries([query], self._runtime)
         self.check_process()
-        with self.batcher.alone:
+        with self.batcher.alone, self.batcher.inside:
             self.check_open()
             return self._pipeline.counts(active, query)
 
@@ -155,9 +160,14 @@ class Requests:
         return os.getpid() == self._pid
 
     def check_process(self) -> None:
-        """Raise DecodeError in a forked process."""
+        """Raise DecodeError in a forked process, and where this thread would wait for itself."""
         if not self.is_of_this_process:
             raise DecodeError("this Classifier was made in another process: make one in each process after forking")
+        if self.batcher.is_inside:
+            raise DecodeError(
+                "this Classifier is asked, or a prompt set closed, in the middle of a request of the same thread, by a "
+                "finaliser or a signal's handler: do it outside of them"
+            )
 
     def check_open(self) -> None:
         """Raise DecodeError where the classifier was closed."""

@@ -1,26 +1,68 @@
 """The layers of small random models with delta nets: Qwen3-Next, Qwen3.5, Kimi Linear, Ling 3."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from random_layers import Shape, experts, gated_ffn
+from random_layers import HEAD_DIM, Shape, experts, gated_ffn
 from random_tensors import RandomTensors
 
-_N_STATE, _N_K_HEADS, _N_V_HEADS, _N_CONV = 32, 2, 4, 4
-_N_KEYS, _N_VALUES = _N_STATE * _N_K_HEADS, _N_STATE * _N_V_HEADS
+_N_CONV = 4
 
 
-def qwen35(t: RandomTensors, shape: Shape, *, n_expert: int = 0) -> None:
-    """Gated delta nets in even layers, gated attention in odd ones; experts, and one for all tokens, if asked for."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaNet:
+    """Sizes of the delta nets of one model."""
+
+    n_state: int = 32
+    """values of a head"""
+    n_k_heads: int = 2
+    n_v_heads: int = 4
+    interval: int = 2
+    """every so many-th layer has attention instead"""
+    n_rot: int = HEAD_DIM
+    """of a head of this attention the values that positions rotate"""
+
+    @property
+    def n_values(self) -> int:
+        return self.n_state * self.n_v_heads
+
+    @property
+    def n_mixed(self) -> int:
+        """Keys, queries and values of a token."""
+        return 2 * self.n_state * self.n_k_heads + self.n_values
+
+
+_SMALL = DeltaNet()
+
+
+def qwen35(
+    t: RandomTensors, shape: Shape, *, n_expert: int = 0, net: DeltaNet = _SMALL, predicts_more: bool = False
+) -> None:
+    """Gated delta nets, gated attention in every interval-th layer; experts, and one for all tokens, if asked for.
+
+    predicts_more: with a block behind the layers that guesses the token after the next one, as published files have it.
+    """
     t.key("rope.dimension_sections", [11, 11, 10, 0])
-    _gated_layers(t, shape, n_expert, mixes=(("ssm_beta", _N_V_HEADS), ("ssm_alpha", _N_V_HEADS)))
+    if predicts_more:
+        t.key("block_count", shape.n_layer + 1)
+        t.key("nextn_predict_layers", 1)
+        prefix = f"blk.{shape.n_layer}."
+        for name in ("attn_norm", "post_attention_norm", "nextn.enorm", "nextn.hnorm", "nextn.shared_head_norm"):
+            t.norm(f"{prefix}{name}", shape.n_embd)
+        _gated_attention(t, shape, prefix)
+        gated_ffn(t, shape, prefix)
+        t.matrix(f"{prefix}nextn.eh_proj", 2 * shape.n_embd, shape.n_embd)
+    _gated_layers(t, shape, net, n_expert, mixes=(("ssm_beta", net.n_v_heads), ("ssm_alpha", net.n_v_heads)))
 
 
 def qwen3next(t: RandomTensors, shape: Shape) -> None:
     """The same with experts, a matrix for both of what mixes the states, and rotations of one kind."""
-    _gated_layers(t, shape, n_expert=4, mixes=(("ssm_ba", 2 * _N_V_HEADS),))
+    _gated_layers(t, shape, _SMALL, n_expert=4, mixes=(("ssm_ba", 2 * _SMALL.n_v_heads),))
 
 
-def _gated_layers(t: RandomTensors, shape: Shape, n_expert: int, mixes: Sequence[tuple[str, int]]) -> None:
+def _gated_layers(
+    t: RandomTensors, shape: Shape, net: DeltaNet, n_expert: int, mixes: Sequence[tuple[str, int]]
+) -> None:
     """mixes: names and rows of the matrices that say how much a token changes the state, and how much of it stays."""
     n_ff_expert = shape.n_ff // 4
     if n_expert:
@@ -32,21 +74,21 @@ def _gated_layers(t: RandomTensors, shape: Shape, n_expert: int, mixes: Sequence
     t.key("attention.head_count_kv", shape.n_head_kv)
     t.key("attention.key_length", shape.head_dim)
     t.key("attention.value_length", shape.head_dim)
-    t.key("rope.dimension_count", shape.head_dim)
-    t.key("full_attention_interval", 2)
+    t.key("rope.dimension_count", net.n_rot)
+    t.key("full_attention_interval", net.interval)
     t.key("ssm.conv_kernel", _N_CONV)
-    t.key("ssm.inner_size", _N_VALUES)
-    t.key("ssm.state_size", _N_STATE)
-    t.key("ssm.time_step_rank", _N_V_HEADS)
-    t.key("ssm.group_count", _N_K_HEADS)
+    t.key("ssm.inner_size", net.n_values)
+    t.key("ssm.state_size", net.n_state)
+    t.key("ssm.time_step_rank", net.n_v_heads)
+    t.key("ssm.group_count", net.n_k_heads)
     for i in range(shape.n_layer):
         prefix = f"blk.{i}."
         t.norm(f"{prefix}attn_norm", shape.n_embd)
         t.norm(f"{prefix}post_attention_norm", shape.n_embd)
-        if i % 2:
-            _gated_attention(t, shape, prefix)
+        if (i + 1) % net.interval:
+            _delta_net(t, shape, net, prefix, mixes)
         else:
-            _delta_net(t, shape, prefix, mixes)
+            _gated_attention(t, shape, prefix)
         if n_expert:
             experts(t, shape, prefix, n_expert, n_ff_expert)
             t.vector(f"{prefix}ffn_gate_inp_shexp.weight", shape.n_embd)
@@ -66,16 +108,16 @@ def _gated_attention(t: RandomTensors, shape: Shape, prefix: str) -> None:
     t.norm(f"{prefix}attn_k_norm", shape.head_dim)
 
 
-def _delta_net(t: RandomTensors, shape: Shape, prefix: str, mixes: Sequence[tuple[str, int]]) -> None:
-    t.matrix(f"{prefix}attn_qkv", shape.n_embd, 2 * _N_KEYS + _N_VALUES)
-    t.matrix(f"{prefix}attn_gate", shape.n_embd, _N_VALUES)
-    t.matrix(f"{prefix}ssm_conv1d", _N_CONV, 2 * _N_KEYS + _N_VALUES, type_name="F32")
-    t.vector(f"{prefix}ssm_dt.bias", _N_V_HEADS)
-    t.decay(f"{prefix}ssm_a", _N_V_HEADS, mean=-2.0)
+def _delta_net(t: RandomTensors, shape: Shape, net: DeltaNet, prefix: str, mixes: Sequence[tuple[str, int]]) -> None:
+    t.matrix(f"{prefix}attn_qkv", shape.n_embd, net.n_mixed)
+    t.matrix(f"{prefix}attn_gate", shape.n_embd, net.n_values)
+    t.matrix(f"{prefix}ssm_conv1d", _N_CONV, net.n_mixed, type_name="F32")
+    t.vector(f"{prefix}ssm_dt.bias", net.n_v_heads)
+    t.decay(f"{prefix}ssm_a", net.n_v_heads, mean=-2.0)
     for name, n in mixes:
         t.matrix(f"{prefix}{name}", shape.n_embd, n)
-    t.norm(f"{prefix}ssm_norm", _N_STATE)
-    t.matrix(f"{prefix}ssm_out", _N_VALUES, shape.n_embd, gain=3.0)
+    t.norm(f"{prefix}ssm_norm", net.n_state)
+    t.matrix(f"{prefix}ssm_out", net.n_values, shape.n_embd, gain=3.0)
 
 
 def _shared_expert(t: RandomTensors, shape: Shape, prefix: str, n_ff: int) -> None:

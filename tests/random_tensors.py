@@ -55,7 +55,7 @@ class RandomTensors:
             kind = GGMLQuantizationType.F16
         std = gain / n_in**0.5
         if kind in (GGMLQuantizationType.Q4_K, GGMLQuantizationType.Q6_K):
-            rows = _random_blocks(self.rng, kind, shape, std)
+            rows = random_blocks(self.rng, kind, shape, std)
         else:
             rows = quantize(self.rng.normal(0, std, shape).astype(np.float32), kind)
         self.writer.add_tensor(f"{name}.weight", rows, raw_dtype=kind)
@@ -77,7 +77,7 @@ class RandomTensors:
             self.vector(f"{name}.bias", n)
 
 
-def _random_blocks(
+def random_blocks(
     rng: np.random.Generator, kind: GGMLQuantizationType, shape: tuple[int, ...], std: float
 ) -> npt.NDArray[np.uint8]:
     """Random valid Q4_K or Q6_K blocks of values with mean about 0 and spread about `std`.

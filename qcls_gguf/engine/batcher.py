@@ -135,7 +135,9 @@ class Batcher(Generic[Q, R]):
         self._thread_gate = _Gate()
         self._starting = threading.Lock()
         self.alone = threading.Lock()
-        """Held while a turn is served; `with batcher.alone:` does something else in between."""
+        """Held while a turn is served; `with batcher.alone, batcher.inside:` does something else in between."""
+        self.inside = threading.RLock()
+        """Held with `alone`, and knows its thread: see `is_inside`."""
         _batchers.add(self)
 
     def submit(self, items: Sequence[Q], deadline_s: float | None = None) -> Sequence[R]:
@@ -147,7 +149,7 @@ class Batcher(Generic[Q, R]):
         is_late = deadline_s is not None and deadline_s <= 0
         if not (is_late or self._is_closed or self.alone.locked()):
             try:
-                with self.alone:
+                with self.alone, self.inside:
                     if not (self._waiting or self._turn):  # nobody is to be served first
                         return self._run(items)
             finally:
@@ -161,7 +163,7 @@ class Batcher(Generic[Q, R]):
                         raise call.late_error()
                     call.gate.wait(_LOOK_AGAIN_S)
                     continue
-                with self.alone:
+                with self.alone, self.inside:
                     if not call.is_done:
                         self._serve()
         finally:
@@ -183,13 +185,21 @@ class Batcher(Generic[Q, R]):
         is closed.
         """
         future: Future[Sequence[R]] = loop.create_future()
-        self._admit(_Call(items, deadline_s, future))
+        call = _Call[Q, R](items, deadline_s, future)
+        self._admit(call)
         with self._starting:
             if self._thread is None:
-                self._thread = threading.Thread(
+                thread = threading.Thread(
                     target=_serve_for_futures, args=(weakref.ref(self),), name="qcls-gguf engine", daemon=True
                 )
-                self._thread.start()
+                try:
+                    thread.start()
+                except RuntimeError as e:
+                    self._forget(call)
+                    raise DecodeError(
+                        f"no thread can be started to serve tasks ({e}): let the process have more"
+                    ) from e
+                self._thread = thread
         self._thread_gate.open()
         return future
 
@@ -291,7 +301,7 @@ class Batcher(Generic[Q, R]):
     def serve_waiting(self, *, deliver: bool = False) -> None:
         """Serve turn after turn until nobody waits. deliver: hand out each turn's futures before the next one."""
         while self._waiting or self._turn:
-            with self.alone:
+            with self.alone, self.inside:
                 self._serve()
             if deliver:
                 self.deliver()
@@ -300,15 +310,23 @@ class Batcher(Generic[Q, R]):
         """Serve one turn of those who wait, then do something else; long work in such steps holds nobody up for more
         than a step.
         """
-        with self.alone:
+        with self.alone, self.inside:
             self._serve()
             return step()
 
     def close(self) -> None:
         """Refuse who comes from now on, and answer those who wait; may be called again."""
         self._is_closed = True
-        self.serve_waiting()
+        if not self.is_inside:
+            self.serve_waiting()
         self._thread_gate.open()
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether this thread holds `alone`: a finaliser or a signal's handler may be called then, and would wait for
+        its own thread.
+        """
+        return bool(self.inside._is_owned())  # type: ignore[attr-defined]  # as threading.Condition asks it
 
     @property
     def is_closed(self) -> bool:

@@ -23,8 +23,9 @@ from qcls_gguf import Classifier, ConfigError, QclsError, load_config
 from qcls_gguf.cli.app import app
 from qcls_gguf.labelling import label_table
 from qcls_gguf.labelling.job import Job
+from qcls_gguf.labelling.planning import LabelSettings
 from qcls_gguf.labelling.records import LabellingRecord
-from qcls_gguf.labelling.run import LabelSettings, label_files
+from qcls_gguf.labelling.run import label_files
 from qcls_gguf.labelling.table import labelling_table
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.report.results import console
@@ -195,6 +196,28 @@ def test_one_file_is_joined_in_the_end_and_not_again(run: Run, notes: list[str],
     out.unlink()
     run(path, out=out, shard_rows=5)
     assert rows_of(out) == rows
+    out.write_text("changed")
+    with pytest.raises(ConfigError, match=r"was changed since it was written \(\d+ bytes then, 7 now\): name another"):
+        run(path, out=out, shard_rows=5)
+    run(path, out=out, shard_rows=5, overwrite=True)
+    assert rows_of(out) == rows
+
+
+def test_one_file_that_no_run_wrote_is_not_replaced(run: Run, tmp_path: Path) -> None:
+    path = parquet(tmp_path / "in.parquet", QUERIES[:1])
+    (tmp_path / "mine.csv").write_text("mine")
+    with pytest.raises(
+        ConfigError, match=r"mine\.csv: is there already, .* knows of no run that wrote it: name another"
+    ):
+        run(path, out=tmp_path / "mine.csv")
+    assert (tmp_path / "mine.csv").read_text() == "mine"
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(ConfigError, match=r"pipe\.csv: is no plain file"):
+        run(path, out=tmp_path / "pipe.csv")
+    with pytest.raises(
+        ConfigError, match=r"`out` /dev/null: is no folder: name one, or a file that ends in \.parquet, "
+    ):
+        run(path, out=Path("/dev/null"))
 
 
 def test_another_configuration_is_refused_unless_all_is_to_be_labelled_anew(run: Run, tmp_path: Path) -> None:
@@ -304,6 +327,8 @@ def test_several_processes_give_what_one_gives(run: Run, tmp_path: Path) -> None
     assert record.speed.n_computed == record.n_distinct == 30
     with pytest.raises(ConfigError, match="line 2: has a column 'error' already"):  # which a process of its own found
         run(tmp_path / "in.jsonl", out=tmp_path / "bad", devices=("cpu",))
+    with pytest.raises(ConfigError, match=r"`devices` 99: (this build has no CUDA|the driver knows no such GPU)"):
+        run(path, out=tmp_path / "none", devices=("99",))
 
 
 def test_the_command_measures_batches_prints_a_summary_and_draws(tmp_path: Path) -> None:
