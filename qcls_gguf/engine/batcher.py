@@ -129,12 +129,15 @@ class Batcher(Generic[Q, R]):
         self._waiting: deque[_Call[Q, R]] = deque()
         self._turn: list[_Call[Q, R]] = []  # what is being served, or was when an interrupt came
         self._is_closed = False
+        self._turn_began_ns = 0
         self._answered: deque[_Call[Q, R]] = deque()  # futures that their thread has to hand out
         self._thread: threading.Thread | None = None
         self._thread_gate = _Gate()
         self._starting = threading.Lock()
         self.alone = threading.Lock()
-        """Held while a turn is served; `with batcher.alone:` does something else in between."""
+        """Held while a turn is served; `with batcher.alone, batcher.inside:` does something else in between."""
+        self.inside = threading.RLock()
+        """Held with `alone`, and knows its thread: see `is_inside`."""
         _batchers.add(self)
 
     def submit(self, items: Sequence[Q], deadline_s: float | None = None) -> Sequence[R]:
@@ -146,9 +149,9 @@ class Batcher(Generic[Q, R]):
         is_late = deadline_s is not None and deadline_s <= 0
         if not (is_late or self._is_closed or self.alone.locked()):
             try:
-                with self.alone:
+                with self.alone, self.inside:
                     if not (self._waiting or self._turn):  # nobody is to be served first
-                        return self._work(items)
+                        return self._run(items)
             finally:
                 self._wake_next()
         call = _Call[Q, R](items, deadline_s, None)
@@ -160,7 +163,7 @@ class Batcher(Generic[Q, R]):
                         raise call.late_error()
                     call.gate.wait(_LOOK_AGAIN_S)
                     continue
-                with self.alone:
+                with self.alone, self.inside:
                     if not call.is_done:
                         self._serve()
         finally:
@@ -182,13 +185,21 @@ class Batcher(Generic[Q, R]):
         is closed.
         """
         future: Future[Sequence[R]] = loop.create_future()
-        self._admit(_Call(items, deadline_s, future))
+        call = _Call[Q, R](items, deadline_s, future)
+        self._admit(call)
         with self._starting:
             if self._thread is None:
-                self._thread = threading.Thread(
+                thread = threading.Thread(
                     target=_serve_for_futures, args=(weakref.ref(self),), name="qcls-gguf engine", daemon=True
                 )
-                self._thread.start()
+                try:
+                    thread.start()
+                except RuntimeError as e:
+                    self._forget(call)
+                    raise DecodeError(
+                        f"no thread can be started to serve tasks ({e}): let the process have more"
+                    ) from e
+                self._thread = thread
         self._thread_gate.open()
         return future
 
@@ -242,7 +253,7 @@ class Batcher(Generic[Q, R]):
 
     def _answer(self, turn: Sequence[_Call[Q, R]]) -> None:
         try:
-            results = self._work([item for call in turn for item in call.items])
+            results = self._run([item for call in turn for item in call.items])
         except Exception as e:
             if len(turn) == 1:
                 self._finish(turn[0], None, e)
@@ -254,6 +265,19 @@ class Batcher(Generic[Q, R]):
         for call in turn:
             self._finish(call, results[at : at + len(call.items)])
             at += len(call.items)
+
+    def _run(self, items: Sequence[Q]) -> Sequence[R]:
+        self._turn_began_ns = perf_counter_ns()
+        try:
+            return self._work(items)
+        finally:
+            self._turn_began_ns = 0
+
+    @property
+    def turn_ms(self) -> float:
+        """How long the turn that is served now has been; 0 where there is none."""
+        began_ns = self._turn_began_ns
+        return (perf_counter_ns() - began_ns) / 1e6 if began_ns else 0.0
 
     def _finish(self, call: _Call[Q, R], results: Sequence[R] | None, error: Exception | None = None) -> None:
         call.results, call.error = results, error
@@ -277,7 +301,7 @@ class Batcher(Generic[Q, R]):
     def serve_waiting(self, *, deliver: bool = False) -> None:
         """Serve turn after turn until nobody waits. deliver: hand out each turn's futures before the next one."""
         while self._waiting or self._turn:
-            with self.alone:
+            with self.alone, self.inside:
                 self._serve()
             if deliver:
                 self.deliver()
@@ -286,15 +310,23 @@ class Batcher(Generic[Q, R]):
         """Serve one turn of those who wait, then do something else; long work in such steps holds nobody up for more
         than a step.
         """
-        with self.alone:
+        with self.alone, self.inside:
             self._serve()
             return step()
 
     def close(self) -> None:
         """Refuse who comes from now on, and answer those who wait; may be called again."""
         self._is_closed = True
-        self.serve_waiting()
+        if not self.is_inside:
+            self.serve_waiting()
         self._thread_gate.open()
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether this thread holds `alone`: a finaliser or a signal's handler may be called then, and would wait for
+        its own thread.
+        """
+        return bool(self.inside._is_owned())  # type: ignore[attr-defined]  # as threading.Condition asks it
 
     @property
     def is_closed(self) -> bool:

@@ -10,8 +10,9 @@ from itertools import islice
 import numpy as np
 
 from ..config.schema import Config
+from ..data.rows import NULL
 from .answers import Answers, PromptLabels
-from .blocks import BLANK, NULL, Queries
+from .blocks import BLANK, Queries
 from .job import Task
 from .records import N_BINS, BadInputRow, PromptCounts, ShardCounts
 
@@ -26,13 +27,6 @@ def answers_digest(prompts: str, adjustments: str, config: Config) -> str:
     names = ("max_query_tokens", "max_query_bytes", "query_tokens", "kv_type")
     parts = [prompts, adjustments, [[name, getattr(config.runtime, name)] for name in names], repr(config.cascade)]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-
-
-def row_name(task: Task, row: int) -> str:
-    """A row of a shard as messages name it: by its number in the input, from 1."""
-    shard = task.shard
-    number = shard.first_row + 1 + (row if shard.keep is None else shard.keep[row])
-    return f"row {number}"
 
 
 def shard_counts(
@@ -65,7 +59,7 @@ def _bad_rows(task: Task, queries: Queries, answers: Answers) -> tuple[int, list
         rows = np.flatnonzero(np.isin(index, list(answers.reasons)))
         n = len(rows)
         for row in rows[:N_LISTED].tolist():
-            listed[row] = f"{row_name(task, row)}: {answers.reasons[int(index[row])]}"
+            listed[row] = f"{queries.name(row)}: {answers.reasons[int(index[row])]}"
     found = sorted(listed.items())[:N_LISTED]
     return n, [BadInputRow(path=task.shard.path, reason=reason) for _, reason in found]
 

@@ -22,7 +22,7 @@ from .answers import AnswerColumns, Answers, answer_table, probabilities_of, pro
 from .batches import MOST, BatchLabeller, sharing
 from .blocks import Block, read_block
 from .cache import AnswerCache
-from .counts import answers_digest, row_name, shard_counts
+from .counts import answers_digest, shard_counts
 from .inputs import Format, check_unchanged
 from .job import AnyTask, Done, Filled, Frequent, Job, OnMessage, Ready, Speeds, Step, Task
 from .records import BatchSpeed
@@ -145,7 +145,7 @@ class Worker:
             if self._job.strict and answers.reasons:
                 place = min(answers.reasons)
                 row = int(np.flatnonzero(queries.index == place)[0])
-                raise ConfigError(f"{task.shard.path}: {row_name(task, row)}: {answers.reasons[place]}")
+                raise ConfigError(f"{task.shard.path}: {queries.name(row)}: {answers.reasons[place]}")
             yield
 
     def _fill(self, texts: Sequence[str], answers: Answers, found: list[int]) -> Iterator[int]:
