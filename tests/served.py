@@ -30,7 +30,7 @@ class Server:
         self._ready = threading.Event()
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
-        self._ready.wait(60)
+        self._ready.wait(300)
         serving = [line for line in self.lines if line.startswith("serving at ")]
         if not serving:
             self.stop(signal.SIGKILL)

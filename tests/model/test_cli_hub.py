@@ -73,8 +73,8 @@ def test_a_ladder_is_fetched_when_asked_and_found_on_disk(tmp_path: Path) -> Non
     assert first[1] == "some/fashion has no quantization 'Q2_K': choose one that the repository has: Q4_K_M"
     assert (first[2] or "").startswith("none/there does not exist, or is private")
     nowhere = "http://127.0.0.1:9"
-    there = "there:Q8_0 is not on disk: with --fetch none/there is asked for it"
-    assert notes(nowhere) == [None, "fashion:Q2_K is not on disk: with --fetch some/fashion is asked for it", there]
+    missing = [f"{name} is not on disk, and is fetched only with --fetch" for name in ("fashion:Q2_K", "there:Q8_0")]
+    assert notes(nowhere) == [None, *missing]
     unreachable = notes(nowhere, "--fetch")
     assert unreachable[0] is None
     assert all(f"cannot be fetched from {nowhere}" in (note or "") for note in unreachable[1:])

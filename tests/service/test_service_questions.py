@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 import typesafe_sdk
+import yaml
 from served import JSON, ROOT, Server
 
 from qcls_gguf import Classifier, PromptConfig
@@ -223,6 +226,21 @@ def test_more_questions_than_the_cache_holds(server: Server) -> None:
             assert one["value"] == other["value"]
             assert one["probability"] == pytest.approx(other["probability"], abs=CLOSE)
     assert server.metric("qcls_sets_let_go_total") > 20
+
+
+def test_clients_that_crowd_the_cache_wait_for_each_other(tmp_path: Path) -> None:
+    tree = yaml.safe_load((ROOT / "configs/mission.yaml").read_text())
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({**tree, "runtime": {"question_prefixes": 2}}))
+    with Server("--log-format", "none", config=tmp_path / "config.yaml") as server, ThreadPoolExecutor(8) as pool:
+        bodies = [{"model": "m", "input": "red dress", "questions": [choice(f"Is it {n}?")]} for n in range(16)]
+        answers = list(pool.map(lambda body: ask(server, body), bodies))
+        assert [status for status, _ in answers] == [200] * 16, answers
+        for body, (_, answer) in zip(bodies[::5], answers[::5], strict=True):
+            found, right = (
+                [option["probability"] for option in each["answers"][0]["probabilities"]]
+                for each in (answer, ask(server, body)[1])
+            )
+            assert found == pytest.approx(right, abs=CLOSE)
 
 
 def test_a_question_is_made_once(server: Server) -> None:
