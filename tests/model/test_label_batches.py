@@ -68,6 +68,6 @@ def test_only_decodes_of_known_shapes_are_timed_where_graphs_are_captured(
     counters = classifier.engine.context.counters()
     found = measure_batches(classifier.configured, QUERIES[:8], SIZE)
     assert [each.size for each in found] == [each.size for each in before] == [1, 2, 4]
-    assert all(each.n_tokens % 8 == 0 for each in found)
+    assert all(each.n_tokens % 8 == 0 for each in found if each.size > 1)
     timed = sum(each.n_queries // each.size for each in found)
     assert classifier.engine.context.counters().n_graphs_reused - counters.n_graphs_reused >= timed
