@@ -15,7 +15,7 @@ from qcls_gguf.labelling.speeds import measure_batches
 
 SIZE = 4
 HELDOUT = Path(__file__).parents[2] / "models" / "tiny" / "heldout.jsonl"
-QUERIES = [json.loads(line)["query"] for line in HELDOUT.read_text(encoding="utf-8").splitlines()[:80]]
+QUERIES = [json.loads(line)["query"] for line in HELDOUT.read_text(encoding="utf-8").splitlines()[:60]]
 LONG = [" ".join(["wool coat"] * n) for n in (30, 60, 100)]
 """of which several do not fit one decode"""
 
