@@ -173,8 +173,6 @@ def work(job: Job, device: str, pipe: Connection) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # which a terminal sends to the whole group: the parent decides
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    from .worker import Worker
-
     told = perf_counter()
     steps: list[Step] = []
 
@@ -200,6 +198,8 @@ def work(job: Job, device: str, pipe: Connection) -> None:
 
     try:
         check_seen(device)
+        from .worker import Worker  # not for a process that has nothing to do
+
         with ClassifierOpener(offline=job.offline) as opener, Worker(job, opener, tell) as worker:
             for done in worker.label(tasks(pipe.recv())):
                 if steps:

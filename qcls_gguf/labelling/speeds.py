@@ -72,14 +72,15 @@ class _Turns:
 
     def take(self, part: Sequence[Tokenized], *, counts: bool) -> bool:
         """Compute a batch; false for one that needs several decodes."""
-        prepared = prepared_batch(self._prompts, part, on_rungs=self._on_rungs)
         size = len(part)
+        on_rungs = self._on_rungs and size > 1
+        prepared = prepared_batch(self._prompts, part, on_rungs=on_rungs)
         if prepared is not None and prepared.n_decodes > 1 and size > 1:
             return False
         shape = size, 0 if prepared is None else prepared.n_tokens
         queries = [each.item[1] for each in part]
         for _ in range(self._n_untimed - self._seen[shape]):
-            results_of(self._prompts, queries, prepared_batch(self._prompts, part, on_rungs=self._on_rungs))
+            results_of(self._prompts, queries, prepared_batch(self._prompts, part, on_rungs=on_rungs))
         self._seen[shape] = self._n_untimed
         began = perf_counter()
         results = results_of(self._prompts, queries, prepared)
