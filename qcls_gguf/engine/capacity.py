@@ -10,6 +10,8 @@ from ..plan.planner import Capacity
 from ..prompts.prompt_set import PromptSet
 from .engine import MAX_SEQ
 
+N_UNTIL_CAPTURED = 3
+"""decodes of a shape on a GPU, behind which its graph is captured"""
 _N_WARM_GPU = 16
 _N_SPARE_SHAPES = 8
 _N_SHAPES = 16
