@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -91,7 +91,8 @@ def exchange(server: Server, data: bytes, *, half_close: bool = False) -> bytes:
     with server.connect() as connection:
         connection.sendall(data)
         if half_close:
-            connection.shutdown(socket.SHUT_WR)
+            with suppress(OSError):  # the server may have refused it and ended the connection already
+                connection.shutdown(socket.SHUT_WR)
         return received(connection)
 
 
