@@ -89,9 +89,9 @@ class Server:
 def exchange(server: Server, data: bytes, *, half_close: bool = False) -> bytes:
     """What comes back for raw bytes, until the server ends the connection or an answer is whole."""
     with server.connect() as connection:
-        connection.sendall(data)
-        if half_close:
-            with suppress(OSError):  # the server may have refused it and ended the connection already
+        with suppress(OSError):  # the server may have answered and ended the connection before all is sent
+            connection.sendall(data)
+            if half_close:
                 connection.shutdown(socket.SHUT_WR)
         return received(connection)
 
