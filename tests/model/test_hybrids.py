@@ -20,8 +20,8 @@ from qcls_gguf.native import NativeModel
 
 LARGEST = 5e-5
 """Between scores, and between log-probabilities. Measured: 6.2e-6, with F32 weights, head and cache."""
-ROUNDING = 0.01
-"""Measured without AMX: 9e-7."""
+ROUNDING = 0.1
+"""Where weights are quantised; measured: 0.018, since a difference in the last bit may round activations otherwise."""
 HYBRIDS = ("lfm2", "qwen35", "granitehybrid")
 """One of each kind of state: short convolutions, delta nets, Mamba 2."""
 OTHERS = (
@@ -159,6 +159,19 @@ def test_joint_prompts_take_the_query_once(name: str, make_model: MakeModel, ope
     short, long = (classifier.classify(query).counts for query in ("red dress", "red dress for boy girl"))
     assert long.n_tokens_new - short.n_tokens_new == 3
     assert short.n_decodes == long.n_decodes == 2
+
+
+def test_every_pass_finds_its_graph_built(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    """The first pass has no outputs, and would be built anew with each request, and on a GPU not be replayed."""
+    labels = ("light blue", "light pink", "none")
+    classifier = open_classifier(
+        make_model("qwen35"), prompts_of("joint", "category", "color", "user", labels=labels), n_shapes=8
+    )
+    counters, first = classifier.engine.context.counters, classifier.classify("red dress")
+    before = counters().n_graphs_reused
+    again = classifier.classify("dark dress")
+    assert again.counts.n_decodes == first.counts.n_decodes > 1
+    assert counters().n_graphs_reused - before == again.counts.n_decodes
 
 
 def test_where_a_pass_is_dear_trunks_are_fed_for_each_branch(
