@@ -24,6 +24,11 @@ class JsonResponse(Response):
         if headers:
             self.raw_headers += [(name.encode(), value.encode()) for name, value in headers.items()]
 
+    @property
+    def lines(self) -> bytes:
+        """Its headers as they are sent, each with its line's end, without the body's length."""
+        return b"".join([b"%b: %b\r\n" % pair for pair in self.raw_headers[1:]])
+
 
 def json_bytes(value: Any) -> bytes:
     """JSON in UTF-8."""
