@@ -238,13 +238,19 @@ class Batcher(Generic[Q, R]):
             with suppress(RuntimeError):  # a loop that was closed: nobody awaits them any more
                 loop.call_soon_threadsafe(_settle, calls)
 
-    def serve_waiting(self, *, deliver: bool = False) -> None:
-        """Serve turn after turn until nobody waits. deliver: hand out each turn's answers before the next one."""
+    def serve_waiting(self) -> None:
+        """Serve turn after turn until nobody waits."""
         while self._waiting or self._turn:
             with self.alone, self.inside:
                 self._serve()
-            if deliver:
-                self.deliver()
+
+    def serve_and_deliver(self) -> None:
+        """The same, handing out each turn's answers before the next one; for the batcher's thread."""
+        self.deliver()
+        while self._waiting or self._turn:
+            with self.alone, self.inside:
+                self._serve()
+            self.deliver()
 
     def between_turns(self, step: Callable[[], T]) -> T:
         """Serve one turn of those who wait, then do something else; long work in such steps holds nobody up for more
@@ -284,11 +290,11 @@ os.register_at_fork(after_in_child=_batchers.clear)  # whose threads, and what t
 
 def _serve_for_takers(batcher_ref: weakref.ref[Batcher[Any, Any]]) -> None:
     while (batcher := batcher_ref()) is not None:
-        gate = batcher._thread_gate
-        batcher.serve_waiting(deliver=True)
-        batcher.deliver()
-        if batcher.is_closed:
+        gate, is_closed = batcher._thread_gate, batcher.is_closed
+        batcher.serve_and_deliver()
+        if is_closed:
             return
+        # A loop that was woken needs the interpreter, which this thread keeps until it waits: little may stand between.
         del batcher  # so that it can be freed while nobody asks
         gate.wait(_THREAD_LOOKS_S)
 

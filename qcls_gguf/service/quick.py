@@ -105,10 +105,15 @@ class _Asked:
 
     def ask(self, query: str) -> None:
         """Ask the engine. Raises QclsError where it takes no such query."""
-        self._served.classifier.configured.classify_for(self, query, deadline_s=self._exchange.seconds_left)
+        deadline_s = self._exchange.seconds_left
         self._place.__enter__()
         self._served.__enter__()
         self._connection.on_lost = self._leave
+        try:  # the engine's thread, once woken, waits until this one does: little comes behind it
+            self._served.classifier.configured.classify_for(self, query, deadline_s=deadline_s)
+        except BaseException:
+            self._release()
+            raise
         self._door.begin()
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
