@@ -34,7 +34,8 @@ class Strict(BaseModel):
 
 def header(scope: Scope, name: bytes) -> str:
     """The value of a header, empty where there is none; of several the last, as proxies append theirs."""
-    return headers_of(scope).get(name, b"").decode("latin-1").strip()
+    value = headers_of(scope).get(name)
+    return value.decode("latin-1").strip() if value else ""
 
 
 def headers_of(scope: Scope) -> dict[bytes, bytes]:

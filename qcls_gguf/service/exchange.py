@@ -35,7 +35,7 @@ class Exchange:
     def __init__(self, scope: Scope) -> None:
         self.began_ns = perf_counter_ns()
         given = header(scope, b"x-request-id")
-        self.request_id = given if _GOOD_ID.fullmatch(given) else f"{_prefix}-{next(_numbers):x}"
+        self.request_id = given if given and _GOOD_ID.fullmatch(given) else f"{_prefix}-{next(_numbers):x}"
         self.route = "other"
         """the path as it is documented"""
         self.reason = ""

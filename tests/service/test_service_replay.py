@@ -6,7 +6,6 @@ import json
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from time import perf_counter
 
 import numpy as np
@@ -20,11 +19,9 @@ from qcls_gguf.prompts.compiled import common_prefix
 
 pytestmark = pytest.mark.load
 
-CONFIGS = ("mission", "fashion-8", "fashion-8-joint")
 N_QUERIES, N_KEPT = 2000, 200
 N_FEW = 4
 SIZES = (1, 8, 16, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384)
-N_TYPED = 25
 ROWS = [json.loads(line)["query"] for line in (ROOT / "models/tiny/heldout.jsonl").read_text().splitlines()]
 
 
@@ -70,33 +67,6 @@ def continued(classifier: Classifier, before: str, query: str) -> LoadedPrompts:
         n = max(common_prefix(was, now), len(prompt.stable))
         prompts.append(replace(prompt, stable=tuple(now[:n])))
     return classifier.prompt_set(replace(compiled, prompts=tuple(prompts)))
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_what_cells_of_queries_could_save(name: str) -> None:
-    """The least time with and without the cells of the query before it, none of which is counted for keeping them."""
-    config = load_config(ROOT / f"configs/{name}.yaml")
-    runtime = replace(config.runtime, n_threads=1, question_cells=8192, question_prefixes=64)
-    whole_ms, rest_ms, whole, rest = 0.0, 0.0, 0, 0
-    with Classifier.from_config(replace(config, runtime=runtime)) as classifier:
-        for query in [row for row in ROWS if 2 <= len(row.split()) <= 7][:N_TYPED]:
-            for before, now in pairwise(typed(query)):
-                with continued(classifier, before, now) as loaded:
-                    took = least_ms([classifier.configured, loaded], now)
-                    whole_ms, rest_ms = whole_ms + took[0], rest_ms + took[1]
-                    whole += classifier.classify(now).counts.n_tokens_new
-                    rest += loaded.classify(now).counts.n_tokens_new
-    print(f"{name}: {rest / whole:.2f} of the tokens, {rest_ms / whole_ms:.2f} of the time")
-
-
-def least_ms(sets: Sequence[LoadedPrompts], query: str) -> list[float]:
-    found: list[list[float]] = [[] for _ in sets]
-    for _ in range(4):
-        for ms, loaded in zip(found, sets, strict=True):
-            began = perf_counter()
-            loaded.classify(query)
-            ms.append((perf_counter() - began) * 1e3)
-    return list(map(min, found))
 
 
 class KeptCells:
