@@ -162,6 +162,8 @@ class _Reply:
             connection is None
             or not isinstance(request, RequestResponseCycle)
             or request.disconnected
+            or request.response_started
+            or response.closes
             or connection.flow.write_paused
             or self._scope["method"] != "POST"  # of others, HEAD has no body
         ):

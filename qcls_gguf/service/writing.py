@@ -20,6 +20,8 @@ class JsonResponse(Response):
         self.body = body
         self.status_code = status
         self.background = None
+        self.closes = headers is not None and "connection" in headers
+        """whether the connection ends with it"""
         self.raw_headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
         if headers:
             self.raw_headers += [(name.encode(), value.encode()) for name, value in headers.items()]

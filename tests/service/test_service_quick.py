@@ -82,6 +82,12 @@ class Service:
     def connect(self) -> socket.socket:
         return socket.create_connection(self._listener.getsockname(), timeout=30)
 
+    def settle(self) -> int:
+        """Wait until all requests that came are over; how many lines the log has then."""
+        until(lambda: self.metrics()["qcls_requests_in_flight"] == 0)
+        until(lambda: len(self.lines) == sum(self.door._metrics._requests.values()))
+        return len(self.lines)
+
     def metrics(self) -> dict[str, float]:
         """What is counted and no time."""
         (body,) = self.door._metrics.text().decode().split("\n# EOF")[:1]
@@ -178,18 +184,43 @@ def test_all_others_take_the_usual_way(service: Service, data: bytes, status: in
     assert len(service.usual) == 1
 
 
+@pytest.mark.parametrize(
+    ("data", "status", "ends"),
+    [
+        (asked("content-type: text/plain"), 415, True),
+        (asked(body=b"x" * 30_000), 413, True),
+        (asked("connection: close"), 200, True),
+        (asked("connection: close", USUAL), 200, True),
+        (asked().replace(b"HTTP/1.1", b"HTTP/1.0"), 200, True),
+        (asked(body=b"[]"), 422, False),
+        (asked(), 200, False),
+    ],
+)
+def test_a_connection_ends_where_its_answer_says_so(service: Service, data: bytes, status: int, ends: bool) -> None:
+    with service.connect() as connection:
+        connection.sendall(data)
+        answer = received(connection)
+        assert [each for each, _ in answers(answer)] == [status]
+        assert (b"\r\nconnection: close\r\n" in answer) == ends
+        if ends:
+            assert connection.recv(1000) == b""
+        else:
+            connection.sendall(asked())
+            assert [each for each, _ in answers(received(connection))] == [200]
+
+
 def both(service: Service, *headers: str, body: bytes = QUERY) -> Sequence[tuple[Any, ...]]:
     """What comes of a request by the quick way, and of the same by the usual one."""
     found = []
     for way in ((), (USUAL,)):
-        before, service.lines[:] = service.metrics(), []
+        n_lines, before = service.settle(), service.metrics()
         data = asked(*way, *headers, body=body)
         ((status, plain),) = service.ask(data)
         head = service.head(data)
-        until(lambda: len(service.lines) == 2 and service.metrics()["qcls_requests_in_flight"] == 0)
+        assert service.settle() == n_lines + 2
         counted = {name: n - before.get(name, 0) for name, n in service.metrics().items()}
-        lines = [sorted(line) for line in service.lines]
-        found.append((status, without_times(plain), head, counted, lines, service.lines[0]["path"]))
+        lines = [sorted(line) for line in service.lines[n_lines:]]
+        found.append((status, without_times(plain), head, counted, lines, service.lines[-1]["path"]))
     return found
 
 
@@ -245,17 +276,18 @@ def test_a_late_request_is_refused(service: Service) -> None:
 
 
 def test_who_leaves_is_not_computed(service: Service) -> None:
-    before, service.lines[:] = service.metrics(), []
+    n_lines, before = service.settle(), service.metrics()
     batcher = service.serving.served.classifier._requests.batcher
     service.usual.clear()
     with batcher.alone:
         with service.connect() as connection:
             connection.sendall(asked())
             until(lambda: batcher._waiting)
-        until(lambda: service.lines)
+        until(lambda: len(service.lines) > n_lines)
         assert service.serving.admission.n_requests == 0
-    assert service.lines[0]["status"] == 499
+    assert service.lines[n_lines]["status"] == 499
     assert service.ask(asked())[0][0] == 200
+    service.settle()
     after = service.metrics()
     assert after["qcls_clients_gone_total"] == before["qcls_clients_gone_total"] + 1
     assert after["qcls_batch_queries_count"] == before["qcls_batch_queries_count"] + 1  # the last one
