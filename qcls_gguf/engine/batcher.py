@@ -4,9 +4,8 @@ Callers queue by their deadlines, then by when they came; a turn takes the first
 join it. Nobody waits for company. A turn is served by whichever thread holds the lock `alone`: the caller that finds
 nobody at work, then one of those who wait, or, for callers that do not block, a thread of the batcher's own.
 
-Nothing but that lock, and `inside` with it, is ever held, and `with` takes and leaves each in one step of the
-interpreter, so an interrupt (KeyboardInterrupt) may come anywhere: the calls of an interrupted turn stay listed and are
-served by the next one.
+Nothing but that lock is ever held, and `with` takes and leaves it in one step of the interpreter, so an interrupt
+(KeyboardInterrupt) may come anywhere: the calls of an interrupted turn stay listed and are served by the next one.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from ..errors import BusyError, DecodeError
 from .call import Call, Gate
@@ -30,6 +29,7 @@ if TYPE_CHECKING:  # whoever awaits has it; others are spared its import
 Q = TypeVar("Q")
 R = TypeVar("R")
 T = TypeVar("T")
+P = ParamSpec("P")
 
 _LOOK_AGAIN_S = 0.1
 """A caller that waits looks so often whether anybody serves: an interrupt may have stopped whoever was to wake it."""
@@ -68,9 +68,8 @@ class Batcher(Generic[Q, R]):
         self._thread_gate = Gate()
         self._starting = threading.Lock()
         self.alone = threading.Lock()
-        """Held while a turn is served; `with batcher.alone, batcher.inside:` does something else in between."""
-        self.inside = threading.RLock()
-        """Held with `alone`, and knows its thread: see `is_inside`."""
+        """Held while a turn is served, and by `run_alone`."""
+        self._holder = 0  # the thread that holds it
         _batchers.add(self)
 
     def submit(self, items: Sequence[Q], deadline_s: float | None = None) -> Sequence[R]:
@@ -82,11 +81,11 @@ class Batcher(Generic[Q, R]):
         is_late = deadline_s is not None and deadline_s <= 0
         if not (is_late or self._is_closed or self.alone.locked()):
             try:
-                with self.alone, self.inside:
-                    if not (self._waiting or self._turn):  # nobody is to be served first
-                        return self._run(items)
+                results = self.run_alone(self._run_first, items)
             finally:
                 self._wake_next()
+            if results is not None:
+                return results
         call = Call[Q, R](items, deadline_s, None)
         self._admit(call)
         try:
@@ -96,9 +95,7 @@ class Batcher(Generic[Q, R]):
                         raise call.late_error()
                     call.gate.wait(_LOOK_AGAIN_S)
                     continue
-                with self.alone, self.inside:
-                    if not call.is_done:
-                        self._serve()
+                self.run_alone(self._serve, call)
         finally:
             call.was_given_up = True
             self._forget(call)
@@ -158,8 +155,10 @@ class Batcher(Generic[Q, R]):
                     (self._thread_gate if call.future else call.gate).open()
                     return
 
-    def _serve(self) -> None:
-        """Answer the most urgent of those who wait, as many as one turn holds. The caller holds `alone`."""
+    def _serve(self, own: Call[Q, R] | None = None) -> None:
+        """Answer the most urgent of those who wait, as many as one turn holds; own: unless this call is done by now."""
+        if own is not None and own.is_done:
+            return
         turn = self._turn
         turn[:] = [call for call in turn if call.is_open]
         queue = []
@@ -199,6 +198,10 @@ class Batcher(Generic[Q, R]):
             self._finish(call, results[at : at + len(call.items)])
             at += len(call.items)
 
+    def _run_first(self, items: Sequence[Q]) -> Sequence[R] | None:
+        """The results of some items; None where others are to be served first."""
+        return None if self._waiting or self._turn else self._run(items)
+
     def _run(self, items: Sequence[Q]) -> Sequence[R]:
         self._turn_began_ns = perf_counter_ns()
         try:
@@ -234,8 +237,7 @@ class Batcher(Generic[Q, R]):
     def serve_waiting(self, *, deliver: bool = False) -> None:
         """Serve turn after turn until nobody waits. deliver: hand out each turn's futures before the next one."""
         while self._waiting or self._turn:
-            with self.alone, self.inside:
-                self._serve()
+            self.run_alone(self._serve)
             if deliver:
                 self.deliver()
 
@@ -243,9 +245,22 @@ class Batcher(Generic[Q, R]):
         """Serve one turn of those who wait, then do something else; long work in such steps holds nobody up for more
         than a step.
         """
-        with self.alone, self.inside:
+
+        def turn_and_step() -> T:
             self._serve()
             return step()
+
+        return self.run_alone(turn_and_step)
+
+    def run_alone(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What an action returns that is done between two turns; it must not come here itself."""
+        thread = threading.get_ident()
+        with self.alone:  # an interrupt comes at calls only, of which none stands before the `try`
+            self._holder = thread
+            try:
+                return action(*args, **kwargs)
+            finally:
+                self._holder = 0
 
     def close(self) -> None:
         """Refuse who comes from now on, and answer those who wait; may be called again."""
@@ -259,7 +274,7 @@ class Batcher(Generic[Q, R]):
         """Whether this thread holds `alone`: a finaliser or a signal's handler may be called then, and would wait for
         its own thread.
         """
-        return bool(self.inside._is_owned())  # type: ignore[attr-defined]  # as threading.Condition asks it
+        return self._holder == threading.get_ident()
 
     @property
     def is_closed(self) -> bool:
