@@ -21,6 +21,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from ..errors import BusyError, DecodeError
+from ..threads import start
 from .call import Call, Gate
 
 if TYPE_CHECKING:  # whoever awaits has it; others are spared its import
@@ -123,12 +124,10 @@ class Batcher(Generic[Q, R]):
                     target=_serve_for_futures, args=(weakref.ref(self),), name="qcls-gguf engine", daemon=True
                 )
                 try:
-                    thread.start()
-                except RuntimeError as e:
+                    start(thread, DecodeError, "to serve tasks")
+                except DecodeError:
                     self._forget(call)
-                    raise DecodeError(
-                        f"no thread can be started to serve tasks ({e}): let the process have more"
-                    ) from e
+                    raise
                 self._thread = thread
         self._thread_gate.open()
         return future
