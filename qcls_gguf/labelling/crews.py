@@ -133,11 +133,6 @@ class Processes:
                     deal(index)
                     yield message
 
-    @property
-    def pids(self) -> list[int]:
-        """Of the processes, in the order of their devices."""
-        return [process.pid for process in self._processes]
-
     def _receive(self, index: int) -> Message | Filled:
         try:
             message = self._pipes[index].recv()
