@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier, WriteConfig
 from loop_thread import LoopThread
-from oracle import PromptSpec
+from oracle import COLOR, PromptSpec
 
 from qcls_gguf import (
     Classifier,
@@ -31,11 +31,7 @@ from qcls_gguf.model import Model, OpenModels
 from qcls_gguf.prompts.prompt_set import compile_prompts
 
 CONFIGURED = [
-    PromptSpec(
-        name="color",
-        template="<|im_start|>user\nquery: {query}<|im_end|>\n<|im_start|>assistant\ncolor:",
-        labels=("light blue", "light pink", "red", "none"),
-    ),
+    COLOR,
     PromptSpec(name="item", template="<|im_start|>what is {query}\nlabel:", labels=("dress", "jeans", "none")),
 ]
 QUERIES = ["red dress", "", "jeans for girl", "👗", "红色连衣裙"]
