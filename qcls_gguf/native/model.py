@@ -72,11 +72,11 @@ class NativeModel:
         self,
         path: Path,
         *,
-        n_gpu_layers: int = -1,
+        n_gpu_layers: int = 0,
         progress: Callable[[float], bool] | None = None,
         user_defined: bool = False,
     ) -> None:
-        """Load a GGUF file; n_gpu_layers < 0 puts all layers on the GPU, if there is one.
+        """Load a GGUF file; n_gpu_layers: on the GPU, if there is one; < 0: all of them.
 
         progress(fraction) returns False to stop the load. user_defined: text that spells a token which was added to the
         vocabulary, such as </think>, becomes that token in plain text, too. Raises ModelError.
