@@ -315,8 +315,8 @@ def test_a_file_is_opened_once_however_it_is_named(make_model: MakeModel, write_
     with OpenModels() as models:
         one = models.of(config)
         assert models.of(Config(prompts=config.prompts, model=ModelConfig(path=link), runtime=config.runtime)) is one
-        fewer = RuntimeConfig(n_gpu_layers=0)
-        assert models.of(Config(prompts=config.prompts, model=config.model, runtime=fewer)) is not one
+        in_part = RuntimeConfig(n_gpu_layers=1)
+        assert models.of(Config(prompts=config.prompts, model=config.model, runtime=in_part)) is not one
         assert len(models) == 2
 
 
