@@ -157,10 +157,11 @@ class LoadedPrompts(Answering):
         if self._sets is None or not self._requests.is_of_this_process:
             return
         self._requests.check_process()
-        batcher = self._requests.batcher
-        with batcher.alone, batcher.inside:
-            if self.active.is_open and not batcher.is_closed:
-                self._sets.remove(self.active)
+        self._requests.batcher.run_alone(self._remove, self._sets)
+
+    def _remove(self, sets: PromptSets) -> None:
+        if self.active.is_open and not self._requests.batcher.is_closed:
+            sets.remove(self.active)
 
     def __enter__(self) -> Self:
         return self

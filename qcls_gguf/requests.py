@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter, perf_counter_ns
+from typing import ParamSpec, TypeVar
 
 from .active_set import ActiveSet, Item
 from .config.schema import RuntimeConfig
@@ -16,6 +17,9 @@ from .engine.turns import TurnCost
 from .errors import DecodeError, PlanError, QclsError, ScoreError
 from .pipeline import Pipeline, Prepared, Tokenized, check_queries
 from .score.result import Counts, Result
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _MENTIONED_MS = 0.05  # of waiting
 _LONGEST_S = 1e9  # of a deadline
@@ -43,9 +47,7 @@ class Requests:
     def measure_turns(self, active: ActiveSet) -> TurnCost:
         """Measure what a decode costs beside its tokens, and let callers share one only as far as that pays."""
         self.check_process()
-        with self.batcher.alone, self.batcher.inside:
-            self.check_open()
-            self._turn_cost = _turn_cost(self._pipeline, active, self._runtime.max_batch)
+        self._turn_cost = self.run_alone(_turn_cost, self._pipeline, active, self._runtime.max_batch)
         return self._turn_cost
 
     def _joins(self, turn: Sequence[Sequence[Item]], items: Sequence[Item], n_behind: int) -> bool:
@@ -135,25 +137,28 @@ class Requests:
     def compute(self, prepared: Prepared) -> list[Result]:
         """A result for each item of a plan. Raises DecodeError, ScoreError."""
         self.check_process()
-        with self.batcher.alone, self.batcher.inside:
+        return self.run_alone(self._pipeline.compute, prepared)
+
+    def run_alone(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What an action returns that is done between two turns. Raises DecodeError where the classifier was closed."""
+
+        def checked() -> T:
             self.check_open()
-            return self._pipeline.compute(prepared)
+            return action(*args, **kwargs)
+
+        return self.batcher.run_alone(checked)
 
     def check(self, active: ActiveSet, query: str) -> None:
         """Raise PlanError for a query that `ask` would refuse; nothing is computed."""
         check_queries([query], self._runtime)
         self.check_process()
-        with self.batcher.alone, self.batcher.inside:
-            self.check_open()
-            self._pipeline.check(active, query)
+        self.run_alone(self._pipeline.check, active, query)
 
     def counts(self, active: ActiveSet, query: str) -> Counts:
         """What `ask` would feed and read for a query; computes nothing. Raises PlanError as `ask` does."""
         check_queries([query], self._runtime)
         self.check_process()
-        with self.batcher.alone, self.batcher.inside:
-            self.check_open()
-            return self._pipeline.counts(active, query)
+        return self.run_alone(self._pipeline.counts, active, query)
 
     def _check(self, items: Sequence[Item], deadline_s: float | None) -> None:
         check_queries([query for _, query in items], self._runtime)

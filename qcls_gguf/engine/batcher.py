@@ -4,9 +4,8 @@ Callers queue by their deadlines, then by when they came; a turn takes the first
 join it. Nobody waits for company. A turn is served by whichever thread holds the lock `alone`: the caller that finds
 nobody at work, then one of those who wait, or, for callers that do not block, a thread of the batcher's own.
 
-Nothing but that lock, and `inside` with it, is ever held, and `with` takes and leaves each in one step of the
-interpreter, so an interrupt (KeyboardInterrupt) may come anywhere: the calls of an interrupted turn stay listed and are
-served by the next one.
+Nothing but that lock is ever held, and `with` takes and leaves it in one step of the interpreter, so an interrupt
+(KeyboardInterrupt) may come anywhere: the calls of an interrupted turn stay listed and are served by the next one.
 """
 
 from __future__ import annotations
@@ -19,9 +18,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from ..errors import BusyError, DecodeError
+from ..threads import start
 from .call import Call, Gate, Taker
 
 if TYPE_CHECKING:  # whoever awaits has it; others are spared its import
@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # whoever awaits has it; others are spared its import
 Q = TypeVar("Q")
 R = TypeVar("R")
 T = TypeVar("T")
+P = ParamSpec("P")
 
 _LOOK_AGAIN_S = 0.1
 """A caller that waits looks so often whether anybody serves: an interrupt may have stopped whoever was to wake it."""
@@ -68,9 +69,8 @@ class Batcher(Generic[Q, R]):
         self._thread_gate = Gate()
         self._starting = threading.Lock()
         self.alone = threading.Lock()
-        """Held while a turn is served; `with batcher.alone, batcher.inside:` does something else in between."""
-        self.inside = threading.RLock()
-        """Held with `alone`, and knows its thread: see `is_inside`."""
+        """Held while a turn is served, and by `run_alone`."""
+        self._holder = 0  # the thread that holds it
         _batchers.add(self)
 
     def submit(self, items: Sequence[Q], deadline_s: float | None = None) -> Sequence[R]:
@@ -82,11 +82,11 @@ class Batcher(Generic[Q, R]):
         is_late = deadline_s is not None and deadline_s <= 0
         if not (is_late or self._is_closed or self.alone.locked()):
             try:
-                with self.alone, self.inside:
-                    if not (self._waiting or self._turn):  # nobody is to be served first
-                        return self._run(items)
+                results = self.run_alone(self._run_first, items)
             finally:
                 self._wake_next()
+            if results is not None:
+                return results
         call = Call[Q, R](items, deadline_s, Gate())
         self._admit(call)
         try:
@@ -96,9 +96,7 @@ class Batcher(Generic[Q, R]):
                         raise call.late_error()
                     call.gate.wait(_LOOK_AGAIN_S)
                     continue
-                with self.alone, self.inside:
-                    if not call.is_done:
-                        self._serve()
+                self.run_alone(self._serve, call)
         finally:
             call.was_given_up = True
             self._forget(call)
@@ -128,19 +126,19 @@ class Batcher(Generic[Q, R]):
         if self._thread is None:
             try:
                 self._start_thread()
-            except RuntimeError as e:
+            except DecodeError:
                 self._forget(call)
-                raise DecodeError(f"no thread can be started to serve tasks ({e}): let the process have more") from e
+                raise
         self._thread_gate.open()
 
     def _start_thread(self) -> None:
-        """Start the batcher's own thread. Raises RuntimeError where the process may have no more."""
+        """Start the batcher's own thread. Raises DecodeError where the process may have no more."""
         with self._starting:
             if self._thread is None:
                 thread = threading.Thread(
                     target=_serve_for_takers, args=(weakref.ref(self),), name="qcls-gguf engine", daemon=True
                 )
-                thread.start()
+                start(thread, DecodeError, "to serve tasks")
                 self._thread = thread
 
     def _admit(self, call: Call[Q, R]) -> None:
@@ -165,8 +163,10 @@ class Batcher(Generic[Q, R]):
                     call.gate.open()
                     return
 
-    def _serve(self) -> None:
-        """Answer the most urgent of those who wait, as many as one turn holds. The caller holds `alone`."""
+    def _serve(self, own: Call[Q, R] | None = None) -> None:
+        """Answer the most urgent of those who wait, as many as one turn holds; own: unless this call is done by now."""
+        if own is not None and own.is_done:
+            return
         turn = self._turn
         turn[:] = [call for call in turn if call.is_open]
         queue = []
@@ -206,6 +206,10 @@ class Batcher(Generic[Q, R]):
             self._finish(call, results[at : at + len(call.items)])
             at += len(call.items)
 
+    def _run_first(self, items: Sequence[Q]) -> Sequence[R] | None:
+        """The results of some items; None where others are to be served first."""
+        return None if self._waiting or self._turn else self._run(items)
+
     def _run(self, items: Sequence[Q]) -> Sequence[R]:
         self._turn_began_ns = perf_counter_ns()
         try:
@@ -241,24 +245,35 @@ class Batcher(Generic[Q, R]):
     def serve_waiting(self) -> None:
         """Serve turn after turn until nobody waits."""
         while self._waiting or self._turn:
-            with self.alone, self.inside:
-                self._serve()
+            self.run_alone(self._serve)
 
     def serve_and_deliver(self) -> None:
         """The same, handing out each turn's answers before the next one; for the batcher's thread."""
         self.deliver()
         while self._waiting or self._turn:
-            with self.alone, self.inside:
-                self._serve()
+            self.run_alone(self._serve)
             self.deliver()
 
     def between_turns(self, step: Callable[[], T]) -> T:
         """Serve one turn of those who wait, then do something else; long work in such steps holds nobody up for more
         than a step.
         """
-        with self.alone, self.inside:
+
+        def turn_and_step() -> T:
             self._serve()
             return step()
+
+        return self.run_alone(turn_and_step)
+
+    def run_alone(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What an action returns that is done between two turns; it must not come here itself."""
+        thread = threading.get_ident()
+        with self.alone:  # an interrupt comes at calls only, of which none stands before the `try`
+            self._holder = thread
+            try:
+                return action(*args, **kwargs)
+            finally:
+                self._holder = 0
 
     def close(self) -> None:
         """Refuse who comes from now on, and answer those who wait; may be called again."""
@@ -272,7 +287,7 @@ class Batcher(Generic[Q, R]):
         """Whether this thread holds `alone`: a finaliser or a signal's handler may be called then, and would wait for
         its own thread.
         """
-        return bool(self.inside._is_owned())  # type: ignore[attr-defined]  # as threading.Condition asks it
+        return self._holder == threading.get_ident()
 
     @property
     def is_closed(self) -> bool:

@@ -186,7 +186,7 @@ async def _results(
             return [None]
         return [
             each for pair in pairs for each in await _results(service, served, exchange, [pair], usage)
-        ]  # whose scores they were shows alone
+        ]  # one by one, which shows whose scores cannot be used
     except PlanError as e:
         raise refusal_of(e, "input") from None
     except QclsError as e:
