@@ -16,7 +16,7 @@ from oracle_prompts import EXACT, QUERIES, TOPICS, assert_same, make_template, r
 from qcls_gguf import Classifier, DecodeError
 from qcls_gguf.engine import prefixes
 from qcls_gguf.model import Model
-from qcls_gguf.native import NativeModel
+from qcls_gguf.native import NativeModel, multiprocessors
 
 LARGEST = 5e-5
 """Between scores, and between log-probabilities. Measured: 6.2e-6, with F32 weights, head and cache."""
@@ -94,6 +94,20 @@ def test_quantised_weights_in_products_of_several_sequences(
             for prompt, answer in zip(prompts, result.results, strict=True):
                 scores = oracle.score(prompt, query)[0]
                 np.testing.assert_allclose([score.score for score in answer.scores], scores, rtol=0, atol=ROUNDING)
+
+
+@pytest.mark.skipif(multiprocessors() is None, reason="needs a CUDA device")
+@pytest.mark.parametrize("name", [*HYBRIDS, *OTHERS])
+def test_a_gpu_answers_as_the_cpu_does(name: str, make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    """With the settings that are usual there: flash attention where llama.cpp has it, cells of F16."""
+    path, labels = make_model(name), ("light", "light blue", "tank top", "none")
+    prompts = prompts_of("separate", "item", "all season", labels=labels) + prompts_of("joint", "user", "color")
+    answers = []
+    for layers in (0, "all"):
+        classifier = open_classifier(path, prompts, max_batch=2, n_gpu_layers=layers)
+        results = [*classifier.classify_batch(["red dress for girl", ""]), classifier.classify("dark")]
+        answers.append([[score.probability for answer in each.results for score in answer.scores] for each in results])
+    np.testing.assert_allclose(answers[1], answers[0], rtol=0, atol=0.05)
 
 
 @pytest.mark.parametrize("name", HYBRIDS)
