@@ -10,6 +10,7 @@ from .active_set import ActiveSet
 from .config.likely_mistake import LikelyMistake
 from .config.prompt import PromptConfig
 from .config.schema import Config
+from .engine.call import Taker
 from .errors import PlanError, QclsError
 from .model import Model
 from .pipeline import MAX_QUERIES, Prepared, Tokenized
@@ -99,6 +100,10 @@ class Answering:
         A task that is cancelled before its turn is not computed. Raises as `classify_batch` does.
         """
         return (await self._requests.ask_async([(self.active, query)], deadline_s))[0]
+
+    def classify_for(self, taker: Taker[Sequence[Result]], query: str, *, deadline_s: float | None = None) -> None:
+        """`aclassify` for who takes the result later and has no task: see Requests.ask_for."""
+        self._requests.ask_for(taker, [(self.active, query)], deadline_s)
 
     def check(self, query: str) -> None:
         """Raise PlanError for a query that `classify` would refuse; nothing is computed."""

@@ -11,6 +11,7 @@ from .active_set import ActiveSet, Item
 from .config.schema import RuntimeConfig
 from .config.words import shown
 from .engine.batcher import Batcher
+from .engine.call import Taker
 from .engine.capacity import pays_to_repeat_shapes, pays_to_share
 from .engine.turns import TurnCost
 from .errors import DecodeError, PlanError, QclsError, ScoreError
@@ -60,7 +61,7 @@ class Requests:
         """A result for each item. This is the hot path. Raises what Classifier.classify_batch raises."""
         began = perf_counter_ns()
         self._check(items, deadline_s)
-        return _with_wait(self.batcher.submit(items, deadline_s), began) if items else []
+        return with_wait(self.batcher.submit(items, deadline_s), began) if items else []
 
     async def ask_async(self, items: Sequence[Item], deadline_s: float | None = None) -> list[Result]:
         """The same without blocking the event loop."""
@@ -71,7 +72,15 @@ class Requests:
         import asyncio  # whoever awaits this has it; others are spared 40 ms
 
         answers = await self.batcher.submit_future(asyncio.get_running_loop(), items, deadline_s)
-        return _with_wait(answers, began)
+        return with_wait(answers, began)
+
+    def ask_for(self, taker: Taker[Sequence[Result]], items: Sequence[Item], deadline_s: float | None = None) -> None:
+        """The same for who takes the results later, in the thread of an event loop; their wait is for `with_wait`.
+
+        What `has_steps` says has to be so. Raises what nothing could answer; errors that come later the taker has.
+        """
+        self._check(items, deadline_s)
+        self.batcher.submit_for(taker, items, deadline_s)
 
     def ask_each(self, items: Sequence[Item], deadline_s: float | None = None) -> list[Result | QclsError]:
         """The results, with the errors of single queries in their places. All go together, if none is refused."""
@@ -180,8 +189,11 @@ class Requests:
             raise DecodeError("this Classifier is closed")
 
 
-def _with_wait(results: Sequence[Result], began_ns: int) -> list[Result]:
-    """The results with what their caller waited beside the stages: for its turn, and to be woken with the answers."""
+def with_wait(results: Sequence[Result], began_ns: int) -> list[Result]:
+    """The results with what their caller waited beside the stages: for its turn, and to be woken with the answers.
+
+    began_ns: when they were asked for, by perf_counter_ns.
+    """
     wait_ms = (perf_counter_ns() - began_ns) / 1e6 - results[0].total_ms
     return [result.after(wait_ms) for result in results] if wait_ms > _MENTIONED_MS else list(results)
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from ..errors import BusyError, DecodeError
 from ..threads import start
-from .call import Call, Gate
+from .call import Call, Gate, Taker
 
 if TYPE_CHECKING:  # whoever awaits has it; others are spared its import
     from asyncio import AbstractEventLoop, Future
@@ -64,7 +64,7 @@ class Batcher(Generic[Q, R]):
         self._turn: list[Call[Q, R]] = []  # what is being served, or was when an interrupt came
         self._is_closed = False
         self._turn_began_ns = 0
-        self._answered: deque[Call[Q, R]] = deque()  # futures that their thread has to hand out
+        self._answered: deque[Call[Q, R]] = deque()  # for takers, whom the batcher's thread has to hand them
         self._thread: threading.Thread | None = None
         self._thread_gate = Gate()
         self._starting = threading.Lock()
@@ -87,7 +87,7 @@ class Batcher(Generic[Q, R]):
                 self._wake_next()
             if results is not None:
                 return results
-        call = Call[Q, R](items, deadline_s, None)
+        call = Call[Q, R](items, deadline_s, Gate())
         self._admit(call)
         try:
             while not call.is_done:
@@ -109,28 +109,37 @@ class Batcher(Generic[Q, R]):
     def submit_future(
         self, loop: AbstractEventLoop, items: Sequence[Q], deadline_s: float | None = None
     ) -> Future[Sequence[R]]:
-        """The same for tasks of an event loop, in its thread: a thread of the batcher's own serves where nobody else
-        does.
+        """The same for tasks of an event loop, in its thread; see `submit_for`."""
+        future: Future[Sequence[R]] = loop.create_future()
+        self.submit_for(future, items, deadline_s)
+        return future
 
-        A future that is cancelled before its turn is not computed. Raises BusyError, and DecodeError where the batcher
+    def submit_for(self, taker: Taker[Sequence[R]], items: Sequence[Q], deadline_s: float | None = None) -> None:
+        """The same for who takes the answer later, in the thread of an event loop: a thread of the batcher's own serves
+        where nobody else does.
+
+        What nobody wants any more before its turn is not computed. Raises BusyError, and DecodeError where the batcher
         is closed.
         """
-        future: Future[Sequence[R]] = loop.create_future()
-        call = Call[Q, R](items, deadline_s, future)
+        call = Call[Q, R](items, deadline_s, self._thread_gate, taker)
         self._admit(call)
+        if self._thread is None:
+            try:
+                self._start_thread()
+            except DecodeError:
+                self._forget(call)
+                raise
+        self._thread_gate.open()
+
+    def _start_thread(self) -> None:
+        """Start the batcher's own thread. Raises DecodeError where the process may have no more."""
         with self._starting:
             if self._thread is None:
                 thread = threading.Thread(
-                    target=_serve_for_futures, args=(weakref.ref(self),), name="qcls-gguf engine", daemon=True
+                    target=_serve_for_takers, args=(weakref.ref(self),), name="qcls-gguf engine", daemon=True
                 )
-                try:
-                    start(thread, DecodeError, "to serve tasks")
-                except DecodeError:
-                    self._forget(call)
-                    raise
+                start(thread, DecodeError, "to serve tasks")
                 self._thread = thread
-        self._thread_gate.open()
-        return future
 
     def _admit(self, call: Call[Q, R]) -> None:
         if self._is_closed:
@@ -151,7 +160,7 @@ class Batcher(Generic[Q, R]):
         if self._turn or self._waiting:
             for call in (*self._turn, *self._waiting):
                 if call.is_open:
-                    (self._thread_gate if call.future else call.gate).open()
+                    call.gate.open()
                     return
 
     def _serve(self, own: Call[Q, R] | None = None) -> None:
@@ -216,29 +225,34 @@ class Batcher(Generic[Q, R]):
 
     def _finish(self, call: Call[Q, R], results: Sequence[R] | None, error: Exception | None = None) -> None:
         call.results, call.error = results, error
-        if call.future is None:
-            call.gate.open()
-        else:
+        if call.taker is not None:
             self._answered.append(call)
-            self._thread_gate.open()
+            if threading.current_thread() is self._thread:  # which hands them out when it has served
+                return
+        call.gate.open()
 
     def deliver(self) -> None:
-        """Hand out what was answered for futures: each loop is woken once; for the batcher's thread."""
+        """Hand out what was answered for takers: each loop is woken once; for the batcher's thread."""
         by_loop: dict[AbstractEventLoop, list[Call[Q, R]]] = {}
         while self._answered:
             call = self._answered.popleft()
-            assert call.future is not None
-            by_loop.setdefault(call.future.get_loop(), []).append(call)
+            assert call.taker is not None
+            by_loop.setdefault(call.taker.get_loop(), []).append(call)
         for loop, calls in by_loop.items():
             with suppress(RuntimeError):  # a loop that was closed: nobody awaits them any more
                 loop.call_soon_threadsafe(_settle, calls)
 
-    def serve_waiting(self, *, deliver: bool = False) -> None:
-        """Serve turn after turn until nobody waits. deliver: hand out each turn's futures before the next one."""
+    def serve_waiting(self) -> None:
+        """Serve turn after turn until nobody waits."""
         while self._waiting or self._turn:
             self.run_alone(self._serve)
-            if deliver:
-                self.deliver()
+
+    def serve_and_deliver(self) -> None:
+        """The same, handing out each turn's answers before the next one; for the batcher's thread."""
+        self.deliver()
+        while self._waiting or self._turn:
+            self.run_alone(self._serve)
+            self.deliver()
 
     def between_turns(self, step: Callable[[], T]) -> T:
         """Serve one turn of those who wait, then do something else; long work in such steps holds nobody up for more
@@ -289,13 +303,13 @@ _batchers: weakref.WeakSet[Batcher[Any, Any]] = weakref.WeakSet()
 os.register_at_fork(after_in_child=_batchers.clear)  # whose threads, and what these held, stayed with the parent
 
 
-def _serve_for_futures(batcher_ref: weakref.ref[Batcher[Any, Any]]) -> None:
+def _serve_for_takers(batcher_ref: weakref.ref[Batcher[Any, Any]]) -> None:
     while (batcher := batcher_ref()) is not None:
-        gate = batcher._thread_gate
-        batcher.serve_waiting(deliver=True)
-        batcher.deliver()
-        if batcher.is_closed:
+        gate, is_closed = batcher._thread_gate, batcher.is_closed
+        batcher.serve_and_deliver()
+        if is_closed:
             return
+        # A loop that was woken needs the interpreter, which this thread keeps until it waits: little may stand between.
         del batcher  # so that it can be freed while nobody asks
         gate.wait(_THREAD_LOOKS_S)
 

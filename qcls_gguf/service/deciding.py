@@ -67,7 +67,10 @@ class Usage:
 
 def asked_about(text: str, questions: Iterable[tuple[str, Question]], *, audit: bool) -> list[Asked]:
     """Questions about one text, each with what the request calls it; audit: whether exact scores are wanted of them."""
-    return [Asked(question=replace(question, audit=audit), text=text, param=param) for param, question in questions]
+    return [
+        Asked(question=replace(question, audit=True) if audit else question, text=text, param=param)
+        for param, question in questions
+    ]
 
 
 async def decide(
