@@ -14,6 +14,8 @@ class ggml_cuda_mmq_direct_graph {
     bool compute(int i);
 
   private:
+    bool compute_directly(int i);
+
     struct norm_nodes {
         const ggml_tensor * sum;  // null: what is normalised is there already
         const ggml_tensor * norm;

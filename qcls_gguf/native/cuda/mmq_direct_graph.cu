@@ -1,5 +1,6 @@
 // Which nodes of a graph the direct matrix kernels take, and what they take along.
 #include "mmq_direct.h"
+#include "lane_order_tensor.h"
 #include "mmq_direct_launch.h"
 #include "rope_cache.h"
 
@@ -36,6 +37,8 @@ bool ggml_cuda_mmq_direct_graph::can_compute(const ggml_tensor * node) const {
     }
     const ggml_tensor * x = node->src[0];
     const ggml_tensor * y = node->src[1];
+    // in lane order, single tokens are for these kernels, too: llama.cpp's would read a copy
+    const bool takes_one = steps_.batch_invariant || ggml_cuda_is_lane_ordered(x);
     return is_direct_type(x->type) && is_matrix(x) && is_matrix(y) && ggml_is_contiguous(x) &&
         x->ne[0] > 0 && x->ne[1] > 0 && (uintptr_t) x->data % sizeof(int4) == 0 &&
         y->type == GGML_TYPE_F32 && node->type == GGML_TYPE_F32 &&
@@ -43,7 +46,7 @@ bool ggml_cuda_mmq_direct_graph::can_compute(const ggml_tensor * node) const {
         node->nb[0] == sizeof(float) && node->nb[1] % sizeof(float) == 0 &&
         x->ne[0] % (x->type == GGML_TYPE_Q6_K ? 2*K_BLOCK : K_BLOCK) == 0 &&  // a row of Q6_K begins at a whole word
         x->ne[1] % 32 == 0 && n_tiles_at_most(x, y->ne[1]) <= MAX_TILES &&
-        y->ne[1] >= (steps_.batch_invariant ? 1 : MIN_COLUMNS) &&
+        y->ne[1] >= (takes_one ? 1 : MIN_COLUMNS) &&
         y->ne[1] <= (steps_.batch_invariant ? MAX_INVARIANT_COLUMNS : MAX_COLUMNS) &&
         ggml_backend_buffer_get_usage(x->buffer) != GGML_BACKEND_BUFFER_USAGE_COMPUTE;
 }
@@ -123,6 +126,7 @@ bool ggml_cuda_mmq_direct_graph::is_glu(const int i) const {
     return ggml_get_glu_op(glu) == GGML_GLU_OP_SWIGLU && a->src[0]->type == b->src[0]->type && a->src[1] == b->src[1] &&
         ((glu->src[0] == a && glu->src[1] == b) || (glu->src[0] == b && glu->src[1] == a)) &&
         is_plain(glu) && ggml_are_same_shape(glu, a) && can_compute(a) && can_compute(b) &&
+        ggml_cuda_is_lane_ordered(a->src[0]) == ggml_cuda_is_lane_ordered(b->src[0]) &&
         2*n_tiles_at_most(a->src[0], n_cols) <= MAX_TILES &&  // half as many rows each
         n_fixed_parts(ctx_, a->src[0]) == n_fixed_parts(ctx_, b->src[0]);
 }
@@ -160,9 +164,10 @@ bool ggml_cuda_mmq_direct_graph::find_norm(const int i, norm_nodes & found) cons
 }
 
 bool ggml_cuda_mmq_direct_graph::compute(const int i) {
-    if (!usable_) {
-        return false;
-    }
+    return (usable_ && compute_directly(i)) || ggml_cuda_mul_mat_in_file_order(ctx_, graph_->nodes[i]);
+}
+
+bool ggml_cuda_mmq_direct_graph::compute_directly(const int i) {
     const auto ahead = std::find(done_.begin(), done_.end(), i);
     if (ahead != done_.end()) {
         done_.erase(ahead);
@@ -242,7 +247,8 @@ void ggml_cuda_mmq_direct_graph::multiply_all(const int first, const std::vector
         p.x.push_back(graph_->nodes[nodes[n]]->src[0]);
         p.dst.push_back(graph_->nodes[nodes[n]]);
         const bool is_last = n + 1 == nodes.size();
-        if (is_last || type_of(nodes[n + 1]) != type_of(nodes[n]) || !steps_.fuse_matrices ||
+        const auto is_lane_ordered = [&](const int k) { return ggml_cuda_is_lane_ordered(graph_->nodes[k]->src[0]); };
+        if (is_last || type_of(nodes[n + 1]) != type_of(nodes[n]) || is_lane_ordered(nodes[n + 1]) != is_lane_ordered(nodes[n]) || !steps_.fuse_matrices ||
                 n_fixed_parts(ctx_, graph_->nodes[nodes[n + 1]]->src[0]) != n_fixed_parts(ctx_, p.x[0])) {
             multiply(ctx_, type_of(nodes[n]) == types[0] ? y : *other, p, arrived);
             p = {};
