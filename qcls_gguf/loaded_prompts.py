@@ -80,9 +80,14 @@ class Answering:
         """The first of the steps of `classify_batch`; see Requests.tokenize."""
         return self._requests.tokenize((self.active, query))
 
-    def prepare(self, tokenized: Sequence[Tokenized]) -> Prepared:
-        """The second step."""
-        return self._requests.prepare(tokenized)
+    def prepare(self, tokenized: Sequence[Tokenized], *, on_rungs: bool = False) -> Prepared:
+        """The second step. on_rungs: fill the decode up, so that few shapes come again and again."""
+        return self._requests.prepare(tokenized, on_rungs=on_rungs)
+
+    @property
+    def pays_on_rungs(self) -> bool:
+        """Whether that saves time."""
+        return self._requests.pays_on_rungs
 
     def compute(self, prepared: Prepared) -> list[Result]:
         """The third step."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from .config.words import shown
 from .engine.engine import Engine, Float32Array
 from .errors import DecodeError, PlanError, ScoreError
 from .plan.planner import Addition, DecodePlan, IndexArray, additions_of, plan_decodes
+from .plan.rungs import on_a_rung
 from .plan.tree import Int32Array
 from .score.result import Counts, ModelInfo, PromptResult, Result
 from .timing import Stopwatch
@@ -85,6 +86,11 @@ class Prepared:
         """Decodes that they take."""
         return len(self.planned.decodes)
 
+    @property
+    def n_tokens(self) -> int:
+        """Tokens that they feed."""
+        return sum(decode.plan.n_tokens for decode in self.planned.decodes)
+
 
 class Pipeline:
     """Answers items, all in one decode where the limits allow it. One thread at a time.
@@ -104,11 +110,18 @@ class Pipeline:
         watch.mark("tokenize")
         return self.compute(self.prepare(tokenized, watch))
 
-    def prepare(self, tokenized: Sequence[Tokenized], watch: Stopwatch | None = None) -> Prepared:
-        """Plan the decodes of some items; watch: whose time goes on. Raises PlanError for nothing to feed."""
+    def prepare(
+        self, tokenized: Sequence[Tokenized], watch: Stopwatch | None = None, *, on_rungs: bool = False
+    ) -> Prepared:
+        """Plan the decodes of some items; watch: whose time goes on. Raises PlanError for nothing to feed.
+
+        on_rungs: fill the decodes up, so that few shapes come again and again.
+        """
         watch = watch or Stopwatch()
         items = [each.item for each in tokenized]
         planned = self._plan(items, [each.fragments for each in tokenized])
+        if on_rungs:
+            planned = self._on_rungs(planned)
         watch.mark("plan")
         return Prepared(items, planned, watch)
 
@@ -180,6 +193,16 @@ class Pipeline:
             sum(addition.root.n_cached for addition in additions),
             [addition.fast_path for addition in additions],
         )
+
+    def _on_rungs(self, planned: _Planned) -> _Planned:
+        capacity, n_positions = self._engine.capacity, self._engine.model.facts.n_ctx_train
+        if capacity.pass_tokens is not None:  # the shapes of its passes would not be fewer
+            return planned
+        filled = [
+            on_a_rung(decode, token, most_tokens=capacity.n_tokens, n_positions=n_positions)
+            for decode, token in zip(planned.decodes, planned.tokens, strict=True)
+        ]
+        return replace(planned, decodes=[each for each, _ in filled], tokens=[each for _, each in filled])
 
     def _decode(self, planned: _Planned, watch: Stopwatch) -> tuple[Float32Array, IndexArray]:
         """The hidden states of all decodes, and in which row is that of each edge of the label tries."""

@@ -70,7 +70,7 @@ class PromptSets:
 
     def _use_label_tokens(self) -> None:
         exact = [active for active in self._active if active.prompts.exact]
-        tokens = np.unique(np.concatenate([np.empty(0, np.int32), *(each.prompts.label_tokens for each in exact)]))
+        tokens = np.array(sorted({token for each in exact for token in each.prompts.label_tokens.tolist()}), np.int32)
         if not (self._are_set and np.array_equal(tokens, self._label_tokens)):
             self._are_set = False
             self._engine.set_label_tokens(tokens)

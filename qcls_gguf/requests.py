@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from time import perf_counter, perf_counter_ns
 
 from .active_set import ActiveSet, Item
 from .config.schema import RuntimeConfig
 from .config.words import shown
 from .engine.batcher import Batcher
-from .engine.capacity import pays_to_share
+from .engine.capacity import pays_to_repeat_shapes, pays_to_share
 from .engine.turns import TurnCost
 from .errors import DecodeError, PlanError, QclsError, ScoreError
 from .pipeline import Pipeline, Prepared, Tokenized, check_queries
@@ -69,7 +68,8 @@ class Requests:
             return []
         import asyncio  # whoever awaits this has it; others are spared 40 ms
 
-        return _with_wait(await asyncio.wrap_future(self.batcher.submit_future(items, deadline_s)), began)
+        answers = await self.batcher.submit_future(asyncio.get_running_loop(), items, deadline_s)
+        return _with_wait(answers, began)
 
     def ask_each(self, items: Sequence[Item], deadline_s: float | None = None) -> list[Result | QclsError]:
         """The results, with the errors of single queries in their places. All go together, if none is refused."""
@@ -114,9 +114,14 @@ class Requests:
         self.check_process()
         return self._pipeline.tokenize(item)
 
-    def prepare(self, tokenized: Sequence[Tokenized]) -> Prepared:
-        """Plan the decodes of at least one item; one thread at a time."""
-        return self._pipeline.prepare(tokenized)
+    def prepare(self, tokenized: Sequence[Tokenized], *, on_rungs: bool = False) -> Prepared:
+        """Plan the decodes of at least one item; one thread at a time. on_rungs: see Pipeline.prepare."""
+        return self._pipeline.prepare(tokenized, on_rungs=on_rungs)
+
+    @property
+    def pays_on_rungs(self) -> bool:
+        """Whether many decodes of few shapes take less time, though they have more tokens."""
+        return pays_to_repeat_shapes(self._runtime, self._n_gpu_layers)
 
     def compute(self, prepared: Prepared) -> list[Result]:
         """A result for each item of a plan. Raises DecodeError, ScoreError."""
@@ -168,7 +173,7 @@ class Requests:
 def _with_wait(results: Sequence[Result], began_ns: int) -> list[Result]:
     """The results with what their caller waited beside the stages: for its turn, and to be woken with the answers."""
     wait_ms = (perf_counter_ns() - began_ns) / 1e6 - results[0].total_ms
-    return [replace(result, wait_ms=wait_ms) for result in results] if wait_ms > _MENTIONED_MS else list(results)
+    return [result.after(wait_ms) for result in results] if wait_ms > _MENTIONED_MS else list(results)
 
 
 def _turn_cost(pipeline: Pipeline, active: ActiveSet, max_batch: int) -> TurnCost:

@@ -93,6 +93,114 @@ PHI = """\
 {{'<|user|>\\n' + message['content'] + '<|end|>\\n'}}{% endif %}{% endfor %}\
 {% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% else %}{{ eos_token }}{% endif %}"""
 
+QWEN35 = """\
+{%- macro text_of(content) %}
+    {%- if content is string %}{{- content }}
+    {%- elif content is iterable and content is not mapping %}{{- raise_exception('no pictures here') }}
+    {%- endif %}
+{%- endmacro %}
+{%- if messages[0].role == 'system' %}
+    {{- '<|im_start|>system\\n' + text_of(messages[0].content) | trim + '<|im_end|>\\n' }}
+{%- endif %}
+{%- set ns = namespace(asked=false) %}
+{%- for message in messages[::-1] %}
+    {%- if message.role == 'user' %}{% set ns.asked = true %}{% endif %}
+{%- endfor %}
+{%- if not ns.asked %}{{ raise_exception('nothing is asked') }}{% endif %}
+{%- for message in messages %}
+    {%- set content = text_of(message.content) | trim %}
+    {%- if message.role == 'user' %}
+        {{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>' + '\\n' }}
+    {%- elif message.role == 'tool' and loop.previtem.role != 'tool' %}
+        {{- message.arguments | items | tojson | safe }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}
+        {{- '<think>\\n\\n</think>\\n\\n' }}
+    {%- else %}
+        {{- '<think>\\n' }}
+    {%- endif %}
+{%- endif %}
+"""
+GEMMA4 = """\
+{%- macro described(values) -%}
+    {%- for key, value in values | dictsort -%}{{ key }}:<|"|>{{ value | upper }}<|"|>{%- endfor -%}
+{%- endmacro -%}
+{{ bos_token }}
+{%- set others = messages -%}
+{%- if (enable_thinking is defined and enable_thinking) or tools or messages[0]['role'] in ['system', 'developer'] -%}
+    {{- '<|turn>system\\n' -}}
+    {%- if enable_thinking is defined and enable_thinking -%}{{- '<|think|>' -}}{%- endif -%}
+    {%- if messages[0]['role'] in ['system', 'developer'] -%}
+        {{- messages[0]['content'] | trim -}}
+        {%- set others = messages[1:] -%}
+    {%- endif -%}
+    {%- for tool in tools or [] -%}{{- described(tool) -}}{%- endfor -%}
+    {{- '<turn|>\\n' -}}
+{%- endif %}
+{%- for message in others -%}
+    {%- set role = 'model' if message['role'] == 'assistant' else message['role'] -%}
+    {{- '<|turn>' + role + '\\n' + message['content'] | trim + '<turn|>\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+    {{- '<|turn>model\\n' -}}
+    {%- if not enable_thinking | default(false) -%}{{- '<|channel>thought\\n<channel|>' -}}{%- endif -%}
+{%- endif -%}
+"""
+GRANITE4 = """\
+{%- set ns = namespace(system='') %}
+{%- if documents %}{% set ns.system = documents | map('string') | join(' ') %}{% endif %}
+{%- if messages[0].role == 'system' and messages[0].content is string %}
+    {%- set ns.system = messages[0].content + ns.system %}
+{%- endif %}
+{{- '<|start_of_role|>system<|end_of_role|>' + (ns.system or 'Help.') + '<|end_of_text|>\\n' }}
+{%- for message in messages %}
+    {%- set content = namespace(val='') %}
+    {%- if message.content is string %}{% set content.val = message.content %}{% endif %}
+    {%- if (message.role == 'user') or (message.role == 'system' and not loop.first) %}
+        {{- '<|start_of_role|>' + message.role + '<|end_of_role|>' + content.val + '<|end_of_text|>\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|start_of_role|>assistant<|end_of_role|>' }}
+{%- endif %}
+"""
+LFM2 = """\
+{{- bos_token -}}
+{%- set ns = namespace(system="") -%}
+{%- if messages[0]["role"] == "system" -%}
+\t{%- set ns.system = messages[0]["content"] -%}
+\t{%- set messages = messages[1:] -%}
+{%- endif -%}
+{%- if tools -%}{%- set ns.system = ns.system + "[" + (tools | tojson) + "]" -%}{%- endif -%}
+{%- if ns.system -%}
+\t{{- "<|im_start|>system\\n" + ns.system + "<|im_end|>\\n" -}}
+{%- endif -%}
+{%- for message in messages -%}
+\t{{- "<|im_start|>" + message["role"] + "\\n" -}}
+\t{%- set content = message["content"] if message["content"] else "" -%}
+\t{{- content + "<|im_end|>\\n" -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+\t{{- "<|im_start|>assistant\\n" -}}
+{%- endif -%}
+"""
+NEMOTRON = """\
+{%- set ns = namespace(thinks=true) -%}
+{%- for message in messages -%}
+  {%- if '/no_think' in message['content'] -%}{%- set ns.thinks = false -%}{%- endif -%}
+{%- endfor -%}
+{%- for message in messages -%}
+  {%- set content = message['content'].replace('/no_think', '').strip() -%}
+  {{- '<SPECIAL_1>' + message['role'] | capitalize + '\\n' + content + '\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+  {{- '<SPECIAL_1>Assistant\\n' + ('<think>\\n\\n' if ns.thinks else '<think></think>') -}}
+{%- endif -%}
+"""
+
 CHATS = {
     "qwen3": Chat(
         QWEN3,
@@ -119,5 +227,36 @@ CHATS = {
         ("<|system|>", "<|user|>", "<|assistant|>", "<|end|>"),
         False,
         "<|system|>\nSYSTEM<|end|>\n<|user|>\nUSER<|end|>\n<|assistant|>\n",
+    ),
+    "qwen35": Chat(
+        QWEN35,
+        ("<think>", "</think>"),
+        False,
+        f"{IM_START}system\nSYSTEM{IM_END}\n{IM_START}user\nUSER{IM_END}\n{IM_START}assistant\n<think>\n\n</think>\n\n",
+    ),
+    "gemma4": Chat(
+        GEMMA4,
+        ("<|turn>", "<turn|>", "<|channel>", "<channel|>"),
+        True,
+        f"{BOS}<|turn>system\nSYSTEM<turn|>\n<|turn>user\nUSER<turn|>\n<|turn>model\n<|channel>thought\n<channel|>",
+    ),
+    "granite4": Chat(
+        GRANITE4,
+        ("<|start_of_role|>", "<|end_of_role|>", "<|end_of_text|>"),
+        False,
+        "<|start_of_role|>system<|end_of_role|>SYSTEM<|end_of_text|>\n"
+        "<|start_of_role|>user<|end_of_role|>USER<|end_of_text|>\n<|start_of_role|>assistant<|end_of_role|>",
+    ),
+    "lfm2": Chat(
+        LFM2,
+        (IM_START, IM_END),
+        True,
+        f"{BOS}{IM_START}system\nSYSTEM{IM_END}\n{IM_START}user\nUSER{IM_END}\n{IM_START}assistant\n",
+    ),
+    "nemotron": Chat(
+        NEMOTRON,
+        ("<SPECIAL_1>", "<think>", "</think>"),
+        False,
+        "<SPECIAL_1>System\nSYSTEM\n<SPECIAL_1>User\nUSER\n<SPECIAL_1>Assistant\n<think>\n\n</think>\n\n",
     ),
 }

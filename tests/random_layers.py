@@ -68,9 +68,10 @@ def plain_ffn(t: RandomTensors, shape: Shape, prefix: str) -> None:
     t.matrix(f"{prefix}ffn_down", shape.n_ff, shape.n_embd, gain=2.0, bias=True)
 
 
-def experts(t: RandomTensors, shape: Shape, prefix: str, n_expert: int, n_ff: int) -> None:
+def experts(t: RandomTensors, shape: Shape, prefix: str, n_expert: int, n_ff: int, *, has_gate: bool = True) -> None:
     t.matrix(f"{prefix}ffn_gate_inp", shape.n_embd, n_expert, type_name="F32")
-    t.matrix(f"{prefix}ffn_gate_exps", shape.n_embd, n_ff, n_expert=n_expert)
+    if has_gate:
+        t.matrix(f"{prefix}ffn_gate_exps", shape.n_embd, n_ff, n_expert=n_expert)
     t.matrix(f"{prefix}ffn_up_exps", shape.n_embd, n_ff, n_expert=n_expert)
     t.matrix(f"{prefix}ffn_down_exps", n_ff, shape.n_embd, gain=2.0, n_expert=n_expert)
 

@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 import numpy as np
 from gguf import GGUFWriter, PoolingType
+from random_delta_nets import kimi_linear, qwen3next, qwen35
 from random_gemma import gemma3n, gemma4
-from random_hybrids import granite_hybrid, lfm2, mamba, qwen35
+from random_hybrids import falcon_h1, granite_hybrid, jamba, lfm2, mamba, nemotron_h, plamo2
 from random_layers import (
     CONTEXT_LENGTH,
     Shape,
@@ -308,11 +309,9 @@ ARCHS: dict[str, ArchSpec] = {
     ),
     "lfm2moe": ArchSpec(
         arch="lfm2moe",
-        build=partial(
-            lfm2, keys={"leading_dense_block_count": 2, "expert_feed_forward_length": 64, "expert_gating_func": 2}
-        ),
+        build=partial(lfm2, n_expert=4),
         memory="hybrid",
-        note="lfm2moe.cpp: head times final norm; of the layers here none has experts",
+        note="lfm2.cpp, of which lfm2moe.cpp takes the graph: head times final norm",
     ),
     "granitehybrid": ArchSpec(
         arch="granitehybrid",
@@ -332,6 +331,57 @@ ARCHS: dict[str, ArchSpec] = {
         build=partial(qwen35, n_expert=4),
         memory="hybrid",
         note="qwen35moe.cpp: head times final norm",
+    ),
+    "qwen3next": ArchSpec(
+        arch="qwen3next",
+        build=qwen3next,
+        memory="hybrid",
+        note="qwen3next.cpp: head times final norm",
+    ),
+    "kimi-linear": ArchSpec(
+        arch="kimi-linear",
+        build=kimi_linear,
+        memory="hybrid",
+        head="untied",
+        note="kimi-linear.cpp: head times final norm",
+    ),
+    "bailingmoe3": ArchSpec(
+        arch="bailingmoe3",
+        build=partial(kimi_linear, is_ling=True),
+        memory="hybrid",
+        note="bailingmoe3.cpp: head times final norm",
+    ),
+    "nemotron_h": ArchSpec(
+        arch="nemotron_h",
+        build=nemotron_h,
+        memory="hybrid",
+        n_layer=4,
+        note="nemotron-h.cpp: head times final norm",
+    ),
+    "nemotron_h_moe": ArchSpec(
+        arch="nemotron_h_moe",
+        build=partial(nemotron_h, n_expert=4),
+        memory="hybrid",
+        n_layer=4,
+        note="nemotron-h.cpp: head times final norm",
+    ),
+    "falcon-h1": ArchSpec(
+        arch="falcon-h1",
+        build=falcon_h1,
+        memory="hybrid",
+        note="falcon-h1.cpp: head times final norm",
+    ),
+    "jamba": ArchSpec(
+        arch="jamba",
+        build=jamba,
+        memory="hybrid",
+        note="jamba.cpp: head times final norm",
+    ),
+    "plamo2": ArchSpec(
+        arch="plamo2",
+        build=plamo2,
+        memory="hybrid",
+        note="plamo2.cpp: head times final norm",
     ),
     "t5": ArchSpec(
         arch="t5",

@@ -23,6 +23,7 @@ class RandomTensors:
     def key(self, name: str, value: float | bool | list[int]) -> None:
         """Add the key `<arch>.<name>`, typed as its value is."""
         key = f"{self.writer.arch}.{name}"
+        self.writer.kv_data[0].pop(key, None)  # what every model has, a family may have otherwise
         if isinstance(value, bool):
             self.writer.add_bool(key, value)
         elif isinstance(value, int):
@@ -54,7 +55,7 @@ class RandomTensors:
             kind = GGMLQuantizationType.F16
         std = gain / n_in**0.5
         if kind in (GGMLQuantizationType.Q4_K, GGMLQuantizationType.Q6_K):
-            rows = _random_blocks(self.rng, kind, shape, std)
+            rows = random_blocks(self.rng, kind, shape, std)
         else:
             rows = quantize(self.rng.normal(0, std, shape).astype(np.float32), kind)
         self.writer.add_tensor(f"{name}.weight", rows, raw_dtype=kind)
@@ -65,6 +66,10 @@ class RandomTensors:
         """Add the F32 tensor `name` (n,), or of that shape."""
         self.writer.add_tensor(name, self.rng.normal(mean, std, n).astype(np.float32))
 
+    def decay(self, name: str, n: int | tuple[int, int], *, mean: float = 0.0) -> None:
+        """Add the F32 tensor `name` (n,), or of that shape: -exp of normal numbers, as state-space layers have them."""
+        self.writer.add_tensor(name, -np.exp(self.rng.normal(mean, 0.5, n)).astype(np.float32))
+
     def norm(self, name: str, n: int, *, bias: bool = False) -> None:
         """Add norm weights `name.weight` (n,) around 1, with `name.bias` (n,) around 0 if asked for."""
         self.vector(f"{name}.weight", n, mean=1.0)
@@ -72,7 +77,7 @@ class RandomTensors:
             self.vector(f"{name}.bias", n)
 
 
-def _random_blocks(
+def random_blocks(
     rng: np.random.Generator, kind: GGMLQuantizationType, shape: tuple[int, ...], std: float
 ) -> npt.NDArray[np.uint8]:
     """Random valid Q4_K or Q6_K blocks of values with mean about 0 and spread about `std`.

@@ -12,6 +12,7 @@ from ..config.schema import Config
 from ..data.labelled import BadRow
 from ..errors import ConfigError, PlanError
 from ..evaluation.kept_scores import KeptScores
+from ..model import Model
 from ..opening import ClassifierOpener
 from ..report.environment import environment
 from ..report.progress import OnProgress, counter
@@ -21,7 +22,7 @@ from .derive import derive
 from .given import given_candidate
 from .ladder import model_name, read_ladder
 from .others import Advising, cascades, try_model
-from .planning import Planned, Planner, with_room, worth_trying
+from .planning import NotTried, Planned, Planner, with_room, worth_trying
 from .queries import TrialQueries, read_trial_queries
 from .recommend import pareto, recommendation
 from .records import AdviceRecord, CandidateRecord, QueriesRecord
@@ -63,12 +64,14 @@ def advise(
     given = [given_candidate(config, opener.rendered(each), config_name(each)) for each in settings.also]
     derived = derive(config, model)
     notes = [] if derived.no_joint is None else [f"no text for all prompts can be derived: {derived.no_joint}"]
-    planner = Planner(config, model, queries.texts)
-    whole = planner.plan(Candidate(name=ORIGINAL, why="the configuration as it is", config=config))
-    chosen, others = worth_trying(planner, [*given, *derived.candidates], whole.n_tokens)
+    possible = [*given, *derived.candidates]
+    planner, whole, chosen, others = _planned(config, model, queries, possible)
     roomy = dataclasses.replace(config, runtime=with_room(config.runtime, [*chosen, *chosen, whole]))
     with opener.open(roomy) as classifier:
-        queries = _usable(queries, classifier)
+        usable = _usable(queries, classifier)
+        if len(usable.rows) < len(queries.rows):  # what is refused must not count in what requests feed
+            planner, whole, chosen, others = _planned(config, model, usable, possible)
+        queries = usable
         wanted = _wanted(settings, len(queries.rows), notes)
         original = _original(settings, classifier, whole, queries, on_progress)
         bench = Bench(
@@ -126,6 +129,15 @@ def advise(
             reason=reason,
             notes=(*notes, *summariser.notes),
         )
+
+
+def _planned(
+    config: Config, model: Model, queries: TrialQueries, candidates: Sequence[Candidate]
+) -> tuple[Planner, Planned, list[Planned], list[NotTried]]:
+    """The planner for these queries, the original's plan, and the candidates that are worth trying and that are not."""
+    planner = Planner(config, model, queries.texts)
+    whole = planner.plan(Candidate(name=ORIGINAL, why="the configuration as it is", config=config))
+    return planner, whole, *worth_trying(planner, candidates, whole.n_tokens)
 
 
 def config_name(config: Config) -> str:

@@ -56,10 +56,7 @@ class Fitted:
 
 
 def first_stage(bench: Bench, tried: Sequence[Tried], wanted: Wanted, tokens: TokensAlone) -> Tried | None:
-    """The candidate whose cascade would feed the fewest tokens, by the first half of the queries; none without any.
-
-    Candidates of other words for labels cannot stand for the original.
-    """
+    """The candidate whose cascade would feed the fewest tokens, by the first half of the queries; none without any."""
     half = len(bench.queries) // 2
 
     def n_tokens(each: Tried) -> float:
@@ -72,12 +69,15 @@ def first_stage(bench: Bench, tried: Sequence[Tried], wanted: Wanted, tokens: To
             alone += share * tokens.mean(name)
         return each.planned.n_tokens + alone
 
-    possible = [
-        each
-        for each in tried
-        if each.state == "tried" and not each.candidate.renamed and each.planned and not each.candidate.is_parted
-    ]
+    possible = [each for each in tried if each.planned and can_be_first(each, wanted)]
     return min(possible, key=n_tokens, default=None)
+
+
+def can_be_first(tried: Tried, wanted: Wanted | None) -> bool:
+    """Whether a cascade is wanted that a candidate could be the first stage of: one of other words for labels cannot
+    stand for the original, and one with the original's text for some prompts saves less than without."""
+    is_other = not tried.candidate.renamed and not tried.candidate.is_parted
+    return wanted is not None and tried.state == "tried" and is_other
 
 
 class TokensAlone:

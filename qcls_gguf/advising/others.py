@@ -13,7 +13,7 @@ from ..errors import ConfigError, ModelError, PlanError
 from ..model import find_model
 from ..opening import ClassifierOpener
 from ..report.progress import counter
-from .cascading import Fitted, TokensAlone, Wanted, first_stage, fit_cascade
+from .cascading import Fitted, TokensAlone, Wanted, can_be_first, first_stage, fit_cascade
 from .ladder import check_vocabulary, model_name
 from .latency import times_in_turns
 from .planning import NotTried, Planned, Planner, with_room, worth_trying
@@ -99,7 +99,10 @@ def _time(advising: Advising, fitted: Fitted) -> list[float]:
 
 
 def try_model(advising: Advising, entry: ModelConfig, tried: Sequence[Tried]) -> list[CandidateRecord]:
-    """One model of the ladder with the original's prompts, and with those that its candidates kept the limit by."""
+    """One model of the ladder with the original's prompts, and with those of the candidates that kept the limit.
+
+    Where a cascade is wanted also with those that did not: only their sure answers would count.
+    """
     settings, config, bench, summariser = advising.settings, advising.config, advising.bench, advising.summariser
     name = model_name(entry)
     candidates = [
@@ -111,11 +114,11 @@ def try_model(advising: Advising, entry: ModelConfig, tried: Sequence[Tried]) ->
             can_part=False,
         )
         for each in tried
-        if each.state in ("original", "tried") and not bench.losers(each)
+        if each.state in ("original", "tried") and (can_be_first(each, advising.wanted) or not bench.losers(each))
     ]
     try:
         if not settings.fetch:
-            find_model(entry, offline=True)
+            _check_on_disk(entry)
         with ClassifierOpener(offline=not settings.fetch) as own:
             model = own.models.of(candidates[0].config)
             texts = [prompt.expanded_template for prompt in config.prompts]
@@ -135,3 +138,13 @@ def try_model(advising: Advising, entry: ModelConfig, tried: Sequence[Tried]) ->
                 return records + cascades(advising, here, found, None)
     except (ConfigError, ModelError) as e:
         return [summariser.not_tried(NotTried(candidate=candidates[0], n_tokens=None, reason=str(e)), name, None)]
+
+
+def _check_on_disk(entry: ModelConfig) -> None:
+    """Raise ModelError or ConfigError for a model that would have to be fetched."""
+    try:
+        find_model(entry, offline=True)
+    except (ConfigError, ModelError):
+        if entry.hf_repo is None:
+            raise
+        raise ModelError(f"{model_name(entry)} is not on disk: with `fetch` {entry.hf_repo} is asked for it") from None

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..data.labelled import ALL, BadRow, LabelledColumns, LabelledQuery, read_labelled
-from ..data.queries import QUERY, Columns, check_source, read_queries
+from ..data.queries import QUERY, Columns, read_queries
 from ..errors import ConfigError
 
 _WITH_LABELS = (".jsonl", ".ndjson", ".csv", ".tsv")
 _NO_LABELS = ("has no 'labels'", "has no label of any prompt")
 """what read_labelled finds wrong with rows that are not labelled"""
+_OTHER_NAME = re.compile("^`(input|data)`")
+"""what the readers call the file"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +46,16 @@ def read_trial_queries(
     labels: of each prompt. Rows that cannot be used are left out and told. Raises ConfigError for a file that cannot be
     read, or has no query.
     """
-    check_source(str(path))
+    if not path.is_file() or not os.access(path, os.R_OK):
+        what = "cannot be read: name a plain file, it is read more than once" if path.exists() else "no such file"
+        raise ConfigError(f"`queries` {path}: {what}")
+    try:
+        return _read(path, labels, query_column, seed)
+    except ConfigError as e:
+        raise ConfigError(_OTHER_NAME.sub("`queries`", str(e))) from None
+
+
+def _read(path: Path, labels: Mapping[str, Sequence[str]], query_column: str | None, seed: int) -> TrialQueries:
     rows: dict[str, LabelledQuery] = {}
     bad: list[BadRow] = []
     columns = Columns(query=query_column)
@@ -54,7 +67,8 @@ def read_trial_queries(
         else:
             rows.setdefault(line.text, LabelledQuery(line=number, query=line.text, labels=accepted.get(number, {})))
     if not rows:
-        raise ConfigError(f"`queries` {path}: has no queries that can be used: give one a line")
+        why = f": {bad[0].reason}" if bad else ": give one a line"
+        raise ConfigError(f"`queries` {path}: has no queries that can be used{why}")
     told = {row.line for row in bad}
     bad += [BadRow(row.line, f"without its labels: {row.reason}") for row in wrong if row.line not in told]
     order = list(rows.values())

@@ -10,15 +10,13 @@ import numpy.typing as npt
 
 from ..errors import ScoreError
 from ..evaluation.kept_scores import KeptScores
-from ..evaluation.passes import PromptScores, RowScores
+from ..evaluation.passes import RowScores, answered_scores
 from ..loaded_prompts import LoadedPrompts
-from ..score.result import Result
 from .sequential import is_worse
 
 FloatArray = npt.NDArray[np.float64]
 Row = Mapping[str, FloatArray] | None
 """a query's probabilities by prompt, (n_labels,) each; None where its scores are not finite"""
-_TINY = np.finfo(np.float64).tiny
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +51,7 @@ def ask_all(
         scores = None if kept is None else kept.get(query)
         if scores is None:
             try:
-                scores = _row_scores(prompts.classify(query))
+                scores = answered_scores(prompts.classify(query))
             except ScoreError as e:
                 scores = RowScores(error=str(e))
             if kept is not None:
@@ -63,18 +61,6 @@ def ask_all(
             yield None
         else:
             yield {name: np.exp(np.array(each.tree)) for name, each in scores.prompts.items()}
-
-
-def _row_scores(result: Result) -> RowScores:
-    """The answers' probabilities, as they are calibrated, by their logarithms."""
-    return RowScores(
-        prompts={
-            answer.prompt: PromptScores(
-                tree=np.log(np.maximum([score.probability for score in answer.scores], _TINY)).tolist()
-            )
-            for answer in result.results
-        }
-    )
 
 
 def try_candidate(answers: Iterator[Row], original: Sequence[Row], rule: Rule) -> Trial:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..config.words import printable_lines
 from ..errors import ConfigError
+from .option_names import with_options
 from .options import (
     ConfigOption,
     DiagramOption,
@@ -27,6 +28,9 @@ from .options import (
     settings,
 )
 from .terminal import EXIT_OTHER, exit_codes
+
+if TYPE_CHECKING:
+    from ..advising.records import AdviceRecord
 
 _THIS = "this"
 
@@ -133,6 +137,8 @@ def advise_command(
         inputs = {"--queries": queries, "--config": config, "--resume": resume, "--models": models}
         if html:
             check_html(html, inputs)
+        if offline and fetch:
+            raise ConfigError("--fetch asks the hub for models, and --offline forbids it: leave one of them out")
         if cascade is not None and importlib.util.find_spec("scipy") is None:
             raise ConfigError("--cascade needs scipy: pip install 'qcls-gguf[calibrate]'")
         if write:
@@ -153,7 +159,7 @@ def advise_command(
             seed=seed,
         )
         with long_work(offline, quiet) as (opener, on_progress):
-            record = advise(chosen, opener, on_progress=on_progress)
+            record = _in_options(advise(chosen, opener, on_progress=on_progress))
         outputs = []
         best = next((each for each in record.candidates if each.name == record.recommended), None)
         if write and best is not None:
@@ -180,3 +186,11 @@ def advise_command(
             print(printable_lines(done), file=sys.stderr)
     if write and best is None:
         raise typer.Exit(EXIT_OTHER)
+
+
+def _in_options(record: AdviceRecord) -> AdviceRecord:
+    """The record, whose notes call what a user can give by the names of options."""
+    candidates = tuple(
+        each.model_copy(update={"note": each.note and with_options(each.note)}) for each in record.candidates
+    )
+    return record.model_copy(update={"candidates": candidates, "notes": tuple(map(with_options, record.notes))})

@@ -70,9 +70,10 @@ def eval_command(
     otherwise. Modes are compared on the prompts that each of them can score. The scores of all modes come from one
     decode a query; times come from a second pass of each mode on its own, over a sample of the queries. The modes are
     not calibrated. Where the configuration has a prior, a temperature or a calibration, there is one more mode,
-    `calibrated`: every prompt in its own scoring with these. JSON is one object; docs/records.md describes its fields.
-    Exit codes: 0; 1 if scores are not finite or a decode failed; 2 for usage, configuration and data; 3 for a model
-    that can't be loaded.
+    `calibrated`: every prompt in its own scoring with these. Where it is a cascade, all these are its last stage alone,
+    and `cascade` is one more mode: all stages, as a request asks them. JSON is one object; docs/records.md describes
+    its fields. Exit codes: 0; 1 if scores are not finite or a decode failed; 2 for usage, configuration and data; 3 for
+    a model that can't be loaded.
 
     --shuffle-labels K scores the rows K times more, with the labels of the prompts whose templates have a {labels} slot
     listed in other orders. --batch-invariance scores them four times more: in batches of four, in a shuffled order with

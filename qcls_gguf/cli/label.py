@@ -139,7 +139,8 @@ def label_command(
         if engine is Engine.ray:
             _check_extra("ray", "--engine ray needs Ray: pip install 'qcls-gguf[ray]'")
         from ..labelling.job import Job  # see app.py for why here
-        from ..labelling.run import LabelSettings, label_files
+        from ..labelling.planning import LabelSettings
+        from ..labelling.run import label_files
         from ..labelling.table import labelling_table
         from ..report.files import Output, show_and_write
         from ..report.results import console

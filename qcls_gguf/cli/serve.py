@@ -105,7 +105,7 @@ def serve_command(
             raise ConfigError(f"serve needs {', '.join(missing)}: pip install 'qcls-gguf[serve]'")
         # imported by its own command only, which keeps the start of the others short
         from ..config.schema import Config
-        from ..service.forms import FormSettings, read_forms
+        from ..questions.forms import FormSettings, read_forms
         from ..service.server import serve
         from ..service.settings import RequestLimits, ServiceSettings, check_keys, read_keys
 

@@ -16,12 +16,14 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from time import perf_counter_ns
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..errors import BusyError, DeadlineError, DecodeError
+
+if TYPE_CHECKING:  # whoever awaits has it; others are spared its import
+    from asyncio import AbstractEventLoop, Future
 
 Q = TypeVar("Q")
 R = TypeVar("R")
@@ -30,7 +32,6 @@ T = TypeVar("T")
 _LOOK_AGAIN_S = 0.1
 """A caller that waits looks so often whether anybody serves: an interrupt may have stopped whoever was to wake it."""
 _THREAD_LOOKS_S = 1.0
-_FUTURE_S = 1.0
 _USUAL_S = 10.0
 """Callers with a later deadline, or none, queue as if they had this one: others do not pass them for ever."""
 _EXIT_S = 60.0
@@ -60,13 +61,13 @@ class _Gate:
 class _Call(Generic[Q, R]):
     """One caller's items, and where the answers are put."""
 
-    __slots__ = ("came_ns", "deadline_ns", "error", "future", "gate", "is_wanted", "items", "order_ns", "results")
+    __slots__ = ("came_ns", "deadline_ns", "error", "future", "gate", "items", "order_ns", "results", "was_given_up")
 
     def __init__(self, items: Sequence[Q], deadline_s: float | None, future: Future[Sequence[R]] | None) -> None:
         self.items = items
         self.results: Sequence[R] | None = None
         self.error: Exception | None = None
-        self.is_wanted = True
+        self.was_given_up = False
         self.came_ns = perf_counter_ns()
         self.deadline_ns = None if deadline_s is None else self.came_ns + int(deadline_s * 1e9)
         self.order_ns = self.came_ns + int(min(_USUAL_S if deadline_s is None else deadline_s, _USUAL_S) * 1e9)
@@ -80,7 +81,9 @@ class _Call(Generic[Q, R]):
     @property
     def is_open(self) -> bool:
         """Whether an answer is still owed."""
-        return self.is_wanted and not self.is_done
+        if self.is_done or self.was_given_up:
+            return False
+        return self.future is None or not self.future.cancelled()
 
     @property
     def is_late(self) -> bool:
@@ -90,22 +93,16 @@ class _Call(Generic[Q, R]):
         waited_ms = (perf_counter_ns() - self.came_ns) / 1e6
         return DeadlineError(f"the deadline passed after {waited_ms:.0f} ms of waiting: nothing was computed")
 
-    def deliver(self) -> None:
-        """Hand the answer to the future, unless it was cancelled."""
+    def settle(self) -> None:
+        """Give the answer to the future, unless it was cancelled; for the thread of its loop."""
         assert self.future is not None
-        # A future's own lock is held for moments, unless an interrupt of its caller left it taken: nobody waits then.
-        lock = self.future._condition
-        if not lock.acquire(timeout=_FUTURE_S):
+        if self.future.done():
             return
-        try:
-            if self.future.set_running_or_notify_cancel():
-                if self.error is not None:
-                    self.future.set_exception(self.error)
-                else:
-                    assert self.results is not None
-                    self.future.set_result(self.results)
-        finally:
-            lock.release()
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            assert self.results is not None
+            self.future.set_result(self.results)
 
 
 class Batcher(Generic[Q, R]):
@@ -167,7 +164,7 @@ class Batcher(Generic[Q, R]):
                     if not call.is_done:
                         self._serve()
         finally:
-            call.is_wanted = False
+            call.was_given_up = True
             self._forget(call)
             self._wake_next()
         if call.error is not None:
@@ -175,16 +172,17 @@ class Batcher(Generic[Q, R]):
         assert call.results is not None
         return call.results
 
-    def submit_future(self, items: Sequence[Q], deadline_s: float | None = None) -> Future[Sequence[R]]:
-        """The same for callers that do not block: a thread of the batcher's own serves where nobody else does.
+    def submit_future(
+        self, loop: AbstractEventLoop, items: Sequence[Q], deadline_s: float | None = None
+    ) -> Future[Sequence[R]]:
+        """The same for tasks of an event loop, in its thread: a thread of the batcher's own serves where nobody else
+        does.
 
         A future that is cancelled before its turn is not computed. Raises BusyError, and DecodeError where the batcher
         is closed.
         """
-        future: Future[Sequence[R]] = Future()
-        call = _Call(items, deadline_s, future)
-        future.add_done_callback(lambda _: setattr(call, "is_wanted", False))
-        self._admit(call)
+        future: Future[Sequence[R]] = loop.create_future()
+        self._admit(_Call(items, deadline_s, future))
         with self._starting:
             if self._thread is None:
                 self._thread = threading.Thread(
@@ -266,9 +264,15 @@ class Batcher(Generic[Q, R]):
             self._thread_gate.open()
 
     def deliver(self) -> None:
-        """Hand out what was answered for futures; for their thread."""
+        """Hand out what was answered for futures: each loop is woken once; for the batcher's thread."""
+        by_loop: dict[AbstractEventLoop, list[_Call[Q, R]]] = {}
         while self._answered:
-            self._answered.popleft().deliver()
+            call = self._answered.popleft()
+            assert call.future is not None
+            by_loop.setdefault(call.future.get_loop(), []).append(call)
+        for loop, calls in by_loop.items():
+            with suppress(RuntimeError):  # a loop that was closed: nobody awaits them any more
+                loop.call_soon_threadsafe(_settle, calls)
 
     def serve_waiting(self, *, deliver: bool = False) -> None:
         """Serve turn after turn until nobody waits. deliver: hand out each turn's futures before the next one."""
@@ -295,6 +299,11 @@ class Batcher(Generic[Q, R]):
     @property
     def is_closed(self) -> bool:
         return self._is_closed
+
+
+def _settle(calls: Sequence[_Call[Any, Any]]) -> None:
+    for call in calls:
+        call.settle()
 
 
 _batchers: weakref.WeakSet[Batcher[Any, Any]] = weakref.WeakSet()

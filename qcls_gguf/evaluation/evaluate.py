@@ -26,10 +26,19 @@ from ..score.adjustment import Adjustment, FloatArray, adjusted_scores
 from ..score.calibration import adjustments_of, calibrates
 from ..score.result import ModelInfo
 from .batch_invariance import batch_invariance
+from .cascade import cascade_record
 from .kept_scores import KeptScores
 from .label_order import check_slots, shuffled_labels
-from .modes import CALIBRATED, ToProbability, compared_prompts, mode_statistics, non_finite_rows, worst_rows
-from .passes import PromptScores, RowScores, not_applicable, refused_queries, request_cost, score_rows
+from .modes import CALIBRATED, CASCADE, ToProbability, compared_prompts, mode_statistics, non_finite_rows, worst_rows
+from .passes import (
+    PromptScores,
+    RowScores,
+    answered_scores,
+    not_applicable,
+    refused_queries,
+    request_cost,
+    score_rows,
+)
 from .records import DataRecord, EvaluationRecord, RequestCost
 from .robustness_records import BatchInvariance, ShuffledLabels
 
@@ -64,7 +73,8 @@ class EvaluationSettings:
     @property
     def exact(self) -> bool:
         """Whether the pass computes the exact scores."""
-        configured = [prompt.scoring for prompt in self.config.prompts] if calibrates(self.config) else []
+        is_compared = calibrates(self.config) or self.config.cascade is not None
+        configured = [prompt.scoring for prompt in self.config.prompts] if is_compared else []
         return self.audit or any(mode in EXACT_SCORINGS for mode in (*self.modes, *configured))
 
 
@@ -110,6 +120,8 @@ def evaluate(
     config, modes, rows, scores = settings.config, settings.modes, scored.rows, scored.scores
     shuffled = _shuffled_labels(settings, opener, scored, on_progress) if settings.n_shuffles else None
     invariance = _batch_invariance(settings, opener, scored, on_progress) if settings.batch_invariance else None
+    cascade = _cascade_answers(settings, opener, scored, on_progress) if config.cascade else None
+    configured = _calibrated(config, scored.adjustments)
     return EvaluationRecord(
         data=scored.data_record(),
         config=config,
@@ -124,8 +136,10 @@ def evaluate(
             scores,
             _request_costs(settings, opener, scored, on_progress),
             exact=settings.exact,
-            calibrated=_calibrated(config, scored.adjustments) if calibrates(config) else None,
+            calibrated=configured if calibrates(config) else None,
+            cascade=cascade,
         ),
+        cascade=cascade_record(scored.prompts, cascade, scores, configured) if cascade else None,
         worst=worst_rows(modes, scored.prompts, rows, scores),
         non_finite=non_finite_rows(rows, scores),
         shuffle_labels=shuffled,
@@ -245,6 +259,18 @@ def _batch_invariance(
         )
 
 
+def _cascade_answers(
+    settings: EvaluationSettings, opener: ClassifierOpener, scored: ScoredRows, on_progress: OnProgress
+) -> list[RowScores]:
+    """What all stages together answer to the rows."""
+    with (
+        opener.open(settings.config, quiet=True) as classifier,
+        _kept_scores(settings, settings.config, classifier) as kept,
+    ):
+        on_row = counter(on_progress, "score the cascade", len(scored.rows))
+        return score_rows(classifier, scored.rows, kept, on_row, answered_scores)
+
+
 def _request_costs(
     settings: EvaluationSettings, opener: ClassifierOpener, scored: ScoredRows, on_progress: OnProgress
 ) -> dict[str, RequestCost]:
@@ -260,7 +286,10 @@ def _request_costs(
         if names:
             configs[mode] = (raw_config(settings.config, mode, names), f"scoring {mode}")
     if calibrates(settings.config):
-        configs[CALIBRATED] = (settings.config, "its scorings, calibrated as configured,")
+        last = replace(settings.config, cascade=None)
+        configs[CALIBRATED] = (last, "its scorings, calibrated as configured,")
+    if settings.config.cascade is not None:
+        configs[CASCADE] = (settings.config, "all stages of the cascade")
     return {
         mode: request_cost(opener, config, scoring, sample, counter(on_progress, f"time {mode}", n))
         for mode, (config, scoring) in configs.items()

@@ -133,6 +133,8 @@ def _run_digest(config: Config, model: ModelInfo, *, exact: bool) -> str:
         "build": [model.package_version, model.llama_cpp_commit, model.source_digest, model.backend],
         "exact": exact,
     }
+    if config.cascade is not None:
+        parts["cascade"] = repr(config.cascade)
     if config.calibration is not None:
         parts["calibration"] = hashlib.sha256(config.calibration.read_bytes()).hexdigest()
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -19,6 +19,8 @@ N_WORST = 10
 """Rows that a record lists for each mode."""
 CALIBRATED = "calibrated"
 """The name of the mode in which every prompt has its configured scoring, calibrated as configured."""
+CASCADE = "cascade"
+"""The name of the mode in which a cascade answers, with all its stages."""
 
 ToProbability = Callable[[PromptScores], FloatArray]
 """From a prompt's scores to the probabilities of its labels, (n_labels,)."""
@@ -33,11 +35,13 @@ def mode_statistics(
     *,
     exact: bool,
     calibrated: Sequence[ToProbability] | None = None,
+    cascade: Sequence[RowScores] | None = None,
 ) -> dict[str, ModeStatistics | ModeNotApplicable]:
     """The statistics of each mode, over all rows and by prompt.
 
     costs: by mode, where they were measured; exact: whether the scores hold `joint`, with which the modes are compared;
-    calibrated: for each prompt how its calibrated probabilities are computed; they are a mode of their own.
+    calibrated: for each prompt how its calibrated probabilities are computed; they are a mode of their own. cascade:
+    what a cascade answers to the rows; another mode.
     """
     to_probability: dict[str, list[ToProbability | str]] = {
         mode: [not_applicable(prompt, mode) or partial(PromptScores.probability, mode=mode) for prompt in prompts]
@@ -52,6 +56,12 @@ def mode_statistics(
             if isinstance(probability, str)
             else prompt_statistics(labelled_probabilities(probability, prompt, rows, scores, exact=exact))
             for prompt, probability in zip(prompts, of_mode, strict=True)
+        }
+    if cascade is not None:
+        as_answered = partial(PromptScores.probability, mode="tree")
+        found[CASCADE] = {
+            prompt.name: prompt_statistics(labelled_probabilities(as_answered, prompt, rows, cascade, exact=False))
+            for prompt in prompts
         }
     common = compared_prompts(modes, prompts)
     return {mode: _mode(by_prompt, costs.get(mode), common) for mode, by_prompt in found.items()}

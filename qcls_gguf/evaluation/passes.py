@@ -24,6 +24,7 @@ from .records import RequestCost
 
 _N_WARM_UP = 5
 """Requests that are not timed."""
+_TINY = np.finfo(np.float64).tiny
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,8 @@ class PromptScores:
     """joint per token"""
     label_mass: float | None = None
     """the probability that lies on the labels at all; None where the pass was not exact"""
+    stage: str | None = None
+    """of a cascade, which stage answered"""
 
     def scores(self, mode: Scoring) -> npt.NDArray[np.float64]:
         """(n_labels,) the mode's scores; those of `first_token` only up to a constant, which no probability depends on.
@@ -93,15 +96,37 @@ def refused_queries(classifier: Classifier, rows: Sequence[LabelledQuery]) -> li
     return refused
 
 
+def row_scores(result: Result) -> RowScores:
+    """The scores in a result of a classifier whose prompts are all scored by `tree`."""
+    return RowScores(prompts={answer.prompt: _prompt_scores(answer) for answer in result.results})
+
+
+def answered_scores(result: Result) -> RowScores:
+    """What a result answers: the probabilities as they are calibrated, by their logarithms, in place of `tree`."""
+    return RowScores(
+        prompts={
+            answer.prompt: PromptScores(
+                tree=np.log(np.maximum([score.probability for score in answer.scores], _TINY)).tolist(),
+                stage=answer.stage,
+            )
+            for answer in result.results
+        }
+    )
+
+
 def score_rows(
-    classifier: Classifier, rows: Sequence[LabelledQuery], kept: ScoreStore | None, on_row: Callable[[], None]
+    classifier: Classifier,
+    rows: Sequence[LabelledQuery],
+    kept: ScoreStore | None,
+    on_row: Callable[[], None],
+    scores_of: Callable[[Result], RowScores] = row_scores,
 ) -> list[RowScores]:
     """The scores of all rows; those that `kept` has are not computed again. on_row() is called after each row."""
     scores = []
     for row in rows:
         of_row = None if kept is None else kept.get(row.query)
         if of_row is None:
-            of_row = _score(classifier, row.query)
+            of_row = _score(classifier, row.query, scores_of)
             if kept is not None:
                 kept.add(row.query, of_row)
         scores.append(of_row)
@@ -109,17 +134,12 @@ def score_rows(
     return scores
 
 
-def _score(classifier: Classifier, query: str) -> RowScores:
+def _score(classifier: Classifier, query: str, scores_of: Callable[[Result], RowScores]) -> RowScores:
     try:
         result = classifier.classify(query)
     except ScoreError as e:
         return RowScores(error=str(e))
-    return row_scores(result)
-
-
-def row_scores(result: Result) -> RowScores:
-    """The scores in a result of a classifier whose prompts are all scored by `tree`."""
-    return RowScores(prompts={answer.prompt: _prompt_scores(answer) for answer in result.results})
+    return scores_of(result)
 
 
 def _prompt_scores(answer: PromptResult) -> PromptScores:
@@ -143,6 +163,7 @@ def request_cost(
             n_tokens.append(result.counts.n_tokens_new)
             on_query()
     return RequestCost(
+        mean_ms=statistics.fmean(total_ms),
         p50_ms=statistics.median(total_ms),
         p90_ms=float(np.quantile(total_ms, 0.9)),
         n_tokens_new=statistics.fmean(n_tokens),

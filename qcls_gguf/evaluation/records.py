@@ -137,6 +137,8 @@ class PromptStatistics(Statistics):
 class RequestCost(Record):
     """Time and tokens of warm requests of one query."""
 
+    mean_ms: float
+    """mean time of a request"""
     p50_ms: float
     """median time of a request"""
     p90_ms: float
@@ -209,6 +211,24 @@ class NonFiniteRow(Record):
     """which scores are not finite"""
 
 
+class StageShares(Record):
+    """Who answers in a cascade, over the rows with finite scores."""
+
+    n: int
+    """answers"""
+    stages: dict[str, float]
+    """share of the answers by the stage that gave them, in the order in which stages are asked"""
+    agreement: float | None
+    """share of the answers that are the last stage's own; null without answers"""
+
+
+class CascadeRecord(StageShares):
+    """The answers of a cascade, over all prompts and by prompt."""
+
+    prompts: dict[str, StageShares]
+    """by prompt"""
+
+
 class EvaluationRecord(Record):
     """How well every scoring mode labels, and what it costs."""
 
@@ -221,7 +241,10 @@ class EvaluationRecord(Record):
     compared_prompts: tuple[str, ...] | None = left_out_if_none()
     """the prompts that every mode can score, where one cannot score them all"""
     modes: dict[str, ModeStatistics | ModeNotApplicable]
-    """by scoring, and `calibrated` where the configuration calibrates"""
+    """by scoring; `calibrated` where the configuration calibrates, `cascade` where it is one: of the last stage the
+    others"""
+    cascade: CascadeRecord | None = left_out_if_none()
+    """which stages of a cascade answer; only where the configuration is one"""
     worst: tuple[WorstRow, ...]
     """for each mode ten rows, lowest probability first"""
     non_finite: tuple[NonFiniteRow, ...]

@@ -11,7 +11,14 @@ from rich.text import Text
 from ..config.words import printable
 from ..report.numbers import NO_VALUE, number, percent
 from ..report.tables import Table, terminal_table
-from .records import EvaluationRecord, ModeNotApplicable, ModeStatistics, PromptStatistics, Statistics
+from .records import (
+    CascadeRecord,
+    EvaluationRecord,
+    ModeNotApplicable,
+    ModeStatistics,
+    PromptStatistics,
+    Statistics,
+)
 from .robustness_records import NotApplicable
 
 _N_CONFUSIONS = 10
@@ -19,14 +26,16 @@ _N_WORST = 5
 
 
 PROMPT_COLUMNS = ("mode", "rows", "accuracy (95 %)", "macro-F1", "log-loss", "Brier", "ECE", "as joint", "mass")
-MODE_COLUMNS = (*PROMPT_COLUMNS, "p50 ms", "tokens")
+MODE_COLUMNS = (*PROMPT_COLUMNS, "mean ms", "p50 ms", "tokens")
 
 
 def mode_row(mode: str, statistics: ModeStatistics | ModeNotApplicable) -> list[str]:
     """The cells of MODE_COLUMNS for one mode over all prompts."""
     if isinstance(statistics, NotApplicable):
-        return [*prompt_row(mode, statistics), NO_VALUE, NO_VALUE]
-    return [*prompt_row(mode, statistics), number(statistics.p50_ms, 2), number(statistics.n_tokens_new, 1)]
+        return [*prompt_row(mode, statistics), NO_VALUE, NO_VALUE, NO_VALUE]
+    mean_ms = statistics.latency.mean_ms if statistics.latency else None
+    times = [number(mean_ms, 2), number(statistics.p50_ms, 2)]
+    return [*prompt_row(mode, statistics), *times, number(statistics.n_tokens_new, 1)]
 
 
 def prompt_row(mode: str, statistics: Statistics | NotApplicable) -> list[str]:
@@ -51,9 +60,10 @@ def modes_tables(evaluation: EvaluationRecord) -> list[Table]:
     """A row for each mode; where one cannot score every prompt first all of them on the prompts that each can score."""
     modes = evaluation.modes
     every = Table(columns=MODE_COLUMNS, rows=[mode_row(mode, statistics) for mode, statistics in modes.items()])
+    stages = [_stages_table(evaluation.cascade)] if evaluation.cascade else []
     common = evaluation.compared_prompts
     if common is None:
-        return [every]
+        return [every, *stages]
     n_all = len(next(iter(modes.values())).prompts)
     compared = {
         mode: statistics.compared
@@ -64,7 +74,19 @@ def modes_tables(evaluation: EvaluationRecord) -> list[Table]:
     return [
         replace(prompt_table(compared), title=f"Compared on {len(common)} of {n_all} prompts: {', '.join(common)}"),
         replace(every, title="Each on the prompts that it can score, so many: not to be compared", rows=rows),
+        *stages,
     ]
+
+
+def _stages_table(cascade: CascadeRecord) -> Table:
+    """Which stage answers how many of each prompt's rows, and how often as the last stage."""
+    rows = [
+        [name, *(percent(shares.stages.get(stage)) for stage in cascade.stages), percent(shares.agreement)]
+        for name, shares in {**cascade.prompts, "all": cascade}.items()
+    ]
+    return Table(
+        title="The cascade's answers", columns=("answered by", *cascade.stages, "as the last stage"), rows=rows
+    )
 
 
 def prompt_table(modes: Mapping[str, Statistics | NotApplicable]) -> Table:

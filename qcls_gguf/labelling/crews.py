@@ -8,7 +8,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from time import perf_counter
 from typing import Any, Protocol
@@ -16,9 +16,8 @@ from typing import Any, Protocol
 from ..errors import ConfigError, QclsError
 from ..opening import ClassifierOpener
 from .job import AnyTask, Done, Filled, Job, Message, OnMessage, Ready, Speeds, Step
+from .one_device import check_seen, check_used, only
 
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
-_CPU = "cpu"
 _TOLD_S = 0.3
 _N_AHEAD = 3
 """shards that a process has: one to work at, while the one before is written and the one behind is read"""
@@ -67,18 +66,18 @@ class Processes:
     """A worker in a process of its own on each of some devices."""
 
     def __init__(self, job: Job, devices: Sequence[str], on_message: OnMessage) -> None:
-        """devices: numbers of GPUs, or `cpu`; one may be given several times."""
+        """devices: numbers of GPUs as in `only`, or `cpu`; one may be given several times."""
         self._job, self._devices, self._on_message = job, devices, on_message
         self._processes: list[Any] = []
         self._pipes: list[Connection] = []
 
     def start(self) -> Ready:
-        """Start all processes, and wait until each has opened its model."""
+        """Start all processes, and wait until each has opened its model. Raises ConfigError for a GPU there is not."""
         context = multiprocessing.get_context("spawn")  # a library of threads and a GPU's driver survive no fork
         for device in self._devices:
             mine, theirs = context.Pipe()
-            process = context.Process(target=work, args=(self._job, theirs), daemon=True)
-            with _visible(device):
+            process = context.Process(target=work, args=(self._job, device, theirs), daemon=True)
+            with only(device):
                 process.start()
             theirs.close()
             self._processes.append(process)
@@ -86,8 +85,9 @@ class Processes:
         ready = [self._receive(index) for index in range(len(self._pipes))]
         first = ready[0]
         assert isinstance(first, Ready)
-        for each in ready:
+        for device, each in zip(self._devices, ready, strict=True):
             assert isinstance(each, Ready)
+            check_used(device, each.model.n_gpu_layers)
             if (each.digest, each.model.sha256) != (first.digest, first.model.sha256):
                 raise ConfigError("the model's file was changed while it was opened: run the command again")
             self._on_message(each)
@@ -161,22 +161,10 @@ class Processes:
                 process.join()
 
 
-@contextmanager
-def _visible(device: str) -> Iterator[None]:
-    """What is started inside sees one GPU, or none. A name from nvidia-smi, or a number, is the driver's."""
-    before = os.environ.get(_VISIBLE)
-    os.environ[_VISIBLE] = "" if device == _CPU else device
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_VISIBLE]
-        else:
-            os.environ[_VISIBLE] = before
-
-
-def work(job: Job, pipe: Connection) -> None:
-    """What a process does: tell that it is ready, then label what it is sent until None comes."""
+def work(job: Job, device: str, pipe: Connection) -> None:
+    """What a process that was started for a device does: tell that it is ready, then label what it is sent until None
+    comes.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # which a terminal sends to the whole group: the parent decides
     threading.Thread(target=_end_with_parent, daemon=True).start()
     from .worker import Worker
@@ -205,6 +193,7 @@ def work(job: Job, pipe: Connection) -> None:
             task = pipe.recv()
 
     try:
+        check_seen(device)
         with ClassifierOpener(offline=job.offline) as opener, Worker(job, opener, tell) as worker:
             for done in worker.label(tasks(pipe.recv())):
                 if steps:

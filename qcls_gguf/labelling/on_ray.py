@@ -14,10 +14,12 @@ from typing import Any
 
 import ray as typed_ray
 
-from ..errors import QclsError
+from ..config.words import counted
+from ..errors import ConfigError, QclsError
 from ..opening import ClassifierOpener
 from .crews import together
 from .job import AnyTask, Done, Filled, Job, Message, OnMessage, Ready, Speeds, Step
+from .one_device import CPU
 from .worker import Worker
 
 ray: Any = typed_ray  # its own types say nothing of what `remote` makes of a class
@@ -59,7 +61,12 @@ class RayActors:
         resources = ray.cluster_resources()
         n_gpus = int(resources.get("GPU", 0))
         n = len(self._devices) or n_gpus or max(1, int(resources.get("CPU", 1)) - 1)
-        on_gpu = n_gpus > 0 and "cpu" not in self._devices
+        on_gpu = n_gpus > 0 and CPU not in self._devices
+        if set(self._devices) - {CPU} and not on_gpu:
+            raise ConfigError(
+                f"`devices` {','.join(self._devices)}: with `engine` ray all are GPUs or all cpu, and the cluster has "
+                f"{counted(n_gpus, 'GPU')}"
+            )
         job = replace(self._job, folder=Path(self._job.folder).absolute())
         actor = ray.remote(_Actor).options(
             num_cpus=1, num_gpus=n_gpus / n if on_gpu else 0, max_restarts=_RESTARTS, max_task_retries=_RESTARTS

@@ -48,17 +48,13 @@ class BadInputRow(Record):
     """the row's number, and what is wrong with it"""
 
 
-class ShardCounts(Record):
-    """What became of a shard's rows; a line of `done.jsonl`."""
+class RowCounts(Record):
+    """What became of rows."""
 
-    output: str
-    """the file's name"""
-    n_bytes: int
-    """its size"""
     n_rows: int
     """rows of the input, and of the output"""
     n_distinct: int
-    """distinct queries among them"""
+    """distinct queries among them, counted shard by shard"""
     n_found: int
     """of these, those whose answers the cache had"""
     n_labelled: int
@@ -71,6 +67,15 @@ class ShardCounts(Record):
     """the first rows without labels"""
     prompts: tuple[PromptCounts, ...]
     """in the order of the configuration"""
+    n_bytes: int
+    """of the output"""
+
+
+class ShardCounts(RowCounts):
+    """What became of a shard's rows; a line of `done.jsonl`."""
+
+    output: str
+    """the file's name"""
     seconds: float
     """from reading to writing"""
 
@@ -99,7 +104,7 @@ class RunSpeed(Record):
     """why it is not known, where it was asked for"""
 
 
-class LabellingRecord(Record):
+class LabellingRecord(RowCounts):
     """A run of `qcls-gguf label`, with what earlier runs on the same output did."""
 
     out: str
@@ -110,24 +115,6 @@ class LabellingRecord(Record):
     """of all inputs"""
     n_shards_before: int
     """of these, those that earlier runs had done"""
-    n_rows: int
-    """rows of all inputs, and of the output"""
-    n_distinct: int
-    """distinct queries, counted shard by shard"""
-    n_found: int
-    """of these, those whose answers the cache had"""
-    n_labelled: int
-    """rows with labels"""
-    n_null: int
-    """rows whose query is null or blank"""
-    n_bad: int
-    """rows that could not be labelled for another reason"""
-    bad: tuple[BadInputRow, ...]
-    """the first rows without labels"""
-    n_bytes: int
-    """of the output"""
-    prompts: tuple[PromptCounts, ...]
-    """in the order of the configuration"""
     speed: RunSpeed
     peak_memory_bytes: int | None
     """the most that the process held; of several, the largest; null where the system does not tell"""

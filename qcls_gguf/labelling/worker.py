@@ -19,13 +19,14 @@ from ..opening import ClassifierOpener
 from ..report.environment import environment
 from ..report.machine import peak_rss_bytes
 from .answers import AnswerColumns, Answers, answer_table, probabilities_of, prompt_labels
-from .batches import MOST, BatchLabeller, best_size, measure_batches, sharing
+from .batches import MOST, BatchLabeller, sharing
 from .blocks import Block, read_block
 from .cache import AnswerCache
 from .counts import answers_digest, row_name, shard_counts
 from .inputs import Format, check_unchanged
 from .job import AnyTask, Done, Filled, Frequent, Job, OnMessage, Ready, Speeds, Step, Task
 from .records import BatchSpeed
+from .speeds import best_size, measure_batches
 from .writing import write_block
 
 _N_SAMPLED = 2000

@@ -6,7 +6,6 @@ over the arrays in place. Layout and limits follow ggml/src/gguf.cpp, whose chec
 
 from __future__ import annotations
 
-import functools
 import math
 import mmap
 import stat
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ModelError
+from ..native import type_block
 from .gguf_cursor import Cursor, DamagedError
 
 Scalar = int | float | str | bool
@@ -42,8 +42,6 @@ _SCALAR_LAYOUTS = {
     11: ("i64", struct.Struct("<q")),
     12: ("f64", struct.Struct("<d")),
 }
-# NVFP4, Q1_0 and Q2_0: known to llama.cpp (ggml/src/ggml-common.h) but not to every gguf package.
-_LATER_TYPE_SIZES = {40: (64, 36), 41: (128, 18), 42: (64, 18)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,18 +96,6 @@ class GgufHeader:
     def n_layer(self) -> int:
         """The number of layers; 1 where the file does not say."""
         return int(self.scalars.get(f"{self.arch}.block_count", 0)) or 1
-
-
-def quantization_name(file_type: int | None) -> str:
-    """llama.cpp's name for a file's main quantisation, such as Q4_K_M; `unknown` where there is none."""
-    if file_type is None:
-        return "unknown"
-    from gguf import LlamaFileType  # takes long to load
-
-    try:
-        return LlamaFileType(file_type).name.removeprefix("MOSTLY_").removeprefix("ALL_")
-    except ValueError:
-        return "unknown"
 
 
 def read_header(path: Path) -> GgufHeader:
@@ -230,7 +216,6 @@ def _array(cursor: Cursor) -> ArrayInfo:
 
 
 def _tensors(cursor: Cursor, n_tensors: int, alignment: int) -> tuple[dict[str, TensorInfo], int]:
-    sizes = _type_sizes()
     places: dict[str, tuple[tuple[int, ...], int, int, int]] = {}
     end = 0  # of the tensors so far, counted from the start of the tensor data
     for index in range(n_tensors):
@@ -244,10 +229,11 @@ def _tensors(cursor: Cursor, n_tensors: int, alignment: int) -> tuple[dict[str, 
             raise DamagedError(f"tensor {name!r} has {n_dims:,} dimensions, the limit is {_MAX_DIMS}")
         shape = tuple(cursor.u64() for _ in range(n_dims))
         ggml_type, offset = cursor.u32(), cursor.u64()
-        if ggml_type not in sizes:
+        sizes = type_block(ggml_type)
+        if sizes is None:
             wrong = f"tensor {name!r} has the unknown type {ggml_type}"
             raise DamagedError(wrong, "download the file again, or choose another quantisation")
-        block, block_bytes = sizes[ggml_type]
+        block, block_bytes = sizes
         row = shape[0] if shape else 1
         if row % block:
             raise DamagedError(f"tensor {name!r} has rows of {row:,} values, not whole blocks of {block}")
@@ -269,12 +255,3 @@ def _tensors(cursor: Cursor, n_tensors: int, alignment: int) -> tuple[dict[str, 
 
 def _padded(n_bytes: int, alignment: int) -> int:
     return -(-n_bytes // alignment) * alignment
-
-
-@functools.cache
-def _type_sizes() -> dict[int, tuple[int, int]]:
-    """Values and bytes of a block, by ggml type."""
-    # Imported late: the package brings numpy and more, and a file that is no GGUF should be refused at once.
-    from gguf.constants import GGML_QUANT_SIZES
-
-    return _LATER_TYPE_SIZES | {int(kind): sizes for kind, sizes in GGML_QUANT_SIZES.items()}

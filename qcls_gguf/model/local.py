@@ -12,7 +12,8 @@ from typing import Literal
 from ..config.resources import embedded_model
 from ..config.schema import OLLAMA
 from ..errors import ModelError
-from .header import GgufHeader, quantization_name, read_header
+from .file_types import quantization_name
+from .header import GgufHeader, read_header
 from .hub import cached_models
 from .identity import check_gguf, model_parts
 from .ollama import installed

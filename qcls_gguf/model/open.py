@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
 from functools import cache, partial
 from pathlib import Path
@@ -17,8 +16,10 @@ from ..config.words import counted
 from ..errors import ModelError
 from ..native import ModelFacts, NativeModel
 from ..timing import Ledger
-from .header import GgufHeader, quantization_name
-from .identity import ModelIdentity, check_gguf, identify, model_parts
+from .file_types import quantization_name
+from .hashing import Hashing
+from .header import GgufHeader
+from .identity import ModelIdentity, check_gguf, model_parts
 from .ollama import find_ollama_model
 from .placement import device_name, gpus, n_gpu_layers, why_not_on_gpu
 from .rows import HeadRows
@@ -41,7 +42,7 @@ class Model:
         header: GgufHeader,
         n_gpu_layers: int,
         native: NativeModel,
-        hashing: _Hashing,
+        hashing: Hashing,
         query_tokens: QueryTokens,
     ) -> None:
         """Use `open`."""
@@ -78,7 +79,7 @@ class Model:
         layers = n_gpu_layers(runtime, size_bytes, header.n_layer, gpus())
         if try_model(parts, size_bytes, layers, runtime):
             ledger.step("try model", "in a process of its own, once for this file and build")
-        hashing = _Hashing(path)
+        hashing = Hashing(path)
         try:
             native = NativeModel(
                 path,
@@ -273,37 +274,6 @@ def find_model(model: ModelConfig, *, offline: bool) -> Path:
             model.hf_repo, quantization=model.quantization, revision=model.revision, offline=offline, progress=True
         )
     return model.path or embedded_model()
-
-
-class _Hashing:
-    """Hashes the model file beside its loading: both read it, and a large file is hashed for seconds."""
-
-    def __init__(self, path: Path) -> None:
-        self._identity: ModelIdentity | None = None
-        self._error: ModelError | None = None
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(path,), name="qcls-gguf hashing")
-        self._thread.start()
-
-    def _run(self, path: Path) -> None:
-        try:
-            self._identity = identify(path, on_progress=self._go_on)
-        except ModelError as e:
-            self._error = e
-
-    def _go_on(self, _n_done: int, _size_bytes: int) -> None:
-        if self._stop.is_set():
-            raise ModelError("the model was closed before its file was hashed")
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def identity(self) -> ModelIdentity:
-        self._thread.join()
-        if self._identity is None:
-            raise self._error or ModelError("the model file could not be hashed")
-        return self._identity
 
 
 def _progress(on_load: Callable[[float], None] | None) -> Callable[[float], bool] | None:

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ModelError
+from ..errors import ModelError, PlanError
+from ..native import dequantised
 from .header import GgufHeader, TensorInfo, read_header
 from .identity import model_parts
 
@@ -58,27 +59,24 @@ class HeadRows:
         return {token: float(self._bias[token]) for token in tokens}
 
     def _read(self, tokens: Sequence[int]) -> dict[int, Float32Array]:
-        import gguf  # takes 60 ms, and is not needed before a model is open
-
         part, tensor = self._part, self._tensor
-        row_bytes = tensor.n_bytes // tensor.shape[1]
+        n_embd, n_rows = tensor.shape
+        row_bytes = tensor.n_bytes // n_rows
+        raw = np.empty((len(tokens), row_bytes), np.uint8)
         try:
-            kind = gguf.GGMLQuantizationType(tensor.ggml_type)
-            raw = {}
             with part.open("rb") as file:
-                for token in tokens:
+                for row, token in zip(raw, tokens, strict=True):
                     file.seek(tensor.offset + token * row_bytes)
-                    raw[token] = np.frombuffer(file.read(row_bytes), np.uint8)
-            rows = {token: gguf.quants.dequantize(row, kind).astype(np.float32).ravel() for token, row in raw.items()}
+                    if file.readinto(row.data) != row_bytes:
+                        raise ModelError(f"{part} ends before its {tensor.name}: it has changed since it was opened")
+            values = dequantised(tensor.ggml_type, raw.ravel(), len(tokens) * n_embd)
         except OSError as e:
             raise _unreadable(part, e) from e
-        except (ValueError, NotImplementedError) as e:
-            raise ModelError(
-                f"{part}: {tensor.name} has ggml type {tensor.ggml_type}, which gguf cannot read: {e}"
-            ) from e
-        if not all(np.isfinite(row).all() for row in rows.values()):
+        except PlanError as e:
+            raise ModelError(f"{part}: {tensor.name} cannot be read as numbers: {e}") from e
+        if not np.isfinite(values).all():
             raise _damaged(part, tensor)
-        return rows
+        return dict(zip(tokens, values.reshape(-1, n_embd), strict=True))
 
 
 def _unreadable(part: Path, error: OSError) -> ModelError:

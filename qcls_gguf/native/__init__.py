@@ -4,6 +4,7 @@ from .context import Counters, HeadTail, NativeContext, max_sequences
 from .device import Device, Multiprocessors, Probed, devices, multiprocessors, probe_copy, probe_matmul
 from .library import BuildInfo, build_info, library_folder, set_log
 from .model import ModelFacts, NativeModel
+from .tensor_types import dequantised, type_block
 from .trie import TrieScores
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Probed",
     "TrieScores",
     "build_info",
+    "dequantised",
     "devices",
     "library_folder",
     "max_sequences",
@@ -25,4 +27,5 @@ __all__ = [
     "probe_copy",
     "probe_matmul",
     "set_log",
+    "type_block",
 ]

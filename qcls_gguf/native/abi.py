@@ -290,6 +290,8 @@ SIGNATURES: dict[str, list[Any]] = {
     "qcls_model_describe": [c_void_p, POINTER(Facts)],
     "qcls_tokenize": [c_void_p, c_char_p, c_int64, c_int32, c_void_p, c_int64, POINTER(c_int64)],
     "qcls_token_piece": [c_void_p, c_int32, c_char_p, c_int64, POINTER(c_int64), POINTER(c_int32)],
+    "qcls_type_block": [c_int32, POINTER(c_int64), POINTER(c_int64)],
+    "qcls_dequantise": [c_int32, c_void_p, c_int64, c_void_p, c_int64],
     "qcls_context_open": [c_void_p, POINTER(ContextParams), POINTER(c_void_p)],
     "qcls_context_close": [c_void_p],
     "qcls_context_limits": [c_void_p, POINTER(Limits)],

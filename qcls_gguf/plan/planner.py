@@ -12,6 +12,7 @@ from ..prompts.compiled import Prompt
 from ..prompts.trie import LabelTrie
 from .passes import count_passes, leaf_padding
 from .tree import Plan, Root, TokenTree
+from .unsharing import Branches
 
 IndexArray = npt.NDArray[np.intp]
 
@@ -129,19 +130,42 @@ class _Growth:
         )
 
     def finish(self, capacity: Capacity) -> DecodePlan:
-        plan = self._tree.finish(range(self._tree.n_leaves()))
-        if capacity.pass_tokens is not None:
-            plan = self._padded(plan, capacity.pass_tokens, capacity.n_tokens)
-        leaf_roots = tuple(self._roots[root] for root in plan.leaf_root)
+        if capacity.pass_tokens is None:
+            return self._decode(self._tree.finish(range(self._tree.n_leaves())), self._read, n_passes=1)
+        return self._in_few_passes(capacity.pass_tokens, capacity.n_tokens)
+
+    def _decode(self, plan: Plan, read: Sequence[int], n_passes: int) -> DecodePlan:
         return DecodePlan(
             plan=plan,
-            leaf_roots=leaf_roots,
-            rows=plan.node_row[self._read].astype(np.intp),
-            n_passes=1 if capacity.pass_tokens is None else count_passes(plan),
+            leaf_roots=tuple(self._roots[root] for root in plan.leaf_root),
+            rows=plan.node_row[read].astype(np.intp),
+            n_passes=n_passes,
         )
 
-    def _padded(self, plan: Plan, pass_tokens: int, n_tokens: int) -> Plan:
-        padding = leaf_padding(plan, pass_tokens, n_tokens - len(self._tree))
-        for leaf, n in padding.items():
-            self._tree.add_path(leaf, [_PADDING] * n)
-        return self._tree.finish(range(self._tree.n_leaves())) if padding else plan
+    def _in_few_passes(self, pass_tokens: int, n_most: int) -> DecodePlan:
+        """The cheapest in tokens, a pass counted as pass_tokens of them: with trunks shared, or fed for each branch."""
+        branches = Branches(self._tree.parents)
+        best, least = None, 0
+        for levels in branches.ranges():
+            copies = branches.n_copies(levels)
+            n_tokens = sum(copies)
+            # worth a look only where it would be cheaper in one pass
+            if best is not None and (n_tokens > n_most or n_tokens + pass_tokens >= least):
+                continue
+            tree, first = self._tree.copied(*branches.copied(copies))
+            plan = _padded(tree, pass_tokens, n_most)
+            n_passes = count_passes(plan)
+            cost = plan.n_tokens + pass_tokens * n_passes
+            if best is None or cost < least:
+                best, least = self._decode(plan, [first[node] for node in self._read], n_passes), cost
+        assert best is not None, "there is a range without levels"
+        return best
+
+
+def _padded(tree: TokenTree, pass_tokens: int, n_most: int) -> Plan:
+    """The plan of a tree, behind whose leaves tokens are put that save passes; n_most: tokens in all."""
+    plan = tree.finish(range(tree.n_leaves()))
+    padding = leaf_padding(plan, pass_tokens, n_most - len(tree))
+    for leaf, n in padding.items():
+        tree.add_path(leaf, [_PADDING] * n)
+    return tree.finish(range(tree.n_leaves())) if padding else plan

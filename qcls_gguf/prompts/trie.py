@@ -35,6 +35,8 @@ class LabelTrie:
     """by node, then in order of first use"""
     label_edges: tuple[tuple[int, ...], ...]
     """for each label the edges that its score reads"""
+    is_exact: bool
+    """whether every node is read, so that the edges of a label are all its tokens, as exact scores need it"""
 
     @property
     def n_leaves(self) -> int:
@@ -111,6 +113,7 @@ def build_trie(
         label_edges=tuple(
             tuple(edge_of[path[: n + 1]] for n in range(len(path)) if path[:n] in read_paths) for path in paths
         ),
+        is_exact=every,
     )
 
 
@@ -129,4 +132,5 @@ def _first_token_trie(labels: Sequence[str], tokens: Sequence[tuple[int, ...]]) 
         read=(0,),
         edges=tuple(Edge(node=0, token=token) for token in by_first),
         label_edges=tuple((index,) for index in range(len(labels))),
+        is_exact=False,
     )

@@ -38,7 +38,7 @@ class PromptRecord(Record):
     stage: str | None = left_out_if_none()
     """which stage of a cascade gave the answer; only with a cascade"""
     audit: Audit | None = left_out_if_none()
-    """only where it was asked for, or where a prompt has an exact scoring"""
+    """only where it was asked for, or where the prompt's scoring is exact"""
     most_probable: str | None = left_out_if_none()
     """the most probable label, where the answer is the fallback"""
 

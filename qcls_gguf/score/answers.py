@@ -30,6 +30,7 @@ class Answers:
         self._all_labels = [label for labels in self._labels for label in labels]
         self._all_n_tokens = [len(tokens) for prompt in prompts for tokens in prompt.label_tokens]
         self._none: list[None] = [None] * len(prompts)
+        self._is_exact = [prompt.trie.is_exact for prompt in prompts]
         self._fallbacks = [
             (index, setting.fallback, setting.min_confidence)
             for index, setting in enumerate(settings)
@@ -73,13 +74,17 @@ class Answers:
             answers.append(tuple(map(tuple.__new__, repeat(PromptResult), columns)))
         return answers
 
-    def _audits(self, exact: ExactScores, query: int, winners: Sequence[str]) -> list[Audit]:
-        """winners: the label of each prompt that its scoring finds most probable."""
+    def _audits(self, exact: ExactScores, query: int, winners: Sequence[str]) -> list[Audit | None]:
+        """One of each prompt whose labels are read token by token.
+
+        winners: the label of each prompt that its scoring finds most probable.
+        """
         joint, mean = exact.joint[query].tolist(), exact.mean[query].tolist()
         label_mass = exact.label_mass[query].tolist()
+        columns = zip(self._is_exact, self._slices, label_mass, self._labels, winners, strict=True)
         return [
-            _audit(joint[own], mean[own], mass, labels, winner)
-            for own, mass, labels, winner in zip(self._slices, label_mass, self._labels, winners, strict=True)
+            _audit(joint[own], mean[own], mass, labels, winner) if is_exact else None
+            for is_exact, own, mass, labels, winner in columns
         ]
 
 

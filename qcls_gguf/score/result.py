@@ -50,7 +50,7 @@ class PromptResult(NamedTuple):
     """False where the query changed tokens of the cached prefix, so that some had to be fed anew"""
     scores: tuple[LabelScore, ...]
     audit: Audit | None = None
-    """only with audit, or where a prompt has an exact scoring"""
+    """only with audit, or where the prompt's scoring is exact"""
     stage: str | None = None
     """of a cascade, which stage gave the answer; None without a cascade"""
 
@@ -121,6 +121,18 @@ class Result:
     def labels(self) -> dict[str, str]:
         """The answer of each prompt."""
         return {result.prompt: result.label for result in self.results}
+
+    def after(self, wait_ms: float) -> Result:
+        """The same with its wait."""
+        return Result(  # several times faster than dataclasses.replace
+            query=self.query,
+            total_ms=self.total_ms,
+            stage_ms=self.stage_ms,
+            counts=self.counts,
+            results=self.results,
+            model=self.model,
+            wait_ms=wait_ms,
+        )
 
     def __repr__(self) -> str:
         """One line: the query and each prompt's answer with its probability."""

@@ -56,7 +56,7 @@ class LabelScores(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactScores:
-    """What the whole vocabulary says, where it was asked."""
+    """What the whole vocabulary says, where it was asked; of a trie that is not exact, only of the tokens it reads."""
 
     joint: Float32Array
     """(n_queries, n_labels)"""

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from .refusal import RefusedError
 from .settings import RequestLimits
 
@@ -23,10 +20,9 @@ class Admission:
         self._n_ahead = 0
         self._ms_per_token = 0.0
 
-    @contextmanager
-    def admitted(self, n_tokens: int, n_at_once: int) -> Iterator[None]:
-        """For as long as a request is in the service. n_tokens: what it will feed, estimated; n_at_once: what of it
-        may stand before a request that comes now.
+    def admitted(self, n_tokens: int, n_at_once: int) -> Place:
+        """A block for as long as a request is in the service. n_tokens: what it will feed, estimated; n_at_once: what
+        of it may stand before a request that comes now.
 
         Raises RefusedError (503) where too much is in the service already; a request alone is always admitted.
         """
@@ -40,15 +36,13 @@ class Admission:
         if self.n_requests and self.n_tokens + n_tokens > limits.waiting_tokens:
             what = f"about {self.n_tokens} tokens are in the service and it admits {limits.waiting_tokens}"
             raise RefusedError(503, "tokens", f"{what}: ask again later", retry_ms=self.retry_ms)
-        self.n_requests += 1
+        return Place(self, n_tokens, n_at_once)
+
+    def count(self, n_requests: int, n_tokens: int, n_at_once: int) -> None:
+        """Add what comes, or subtract what is done."""
+        self.n_requests += n_requests
         self.n_tokens += n_tokens
         self._n_ahead += n_at_once
-        try:
-            yield
-        finally:
-            self.n_requests -= 1
-            self.n_tokens -= n_tokens
-            self._n_ahead -= n_at_once
 
     def learn(self, n_tokens: int, ms: float) -> None:
         """Note that so many tokens took so long."""
@@ -65,3 +59,20 @@ class Admission:
     def retry_ms(self) -> float:
         """When about half of what is in the service will be done."""
         return min(max(self.n_tokens * self._ms_per_token / 2, _SOONEST_MS), _LATEST_MS)
+
+
+class Place:
+    """What one request counts for, while its block runs."""
+
+    __slots__ = ("_admission", "_n_at_once", "_n_tokens")
+
+    def __init__(self, admission: Admission, n_tokens: int, n_at_once: int) -> None:
+        self._admission = admission
+        self._n_tokens = n_tokens
+        self._n_at_once = n_at_once
+
+    def __enter__(self) -> None:
+        self._admission.count(1, self._n_tokens, self._n_at_once)
+
+    def __exit__(self, *_: object) -> None:
+        self._admission.count(-1, -self._n_tokens, -self._n_at_once)

@@ -112,7 +112,7 @@ def _response(refusal: RefusedError, scope: Scope) -> Response:
     headers = dict(refusal.headers)
     if refusal.status in (408, 413, 415):  # what is left of the body is not read
         headers["connection"] = "close"
-    return JsonResponse(json_bytes(words(refusal)), refusal.status, headers=headers)
+    return JsonResponse(json_bytes(words(refusal)), refusal.status, headers)
 
 
 def _refusal(error: Exception) -> RefusedError:

@@ -11,6 +11,7 @@ import zstandard
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import from_json
 
+from .protocol import Protocol
 from .refusal import ClientGoneError, RefusedError, refusal_of_mistakes
 from .settings import RequestLimits
 
@@ -20,6 +21,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 JSON = "application/json"
 LINES = ("application/x-ndjson", "application/jsonl", "application/jsonlines")
+_HEADERS = "qcls_gguf.headers"
 _GZIP = 31  # zlib's window bits: the largest window, in a gzip header
 _ZSTD_WINDOW = 8 << 20  # what RFC 8878 wants every decoder to take
 
@@ -32,10 +34,11 @@ class Strict(BaseModel):
 
 def header(scope: Scope, name: bytes) -> str:
     """The value of a header, empty where there is none; of several the last, as proxies append theirs."""
-    for key, value in reversed(scope["headers"]):
-        if key == name:
-            return bytes(value).decode("latin-1").strip()
-    return ""
+    headers = scope.get(_HEADERS)
+    if headers is None:
+        headers = scope[_HEADERS] = dict(scope["headers"])
+    value: bytes = headers.get(name, b"")
+    return value.decode("latin-1").strip()
 
 
 def content_type(scope: Scope) -> str:
@@ -85,20 +88,31 @@ async def read_body(scope: Scope, receive: Receive, limits: RequestLimits) -> by
     length = header(scope, b"content-length")
     if length.isdecimal() and int(length) > limits.body_bytes:
         raise too_large(limits.body_bytes)
-    parts: list[bytes] = []
-    n_bytes = 0
-    try:
-        async with asyncio.timeout(limits.body_timeout_s):
-            async for part in _parts(receive):
-                n_bytes += len(part)
-                if n_bytes > limits.body_bytes:
-                    raise too_large(limits.body_bytes)
-                parts.append(part)
-    except TimeoutError:
-        raise _too_slow(limits.body_timeout_s) from None
-    body = parts[0] if len(parts) == 1 else b"".join(parts)
+    connection = Protocol.of(scope)
+    if connection is not None and connection.has_whole_body:
+        body = await _rest(receive, limits)
+    else:
+        try:
+            async with asyncio.timeout(limits.body_timeout_s):
+                body = await _rest(receive, limits)
+        except TimeoutError:
+            raise _too_slow(limits.body_timeout_s) from None
     encoding = header(scope, b"content-encoding").lower()
     return decompressed(body, encoding, limits.body_bytes) if encoding not in ("", "identity") else body
+
+
+async def _rest(receive: Receive, limits: RequestLimits) -> bytes:
+    """The body from here to its end. Raises RefusedError (413)."""
+    parts: list[bytes] = []
+    n_bytes = 0
+    is_whole = False
+    while not is_whole:
+        part, is_whole = await _part(receive)
+        n_bytes += len(part)
+        if n_bytes > limits.body_bytes:
+            raise too_large(limits.body_bytes)
+        parts.append(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 async def read_lines(scope: Scope, receive: Receive, limits: RequestLimits) -> AsyncIterator[bytes]:
@@ -112,15 +126,15 @@ async def read_lines(scope: Scope, receive: Receive, limits: RequestLimits) -> A
                 yield line
         return
     rest = b""
-    parts = _parts(receive)
-    while True:
+    is_whole = False
+    while not is_whole:
         try:
             async with asyncio.timeout(limits.body_timeout_s):
-                part = await anext(parts, None)
+                part, is_whole = await _part(receive)
         except TimeoutError:
             raise _too_slow(limits.body_timeout_s) from None
-        *lines, rest = (rest + (part or b"")).split(b"\n")
-        if part is None:
+        *lines, rest = (rest + part).split(b"\n")
+        if is_whole:
             lines, rest = [*lines, rest], b""
         for line in lines:
             if len(line) > limits.body_bytes:
@@ -129,8 +143,6 @@ async def read_lines(scope: Scope, receive: Receive, limits: RequestLimits) -> A
                 yield line
         if len(rest) > limits.body_bytes:
             raise too_large(limits.body_bytes)
-        if part is None:
-            return
 
 
 def decompressed(body: bytes, encoding: str, most_bytes: int) -> bytes:
@@ -164,15 +176,12 @@ def _gunzip(body: bytes, most_bytes: int) -> bytes:
     return text
 
 
-async def _parts(receive: Receive) -> AsyncIterator[bytes]:
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGoneError
-        if body := message.get("body", b""):
-            yield body
-        if not message.get("more_body", False):
-            return
+async def _part(receive: Receive) -> tuple[bytes, bool]:
+    """What has come of a body, and whether it is the last of it. Raises ClientGoneError."""
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientGoneError
+    return message.get("body", b""), not message.get("more_body", False)
 
 
 def too_large(most_bytes: int) -> RefusedError:

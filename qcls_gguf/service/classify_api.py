@@ -92,20 +92,20 @@ def add_classify(app: FastAPI, service: Service) -> None:
         asked = await read_model(ClassifyRequest, request.scope, request.receive, service.limits)
         served = service.serving.served
         if asked.query is not None:
-            result = await answered(_one(service, served, exchange, asked, asked.query), request.receive)
+            result = await answered(_one(service, served, exchange, asked, asked.query), request.scope)
             return json_response(answer(result, served.model_json))
         assert asked.queries is not None
         if len(asked.queries) > (most := service.limits.queries):
             raise RefusedError(
                 413, "too large", f"{len(asked.queries)} queries, at most {most} are allowed", param="queries"
             )
-        answers = await answered(_several(service, served, exchange, asked, asked.queries), request.receive)
+        answers = await answered(_several(service, served, exchange, asked, asked.queries), request.scope)
         pairs = zip(asked.queries, answers, strict=True)
         return json_response({"answers": [_plain(query, each, served) for query, each in pairs]})
 
 
 async def _one(service: Service, served: Served, exchange: Exchange, asked: _Asked, query: str) -> Result:
-    with service.admitted(served, [query]):
+    with service.admitted(served, [query]), served:
         async with served.some_prompts(asked.prompts, asked.scoring, audit=asked.audit) as loaded:
             return await service.ask(exchange, served, loaded, query, param="query", deadline_s=exchange.seconds_left)
 
@@ -113,7 +113,7 @@ async def _one(service: Service, served: Served, exchange: Exchange, asked: _Ask
 async def _several(
     service: Service, served: Served, exchange: Exchange, asked: _Asked, queries: list[str]
 ) -> list[Answer]:
-    with service.admitted(served, queries):
+    with service.admitted(served, queries), served:
         async with served.some_prompts(asked.prompts, asked.scoring, audit=asked.audit) as loaded:
             return await service.ask_all(exchange, served, loaded, queries)
 
@@ -144,7 +144,7 @@ async def _stream(service: Service, request: Request, exchange: Exchange) -> Asy
             yield _line(service, served, exchange, line)
 
     try:
-        with service.admitted(served, []):
+        with service.admitted(served, []), served:
             async for each_answer in in_order(each(), served.window):
                 yield json_bytes(each_answer) + b"\n"
     except RefusedError as refusal:  # of the stream itself: the answer has begun, so its last line says it

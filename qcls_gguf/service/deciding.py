@@ -10,10 +10,11 @@ from typing import Any
 from ..active_set import n_query_tokens, n_tokens_of
 from ..errors import ConfigError, PlanError, QclsError, ScoreError
 from ..loaded_prompts import LoadedPrompts
+from ..questions.compile import PLACE, maker
+from ..questions.question import Question
 from ..score.result import Result
 from .exchange import Exchange
 from .found import Found
-from .questions import PLACE, Question, maker
 from .refusal import RefusedError, refusal_of
 from .served import Pair, Served, unknown_prompt
 from .service import Service
@@ -90,7 +91,7 @@ async def decide(
     found: list[Found | None] = []
     n_tokens = [n_query_tokens(each.text) + n_tokens_of(each.question.n_bytes) for each in asked]
     n_at_once = sum(sorted(n_tokens)[-_AT_ONCE:])
-    with service.serving.admission.admitted(sum(n_tokens), n_at_once), served.used():
+    with service.serving.admission.admitted(sum(n_tokens), n_at_once), served:
         while len(found) < len(asked):
             found += await _some(service, served, exchange, asked[len(found) : len(found) + _AT_ONCE], usage)
     return found, usage

@@ -8,13 +8,13 @@ from typing import Annotated, Any, Literal
 from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from ..questions.question import Question
 from .bodies import Strict, parse_value, read_json
 from .deciding import asked_about, decide
 from .decision_input import Item, Part, text_of_input, text_of_parts
 from .exchange import Exchange
 from .found import Found
 from .openapi import gives, takes
-from .questions import Question
 from .served import Served
 from .service import Service
 from .sglang_api import SglangRequest, decide_sglang
@@ -101,7 +101,7 @@ def add_decisions(app: FastAPI, service: Service) -> None:
             work = decide_sglang(service, served, exchange, parse_value(SglangRequest, value))
         else:
             work = _decide(service, served, exchange, parse_value(DecisionsRequest, value))
-        return json_response(await answered(work, request.receive))
+        return json_response(await answered(work, request.scope))
 
 
 def _is_sglang(questions: Any) -> bool:

@@ -55,7 +55,7 @@ class Door:
         exchange = Exchange(scope)
         span = self._tracer.begin(scope)
         status, n_bytes, is_over = 0, 0, False
-        self._metrics.in_flight.inc()
+        self._metrics.n_in_flight += 1
 
         async def send_on(message: MutableMapping[str, Any]) -> None:
             nonlocal status, n_bytes, is_over
@@ -81,7 +81,7 @@ class Door:
             elif not is_over:
                 raise  # the connection ends, so that nobody takes what was sent for the whole
         finally:
-            self._metrics.in_flight.dec()
+            self._metrics.n_in_flight -= 1
             if exchange.reason:
                 self._metrics.refused(exchange.reason)
             self._tracer.end(span, exchange, status or GONE)

@@ -82,14 +82,14 @@ class Exchange:
         found = [(b"x-request-id", request_id), (b"x-typesafe-request-id", request_id)]
         if times := self.times:
             total = self.total_ms
-            timing = ", ".join(f"{stage};dur={ms:.3f}" for stage, ms in times.items())
+            timing = "".join([f", {stage};dur={ms:.3f}" for stage, ms in times.items()])
             found += [
-                (b"server-timing", f"total;dur={total:.3f}, {timing}".encode()),
-                (b"x-total-time", f"{total:.3f}".encode()),
-                (b"x-queue-time", f"{times['queue']:.3f}".encode()),
-                (b"x-tokenization-time", f"{times['tokenize']:.3f}".encode()),
-                (b"x-inference-time", f"{times['inference']:.3f}".encode()),
-                (b"x-compute-tokens", str(self.n_tokens).encode()),
+                (b"server-timing", f"total;dur={total:.3f}{timing}".encode()),
+                (b"x-total-time", b"%.3f" % total),
+                (b"x-queue-time", b"%.3f" % times["queue"]),
+                (b"x-tokenization-time", b"%.3f" % times["tokenize"]),
+                (b"x-inference-time", b"%.3f" % times["inference"]),
+                (b"x-compute-tokens", b"%d" % self.n_tokens),
             ]
         return found
 

@@ -120,10 +120,10 @@ def add_predict(app: FastAPI, service: Service) -> None:
         if (labels := parameters.candidate_labels) is not None:
             how, many = parameters.hypothesis_template, parameters.multi_label
             work = zero_shot(service, served, exchange, texts, labels, how, multi_label=many)
-            labelled = await answered(work, request.receive)
+            labelled = await answered(work, request.scope)
         else:
             name = _prompt(served, prompt, "prompt") if prompt is not None else _prompt(served, asked.model, "model")
-            results = await answered(_ask(service, served, exchange, name, texts, "inputs"), request.receive)
+            results = await answered(_ask(service, served, exchange, name, texts, "inputs"), request.scope)
             labelled = [_labelled(result, raw=asked.raw_scores) for result in results]
         found = [_sorted(each, parameters.top_k) for each in labelled]
         return json_response(found[0] if is_single else found)
@@ -136,7 +136,7 @@ def add_predict(app: FastAPI, service: Service) -> None:
         served = service.serving.served
         texts = [asked.input] if isinstance(asked.input, str) else asked.input
         name = _prompt(served, asked.model, "model")
-        results = await answered(_ask(service, served, exchange, name, texts, "input"), request.receive)
+        results = await answered(_ask(service, served, exchange, name, texts, "input"), request.scope)
         labels = served.prompts[name].labels
         n_tokens = sum(_n_tokens(result) for result in results)
         return json_response({
@@ -188,7 +188,7 @@ async def _ask(
         raise RefusedError(400, "invalid", f"{param} is empty: send at least one text", param=param)
     if len(texts) > (most := service.limits.queries):
         raise RefusedError(413, "too large", f"{param}: {len(texts)} texts, at most {most} are allowed", param=param)
-    with service.admitted(served, texts):
+    with service.admitted(served, texts), served:
         async with served.some_prompts((name,), None, audit=False) as loaded:
             answers = await service.ask_all(exchange, served, loaded, texts)
     results = []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Hashable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from collections.abc import Hashable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from time import time
 
@@ -16,8 +16,8 @@ from ..config.scoring import Scoring
 from ..errors import ModelError
 from ..loaded_prompts import LoadedPrompts
 from ..model import Model
+from ..questions.forms import Forms, FormSettings
 from ..score.result import Result
-from .forms import Forms, FormSettings
 from .refusal import RefusedError
 from .results import ResultCache
 from .sets import SetCache
@@ -28,7 +28,10 @@ FileState = tuple[Path, int, int, int]
 
 
 class Served:
-    """A classifier, its open model, and what depends on them."""
+    """A classifier, its open model, and what depends on them.
+
+    A request uses it in a `with` block: it is not closed meanwhile.
+    """
 
     def __init__(
         self, classifier: Classifier, model: Model, file: FileState, forms: FormSettings, n_results: int
@@ -53,17 +56,14 @@ class Served:
         """About how many tokens the configured prompts feed for a query."""
         return self.classifier.configured.active.n_fed(query)
 
-    @contextmanager
-    def used(self) -> Iterator[None]:
-        """For as long as a request uses it: it is not closed meanwhile."""
+    def __enter__(self) -> None:
         self._n_users += 1
         self._unused.clear()
-        try:
-            yield
-        finally:
-            self._n_users -= 1
-            if self._n_users == 0:
-                self._unused.set()
+
+    def __exit__(self, *_: object) -> None:
+        self._n_users -= 1
+        if self._n_users == 0:
+            self._unused.set()
 
     def some_prompts(
         self, names: tuple[str, ...] | None, scoring: Scoring | None, *, audit: bool

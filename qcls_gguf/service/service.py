@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -13,6 +12,7 @@ from starlette.requests import Request
 from ..errors import QclsError
 from ..loaded_prompts import LoadedPrompts
 from ..score.result import Result
+from .admission import Place
 from .exchange import Exchange
 from .metrics import Metrics
 from .refusal import RefusedError, refusal_of
@@ -45,13 +45,11 @@ class Service:
         exchange.set_deadline(request.scope, self.limits)
         return exchange
 
-    @contextmanager
-    def admitted(self, served: Served, queries: Sequence[str]) -> Iterator[None]:
-        """For as long as a request with these queries is in the service. Raises RefusedError (503)."""
+    def admitted(self, served: Served, queries: Sequence[str]) -> Place:
+        """A block for as long as a request with these queries is in the service. Raises RefusedError (503)."""
         n_tokens = [served.n_tokens(query) for query in queries]
         n_at_once = sum(sorted(n_tokens)[-served.window :])
-        with self.serving.admission.admitted(sum(n_tokens), n_at_once), served.used():
-            yield
+        return self.serving.admission.admitted(sum(n_tokens), n_at_once)
 
     async def ask(
         self, exchange: Exchange, served: Served, loaded: LoadedPrompts, query: str, *, param: str, deadline_s: float

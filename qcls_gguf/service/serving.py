@@ -66,7 +66,7 @@ class Serving:
     def served(self) -> Served:
         """What answers now. Raises RefusedError (503) while loading and while draining.
 
-        A reload closes it when nobody uses it: take it when the request has been read, and use it (`Served.used`)
+        A reload closes it when nobody uses it: take it when the request has been read, and use it (`with served`)
         before anything is awaited.
         """
         if self._served is None or self.state is not State.ready:

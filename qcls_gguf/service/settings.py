@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..errors import ConfigError
-from .forms import FormSettings
+from ..questions.forms import FormSettings
 
 LogFormat = Literal["text", "json", "none"]
 LOG_FORMATS: tuple[LogFormat, ...] = ("text", "json", "none")

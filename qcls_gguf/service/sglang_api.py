@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ..questions.question import Question
 from .bodies import Strict
 from .deciding import asked_about, decide_all
 from .exchange import Exchange
-from .questions import Question
 from .refusal import RefusedError, no_images
 from .served import Served
 from .service import Service

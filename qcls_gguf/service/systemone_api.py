@@ -7,13 +7,13 @@ from typing import Annotated, Any, Literal
 from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from ..questions.question import Question
 from .bodies import Strict, content_type, read_model
 from .deciding import asked_about, decide_all
 from .decision_input import short_json
 from .exchange import Exchange
 from .found import Found
 from .openapi import TypeSafeError, gives, takes
-from .questions import Question
 from .refusal import RefusedError, no_images
 from .served import Served
 from .service import Service
@@ -101,7 +101,7 @@ def add_system_one(app: FastAPI, service: Service) -> None:
         asked = await read_model(SystemOneRequest, request.scope, request.receive, service.limits)
         served = service.serving.served
         work = decide_system_one(service, served, exchange, asked)
-        return json_response(await answered(work, request.receive))
+        return json_response(await answered(work, request.scope))
 
 
 async def decide_system_one(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..questions.question import Question
 from .deciding import Asked, decide_all
 from .exchange import Exchange
-from .questions import Question
 from .refusal import RefusedError
 from .served import Served
 from .service import Service

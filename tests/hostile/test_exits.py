@@ -13,7 +13,7 @@ from oracle import PromptSpec
 
 PROMPT = PromptSpec(name="a", template="the colour of {query} is", labels=("red", "light blue", "light pink"))
 START = """
-import os, signal, sys, threading, time
+import asyncio, os, signal, sys, threading, time
 from qcls_gguf import Classifier, QclsError
 
 classifier = Classifier.from_config(sys.argv[1])
@@ -35,7 +35,9 @@ ENDS = {
     "an exception": "raise SystemExit(0)",
     "another thread in close": "threading.Thread(target=classifier.close, daemon=True).start()",
     "close": "classifier.close()",
-    "a task of the engine's thread": "classifier._requests.batcher.submit_future([(classifier.active, 'red')])",
+    "a task of the engine's thread": (
+        "classifier._requests.batcher.submit_future(asyncio.new_event_loop(), [(classifier.active, 'red')])"
+    ),
     "another classifier": "Classifier.from_config(sys.argv[1])",
 }
 

@@ -196,9 +196,21 @@ def test_bad_rows_are_left_out_and_the_rest_goes_on(tmp_path: Path) -> None:
     assert record.queries.n_queries == 2
     assert [row.line for row in record.queries.bad] == [2, 3]
     assert "max_query_tokens" in record.queries.bad[1].reason
+    assert (record.candidates[0].n_tokens or 0) < 30  # the query that was refused does not count
     path.write_text("word " * 300)
     with pytest.raises(ConfigError, match="none of 1 queries can be used"):
         advised(config=MISSION, queries=path)
+    for name, text, words in [
+        ("q.jsonl", '{"query":\n', "`queries` .*q.jsonl: has no queries that can be used: line 1 is not valid JSON"),
+        ("q.csv", "text\nred\n", "`queries` .*q.csv: has no column 'query': the columns are 'text'; name the one"),
+        ("e.txt", "\n", "`queries` .*e.txt: has no queries that can be used: give one a line"),
+    ]:
+        (tmp_path / name).write_text(text)
+        with pytest.raises(ConfigError, match=words):
+            advised(config=MISSION, queries=tmp_path / name)
+    for path, words in [(tmp_path / "none.txt", "no such file"), (tmp_path, "cannot be read: name a plain file")]:
+        with pytest.raises(ConfigError, match=f"`queries` .*: {words}"):
+            advised(config=MISSION, queries=path)
 
 
 def test_one_prompt_has_no_common_text_and_other_candidates_are_tried(rows: Path) -> None:

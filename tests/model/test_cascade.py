@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,69 +11,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import yaml
+from cascades import PROMPTS, QUERIES, ROOT, joint, tree, write
+from evaluations import evaluated, write_rows
 
 from qcls_gguf import Classifier, ConfigError, DeadlineError, PlanError
-from qcls_gguf.cascade import stamps
+from qcls_gguf.bench.load import Runner, closed_loop
 from qcls_gguf.labelling import label_table
 from qcls_gguf.report.results import result_table
 
-ROOT = Path(__file__).parents[2]
 SMALL = ROOT / "models" / "fashion-tiny-Q4_K_M.gguf"
-QUERIES = [json.loads(line)["query"] for line in (ROOT / "models/tiny/heldout.jsonl").read_text().splitlines()[:8]]
-FORM = (
-    "<|im_start|>system\nAnalyze the {what}. Output exactly one label from [none, {labels}]. Use 'none' if no {what}."
-    "<|im_end|>\n<|im_start|>user\nquery: {{query}}<|im_end|>\n<|im_start|>assistant\nlabel:"
-)
-PROMPTS = {"category": "dress, jeans, shirt, skirt", "audience": "boy, girl, man, woman"}
-
-
-def tree(model: Path | None = None, **changes: Any) -> dict[str, Any]:
-    """Two prompts of their own texts."""
-    prompts = [
-        {
-            "name": name,
-            "prompt_template": FORM.format(what=f"{name} intent", labels=labels),
-            "labels": [*labels.split(", "), "none"],
-            **changes,
-        }
-        for name, labels in PROMPTS.items()
-    ]
-    return {"prompts": prompts, **({} if model is None else {"model": {"path": str(model)}})}
-
-
-def joint() -> dict[str, Any]:
-    """The same prompts with one text."""
-    lists = "\n".join(f"{name}: [{labels}, none]" for name, labels in PROMPTS.items())
-    text = f"<|im_start|>system\nOne label each.\n{lists}<|im_end|>\n<|im_start|>user\nquery: {{query}}<|im_end|>\n"
-    names = [{"name": name, "labels": [*labels.split(", "), "none"]} for name, labels in PROMPTS.items()]
-    return {"prompt_template": f"{text}<|im_start|>assistant\n{{name}}:", "prompts": names}
-
-
-def hashes(folder: Path, part: dict[str, Any]) -> tuple[str, dict[str, str]]:
-    """A model's sha256, and the stamps of the prompts."""
-    path = folder / "part.yaml"
-    path.write_text(yaml.safe_dump(part, allow_unicode=True))
-    with Classifier.from_config(path) as classifier:
-        return classifier.model.sha256, stamps(classifier.configured)
-
-
-def write(
-    folder: Path, first: dict[str, Any], thresholds: dict[str, float], last: dict[str, Any] | None = None
-) -> Path:
-    """A cascade of a first stage and the two prompts."""
-    last = last or tree()
-    (folder / "cheap.yaml").write_text(yaml.safe_dump(first, allow_unicode=True))
-    first_sha, first_stamps = hashes(folder, first)
-    sha, own = hashes(folder, last)
-    stage = {
-        "config": "cheap.yaml",
-        "model_sha256": first_sha,
-        "prompts": {name: {"threshold": t, "prompt_hash": first_stamps[name]} for name, t in thresholds.items()},
-    }
-    path = folder / "both.yaml"
-    cascade = {"stages": [stage], "model_sha256": sha, "prompt_hashes": own}
-    path.write_text(yaml.safe_dump({**last, "cascade": cascade}, allow_unicode=True))
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -209,3 +155,41 @@ def test_a_table_is_labelled_by_all_stages(folder: Path) -> None:
             for answer in both.classify(row["query"]).results:
                 assert row[answer.prompt] == answer.label
                 assert row[f"{answer.prompt}_probability"] == pytest.approx(answer.probability, abs=0.01)
+
+
+def test_an_evaluation_has_the_whole_cascade_and_who_answers(
+    folder: Path, apart: tuple[Classifier, Classifier]
+) -> None:
+    path = write(folder, joint(), {"category": 0.7, "audience": 0.6})
+    labels = [apart[1].classify(query).labels for query in QUERIES]  # as the last stage answers
+    rows = [{"query": query, "labels": of_query} for query, of_query in zip(QUERIES, labels, strict=True)]
+    data, kept = write_rows(folder / "rows.jsonl", rows), folder / "scores.jsonl"
+    found = evaluated(path, data, modes=("tree",), n_latency=2, resume=kept)
+    assert list(found["modes"]) == ["tree", "cascade"]
+    assert found["modes"]["tree"]["accuracy"] == 1
+    with Classifier.from_config(path) as both:
+        results = [both.classify(query).results for query in QUERIES]
+    for name in PROMPTS:
+        answers = [answer for each in results for answer in each if answer.prompt == name]
+        same = sum(answer.label == of_query[name] for answer, of_query in zip(answers, labels, strict=True))
+        shares = found["cascade"]["prompts"][name]
+        assert shares["n"] == len(QUERIES)
+        assert shares["agreement"] == found["modes"]["cascade"]["prompts"][name]["accuracy"] == same / len(QUERIES)
+        first = sum(answer.stage == "cheap" for answer in answers)
+        assert shares["stages"] == {"cheap": first / len(QUERIES), "both": 1 - first / len(QUERIES)}
+    assert found["modes"]["cascade"]["latency"]["measured_by"].startswith("a warm classifier with all stages")
+    n_lines = len(kept.read_text().splitlines())
+    assert n_lines == 2 * len(QUERIES)
+    again = evaluated(path, data, modes=("tree",), resume=kept)
+    assert again["cascade"] == found["cascade"]
+    assert len(kept.read_text().splitlines()) == n_lines
+
+
+def test_a_benchmark_counts_the_answers_of_each_stage(folder: Path) -> None:
+    with Classifier.from_config(write(folder, joint(), {"category": 0.7, "audience": 0.6})) as both:
+        runner = Runner(both, [[query] for query in QUERIES])
+        runner.warm_up(1)
+        closed_loop([runner], len(QUERIES), lambda: None)
+        stages = Counter(answer.stage for query in QUERIES for answer in both.classify(query).results)
+    assert runner.samples.stages == stages
+    assert set(stages) == {"cheap", "both"}  # else this shows nothing

@@ -81,6 +81,7 @@ def test_an_audit_answers_as_the_fast_scoring_does_and_adds_the_exact_ones(
 
 
 def test_mixed_scorings_in_one_decode(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    """Only the prompt whose scoring is exact has an audit: of the others not every token of a label is computed."""
     path = make_model()
     specs = [prompts("tree")[0], prompts("joint")[1], prompts("first_token")[2]]
     alone = [open_classifier(path, [spec], **EXACT).classify("red dress").results[0] for spec in specs]
@@ -90,6 +91,12 @@ def test_mixed_scorings_in_one_decode(make_model: MakeModel, open_classifier: Op
         np.testing.assert_allclose(
             [s.score for s in together.scores], [s.score for s in single.scores], rtol=0, atol=LARGEST
         )
+    with Oracle(path, kv_type="f32", flash_attn=False) as oracle:
+        for spec, answer in zip(specs, mixed.results, strict=True):
+            if answer.audit is not None:
+                joint = [sum(path) for path in oracle.joint(spec, "red dress")]
+                np.testing.assert_allclose(answer.audit.joint, joint, rtol=0, atol=LARGEST)
+    assert [answer.audit is not None for answer in mixed.results] == [False, True, False]
 
 
 def test_more_leaves_than_sequences_take_several_decodes(

@@ -15,11 +15,14 @@ from oracle_prompts import EXACT, QUERIES, TOPICS, assert_same, make_template, r
 
 from qcls_gguf import Classifier, DecodeError
 from qcls_gguf.engine import prefixes
+from qcls_gguf.model import Model
 from qcls_gguf.native import NativeModel
 
 LARGEST = 5e-5
 """Between scores, and between log-probabilities. Measured: 6.2e-6, with F32 weights, head and cache."""
 HYBRIDS = ("lfm2", "qwen35", "granitehybrid")
+"""One of each kind of state: short convolutions, delta nets, Mamba 2."""
+OTHERS = ("qwen3next", "kimi-linear", "bailingmoe3", "nemotron_h", "nemotron_h_moe", "falcon-h1", "jamba", "lfm2moe")
 STYLES = {"separate": ["separate"], "joint": ["joint"], "mixed": ["query first", "plain", "joint", "separate"]}
 ONE_TOKEN = ("red", "dress", "none")
 
@@ -48,6 +51,18 @@ def test_random_prompts(name: str, style: str, make_model: MakeModel, open_class
             results = classifier.classify_batch(some)
             assert_same(oracle, prompts, results, some, LARGEST)
             assert all(answer.fast_path for result in results for answer in result.results)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_architectures(name: str, make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    """Both styles of prompts with labels of several tokens, two queries at once and then one; and what it repeats."""
+    path, labels = make_model(name), ("light", "light blue", "tank top", "none")
+    prompts = prompts_of("separate", "item", "all season", labels=labels) + prompts_of("joint", "user", "color")
+    with Oracle(path, **EXACT) as oracle:
+        classifier = open_classifier(path, prompts, max_batch=2, **EXACT)
+        for queries in (["red dress for girl", ""], ["红色连衣裙"]):
+            assert_same(oracle, prompts, classifier.classify_batch(queries), queries, LARGEST)
+    assert scores_of(classifier, "dark") == scores_of(classifier, "dark")
 
 
 @pytest.mark.parametrize("name", HYBRIDS)
@@ -113,6 +128,25 @@ def test_joint_prompts_take_the_query_once(name: str, make_model: MakeModel, ope
     short, long = (classifier.classify(query).counts for query in ("red dress", "red dress for boy girl"))
     assert long.n_tokens_new - short.n_tokens_new == 3
     assert short.n_decodes == long.n_decodes == 2
+
+
+def test_where_a_pass_is_dear_trunks_are_fed_for_each_branch(
+    make_model: MakeModel, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU: prompts of one text, and labels that share their first token, take one pass."""
+    path, queries = make_model("qwen35"), ["red dress", ""]
+    labels = ("light blue", "light pink", "dark blue", "dark sky blue", "none")
+    joint = prompts_of("joint", "user", "color", labels=labels)
+    dear = len(joint) * len(labels) * 20
+    with Oracle(path, **EXACT) as oracle:
+        usual = open_classifier(path, joint, **EXACT).classify("red dress").counts
+        monkeypatch.setattr(Model, "pass_tokens", dear)
+        classifier = open_classifier(path, joint, max_batch=2, **EXACT)
+        for some in (queries, queries[:1]):
+            assert_same(oracle, joint, results := classifier.classify_batch(some), some, LARGEST)
+            assert results[0].counts.n_decodes == 1
+        assert usual.n_decodes == 3
+        assert usual.n_tokens_new < results[0].counts.n_tokens_new < usual.n_tokens_new + 2 * dear
 
 
 @pytest.mark.parametrize(("name", "n_requests"), [("qwen35", 1000), ("lfm2", 50), ("granitehybrid", 50)])
@@ -206,7 +240,7 @@ def test_the_file_of_prefixes_brings_their_states(
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("name", HYBRIDS)
+@pytest.mark.parametrize("name", [*HYBRIDS, *OTHERS])
 def test_the_size_of_a_state(name: str, make_model: MakeModel, open_context: OpenContext) -> None:
     with NativeModel(make_model(name)) as model:
         some, more = (open_context(model, n_seq_max=n, **EXACT).counters().cache_bytes for n in (4, 6))

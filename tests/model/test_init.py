@@ -30,12 +30,13 @@ def labels(path: Path, query: str) -> dict[str, str]:
             return classifier.classify(query).labels
 
 
-@pytest.fixture(params=["qwen3", "gemma", "none"])
+@pytest.fixture(params=["qwen3", "gemma", "qwen35", "none"])
 def model(request: pytest.FixtureRequest, make_model: MakeModel) -> Path:
     if request.param == "none":
         return make_model()
     chat = CHATS[request.param]
-    return make_model("llama", chat_template=chat.template, control_tokens=chat.control_tokens, add_bos=chat.add_bos)
+    name = "qwen35" if request.param == "qwen35" else "llama"
+    return make_model(name, chat_template=chat.template, control_tokens=chat.control_tokens, add_bos=chat.add_bos)
 
 
 def test_labels_to_a_configuration_that_labels(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

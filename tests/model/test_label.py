@@ -23,8 +23,9 @@ from qcls_gguf import Classifier, ConfigError, QclsError, load_config
 from qcls_gguf.cli.app import app
 from qcls_gguf.labelling import label_table
 from qcls_gguf.labelling.job import Job
+from qcls_gguf.labelling.planning import LabelSettings
 from qcls_gguf.labelling.records import LabellingRecord
-from qcls_gguf.labelling.run import LabelSettings, label_files
+from qcls_gguf.labelling.run import label_files
 from qcls_gguf.labelling.table import labelling_table
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.report.results import console
@@ -304,6 +305,8 @@ def test_several_processes_give_what_one_gives(run: Run, tmp_path: Path) -> None
     assert record.speed.n_computed == record.n_distinct == 30
     with pytest.raises(ConfigError, match="line 2: has a column 'error' already"):  # which a process of its own found
         run(tmp_path / "in.jsonl", out=tmp_path / "bad", devices=("cpu",))
+    with pytest.raises(ConfigError, match=r"`devices` 99: (this build has no CUDA|the driver knows no such GPU)"):
+        run(path, out=tmp_path / "none", devices=("99",))
 
 
 def test_the_command_measures_batches_prints_a_summary_and_draws(tmp_path: Path) -> None:

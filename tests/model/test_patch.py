@@ -32,7 +32,7 @@ REFUSED_AT_LOAD = {
     "dream": "diffusion",
     "bert": "bidirectional",
     "mamba": "recurrent",
-    "lfm2moe": "a hybrid model, and recurrent layers of the architecture lfm2moe were not tested",
+    "plamo2": "architecture plamo2, of which llama.cpp stores the states of several sequences in the wrong places",
     "t5": "decoder-only",
 }
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 
 import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier, WriteConfig
+from loop_thread import LoopThread
 from oracle import PromptSpec
 
 from qcls_gguf import (
@@ -331,29 +332,30 @@ def test_a_long_prefix_is_stored_in_pieces_with_a_turn_between_them(
     long = PromptConfig(name="long", prompt_template=template, labels=("a", "b"))
     engine, hold = classifier.engine, classifier.engine.hold
     lengths: list[int] = []
-    futures: list[Future[Sequence[Result]]] = []
+    futures: list[asyncio.Future[Sequence[Result]]] = []
     waiting: list[int] = []
 
     def hold_and_ask(wanted: Sequence[tuple[int, ...]], state: bytes | None = None) -> list[Prefix]:
         lengths.append(len(wanted[0]))
         waiting.append(len(classifier._requests.batcher._waiting))
         held = hold(wanted, state)
-        futures.append(classifier._requests.batcher.submit_future([(classifier.configured.active, "red dress")]))
+        futures.append(loop.submit(classifier._requests.batcher, [(classifier.configured.active, "red dress")]))
         return held
 
-    alone = classifier.classify("red dress")
-    monkeypatch.setattr(engine, "hold", hold_and_ask)
-    with classifier.prompt_set([long]) as prompts:
-        n_whole = len(prompts.prompts[0].prefix)
-        n_shared = lengths[0] - 64
-        assert 0 <= n_shared < 8  # with the configured prompts
-        assert lengths == [*range(64 + n_shared, n_whole, 64), n_whole]
-        assert len(engine.cache) == 3  # the beginnings have gone
-        assert max(waiting) == 0  # whoever came while a piece was stored had a turn before the next one
-        in_pieces = probabilities(prompts.classify("red dress"))
-    for future in futures:
-        (result,) = future.result(10)
-        assert probabilities(result) == pytest.approx(probabilities(alone), abs=LARGEST_DIFFERENCE)
+    with LoopThread() as loop:
+        alone = classifier.classify("red dress")
+        monkeypatch.setattr(engine, "hold", hold_and_ask)
+        with classifier.prompt_set([long]) as prompts:
+            n_whole = len(prompts.prompts[0].prefix)
+            n_shared = lengths[0] - 64
+            assert 0 <= n_shared < 8  # with the configured prompts
+            assert lengths == [*range(64 + n_shared, n_whole, 64), n_whole]
+            assert len(engine.cache) == 3  # the beginnings have gone
+            assert max(waiting) == 0  # whoever came while a piece was stored had a turn before the next one
+            in_pieces = probabilities(prompts.classify("red dress"))
+        for future in futures:
+            (result,) = loop.result(future)
+            assert probabilities(result) == pytest.approx(probabilities(alone), abs=LARGEST_DIFFERENCE)
     monkeypatch.undo()
     classifier.engine.restore()  # nothing is held but the configured prefixes: the long one is decoded at once
     with monkeypatch.context() as patch:

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from served import Server
 
 from qcls_gguf.config.settings import check
-from qcls_gguf.service.forms import FormSettings
+from qcls_gguf.questions.forms import FormSettings
 
 PAGE = "docs/serving.md"
 

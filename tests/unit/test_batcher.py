@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from random import Random
 
 import pytest
+from loop_thread import LoopThread
 
 from qcls_gguf.engine.batcher import Batcher
 from qcls_gguf.errors import BusyError, DeadlineError, DecodeError, PlanError, QclsError
+
+
+@pytest.fixture
+def loop() -> Iterator[LoopThread]:
+    with LoopThread() as loop:
+        yield loop
 
 
 class Interrupt(BaseException):
@@ -202,7 +210,7 @@ def test_every_thread_is_served_alike(n_threads: int) -> None:
     assert widest <= 4
 
 
-def test_closing_answers_who_waits_and_refuses_who_comes() -> None:
+def test_closing_answers_who_waits_and_refuses_who_comes(loop: LoopThread) -> None:
     """It returns though others never stop asking."""
 
     def work(queries: Sequence[str]) -> list[str]:
@@ -226,7 +234,7 @@ def test_closing_answers_who_waits_and_refuses_who_comes() -> None:
         batcher.close()
         assert {future.result(10) for future in futures} == {"this Classifier is closed"}
     with pytest.raises(DecodeError, match="closed"):
-        batcher.submit_future(["a"])
+        loop.submit(batcher, ["a"])
     batcher.close()
 
 
@@ -245,25 +253,25 @@ def test_a_call_that_is_late_is_not_computed() -> None:
     assert work.turns == [["a"], ["c"]]
 
 
-def test_futures_are_served_by_a_thread_of_their_own() -> None:
+def test_futures_are_served_by_a_thread_of_their_own(loop: LoopThread) -> None:
     work = Work()
     batcher = Batcher(work, max_batch=2, max_waiting=9)
-    futures = [batcher.submit_future(["a"])]
+    futures = [loop.submit(batcher, ["a"])]
     assert work.began.wait(10)
-    futures += [batcher.submit_future([query]) for query in ("b", "gone", "bad d", "e")]
-    late = batcher.submit_future(["late"], 0)
-    assert futures[2].cancel()
+    futures += [loop.submit(batcher, [query]) for query in ("b", "gone", "bad d", "e")]
+    late = loop.submit(batcher, ["late"], 0)
+    assert loop.run(futures[2].cancel)
     work.go_on.set()
-    assert [futures[index].result(10) for index in (0, 1, 4)] == [["A"], ["B"], ["E"]]
+    assert [loop.result(futures[index]) for index in (0, 1, 4)] == [["A"], ["B"], ["E"]]
     with pytest.raises(PlanError, match="bad d is bad"):
-        futures[3].result(10)
+        loop.result(futures[3])
     with pytest.raises(DeadlineError):
-        late.result(10)
+        loop.result(late)
     assert not any("gone" in turn or "late" in turn for turn in work.turns)
     batcher.close()
 
 
-def test_futures_get_their_answers_while_others_still_wait() -> None:
+def test_futures_get_their_answers_while_others_still_wait(loop: LoopThread) -> None:
     began, go_on = {query: threading.Event() for query in "ab"}, {query: threading.Event() for query in "ab"}
 
     def work(queries: Sequence[str]) -> list[str]:
@@ -272,29 +280,29 @@ def test_futures_get_their_answers_while_others_still_wait() -> None:
         return [query.upper() for query in queries]
 
     batcher = Batcher(work, max_batch=1, max_waiting=9)
-    first = batcher.submit_future(["a"])
+    first = loop.submit(batcher, ["a"])
     assert began["a"].wait(10)
-    second = batcher.submit_future(["b"])
+    second = loop.submit(batcher, ["b"])
     go_on["a"].set()
     assert began["b"].wait(10)
-    assert first.result(10) == ["A"]
+    assert loop.result(first) == ["A"]
     assert not second.done()
     go_on["b"].set()
-    assert second.result(10) == ["B"]
+    assert loop.result(second) == ["B"]
     batcher.close()
 
 
-def test_blocking_callers_and_futures_share_turns() -> None:
+def test_blocking_callers_and_futures_share_turns(loop: LoopThread) -> None:
     work = Work()
     batcher = Batcher(work, max_batch=4, max_waiting=9)
     with ThreadPoolExecutor(2) as pool:
-        first = batcher.submit_future(["a"])
+        first = loop.submit(batcher, ["a"])
         assert work.began.wait(10)
         blocking = pool.submit(batcher.submit, ["b"])
         until(lambda: len(batcher._waiting) == 1)
-        future = batcher.submit_future(["c"])
+        future = loop.submit(batcher, ["c"])
         work.go_on.set()
-        assert (first.result(10), blocking.result(10), future.result(10)) == (["A"], ["B"], ["C"])
+        assert (loop.result(first), blocking.result(10), loop.result(future)) == (["A"], ["B"], ["C"])
     assert work.turns == [["a"], ["b", "c"]]
     batcher.close()
 
@@ -320,16 +328,16 @@ def test_a_call_joins_where_it_is_let() -> None:
     assert asked[:2] == [([["b"]], ["c"], 4), ([["b"], ["c"]], ["own d"], 3)]
 
 
-def test_who_has_less_time_goes_first_then_who_came_first() -> None:
+def test_who_has_less_time_goes_first_then_who_came_first(loop: LoopThread) -> None:
     work = Work()
     batcher = Batcher(work, max_batch=1, max_waiting=9)
-    futures = [batcher.submit_future(["first"])]
+    futures = [loop.submit(batcher, ["first"])]
     assert work.began.wait(10)
     for query, deadline_s in (("b", 100), ("none", None), ("soon", 9), ("c", 50), ("sooner", 5), ("later", 20)):
-        futures.append(batcher.submit_future([query], deadline_s))
+        futures.append(loop.submit(batcher, [query], deadline_s))
     work.go_on.set()
     for future in futures:
-        future.result(10)
+        loop.result(future)
     # deadlines beyond ten seconds are not urgent, and not passed for ever either
     assert work.turns == [["first"], ["sooner"], ["soon"], ["b"], ["none"], ["c"], ["later"]]
     batcher.close()
@@ -385,7 +393,7 @@ def test_interrupts_anywhere_lock_nobody_out() -> None:
     batcher.close()
 
 
-def test_those_who_wait_have_a_turn_before_a_step() -> None:
+def test_those_who_wait_have_a_turn_before_a_step(loop: LoopThread) -> None:
     done: list[str] = []
 
     def work(queries: Sequence[str]) -> list[str]:
@@ -394,21 +402,21 @@ def test_those_who_wait_have_a_turn_before_a_step() -> None:
 
     batcher = Batcher(work, max_batch=1, max_waiting=9)
     with batcher.alone:
-        futures = [batcher.submit_future([query]) for query in ("a", "b")]
+        futures = [loop.submit(batcher, [query]) for query in ("a", "b")]
         stepping = threading.Thread(target=lambda: batcher.between_turns(lambda: done.append("step")))
         stepping.start()
     stepping.join()
-    assert [future.result(10) for future in futures] == [["a"], ["b"]]
+    assert [loop.result(future) for future in futures] == [["a"], ["b"]]
     assert done.index("a") < done.index("step")
     batcher.close()
 
 
-def test_a_future_whose_lock_an_interrupt_left_taken_holds_nobody_up() -> None:
+def test_a_loop_that_was_closed_holds_nobody_up(loop: LoopThread) -> None:
     batcher = Batcher[int, int](lambda items: [item + 1 for item in items], max_batch=1, max_waiting=8)
+    gone = asyncio.new_event_loop()
     with batcher.alone:
-        lost, other = batcher.submit_future([1]), batcher.submit_future([2])
-        lost._condition.acquire()
-    assert list(other.result(timeout=20)) == [3]
+        lost, other = batcher.submit_future(gone, [1]), loop.submit(batcher, [2])
+        gone.close()
+    assert loop.result(other) == [3]
     assert not lost.done()
-    lost._condition.release()
     batcher.close()

@@ -109,7 +109,8 @@ def test_agrees_with_the_gguf_package(tmp_path: Path, alignment: int | None) -> 
 
 
 def test_block_sizes_of_all_types_are_known(tmp_path: Path) -> None:
-    sizes = {int(kind): size for kind, size in gguf.GGML_QUANT_SIZES.items()}
+    of_activations = gguf.GGMLQuantizationType.Q8_1  # which no file has, and of which gguf has another size
+    sizes = {int(kind): size for kind, size in gguf.GGML_QUANT_SIZES.items() if kind != of_activations}
     sizes |= {40: (64, 36), 41: (128, 18), 42: (64, 18)}
     for kind, (block, n_bytes) in sizes.items():
         info = string(b"t") + struct.pack("<IQQIQ", 2, block * 2, 3, kind, 0)

@@ -213,6 +213,17 @@ typedef enum qcls_token_kind {
 QCLS_API int32_t qcls_token_piece(const qcls_model * model, int32_t token, char * text, int64_t capacity,
                                   int64_t * n_bytes, int32_t * kind, qcls_error * error);
 
+/* --- types of tensors --------------------------------------------------------------------------------------------- */
+
+/* The values and the bytes of a block of a ggml type, as GGUF files number them. QCLS_BAD_ARGUMENT: there is no such
+ * type. */
+QCLS_API int32_t qcls_type_block(int32_t type, int64_t * n_values, int64_t * n_bytes, qcls_error * error);
+
+/* Whole blocks of a ggml type in data[n_bytes] as value[n_values]. QCLS_BAD_ARGUMENT: it is not a type of weights, or
+ * the blocks hold another number of values. */
+QCLS_API int32_t qcls_dequantise(int32_t type, const void * data, int64_t n_bytes, float * value, int64_t n_values,
+                                 qcls_error * error);
+
 /* --- contexts ----------------------------------------------------------------------------------------------------- */
 
 typedef enum qcls_flash_attn {

@@ -1,16 +1,16 @@
-"""Questions that come with a request, and the prompt that each of them is."""
+"""A question as a prompt set, whatever its texts spell."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 from ..classifier import Classifier
 from ..config.prompt import PromptConfig
 from ..errors import ConfigError
 from ..loaded_prompts import LoadedPrompts
 from ..prompts.prompt_set import PromptSet, compile_prompts
-from .forms import Forms, Kind
+from .forms import Forms
+from .question import Option, Question
 from .quoting import Quotes, QuotingVocabulary, without_quotes
 
 _USUAL = {
@@ -21,51 +21,6 @@ _USUAL = {
 _NAME = "question"
 PLACE = f"prompts.{_NAME}"
 """what messages call the prompt of a question"""
-NAMED = "@"
-"""what instructions begin with that name a configured prompt"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    """An answer to choose from."""
-
-    label: str
-    """what the model is asked to write, and is scored by"""
-    description: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """A question without its text: equal questions are one prompt."""
-
-    kind: Kind
-    instructions: str
-    options: tuple[Option, ...]
-    audit: bool = False
-    """whether its exact scores are wanted"""
-
-    @classmethod
-    def predicate(cls, instructions: str, yes: str | None = None, no: str | None = None) -> Question:
-        """Is something so? yes, no: what describes these answers."""
-        return cls.of("predicate", instructions, (("yes", yes), ("no", no)))
-
-    @classmethod
-    def of(cls, kind: Kind, instructions: str, options: Iterable[tuple[str, str | None]]) -> Question:
-        """A question with its options, or ordered levels: each a label and what describes it."""
-        found = tuple(Option(label=label, description=description) for label, description in options)
-        return cls(kind=kind, instructions=instructions, options=found)
-
-    @property
-    def configured(self) -> str | None:
-        """The configured prompt that it names, or None."""
-        text = self.instructions
-        return text[1:] if text.startswith(NAMED) and len(text) > 1 and not text[1:2].isspace() else None
-
-    @property
-    def n_bytes(self) -> int:
-        """The size of its texts."""
-        texts = [self.instructions, *(f"{each.label}{each.description or ''}" for each in self.options)]
-        return sum(len(text.encode()) for text in texts)
 
 
 def maker(question: Question, forms: Forms) -> Callable[[Classifier], LoadedPrompts]:

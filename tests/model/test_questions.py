@@ -1,4 +1,4 @@
-"""How questions become prompts: forms, texts of strangers in them, and the numbers of their answers."""
+"""How questions become prompts: forms, and texts of strangers in them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from served import ROOT
 
 from qcls_gguf import Classifier, ConfigError, ModelConfig, load_config
 from qcls_gguf.config.template import SLOTS
-from qcls_gguf.service.forms import INSTRUCTIONS, OPTIONS, Forms, FormSettings, read_forms
-from qcls_gguf.service.found import Found
-from qcls_gguf.service.questions import Question, compile_question
+from qcls_gguf.questions.compile import compile_question
+from qcls_gguf.questions.forms import INSTRUCTIONS, OPTIONS, Forms, FormSettings, read_forms
+from qcls_gguf.questions.question import Question
+
+ROOT = Path(__file__).parents[2]
 
 CHAT = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
@@ -49,17 +50,6 @@ def test_texts_of_strangers_stay_text(classifier: Classifier, chat: str | None, 
         whole, n_special = f"{turns}answer:", 5
     assert b"".join(piece for piece, _ in pieces).decode() == whole
     assert sum(is_special for _, is_special in pieces) == n_special
-
-
-def test_confidences() -> None:
-    assert Found([0.25] * 4).choice_confidence == 0
-    assert Found([1, 0, 0]).choice_confidence == 1
-    assert Found([0.1, 0.7, 0.2]).choice_confidence == pytest.approx((0.7 - 1 / 3) / (1 - 1 / 3))
-    assert Found([1]).choice_confidence == Found([1]).score_confidence == 1
-    assert Found([0, 1, 0]).score_confidence == 1
-    assert Found([0.5, 0, 0.5]).score_confidence == 0
-    assert Found([0.1, 0.8, 0.1]).score_confidence == pytest.approx(1 - 0.2 / (2 / 3))
-    assert Found([0.1, 0.7, 0.2]).expected_level == pytest.approx(1.1)
 
 
 def test_forms_come_from_a_file(tmp_path: Path, classifier: Classifier) -> None:

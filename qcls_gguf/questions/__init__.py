@@ -1,0 +1,1 @@
+"""Questions that come at run time, and the prompts that they are."""

@@ -1,0 +1,179 @@
+"""The layers of small random models with delta nets: Qwen3-Next, Qwen3.5, Kimi Linear, Ling 3."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from random_layers import HEAD_DIM, Shape, experts, gated_ffn
+from random_tensors import RandomTensors
+
+_N_CONV = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaNet:
+    """Sizes of the delta nets of one model."""
+
+    n_state: int = 32
+    """values of a head"""
+    n_k_heads: int = 2
+    n_v_heads: int = 4
+    interval: int = 2
+    """every so many-th layer has attention instead"""
+    n_rot: int = HEAD_DIM
+    """of a head of this attention the values that positions rotate"""
+
+    @property
+    def n_values(self) -> int:
+        return self.n_state * self.n_v_heads
+
+    @property
+    def n_mixed(self) -> int:
+        """Keys, queries and values of a token."""
+        return 2 * self.n_state * self.n_k_heads + self.n_values
+
+
+_SMALL = DeltaNet()
+
+
+def qwen35(t: RandomTensors, shape: Shape, *, n_expert: int = 0, net: DeltaNet = _SMALL) -> None:
+    """Gated delta nets, gated attention in every interval-th layer; experts, and one for all tokens, if asked for."""
+    t.key("rope.dimension_sections", [11, 11, 10, 0])
+    _gated_layers(t, shape, net, n_expert, mixes=(("ssm_beta", net.n_v_heads), ("ssm_alpha", net.n_v_heads)))
+
+
+def qwen3next(t: RandomTensors, shape: Shape) -> None:
+    """The same with experts, a matrix for both of what mixes the states, and rotations of one kind."""
+    _gated_layers(t, shape, _SMALL, n_expert=4, mixes=(("ssm_ba", 2 * _SMALL.n_v_heads),))
+
+
+def _gated_layers(
+    t: RandomTensors, shape: Shape, net: DeltaNet, n_expert: int, mixes: Sequence[tuple[str, int]]
+) -> None:
+    """mixes: names and rows of the matrices that say how much a token changes the state, and how much of it stays."""
+    n_ff_expert = shape.n_ff // 4
+    if n_expert:
+        t.key("expert_count", n_expert)
+        t.key("expert_used_count", 2)
+        t.key("expert_feed_forward_length", n_ff_expert)
+        t.key("expert_shared_feed_forward_length", n_ff_expert)
+    t.key("attention.head_count", shape.n_head)
+    t.key("attention.head_count_kv", shape.n_head_kv)
+    t.key("attention.key_length", shape.head_dim)
+    t.key("attention.value_length", shape.head_dim)
+    t.key("rope.dimension_count", net.n_rot)
+    t.key("full_attention_interval", net.interval)
+    t.key("ssm.conv_kernel", _N_CONV)
+    t.key("ssm.inner_size", net.n_values)
+    t.key("ssm.state_size", net.n_state)
+    t.key("ssm.time_step_rank", net.n_v_heads)
+    t.key("ssm.group_count", net.n_k_heads)
+    for i in range(shape.n_layer):
+        prefix = f"blk.{i}."
+        t.norm(f"{prefix}attn_norm", shape.n_embd)
+        t.norm(f"{prefix}post_attention_norm", shape.n_embd)
+        if (i + 1) % net.interval:
+            _delta_net(t, shape, net, prefix, mixes)
+        else:
+            _gated_attention(t, shape, prefix)
+        if n_expert:
+            experts(t, shape, prefix, n_expert, n_ff_expert)
+            t.vector(f"{prefix}ffn_gate_inp_shexp.weight", shape.n_embd)
+            _shared_expert(t, shape, prefix, n_ff_expert)
+        else:
+            gated_ffn(t, shape, prefix)
+    t.norm("output_norm", shape.n_embd)
+
+
+def _gated_attention(t: RandomTensors, shape: Shape, prefix: str) -> None:
+    # queries and their gates in one
+    t.matrix(f"{prefix}attn_q", shape.n_embd, 2 * shape.n_head * shape.head_dim)
+    t.matrix(f"{prefix}attn_k", shape.n_embd, shape.n_head_kv * shape.head_dim)
+    t.matrix(f"{prefix}attn_v", shape.n_embd, shape.n_head_kv * shape.head_dim)
+    t.matrix(f"{prefix}attn_output", shape.n_head * shape.head_dim, shape.n_embd, gain=3.0)
+    t.norm(f"{prefix}attn_q_norm", shape.head_dim)
+    t.norm(f"{prefix}attn_k_norm", shape.head_dim)
+
+
+def _delta_net(t: RandomTensors, shape: Shape, net: DeltaNet, prefix: str, mixes: Sequence[tuple[str, int]]) -> None:
+    t.matrix(f"{prefix}attn_qkv", shape.n_embd, net.n_mixed)
+    t.matrix(f"{prefix}attn_gate", shape.n_embd, net.n_values)
+    t.matrix(f"{prefix}ssm_conv1d", _N_CONV, net.n_mixed, type_name="F32")
+    t.vector(f"{prefix}ssm_dt.bias", net.n_v_heads)
+    t.decay(f"{prefix}ssm_a", net.n_v_heads, mean=-2.0)
+    for name, n in mixes:
+        t.matrix(f"{prefix}{name}", shape.n_embd, n)
+    t.norm(f"{prefix}ssm_norm", net.n_state)
+    t.matrix(f"{prefix}ssm_out", net.n_values, shape.n_embd, gain=3.0)
+
+
+def _shared_expert(t: RandomTensors, shape: Shape, prefix: str, n_ff: int) -> None:
+    for name in ("gate", "up"):
+        t.matrix(f"{prefix}ffn_{name}_shexp", shape.n_embd, n_ff)
+    t.matrix(f"{prefix}ffn_down_shexp", n_ff, shape.n_embd, gain=2.0)
+
+
+def kimi_linear(t: RandomTensors, shape: Shape, *, is_ling: bool = False) -> None:
+    """Delta nets in even layers, attention over a short vector a token in odd ones; experts but in the first layer.
+
+    is_ling: as Ling 3 has them, with full matrices for the gates, and rotations.
+    """
+    n_head, n_kda, n_rot, n_plain, n_value, kv_rank = shape.n_head, 32, 32, 32, 64, 64
+    n_expert, n_ff_expert = 4, shape.n_ff // 4
+    t.key("attention.head_count", n_head)
+    t.key("attention.head_count_kv", [i % 2 for i in range(shape.n_layer)])
+    t.key("attention.key_length", kv_rank + n_rot)
+    t.key("attention.value_length", kv_rank)
+    t.key("attention.key_length_mla", n_plain + n_rot)
+    t.key("attention.value_length_mla", n_value)
+    t.key("attention.kv_lora_rank", kv_rank)
+    t.key("rope.dimension_count", n_rot)
+    t.key("ssm.conv_kernel", _N_CONV)
+    t.key("kda.head_dim", n_kda)
+    if is_ling:
+        t.key("kda.gate_lower_bound", -5.0)
+        t.key("expert_weights_norm", True)
+    t.key("leading_dense_block_count", 1)
+    t.key("expert_count", n_expert)
+    t.key("expert_used_count", 2)
+    t.key("expert_shared_count", 1)
+    t.key("expert_feed_forward_length", n_ff_expert)
+    t.key("expert_weights_scale", 1.5)
+    t.key("expert_gating_func", 2)
+    for i in range(shape.n_layer):
+        prefix = f"blk.{i}."
+        t.norm(f"{prefix}attn_norm", shape.n_embd)
+        if i % 2:
+            t.matrix(f"{prefix}attn_q", shape.n_embd, n_head * (n_plain + n_rot))
+            t.matrix(f"{prefix}attn_kv_a_mqa", shape.n_embd, kv_rank + n_rot)
+            t.norm(f"{prefix}attn_kv_a_norm", kv_rank)
+            t.matrix(f"{prefix}attn_k_b", n_plain, kv_rank, n_expert=n_head)
+            t.matrix(f"{prefix}attn_v_b", kv_rank, n_value, n_expert=n_head)
+            if is_ling:
+                t.matrix(f"{prefix}attn_gate", shape.n_embd, n_head)
+            t.matrix(f"{prefix}attn_output", n_head * n_value, shape.n_embd, gain=3.0)
+        else:
+            _kimi_delta_net(t, shape, prefix, n_kda, is_ling=is_ling)
+        t.norm(f"{prefix}ffn_norm", shape.n_embd)
+        if i == 0:
+            gated_ffn(t, shape, prefix)
+        else:
+            experts(t, shape, prefix, n_expert, n_ff_expert)
+            t.vector(f"{prefix}exp_probs_b.bias", n_expert)
+            _shared_expert(t, shape, prefix, n_ff_expert)
+    t.norm("output_norm", shape.n_embd)
+
+
+def _kimi_delta_net(t: RandomTensors, shape: Shape, prefix: str, n_kda: int, *, is_ling: bool) -> None:
+    n_inner = n_kda * shape.n_head
+    for name in ("q", "k", "v"):
+        t.matrix(f"{prefix}attn_{name}", shape.n_embd, n_inner)
+        t.matrix(f"{prefix}ssm_conv1d_{name}", _N_CONV, 1, n_expert=n_inner, type_name="F32")
+    for name in ("f", "g"):
+        t.matrix(f"{prefix}ssm_{name}_a", shape.n_embd, n_inner if is_ling else n_kda)
+        if not is_ling:
+            t.matrix(f"{prefix}ssm_{name}_b", n_kda, n_inner)
+    t.matrix(f"{prefix}ssm_beta", shape.n_embd, shape.n_head)
+    t.decay(f"{prefix}ssm_a", (shape.n_head, 1), mean=-2.0)
+    t.vector(f"{prefix}ssm_dt.bias", n_inner)
+    t.norm(f"{prefix}ssm_norm", n_kda)
+    t.matrix(f"{prefix}attn_output", n_inner, shape.n_embd, gain=3.0)

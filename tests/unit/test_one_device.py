@@ -1,0 +1,51 @@
+"""What a process that is started for a device sees of the machine's GPUs."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from qcls_gguf.errors import ConfigError
+from qcls_gguf.labelling.one_device import check_used, only
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+@pytest.mark.parametrize(
+    ("lent", "device", "seen"),
+    [
+        (None, "0", "0"),
+        (None, "3", "3"),
+        (None, "cpu", ""),
+        ("2,5", "1", "5"),
+        ("GPU-1f, GPU-2e", "1", "GPU-2e"),
+        ("2", "cpu", ""),
+    ],
+)
+def test_a_device_is_one_of_those_that_this_process_may_see(
+    lent: str | None, device: str, seen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VISIBLE, raising=False)
+    if lent is not None:
+        monkeypatch.setenv(VISIBLE, lent)
+    with only(device):
+        assert os.environ[VISIBLE] == seen
+    assert os.environ.get(VISIBLE) == lent
+
+
+@pytest.mark.parametrize(("lent", "device"), [("2,5", "2"), ("", "0")])
+def test_a_number_that_this_process_was_not_lent_is_refused(
+    lent: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VISIBLE, lent)
+    with pytest.raises(ConfigError, match=rf"`devices` {device}: CUDA_VISIBLE_DEVICES={lent} lets"), only(device):
+        pass
+    assert os.environ[VISIBLE] == lent
+
+
+def test_a_process_for_a_gpu_must_use_it() -> None:
+    check_used("cpu", 0)
+    check_used("1", 20)
+    with pytest.raises(ConfigError, match="`devices` 1: no layer of the model is on that GPU"):
+        check_used("1", 0)
