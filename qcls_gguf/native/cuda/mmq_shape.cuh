@@ -22,7 +22,7 @@ template <ggml_type type, int J, bool short_loop, bool lanes> struct shape<type,
     static constexpr int SHARED = 65536 - 64;
     static constexpr int RG = lanes ? (type == GGML_TYPE_Q6_K && J > 72 ? 2 : 4) : type == GGML_TYPE_Q6_K || (type == GGML_TYPE_Q8_0 && J > 88) ? 2 : 4;
     // Where registers are too scarce for it, late loads cost less than spills.
-    static constexpr bool EARLY = type == GGML_TYPE_Q4_K ? J <= 104 : type == GGML_TYPE_Q8_0 ? J <= 48 : true;
+    static constexpr bool EARLY = type == GGML_TYPE_Q4_K ? J <= 104 : type == GGML_TYPE_Q8_0 && !lanes ? J <= 48 : true;
     // The compiler makes the sums' start anew for most products; where the loop is long, two registers are better.
     static constexpr bool START_IS_ARGUMENT = J >= 48;
     using W = std::conditional_t<lanes, lane_weights<type, RG, EARLY, short_loop>, weights<type, RG, EARLY, short_loop>>;
