@@ -237,6 +237,11 @@ class Classifier(Answering):
         return self._started.engine
 
     @property
+    def turn_ms(self) -> float:
+        """How long the requests that are computed now have taken, in ms; 0 while nobody asks. For any thread."""
+        return self._requests.batcher.turn_ms
+
+    @property
     def configured(self) -> LoadedPrompts:
         """The prompt set of the configuration."""
         return self._configured

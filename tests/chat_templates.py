@@ -257,6 +257,6 @@ CHATS = {
         NEMOTRON,
         ("<SPECIAL_1>", "<think>", "</think>"),
         False,
-        "<SPECIAL_1>System\nSYSTEM\n<SPECIAL_1>User\nUSER\n<SPECIAL_1>Assistant\n<think>\n\n</think>\n\n",
+        "<SPECIAL_1>System\nSYSTEM\n<SPECIAL_1>User\nUSER\n<SPECIAL_1>Assistant\n<think></think>",
     ),
 }

@@ -1,9 +1,16 @@
-"""What a wheel must hold, and what it must not: `make wheel` runs this on the one that it built."""
+"""What a wheel must hold, and what it must not: `make wheel` runs this on the one that it built.
+
+    python tests/check_wheel.py WHEEL [--tag] [--types] [--run]
+
+--tag: name it for the C library that it needs, so that pip takes it on no system with an older one. --types and --run
+try it in fresh environments.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -18,8 +25,8 @@ SOURCES = (".c", ".cpp", ".cc", ".h", ".hpp", ".cu", ".cuh", ".patch")
 LIBRARIES = ("libqcls", "libqcls-processor", "libllama", "libggml", "libggml-base")
 CPU = "libggml-cpu"
 """the CPU code of a build for one kind of processor; a portable one has variants, such as libggml-cpu-haswell"""
-VARIANTS = ("x64", "haswell")
-"""that every portable build for x86-64 has: for any processor, and with AVX2"""
+VARIANTS = {"x86_64": ("x64", "haswell", "sapphirerapids"), "aarch64": ("armv8.0_1", "armv8.2_2", "armv9.2_2")}
+"""that every portable build for a machine has: for any processor, for a usual one, for the newest"""
 TRIAL = "qcls_gguf/native/lib/qcls-trial"
 TEXTS = (
     "qcls_gguf/native/lib/NOTICE",
@@ -41,15 +48,15 @@ with Classifier.from_config() as classifier:
 """what a user's mypy must accept, but for its last line"""
 
 
-def faults(names: Sequence[str]) -> list[str]:
-    """A line for each file of a wheel that should not be there, and for each that is missing."""
+def faults(names: Sequence[str], machine: str) -> list[str]:
+    """A line for each file of a wheel for a machine that should not be there, and for each that is missing."""
     paths = [PurePosixPath(name) for name in names]
     stems = {path.stem for path in paths if path.parent == PurePosixPath("qcls_gguf/native/lib")}
     found = [f"{path} is a source" for path in paths if path.suffix in SOURCES and str(path) not in TEXTS]
     found += [f"{path} is of no use in it" for path in paths if path.name == "README.md"]
     found += [f"{name} is missing" for name in LIBRARIES if name not in stems]
     if CPU not in stems:
-        found += [f"{CPU}-{name} is missing" for name in VARIANTS if f"{CPU}-{name}" not in stems]
+        found += [f"{CPU}-{name} is missing" for name in VARIANTS[machine] if f"{CPU}-{name}" not in stems]
     found += [f"{name} is missing" for name in (*TEXTS, TRIAL) if name not in names]
     if not any(path.name == "LICENSE" and path.parent.parent.suffix == ".dist-info" for path in paths):
         found.append("this project's LICENSE is missing")
@@ -69,10 +76,18 @@ def foreign(libraries: Iterable[str], *, cuda: bool) -> list[str]:
 
 
 def audit(wheel: str) -> dict[str, Any]:
-    """What auditwheel says: `overall_tag`, the platforms that it runs on, and `external_libs`, beside the system's."""
+    """What auditwheel says: `sym_tag`, the platforms whose C library is new enough, and `external_libs`, which is not
+    the system's."""
     command = [sys.executable, "-m", "auditwheel", "show", "--json", wheel]
     found: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     return found
+
+
+def tagged(wheel: str, tag: str) -> str:
+    """The path of the wheel, named for the platforms of this tag instead of any Linux."""
+    command = [sys.executable, "-m", "wheel", "tags", "--remove", "--platform-tag", tag, wheel]
+    name = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    return str(Path(wheel).parent / name)
 
 
 def installed(wheel: str, folder: str, *packages: str) -> str:
@@ -110,7 +125,7 @@ def run_bare(wheel: str) -> None:
 def main(path: str, *options: str) -> None:
     with zipfile.ZipFile(path) as wheel:
         names = wheel.namelist()
-        lines = faults(names)
+        lines = faults(names, platform.machine())
         if TRIAL in names and not wheel.getinfo(TRIAL).external_attr >> 16 & 0o100:
             lines.append(f"{TRIAL} is not executable")
     if lines:
@@ -122,7 +137,10 @@ def main(path: str, *options: str) -> None:
     cuda = any(PurePosixPath(name).stem == "libggml-cuda" for name in names)
     if needed := foreign(found["external_libs"], cuda=cuda):
         sys.exit(f"{path}: needs libraries that others may not have: {', '.join(needed)}")
-    print(f"{path}: auditwheel: {found['overall_tag']}, needs {', '.join(found['external_libs']) or 'nothing else'}")
+    print(f"{path}: auditwheel: {found['sym_tag']}, needs {', '.join(found['external_libs']) or 'nothing else'}")
+    if "--tag" in options:
+        path = tagged(path, found["sym_tag"])
+        print(f"{path}: its name for pip")
     if "--types" in options:
         if said := untyped(path) or "":
             sys.exit(f"{path}: its types are not what a program needs:\n{said}")

@@ -1,10 +1,11 @@
-"""A portable build on other processors: the same queries under qemu's models of them, beside this machine's answers.
+"""A portable build on other processors: the same queries with each of its variants, and under qemu's models.
 
-    python tests/cpu_models.py PORTABLE [NATIVE]
+    python tests/cpu_models.py PORTABLE NATIVE [MODEL...]
 
 PORTABLE and NATIVE are interpreters of environments with a portable build and with one for this processor; `make cpus`
-makes the first and runs it. Labels must be equal, and probabilities within 0.001; the native build must say on the
-least processor that it cannot run there. It takes minutes and needs qemu-user.
+makes both and runs it. Every variant of the CPU code that this processor can run answers here, then the build as it is
+under qemu's models of other processors: labels must be equal, and probabilities within 0.001. The native build must say
+on two of them that it cannot run there. It takes minutes and needs qemu-user.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-MODELS = ("Nehalem", "Haswell", "Skylake-Server", "EPYC-Rome")
-"""SSE 4.2 alone; AVX2; the same for qemu, which has no AVX-512; AMD's AVX2."""
+MODELS = ("Nehalem", "SandyBridge", "Denverton", "Haswell", "Skylake-Server", "Cascadelake-Server", "EPYC-Rome")
+"""SSE 4.2; AVX; an Atom, which has no AVX; AVX2; the same for qemu, which has no AVX-512 (twice); AMD's AVX2."""
+FOREIGN = ("Nehalem", "Haswell")
+"""Where a build for this processor has to refuse."""
 QUERIES = (
     "red summer dress for girls",
     "cheap slim fit jeans for men",
@@ -28,12 +32,17 @@ QUERIES = (
 )
 WITHIN = 0.001
 QEMU = "qemu-x86_64"
+GET_QEMU = f"{QEMU} is not installed: on Debian and Ubuntu apt-get install qemu-user, on Fedora dnf install qemu-user"
 # numpy's OpenBLAS takes qemu's Nehalem for a Haswell, and dies of its first vector instruction.
 ENVIRONMENT = {**os.environ, "OPENBLAS_CORETYPE": "Nehalem"}
+LACKS_CODE = "has no CPU code"
+"""What a portable build says where none of its variants runs."""
 PROGRAM = """
 import dataclasses, json, sys
+from time import process_time
 from qcls_gguf import Classifier, RuntimeConfig, load_config
-from qcls_gguf.native.features import cpu_variant, instruction_sets
+from qcls_gguf.native import library_folder
+from qcls_gguf.native.features import cpu_variant
 
 config = load_config("fashion-8")
 runtime = RuntimeConfig(n_threads=1, try_model=False, state_cache=False)
@@ -42,66 +51,131 @@ with Classifier.from_config(dataclasses.replace(config, runtime=runtime)) as cla
         {each.prompt: {score.label: score.probability for score in each.scores} for each in result.results}
         for result in (classifier.classify(query) for query in json.loads(sys.argv[1]))
     ]
-print(json.dumps({"variant": cpu_variant(), "sets": instruction_sets(), "answers": answers}))
+libraries = str(library_folder())
+print(json.dumps({"variant": cpu_variant(), "libraries": libraries, "seconds": process_time(), "answers": answers}))
 """
+OPEN = """
+from qcls_gguf import Classifier, ModelError
+try:
+    Classifier.from_config()
+except ModelError as e:
+    print(e)
+"""
+Answers = list[dict[str, dict[str, float]]]
+"""Of each query, of each prompt, the probability of each label."""
 
 
 def command(python: str, model: str | None) -> list[str]:
-    """What runs a Python interpreter under a model of a processor; none: on this one."""
-    return [QEMU, "-cpu", model, python] if model else [python]
+    """What runs a Python interpreter, with its own packages, under a model of a processor; none: on this one."""
+    return [*([QEMU, "-cpu", model] if model else []), python, "-P"]
 
 
-def ask(python: str, model: str | None, queries: Sequence[str]) -> dict[str, Any]:
-    """The answers of a build there, and which variant of it computed."""
-    done = subprocess.run(
-        [*command(python, model), "-c", PROGRAM, json.dumps(queries)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=ENVIRONMENT,
-    )
-    if done.returncode != 0:
+def run(words: Sequence[str], packages: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """A finished process; packages: where Python looks for them first."""
+    environment = {**ENVIRONMENT, "PYTHONPATH": str(packages)} if packages else ENVIRONMENT
+    return subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+
+
+def ask(python: str, model: str | None, packages: Path | None = None) -> dict[str, Any] | None:
+    """`answers`, the `variant` that gave them, its `seconds` of CPU time, the folder of the `libraries`.
+
+    None where no variant runs.
+    """
+    done = run([*command(python, model), "-c", PROGRAM, json.dumps(QUERIES)], packages)
+    if done.returncode and LACKS_CODE in done.stderr:
+        return None
+    if done.returncode:
         sys.exit(f"{model or 'this processor'}: exit code {done.returncode}\n{done.stderr}")
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
-def difference(here: Sequence[dict[str, Any]], there: Sequence[dict[str, Any]]) -> tuple[int, float]:
+def difference(here: Answers, there: Answers) -> tuple[int, float]:
     """(prompts of queries with another label, the largest difference of a probability)."""
     pairs = [(one[prompt], other[prompt]) for one, other in zip(here, there, strict=True) for prompt in one]
     n_other = sum(max(one, key=one.__getitem__) != max(other, key=other.__getitem__) for one, other in pairs)
     return n_other, max(abs(one[label] - other[label]) for one, other in pairs for label in one)
 
 
+def link_with(package: Path, variant: Path, folder: Path) -> None:
+    """The package again in this folder, by links, but of its variants of CPU code with this one alone."""
+
+    def link(source: Path, target: Path, *open_folders: str) -> None:
+        target.mkdir()
+        for each in source.iterdir():
+            if each.name in open_folders[:1]:
+                link(each, target / each.name, *open_folders[1:])
+            elif not each.name.startswith("libggml-cpu-") or each == variant:
+                (target / each.name).symlink_to(each)
+
+    link(package, folder / package.name, "native", "lib")
+
+
 def refusal(python: str, model: str) -> str:
-    """What the command of a build for another kind of processor says before it ends with exit code 3."""
+    """What a build for another kind of processor says: the command before exit code 3, Python code in an exception."""
     script = Path(python).parent / "qcls-gguf"
-    words = [*command(python, model), str(script), "run", "--query", QUERIES[0]]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=ENVIRONMENT)
+    done = run([*command(python, model), str(script), "run", "--query", QUERIES[0]])
     said = [line for line in done.stderr.splitlines() if line.startswith("qcls-gguf: ")]
     if done.returncode != 3 or not said:
         sys.exit(f"{model}, a build for another processor: exit code {done.returncode}, wanted 3\n{done.stderr}")
+    raised = run([*command(python, model), "-c", OPEN])
+    if raised.returncode or f"qcls-gguf: {raised.stdout}" != f"{said[0]}\n":
+        sys.exit(f"{model}: Python code is not told what the command says: {raised.stdout}{raised.stderr}")
     return said[0]
 
 
-def main(portable: str, native: str | None = None) -> None:
-    if shutil.which(QEMU) is None:
-        sys.exit(f"{QEMU} is not installed: it comes with qemu-user")
-    here = ask(portable, None, QUERIES)
-    if here["variant"] is None:
-        sys.exit(f"{portable}: its build is for one kind of processor: give one with a portable build")
-    print(f"this processor: {here['variant']}: {' '.join(here['sets'])}")
-    wrong = []
-    for model in MODELS:
-        there = ask(portable, model, QUERIES)
-        n_other, most = difference(here["answers"], there["answers"])
-        print(f"{model}: {there['variant']}: {n_other} labels differ, probabilities by at most {most:.6f}", flush=True)
+class Table:
+    """Rows as they come, of what was asked in what way, beside the answers here."""
+
+    def __init__(self, here: Answers) -> None:
+        self.wrong: list[str] = []
+        self._here = here
+        print("| processor | variant | labels that differ | probabilities differ by at most | seconds of CPU time |")
+        print("|---|---|---|---|---|", flush=True)
+
+    def add_variant(self, python: str, module: Path) -> None:
+        """With the variant of this library alone, where this processor can run it."""
+        package = module.parents[2]
+        with TemporaryDirectory() as folder:
+            link_with(package, module, Path(folder))
+            there = ask(python, None, Path(folder))
+        if there is None:
+            name = module.stem.removeprefix("libggml-cpu-")
+            print(f"| this one | {name} | this processor cannot run it | | |", flush=True)
+        else:
+            self._add("this one", there)
+
+    def add_model(self, python: str, model: str) -> None:
+        there = ask(python, model)
+        if there is None:
+            sys.exit(f"{model}: no variant runs there")
+        self._add(f"{model}, by qemu", there)
+
+    def _add(self, name: str, there: dict[str, Any]) -> None:
+        n_other, most = difference(self._here, there["answers"])
+        n_all = sum(len(answer) for answer in self._here)
+        row = f"| {name} | {there['variant']} | {n_other} of {n_all} | {most:.6f} | {there['seconds']:.0f} |"
+        print(row, flush=True)
         if n_other or most > WITHIN:
-            wrong.append(model)
-    if wrong:
-        sys.exit(f"other answers than here: {', '.join(wrong)}")
-    if native:
-        print(f"{MODELS[0]}, a build for this processor: exit code 3: {refusal(native, MODELS[0])}")
+            self.wrong.append(row)
+
+
+def main(portable: str, native: str, *models: str) -> None:
+    if shutil.which(QEMU) is None:
+        sys.exit(GET_QEMU)
+    here = ask(portable, None)
+    if here is None or here["variant"] is None:
+        sys.exit(f"{portable}: its build is for one kind of processor: give one with a portable build")
+    print(f"Beside what {here['variant']}, which is chosen here, answers:\n")
+    table = Table(here["answers"])
+    for module in sorted(Path(here["libraries"]).glob("libggml-cpu-*")):
+        table.add_variant(portable, module)
+    for model in models or MODELS:
+        table.add_model(portable, model)
+    if table.wrong:
+        sys.exit("\nother answers than here:\n" + "\n".join(table.wrong))
+    for model in FOREIGN:
+        print(f"\nA build for this processor on {model}, exit code 3:\n{refusal(native, model)}", flush=True)
 
 
 if __name__ == "__main__":

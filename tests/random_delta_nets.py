@@ -35,9 +35,23 @@ class DeltaNet:
 _SMALL = DeltaNet()
 
 
-def qwen35(t: RandomTensors, shape: Shape, *, n_expert: int = 0, net: DeltaNet = _SMALL) -> None:
-    """Gated delta nets, gated attention in every interval-th layer; experts, and one for all tokens, if asked for."""
+def qwen35(
+    t: RandomTensors, shape: Shape, *, n_expert: int = 0, net: DeltaNet = _SMALL, predicts_more: bool = False
+) -> None:
+    """Gated delta nets, gated attention in every interval-th layer; experts, and one for all tokens, if asked for.
+
+    predicts_more: with a block behind the layers that guesses the token after the next one, as published files have it.
+    """
     t.key("rope.dimension_sections", [11, 11, 10, 0])
+    if predicts_more:
+        t.key("block_count", shape.n_layer + 1)
+        t.key("nextn_predict_layers", 1)
+        prefix = f"blk.{shape.n_layer}."
+        for name in ("attn_norm", "post_attention_norm", "nextn.enorm", "nextn.hnorm", "nextn.shared_head_norm"):
+            t.norm(f"{prefix}{name}", shape.n_embd)
+        _gated_attention(t, shape, prefix)
+        gated_ffn(t, shape, prefix)
+        t.matrix(f"{prefix}nextn.eh_proj", 2 * shape.n_embd, shape.n_embd)
     _gated_layers(t, shape, net, n_expert, mixes=(("ssm_beta", net.n_v_heads), ("ssm_alpha", net.n_v_heads)))
 
 

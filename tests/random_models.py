@@ -326,6 +326,12 @@ ARCHS: dict[str, ArchSpec] = {
         memory="hybrid",
         note="qwen35.cpp: head times final norm",
     ),
+    "qwen35_more": ArchSpec(
+        arch="qwen35",
+        build=partial(qwen35, predicts_more=True),
+        memory="hybrid",
+        note="qwen35.cpp: head times final norm; a block behind the layers is for guessing several tokens",
+    ),
     "qwen35moe": ArchSpec(
         arch="qwen35moe",
         build=partial(qwen35, n_expert=4),

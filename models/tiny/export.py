@@ -2,7 +2,8 @@
 
     LLAMA_CPP_LIB_PATH=FOLDER python models/tiny/export.py WEIGHTS_FOLDER
 
-WEIGHTS_FOLDER is what train.py wrote; the files go to models/. The float32 file is written beside the weights.
+WEIGHTS_FOLDER is what train.py or small.py wrote; the files go to models/ unless --out names another folder. The
+float32 file is written beside the weights.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import gguf
 import llama_cpp
-from net import Net, Shape
+from net import Net, Shape, gguf_name
 from prompts import HERE
 from train import load
 
@@ -25,27 +26,6 @@ DESCRIPTION = (
     "configs/fashion-8.yaml and configs/fashion-8-joint.yaml. Trained from scratch on generated queries; it does "
     "nothing else."
 )
-
-
-def gguf_name(name: str) -> str:
-    """The GGUF name of a parameter of the network."""
-    parts = {
-        "input_layernorm": "attn_norm",
-        "post_attention_layernorm": "ffn_norm",
-        "q_norm": "attn_q_norm",
-        "k_norm": "attn_k_norm",
-        "q_proj": "attn_q",
-        "k_proj": "attn_k",
-        "v_proj": "attn_v",
-        "o_proj": "attn_output",
-        "gate_proj": "ffn_gate",
-        "up_proj": "ffn_up",
-        "down_proj": "ffn_down",
-    }
-    if name.startswith("layers."):
-        _, layer, part, suffix = name.split(".")
-        return f"blk.{layer}.{parts[part]}.{suffix}"
-    return {"embed_tokens.weight": "token_embd.weight", "norm.weight": "output_norm.weight"}.get(name, "output.weight")
 
 
 def add_tokenizer(writer: gguf.GGUFWriter) -> None:
@@ -69,17 +49,17 @@ def add_tokenizer(writer: gguf.GGUFWriter) -> None:
     writer.add_add_bos_token(False)
 
 
-def write_f32(net: Net, path: Path) -> None:
-    """The network as a float32 GGUF file."""
+def write_f32(net: Net, path: Path, name: str) -> None:
+    """The network as a float32 GGUF file; name: the model's."""
     s: Shape = net.shape
     writer = gguf.GGUFWriter(path, "qwen3")
     writer.add_type(gguf.GGUFType.MODEL)
-    writer.add_name("fashion-tiny")
+    writer.add_name(name)
     writer.add_description(DESCRIPTION)
     writer.add_license("mit")
     writer.add_tags(["text-classification", "fashion", "search-queries"])
     writer.add_languages(["en", "zh"])
-    writer.add_size_label("8M")
+    writer.add_size_label(f"{sum(p.numel() for p in net.parameters()) / 1e6:.0f}M")
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     writer.add_vocab_size(s.n_vocab)
@@ -94,8 +74,8 @@ def write_f32(net: Net, path: Path) -> None:
     writer.add_rope_freq_base(s.rope_theta)
     writer.add_layer_norm_rms_eps(s.norm_eps)
     add_tokenizer(writer)
-    for name, value in net.state_dict().items():
-        writer.add_tensor(gguf_name(name), value.float().numpy())
+    for parameter, value in net.state_dict().items():
+        writer.add_tensor(gguf_name(parameter), value.float().numpy())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -116,11 +96,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("weights", type=Path)
     parser.add_argument("--out", type=Path, default=HERE.parent)
+    parser.add_argument("--name", default="fashion-tiny")
     args = parser.parse_args()
-    source = args.weights / "fashion-tiny-F32.gguf"
-    write_f32(load(args.weights), source)
+    source = args.weights / f"{args.name}-F32.gguf"
+    write_f32(load(args.weights), source, args.name)
     for name, file_type in NAMES.items():
-        target = args.out / f"fashion-tiny-{name}.gguf"
+        target = args.out / f"{args.name}-{name}.gguf"
         quantise(source, target, file_type)
         digest = hashlib.sha256(target.read_bytes()).hexdigest()
         print(f"{target.name} {target.stat().st_size} bytes sha256 {digest}")

@@ -15,8 +15,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import torch
-from export import gguf_name
-from net import Net, Shape
+from net import Net, Shape, gguf_name
 from prompts import CONFIGS, HERE, Encoder, load_prompts
 from train import load
 from transformers import Qwen3Config, Qwen3ForCausalLM

@@ -150,3 +150,24 @@ class Net(nn.Module):  # type: ignore[misc, unused-ignore]
         for layer in self.layers:
             prefix, rows = layer(prefix, pos, rows, groups)
         return [self.norm(x) for x in rows]
+
+
+def gguf_name(name: str) -> str:
+    """The GGUF name of a parameter of the network."""
+    parts = {
+        "input_layernorm": "attn_norm",
+        "post_attention_layernorm": "ffn_norm",
+        "q_norm": "attn_q_norm",
+        "k_norm": "attn_k_norm",
+        "q_proj": "attn_q",
+        "k_proj": "attn_k",
+        "v_proj": "attn_v",
+        "o_proj": "attn_output",
+        "gate_proj": "ffn_gate",
+        "up_proj": "ffn_up",
+        "down_proj": "ffn_down",
+    }
+    if name.startswith("layers."):
+        _, layer, part, suffix = name.split(".")
+        return f"blk.{layer}.{parts[part]}.{suffix}"
+    return {"embed_tokens.weight": "token_embd.weight", "norm.weight": "output_norm.weight"}.get(name, "output.weight")

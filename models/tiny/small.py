@@ -1,7 +1,7 @@
 """Fit a few layers of the embedded model to the joint style again: a smaller model, as a cascade's first stage.
 
     python models/tiny/small.py --search 3                      which three layers of the eight lose least, untrained
-    python models/tiny/small.py --out FOLDER --layers 0,3,6     train them; writes what export.py reads
+    python models/tiny/small.py --out FOLDER --layers 0,5,6     train them; writes what export.py reads
 
 Embeddings, final norm, head and the layers that are kept come from models/fashion-tiny-Q8_0.gguf; the queries and their
 labels from the generator's training part. Only the common text of configs/fashion-8-joint.yaml is trained. Runs on one
@@ -23,8 +23,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from corpus import TokenSet, read_queries, tokenise, training_chunk
-from export import gguf_name
-from net import Net, Shape
+from net import Net, Shape, gguf_name
 from prompts import HERE, Encoder
 from rows import Layout
 from torch import Tensor
@@ -165,8 +164,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--search", type=int, metavar="N", help="print the best choices of N layers, and stop")
-    parser.add_argument("--layers", default="0,3,6")
-    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--layers", default="0,5,6")
+    parser.add_argument("--steps", type=int, default=240)
     parser.add_argument("--queries", type=int, default=96, help="of a step")
     parser.add_argument("--rate", type=float, default=1e-3)
     args = parser.parse_args()

@@ -12,6 +12,7 @@ import copy
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -144,10 +145,11 @@ def save(net: Net, folder: Path, parts: int = 3) -> None:
         np.savez(folder / f"weights-{i}.npz", **arrays)  # type: ignore[arg-type]
 
 
-def load(folder: Path, shape: Shape | None = None) -> Net:
-    """The network that `save` wrote."""
-    net = Net(shape or Shape())
+def load(folder: Path) -> Net:
+    """The network that `save` wrote, with as many layers as it has."""
     state = {k: torch.from_numpy(v) for f in sorted(folder.glob("weights-*.npz")) for k, v in np.load(f).items()}
+    n_layer = 1 + max(int(name.split(".")[1]) for name in state if name.startswith("layers."))
+    net = Net(replace(Shape(), n_layer=n_layer))
     net.load_state_dict(state)
     return net
 

@@ -18,6 +18,7 @@ QUEUE_COLUMNS = ("at a fixed rate", "rate/s", "answered/s", "busy", "wait p50 ms
 FORWARD_COLUMNS = ("tokens", "min ms", "p50 ms", "p90 ms", "tokens/s", "roofline ms", "p50/roofline")
 
 AB_COLUMNS = ("kernels", "tokens", "min ms", "p50 ms", "spread", "of stock", "range", "difference", "rounding")
+CASCADE_COLUMNS = ("cascade", "stage", "of the answers")
 GROWTH_COLUMNS = (
     "prompts",
     "foreign cells",
@@ -68,6 +69,15 @@ def token_rows(record: BenchmarkRecord) -> Rows:
             f"{workload.graph_reuse_rate:.0%}",
         ]
         for workload in record.workloads
+    ]
+
+
+def cascade_rows(record: BenchmarkRecord) -> Rows:
+    """The cells of CASCADE_COLUMNS; no rows without a cascade."""
+    return [
+        [workload.name, stage, percent(share)]
+        for workload in record.workloads
+        for stage, share in (workload.stages or {}).items()
     ]
 
 
@@ -231,6 +241,7 @@ def record_tables(record: BenchmarkRecord) -> dict[str, Table]:
         "queue": Table(columns=QUEUE_COLUMNS, rows=queue_rows(record)),
         "stages": Table(columns=STAGE_COLUMNS, rows=stage_rows(record)),
         "tokens": Table(columns=TOKEN_COLUMNS, rows=token_rows(record)),
+        "cascade": Table(columns=CASCADE_COLUMNS, rows=cascade_rows(record), n_text=2),
         "start": Table(columns=START_COLUMNS, rows=start_rows(record)),
         "forward": Table(columns=FORWARD_COLUMNS, rows=forward_rows(record), n_text=0),
         "growth": Table(columns=GROWTH_COLUMNS, rows=growth_rows(record), n_text=0),

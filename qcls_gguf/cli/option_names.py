@@ -25,6 +25,7 @@ _OPTIONS = {
     "labels": "--labels",
     "limit": "--limit",
     "llama_server": "--llama-server",
+    "max_wait": "--max-wait",
     "method": "--method",
     "models": "--models",
     "n_folds": "--folds",

@@ -73,8 +73,8 @@ def serve_command(
         int, typer.Option("--max-queries", min=1, max=1 << 20, metavar="N", help="Of one request.")
     ] = 256,
     max_wait: Annotated[
-        float | None,
-        typer.Option("--max-wait", min=0, metavar="MS", help="Who would wait longer gets 503; else anyone waits."),
+        str | None,
+        typer.Option("--max-wait", metavar="MS|Nx", help="Who would wait longer (Nx: than N requests) gets 503."),
     ] = None,
     max_requests: Annotated[
         int, typer.Option("--max-requests", min=1, max=1 << 20, metavar="N", help="In the service; more get 503.")
@@ -107,7 +107,7 @@ def serve_command(
         from ..config.schema import Config
         from ..questions.forms import FormSettings, read_forms
         from ..service.server import serve
-        from ..service.settings import RequestLimits, ServiceSettings, check_keys, read_keys
+        from ..service.settings import RequestLimits, ServiceSettings, check_keys, read_keys, read_wait
 
         keys = [*(api_key or []), *([os.environ[_KEY_VARIABLE]] if os.environ.get(_KEY_VARIABLE) else [])]
         if api_keys is not None:
@@ -126,7 +126,7 @@ def serve_command(
                 body_bytes=max_body,
                 queries=max_queries,
                 timeout_ms=timeout,
-                wait_ms=max_wait,
+                longest_wait=None if max_wait is None else read_wait(max_wait),
                 waiting_requests=max_requests,
                 waiting_tokens=max_tokens,
             ),

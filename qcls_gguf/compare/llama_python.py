@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..native import build_info, library_folder
+from ..native.features import cpu_variant
 from .method import AbsentError, Answer, Method, Workload, WorkloadPrompt
 from .reader import log_normaliser
 
@@ -30,6 +31,7 @@ def import_llama_cpp() -> Any:
     if version != wanted:
         raise AbsentError(f"llama-cpp-python {version} does not fit the library, which is that of {wanted}: {_INSTALL}")
     os.environ["LLAMA_CPP_LIB_PATH"] = str(library_folder())
+    cpu_variant()  # loads the CPU code of a portable build, which llama-cpp-python does not
     try:
         import llama_cpp
     except (ImportError, OSError, RuntimeError, FileNotFoundError) as e:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from ..config.words import printable, shown
+from ..config.words import counted, printable, shown
 from ..errors import ConfigError
 
 DELIMITERS = (",", ";", "\t")
@@ -41,7 +41,7 @@ class CsvFile:
             raise ConfigError("has no header: the first line names the columns")
         twice = next((name for name, n in Counter(self.header).items() if n > 1), None)
         if twice is not None:
-            raise ConfigError(f"column {shown(twice)} is given twice")
+            raise ConfigError(f"column {shown(twice)} is given twice: rename one")
         self._reader = csv.reader(lines, delimiter=self.delimiter, strict=True)
 
     def index(self, column: str, remedy: str) -> int:
@@ -65,14 +65,27 @@ class CsvFile:
             except StopIteration:
                 return
             except csv.Error as e:
-                yield CsvRow(line, (), f"is not valid CSV: {printable(str(e))}")
+                yield CsvRow(line, (), f"is not valid CSV: {_said(e)}")
                 continue
             if not any(field.strip() for field in fields):
                 yield CsvRow(line, ())
-            elif len(fields) != len(self.header):
-                yield CsvRow(line, fields, f"has {len(fields)} fields, the header {len(self.header)}")
+            elif (n := len(fields)) != len(self.header):
+                remedy = f"quote those with a {self.delimiter!r}" if n > len(self.header) else "write empty ones, too"
+                yield CsvRow(line, fields, f"has {counted(n, 'field')}, the header {len(self.header)}: {remedy}")
             else:
                 yield CsvRow(line, fields)
+
+
+def _said(error: csv.Error) -> str:
+    """What is wrong, and what to do."""
+    what = printable(str(error))
+    if "field limit" in what:
+        return (
+            f"a field has more than {csv.field_size_limit()} characters: shorten it, or close the quotes that begin it"
+        )
+    if "unexpected end" in what:
+        return "the file ends within a quoted field: close its quotes, and double those that are part of it"
+    return f"{what}: double the quotes that are part of a quoted field"
 
 
 def _fields(line: str, delimiter: str) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Literal
 from .csv_file import CsvFile
 from .encoding import LONGEST_LINE
 
+NULL = "the query is null"
 _N_SHOWN = 60  # characters of a line that is refused
 TABLES = (".csv", ".tsv")
 OBJECTS = (".jsonl", ".ndjson")
@@ -65,6 +66,7 @@ class Rows:
         Raises ConfigError for CSV without a usable header, or without the column.
         """
         self._query = query
+        self._setting = setting
         self._shift = first_line - 1
         self.header: tuple[str, ...] = ()
         """the columns of CSV"""
@@ -123,7 +125,9 @@ class Rows:
             values = found if isinstance(found, dict) else None
             query = (values or {}).get(self._query)
             if not isinstance(query, str):
-                error = f"line {number} has no text {self._query!r}: name its key with `query_column`"
+                is_null = values is not None and query is None and self._query in values
+                what = f"has no text {self._query!r}: name its key with `{self._setting}`"
+                error = f"line {number}: {NULL}" if is_null else f"line {number} {what}"
                 yield Row(number, line.query, error, line.line, values=values)
                 continue
             yield Row(number, query, None, line.line, values=values)

@@ -129,6 +129,7 @@ class Batcher(Generic[Q, R]):
         self._waiting: deque[_Call[Q, R]] = deque()
         self._turn: list[_Call[Q, R]] = []  # what is being served, or was when an interrupt came
         self._is_closed = False
+        self._turn_began_ns = 0
         self._answered: deque[_Call[Q, R]] = deque()  # futures that their thread has to hand out
         self._thread: threading.Thread | None = None
         self._thread_gate = _Gate()
@@ -148,7 +149,7 @@ class Batcher(Generic[Q, R]):
             try:
                 with self.alone:
                     if not (self._waiting or self._turn):  # nobody is to be served first
-                        return self._work(items)
+                        return self._run(items)
             finally:
                 self._wake_next()
         call = _Call[Q, R](items, deadline_s, None)
@@ -182,13 +183,21 @@ class Batcher(Generic[Q, R]):
         is closed.
         """
         future: Future[Sequence[R]] = loop.create_future()
-        self._admit(_Call(items, deadline_s, future))
+        call = _Call[Q, R](items, deadline_s, future)
+        self._admit(call)
         with self._starting:
             if self._thread is None:
-                self._thread = threading.Thread(
+                thread = threading.Thread(
                     target=_serve_for_futures, args=(weakref.ref(self),), name="qcls-gguf engine", daemon=True
                 )
-                self._thread.start()
+                try:
+                    thread.start()
+                except RuntimeError as e:
+                    self._forget(call)
+                    raise DecodeError(
+                        f"no thread can be started to serve tasks ({e}): let the process have more"
+                    ) from e
+                self._thread = thread
         self._thread_gate.open()
         return future
 
@@ -242,7 +251,7 @@ class Batcher(Generic[Q, R]):
 
     def _answer(self, turn: Sequence[_Call[Q, R]]) -> None:
         try:
-            results = self._work([item for call in turn for item in call.items])
+            results = self._run([item for call in turn for item in call.items])
         except Exception as e:
             if len(turn) == 1:
                 self._finish(turn[0], None, e)
@@ -254,6 +263,19 @@ class Batcher(Generic[Q, R]):
         for call in turn:
             self._finish(call, results[at : at + len(call.items)])
             at += len(call.items)
+
+    def _run(self, items: Sequence[Q]) -> Sequence[R]:
+        self._turn_began_ns = perf_counter_ns()
+        try:
+            return self._work(items)
+        finally:
+            self._turn_began_ns = 0
+
+    @property
+    def turn_ms(self) -> float:
+        """How long the turn that is served now has been; 0 where there is none."""
+        began_ns = self._turn_began_ns
+        return (perf_counter_ns() - began_ns) / 1e6 if began_ns else 0.0
 
     def _finish(self, call: _Call[Q, R], results: Sequence[R] | None, error: Exception | None = None) -> None:
         call.results, call.error = results, error

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..data.rows import Row, is_text, shown_bytes
+from ..data.rows import NULL, Row, is_text, shown_bytes
 from ..errors import ConfigError
 from .inputs import check_names
 from .shards import LineReader, Shard
@@ -22,7 +22,6 @@ from .values import cell, column_of, json_value
 
 Int32Array = npt.NDArray[np.int32]
 BLANK = "the query is blank"
-NULL = "the query is null"
 _NOT_UTF8 = "the query is not valid UTF-8"
 
 
@@ -214,7 +213,9 @@ def read_block(shard: Shard, column: str, schema: pa.Schema | None, added: Seque
             return _parquet_block(shard, column)
         except (OSError, pa.ArrowException) as e:  # pyarrow has both for a damaged page
             what = " ".join(str(e).split())
-            raise ConfigError(f"{path}: row group {shard.row_group} cannot be read: {what}") from None
+            raise ConfigError(
+                f"{path}: row group {shard.row_group} cannot be read: {what}: write the file anew, or leave it out"
+            ) from None
     try:
         reader = LineReader(path, shard.format, column, offset=shard.offset, line=shard.line)
         try:

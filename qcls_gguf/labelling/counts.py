@@ -10,8 +10,9 @@ from itertools import islice
 import numpy as np
 
 from ..config.schema import Config
+from ..data.rows import NULL
 from .answers import Answers, PromptLabels
-from .blocks import BLANK, NULL, Queries
+from .blocks import BLANK, Queries
 from .job import Task
 from .records import N_BINS, BadInputRow, PromptCounts, ShardCounts
 

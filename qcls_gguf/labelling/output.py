@@ -22,7 +22,7 @@ from ..report.json_text import json_text
 from .inputs import Stamp
 from .records import ShardCounts
 from .shards import PlannedInput, Shard
-from .writing import whole_file
+from .writing import ENDINGS, whole_file
 
 MANIFEST, DONE, LOCK = "manifest.json", "done.jsonl", ".lock"
 _VERSION = 1
@@ -36,15 +36,19 @@ class OutputFolder:
     def __init__(self, folder: Path, joined: Path | None = None) -> None:
         """Take the folder, which is made if it is missing. joined: the one file that its files become in the end.
 
-        Raises ConfigError where another run has it, or where it
-        cannot be written.
+        Raises ConfigError where another run has it, or where it cannot be written.
         """
         self.folder = folder
         self.joined = joined
         self._log: IO[bytes] | None = None
+        if joined is not None and joined.exists() and not joined.is_file():
+            raise ConfigError(f"`out` {joined}: is no plain file: name one, which takes its name when it is whole")
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = (folder / LOCK).open("ab")
+        except FileExistsError:
+            endings = ", ".join(dict.fromkeys(ENDINGS.values()))
+            raise ConfigError(f"`out` {folder}: is no folder: name one, or a file that ends in {endings}") from None
         except OSError as e:
             raise ConfigError(f"`out` {folder}: cannot be written: {e.strerror}") from None
         try:
@@ -105,6 +109,19 @@ class OutputFolder:
             return self.joined is not None and n_bytes is not None and self.joined.stat().st_size == n_bytes
         except OSError:
             return False
+
+    def check_joined(self) -> None:
+        """Raise ConfigError where the one file is there and is not what earlier runs made of it."""
+        if self.joined is None or not self.joined.exists():
+            return
+        what = f"`out` {self.joined}: is there already, and "
+        remedy = "name another output, or replace it with `overwrite`"
+        if not self.manifest:
+            raise ConfigError(f"{what}{self.folder} knows of no run that wrote it: {remedy}")
+        n_bytes = (self.manifest.get("totals") or {}).get("joined_bytes")
+        if n_bytes is not None and not self.is_joined:
+            n_now = self.joined.stat().st_size
+            raise ConfigError(f"{what}was changed since it was written ({n_bytes} bytes then, {n_now} now): {remedy}")
 
     def check(self, settings: Settings) -> None:
         """Raise ConfigError where the manifest was begun with other settings."""

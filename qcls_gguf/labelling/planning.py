@@ -76,6 +76,8 @@ class RunPlan:
 
     def planned(self, output: OutputFolder, paths: Sequence[Path]) -> list[PlannedInput]:
         """The inputs with their shards: as the manifest has them, where they have not changed."""
+        if not self._settings.overwrite:
+            output.check_joined()
         known = {} if self._settings.overwrite else output.inputs()
         if known:
             output.check(self.settings(paths))

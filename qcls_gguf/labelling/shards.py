@@ -81,7 +81,7 @@ def plan_input(path: Path, format_: Format, column: str, shard_rows: int, *, typ
     except OSError as e:
         raise ConfigError(f"{path}: cannot be read: {e.strerror or e}") from None
     except pa.ArrowException as e:
-        raise ConfigError(f"{path}: is no sound Parquet file: {e}") from None
+        raise ConfigError(f"{path}: is no sound Parquet file: {e}: write it anew, or leave it out") from None
     columns = "" if schema is None else base64.b64encode(schema.serialize().to_pybytes()).decode()
     return PlannedInput(path=str(path), format=format_, stamp=stamp, columns=columns, shards=tuple(shards))
 

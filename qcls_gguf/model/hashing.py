@@ -17,7 +17,10 @@ class Hashing:
         self._error: ModelError | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(path,), name="qcls-gguf hashing")
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as e:
+            raise ModelError(f"{path}: no thread can be started to hash it ({e}): let the process have more") from e
 
     def _run(self, path: Path) -> None:
         try:

@@ -87,7 +87,7 @@ def identify(path: Path, *, on_progress: Callable[[int, int], None] | None = Non
     """
     parts = model_parts(path)
     try:
-        stamps = _stamps(parts)
+        stamps = stamps_of(parts)
         size_bytes = sum(size for _, size, _ in stamps)
         if named := digest_in_name(path):
             return ModelIdentity(path=path, size_bytes=size_bytes, sha256=named)
@@ -96,7 +96,7 @@ def identify(path: Path, *, on_progress: Callable[[int, int], None] | None = Non
         sha256 = _cached(stamps)
         if sha256 is None:
             sha256 = _hash(parts, size_bytes, on_progress)
-            if _stamps(parts) != stamps:
+            if stamps_of(parts) != stamps:
                 raise ModelError(f"{path} changed while it was read: wait until it is written, and run again")
             _remember(stamps, sha256)
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte
@@ -109,7 +109,7 @@ def identify(path: Path, *, on_progress: Callable[[int, int], None] | None = Non
 Stamp = tuple[str, int, int]
 
 
-def _stamps(parts: Sequence[Path]) -> list[Stamp]:
+def stamps_of(parts: Sequence[Path]) -> list[Stamp]:
     """What has to be unchanged for a digest to hold: resolved path, size in bytes, time of change in ns."""
     stamps = []
     for part in parts:

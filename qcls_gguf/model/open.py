@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Self
@@ -19,7 +19,7 @@ from ..timing import Ledger
 from .file_types import quantization_name
 from .hashing import Hashing
 from .header import GgufHeader
-from .identity import ModelIdentity, check_gguf, model_parts
+from .identity import ModelIdentity, Stamp, check_gguf, model_parts, stamps_of
 from .ollama import find_ollama_model
 from .placement import device_name, gpus, n_gpu_layers, why_not_on_gpu
 from .rows import HeadRows
@@ -44,6 +44,7 @@ class Model:
         native: NativeModel,
         hashing: Hashing,
         query_tokens: QueryTokens,
+        stamps: Sequence[Stamp],
     ) -> None:
         """Use `open`."""
         self.path = path
@@ -52,7 +53,7 @@ class Model:
         self.native = native
         self.n_gpu_layers = n_gpu_layers
         self._hashing = hashing
-        self._head = cache(partial(HeadRows, path))
+        self._head = cache(partial(HeadRows, path, stamps))
 
     @classmethod
     def open(
@@ -75,7 +76,8 @@ class Model:
         header = check_gguf(path)
         ledger.step("find model", str(path))
         parts = model_parts(path)
-        size_bytes = sum(part.stat().st_size for part in parts)
+        stamps = stamps_of(parts)
+        size_bytes = sum(size for _, size, _ in stamps)
         layers = n_gpu_layers(runtime, size_bytes, header.n_layer, gpus())
         if try_model(parts, size_bytes, layers, runtime):
             ledger.step("try model", "in a process of its own, once for this file and build")
@@ -100,7 +102,7 @@ class Model:
             raise
         where = f"{counted(layers, 'layer')} on the GPU" if layers else f"on the CPU{why_not_on_gpu(runtime)}"
         ledger.step("load model", f"{native.facts.description}, {where}")
-        return cls(path, header, layers, native, hashing, runtime.query_tokens)
+        return cls(path, header, layers, native, hashing, runtime.query_tokens, stamps)
 
     @property
     def facts(self) -> ModelFacts:
@@ -212,6 +214,7 @@ class Model:
     def close(self) -> None:
         """Free the weights, and the contexts that still use them first; may be called again."""
         self._hashing.stop()
+        self._head.cache_clear()  # and with it the file
         self.native.close()
 
     def __enter__(self) -> Self:

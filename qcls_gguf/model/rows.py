@@ -5,6 +5,8 @@ llama.cpp may repack weights when it loads them, so that they can't be read back
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import numpy.typing as npt
 from ..errors import ModelError, PlanError
 from ..native import dequantised
 from .header import GgufHeader, TensorInfo, read_header
-from .identity import model_parts
+from .identity import Stamp, model_parts, stamps_of
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -22,15 +24,22 @@ Float32Array = npt.NDArray[np.float32]
 class HeadRows:
     """The rows of one model's LM head; what was read once is kept."""
 
-    def __init__(self, path: Path) -> None:
-        """path: the model's first file. Raises ModelError where the file has no head."""
+    def __init__(self, path: Path, stamps: Sequence[Stamp] | None = None) -> None:
+        """path: the model's first file; stamps: of its parts as it was opened.
+
+        Raises ModelError where the file has no head, or is another one by now.
+        """
         self._path = path
-        headers = [(part, read_header(part)) for part in model_parts(path)]
+        parts = model_parts(path)
+        headers = [(part, read_header(part)) for part in parts]
         head = _find(headers, "output.weight") or _find(headers, "token_embd.weight")  # where the two are tied
         if head is None:
             raise ModelError(f"{path} has neither output.weight nor token_embd.weight: it is no language model")
-        self._part, self._tensor = head
-        self._bias_tensor = _find(headers, "output.bias")
+        bias = _find(headers, "output.bias")
+        self._head = _Tensor(*head)
+        self._bias_tensor = _Tensor(*bias) if bias else None
+        if stamps is not None and stamps_of(parts) != stamps:
+            raise _changed(path)
         self._bias: Float32Array | None = None
         self._rows: dict[int, Float32Array] = {}
 
@@ -49,42 +58,57 @@ class HeadRows:
         if self._bias is None:
             if self._bias_tensor is None:
                 raise ModelError(f"{self._path} has no output.bias, which its model adds to the logits")
-            part, tensor = self._bias_tensor
-            try:
-                self._bias = np.fromfile(part, "<f4", tensor.shape[0], offset=tensor.offset)  # biases are F32 always
-            except OSError as e:
-                raise _unreadable(part, e) from e
+            tensor = self._bias_tensor
+            self._bias = np.frombuffer(tensor.read(0, 4 * tensor.info.shape[0]), "<f4")  # biases are F32 always
             if not np.isfinite(self._bias).all():
-                raise _damaged(part, tensor)
+                raise tensor.damaged()
         return {token: float(self._bias[token]) for token in tokens}
 
     def _read(self, tokens: Sequence[int]) -> dict[int, Float32Array]:
-        part, tensor = self._part, self._tensor
-        n_embd, n_rows = tensor.shape
-        row_bytes = tensor.n_bytes // n_rows
-        raw = np.empty((len(tokens), row_bytes), np.uint8)
+        info = self._head.info
+        n_embd, n_rows = info.shape
+        n_bytes = info.n_bytes // n_rows
+        raw = b"".join([self._head.read(token * n_bytes, n_bytes) for token in tokens])
         try:
-            with part.open("rb") as file:
-                for row, token in zip(raw, tokens, strict=True):
-                    file.seek(tensor.offset + token * row_bytes)
-                    if file.readinto(row.data) != row_bytes:
-                        raise ModelError(f"{part} ends before its {tensor.name}: it has changed since it was opened")
-            values = dequantised(tensor.ggml_type, raw.ravel(), len(tokens) * n_embd)
-        except OSError as e:
-            raise _unreadable(part, e) from e
+            values = dequantised(info.ggml_type, np.frombuffer(raw, np.uint8), len(tokens) * n_embd)
         except PlanError as e:
-            raise ModelError(f"{part}: {tensor.name} cannot be read as numbers: {e}") from e
+            raise ModelError(f"{self._head.part}: {info.name} cannot be read as numbers: {e}") from e
         if not np.isfinite(values).all():
-            raise _damaged(part, tensor)
+            raise self._head.damaged()
         return dict(zip(tokens, values.reshape(-1, n_embd), strict=True))
 
 
-def _unreadable(part: Path, error: OSError) -> ModelError:
-    return ModelError(f"{part} cannot be read ({error.strerror}): check that it is still there")
+class _Tensor:
+    """A tensor in its file, which stays open: later rows are of the file that llama.cpp has loaded, too, where another
+    one has taken its name."""
+
+    def __init__(self, part: Path, info: TensorInfo) -> None:
+        self.part, self.info = part, info
+        try:
+            self._file = os.open(part, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as e:
+            raise ModelError(f"{part} cannot be read ({e.strerror}): check that it is still there") from e
+        weakref.finalize(self, os.close, self._file)
+        self._changed_ns = os.fstat(self._file).st_mtime_ns
+
+    def read(self, start: int, n_bytes: int) -> bytes:
+        """Bytes of the tensor. Raises ModelError where the file was written to since it was opened."""
+        try:
+            content = os.pread(self._file, n_bytes, self.info.offset + start)
+        except OSError as e:
+            raise ModelError(f"{self.part} cannot be read ({e.strerror})") from e
+        if len(content) < n_bytes or os.fstat(self._file).st_mtime_ns != self._changed_ns:
+            raise _changed(self.part)
+        return content
+
+    def damaged(self) -> ModelError:
+        return ModelError(
+            f"{self.part}: {self.info.name} holds values that are not finite: the file is damaged, fetch it again"
+        )
 
 
-def _damaged(part: Path, tensor: TensorInfo) -> ModelError:
-    return ModelError(f"{part}: {tensor.name} holds values that are not finite: the file is damaged, fetch it again")
+def _changed(part: Path) -> ModelError:
+    return ModelError(f"{part} has changed since the model was opened: open it again")
 
 
 def _find(headers: Sequence[tuple[Path, GgufHeader]], name: str) -> tuple[Path, TensorInfo] | None:

@@ -315,9 +315,13 @@ SIGNATURES: dict[str, list[Any]] = {
 def bind(path: Path) -> Any:
     """The library at this path, every function with its signature.
 
-    Raises ModelError where it has another ABI than this package.
+    Raises ModelError where it has another ABI than this package, or cannot be loaded.
     """
-    library = ctypes.CDLL(str(path))
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as e:
+        remedy = "build it on a system like this one" if "GLIBC" in str(e) else "install the package again"
+        raise ModelError(f"{path} cannot be loaded: {e}: {remedy}") from None
     found = library.qcls_abi()  # before anything else is looked up: an older library lacks some of it
     if found != ABI:
         raise ModelError(f"{path} has ABI {found}, this package {ABI}: build and install them together")

@@ -208,7 +208,10 @@ def _load(path: Path, n_gpu_layers: int, progress: Callable[[float], bool] | Non
         )
 
     loader = threading.Thread(target=load)
-    loader.start()
+    try:
+        loader.start()
+    except RuntimeError as e:
+        raise ModelError(f"{path}: no thread can be started to load it ({e}): let the process have more") from e
     try:
         loader.join()
     except BaseException as e:

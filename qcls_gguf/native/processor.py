@@ -22,8 +22,8 @@ def check_processor(path: Path) -> None:
     if names := lacking(*needs_and_has(path)):
         raise ModelError(
             f"{path.parent}: was compiled for a processor with {', '.join(names)}, which this one lacks: build it on "
-            "this machine (pip install . in the source tree), or install the portable form, which make wheel and "
-            "QCLS_PORTABLE=ON pip install . build"
+            "this machine (pip install . in the source tree), or for every processor (QCLS_PORTABLE=ON pip install ., "
+            "or a wheel by make wheel)"
         )
 
 

@@ -144,21 +144,23 @@ class _Growth:
 
     def _in_few_passes(self, pass_tokens: int, n_most: int) -> DecodePlan:
         """The cheapest in tokens, a pass counted as pass_tokens of them: with trunks shared, or fed for each branch."""
-        branches = Branches(self._tree.parents)
-        best, least = None, 0
+        n_nodes = len(self._tree)
+        plan = _padded(self._tree, pass_tokens, n_most)
+        best = self._decode(plan, self._read, count_passes(plan))
+        if best.n_passes == 1:
+            return best
+        least = plan.n_tokens + pass_tokens * best.n_passes
+        branches = Branches(self._tree.parents[:n_nodes])
         for levels in branches.ranges():
             copies = branches.n_copies(levels)
             n_tokens = sum(copies)
-            # worth a look only where it would be cheaper in one pass
-            if best is not None and (n_tokens > n_most or n_tokens + pass_tokens >= least):
+            if n_tokens > n_most or n_tokens + pass_tokens >= least:  # no cheaper even in one pass
                 continue
             tree, first = self._tree.copied(*branches.copied(copies))
             plan = _padded(tree, pass_tokens, n_most)
             n_passes = count_passes(plan)
-            cost = plan.n_tokens + pass_tokens * n_passes
-            if best is None or cost < least:
+            if (cost := plan.n_tokens + pass_tokens * n_passes) < least:
                 best, least = self._decode(plan, [first[node] for node in self._read], n_passes), cost
-        assert best is not None, "there is a range without levels"
         return best
 
 

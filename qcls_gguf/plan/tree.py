@@ -112,7 +112,7 @@ class TokenTree:
         return self._parent
 
     def copied(self, origin: Sequence[int], parents: Sequence[int]) -> tuple[TokenTree, list[int]]:
-        """A tree whose node i is a copy of node origin[i] and grows from parents[i]; every node has a copy.
+        """A tree whose node i is a copy of node origin[i] and grows from parents[i]; what is read has a copy.
 
         Copies of a node stand together, in the order of the nodes. Also returns the first copy of each node, which is
         read where the node is.

@@ -31,8 +31,7 @@ class Branches:
         self._n_levels = max(inner, default=-1) + 1
 
     def ranges(self) -> Iterator[range]:
-        """The levels that may be unshared together, beginning with none."""
-        yield range(0)
+        """The levels that may be unshared together."""
         for start in range(self._n_levels):
             for stop in range(start + 1, self._n_levels + 1):
                 yield range(start, stop)

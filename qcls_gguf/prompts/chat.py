@@ -18,7 +18,7 @@ from ..errors import ConfigError
 
 # What stands for a query: a template that changes any query changes one of these.
 _QUERIES = ("qclsQuery7x", "Another qcls 'query': \"2nd\" <b>text</b> & \\n {{ 3 }} é 红 … 9")
-_THINK, _THOUGHT = "<think>", "</think>"
+_THINK, _THOUGHT, _NO_THINK = "<think>", "</think>", "/no_think"
 _INSTEAD = "write the whole text as prompt_template"
 _VARIABLES = {"enable_thinking": False}
 
@@ -132,8 +132,18 @@ def _render(turns: Mapping[str, str], model: ChatModel, settings: ModelConfig) -
             f"{_INSTEAD}, or give one as model.chat_template"
         )
     variables = {**_VARIABLES, **settings.chat_variables}
-    text = render_chat(template, turns, bos=model.bos_text, eos=model.eos_text, variables=variables)
-    if not variables["enable_thinking"] and text.rstrip().endswith(_THINK):
-        # The template makes the model think first; an empty thought lets it answer at once, as Qwen3's own form does.
-        return f"{text.rstrip()}\n\n{_THOUGHT}\n\n"
-    return text
+
+    def rendered(turns: Mapping[str, str]) -> str:
+        return render_chat(template, turns, bos=model.bos_text, eos=model.eos_text, variables=variables)
+
+    text = rendered(turns)
+    if variables["enable_thinking"] or not text.rstrip().endswith(_THINK):
+        return text
+    # The template makes the model think first. Some leave that out where a turn says so, and take these words away.
+    if _NO_THINK in template:
+        role, words = next(iter(turns.items()))
+        told = rendered({**turns, role: f"{words} {_NO_THINK}"})
+        if _NO_THINK not in told and told.rstrip().endswith(_THOUGHT):
+            return told
+    # An empty thought lets it answer at once, too, as Qwen3's own form does.
+    return f"{text.rstrip()}\n\n{_THOUGHT}\n\n"

@@ -19,17 +19,20 @@ class Admission:
         self.n_tokens = 0
         self._n_ahead = 0
         self._ms_per_token = 0.0
+        self._request_ms = 0.0
 
-    def admitted(self, n_tokens: int, n_at_once: int) -> Place:
+    def admitted(self, n_tokens: int, n_at_once: int, turn_ms: float = 0.0) -> Place:
         """A block for as long as a request is in the service. n_tokens: what it will feed, estimated; n_at_once: what
-        of it may stand before a request that comes now.
+        of it may stand before a request that comes now; turn_ms: how long those that are computed now have taken.
 
         Raises RefusedError (503) where too much is in the service already; a request alone is always admitted.
         """
         limits = self._limits
-        if self.n_requests and limits.wait_ms is not None and self.wait_ms > limits.wait_ms:
-            what = f"a request would wait about {self.wait_ms:.0f} ms, and {limits.wait_ms:.0f} ms are allowed"
-            raise RefusedError(503, "wait", f"{what}: ask again later", retry_ms=self.retry_ms)
+        if self.n_requests and limits.longest_wait is not None:
+            wait_ms, most_ms = self.wait_ms(turn_ms), limits.longest_wait.ms(self._request_ms)
+            if wait_ms > most_ms:
+                what = f"a request would wait about {wait_ms:.1f} ms, and {most_ms:.1f} ms are allowed"
+                raise RefusedError(503, "wait", f"{what}: ask again later", retry_ms=self.retry_ms)
         if self.n_requests >= limits.waiting_requests:
             what = f"{self.n_requests} requests are in the service, as many as it admits"
             raise RefusedError(503, "requests", f"{what}: ask again later", retry_ms=self.retry_ms)
@@ -45,15 +48,21 @@ class Admission:
         self._n_ahead += n_at_once
 
     def learn(self, n_tokens: int, ms: float) -> None:
-        """Note that so many tokens took so long."""
+        """Note that a request's turn fed so many tokens and took so long."""
         if n_tokens > 0:
-            now = ms / n_tokens
-            self._ms_per_token += (now - self._ms_per_token) * (_SMOOTHING if self._ms_per_token else 1.0)
+            share = _SMOOTHING if self._ms_per_token else 1.0
+            self._ms_per_token += (ms / n_tokens - self._ms_per_token) * share
+            self._request_ms += (ms - self._request_ms) * share
 
-    @property
-    def wait_ms(self) -> float:
-        """How long a request that comes now would wait for those before it."""
-        return self._n_ahead * self._ms_per_token
+    def wait_ms(self, turn_ms: float = 0.0) -> float:
+        """How long a request that comes now would wait for those before it.
+
+        turn_ms: how long those that are computed now have taken. What they have left is what a request takes less that;
+        where they have taken longer already, they are expected to take as long again as they are late.
+        """
+        ahead_ms = self._n_ahead * self._ms_per_token
+        first_ms = min(self._request_ms, ahead_ms)
+        return ahead_ms - first_ms + abs(first_ms - turn_ms) if first_ms else 0.0
 
     @property
     def retry_ms(self) -> float:

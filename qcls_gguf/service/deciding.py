@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..active_set import n_query_tokens, n_tokens_of
+from ..engine.pieces import PIECE
 from ..errors import ConfigError, PlanError, QclsError, ScoreError
 from ..loaded_prompts import LoadedPrompts
 from ..questions.compile import PLACE, maker
@@ -89,12 +90,19 @@ async def decide(
             raise RefusedError(413, "too large", what, param=each.param)
     usage = Usage()
     found: list[Found | None] = []
-    n_tokens = [n_query_tokens(each.text) + n_tokens_of(each.question.n_bytes) for each in asked]
-    n_at_once = sum(sorted(n_tokens)[-_AT_ONCE:])
-    with service.serving.admission.admitted(sum(n_tokens), n_at_once), served:
+    n_tokens = sum(n_query_tokens(each.text) + n_tokens_of(each.question.n_bytes) for each in asked)
+    n_at_once = [_n_at_once(each, served) for each in asked]
+    turn_ms = served.classifier.turn_ms
+    with service.serving.admission.admitted(n_tokens, sum(sorted(n_at_once)[-_AT_ONCE:]), turn_ms), served:
         while len(found) < len(asked):
             found += await _some(service, served, exchange, asked[len(found) : len(found) + _AT_ONCE], usage)
     return found, usage
+
+
+def _n_at_once(asked: Asked, served: Served) -> int:
+    """About how many tokens of a question others wait for: its text's, and a piece of what is to be stored."""
+    is_known = asked.question.configured is not None or asked.question in served.sets
+    return n_query_tokens(asked.text) + (0 if is_known else min(n_tokens_of(asked.question.n_bytes), PIECE))
 
 
 async def decide_all(

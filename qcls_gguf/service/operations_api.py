@@ -156,7 +156,8 @@ def at_scrape(serving: Serving) -> Iterator[Metric]:
     yield gauge("qcls_ready", "1 while requests are answered.", float(serving.state.value == "ready"))
     yield gauge("qcls_admitted_requests", "Requests in the service.", admission.n_requests)
     yield gauge("qcls_admitted_tokens", "Tokens that they would feed, estimated.", admission.n_tokens)
-    yield gauge("qcls_wait_seconds", "What a request that comes now would wait, estimated.", admission.wait_ms / 1e3)
+    wait_s = admission.wait_ms(loaded.classifier.turn_ms if (loaded := serving.loaded) else 0.0) / 1e3
+    yield gauge("qcls_wait_seconds", "What a request that comes now would wait, estimated.", wait_s)
     yield counter("qcls_reloads", "Configurations that replaced another.", serving.n_reloads)
     if served := serving.loaded:
         yield from _engine(served)

@@ -49,7 +49,7 @@ class Service:
         """A block for as long as a request with these queries is in the service. Raises RefusedError (503)."""
         n_tokens = [served.n_tokens(query) for query in queries]
         n_at_once = sum(sorted(n_tokens)[-served.window :])
-        return self.serving.admission.admitted(sum(n_tokens), n_at_once)
+        return self.serving.admission.admitted(sum(n_tokens), n_at_once, served.classifier.turn_ms)
 
     async def ask(
         self, exchange: Exchange, served: Served, loaded: LoadedPrompts, query: str, *, param: str, deadline_s: float

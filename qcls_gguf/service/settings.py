@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -12,6 +13,18 @@ from ..questions.forms import FormSettings
 
 LogFormat = Literal["text", "json", "none"]
 LOG_FORMATS: tuple[LogFormat, ...] = ("text", "json", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class LongestWait:
+    """A time, or a multiple of the time that a request took lately."""
+
+    amount: float
+    is_multiple: bool = False
+
+    def ms(self, request_ms: float) -> float:
+        """In milliseconds. request_ms: what a request took lately."""
+        return self.amount * request_ms if self.is_multiple else self.amount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +47,8 @@ class RequestLimits:
     """the most that a request may ask for"""
     body_timeout_s: float = 30.0
     """for a whole body to arrive, or for a line of a stream"""
-    wait_ms: float | None = None
-    """how long a request may have to wait, by what those before it will take; more get 503; none: any"""
+    longest_wait: LongestWait | None = None
+    """what a request may have to wait, by what those before it will take; more get 503; none: any"""
     waiting_requests: int = 64
     """requests that may be in the service at once; more get 503"""
     waiting_tokens: int = 16_384
@@ -73,6 +86,19 @@ class ServiceSettings:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
+
+
+def read_wait(text: str) -> LongestWait:
+    """Milliseconds, such as `50`, or a multiple, such as `1.5x`. Raises ConfigError."""
+    number = text.removesuffix("x")
+    try:
+        amount = float(number)
+    except ValueError:
+        amount = math.nan
+    if not 0 <= amount < math.inf:
+        what = "is not a number of milliseconds, such as 50, nor of requests' times, such as 1.5x"
+        raise ConfigError(f"`max_wait` {text[:40]!r}: {what}")
+    return LongestWait(amount, is_multiple=number != text)
 
 
 def read_keys(path: Path) -> list[str]:

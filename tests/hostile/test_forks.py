@@ -7,12 +7,15 @@ from conftest import MakeModel, RunPython, WriteConfig
 from hostile_rows import Row, sizes
 from oracle import PromptSpec
 
+from qcls_gguf.native import devices
+
+HAS_GPU = any(device.kind in ("GPU", "iGPU") for device in devices())
 PROMPT = PromptSpec(name="a", template="the colour of {query} is", labels=("red", "light blue", "light pink"))
 QUERIES = ("red dress", "blue jeans", "a pink tee " * 6)
 
 START = f"""
 import os, random, signal, sys, threading, time, warnings
-from qcls_gguf import Classifier, DecodeError, Model, ModelConfig, RuntimeConfig
+from qcls_gguf import Classifier, DecodeError, QclsError
 
 warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads
 QUERIES = {QUERIES!r}
@@ -103,6 +106,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.skipif(HAS_GPU, reason="a GPU's driver survives no fork")
 @pytest.mark.parametrize("n_threads", [1, 2])
 @sizes(2, 200)
 def test_forked_while_another_thread_decodes(
@@ -117,6 +121,33 @@ def test_forked_while_another_thread_decodes(
     row.check(last == "done" and done.returncode == 0, f"{done.returncode} {last} {done.stderr[-500:]}")
 
 
+@pytest.mark.skipif(not HAS_GPU, reason="needs a GPU")
+@pytest.mark.parametrize("n_gpu_layers", [0, "all"])
+def test_a_child_of_a_process_with_a_gpu_is_refused_at_once(
+    n_gpu_layers: int | str, make_model: MakeModel, write_config: WriteConfig, run_python: RunPython
+) -> None:
+    code = """
+classifier = Classifier.from_config(config)
+pid = os.fork()
+if pid == 0:
+    for action in (lambda: classifier.classify("red"), lambda: Classifier.from_config(config)):
+        try:
+            action()
+        except QclsError as e:
+            print(type(e).__name__, e, flush=True)
+    os._exit(0)
+print(os.waitpid(pid, 0)[1])
+"""
+    config = write_config(make_model(), [PROMPT], n_gpu_layers=n_gpu_layers)
+    done = run_python(START + code, config, 1, 1)
+    asked, opened, status = done.stdout.splitlines()
+    assert asked.startswith("DecodeError this Classifier was made in another process")
+    assert opened.startswith("ModelError ")
+    assert "a GPU's driver survives no fork: start processes by spawn or forkserver" in opened
+    assert status == "0"
+
+
+@pytest.mark.skipif(HAS_GPU, reason="a GPU's driver survives no fork")
 def test_every_way_to_start_a_process(
     make_model: MakeModel, write_config: WriteConfig, run_python: RunPython, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -22,7 +22,17 @@ LARGEST = 5e-5
 """Between scores, and between log-probabilities. Measured: 6.2e-6, with F32 weights, head and cache."""
 HYBRIDS = ("lfm2", "qwen35", "granitehybrid")
 """One of each kind of state: short convolutions, delta nets, Mamba 2."""
-OTHERS = ("qwen3next", "kimi-linear", "bailingmoe3", "nemotron_h", "nemotron_h_moe", "falcon-h1", "jamba", "lfm2moe")
+OTHERS = (
+    "qwen35_more",
+    "qwen3next",
+    "kimi-linear",
+    "bailingmoe3",
+    "nemotron_h",
+    "nemotron_h_moe",
+    "falcon-h1",
+    "jamba",
+    "lfm2moe",
+)
 STYLES = {"separate": ["separate"], "joint": ["joint"], "mixed": ["query first", "plain", "joint", "separate"]}
 ONE_TOKEN = ("red", "dress", "none")
 

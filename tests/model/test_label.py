@@ -196,6 +196,28 @@ def test_one_file_is_joined_in_the_end_and_not_again(run: Run, notes: list[str],
     out.unlink()
     run(path, out=out, shard_rows=5)
     assert rows_of(out) == rows
+    out.write_text("changed")
+    with pytest.raises(ConfigError, match=r"was changed since it was written \(\d+ bytes then, 7 now\): name another"):
+        run(path, out=out, shard_rows=5)
+    run(path, out=out, shard_rows=5, overwrite=True)
+    assert rows_of(out) == rows
+
+
+def test_one_file_that_no_run_wrote_is_not_replaced(run: Run, tmp_path: Path) -> None:
+    path = parquet(tmp_path / "in.parquet", QUERIES[:1])
+    (tmp_path / "mine.csv").write_text("mine")
+    with pytest.raises(
+        ConfigError, match=r"mine\.csv: is there already, .* knows of no run that wrote it: name another"
+    ):
+        run(path, out=tmp_path / "mine.csv")
+    assert (tmp_path / "mine.csv").read_text() == "mine"
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(ConfigError, match=r"pipe\.csv: is no plain file"):
+        run(path, out=tmp_path / "pipe.csv")
+    with pytest.raises(
+        ConfigError, match=r"`out` /dev/null: is no folder: name one, or a file that ends in \.parquet, "
+    ):
+        run(path, out=Path("/dev/null"))
 
 
 def test_another_configuration_is_refused_unless_all_is_to_be_labelled_anew(run: Run, tmp_path: Path) -> None:

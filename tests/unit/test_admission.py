@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from itertools import accumulate
+from random import Random
 
 import pytest
 
 pytest.importorskip("pydantic_core")
 
-from qcls_gguf.service.admission import Admission
+from qcls_gguf.errors import ConfigError
+from qcls_gguf.service.admission import Admission, Place
 from qcls_gguf.service.refusal import RefusedError
-from qcls_gguf.service.settings import RequestLimits
+from qcls_gguf.service.settings import LongestWait, RequestLimits, read_wait
 
 
 def reasons(limits: RequestLimits, *, n_tokens: int, ms: float, n: int) -> list[str]:
@@ -25,14 +28,15 @@ def reasons(limits: RequestLimits, *, n_tokens: int, ms: float, n: int) -> list[
                 found.append("")
             except RefusedError as refusal:
                 found.append(refusal.reason if refusal.status == 503 and refusal.retry_ms else "not as it should be")
-    assert (admission.n_requests, admission.n_tokens, admission.wait_ms) == (0, 0, 0)
+    assert (admission.n_requests, admission.n_tokens, admission.wait_ms()) == (0, 0, 0)
     return found
 
 
 @pytest.mark.parametrize("ms", [10.0, 400.0])
 def test_a_bound_of_two_requests_time_admits_two_before_the_last(ms: float) -> None:
-    limits = RequestLimits(wait_ms=2 * ms)
-    assert reasons(limits, n_tokens=30, ms=ms, n=5) == ["", "", "", "wait", "wait"]
+    for wait in (LongestWait(2 * ms), LongestWait(2, is_multiple=True)):
+        limits = RequestLimits(longest_wait=wait)
+        assert reasons(limits, n_tokens=30, ms=ms, n=5) == ["", "", "", "wait", "wait"]
 
 
 def test_without_a_bound_requests_and_tokens_count() -> None:
@@ -40,11 +44,82 @@ def test_without_a_bound_requests_and_tokens_count() -> None:
 
 
 def test_a_request_alone_is_admitted() -> None:
-    assert reasons(RequestLimits(waiting_tokens=1, wait_ms=0), n_tokens=30, ms=100, n=2) == ["", "wait"]
+    assert reasons(RequestLimits(waiting_tokens=1, longest_wait=LongestWait(0)), n_tokens=30, ms=100, n=2) == [
+        "",
+        "wait",
+    ]
 
 
 def test_a_long_request_lets_others_in_between() -> None:
-    admission = Admission(RequestLimits(wait_ms=100, waiting_tokens=100_000))
+    admission = Admission(RequestLimits(longest_wait=LongestWait(100), waiting_tokens=100_000))
     admission.learn(10, 10.0)
     with admission.admitted(5000, 40), admission.admitted(10, 10):
-        assert admission.wait_ms == 50
+        assert admission.wait_ms() == 50
+
+
+def test_what_is_computed_counts_by_what_is_left_of_it() -> None:
+    admission = Admission(RequestLimits(longest_wait=LongestWait(1.5, is_multiple=True)))
+    admission.learn(10, 10.0)
+    with admission.admitted(10, 10):
+        assert [admission.wait_ms(turn_ms) for turn_ms in (0, 4, 10, 25)] == [10, 6, 0, 15]
+        with admission.admitted(10, 10, 0):
+            assert admission.wait_ms(4) == 16
+            with pytest.raises(RefusedError, match=r"about 16\.0 ms, and 15\.0 ms are allowed"):
+                admission.admitted(10, 10, 4)
+            with admission.admitted(10, 10, 6):  # nobody takes longer than 1.5 + 1 times what a request takes
+                pass
+        with pytest.raises(RefusedError):  # nobody knows when one that is late will be done
+            admission.admitted(10, 10, 26)
+
+
+@pytest.mark.parametrize(
+    ("text", "wait"), [("50", LongestWait(50)), ("1.5x", LongestWait(1.5, is_multiple=True)), ("0", LongestWait(0))]
+)
+def test_waits_are_read(text: str, wait: LongestWait) -> None:
+    assert read_wait(text) == wait
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "nan", "infx", "2 requests"])
+def test_other_waits_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="`max_wait`"):
+        read_wait(text)
+
+
+def simulated(arrivals: list[float], times: list[float], bound: LongestWait) -> tuple[list[float], float]:
+    """How long each admitted request takes, first come, first served; and the share of the time that is worked."""
+    admission = Admission(RequestLimits(longest_wait=bound))
+    admission.learn(10, 1.0)
+    queue: list[tuple[float, float, float, Place]] = []  # came, begins, ends
+    took, worked, free = [], 0.0, 0.0
+    for now, ms in zip(arrivals, times, strict=True):
+        while queue and queue[0][2] <= now:
+            came, began, ends, place = queue.pop(0)
+            place.__exit__()
+            admission.learn(10, ends - began)
+            took.append(ends - came)
+        turn_ms = now - queue[0][1] if queue else 0.0
+        try:
+            place = admission.admitted(10, 10, turn_ms)
+        except RefusedError:
+            continue
+        place.__enter__()
+        began = max(now, free)
+        free = began + ms
+        worked += ms
+        queue.append((now, began, free, place))
+    return took, worked / arrivals[-1]
+
+
+@pytest.mark.parametrize(("times", "most"), [(1.0, 2.0), (2.0, 3.0)])
+def test_beyond_the_capacity_nobody_admitted_waits_longer_than_is_allowed(times: float, most: float) -> None:
+    """Time is in requests: arrivals at random, 1.5 in the time of one."""
+    random = Random(0)
+    arrivals = list(accumulate(random.expovariate(1.5) for _ in range(20_000)))
+    bound = LongestWait(times, is_multiple=True)
+    took, worked = simulated(arrivals, [1.0] * len(arrivals), bound)
+    assert max(took) <= most + 1e-9
+    assert worked > 0.85
+    uneven = [random.uniform(0.8, 1.2) for _ in arrivals]
+    took, worked = simulated(arrivals, uneven, bound)
+    assert sorted(took)[len(took) * 99 // 100] < most + 0.5
+    assert worked > 0.8

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from chat_templates import CHATML, CHATS, GEMMA, LLAMA3, QWEN3, THINKS_ALWAYS
+from chat_templates import CHATML, CHATS, GEMMA, LLAMA3, NEMOTRON, QWEN3, THINKS_ALWAYS
 from random_vocab import BOS, IM_END
 
 from qcls_gguf import ConfigError, ModelConfig, PromptConfig
@@ -77,7 +77,12 @@ def test_thinking_models_answer_at_once_unless_told_otherwise() -> None:
     empty = "<|im_start|>assistant\n<think>\n\n</think>\n\nlabel:"
     assert text(QWEN3).endswith(empty)
     assert text(THINKS_ALWAYS).endswith(empty)
+    assert text(NEMOTRON).endswith("<SPECIAL_1>Assistant\n<think></think>label:")
+    # words that would stay in the text are no help
+    kept = NEMOTRON.replace(".replace('/no_think', '')", "")
+    assert text(kept).endswith("end\n<SPECIAL_1>Assistant\n<think>\n\n</think>\n\nlabel:")
     told = {"enable_thinking": True}
+    assert text(NEMOTRON, chat_variables=told).endswith("<SPECIAL_1>Assistant\n<think>\n\nlabel:")
     assert text(QWEN3, chat_variables=told).endswith("<|im_start|>assistant\nlabel:")
     assert text(THINKS_ALWAYS, chat_variables=told).endswith("<think>\nlabel:")
 

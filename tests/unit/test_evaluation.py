@@ -240,8 +240,8 @@ def test_bad_json_lines_have_a_place_and_a_reason(tmp_path: Path, line: bytes, r
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b"x", "has 1 fields, the header 2"),
-        (b"x,boy,y", "has 3 fields, the header 2"),
+        (b"x", "has 1 field, the header 2: write empty ones, too"),
+        (b"x,boy,y", "has 3 fields, the header 2: quote those with a ','"),
         (b"x,man", "'man' is no label of this prompt"),
         (b"x,boy|", "'' is no label of this prompt"),
         (b"x,", "has no label of any prompt"),

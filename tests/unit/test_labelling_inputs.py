@@ -17,18 +17,18 @@ from qcls_gguf.labelling.shards import PlannedInput, plan_input
 from qcls_gguf.labelling.writing import join_files
 
 
-def plan(path: Path, n: int = 3, *, typed: bool = False) -> PlannedInput:
-    return plan_input(path, format_of(path), "query", n, typed=typed)
+def plan(path: Path, n: int = 3, *, column: str = "query", typed: bool = False) -> PlannedInput:
+    return plan_input(path, format_of(path), column, n, typed=typed)
 
 
-def blocks(planned: PlannedInput) -> list[Block]:
-    return [read_block(shard, "query", planned.schema, ()) for shard in planned.shards]
+def blocks(planned: PlannedInput, column: str = "query") -> list[Block]:
+    return [read_block(shard, column, planned.schema, ()) for shard in planned.shards]
 
 
-def queries(planned: PlannedInput) -> list[str | None]:
+def queries(planned: PlannedInput, column: str = "query") -> list[str | None]:
     """Row by row its query, or the reason why it has none."""
     found: list[str | None] = []
-    for block in blocks(planned):
+    for block in blocks(planned, column):
         own = block.queries
         found += [own.texts[at] if at >= 0 else own.reasons[row] for row, at in enumerate(own.index.tolist())]
     return found
@@ -118,13 +118,31 @@ def test_shards_of_csv_count_lines_inside_quotes(tmp_path: Path) -> None:
         "red\r\ndress",
         "b",
         "line 5: the query is blank",
-        "line 6 is not valid CSV: ';' expected after '\"'",
-        "line 7 has 3 fields, the header 2",
+        "line 6 is not valid CSV: ';' expected after '\"': double the quotes that are part of a quoted field",
+        "line 7 has 3 fields, the header 2: quote those with a ';'",
         "line 8 is not valid UTF-8: save the input as UTF-8",
         "g\n\n",
         "h",
     ]
     assert [list(cells) for block in blocks(planned) for cells in block.cells()][5] == ["5", "f\udcff"]
+
+
+@pytest.mark.parametrize(
+    ("ending", "lines", "message"),
+    [
+        ("jsonl", '{"text": null}', "line 1: the query is null"),
+        ("jsonl", '{"query": "x"}', "line 1 has no text 'text': name its key with `column`"),
+        ("jsonl", '{"text": 5}', "line 1 has no text 'text': name its key with `column`"),
+        ("csv", 'text\n"x', "line 2 is not valid CSV: the file ends within a quoted field: close its quotes"),
+        ("csv", f"text\n{'x' * 200_000}", "line 2 is not valid CSV: a field has more than 131072 characters: shorten"),
+    ],
+)
+def test_a_row_without_a_query_says_what_to_do(ending: str, lines: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a.{ending}"
+    path.write_text(lines)
+    (found,) = queries(plan(path, column="text"), column="text")
+    assert found is not None
+    assert found.startswith(message)
 
 
 def test_a_query_of_ten_megabytes_is_one_row(tmp_path: Path) -> None:

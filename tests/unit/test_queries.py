@@ -84,7 +84,7 @@ def test_a_table_keeps_its_ids_and_lines(delimiter: str, tmp_path: Path) -> None
     assert second == Line("blue jeans", None, 3, "A\n2")
     assert blank.is_blank
     assert (no_query.is_blank, no_query.id) == (True, "A3")
-    assert short == Line("short", "line 7 has 2 fields, the header 3", 7, "A4")
+    assert short == Line("short", "line 7 has 2 fields, the header 3: write empty ones, too", 7, "A4")
 
 
 def test_json_lines_keep_their_ids(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 // llama.cpp's log, its assertions, and its start.
 #include "shim.h"
 
+#include "ggml-backend.h"
 #include "ggml.h"
 #include "llama-ext.h"
 
@@ -46,18 +47,22 @@ std::string escaped(const char * text) {
     return safe;
 }
 
+// Of any thread of llama.cpp's, and inside destructors: nothing may be thrown from here.
 void on_log(ggml_log_level level, const char * text, void *) {
     const bool is_error = level == GGML_LOG_LEVEL_ERROR;
     const std::lock_guard<std::recursive_mutex> lock(sink.mutex);
     if (!is_error && !sink.log) {
         return;
     }
-    const std::string safe = escaped(text);
-    if (is_error) {
-        logged_errors += safe;
-    }
-    if (sink.log) {
-        sink.log((int32_t) level, safe.c_str(), sink.user);
+    try {
+        const std::string safe = escaped(text);
+        if (is_error) {
+            logged_errors += safe;
+        }
+        if (sink.log) {
+            sink.log((int32_t) level, safe.c_str(), sink.user);
+        }
+    } catch (const std::bad_alloc &) {  // what fails next says so, with less detail
     }
 }
 
@@ -80,11 +85,20 @@ assertions_throw::~assertions_throw() {
 
 namespace {
 
+bool has_gpu = false;
+bool is_cut_off = false;  // from the GPUs that the parent process has
+
 // A child has none of the other threads, and would wait for good for what they hold as it is forked. ggml's lock is held
 // for moments; that of the log may be held by a thread which waits for the one that forks.
 void in_child() {
     ggml_critical_section_end();
     new (&sink.mutex) std::recursive_mutex;
+    is_cut_off = has_gpu;
+}
+
+bool is_gpu(ggml_backend_dev_t device) {
+    const auto type = ggml_backend_dev_type(device);
+    return type == GGML_BACKEND_DEVICE_TYPE_GPU || type == GGML_BACKEND_DEVICE_TYPE_IGPU;
 }
 
 }  // namespace
@@ -96,9 +110,17 @@ void start_llama() {
         ggml_set_abort_callback(on_abort);
         load_backends();
         llama_backend_init();
+        for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+            has_gpu = has_gpu || is_gpu(ggml_backend_dev_get(i));
+        }
         return true;
     }();
     (void) started;
+    // llama.cpp asks every device, also before it computes on the CPU alone, and ends the process on a driver's error
+    if (is_cut_off) {
+        throw failure{QCLS_LOAD_FAILED, "the process that this one was forked from has a GPU open, and a GPU's driver "
+                                        "survives no fork: start processes by spawn or forkserver"};
+    }
 }
 
 int32_t qcls_set_log(qcls_log_fn log, void * user, qcls_error * error) {

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstring>
 #include <exception>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,7 +40,7 @@ template <typename Body> int32_t guarded(qcls_error * error, qcls_status otherwi
 // llama.cpp reports the cause of a failure through its log only: the errors of this thread's call.
 extern thread_local std::string logged_errors;
 
-// Starts llama.cpp, once a process.
+// Starts llama.cpp, once a process. Fails in a process that was forked from one with a GPU.
 void start_llama();
 
 // Loads ggml's code for processors and GPUs where it is not linked; for start_llama().
@@ -189,6 +190,8 @@ template <typename Body> int32_t guarded(qcls_error * error, qcls_status otherwi
     } catch (const failure & e) {
         write_error(error, e.message.c_str(), e.by_llama);
         return e.status;
+    } catch (const std::bad_alloc &) {
+        write_error(error, "there is not enough memory", true);
     } catch (const std::exception & e) {
         write_error(error, e.what(), true);
     } catch (...) {

@@ -1,0 +1,107 @@
+"""Threads that compute: none of them needs memory of its own, and where they cannot be started that is an error."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import MakeModel, WriteConfig
+from oracle import PromptSpec
+
+START = """
+import asyncio, ctypes, os, sys
+from pathlib import Path
+import numpy as np
+from qcls_gguf import Classifier, QclsError
+from qcls_gguf.native import NativeContext, NativeModel
+
+limits = ctypes.CDLL(os.environ["LD_PRELOAD"])
+
+def opened(model, n_threads):
+    return NativeContext(model, n_ctx=256, n_batch=64, n_seq_max=1, n_outputs_max=64, n_threads=n_threads)
+
+def row(context):
+    n = 24  # with which llama.cpp takes its tiled products
+    output = np.arange(n) == n - 1
+    rows = np.zeros((1, context.row_size), np.float32)
+    each = np.arange(n, dtype=np.int32)
+    context.decode(each, each, np.arange(n + 1, dtype=np.int32), np.zeros(n, np.int32), output, rows)
+    return rows
+"""
+NO_MEMORY = """
+for path in sys.argv[1:]:
+    with NativeModel(Path(path)) as model, opened(model, 1) as one, opened(model, 2) as two:
+        wanted = row(one)
+        limits.set_refuse_memory(1)
+        found = row(two)
+        limits.set_refuse_memory(0)
+        print(np.array_equal(found, wanted))
+"""
+NO_THREADS = """
+path, config = map(Path, sys.argv[1:])
+
+def refused(action, n_left=0):
+    n_before = len(os.listdir("/proc/self/task"))
+    limits.set_threads_left(n_left)
+    try:
+        action()
+    except QclsError as e:
+        print(type(e).__name__, e)
+    limits.set_threads_left(-1)
+    assert len(os.listdir("/proc/self/task")) <= n_before
+
+def ask(classifier):
+    return asyncio.run(classifier.aclassify("red dress")).labels
+
+with NativeModel(path) as model:
+    refused(lambda: NativeModel(path))
+    refused(lambda: opened(model, 3))
+    refused(lambda: opened(model, 3), n_left=1)
+refused(lambda: Classifier.from_config(config))
+with Classifier.from_config(config) as classifier:
+    refused(lambda: ask(classifier))
+    print(ask(classifier) == classifier.classify("red dress").labels)
+"""
+
+WHY = " (can't start new thread): let the process have more"
+RunLimited = Callable[..., list[str]]
+
+
+@pytest.fixture(scope="module")
+def run_limited(tmp_path_factory: pytest.TempPathFactory) -> RunLimited:
+    """Runs code with tests/no_threads_memory.c loaded before; the lines that it prints."""
+    library = tmp_path_factory.mktemp("limits") / "limits.so"
+    source = Path(__file__).parents[1] / "no_threads_memory.c"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"], check=True)
+
+    def run(code: str, *args: object) -> list[str]:
+        environment = {**os.environ, "LD_PRELOAD": str(library), "GGML_NO_BACKTRACE": "1"}
+        command = [sys.executable, "-c", START + code, *map(str, args)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout.splitlines()
+
+    return run
+
+
+def test_no_thread_that_computes_needs_memory(make_model: MakeModel, run_limited: RunLimited) -> None:
+    files = [make_model(), make_model("qwen3moe", weight_type="Q4_K")]
+    assert run_limited(NO_MEMORY, *files) == ["True"] * len(files)
+
+
+def test_threads_that_cannot_be_started(
+    make_model: MakeModel, write_config: WriteConfig, run_limited: RunLimited
+) -> None:
+    path = make_model()
+    config = write_config(path, [PromptSpec(name="a", template="the colour of {query} is", labels=("red", "blue"))])
+    assert run_limited(NO_THREADS, path, config) == [
+        f"ModelError {path}: no thread can be started to load it{WHY}",
+        *[f"ModelError {path}: 3 threads could not be started"] * 2,
+        f"ModelError {path}: no thread can be started to hash it{WHY}",
+        f"DecodeError no thread can be started to serve tasks{WHY}",
+        "True",
+    ]
