@@ -140,7 +140,7 @@ class Classifier(Answering):
 
     def _some(self, loaded: LoadedPrompts, names: Sequence[str]) -> ActiveSet:
         """Some prompts of a set as a set of their own, calibrated alike, for as long as this classifier is open."""
-        with self._requests.batcher.alone:
+        with self._requests.batcher.alone, self._requests.batcher.inside:
             active = self._sets.add(loaded.active.prompts.some(names))
             adjustments = zip(loaded.prompts, loaded.adjustments, strict=True)
             active.answers.adjust([adjustment for prompt, adjustment in adjustments if prompt.name in names])
@@ -177,7 +177,7 @@ class Classifier(Answering):
         self.engine.model.rows(compiled.label_tokens.tolist())  # read before anybody has to wait for it
         batcher = self._requests.batcher
         begun = begin_prefixes(self.engine, batcher, compiled.prefixes, self._requests.check_open)
-        with batcher.alone:
+        with batcher.alone, batcher.inside:
             self._requests.check_open()
             active = self._add(compiled, begun)
             try:
@@ -270,13 +270,17 @@ class Classifier(Answering):
     def close(self) -> None:
         """Answer who waits, refuse who comes, then free the context, and the model if it was opened for it.
 
-        May be called again. In a process that was forked it does nothing: all that is the parent's.
+        May be called again. In a process that was forked it does nothing: all that is the parent's. Where a finaliser
+        or a signal's handler calls it in the middle of a request of the same thread, nobody who comes later is
+        answered, and memory is freed with the object, or by the next call.
         """
         if not self._requests.is_of_this_process:
             return
         batcher = self._requests.batcher
         batcher.close()
-        with batcher.alone:
+        if batcher.is_inside:
+            return
+        with batcher.alone, batcher.inside:
             self.engine.close()
             for other in self._others:
                 other.close()

@@ -151,8 +151,9 @@ class LoadedPrompts(Answering):
         """
         if self._sets is None or not self._requests.is_of_this_process:
             return
+        self._requests.check_process()
         batcher = self._requests.batcher
-        with batcher.alone:
+        with batcher.alone, batcher.inside:
             if self.active.is_open and not batcher.is_closed:
                 self._sets.remove(self.active)
 

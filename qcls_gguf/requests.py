@@ -42,7 +42,7 @@ class Requests:
     def measure_turns(self, active: ActiveSet) -> TurnCost:
         """Measure what a decode costs beside its tokens, and let callers share one only as far as that pays."""
         self.check_process()
-        with self.batcher.alone:
+        with self.batcher.alone, self.batcher.inside:
             self.check_open()
             self._turn_cost = _turn_cost(self._pipeline, active, self._runtime.max_batch)
         return self._turn_cost
@@ -126,7 +126,7 @@ class Requests:
     def compute(self, prepared: Prepared) -> list[Result]:
         """A result for each item of a plan. Raises DecodeError, ScoreError."""
         self.check_process()
-        with self.batcher.alone:
+        with self.batcher.alone, self.batcher.inside:
             self.check_open()
             return self._pipeline.compute(prepared)
 
@@ -134,7 +134,7 @@ class Requests:
         """Raise PlanError for a query that `ask` would refuse; nothing is computed."""
         check_queries([query], self._runtime)
         self.check_process()
-        with self.batcher.alone:
+        with self.batcher.alone, self.batcher.inside:
             self.check_open()
             self._pipeline.check(active, query)
 
@@ -142,7 +142,7 @@ class Requests:
         """What `ask` would feed and read for a query; computes nothing. Raises PlanError as `ask` does."""
         check_queries([query], self._runtime)
         self.check_process()
-        with self.batcher.alone:
+        with self.batcher.alone, self.batcher.inside:
             self.check_open()
             return self._pipeline.counts(active, query)
 
@@ -160,9 +160,14 @@ class Requests:
         return os.getpid() == self._pid
 
     def check_process(self) -> None:
-        """Raise DecodeError in a forked process."""
+        """Raise DecodeError in a forked process, and where this thread would wait for itself."""
         if not self.is_of_this_process:
             raise DecodeError("this Classifier was made in another process: make one in each process after forking")
+        if self.batcher.is_inside:
+            raise DecodeError(
+                "this Classifier is asked, or a prompt set closed, in the middle of a request of the same thread, by a "
+                "finaliser or a signal's handler: do it outside of them"
+            )
 
     def check_open(self) -> None:
         """Raise DecodeError where the classifier was closed."""

@@ -14,7 +14,7 @@ from .config.calibration_file import Calibration, read_calibration
 from .config.prompt import PromptConfig
 from .config.schema import Config
 from .config.words import counted
-from .engine.capacity import shapes
+from .engine.capacity import N_UNTIL_CAPTURED, shapes
 from .engine.engine import Engine
 from .engine.open import open_engine
 from .engine.prefixes import hold_prefixes
@@ -36,7 +36,6 @@ _WARM_TOKENS = 64
 _WARM_STEP = 4
 _MOST_PLANNED = 32768
 """Tokens of the plans that are made at start-up, in 0.1 s: all lengths for eight prompts, the shortest for many."""
-_N_UNTIL_CAPTURED = 3
 _LEAST_SHAPES = 2
 _MOST_SHAPES_BYTES = 128 << 20
 """Compute buffers that kept graphs may take on a CPU, where a new graph costs 2 % of a request."""
@@ -212,7 +211,7 @@ def _warm_up(config: Config, engine: Engine, active: ActiveSet, pipeline: Pipeli
             request(*(f" a{' b' * i}" for i in range(n)))
     for n in range(min(n_warm, n_shapes - 2), -2, -1) if n_warm else ():  # the shorter, the longer its graph is kept
         if template := active.templates.of_query(n):
-            for _ in range(_N_UNTIL_CAPTURED if on_gpu else 1):
+            for _ in range(N_UNTIL_CAPTURED if on_gpu else 1):
                 engine.decode(template.decode.plan, template.decode.leaf_roots, template.any_tokens())
     n_planned = 0
     for n in range(_WARM_TOKENS):

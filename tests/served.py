@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -30,7 +30,7 @@ class Server:
         self._ready = threading.Event()
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
-        self._ready.wait(60)
+        self._ready.wait(300)
         serving = [line for line in self.lines if line.startswith("serving at ")]
         if not serving:
             self.stop(signal.SIGKILL)
@@ -89,9 +89,10 @@ class Server:
 def exchange(server: Server, data: bytes, *, half_close: bool = False) -> bytes:
     """What comes back for raw bytes, until the server ends the connection or an answer is whole."""
     with server.connect() as connection:
-        connection.sendall(data)
-        if half_close:
-            connection.shutdown(socket.SHUT_WR)
+        with suppress(OSError):  # the server may have answered and ended the connection before all is sent
+            connection.sendall(data)
+            if half_close:
+                connection.shutdown(socket.SHUT_WR)
         return received(connection)
 
 

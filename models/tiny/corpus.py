@@ -1,10 +1,12 @@
 """Query sets: the committed dev and held-out files, and token arrays for training.
 
 python models/tiny/corpus.py     writes models/tiny/dev.jsonl and models/tiny/heldout.jsonl
+python models/tiny/corpus.py --fresh 2000 --out queries.jsonl     other queries of the held-out part, in neither file
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 from collections import Counter
@@ -116,6 +118,32 @@ def write_set(split: str) -> None:
         print(f"  {attribute}: majority {max(counts.values()) / len(seen):.3f}", dict(counts.most_common()))
 
 
-if __name__ == "__main__":
+def write_fresh(n: int, seed: str, path: Path) -> None:
+    """Write n queries of the held-out part, none of which is in the committed files, no two alike when folded."""
+    rng, seen = random.Random(seed), set(kept_out())
+    with path.open("w", encoding="utf-8") as file:
+        while n:
+            query = make_query("heldout", rng)
+            if 0 < len(fold(query.text)) <= LONGEST and fold(query.text) not in seen:
+                seen.add(fold(query.text))
+                file.write(json.dumps({"query": query.text, "labels": query.labels}, ensure_ascii=False) + "\n")
+                n -= 1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--fresh", type=int, metavar="N", help="write N other queries of the held-out part instead")
+    parser.add_argument("--seed", default="advise-2000", help="of these")
+    parser.add_argument("--out", type=Path, help="the file for them")
+    args = parser.parse_args()
+    if args.fresh and not args.out:
+        parser.error("--fresh needs --out")
+    if args.fresh:
+        write_fresh(args.fresh, args.seed, args.out)
+        return
     for name in SIZES:
         write_set(name)
+
+
+if __name__ == "__main__":
+    main()

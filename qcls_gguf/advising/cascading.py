@@ -224,6 +224,5 @@ def _record(first: Tried, found: dict[str, Threshold], wanted: Wanted, stage_tex
             for name, each in found.items()
         },
         answered=fmean(each.n_answered / each.n for each in found.values()),
-        original_latency=None,
         yaml=stage_text,
     )

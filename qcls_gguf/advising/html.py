@@ -62,8 +62,8 @@ def _candidate(each: CandidateRecord) -> dict[str, Any]:
 
 def _image(record: AdviceRecord) -> Markup:
     """A point for each candidate that was timed; a line joins those that none beats."""
-    timed = [each for each in record.candidates if each.latency and each.least_agreement is not None]
-    points = {each.name: (each.latency.p50_ms, 100 * (each.least_agreement or 0)) for each in timed if each.latency}
+    timed = [each for each in record.candidates if each.time_share and each.least_agreement is not None]
+    points = {each.name: (each.time_share or 0, 100 * (each.least_agreement or 0)) for each in timed}
     figure = Figure(figsize=(9.5, 4.2), layout="constrained")
     axes = figure.add_subplot()
     front = sorted(points[each.name] for each in timed if each.is_pareto)
@@ -77,10 +77,10 @@ def _image(record: AdviceRecord) -> Markup:
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     axes.axhline(100 * record.min_agreement, color="C3", linewidth=1, linestyle="--")
     axes.set(
-        xlabel="median ms of a request, here",
+        xlabel="a request's median time here, by the original's in the same turns",
         ylabel="least agreement of the prompts, %",
-        title="Agreement against latency; filled: keeps the limit (dashed); star: recommended",
     )
+    figure.suptitle("Agreement against latency; filled: keeps the limit (dashed); star: recommended")
     axes.set_xlim(left=0)
     axes.margins(x=0.15, y=0.1)
     return svg_image(figure, "agreement against latency")

@@ -17,9 +17,9 @@ from .cascading import Fitted, TokensAlone, Wanted, can_be_first, first_stage, f
 from .ladder import check_vocabulary, model_name
 from .latency import times_in_turns
 from .planning import NotTried, Planned, Planner, with_room, worth_trying
-from .records import CandidateRecord
+from .records import CandidateRecord, MemoryNeeds
 from .settings import AdviceSettings
-from .summary import Summariser, latency
+from .summary import Summariser, cell_bytes
 from .tried import Bench, Tried
 
 
@@ -66,18 +66,28 @@ def cascades(
         )
         advising.summariser.notes.append(f"no cascade with {bench.model_name}: {which}")
         return []
-    beside = _time(advising, fitted) if advising.timed else []
+    if advising.timed:
+        _time(advising, fitted)
     half = len(advising.bench.queries) // 2
     summariser = dataclasses.replace(
         advising.summariser, rows=advising.summariser.rows[half:], original=advising.summariser.original[half:]
     )
     record = summariser.record(fitted.tried, advising.bench.classifier, weights)
-    cascade = fitted.record.model_copy(update={"original_latency": latency(beside)})
-    return [record.model_copy(update={"cascade": cascade})]
+    update: dict[str, object] = {"cascade": fitted.record}
+    assert fitted.tried.planned is not None
+    if bench is not advising.bench:  # the stage's weights and cells are of its own model
+        n_own, n_stage = advising.whole.n_prefix_tokens, fitted.tried.planned.n_more_prefix_tokens
+        both = advising.bench.classifier, bench.classifier
+        update["memory"] = MemoryNeeds(
+            weights_bytes=sum(each.model.size_bytes for each in both),
+            prefix_cells=n_own + n_stage,
+            prefix_bytes=round(n_own * cell_bytes(both[0]) + n_stage * cell_bytes(both[1])),
+        )
+    return [record.model_copy(update=update)]
 
 
-def _time(advising: Advising, fitted: Fitted) -> list[float]:
-    """Open the cascade as its files say, and time it in turns with the original, whose times are returned."""
+def _time(advising: Advising, fitted: Fitted) -> None:
+    """Open the cascade as its files say, and time it in turns with the original."""
     config = fitted.tried.candidate.config
     assert config.cascade is not None
     (stage,) = config.cascade.stages
@@ -93,9 +103,8 @@ def _time(advising: Advising, fitted: Fitted) -> list[float]:
                 found = times_in_turns(sets, advising.timed, on_query)
         except (ConfigError, ModelError, PlanError) as e:
             fitted.tried.note = f"not timed: {e}"
-            return []
-    fitted.tried.ms = found["cascade"]
-    return found["original"]
+            return
+    fitted.tried.ms, fitted.tried.original_ms = found["cascade"], found["original"]
 
 
 def try_model(advising: Advising, entry: ModelConfig, tried: Sequence[Tried]) -> list[CandidateRecord]:
@@ -147,4 +156,4 @@ def _check_on_disk(entry: ModelConfig) -> None:
     except (ConfigError, ModelError):
         if entry.hf_repo is None:
             raise
-        raise ModelError(f"{model_name(entry)} is not on disk: with `fetch` {entry.hf_repo} is asked for it") from None
+        raise ModelError(f"{model_name(entry)} is not on disk, and is fetched only with `fetch`") from None

@@ -142,8 +142,6 @@ class CascadeStageRecord(Record):
     """by prompt"""
     answered: float
     """share of the prompts that the stage answers, on the queries that proved the thresholds"""
-    original_latency: Latency | None
-    """requests to the original in turns with those to the cascade; null where it was not timed"""
     yaml: str
     """the stage's configuration, as a file has it"""
 
@@ -187,6 +185,8 @@ class CandidateRecord(Record):
     """mean over the prompts with labels"""
     latency: Latency | None
     """null where it was not timed"""
+    original_latency: Latency | None
+    """the original's requests in turns with these, by which they are compared: a machine is not as fast at all times"""
     predicted: Predicted | None
     """null where nothing is known of a target"""
     memory: MemoryNeeds | None
@@ -199,6 +199,13 @@ class CandidateRecord(Record):
     """where it is a cascade of a cheaper stage and the original; its figures are of the second half of the queries"""
     yaml: str | None
     """the configuration, as a file has it; null for the original"""
+
+    @property
+    def time_share(self) -> float | None:
+        """Its median request by the original's in the same turns; None where it was not timed."""
+        if self.latency is None or self.original_latency is None:
+            return None
+        return self.latency.p50_ms / self.original_latency.p50_ms
 
 
 class AdviceRecord(Record):

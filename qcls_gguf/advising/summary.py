@@ -60,8 +60,6 @@ class Summariser:
         accuracies = [each.accuracy for each in agreement.values() if each.accuracy is not None]
         losses = [each.log_loss for each in agreement.values() if each.log_loss is not None]
         is_original = tried.state == "original"
-        context = classifier.engine.context
-        cell_bytes = context.counters().cache_bytes / context.n_ctx
         return CandidateRecord(
             name=candidate.name,
             why=candidate.why,
@@ -83,12 +81,13 @@ class Summariser:
             ),
             accuracy=fmean(accuracies) if accuracies else None,
             log_loss=fmean(losses) if losses else None,
-            latency=latency(tried.ms),
+            latency=_latency(tried.ms),
+            original_latency=_latency(tried.original_ms) if tried.ms else None,
             predicted=self._predicted(planned, classifier.model, weights),
             memory=MemoryNeeds(
                 weights_bytes=classifier.model.size_bytes,
                 prefix_cells=planned.n_prefix_tokens,
-                prefix_bytes=round(planned.n_prefix_tokens * cell_bytes),
+                prefix_bytes=round(planned.n_prefix_tokens * cell_bytes(classifier)),
             ),
             is_pareto=False,
             disagreements=() if is_original else disagreements(self.prompts, self.rows, self.original, tried.rows),
@@ -116,6 +115,7 @@ class Summariser:
             meets_limit=False,
             is_proven=False,
             latency=None,
+            original_latency=None,
             predicted=None,
             memory=None,
             is_pareto=False,
@@ -142,6 +142,12 @@ class Summariser:
         return Predicted(target=name, low_ms=found.low_ms, high_ms=found.high_ms)
 
 
+def cell_bytes(classifier: Classifier) -> float:
+    """What a cell of its KV cache takes, a token's keys and values of all layers."""
+    context = classifier.engine.context
+    return context.counters().cache_bytes / context.n_ctx
+
+
 def heading(name: str, why: str, found: str) -> list[str]:
     """The comments above a configuration that is written."""
     return [
@@ -159,7 +165,7 @@ def _found(agreement: Mapping[str, PromptAgreement], limit: float) -> str:
     )
 
 
-def latency(ms: Sequence[float]) -> Latency | None:
+def _latency(ms: Sequence[float]) -> Latency | None:
     """Times of requests, as a record has them; None where there are none."""
     if not ms:
         return None

@@ -11,7 +11,8 @@ from ..report.tables import Table, terminal_table
 from .records import AdviceRecord, CandidateRecord, CascadeStageRecord, Disagreement, PromptAgreement
 
 COLUMNS = (
-    "candidate", "verdict", "agreement", "of", "accuracy", "tokens", "p50 ms", "p99 ms", "predicted ms", "memory MiB",
+    "candidate", "verdict", "agreement", "of", "accuracy", "tokens", "p50 ms", "p99 ms", "of original's",
+    "predicted ms", "memory MiB",
 )  # fmt: skip
 _N_SHOWN = 5
 _N_LABELS = 3
@@ -36,6 +37,7 @@ def _row(each: CandidateRecord, recommended: str | None) -> list[str]:
         number(each.n_tokens, 1),
         measured(latency.p50_ms if latency else None),
         measured(latency.p99_ms if latency else None),
+        number(each.time_share, 2),
         f"{each.predicted.low_ms:.0f}–{each.predicted.high_ms:.0f}" if each.predicted else NO_VALUE,
         number((memory.weights_bytes + memory.prefix_bytes) / _MIB if memory else None, 1),
     ]
@@ -122,13 +124,13 @@ def shown_candidate(record: AdviceRecord) -> CandidateRecord | None:
     if record.recommended is not None:
         return next(each for each in record.candidates if each.name == record.recommended)
     timed = [each for each in record.candidates if each.state == "tried" and each.latency]
-    return min(timed, key=lambda each: each.latency.p50_ms if each.latency else 0, default=None)
+    return min(timed, key=lambda each: each.time_share or 0, default=None)
 
 
 def _cascade_time(each: CandidateRecord) -> list[str]:
     """How its requests compare with the original's in the same turns, where it is a cascade that was timed."""
-    beside = each.cascade and each.cascade.original_latency
-    if not beside or not each.latency:
+    beside = each.original_latency
+    if not each.cascade or not beside or not each.latency:
         return []
     return [
         f"{each.name}: a request takes {measured(each.latency.mean_ms)} ms on average (median "

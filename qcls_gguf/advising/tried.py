@@ -40,6 +40,8 @@ class Tried:
     model_name: str
     ms: list[float] = field(default_factory=list)
     """times of its requests"""
+    original_ms: list[float] = field(default_factory=list)
+    """of the original's, in turns with these"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,8 +148,7 @@ class Bench:
                     each.note = f"not timed: {e}"
             on_query = counter(self.on_progress, f"time {self.model_name}", len(queries))
             found = times_in_turns(sets, queries, on_query)
-        for name, ms in found.items():
-            if name:
-                by_name[name].ms = ms
-            elif first is not None:
-                first.ms = ms
+        if first is not None:
+            by_name[""] = first
+        for name, each in by_name.items():
+            each.ms, each.original_ms = found.get(name, []), found[""]

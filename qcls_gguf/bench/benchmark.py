@@ -10,7 +10,7 @@ from statistics import fmean
 from ..config.schema import Config
 from ..engine.cores import threads
 from ..errors import ConfigError, DecodeError, PlanError
-from ..native import devices
+from ..model.placement import device_index
 from ..native.kernel_steps import why_no_steps
 from ..native.sm_slice import slice_device
 from ..opening import ClassifierOpener
@@ -148,8 +148,7 @@ def _rooflines(classifiers: Sequence[MeasuredClassifier]) -> dict[str, Roofline]
     rooflines = {}
     for measured in classifiers:
         model, config = measured.classifier.model, measured.classifier.config
-        kinds = ("GPU", "iGPU") if model.n_gpu_layers else ("CPU",)
-        index = next(i for i, device in enumerate(devices()) if device.kind in kinds)
+        index = device_index(model.n_gpu_layers)
         weights = decode_weights(Path(model.path), head=measured.exact)
         key = index, threads(config.runtime).n, weights.ggml_type
         if key not in rates:

@@ -72,6 +72,15 @@ def serve_command(
     max_queries: Annotated[
         int, typer.Option("--max-queries", min=1, max=1 << 20, metavar="N", help="Of one request.")
     ] = 256,
+    max_questions: Annotated[
+        int, typer.Option("--max-questions", min=1, max=1 << 16, metavar="N", help="Of one request.")
+    ] = 400,
+    max_options: Annotated[
+        int, typer.Option("--max-options", min=1, max=1 << 16, metavar="N", help="Or levels, of one question.")
+    ] = 255,
+    max_question_bytes: Annotated[
+        int, typer.Option("--max-question-bytes", min=1, max=1 << 30, metavar="BYTES", help="Of a question's texts.")
+    ] = 32_768,
     max_wait: Annotated[
         str | None,
         typer.Option("--max-wait", metavar="MS|Nx", help="Who would wait longer (Nx: than N requests) gets 503."),
@@ -125,6 +134,9 @@ def serve_command(
             limits=RequestLimits(
                 body_bytes=max_body,
                 queries=max_queries,
+                questions=max_questions,
+                options=max_options,
+                question_bytes=max_question_bytes,
                 timeout_ms=timeout,
                 longest_wait=None if max_wait is None else read_wait(max_wait),
                 waiting_requests=max_requests,

@@ -4,8 +4,9 @@ Callers queue by their deadlines, then by when they came; a turn takes the first
 join it. Nobody waits for company. A turn is served by whichever thread holds the lock `alone`: the caller that finds
 nobody at work, then one of those who wait, or, for callers that do not block, a thread of the batcher's own.
 
-Nothing but that lock is ever held, and `with` takes and leaves it in one step of the interpreter, so an interrupt
-(KeyboardInterrupt) may come anywhere: the calls of an interrupted turn stay listed and are served by the next one.
+Nothing but that lock, and `inside` with it, is ever held, and `with` takes and leaves each in one step of the
+interpreter, so an interrupt (KeyboardInterrupt) may come anywhere: the calls of an interrupted turn stay listed and are
+served by the next one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from contextlib import suppress
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ..errors import BusyError, DeadlineError, DecodeError
+from ..errors import BusyError, DecodeError
+from .call import Call, Gate
 
 if TYPE_CHECKING:  # whoever awaits has it; others are spared its import
     from asyncio import AbstractEventLoop, Future
@@ -32,77 +34,8 @@ T = TypeVar("T")
 _LOOK_AGAIN_S = 0.1
 """A caller that waits looks so often whether anybody serves: an interrupt may have stopped whoever was to wake it."""
 _THREAD_LOOKS_S = 1.0
-_USUAL_S = 10.0
-"""Callers with a later deadline, or none, queue as if they had this one: others do not pass them for ever."""
 _EXIT_S = 60.0
 """How long the interpreter's exit waits for a decode to end."""
-
-
-class _Gate:
-    """What one thread waits at and another opens; opening it twice opens it once.
-
-    A bare lock, which an interrupt cannot leave half taken, as it can the lock inside a threading.Event.
-    """
-
-    __slots__ = ("_closed",)
-
-    def __init__(self) -> None:
-        self._closed = threading.Lock()
-        self._closed.acquire()
-
-    def open(self) -> None:
-        with suppress(RuntimeError):  # it is open already
-            self._closed.release()
-
-    def wait(self, timeout_s: float) -> None:
-        self._closed.acquire(timeout=timeout_s)
-
-
-class _Call(Generic[Q, R]):
-    """One caller's items, and where the answers are put."""
-
-    __slots__ = ("came_ns", "deadline_ns", "error", "future", "gate", "items", "order_ns", "results", "was_given_up")
-
-    def __init__(self, items: Sequence[Q], deadline_s: float | None, future: Future[Sequence[R]] | None) -> None:
-        self.items = items
-        self.results: Sequence[R] | None = None
-        self.error: Exception | None = None
-        self.was_given_up = False
-        self.came_ns = perf_counter_ns()
-        self.deadline_ns = None if deadline_s is None else self.came_ns + int(deadline_s * 1e9)
-        self.order_ns = self.came_ns + int(min(_USUAL_S if deadline_s is None else deadline_s, _USUAL_S) * 1e9)
-        self.future = future
-        self.gate = _Gate()
-
-    @property
-    def is_done(self) -> bool:
-        return self.results is not None or self.error is not None
-
-    @property
-    def is_open(self) -> bool:
-        """Whether an answer is still owed."""
-        if self.is_done or self.was_given_up:
-            return False
-        return self.future is None or not self.future.cancelled()
-
-    @property
-    def is_late(self) -> bool:
-        return self.deadline_ns is not None and perf_counter_ns() >= self.deadline_ns
-
-    def late_error(self) -> DeadlineError:
-        waited_ms = (perf_counter_ns() - self.came_ns) / 1e6
-        return DeadlineError(f"the deadline passed after {waited_ms:.0f} ms of waiting: nothing was computed")
-
-    def settle(self) -> None:
-        """Give the answer to the future, unless it was cancelled; for the thread of its loop."""
-        assert self.future is not None
-        if self.future.done():
-            return
-        if self.error is not None:
-            self.future.set_exception(self.error)
-        else:
-            assert self.results is not None
-            self.future.set_result(self.results)
 
 
 class Batcher(Generic[Q, R]):
@@ -126,16 +59,18 @@ class Batcher(Generic[Q, R]):
         self._max_batch = max_batch
         self._max_waiting = max_waiting
         self._joins = joins
-        self._waiting: deque[_Call[Q, R]] = deque()
-        self._turn: list[_Call[Q, R]] = []  # what is being served, or was when an interrupt came
+        self._waiting: deque[Call[Q, R]] = deque()
+        self._turn: list[Call[Q, R]] = []  # what is being served, or was when an interrupt came
         self._is_closed = False
         self._turn_began_ns = 0
-        self._answered: deque[_Call[Q, R]] = deque()  # futures that their thread has to hand out
+        self._answered: deque[Call[Q, R]] = deque()  # futures that their thread has to hand out
         self._thread: threading.Thread | None = None
-        self._thread_gate = _Gate()
+        self._thread_gate = Gate()
         self._starting = threading.Lock()
         self.alone = threading.Lock()
-        """Held while a turn is served; `with batcher.alone:` does something else in between."""
+        """Held while a turn is served; `with batcher.alone, batcher.inside:` does something else in between."""
+        self.inside = threading.RLock()
+        """Held with `alone`, and knows its thread: see `is_inside`."""
         _batchers.add(self)
 
     def submit(self, items: Sequence[Q], deadline_s: float | None = None) -> Sequence[R]:
@@ -147,12 +82,12 @@ class Batcher(Generic[Q, R]):
         is_late = deadline_s is not None and deadline_s <= 0
         if not (is_late or self._is_closed or self.alone.locked()):
             try:
-                with self.alone:
+                with self.alone, self.inside:
                     if not (self._waiting or self._turn):  # nobody is to be served first
                         return self._run(items)
             finally:
                 self._wake_next()
-        call = _Call[Q, R](items, deadline_s, None)
+        call = Call[Q, R](items, deadline_s, None)
         self._admit(call)
         try:
             while not call.is_done:
@@ -161,7 +96,7 @@ class Batcher(Generic[Q, R]):
                         raise call.late_error()
                     call.gate.wait(_LOOK_AGAIN_S)
                     continue
-                with self.alone:
+                with self.alone, self.inside:
                     if not call.is_done:
                         self._serve()
         finally:
@@ -183,7 +118,7 @@ class Batcher(Generic[Q, R]):
         is closed.
         """
         future: Future[Sequence[R]] = loop.create_future()
-        call = _Call[Q, R](items, deadline_s, future)
+        call = Call[Q, R](items, deadline_s, future)
         self._admit(call)
         with self._starting:
             if self._thread is None:
@@ -201,7 +136,7 @@ class Batcher(Generic[Q, R]):
         self._thread_gate.open()
         return future
 
-    def _admit(self, call: _Call[Q, R]) -> None:
+    def _admit(self, call: Call[Q, R]) -> None:
         if self._is_closed:
             raise DecodeError("this Classifier is closed")
         if len(self._waiting) >= self._max_waiting and self.alone.locked():
@@ -211,7 +146,7 @@ class Batcher(Generic[Q, R]):
             )
         self._waiting.append(call)
 
-    def _forget(self, call: _Call[Q, R]) -> None:
+    def _forget(self, call: Call[Q, R]) -> None:
         with suppress(ValueError):  # whoever serves may have taken it off the list before its caller does
             self._waiting.remove(call)
 
@@ -244,12 +179,12 @@ class Batcher(Generic[Q, R]):
             self._answer(turn)
         turn.clear()
 
-    def _may_join(self, turn: Sequence[_Call[Q, R]], call: _Call[Q, R], n_behind: int) -> bool:
+    def _may_join(self, turn: Sequence[Call[Q, R]], call: Call[Q, R], n_behind: int) -> bool:
         items = [each.items for each in turn]
         n_items = sum(map(len, items)) + len(call.items)
         return n_items <= self._max_batch and self._joins(items, call.items, n_behind)
 
-    def _answer(self, turn: Sequence[_Call[Q, R]]) -> None:
+    def _answer(self, turn: Sequence[Call[Q, R]]) -> None:
         try:
             results = self._run([item for call in turn for item in call.items])
         except Exception as e:
@@ -277,7 +212,7 @@ class Batcher(Generic[Q, R]):
         began_ns = self._turn_began_ns
         return (perf_counter_ns() - began_ns) / 1e6 if began_ns else 0.0
 
-    def _finish(self, call: _Call[Q, R], results: Sequence[R] | None, error: Exception | None = None) -> None:
+    def _finish(self, call: Call[Q, R], results: Sequence[R] | None, error: Exception | None = None) -> None:
         call.results, call.error = results, error
         if call.future is None:
             call.gate.open()
@@ -287,7 +222,7 @@ class Batcher(Generic[Q, R]):
 
     def deliver(self) -> None:
         """Hand out what was answered for futures: each loop is woken once; for the batcher's thread."""
-        by_loop: dict[AbstractEventLoop, list[_Call[Q, R]]] = {}
+        by_loop: dict[AbstractEventLoop, list[Call[Q, R]]] = {}
         while self._answered:
             call = self._answered.popleft()
             assert call.future is not None
@@ -299,7 +234,7 @@ class Batcher(Generic[Q, R]):
     def serve_waiting(self, *, deliver: bool = False) -> None:
         """Serve turn after turn until nobody waits. deliver: hand out each turn's futures before the next one."""
         while self._waiting or self._turn:
-            with self.alone:
+            with self.alone, self.inside:
                 self._serve()
             if deliver:
                 self.deliver()
@@ -308,22 +243,30 @@ class Batcher(Generic[Q, R]):
         """Serve one turn of those who wait, then do something else; long work in such steps holds nobody up for more
         than a step.
         """
-        with self.alone:
+        with self.alone, self.inside:
             self._serve()
             return step()
 
     def close(self) -> None:
         """Refuse who comes from now on, and answer those who wait; may be called again."""
         self._is_closed = True
-        self.serve_waiting()
+        if not self.is_inside:
+            self.serve_waiting()
         self._thread_gate.open()
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether this thread holds `alone`: a finaliser or a signal's handler may be called then, and would wait for
+        its own thread.
+        """
+        return bool(self.inside._is_owned())  # type: ignore[attr-defined]  # as threading.Condition asks it
 
     @property
     def is_closed(self) -> bool:
         return self._is_closed
 
 
-def _settle(calls: Sequence[_Call[Any, Any]]) -> None:
+def _settle(calls: Sequence[Call[Any, Any]]) -> None:
     for call in calls:
         call.settle()
 

@@ -34,7 +34,7 @@ def begin_prefixes(
                 held = longer
             begun += held
     except BaseException:
-        with batcher.alone:
+        with batcher.alone, batcher.inside:
             engine.forget(begun)
         raise
     return begun

@@ -120,7 +120,7 @@ def answer_table(columns: AnswerColumns, queries: Queries, answers: Answers) -> 
     if answers.reasons:
         for row, number in enumerate(index.tolist()):
             if number in answers.reasons:
-                reasons[row] = answers.reasons[number]
+                reasons[row] = f"{queries.name(row)}: {answers.reasons[number]}"
     arrays.append(pa.array([reasons.get(row) for row in range(len(index))] if reasons else [None] * len(index),
                            pa.string()))  # fmt: skip
     return pa.table(arrays, schema=columns.schema())

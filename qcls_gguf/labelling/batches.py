@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..config.schema import Config
@@ -47,11 +47,12 @@ class BatchLabeller:
     def __init__(self, prompts: Answering, size: int, *, on_rungs: bool | None = None) -> None:
         """size: queries of one decode; of queries too long for one it holds half as many, or a quarter, ….
 
-        on_rungs: whether decodes are filled up, so that few shapes come again and again; None: where that pays.
+        on_rungs: whether decodes are filled up, so that few shapes come again and again; None: where that pays, but not
+        one by one, which is to compute what `classify` does.
         """
         self._prompts = prompts
         self._size = size
-        self._on_rungs = prompts.pays_on_rungs if on_rungs is None else on_rungs
+        self._on_rungs = size > 1 and prompts.pays_on_rungs if on_rungs is None else on_rungs
 
     def label(self, queries: Sequence[str]) -> Iterator[list[Answered]]:
         """Answers to all queries, a decode's at a time, in no particular order."""
@@ -90,8 +91,10 @@ class BatchLabeller:
     def _prepared(self, queries: Sequence[str]) -> Iterator[_Batch | list[Answered]]:
         """Batches of queries, and by themselves those that are refused."""
         batch: list[tuple[int, Tokenized]] = []
-        # Queries that begin alike stand together: a decode computes what they have in common once.
-        for place in sorted(range(len(queries)), key=queries.__getitem__):
+        # Queries that begin alike stand together: a decode computes what they have in common once. One by one, those of
+        # one length do, whose decodes have one shape.
+        order: Callable[[int], str | int] = queries.__getitem__ if self._size > 1 else lambda at: len(queries[at])
+        for place in sorted(range(len(queries)), key=order):
             try:
                 batch.append((place, self._prompts.tokenize(queries[place])))
             except PlanError as e:

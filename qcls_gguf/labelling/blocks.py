@@ -22,6 +22,8 @@ from .values import cell, column_of, json_value
 
 Int32Array = npt.NDArray[np.int32]
 BLANK = "the query is blank"
+_BUFFER_BYTES = 1 << 20
+"""of a column of Parquet that are read at once"""
 _NOT_UTF8 = "the query is not valid UTF-8"
 
 
@@ -35,6 +37,14 @@ class Queries:
     """(n_rows,) which of them a row has; -1: none"""
     reasons: dict[int, str]
     """row by row why it has none"""
+    unit: str
+    """what rows are called in messages: `row`, or in text formats `line`"""
+    numbers: Sequence[int]
+    """(n_rows,) and their numbers there"""
+
+    def name(self, row: int) -> str:
+        """What messages call a row."""
+        return f"{self.unit} {self.numbers[row]}"
 
 
 def queries_of_column(column: pa.ChunkedArray | pa.Array, numbers: Sequence[int]) -> Queries:
@@ -67,6 +77,8 @@ def queries_of_column(column: pa.ChunkedArray | pa.Array, numbers: Sequence[int]
         texts=texts,
         index=index,
         reasons={row: f"row {numbers[row]}: {refused[int(code[row])]}" for row in bad},
+        unit="row",
+        numbers=numbers,
     )
 
 
@@ -83,7 +95,8 @@ def _queries_of_rows(rows: Sequence[Row]) -> Queries:
             reasons[place] = f"line {row.number}: {_NOT_UTF8}"
         else:
             index[place] = known.setdefault(row.query, len(known))
-    return Queries(texts=list(known), index=index, reasons=reasons)
+    numbers = [row.number for row in rows]
+    return Queries(texts=list(known), index=index, reasons=reasons, unit="line", numbers=numbers)
 
 
 class Block:
@@ -238,7 +251,8 @@ def read_block(shard: Shard, column: str, schema: pa.Schema | None, added: Seque
 
 
 def _parquet_block(shard: Shard, column: str) -> Block:
-    with pq.ParquetFile(shard.path, pre_buffer=False) as file:
+    # Read bit by bit: else the columns of a whole row group are in memory, which may be all of a large file.
+    with pq.ParquetFile(shard.path, pre_buffer=False, buffer_size=_BUFFER_BYTES) as file:
         found, at, end = [], 0, shard.skip + shard.n_rows
         if shard.n_rows:
             for batch in file.iter_batches(batch_size=8192, row_groups=[shard.row_group], use_threads=False):

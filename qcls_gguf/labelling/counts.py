@@ -29,13 +29,6 @@ def answers_digest(prompts: str, adjustments: str, config: Config) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def row_name(task: Task, row: int) -> str:
-    """A row of a shard as messages name it: by its number in the input, from 1."""
-    shard = task.shard
-    number = shard.first_row + 1 + (row if shard.keep is None else shard.keep[row])
-    return f"row {number}"
-
-
 def shard_counts(
     task: Task, queries: Queries, answers: Answers, *, n_bytes: int, n_found: int, seconds: float
 ) -> ShardCounts:
@@ -66,7 +59,7 @@ def _bad_rows(task: Task, queries: Queries, answers: Answers) -> tuple[int, list
         rows = np.flatnonzero(np.isin(index, list(answers.reasons)))
         n = len(rows)
         for row in rows[:N_LISTED].tolist():
-            listed[row] = f"{row_name(task, row)}: {answers.reasons[int(index[row])]}"
+            listed[row] = f"{queries.name(row)}: {answers.reasons[int(index[row])]}"
     found = sorted(listed.items())[:N_LISTED]
     return n, [BadInputRow(path=task.shard.path, reason=reason) for _, reason in found]
 

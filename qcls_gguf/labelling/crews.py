@@ -114,7 +114,7 @@ class Processes:
                 deal(index)
 
         # The first one measures while the others wait, which would be measured with it; all use the size that it found.
-        n_started = 1 if speeds is None else len(self._pipes)
+        n_started = 1 if speeds is None and self._job.batch is None else len(self._pipes)
         for index in range(n_started):
             start(index)
         while any(left):
@@ -123,14 +123,20 @@ class Processes:
                 message = self._receive(index)
                 if isinstance(message, Speeds | Step):
                     self._on_message(message)
+                if n_started == 1 and isinstance(message, Speeds | Done | Filled):
+                    # Where it had nothing to measure with, since the cache knows all answers, whoever needs to does.
+                    speeds, n_started = message if isinstance(message, Speeds) else None, len(self._pipes)
+                    for other in range(1, n_started):
+                        start(other)
                 if isinstance(message, Done | Filled):
                     left[index] -= 1
                     deal(index)
                     yield message
-                if isinstance(message, Speeds) and n_started == 1:
-                    speeds, n_started = message, len(self._pipes)
-                    for other in range(1, n_started):
-                        start(other)
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the processes, in the order of their devices."""
+        return [process.pid for process in self._processes]
 
     def _receive(self, index: int) -> Message | Filled:
         try:
@@ -167,8 +173,6 @@ def work(job: Job, device: str, pipe: Connection) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # which a terminal sends to the whole group: the parent decides
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    from .worker import Worker
-
     told = perf_counter()
     steps: list[Step] = []
 
@@ -194,6 +198,8 @@ def work(job: Job, device: str, pipe: Connection) -> None:
 
     try:
         check_seen(device)
+        from .worker import Worker  # not for a process that has nothing to do
+
         with ClassifierOpener(offline=job.offline) as opener, Worker(job, opener, tell) as worker:
             for done in worker.label(tasks(pipe.recv())):
                 if steps:

@@ -59,7 +59,7 @@ def _images(prompt: PromptCounts) -> list[Markup]:
     labels = Figure(figsize=(5.2, 0.9 + 0.2 * len(ranked)), layout="constrained")
     axes = labels.add_subplot()
     axes.barh([label for label, _ in ranked], [n for _, n in ranked], color="#558")
-    axes.set(xlabel="rows", title=prompt.prompt)
+    axes.set(xlabel="rows")
     confidence = Figure(figsize=(5.2, 2.6), layout="constrained")
     axes = confidence.add_subplot()
     axes.bar([i / N_BINS for i in range(N_BINS)], prompt.histogram, width=1 / N_BINS, align="edge", color="#855")

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 from ..config.words import counted
 from ..errors import ConfigError
-from ..native import build_info, devices
+from ..model.placement import gpus
+from ..native import build_info
 
 CPU = "cpu"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -46,7 +47,7 @@ def _name(number: int, visible: str | None) -> str:
 
 def check_seen(device: str) -> None:
     """Raise ConfigError in a process that was started for a GPU which is not there."""
-    if device == CPU or any(each.kind in ("GPU", "iGPU") for each in devices()):
+    if device == CPU or gpus():
         return
     if not build_info().is_cuda:
         raise ConfigError(f"`devices` {device}: this build has no CUDA: build it with QCLS_CUDA=ON, or name cpu")

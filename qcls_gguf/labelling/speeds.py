@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from time import perf_counter
 
+from ..engine.capacity import N_UNTIL_CAPTURED
 from ..errors import QclsError
 from ..loaded_prompts import Answering
 from ..pipeline import Tokenized
@@ -16,8 +17,6 @@ _N_MEASURED = 88
 _MOST_S = 6.0
 _PAYS = 0.97
 """of the time of fewer queries a decode: a smaller gain is within the noise of such a short measurement"""
-_N_UNTIL_CAPTURED = 3
-"""decodes of a shape, behind which its graph is captured"""
 
 
 def measure_batches(prompts: Answering, queries: Sequence[str], most: int = MOST) -> list[BatchSpeed]:
@@ -65,21 +64,22 @@ class _Turns:
         self.n_queries: Counter[int] = Counter()
         self._prompts = prompts
         self._on_rungs = prompts.pays_on_rungs
-        self._n_untimed = _N_UNTIL_CAPTURED if self._on_rungs else 0
+        self._n_untimed = N_UNTIL_CAPTURED if self._on_rungs else 0
         self._seen: Counter[tuple[int, int]] = Counter()
         self._n_tokens: Counter[int] = Counter()
         self._seconds: defaultdict[int, float] = defaultdict(float)
 
     def take(self, part: Sequence[Tokenized], *, counts: bool) -> bool:
         """Compute a batch; false for one that needs several decodes."""
-        prepared = prepared_batch(self._prompts, part, on_rungs=self._on_rungs)
         size = len(part)
+        on_rungs = self._on_rungs and size > 1
+        prepared = prepared_batch(self._prompts, part, on_rungs=on_rungs)
         if prepared is not None and prepared.n_decodes > 1 and size > 1:
             return False
         shape = size, 0 if prepared is None else prepared.n_tokens
         queries = [each.item[1] for each in part]
         for _ in range(self._n_untimed - self._seen[shape]):
-            results_of(self._prompts, queries, prepared_batch(self._prompts, part, on_rungs=self._on_rungs))
+            results_of(self._prompts, queries, prepared_batch(self._prompts, part, on_rungs=on_rungs))
         self._seen[shape] = self._n_untimed
         began = perf_counter()
         results = results_of(self._prompts, queries, prepared)

@@ -14,7 +14,7 @@ import numpy as np
 from ..bench.roofline import Roofline, decode_weights, probe_device
 from ..engine.cores import threads
 from ..errors import ConfigError, QclsError
-from ..native import devices
+from ..model.placement import device_index
 from ..opening import ClassifierOpener
 from ..report.environment import environment
 from ..report.machine import peak_rss_bytes
@@ -22,7 +22,7 @@ from .answers import AnswerColumns, Answers, answer_table, probabilities_of, pro
 from .batches import MOST, BatchLabeller, sharing
 from .blocks import Block, read_block
 from .cache import AnswerCache
-from .counts import answers_digest, row_name, shard_counts
+from .counts import answers_digest, shard_counts
 from .inputs import Format, check_unchanged
 from .job import AnyTask, Done, Filled, Frequent, Job, OnMessage, Ready, Speeds, Step, Task
 from .records import BatchSpeed
@@ -145,7 +145,7 @@ class Worker:
             if self._job.strict and answers.reasons:
                 place = min(answers.reasons)
                 row = int(np.flatnonzero(queries.index == place)[0])
-                raise ConfigError(f"{task.shard.path}: {row_name(task, row)}: {answers.reasons[place]}")
+                raise ConfigError(f"{task.shard.path}: {queries.name(row)}: {answers.reasons[place]}")
             yield
 
     def _fill(self, texts: Sequence[str], answers: Answers, found: list[int]) -> Iterator[int]:
@@ -194,8 +194,7 @@ class Worker:
         if not classifier.has_steps:
             return Speeds(batch=size, measured=tuple(measured), roofline_error="not known of a cascade")
         weights = decode_weights(Path(classifier.model.path), head=classifier.configured.active.prompts.exact)
-        kinds = ("GPU", "iGPU") if classifier.model.n_gpu_layers else ("CPU",)
-        index = next(number for number, device in enumerate(devices()) if device.kind in kinds)
+        index = device_index(classifier.model.n_gpu_layers)
         try:
             n_threads = threads(classifier.config.runtime).n
             rates = probe_device(index, n_threads=n_threads, ggml_type=weights.ggml_type)

@@ -123,8 +123,8 @@ class Model:
     def pass_tokens(self) -> int | None:
         """Of a model with states: how many tokens take as long as one more pass over its weights; none for others.
 
-        On a CPU a pass took as long as 4 to 6 more tokens (8 layers of Qwen3.5's kind, Q8_0, one thread); on an H200 as
-        38 to 59 (Qwen3-8B's shape, two sets of kernels).
+        On a CPU a pass took as long as 4 to 6 more tokens (8 layers of Qwen3.5's kind, Q8_0, one thread) or about 7
+        (Qwen3.5-0.8B's shape, Q4_K_M); on an H200 as 38 to 59 (Qwen3-8B's shape, two sets of kernels).
         """
         if not self.has_states:
             return None

@@ -13,7 +13,7 @@ GPU_RESERVE_BYTES = 1 << 30
 
 def gpus() -> list[Device]:
     """The GPUs that llama.cpp sees."""
-    return [device for device in devices() if device.kind in ("GPU", "iGPU")]
+    return [device for device in devices() if device.is_gpu]
 
 
 def n_gpu_layers(runtime: RuntimeConfig, size_bytes: int, n_layer: int, gpus: Sequence[Device]) -> int:
@@ -51,8 +51,12 @@ def why_not_on_gpu(runtime: RuntimeConfig) -> str:
     return f"; `n_gpu_layers` {runtime.n_gpu_layers} has no effect: {why}"
 
 
+def device_index(n_gpu_layers: int) -> int:
+    """The place among `devices()` of the one that computes most: a GPU where layers are on it."""
+    fits = (device.is_gpu if n_gpu_layers else device.kind == "CPU" for device in devices())
+    return next((index for index, it_does in enumerate(fits) if it_does), 0)
+
+
 def device_name(n_gpu_layers: int) -> str:
-    """The device that computes most: a GPU where layers are on it."""
-    kinds = ("GPU", "iGPU") if n_gpu_layers else ("CPU",)
-    found = list(devices())
-    return next((device.name for device in found if device.kind in kinds), found[0].name)
+    """The name of the device that computes most."""
+    return list(devices())[device_index(n_gpu_layers)].name

@@ -66,7 +66,8 @@ class HeadRows:
 
     def _read(self, tokens: Sequence[int]) -> dict[int, Float32Array]:
         info = self._head.info
-        n_embd, n_rows = info.shape
+        # a file may name more of the four dimensions that ggml has, which are 1 then
+        n_embd, n_rows = info.shape[:2]
         n_bytes = info.n_bytes // n_rows
         raw = b"".join([self._head.read(token * n_bytes, n_bytes) for token in tokens])
         try:

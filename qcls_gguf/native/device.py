@@ -23,6 +23,11 @@ class Device:
     free_bytes: int
     total_bytes: int
 
+    @property
+    def is_gpu(self) -> bool:
+        """Whether it is a GPU, with memory of its own or the CPU's."""
+        return self.kind in ("GPU", "iGPU")
+
 
 @dataclass(frozen=True, slots=True)
 class Multiprocessors:

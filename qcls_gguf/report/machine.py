@@ -12,7 +12,7 @@ from ..native import devices
 
 def gpu_free_bytes() -> int | None:
     """Free memory of all GPUs; None where there is none."""
-    free = [device.free_bytes for device in devices() if device.kind in ("GPU", "iGPU")]
+    free = [device.free_bytes for device in devices() if device.is_gpu]
     return sum(free) if free else None
 
 

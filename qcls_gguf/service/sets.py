@@ -39,7 +39,7 @@ class SetCache:
         self._building: dict[Hashable, asyncio.Task[None]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="qcls-gguf sets")
         self._configured_exact = classifier.configured.active.prompts.exact
-        self._n_used = 0
+        self._n_used = self._n_closing = 0
         self._freed = asyncio.Event()
         self.n_found = self.n_made = self.n_let_go = 0
 
@@ -67,7 +67,9 @@ class SetCache:
                 await self._made(key, make)
             except RefusedError as refusal:
                 left_s = until - monotonic()
-                if refusal.reason != "room" or left_s <= 0 or not self._n_used:
+                # who uses, makes or closes a set will leave room
+                is_room_to_come = self._n_used or self._building or self._n_closing
+                if refusal.reason != "room" or left_s <= 0 or not is_room_to_come:
                     raise
                 self._freed.clear()
                 with suppress(TimeoutError):
@@ -93,8 +95,10 @@ class SetCache:
 
     def _built(self, key: Hashable, task: asyncio.Task[None]) -> None:
         del self._building[key]
-        if not task.cancelled():
-            task.exception()  # who asked may have left, and then nobody else looks at it
+        # who asked may have left, and then nobody else looks at the exception
+        has_failed = task.cancelled() or task.exception() is not None
+        if not (has_failed and (self._n_used or self._n_closing)):  # else who waits would only fail as well
+            self._freed.set()
 
     async def _make(self, key: Hashable, make: Callable[[Classifier], LoadedPrompts]) -> None:
         while len(self._entries) >= self._most and await self._let_go_oldest():
@@ -121,7 +125,12 @@ class SetCache:
         entry = self._entries.pop(key, None)
         if entry is not None:
             self.n_let_go += 1
-            await asyncio.get_running_loop().run_in_executor(self._thread, entry.loaded.close)
+            self._n_closing += 1
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._thread, entry.loaded.close)
+            finally:
+                self._n_closing -= 1
+                self._freed.set()
 
     def close(self) -> None:
         """End the thread; the sets go with their classifier."""

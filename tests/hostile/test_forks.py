@@ -9,7 +9,7 @@ from oracle import PromptSpec
 
 from qcls_gguf.native import devices
 
-HAS_GPU = any(device.kind in ("GPU", "iGPU") for device in devices())
+HAS_GPU = any(device.is_gpu for device in devices())
 PROMPT = PromptSpec(name="a", template="the colour of {query} is", labels=("red", "light blue", "light pink"))
 QUERIES = ("red dress", "blue jeans", "a pink tee " * 6)
 

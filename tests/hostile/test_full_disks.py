@@ -120,7 +120,10 @@ def _limited() -> None:
 
 def _run(command: list[str], folder: Path, path: Path, **options: Any) -> subprocess.CompletedProcess[str]:
     line = [_COMMAND, *command, str(path), *_SMALL]
-    return subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=300, check=False, **options)
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}  # Python would keep, and later trust, half a file
+    return subprocess.run(
+        line, cwd=folder, capture_output=True, text=True, timeout=300, check=False, env=environment, **options
+    )
 
 
 @pytest.mark.parametrize(

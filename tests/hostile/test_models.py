@@ -8,9 +8,23 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+from conftest import MakeModel
+from gguf_mutator import put_together, take_apart
 from hostile_rows import Row, sizes
 
+from qcls_gguf.model.rows import HeadRows
+
 SCRIPT = Path(__file__).parents[1] / "mutated_models.py"
+
+
+def test_a_head_that_names_more_dimensions_than_it_needs(make_model: MakeModel, tmp_path: Path) -> None:
+    file = take_apart(make_model())
+    for tensor in file.tensors:
+        tensor.shape += [1] * (4 - len(tensor.shape))
+    path = tmp_path / "four.gguf"
+    path.write_bytes(put_together(file))
+    np.testing.assert_array_equal(HeadRows(path).of([7])[7], HeadRows(make_model()).of([7])[7])
 
 
 @sizes(100, 100_000)

@@ -122,6 +122,21 @@ def test_what_was_left_half_written_goes_in_time(
     assert new.exists()
 
 
+def _cache(file: Path) -> StateCache:
+    """The file with a head that fits whatever is written to it."""
+    whole = file.read_bytes()
+    key, sha256 = (whole[whole.index(b"\n") + 1 :][at : at + 64].decode() for at in (0, 64))
+    return StateCache(path=file, key=key, model_sha256=lambda: sha256)
+
+
+def test_a_file_without_cells_is_not_used(prefix_files: Path, start: Callable[[int], tuple[object, bool]]) -> None:
+    wanted, _ = start(0)
+    (file,) = prefix_files.glob("*.kv")
+    _cache(file).write(b"")
+    with pytest.warns(UserWarning, match="the saved cells do not fit this context"):
+        assert start(0) == (wanted, False)
+
+
 @sizes(500, 100_000)
 def test_a_mutated_file_is_not_believed(row: Row, n: int, tmp_path: Path) -> None:
     row.name, row.n = "prefix files, read", n
@@ -176,8 +191,7 @@ def test_no_file_changes_an_answer(
 
 
 def _damage(file: Path, whole: bytes, other: bytes, kind: str, rng: random.Random) -> None:
-    key, sha256 = (whole[whole.index(b"\n") + 1 :][at : at + 64].decode() for at in (0, 64))
-    cache = StateCache(path=file, key=key, model_sha256=lambda: sha256)
+    cache = _cache(file)
     state = cache.read()
     assert state is not None
     if kind == "foreign":

@@ -173,12 +173,14 @@ def test_models_of_a_ladder_are_tried_and_what_cannot_be_is_said(
 ) -> None:
     ladder = tmp_path / "ladder.yaml"
     paths = ["none.gguf", make_model(), ROOT / "models" / "fashion-tiny-Q4_K_M.gguf"]
-    ladder.write_text("models:\n" + "".join(f"  - path: {path}\n" for path in paths))
+    lines = [*(f"path: {path}" for path in paths), "hf_repo: none/there"]
+    ladder.write_text("models:\n" + "".join(f"  - {line}\n" for line in lines))
     record = advised(config=MISSION, queries=rows, models=ladder, n_latency=1)
     found = by_name(record)
     notes = [each.note or "" for each in record.candidates if each.state == "not tried"]
     assert any("none.gguf" in note and "no such file" in note.lower() for note in notes), notes
     assert any("has another vocabulary" in note for note in notes), notes
+    assert "there is not on disk, and is fetched only with `fetch`" in notes
     small = found["original, fashion-tiny-Q4_K_M"]
     assert small.state == "tried"
     assert small.quantization == "Q4_K_M"

@@ -44,7 +44,7 @@ def test_a_model_of_the_hub_is_fetched_once_and_found_offline(tmp_path: Path) ->
     assert "Traceback" not in absent.stderr + missing.stderr
 
 
-def test_a_ladder_is_fetched_when_asked_and_found_on_disk(tmp_path: Path) -> None:
+def test_models_of_a_ladder_are_fetched_once_and_what_cannot_be_is_told(tmp_path: Path) -> None:
     queries, ladder = tmp_path / "queries.txt", tmp_path / "ladder.yaml"
     queries.write_text("blue jeans\nred dress for girls\n", encoding="utf-8")
     entries = [("some/fashion", "Q4_K_M"), ("some/fashion", "Q2_K"), ("none/there", "Q8_0")]
@@ -54,10 +54,10 @@ def test_a_ladder_is_fetched_when_asked_and_found_on_disk(tmp_path: Path) -> Non
     config.write_text(json.dumps({"prompts": [{"name": "a", "prompt_template": "query: {query}\nlabel:",
                                                "labels": ["dress", "jeans"]}]}), encoding="utf-8")  # fmt: skip
 
-    def notes(endpoint: str, *arguments: str) -> list[str | None]:
+    def notes(endpoint: str) -> list[str | None]:
         """Why each model of the ladder was not tried."""
-        words = ["--config", config, "--queries", queries, "--models", ladder, "--latency-sample", "0"]
-        command = [COMMAND, "advise", *map(str, words), "--format", "json", *arguments]
+        words = ["--config", config, "--queries", queries, "--models", ladder, "--fetch", "--latency-sample", 0]
+        command = [COMMAND, "advise", *map(str, words), "--format", "json"]
         environment = os.environ | {"HF_HOME": str(tmp_path), "HF_HUB_DISABLE_XET": "1", "HF_ENDPOINT": endpoint}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
@@ -67,15 +67,13 @@ def test_a_ladder_is_fetched_when_asked_and_found_on_disk(tmp_path: Path) -> Non
     small = MODEL.with_name("fashion-tiny-Q4_K_M.gguf")
     repo = HubRepo(files={"Fashion-Q4_K_M.gguf": small.read_bytes()})
     with HubServer(repos={"some/fashion": repo}) as hub:
-        first = notes(hub.url, "--fetch")
+        first = notes(hub.url)
         assert len(hub.downloads()) == 1
     assert first[0] is None
     assert first[1] == "some/fashion has no quantization 'Q2_K': choose one that the repository has: Q4_K_M"
     assert (first[2] or "").startswith("none/there does not exist, or is private")
     nowhere = "http://127.0.0.1:9"
-    there = "there:Q8_0 is not on disk: with --fetch none/there is asked for it"
-    assert notes(nowhere) == [None, "fashion:Q2_K is not on disk: with --fetch some/fashion is asked for it", there]
-    unreachable = notes(nowhere, "--fetch")
+    unreachable = notes(nowhere)
     assert unreachable[0] is None
     assert all(f"cannot be fetched from {nowhere}" in (note or "") for note in unreachable[1:])
 

@@ -15,7 +15,7 @@ from qcls_gguf.labelling.speeds import measure_batches
 
 SIZE = 4
 HELDOUT = Path(__file__).parents[2] / "models" / "tiny" / "heldout.jsonl"
-QUERIES = [json.loads(line)["query"] for line in HELDOUT.read_text(encoding="utf-8").splitlines()[:100]]
+QUERIES = [json.loads(line)["query"] for line in HELDOUT.read_text(encoding="utf-8").splitlines()[:60]]
 LONG = [" ".join(["wool coat"] * n) for n in (30, 60, 100)]
 """of which several do not fit one decode"""
 
@@ -68,6 +68,6 @@ def test_only_decodes_of_known_shapes_are_timed_where_graphs_are_captured(
     counters = classifier.engine.context.counters()
     found = measure_batches(classifier.configured, QUERIES[:8], SIZE)
     assert [each.size for each in found] == [each.size for each in before] == [1, 2, 4]
-    assert all(each.n_tokens % 8 == 0 for each in found)
+    assert all(each.n_tokens % 8 == 0 for each in found if each.size > 1)
     timed = sum(each.n_queries // each.size for each in found)
     assert classifier.engine.context.counters().n_graphs_reused - counters.n_graphs_reused >= timed

@@ -97,8 +97,12 @@ def test_open_loops() -> None:
                 assert (tally.n_wrong, set(tally.statuses) | {"503"}) == (0, {"200", "503"})
 
 
-def test_nothing_grows_with_requests() -> None:
-    with Server("--log-format", "none", config="configs/mission.yaml") as server:
+def test_nothing_grows_with_requests(tmp_path: Path) -> None:
+    """By one short prompt, so that there can be many."""
+    template = "Which garment of [{labels}] is it?\nquery: {query}\nlabel:"
+    prompt = {"name": "garment", "prompt_template": template, "labels": ["dress", "light blue jeans", "none"]}
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump({"prompts": [prompt]}))
+    with Server("--log-format", "none", config=tmp_path / "one.yaml") as server:
         generate(server, "closed", 4, 1e9, N_REQUESTS // 10)
         before, memory = held(server), server.metric("process_resident_memory_bytes")
         tally = generate(server, "closed", 4, 1e9, N_REQUESTS)
@@ -133,7 +137,7 @@ def test_nothing_grows_with_questions(tmp_path: Path) -> None:
 
     room = with_runtime(tmp_path, ROOT / "configs/mission.yaml", question_prefixes=N_KEPT, question_cells=40 * N_KEPT)
     with Server("--log-format", "none", config=room) as server:
-        ask(0, max(400, N_QUESTIONS // 5))
+        ask(0, 8 * N_KEPT)
         before, memory = held(server), server.metric("process_resident_memory_bytes")
         began = perf_counter()
         ask(1_000_000, N_QUESTIONS)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import openai
 import pytest
 import typesafe_sdk
+import yaml
 from served import JSON, ROOT, Server
 
 from qcls_gguf import Classifier, PromptConfig
@@ -223,6 +225,44 @@ def test_more_questions_than_the_cache_holds(server: Server) -> None:
             assert one["value"] == other["value"]
             assert one["probability"] == pytest.approx(other["probability"], abs=CLOSE)
     assert server.metric("qcls_sets_let_go_total") > 20
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """With a small cache and small limits, but for options."""
+    tree = yaml.safe_load((ROOT / "configs/mission.yaml").read_text())
+    config = tmp_path_factory.mktemp("narrow") / "config.yaml"
+    config.write_text(yaml.safe_dump({**tree, "runtime": {"question_prefixes": 2}}))
+    limits = ("--max-questions", "2", "--max-options", "300", "--max-question-bytes", "2000")
+    with Server("--log-format", "none", *limits, config=config) as server:
+        yield server
+
+
+def test_limits_of_questions_are_chosen(narrow: Server) -> None:
+    def refusal(*questions: object) -> str:
+        status, answer = ask(narrow, {"model": "m", "input": "x", "questions": questions})
+        return f"{status} {answer['error']['message']}"
+
+    assert "413 3 questions, at most 2" in refusal(choice(), choice(), choice())
+    assert "301 options, at most 300" in refusal(choice(values=tuple(map(str, range(301)))))
+    assert "413 questions[0]: 2,0" in refusal(choice("a" * 2000))
+    assert refusal(choice(values=tuple(map(str, range(300))))).startswith(
+        "422 "
+    )  # more than an engine has sequences for
+
+
+def test_clients_that_crowd_the_cache_wait_for_each_other(narrow: Server) -> None:
+    server = narrow
+    with ThreadPoolExecutor(8) as pool:
+        bodies = [{"model": "m", "input": "red dress", "questions": [choice(f"Is it {n}?")]} for n in range(16)]
+        answers = list(pool.map(lambda body: ask(server, body), bodies))
+        assert [status for status, _ in answers] == [200] * 16, answers
+        for body, (_, answer) in zip(bodies[::5], answers[::5], strict=True):
+            found, right = (
+                [option["probability"] for option in each["answers"][0]["probabilities"]]
+                for each in (answer, ask(server, body)[1])
+            )
+            assert found == pytest.approx(right, abs=CLOSE)
 
 
 def test_a_question_is_made_once(server: Server) -> None:

@@ -166,6 +166,7 @@ def candidate(name: str, ms: float, n_agree: int, **changes: Any) -> CandidateRe
         "n_non_finite": 0, "prompts": {"colour": agreement}, "least_agreement": n_agree / 1000,
         "meets_limit": n_agree >= 980, "is_proven": n_agree >= 990,
         "latency": Latency(mean_ms=ms, p50_ms=ms, p99_ms=ms, n=9), "predicted": None, "memory": None,
+        "original_latency": Latency(mean_ms=20, p50_ms=20, p99_ms=20, n=9),
         "is_pareto": False, "disagreements": (), "yaml": None,
     }  # fmt: skip
     return CandidateRecord(**{**values, **changes})
@@ -185,6 +186,16 @@ def test_the_fastest_that_keeps_the_limit_is_recommended() -> None:
     assert "every prompt's 95 % interval lies above the limit" in reason
     assert pareto(found) == {"original", "bad", "good", "best"}
     assert pareto([*found, candidate("beaten", 9.5, 990)]) == {"original", "bad", "good", "best"}
+
+
+def test_candidates_are_compared_by_the_original_in_the_same_turns() -> None:
+    """The second was timed when the machine was four times as slow."""
+    slow = Latency(mean_ms=80, p50_ms=80, p99_ms=80, n=9)
+    found = [ORIGINAL, candidate("a", 5.0, 985), candidate("b", 16.0, 985, original_latency=slow)]
+    best, reason = recommendation(found, 0.98, by_target=False)
+    assert best is found[2]
+    assert "16.00 ms a request here, the original in turns with it 80.00 ms (5.0 × as long)" in reason
+    assert pareto(found) == {"original", "b"}
 
 
 def test_the_original_is_kept_where_nothing_is_faster_or_good_enough() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from random import Random
@@ -184,11 +185,12 @@ def test_an_answer_does_not_wait_for_the_turns_of_others() -> None:
 
 @pytest.mark.parametrize("n_threads", [8, 24])
 def test_every_thread_is_served_alike(n_threads: int) -> None:
-    """First come, first served: while all ask again at once, nobody is ahead of another by more than a round or two."""
+    """First come, first served: while all ask again at once, whoever waits sees each of the others go once."""
     n_done = [0] * n_threads
-    widest = 0
+    n_turns_waited: Counter[object] = Counter()
 
     def work(queries: Sequence[str]) -> list[str]:
+        n_turns_waited.update(batcher._waiting.copy())
         time.sleep(0.0005)
         return list(queries)
 
@@ -196,18 +198,17 @@ def test_every_thread_is_served_alike(n_threads: int) -> None:
     together = threading.Barrier(n_threads)
 
     def caller(index: int) -> None:
-        nonlocal widest
         together.wait(10)
         for _ in range(30):
             assert batcher.submit([str(index)]) == [str(index)]
             n_done[index] += 1
-            widest = max(widest, max(n_done) - min(n_done))
 
     with ThreadPoolExecutor(n_threads) as pool:
         for future in [pool.submit(caller, index) for index in range(n_threads)]:
             future.result(60)
     assert n_done == [30] * n_threads
-    assert widest <= 4
+    # or twice: one that came before may be stopped by the system before it is listed
+    assert max(n_turns_waited.values()) <= 2 * n_threads
 
 
 def test_closing_answers_who_waits_and_refuses_who_comes(loop: LoopThread) -> None:

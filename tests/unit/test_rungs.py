@@ -10,7 +10,7 @@ from qcls_gguf.plan.planner import DecodePlan
 from qcls_gguf.plan.rungs import on_a_rung, rung
 from qcls_gguf.plan.tree import Plan, Root, TokenTree
 
-PROPERTY = settings(deadline=None, max_examples=30, derandomize=True)
+PROPERTY = settings(deadline=None, max_examples=20, derandomize=True)
 AMPLE = 1 << 20
 
 

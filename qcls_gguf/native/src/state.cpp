@@ -23,7 +23,8 @@ int32_t qcls_state_load(qcls_context * context, const uint8_t * state, int64_t n
         const assertions_throw scope;
         given(context, "context").settle();
         check_array(state, n_bytes, "state");
-        if ((int64_t) llama_state_set_data(context->ctx.get(), state, n_bytes) != n_bytes) {
+        // 0 is also what it returns where it fails
+        if (n_bytes == 0 || (int64_t) llama_state_set_data(context->ctx.get(), state, n_bytes) != n_bytes) {
             throw llama_failure(QCLS_DECODE_FAILED, "the saved cells do not fit this context");
         }
     });

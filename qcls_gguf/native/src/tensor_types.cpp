@@ -30,6 +30,7 @@ int32_t qcls_dequantise(int32_t type, const void * data, int64_t n_bytes, float 
         const ggml_type_traits & traits = traits_of(type);
         check_array(data, n_bytes, "data");
         check_array(value, n_values, "value");
+        given(value, "value");
         const auto type_size = (int64_t) traits.type_size;
         if (n_bytes % type_size || n_bytes / type_size > INT64_MAX / traits.blck_size ||
             n_bytes / type_size * traits.blck_size != n_values) {

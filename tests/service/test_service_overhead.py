@@ -1,0 +1,187 @@
+"""What HTTP costs a request at one client: `make load`. Run with -s to see the figures.
+
+Blocks of requests in turns, so that what else the machine does changes all of them: the process's CPU time, less that
+of the same classification without HTTP in the block before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from time import perf_counter, process_time, thread_time
+
+import numpy as np
+import pytest
+import uvicorn
+import uvloop
+from served import ROOT, raw
+
+from qcls_gguf import load_config
+from qcls_gguf.service.app import build_app
+from qcls_gguf.service.bodies import Receive, Scope
+from qcls_gguf.service.door import App, Send
+from qcls_gguf.service.protocol import Protocol
+from qcls_gguf.service.serving import Serving
+from qcls_gguf.service.settings import ServiceSettings
+
+pytestmark = pytest.mark.load
+
+N_ROUNDS = int(os.environ.get("QCLS_LOAD_ROUNDS", "40"))
+N_REQUESTS = 50
+"""of a block"""
+QUERY = "red dress"
+CLIENT = r"""
+import json, re, socket, sys, time
+connections, data = {}, bytes.fromhex(sys.argv[1])
+
+def ask(port):
+    if port not in connections:
+        connections[port] = socket.create_connection(("127.0.0.1", port))
+    began = time.perf_counter()
+    connections[port].sendall(data)
+    got = b""
+    while not (head := got.partition(b"\r\n\r\n"))[1]:
+        got += connections[port].recv(65536)
+    n = len(head[0]) + 4 + int(re.search(rb"content-length: (\d+)", head[0])[1])
+    while len(got) < n:
+        got += connections[port].recv(65536)
+    return (time.perf_counter() - began) * 1e3
+
+for line in sys.stdin:
+    n, *ports = map(int, line.split())
+    print(json.dumps([[ask(port) for port in ports][0] for _ in range(n)]), flush=True)
+"""
+
+
+@dataclass
+class Blocks:
+    """What the blocks of one kind took."""
+
+    cpu_ms: list[float] = field(default_factory=list)
+    """of a request, the mean of each block"""
+    loop_ms: list[float] = field(default_factory=list)
+    """of that, of the event loop's thread"""
+    ms: list[float] = field(default_factory=list)
+    """of each request"""
+
+
+class Servers:
+    """Applications, each at a port of its own of this process."""
+
+    def __init__(self) -> None:
+        self._running: list[tuple[uvicorn.Server, asyncio.Task[None]]] = []
+
+    def add(self, app: App) -> int:
+        listener = socket.create_server(("127.0.0.1", 0))
+        config = uvicorn.Config(
+            app, http=Protocol, ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
+            timeout_keep_alive=75, proxy_headers=False,
+        )  # fmt: skip
+        server = _Server(config)
+        self._running.append((server, asyncio.create_task(server.serve(sockets=[listener]))))
+        return int(listener.getsockname()[1])
+
+    async def close(self) -> None:
+        for server, task in self._running:
+            server.should_exit = True
+            await task
+
+
+class _Server(uvicorn.Server):
+    def install_signal_handlers(self) -> None:
+        """Leave them to the tests."""
+
+
+async def _measure(config: str) -> dict[str, Blocks]:
+    settings = ServiceSettings(log_format="none")
+
+    def configure():  # type: ignore[no-untyped-def]
+        found = load_config(ROOT / f"configs/{config}.yaml")
+        return replace(found, runtime=replace(found.runtime, n_threads=1))
+
+    serving, servers = Serving(configure, settings), Servers()
+    port = servers.add(build_app(serving, settings))
+    await serving.load()
+    classifier = serving.served.classifier
+    body = b"x" * 1800
+
+    def few_lines(work: Callable[[], Awaitable[object]] | None) -> App:
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            await receive()
+            if work is not None:
+                await work()
+            headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
+
+        return app
+
+    empty, asking = servers.add(few_lines(None)), servers.add(few_lines(lambda: classifier.aclassify(QUERY)))
+    data = raw(json.dumps({"query": QUERY}).encode(), "accept: */*", "user-agent: x").hex()
+    client = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", CLIENT, data, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=1 << 24
+    )
+    assert client.stdin
+    assert client.stdout
+
+    async def drive(*ports: int) -> list[float]:
+        assert client.stdin
+        assert client.stdout
+        client.stdin.write(f"{N_REQUESTS} {' '.join(map(str, ports))}\n".encode())
+        return list(json.loads(await client.stdout.readline()))
+
+    def classify() -> list[float]:
+        took = []
+        for _ in range(N_REQUESTS):
+            began = perf_counter()
+            classifier.classify(QUERY)
+            took.append((perf_counter() - began) * 1e3)
+        return took
+
+    kinds: dict[str, Callable[[], Awaitable[list[float]]]] = {
+        "no HTTP": lambda: asyncio.to_thread(classify),
+        "the service": lambda: drive(port),
+        "a few lines that ask the engine": lambda: drive(asking),
+        "the service, and an empty application in turns": lambda: drive(port, empty),
+    }
+    found = {name: Blocks() for name in kinds}
+    for n_round in range(N_ROUNDS + 1):
+        for name, block in kinds.items():
+            began, loop_began = process_time(), thread_time()
+            ms = await block()
+            if n_round:  # the first one opens connections
+                found[name].cpu_ms.append((process_time() - began) * 1e3 / N_REQUESTS)
+                found[name].loop_ms.append((thread_time() - loop_began) * 1e3 / N_REQUESTS)
+                found[name].ms += ms
+    client.stdin.close()
+    await client.wait()
+    await servers.close()
+    await serving.close()
+    return found
+
+
+@pytest.mark.parametrize("config", ["mission"])
+def test_what_http_costs(config: str) -> None:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.0005)  # as the service does
+    try:
+        alone, service, asking, both = uvloop.run(_measure(config)).values()
+    finally:
+        sys.setswitchinterval(before)
+
+    def more(blocks: Blocks, than: Blocks) -> str:
+        low, middle, high = np.percentile(np.subtract(blocks.cpu_ms, than.cpu_ms), (25, 50, 75))
+        loop = np.median(np.subtract(blocks.loop_ms, than.loop_ms))
+        return f"{middle:.2f} ms of CPU time (quartiles {low:.2f}, {high:.2f}), {loop:.2f} of them the event loop's"
+
+    print(f"\na request alone: {np.median(alone.cpu_ms):.2f} ms of CPU time, p50 {np.median(alone.ms):.2f} ms")
+    print(f"HTTP: {more(service, alone)}, p50 {np.median(service.ms) - np.median(alone.ms):.2f} ms")
+    print(f"a few lines on the same server that only ask the engine: {more(asking, alone)}, "
+          f"p50 {np.median(asking.ms) - np.median(alone.ms):.2f} ms")  # fmt: skip
+    print(f"that server with an empty application: {more(both, service)}")
+    assert len(service.ms) == N_ROUNDS * N_REQUESTS
