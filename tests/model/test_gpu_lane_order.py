@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from conftest import MakeModel, OpenClassifier
+from conftest import MakeModel, OpenClassifier, WriteConfig
 from oracle import PromptSpec
 
-from qcls_gguf import Classifier
+from qcls_gguf import Classifier, load_config
 from qcls_gguf.bench.ab import largest_difference
 from qcls_gguf.bench.forward import sequence_plan, timed_decode
+from qcls_gguf.model import OpenModels
 from qcls_gguf.native import multiprocessors
 from qcls_gguf.plan.tree import Root
 
@@ -81,13 +82,23 @@ def test_batch_invariant_contexts_have_the_same_bits(
 
 @pytest.mark.parametrize("weight_type", ["Q6_K", "Q8_0"])
 def test_llama_cpp_s_kernels_read_a_copy_in_the_file_s_order(
-    weight_type: str, make_model: MakeModel, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
+    weight_type: str,
+    make_model: MakeModel,
+    write_config: WriteConfig,
+    open_classifier: OpenClassifier,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("GGML_CUDA_MMQ_DIRECT", "0")
     path = make_model("qwen3", weight_type=weight_type, head_type=weight_type, **SHAPES[0][1])
-    plain, lanes = pair(path, open_classifier, monkeypatch)
-    for n in (2, 5, 8, 9, 33, 130, TOO_MANY):
-        np.testing.assert_array_equal(rows(lanes, n), rows(plain, n), err_msg=f"{n} tokens")
+    config = load_config(write_config(path, SPECS, n_gpu_layers="all", n_batch=640, state_cache=False))
+    with OpenModels() as models, monkeypatch.context() as patch:
+        patch.setenv("GGML_CUDA_LANE_ORDER", "1")
+        models.of(config)
+        patch.setenv("GGML_CUDA_MMQ_DIRECT", "0")  # for contexts: the model is loaded
+        with Classifier.from_config(config, model=models) as lanes:
+            patch.setenv("GGML_CUDA_LANE_ORDER", "0")
+            plain = open_classifier(path, SPECS, n_gpu_layers="all", n_batch=640, state_cache=False)
+            for n in (2, 5, 8, 9, 33, 130, TOO_MANY):
+                np.testing.assert_array_equal(rows(lanes, n), rows(plain, n), err_msg=f"{n} tokens")
 
 
 def test_layers_on_the_cpu_stay_in_the_file_s_order(

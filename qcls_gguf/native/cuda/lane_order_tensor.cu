@@ -1,6 +1,7 @@
 #include "lane_order_tensor.h"
 
 #include "lane_order.h"
+#include "mmq_direct.h"
 #include "mmq_direct_launch.h"
 
 #include "ggml-cuda.h"
@@ -144,7 +145,7 @@ bool qcls_put_into_lane_order(ggml_tensor * t) {
         t->ne[2] == 1 && t->ne[3] == 1 && t->ne[0] > 0 && t->ne[1] > 0 &&
         t->ne[0] % (t->type == GGML_TYPE_Q6_K ? 2*mmq_direct::K_BLOCK : mmq_direct::K_BLOCK) == 0 &&
         t->ne[1] % lane_order::ROWS == 0 && (uintptr_t) t->data % sizeof(int4) == 0;
-    if (!fits || !turing_mma_available(ggml_cuda_info().devices[device_of(t)].cc) || !permute_in_place<true>(t)) {
+    if (!fits || !ggml_cuda_mmq_direct_is_on(ggml_cuda_mmq_direct_steps(), device_of(t)) || !permute_in_place<true>(t)) {
         return false;
     }
     t->extra = &is_in_lane_order;

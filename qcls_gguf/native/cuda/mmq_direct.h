@@ -5,6 +5,9 @@
 
 #include <vector>
 
+// Whether contexts with these steps have the kernels on a device.
+bool ggml_cuda_mmq_direct_is_on(const ggml_cuda_mmq_direct_steps & steps, int device);
+
 // One evaluation, node by node in order.
 class ggml_cuda_mmq_direct_graph {
   public:

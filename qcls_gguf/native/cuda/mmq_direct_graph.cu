@@ -20,10 +20,12 @@ static bool is_matrix(const ggml_tensor * t) {
     return t->ne[2] == 1 && t->ne[3] == 1;
 }
 
-// Whether the kernels are on where nobody says so: where they were measured to be faster than stock's.
-static bool is_measured(const int cc) {
+bool ggml_cuda_mmq_direct_is_on(const ggml_cuda_mmq_direct_steps & steps, const int device) {
+    const int cc = ggml_cuda_info().devices[device].cc;
     const int compiled = ggml_cuda_highest_compiled_arch(cc);
-    return compiled == GGML_CUDA_CC_TURING || compiled == GGML_CUDA_CC_HOPPER;
+    // where nobody says so: where they were measured to be faster than stock's
+    const bool is_measured = compiled == GGML_CUDA_CC_TURING || compiled == GGML_CUDA_CC_HOPPER;
+    return turing_mma_available(cc) && (steps.direct == steps.BY_DEVICE ? is_measured : steps.direct == steps.ON);
 }
 
 int64_t ggml_cuda_mmq_direct_graph::n_tiles_at_most(const ggml_tensor * x, const int64_t n_cols) const {
@@ -88,10 +90,8 @@ static bool is_plain(const ggml_tensor * t) {
 
 ggml_cuda_mmq_direct_graph::ggml_cuda_mmq_direct_graph(ggml_backend_cuda_context & ctx, const ggml_cgraph * graph)
         : ctx_(ctx), graph_(graph), steps_(ctx.mmq_direct_steps), generation_(generation_of(ctx)) {
-    const int cc = ggml_cuda_info().devices[ctx.device].cc;
-    using steps = ggml_cuda_mmq_direct_steps;
-    const bool is_on = steps_.direct == steps::BY_DEVICE ? is_measured(cc) : steps_.direct == steps::ON;
-    usable_ = (is_on || steps_.batch_invariant) && turing_mma_available(cc) && ctx.stream_context().concurrent_events.empty();
+    const bool is_wanted = steps_.batch_invariant && turing_mma_available(ggml_cuda_info().devices[ctx.device].cc);
+    usable_ = (is_wanted || ggml_cuda_mmq_direct_is_on(steps_, ctx.device)) && ctx.stream_context().concurrent_events.empty();
 }
 
 // Product i and those behind it that take the same activations and may go ahead of their turn.
