@@ -139,13 +139,18 @@ bool ggml_cuda_mul_mat_in_file_order(ggml_backend_cuda_context & ctx, ggml_tenso
     return true;
 }
 
+// Whether contexts that are made now have the kernels for lane order, which are code for 7.5.
+static bool has_kernels(const int device) {
+    return !cp_async_available(ggml_cuda_info().devices[device].cc) && ggml_cuda_mmq_direct_is_on(ggml_cuda_mmq_direct_steps(), device);
+}
+
 bool qcls_put_into_lane_order(ggml_tensor * t) {
     const bool fits = (t->type == GGML_TYPE_Q8_0 || t->type == GGML_TYPE_Q6_K) && t->view_src == nullptr && t->extra == nullptr &&
         device_of(t) >= 0 && ggml_is_contiguous(t) &&
         t->ne[2] == 1 && t->ne[3] == 1 && t->ne[0] > 0 && t->ne[1] > 0 &&
         t->ne[0] % (t->type == GGML_TYPE_Q6_K ? 2*mmq_direct::K_BLOCK : mmq_direct::K_BLOCK) == 0 &&
         t->ne[1] % lane_order::ROWS == 0 && (uintptr_t) t->data % sizeof(int4) == 0;
-    if (!fits || !ggml_cuda_mmq_direct_is_on(ggml_cuda_mmq_direct_steps(), device_of(t)) || !permute_in_place<true>(t)) {
+    if (!fits || !has_kernels(device_of(t)) || !permute_in_place<true>(t)) {
         return false;
     }
     t->extra = &is_in_lane_order;

@@ -28,5 +28,5 @@ bool ggml_cuda_mul_mat_in_file_order(ggml_backend_cuda_context & ctx, ggml_tenso
 void ggml_cuda_mul_mat_of_stock(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1, ggml_tensor * dst);
 
 // Puts a matrix of weights into lane order. False, with nothing changed, for what the direct matrix kernels do not take,
-// where contexts that are made now do not have them, and where there is no memory for a copy of it meanwhile.
+// where contexts that are made now do not have them for lane order, and where there is no memory for a copy meanwhile.
 extern "C" bool qcls_put_into_lane_order(ggml_tensor * t);

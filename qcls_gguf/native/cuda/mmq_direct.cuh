@@ -167,11 +167,7 @@ static __device__ __forceinline__ void multiply_copied(const args & g, const par
         char * const stage, const int4 & start, sums<S> & sum) {
     const int row0 = min(p.row0, m.n_rows - S::RG*8);  // a warp past the end repeats the last rows and drops them
     typename S::W w;
-    if constexpr (S::LANES) {
-        w.start(m.x, row0, p.k0, g.stride_row, stage, p.k1 - p.k0);
-    } else {
-        w.start(m.x + (size_t) row0*g.stride_row + (size_t) p.k0*S::W::BLOCK_BYTES, g.stride_row, stage, p.k1 - p.k0);
-    }
+    w.start(m.x + (size_t) row0*g.stride_row + (size_t) p.k0*S::W::BLOCK_BYTES, g.stride_row, stage, p.k1 - p.k0);
     activation_buffers<S> y;
     y.tile = tile_y;
     y.from = g.y.y + ((size_t) 2*p.k0*g.y.n_groups + p.col_tile*S::NJ)*GROUP_BYTES;

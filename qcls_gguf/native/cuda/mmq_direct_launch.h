@@ -70,6 +70,7 @@ struct product {
 void multiply(ggml_backend_cuda_context & ctx, const quantized & y, const product & p, const counters & arrived);
 
 struct args;
+// lanes: the matrices are in lane order, for which there is code for 7.5 alone.
 template <ggml_type type, bool lanes> void launch_type(ggml_backend_cuda_context & ctx, args & g, const product & p);
 
 } // namespace mmq_direct

@@ -102,9 +102,9 @@ static void launch_generation(ggml_backend_cuda_context & ctx, args & g, const p
 template <ggml_type type, bool lanes>
 void launch_type(ggml_backend_cuda_context & ctx, args & g, const product & p) {
     const generation gen = generation_of(ctx);
-    if constexpr (HAS_AMPERE) {
+    if constexpr (HAS_AMPERE && !lanes) {
         if (gen == generation::AMPERE) {
-            launch_generation<type, lanes, generation::AMPERE>(ctx, g, p);
+            launch_generation<type, false, generation::AMPERE>(ctx, g, p);
             return;
         }
     }

@@ -1,9 +1,9 @@
-// A warp's share of a matrix in lane order: in code for 7.5 straight to the registers that the tensor cores read, in code
-// for 8.0 and newer by asynchronous copies of whole slices.
+// A warp's share of a matrix in lane order: from memory straight to the registers that the tensor cores read. In code for
+// 7.5 alone.
 #pragma once
 
 #include "lane_order.h"
-#include "mmq_copied_weights.cuh"
+#include "mmq_unpack.cuh"
 
 namespace mmq_direct {
 
@@ -26,7 +26,7 @@ struct q6_k_lane_part {
     }
 };
 
-// The weights of one warp in code for 7.5, fetched a K_BLOCK or a K_STEP ahead; unpack() is that of struct weights.
+// The weights of one warp, fetched a K_BLOCK or a K_STEP ahead; unpack() is that of struct weights.
 template <ggml_type type, int RG, bool early, bool short_loop> struct lane_weights;
 
 template <int RG, bool early, bool short_loop> struct lane_weights<GGML_TYPE_Q8_0, RG, early, short_loop> {
@@ -112,97 +112,6 @@ template <int RG, bool early, bool short_loop> struct lane_weights<GGML_TYPE_Q6_
             px += lane_order::GROUPS*order::UNIT_BYTES;
         }
         fetch(1 - h);
-    }
-    __device__ __forceinline__ void unpack(const int, const int pair, const int n, int (&a)[RG][2], float (&s)[RG][2]) {
-#pragma unroll
-        for (int r = 0; r < RG; ++r) {
-            now[r].unpack(pair, n, a[r], s[r]);
-        }
-    }
-};
-
-// The same in code for 8.0 and newer; see struct copied_weights.
-template <ggml_type type, int RG> struct copied_lane_weights;
-
-// Slices of whole units, one after the other in memory.
-template <typename order, int RG, int n_slices> struct lane_slices {
-    static constexpr int SLICE_BYTES = RG*order::UNIT_BYTES;
-    static constexpr int VECTORS = SLICE_BYTES/16;
-    static constexpr int SLICES_OF_BLOCK = K_BLOCK/order::UNIT_K;
-    using ring = slice_ring<n_slices, SLICE_BYTES>;
-
-    ring slices;
-    const char * px;  // of the slice that is asked for next
-
-    __device__ __forceinline__ void start(const char * x, const int row0, const int k0, const int stride_row, const char * smem,
-            const int n_kblocks) {
-        slices.start(smem, SLICES_OF_BLOCK*n_kblocks);
-        px = x + lane_order::unit_byte<order>(row0, (size_t) k0*K_BLOCK, stride_row);
-        copy();
-    }
-    __device__ __forceinline__ void copy() {
-        const unsigned to = slices.fill();
-#pragma unroll
-        for (int i = threadIdx.x; i < (VECTORS + 31)/32*32; i += 32) {
-            if (VECTORS % 32 == 0 || i < VECTORS) {
-                copy_async<16>(to + i*16, px + i*16);
-            }
-        }
-        px += lane_order::GROUPS*order::UNIT_BYTES;
-    }
-    __device__ __forceinline__ const char * unit(const int r) const {
-        return slices.base + slices.read + r*order::UNIT_BYTES;
-    }
-};
-
-template <int RG> struct copied_lane_weights<GGML_TYPE_Q8_0, RG> : lane_slices<lane_order::q8_0, RG, 3> {
-    using order = lane_order::q8_0;
-    static constexpr int N_SCALES = 1;
-    static constexpr bool IS_UNSIGNED = false;
-    static constexpr bool HAS_MIN = false;
-    static constexpr int SMEM_BYTES = lane_slices<order, RG, 3>::ring::BYTES;
-
-    int4 q[RG];
-    half2 scales[RG];
-
-    __device__ __forceinline__ void open_step(const int) {
-        this->slices.advance();
-    }
-    __device__ __forceinline__ void unpack(const int, const int pair, const int n, int (&a)[RG][2], float (&s)[RG][1]) {
-#pragma unroll
-        for (int r = 0; r < RG; ++r) {
-            if (n == 0) {
-                q[r] = *(const int4 *) (this->unit(r) + order::values(pair, threadIdx.x));
-                scales[r] = *(const half2 *) (this->unit(r) + order::scales(pair, threadIdx.x));
-            }
-            a[r][0] = n == 0 ? q[r].x : q[r].z;
-            a[r][1] = n == 0 ? q[r].y : q[r].w;
-            s[r][0] = n == 0 ? __low2float(scales[r]) : __high2float(scales[r]);
-        }
-    }
-};
-
-template <int RG> struct copied_lane_weights<GGML_TYPE_Q6_K, RG> : lane_slices<lane_order::q6_k, RG, 2> {
-    using order = lane_order::q6_k;
-    static constexpr int N_SCALES = 2;
-    static constexpr bool IS_UNSIGNED = false;
-    static constexpr bool HAS_MIN = false;
-    static constexpr int SMEM_BYTES = lane_slices<order, RG, 2>::ring::BYTES;
-
-    q6_k_lane_part now[RG];
-
-    __device__ __forceinline__ void open_step(const int h) {
-        if (h == 0) {
-            this->slices.advance();
-        }
-#pragma unroll
-        for (int r = 0; r < RG; ++r) {
-            const char * unit = this->unit(r);
-            now[r].low = *(const int4 *) (unit + order::low(h, threadIdx.x));
-            now[r].high = *(const int2 *) (unit + order::high(h, threadIdx.x));
-            now[r].scales = *(const int2 *) (unit + order::scales(h, threadIdx.x));
-            now[r].d = *(const unsigned short *) (unit + order::d(threadIdx.x));
-        }
     }
     __device__ __forceinline__ void unpack(const int, const int pair, const int n, int (&a)[RG][2], float (&s)[RG][2]) {
 #pragma unroll

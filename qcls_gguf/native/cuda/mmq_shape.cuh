@@ -1,6 +1,7 @@
 // The shapes of the direct matrix kernels: rows and columns of a warp, warps of a block, blocks of a multiprocessor.
 #pragma once
 
+#include "mmq_copied_weights.cuh"
 #include "mmq_direct_launch.h"
 #include "mmq_lane_weights.cuh"
 #include "mmq_weights.cuh"
@@ -20,7 +21,8 @@ template <ggml_type type, int J, bool short_loop, bool lanes> struct shape<type,
     // What a T4 has decides: 64 KiB of shared memory and 65,536 registers a multiprocessor, and 64 bytes a cycle of shared
     // memory, which more rows a warp save.
     static constexpr int SHARED = 65536 - 64;
-    static constexpr int RG = lanes ? (type == GGML_TYPE_Q6_K && J > 72 ? 2 : 4) : type == GGML_TYPE_Q6_K || (type == GGML_TYPE_Q8_0 && J > 88) ? 2 : 4;
+    static constexpr bool FEW_ROWS = type == GGML_TYPE_Q6_K ? !lanes || J > 72 : type == GGML_TYPE_Q8_0 && !lanes && J > 88;
+    static constexpr int RG = FEW_ROWS ? 2 : 4;
     // Where registers are too scarce for it, late loads cost less than spills.
     static constexpr bool EARLY = type == GGML_TYPE_Q4_K ? J <= 104 : type == GGML_TYPE_Q8_0 && !lanes ? J <= 48 : true;
     // The compiler makes the sums' start anew for most products; where the loop is long, two registers are better.
@@ -33,9 +35,8 @@ template <ggml_type type, int J, bool short_loop, bool lanes> struct shape<type,
     static_assert(SMEM_BYTES <= SHARED, "too much shared memory for 7.5");
 };
 
-template <ggml_type type, int J, bool short_loop, bool lanes> struct shape<type, J, generation::AMPERE, short_loop, lanes> {
+template <ggml_type type, int J, bool short_loop> struct shape<type, J, generation::AMPERE, short_loop, false> {
     static constexpr generation GENERATION = generation::AMPERE;
-    static constexpr bool LANES = lanes;
     static constexpr bool SHORT_LOOP = false;
     static constexpr int NJ = J/8;
     // The fastest of those tried on an H200. More warps wait less, more rows a block read the activations less often.
@@ -44,7 +45,7 @@ template <ggml_type type, int J, bool short_loop, bool lanes> struct shape<type,
     static constexpr int BLOCKS = RG == 4 || WARPS == 6 ? 2 : WARPS == 8 ? 1 : type == GGML_TYPE_Q6_K ? 3 : 4;
     static constexpr bool EARLY = false;
     static constexpr bool START_IS_ARGUMENT = true;
-    using W = std::conditional_t<lanes, copied_lane_weights<type, RG>, copied_weights<type, RG>>;
+    using W = copied_weights<type, RG>;
     static constexpr size_t SMEM_BYTES = 2*NJ*GROUP_BYTES + WARPS*W::SMEM_BYTES;
     static_assert(SMEM_BYTES <= 99*1024, "too much shared memory for a block of 8.6, 8.9 and 12.0");
 };
