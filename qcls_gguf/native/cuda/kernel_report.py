@@ -8,7 +8,8 @@ OBJECT: an object file or a cubin of mmq_direct_q4_k.cu and its like, or of atte
 said), as in build/*/vendor/llama.cpp/ggml/src/ggml-cuda/CMakeFiles/…/mmq_direct_q4_k.cu.o. Reads it with cuobjdump, of
 the CUDA toolkit. A row is the main loop of one kernel: of products scaled to 256 values of K, of attention for 32 cells
 and 16 rows. It has code bytes, registers, bytes of spills that the loop moves, instructions, and cycles of each pipe.
-docs/kernels.md says what the model assumes.
+docs/kernels.md says what the model assumes. A forecast is of weights in lane order where mmq_direct_q8_0_lanes.cu's and
+its like's objects are given too.
 """
 
 from __future__ import annotations
