@@ -9,7 +9,7 @@ from typing import Self
 
 from .active_set import ActiveSet
 from .cascade import CascadeRequests, Stage, check_stamps, stage_config
-from .config.calibration_file import read_calibration
+from .config.calibration_file import Calibration, read_calibration
 from .config.cascade import CascadeConfig, CascadeStage
 from .config.load import load_config
 from .config.prompt import PromptConfig
@@ -140,10 +140,10 @@ class Classifier(Answering):
 
     def _some(self, loaded: LoadedPrompts, names: Sequence[str]) -> ActiveSet:
         """Some prompts of a set as a set of their own, calibrated alike, for as long as this classifier is open."""
-        with self._requests.batcher.alone, self._requests.batcher.inside:
-            active = self._sets.add(loaded.active.prompts.some(names))
-            adjustments = zip(loaded.prompts, loaded.adjustments, strict=True)
-            active.answers.adjust([adjustment for prompt, adjustment in adjustments if prompt.name in names])
+        adjustments = zip(loaded.prompts, loaded.adjustments, strict=True)
+        chosen = [adjustment for prompt, adjustment in adjustments if prompt.name in names]
+        active = self._requests.run_alone(self._sets.add, loaded.active.prompts.some(names))
+        active.answers.adjust(chosen)
         return active
 
     def prompt_set(
@@ -175,19 +175,22 @@ class Classifier(Answering):
             compiled, self.engine.capacity, self.config.runtime.max_query_tokens, self.engine.model.facts.n_ctx_train
         )
         self.engine.model.rows(compiled.label_tokens.tolist())  # read before anybody has to wait for it
-        batcher = self._requests.batcher
-        begun = begin_prefixes(self.engine, batcher, compiled.prefixes, self._requests.check_open)
-        with batcher.alone, batcher.inside:
-            self._requests.check_open()
-            active = self._add(compiled, begun)
-            try:
-                self._sets.calibrate(active, calibration)
-            except BaseException:
-                self._sets.remove(active)
-                raise
+        begun = begin_prefixes(self.engine, self._requests.batcher, compiled.prefixes, self._requests.check_open)
+        active = self._requests.run_alone(self._add_calibrated, compiled, begun, calibration)
         return LoadedPrompts(
             self._requests, active, active.prompts.settings, self.config, self.engine.model, sets=self._sets
         )
+
+    def _add_calibrated(
+        self, prompts: PromptSet, begun: Sequence[Prefix], calibration: Calibration | None
+    ) -> ActiveSet:
+        active = self._add(prompts, begun)
+        try:
+            self._sets.calibrate(active, calibration)
+        except BaseException:
+            self._sets.remove(active)
+            raise
+        return active
 
     def _add(self, prompts: PromptSet, begun: Sequence[Prefix]) -> ActiveSet:
         """Hold a set; the beginnings of its prefixes go, and first of all where there is no room for it beside them."""
@@ -278,14 +281,15 @@ class Classifier(Answering):
             return
         batcher = self._requests.batcher
         batcher.close()
-        if batcher.is_inside:
-            return
-        with batcher.alone, batcher.inside:
-            self.engine.close()
-            for other in self._others:
-                other.close()
-            if self._owns_model:
-                self.engine.model.close()
+        if not batcher.is_inside:
+            batcher.run_alone(self._free)
+
+    def _free(self) -> None:
+        self.engine.close()
+        for other in self._others:
+            other.close()
+        if self._owns_model:
+            self.engine.model.close()
 
     def __enter__(self) -> Self:
         return self

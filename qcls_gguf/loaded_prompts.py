@@ -10,6 +10,7 @@ from .active_set import ActiveSet
 from .config.likely_mistake import LikelyMistake
 from .config.prompt import PromptConfig
 from .config.schema import Config
+from .engine.call import Taker
 from .errors import PlanError, QclsError
 from .model import Model
 from .pipeline import MAX_QUERIES, Prepared, Tokenized
@@ -100,6 +101,10 @@ class Answering:
         """
         return (await self._requests.ask_async([(self.active, query)], deadline_s))[0]
 
+    def classify_for(self, taker: Taker[Sequence[Result]], query: str, *, deadline_s: float | None = None) -> None:
+        """`aclassify` for who takes the result later and has no task: see Requests.ask_for."""
+        self._requests.ask_for(taker, [(self.active, query)], deadline_s)
+
     def check(self, query: str) -> None:
         """Raise PlanError for a query that `classify` would refuse; nothing is computed."""
         self._requests.check(self.active, query)
@@ -152,10 +157,11 @@ class LoadedPrompts(Answering):
         if self._sets is None or not self._requests.is_of_this_process:
             return
         self._requests.check_process()
-        batcher = self._requests.batcher
-        with batcher.alone, batcher.inside:
-            if self.active.is_open and not batcher.is_closed:
-                self._sets.remove(self.active)
+        self._requests.batcher.run_alone(self._remove, self._sets)
+
+    def _remove(self, sets: PromptSets) -> None:
+        if self.active.is_open and not self._requests.batcher.is_closed:
+            sets.remove(self.active)
 
     def __enter__(self) -> Self:
         return self

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter, perf_counter_ns
+from typing import ParamSpec, TypeVar
 
 from .active_set import ActiveSet, Item
 from .config.schema import RuntimeConfig
 from .config.words import shown
 from .engine.batcher import Batcher
+from .engine.call import Taker
 from .engine.capacity import pays_to_repeat_shapes, pays_to_share
 from .engine.turns import TurnCost
 from .errors import DecodeError, PlanError, QclsError, ScoreError
 from .pipeline import Pipeline, Prepared, Tokenized, check_queries
 from .score.result import Counts, Result
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _MENTIONED_MS = 0.05  # of waiting
 _LONGEST_S = 1e9  # of a deadline
@@ -42,9 +47,7 @@ class Requests:
     def measure_turns(self, active: ActiveSet) -> TurnCost:
         """Measure what a decode costs beside its tokens, and let callers share one only as far as that pays."""
         self.check_process()
-        with self.batcher.alone, self.batcher.inside:
-            self.check_open()
-            self._turn_cost = _turn_cost(self._pipeline, active, self._runtime.max_batch)
+        self._turn_cost = self.run_alone(_turn_cost, self._pipeline, active, self._runtime.max_batch)
         return self._turn_cost
 
     def _joins(self, turn: Sequence[Sequence[Item]], items: Sequence[Item], n_behind: int) -> bool:
@@ -58,7 +61,7 @@ class Requests:
         """A result for each item. This is the hot path. Raises what Classifier.classify_batch raises."""
         began = perf_counter_ns()
         self._check(items, deadline_s)
-        return _with_wait(self.batcher.submit(items, deadline_s), began) if items else []
+        return with_wait(self.batcher.submit(items, deadline_s), began) if items else []
 
     async def ask_async(self, items: Sequence[Item], deadline_s: float | None = None) -> list[Result]:
         """The same without blocking the event loop."""
@@ -69,7 +72,15 @@ class Requests:
         import asyncio  # whoever awaits this has it; others are spared 40 ms
 
         answers = await self.batcher.submit_future(asyncio.get_running_loop(), items, deadline_s)
-        return _with_wait(answers, began)
+        return with_wait(answers, began)
+
+    def ask_for(self, taker: Taker[Sequence[Result]], items: Sequence[Item], deadline_s: float | None = None) -> None:
+        """The same for who takes the results later, in the thread of an event loop; their wait is for `with_wait`.
+
+        What `has_steps` says has to be so. Raises what nothing could answer; errors that come later the taker has.
+        """
+        self._check(items, deadline_s)
+        self.batcher.submit_for(taker, items, deadline_s)
 
     def ask_each(self, items: Sequence[Item], deadline_s: float | None = None) -> list[Result | QclsError]:
         """The results, with the errors of single queries in their places. All go together, if none is refused."""
@@ -126,25 +137,28 @@ class Requests:
     def compute(self, prepared: Prepared) -> list[Result]:
         """A result for each item of a plan. Raises DecodeError, ScoreError."""
         self.check_process()
-        with self.batcher.alone, self.batcher.inside:
+        return self.run_alone(self._pipeline.compute, prepared)
+
+    def run_alone(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What an action returns that is done between two turns. Raises DecodeError where the classifier was closed."""
+
+        def checked() -> T:
             self.check_open()
-            return self._pipeline.compute(prepared)
+            return action(*args, **kwargs)
+
+        return self.batcher.run_alone(checked)
 
     def check(self, active: ActiveSet, query: str) -> None:
         """Raise PlanError for a query that `ask` would refuse; nothing is computed."""
         check_queries([query], self._runtime)
         self.check_process()
-        with self.batcher.alone, self.batcher.inside:
-            self.check_open()
-            self._pipeline.check(active, query)
+        self.run_alone(self._pipeline.check, active, query)
 
     def counts(self, active: ActiveSet, query: str) -> Counts:
         """What `ask` would feed and read for a query; computes nothing. Raises PlanError as `ask` does."""
         check_queries([query], self._runtime)
         self.check_process()
-        with self.batcher.alone, self.batcher.inside:
-            self.check_open()
-            return self._pipeline.counts(active, query)
+        return self.run_alone(self._pipeline.counts, active, query)
 
     def _check(self, items: Sequence[Item], deadline_s: float | None) -> None:
         check_queries([query for _, query in items], self._runtime)
@@ -175,8 +189,11 @@ class Requests:
             raise DecodeError("this Classifier is closed")
 
 
-def _with_wait(results: Sequence[Result], began_ns: int) -> list[Result]:
-    """The results with what their caller waited beside the stages: for its turn, and to be woken with the answers."""
+def with_wait(results: Sequence[Result], began_ns: int) -> list[Result]:
+    """The results with what their caller waited beside the stages: for its turn, and to be woken with the answers.
+
+    began_ns: when they were asked for, by perf_counter_ns.
+    """
     wait_ms = (perf_counter_ns() - began_ns) / 1e6 - results[0].total_ms
     return [result.after(wait_ms) for result in results] if wait_ms > _MENTIONED_MS else list(results)
 

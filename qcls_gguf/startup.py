@@ -209,7 +209,7 @@ def _warm_up(config: Config, engine: Engine, active: ActiveSet, pipeline: Pipeli
             request(" a" * n)
         for n in range(2, runtime.max_batch + 1):
             request(*(f" a{' b' * i}" for i in range(n)))
-    for n in range(min(n_warm, n_shapes - 2), -2, -1) if n_warm else ():  # the shorter, the longer its graph is kept
+    for n in range(min(n_warm, n_shapes - 2), -2, -1) if n_warm else ():  # the last ones are kept longest
         if template := active.templates.of_query(n):
             for _ in range(N_UNTIL_CAPTURED if on_gpu else 1):
                 engine.decode(template.decode.plan, template.decode.leaf_roots, template.any_tokens())

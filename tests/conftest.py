@@ -87,12 +87,13 @@ def open_context() -> Iterator[OpenContext]:
 
 @pytest.fixture
 def write_config(tmp_path: Path) -> WriteConfig:
-    """Writes the configuration of a model file and some prompts, with runtime settings as keywords."""
+    """Writes the configuration of a model file and some prompts, with runtime settings as keywords; for the CPU, unless
+    `n_gpu_layers` says otherwise."""
 
     def write(model: Path, prompts: Sequence[PromptSpec], **runtime: Any) -> Path:
         tree = {
             "model": {"path": str(model)},
-            "runtime": {"n_threads": 1, "max_query_tokens": 64, **runtime},
+            "runtime": {"n_threads": 1, "n_gpu_layers": 0, "max_query_tokens": 64, **runtime},
             "prompts": [
                 {
                     "name": prompt.name,

@@ -65,6 +65,14 @@ class PromptSpec:
     label_end: str | None = None
 
 
+COLOR = PromptSpec(
+    name="color",
+    template="<|im_start|>user\nquery: {query}<|im_end|>\n<|im_start|>assistant\ncolor:",
+    labels=("light blue", "light pink", "red", "none"),
+)
+"""Two of its labels begin alike."""
+
+
 class Oracle:
     """Scores labels one at a time in a stock context. Close it after use."""
 

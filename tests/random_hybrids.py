@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from random_layers import Shape, attention, experts, gated_ffn, plain_ffn
 from random_tensors import RandomTensors
 
+_N_STATE_2 = 128
+"""Values of a state of Mamba 2, as published models have them; ggml's CUDA kernel knows few sizes."""
+
 
 def mamba(t: RandomTensors, shape: Shape) -> None:
     """State-space layers, no attention."""
@@ -142,14 +145,14 @@ def nemotron_h(t: RandomTensors, shape: Shape, *, n_expert: int = 0) -> None:
 def _mamba2_keys(t: RandomTensors, shape: Shape, *, n_group: int) -> None:
     t.key("ssm.conv_kernel", 4)
     t.key("ssm.inner_size", 2 * shape.n_embd)
-    t.key("ssm.state_size", 32)
+    t.key("ssm.state_size", _N_STATE_2)
     t.key("ssm.time_step_rank", 8)
     t.key("ssm.group_count", n_group)
 
 
 def _mamba2_layer(t: RandomTensors, shape: Shape, prefix: str, *, n_group: int) -> None:
-    n_inner, n_state, n_conv, n_head = 2 * shape.n_embd, 32, 4, 8
-    n_mixed = n_inner + 2 * n_group * n_state
+    n_inner, n_conv, n_head = 2 * shape.n_embd, 4, 8
+    n_mixed = n_inner + 2 * n_group * _N_STATE_2
     t.matrix(f"{prefix}ssm_in", shape.n_embd, n_inner + n_mixed + n_head)
     t.matrix(f"{prefix}ssm_conv1d", n_conv, n_mixed, bias=True, type_name="F32")
     t.vector(f"{prefix}ssm_dt.bias", n_head)

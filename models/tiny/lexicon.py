@@ -13,7 +13,6 @@ from functools import cache
 from pathlib import Path
 
 ATTRIBUTES = ("category", "audience", "colour", "season", "occasion", "material", "price", "fit")
-SPLITS = ("train", "dev", "heldout")
 FOLDER = Path(__file__).parent / "lexicon"
 LINE = re.compile(r"(?P<label>[a-z ]+?) (?P<role>noun|pre|obj|post|cl): (?P<core>[^|]*)(?:\|(?P<more>.*))?")
 ENTRY = re.compile(r"(?P<text>[^{}]+?)(?: \{(?P<extra>[^}]*)\})?")

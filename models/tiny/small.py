@@ -11,8 +11,6 @@ CPU thread; a run that was stopped goes on from its last checkpoint.
 from __future__ import annotations
 
 import argparse
-import copy
-import math
 import time
 from dataclasses import replace
 from itertools import combinations
@@ -28,6 +26,7 @@ from prompts import HERE, Encoder
 from rows import Layout
 from torch import Tensor
 from train import batches, gather, save
+from trainer import Trainer
 
 SOURCE = HERE.parent / "fashion-tiny-Q8_0.gguf"
 FIRST_CHUNK = 1000  # of the training queries: none that the embedded model was trained on
@@ -108,21 +107,15 @@ def search(weights: dict[str, Tensor], layout: Layout, data: TokenSet, n_layers:
 def train(net: Net, layout: Layout, dev: TokenSet, args: argparse.Namespace) -> None:
     """Train with AdamW at a cosine rate, averaging the weights; every 20 steps a checkpoint."""
     args.out.mkdir(parents=True, exist_ok=True)
-    average = copy.deepcopy(net)
-    groups = [[p for p in net.parameters() if (p.dim() == 2) == matrix] for matrix in (True, False)]
-    optimiser = torch.optim.AdamW(
-        [{"params": group, "weight_decay": decay} for group, decay in zip(groups, (0.05, 0.0), strict=True)],
-        lr=args.rate,
-        betas=(0.9, 0.98),
-    )
+    trainer = Trainer(net, rate=args.rate, warmup=20, decay=0.05, memory=0.99)
+    parts = {"net": net, "average": trainer.average, "optimiser": trainer.optimiser}
     state = args.out / "state.pt"
     start, seen, cpu_s = 0, 0, 0.0
     if state.exists():
         kept = torch.load(state)
         start, seen, cpu_s = kept["step"], kept["seen"], kept["cpu_s"]
-        net.load_state_dict(kept["net"])
-        average.load_state_dict(kept["average"])
-        optimiser.load_state_dict(kept["optimiser"])
+        for name, part in parts.items():
+            part.load_state_dict(kept[name])
     rng = np.random.default_rng(1)
     queue: list[tuple[TokenSet, np.ndarray]] = []
     chunk, began = FIRST_CHUNK, time.process_time()
@@ -134,30 +127,20 @@ def train(net: Net, layout: Layout, dev: TokenSet, args: argparse.Namespace) -> 
         data, index = queue.pop()
         if step < start:
             continue
-        done = step / args.steps
-        rate = args.rate * min(1.0, (step + 1) / 20) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * done)))
-        for group in optimiser.param_groups:
-            group["lr"] = rate
         query, length, label = gather(data, index, "cpu")
         steps = layout.n_steps if step % WHOLE_LABELS_EVERY == 0 else 1
         loss = loss_of(net, layout, query, length, label, steps)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
-        keep = min(0.99, (step + 1) / (step + 20))
-        with torch.no_grad():
-            torch._foreach_lerp_(list(average.parameters()), list(net.parameters()), 1 - keep)
+        trainer.step(loss, step, step / args.steps)
         seen += len(index)
         if (step + 1) % 20 == 0 or step + 1 == args.steps:
             spent = cpu_s + time.process_time() - began
             line = f"step {step + 1} queries {seen} CPU seconds {spent:.0f} loss {loss.item():.4f}"
             if (step + 1) % 100 == 0 or step + 1 == args.steps:
-                line += " right " + " ".join(f"{each:.3f}" for each in first_tokens_right(average, layout, dev))
-                save(average, args.out)
+                line += " right " + " ".join(f"{each:.3f}" for each in first_tokens_right(trainer.average, layout, dev))
+                save(trainer.average, args.out)
             print(line, flush=True)
-            torch.save({"step": step + 1, "seen": seen, "cpu_s": spent, "net": net.state_dict(),
-                        "average": average.state_dict(), "optimiser": optimiser.state_dict()}, state)  # fmt: skip
+            states = {name: part.state_dict() for name, part in parts.items()}
+            torch.save({"step": step + 1, "seen": seen, "cpu_s": spent, **states}, state)
 
 
 def main() -> None:

@@ -8,8 +8,6 @@ Writes the averaged weights to FOLDER/weights-*.npz (float32, in parts) and a lo
 from __future__ import annotations
 
 import argparse
-import copy
-import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,6 +21,7 @@ from net import Net, Shape
 from prompts import HERE, Encoder
 from rows import Layout
 from torch import Tensor
+from trainer import Trainer
 
 
 def batches(data: TokenSet, budget: int, most: int, rng: np.random.Generator) -> list[np.ndarray]:
@@ -185,17 +184,9 @@ def main() -> None:
     dev_set = tokenise([q for q, _ in dev], [labels for _, labels in dev])
     say(f"{len(data)} queries, {len(data.ids)} tokens in {time.monotonic() - begin:.0f} s")
     net = (load(args.start) if args.start else Net(Shape())).to(device)
-    average = copy.deepcopy(net)
     layout = Layout(Encoder(), device)
     say(f"{sum(p.numel() for p in net.parameters())} parameters on {device}")
-    matrices = [p for p in net.parameters() if p.dim() == 2]
-    vectors = [p for p in net.parameters() if p.dim() < 2]
-    optimiser = torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}],
-        lr=args.rate,
-        betas=(0.9, 0.98),
-        fused=device == "cuda",
-    )
+    trainer = Trainer(net, rate=args.rate, warmup=args.warmup, decay=0.1, memory=0.999, fused=device == "cuda")
     rng = np.random.default_rng(1)
     queue: list[np.ndarray] = []
     begin, step, seen = time.monotonic(), 0, 0
@@ -207,31 +198,22 @@ def main() -> None:
             break
         if not queue:
             queue = batches(data, args.queries * 24, args.queries, rng)
-        rate = args.rate * min(1.0, (step + 1) / args.warmup) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * done)))
-        for group in optimiser.param_groups:
-            group["lr"] = rate
         index = queue.pop()
         query, length, label = gather(data, index, device)
         with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
             chosen = sorted(rng.choice(label.shape[1], args.separate, replace=False).tolist())
             loss = step_loss(net, layout, query, length, label, chosen)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
-        keep = min(0.999, (step + 1) / (step + 20))
-        with torch.no_grad():
-            torch._foreach_lerp_(list(average.parameters()), list(net.parameters()), 1 - keep)
+        rate = trainer.step(loss, step, done)
         step, seen = step + 1, seen + len(index)
         if step % 100 == 0 or device == "cpu":
             say(f"step {step} queries {seen} minutes {elapsed:.2f} rate {rate:.2e} loss {loss.item():.4f}")
         if elapsed >= next_look:
             next_look += 2.0
-            report(average, layout, dev_set, device, say)
-            save(average, args.out)
+            report(trainer.average, layout, dev_set, device, say)
+            save(trainer.average, args.out)
     say(f"trained for {(time.monotonic() - begin) / 60:.2f} minutes, {step} steps, {seen} queries")
-    save(average, args.out)
-    report(average, layout, dev_set, device, say)
+    save(trainer.average, args.out)
+    report(trainer.average, layout, dev_set, device, say)
 
 
 def report(net: Net, layout: Layout, data: TokenSet, device: str, say: Callable[[str], None]) -> None:

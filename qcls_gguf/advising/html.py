@@ -5,15 +5,13 @@ Needs the extra `report`.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
-import matplotlib
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from ..config.words import counted
-from ..report.html import STYLE, page, svg_image
+from ..report.html import drawing, page, svg_image
 from ..report.numbers import percent
 from .records import AdviceRecord, CandidateRecord
 from .table import candidates_table, disagreements_table, prompts_table, remarks, thresholds_table
@@ -22,8 +20,7 @@ from .table import candidates_table, disagreements_table, prompts_table, remarks
 def advice_html(record: AdviceRecord) -> str:
     """The page of a record."""
     tried = [each for each in record.candidates if each.state in ("tried", "dropped")]
-    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # its own font only measures, see STYLE
+    with drawing():
         return page(
             "advise.html",
             reason=record.reason,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,7 @@ from ..errors import ConfigError
 _WITH_LABELS = (".jsonl", ".ndjson", ".csv", ".tsv")
 _NO_LABELS = ("has no 'labels'", "has no label of any prompt")
 """what read_labelled finds wrong with rows that are not labelled"""
-_OTHER_NAME = re.compile("^`(input|data)`")
-"""what the readers call the file"""
+_CALLED = "queries"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,19 +46,12 @@ def read_trial_queries(
     """
     if not path.is_file() or not os.access(path, os.R_OK):
         what = "cannot be read: name a plain file, it is read more than once" if path.exists() else "no such file"
-        raise ConfigError(f"`queries` {path}: {what}")
-    try:
-        return _read(path, labels, query_column, seed)
-    except ConfigError as e:
-        raise ConfigError(_OTHER_NAME.sub("`queries`", str(e))) from None
-
-
-def _read(path: Path, labels: Mapping[str, Sequence[str]], query_column: str | None, seed: int) -> TrialQueries:
+        raise ConfigError(f"`{_CALLED}` {path}: {what}")
     rows: dict[str, LabelledQuery] = {}
     bad: list[BadRow] = []
     columns = Columns(query=query_column)
     accepted, wrong = _accepted(path, labels, query_column)
-    for line in read_queries(str(path), columns=columns):
+    for line in read_queries(str(path), columns=columns, called=_CALLED):
         number = line.number or 0
         if line.error:
             bad.append(BadRow(number, line.error))
@@ -68,7 +59,7 @@ def _read(path: Path, labels: Mapping[str, Sequence[str]], query_column: str | N
             rows.setdefault(line.text, LabelledQuery(line=number, query=line.text, labels=accepted.get(number, {})))
     if not rows:
         why = f": {bad[0].reason}" if bad else ": give one a line"
-        raise ConfigError(f"`queries` {path}: has no queries that can be used{why}")
+        raise ConfigError(f"`{_CALLED}` {path}: has no queries that can be used{why}")
     told = {row.line for row in bad}
     bad += [BadRow(row.line, f"without its labels: {row.reason}") for row in wrong if row.line not in told]
     order = list(rows.values())
@@ -87,6 +78,6 @@ def _accepted(
     """Accepted labels by line, and the rows whose labels cannot be used."""
     if path.suffix.lower() not in _WITH_LABELS:
         return {}, []
-    found = read_labelled(path, labels, LabelledColumns(query=query_column or QUERY, ignored=ALL))
+    found = read_labelled(path, labels, LabelledColumns(query=query_column or QUERY, ignored=ALL), called=_CALLED)
     wrong = [row for row in found.bad if row.reason not in _NO_LABELS]
     return {row.line: row.labels for row in found.rows}, wrong

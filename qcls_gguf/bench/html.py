@@ -5,12 +5,11 @@ Needs the extra `report`.
 
 from __future__ import annotations
 
-import matplotlib
 import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from ..report.html import STYLE, page, svg_image
+from ..report.html import drawing, page, svg_image
 from ..report.numbers import number
 from ..report.tables import Table
 from ..timing import STAGES
@@ -25,7 +24,7 @@ def benchmark_html(record: BenchmarkRecord) -> str:
     """The page of a record."""
     forward, variants, growth = record.forward, record.forward_ab, record.growth
     steps = [[step.name, step.variable, step.meaning] for step in variants.steps] if variants else []
-    with matplotlib.rc_context(STYLE):
+    with drawing():
         return page(
             "bench.html",
             names=[classifier.name for classifier in record.classifiers],

@@ -128,9 +128,9 @@ def advise_command(
     from ..advising.settings import AdviceSettings
     from ..advising.table import advice_tables
     from ..config.load import load_config
-    from ..report.files import Output, check_writable, show_and_write
-    from ..report.results import console
+    from ..report.files import Output, check_writable
     from .long_work import check_html, long_work
+    from .shown import show_record
 
     with exit_codes():
         reports = tuple(Path(each) for each in target or () if each != _THIS)
@@ -174,13 +174,7 @@ def advise_command(
 
             outputs.append(Output(name="--html", path=html, text=lambda: advice_html(record)))
 
-        def show() -> None:
-            if format_ is RecordFormat.json:
-                print(record.to_json())
-            else:
-                console().print(advice_tables(record))
-
-        show_and_write(show, outputs)
+        show_record(record, format_, lambda: advice_tables(record), outputs)
         if write and not quiet:
             done = f"written: {write}" if best is not None else "nothing written: nothing is recommended"
             print(printable_lines(done), file=sys.stderr)

@@ -10,7 +10,7 @@ import typer
 
 from ..config.resources import DEFAULT_CONFIG
 from ..errors import ConfigError
-from ..report.files import Output, check_writable, show_and_write
+from ..report.files import Output, check_writable
 from .options import (
     LayersOption,
     ModelOption,
@@ -149,8 +149,8 @@ def bench_command(
     from ..bench.benchmark import benchmark  # see app.py for why here
     from ..bench.measure import BenchmarkSettings
     from ..bench.table import benchmark_tables
-    from ..report.results import console
     from .long_work import check_html, long_work
+    from .shown import show_record
 
     with exit_codes():
         benchmark_settings = BenchmarkSettings(
@@ -179,22 +179,15 @@ def bench_command(
             check_html(html, {**inputs, "--out": out})
         with long_work(offline, quiet) as (opener, on_progress):
             record = benchmark(benchmark_settings, opener, on_progress=on_progress)
-        text = record.to_json()
         outputs = []
         if out:
-            outputs.append(Output(name="--out", path=out, text=lambda: f"{text}\n"))
+            outputs.append(Output(name="--out", path=out, text=lambda: f"{record.to_json()}\n"))
         if html:
             from ..bench.html import benchmark_html  # matplotlib is an extra
 
             outputs.append(Output(name="--html", path=html, text=lambda: benchmark_html(record)))
 
-        def show() -> None:
-            if format_ is RecordFormat.json:
-                print(text)
-            else:
-                console().print(benchmark_tables(record))
-
-        show_and_write(show, outputs)
+        show_record(record, format_, lambda: benchmark_tables(record), outputs)
 
 
 def _paths(paths: list[Path] | None, full: bool) -> list[Path]:

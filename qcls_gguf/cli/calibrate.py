@@ -75,12 +75,12 @@ def calibrate_command(
     with exit_codes():
         if importlib.util.find_spec("scipy") is None:
             raise ConfigError("calibrate needs scipy: pip install 'qcls-gguf[calibrate]'")
-        from ..report.files import Output, show_and_write  # see app.py for why here
-        from ..report.results import console
+        from ..report.files import Output  # see app.py for why here
         from ..report.tables import terminal_table
         from ..tuning.calibrate import FitSettings, calibrate
         from ..tuning.table import fits_table, outcome
         from .long_work import long_work
+        from .shown import show_record
 
         fit_settings = FitSettings(
             config=settings(config, model, hf_repo, n_gpu_layers, threads),
@@ -98,13 +98,12 @@ def calibrate_command(
         with long_work(offline, quiet) as (opener, on_progress):
             record, text = calibrate(fit_settings, opener, on_progress=on_progress)
 
-        def show() -> None:
-            if format_ is RecordFormat.json:
-                print(record.to_json())
-            else:
-                console().print(terminal_table(fits_table(record), end=False))
-
-        show_and_write(show, [] if text is None else [Output(name="--out", path=out, text=lambda: text)])
+        show_record(
+            record,
+            format_,
+            lambda: terminal_table(fits_table(record), end=False),
+            [] if text is None else [Output(name="--out", path=out, text=lambda: text)],
+        )
         if not quiet:
             print(printable_lines(outcome(record)), file=sys.stderr)
     if record.written is None:

@@ -10,7 +10,7 @@ import typer
 from ..compare.peers import METHOD_NAMES, PeerKernels, Peers
 from ..data.queries import check_source, read_queries
 from ..errors import ConfigError
-from ..report.files import Output, check_writable, show_and_write
+from ..report.files import Output, check_writable
 from .option_names import with_options
 from .options import (
     ConfigOption,
@@ -108,8 +108,8 @@ def compare_command(
     """
     from ..compare.run import QUERIES, ComparisonSettings, compare  # see app.py for why here
     from ..compare.table import comparison_table
-    from ..report.results import console
     from .long_work import check_html, long_work
+    from .shown import show_record
 
     with exit_codes():
         comparison = ComparisonSettings(
@@ -139,22 +139,15 @@ def compare_command(
             record = compare(comparison, opener, on_step=None if quiet else print_step, on_progress=on_progress)
         absent = [each.model_copy(update={"reason": with_options(each.reason)}) for each in record.absent]
         record = record.model_copy(update={"absent": tuple(absent)})
-        text = record.to_json()
         outputs = []
         if out:
-            outputs.append(Output(name="--out", path=out, text=lambda: f"{text}\n"))
+            outputs.append(Output(name="--out", path=out, text=lambda: f"{record.to_json()}\n"))
         if html:
             from ..compare.html import comparison_html  # matplotlib is an extra
 
             outputs.append(Output(name="--html", path=html, text=lambda: comparison_html(record)))
 
-        def show() -> None:
-            if format_ is RecordFormat.json:
-                print(text)
-            else:
-                console().print(comparison_table(record))
-
-        show_and_write(show, outputs)
+        show_record(record, format_, lambda: comparison_table(record), outputs)
     if any(absent.asked_for or absent.started for absent in record.absent):
         raise typer.Exit(EXIT_OTHER)
 

@@ -85,12 +85,14 @@ def eval_command(
     qcls-gguf eval --data labelled.csv --format json --html report.html --resume scores.jsonl
     qcls-gguf eval --data labelled.jsonl --scoring tree --batch-invariance --shuffle-labels 5
     """
+    from rich.console import Group
+
     from ..evaluation.evaluate import EvaluationSettings, evaluate  # see app.py for why here
     from ..evaluation.robustness import robustness_tables
     from ..evaluation.table import evaluation_tables
-    from ..report.files import Output, show_and_write
-    from ..report.results import console
+    from ..report.files import Output
     from .long_work import check_html, long_work
+    from .shown import show_record
 
     with exit_codes():
         evaluation = EvaluationSettings(
@@ -116,13 +118,7 @@ def eval_command(
 
             outputs.append(Output(name="--html", path=html, text=lambda: evaluation_html(record)))
 
-        def show() -> None:
-            if format_ is RecordFormat.json:
-                print(record.to_json())
-            else:
-                console().print(evaluation_tables(record), robustness_tables(record))
-
-        show_and_write(show, outputs)
+        show_record(record, format_, lambda: Group(evaluation_tables(record), robustness_tables(record)), outputs)
     if record.non_finite:
         raise typer.Exit(EXIT_OTHER)
 

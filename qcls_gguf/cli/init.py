@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..drafting.families import Family
 from ..errors import ConfigError
 from ..report.files import check_writable
 from .option_names import with_options
@@ -43,20 +44,24 @@ def init_command(
     ] = None,
     model: ModelOption = None,
     hf_repo: RepoOption = None,
+    family: Annotated[
+        Family | None, typer.Option("--family", help="What the model is chosen from.  [default: qwen3]")
+    ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write.")] = Path("config.yaml"),
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
     """Write a commented configuration: from labels, from labelled queries, from an older one, or by questions.
 
     Without --labels, --data and --from it asks on a terminal. Without --model and --hf-repo it names the largest
-    Qwen3 that fits the free memory of the GPU, or where there is none a small one. Several prompts get one common
-    text, so that a request computes little more than one of them. Columns of --data with few values are taken as
-    labels, and rare ones are named. Nothing is downloaded or loaded. Exit codes: 0; 2 for usage, data and
-    configuration; 3 for a model that can't be used.
+    model of --family that fits the free memory of the GPU, or where there is none a small one; all of them answer at
+    once by their chat template. qwen3 and gemma-4 have attention layers only; the others have recurrent ones, too, with
+    which requests take longer (docs/models.md). Several prompts get one common text, so that a request computes little
+    more than one of them. Columns of --data with few values are taken as labels, and rare ones are named. Nothing is
+    downloaded or loaded. Exit codes: 0; 2 for usage, data and configuration; 3 for a model that can't be used.
 
     \b
     qcls-gguf init --labels category=dress,jeans,none --labels season=summer,winter,none
-    qcls-gguf init --data tickets.csv --about "a support ticket" --out tickets.yaml
+    qcls-gguf init --data tickets.csv --about "a support ticket" --family qwen3.5 --out tickets.yaml
     qcls-gguf init --from mission --model qwen3-8b-q8_0.gguf --out mine.yaml
     """
     with exit_codes():
@@ -70,11 +75,13 @@ def init_command(
             raise ConfigError("--labels, --data and --from are given together: keep one of them")
         if model is not None and hf_repo is not None:
             raise ConfigError("--model and --hf-repo are both given: keep one of them")
+        if family is not None and (model is not None or hf_repo is not None):
+            raise ConfigError("--family chooses a model, and --model or --hf-repo names one: keep one of them")
         if (column or query_column) and data is None:
             raise ConfigError("--column and --query-column are for --data, which is not given")
         check_writable(out, "--out", {"--data": data, "--from": Path(from_) if from_ else None}, force=force)
         given = given_model(None if model is None else str(model), hf_repo)
-        chosen = given or fitting_model()
+        chosen = given or fitting_model(family or Family.QWEN3)
         folder = out.absolute().parent
         found: FoundLabels | None = None
         remarks: list[str] = []

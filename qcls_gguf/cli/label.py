@@ -142,9 +142,9 @@ def label_command(
         from ..labelling.planning import LabelSettings
         from ..labelling.run import label_files
         from ..labelling.table import labelling_table
-        from ..report.files import Output, show_and_write
-        from ..report.results import console
+        from ..report.files import Output
         from .long_work import check_html, classifier_opener
+        from .shown import show_record
 
         if html:
             check_html(html, {"--out": out, "--config": config, "--cache": cache})
@@ -188,13 +188,7 @@ def label_command(
 
             outputs.append(Output(name="--html", path=html, text=lambda: labelling_html(record)))
 
-        def show() -> None:
-            if summary is RecordFormat.json:
-                print(record.to_json())
-            else:
-                console().print(labelling_table(record))
-
-        show_and_write(show, outputs)
+        show_record(record, summary, lambda: labelling_table(record), outputs)
     if record.n_rows and not record.n_labelled:
         raise typer.Exit(EXIT_OTHER)
 

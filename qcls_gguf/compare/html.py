@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import matplotlib
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from ..config.words import counted
-from ..report.html import STYLE, page, svg_image
+from ..report.html import drawing, page, svg_image
 from ..report.tables import Table
 from .records import ComparisonRecord, MethodRecord
 from .table import LEGEND, fastest_first, heading, methods_table, state
@@ -18,7 +17,7 @@ def comparison_html(comparison: ComparisonRecord) -> str:
     methods = fastest_first(comparison)
     notes = [[method.name, method.about, method.note] for method in methods]
     absent = [[method.name, state(method), method.reason] for method in comparison.absent]
-    with matplotlib.rc_context(STYLE):
+    with drawing():
         return page(
             "compare.html",
             heading=heading(comparison),

@@ -69,19 +69,24 @@ PLAIN_COLUMNS = LabelledColumns()
 
 
 def read_labelled(
-    path: Path, labels: Mapping[str, Sequence[str]], columns: LabelledColumns = PLAIN_COLUMNS
+    path: Path,
+    labels: Mapping[str, Sequence[str]],
+    columns: LabelledColumns = PLAIN_COLUMNS,
+    *,
+    called: str = "data",
 ) -> Labelled:
     """The rows of a file for prompts with these labels; CSV where its name ends in `.csv` or `.tsv`, else JSON lines.
 
     JSON lines: `{"query": …, "labels": {prompt: label or list of accepted labels}}`. CSV: the columns `query` and the
     prompts' names, several accepted labels separated by `|`, the delimiter detected. UTF-8 or UTF-16. A row counts for
-    the prompts that it has a label of. Rows that cannot be used are returned as bad. Raises ConfigError for a file that
-    cannot be read, or has no rows.
+    the prompts that it has a label of. Rows that cannot be used are returned as bad. called: what errors call the file.
+    Raises ConfigError for a file that cannot be read, or has no rows.
     """
+    name = f"`{called}` {path}"
     try:
         content = path.read_bytes()
     except OSError as e:
-        raise ConfigError(f"`data` {path}: cannot be read: {e.strerror}") from None
+        raise ConfigError(f"{name}: cannot be read: {e.strerror}") from None
     sha256 = hashlib.sha256(content).hexdigest()
     read = _csv_rows if path.suffix.lower() in (".csv", ".tsv") else _json_rows
     rows: list[LabelledQuery] = []
@@ -91,9 +96,9 @@ def read_labelled(
         for row in read(content, labels, columns):
             (rows if isinstance(row, LabelledQuery) else bad).append(row)  # type: ignore[arg-type]
     except ConfigError as e:
-        raise ConfigError(f"`data` {path}: {e}") from None
+        raise ConfigError(f"{name}: {e}") from None
     if not rows and not bad:
-        raise ConfigError(f"`data` {path}: has no rows")
+        raise ConfigError(f"{name}: has no rows")
     return Labelled(path=path, sha256=sha256, rows=tuple(rows), bad=tuple(bad))
 
 

@@ -69,19 +69,21 @@ def count_lines(source: str) -> int | None:
     return n_lines + (last != b"\n")
 
 
-def read_queries(source: str, *, blank: bool = False, columns: Columns | None = None) -> Iterator[Line]:
+def read_queries(
+    source: str, *, blank: bool = False, columns: Columns | None = None, called: str = "input"
+) -> Iterator[Line]:
     """The queries of a file, or of standard input for `-`, UTF-8 or UTF-16: a line each, without its line break.
 
     A file named .csv or .tsv is a table with a header, one named .jsonl has an object a line; of both the query is the
     column or key `query`, unless columns says otherwise. Where columns names one, any other input is a table, too.
-    blank: also return blank lines. A line that is not valid is returned with an error, and the lines after it follow.
-    Raises ConfigError for a file that cannot be read, or lacks a column.
+    blank: also return blank lines; called: what errors call the input. A line that is not valid is returned with an
+    error, and the lines after it follow. Raises ConfigError for a file that cannot be read, or lacks a column.
     """
     chosen = columns or Columns()
     kind = kind_of_file(Path(source).suffix)
     if kind == "text" and chosen.are_named:
         kind = "csv"
-    name = f"`input` {source}"
+    name = f"`{called}` {source}"
     query = chosen.query or QUERY
     try:
         with (

@@ -4,9 +4,8 @@ Callers queue by their deadlines, then by when they came; a turn takes the first
 join it. Nobody waits for company. A turn is served by whichever thread holds the lock `alone`: the caller that finds
 nobody at work, then one of those who wait, or, for callers that do not block, a thread of the batcher's own.
 
-Nothing but that lock, and `inside` with it, is ever held, and `with` takes and leaves each in one step of the
-interpreter, so an interrupt (KeyboardInterrupt) may come anywhere: the calls of an interrupted turn stay listed and are
-served by the next one.
+Nothing but that lock is ever held, and `with` takes and leaves it in one step of the interpreter, so an interrupt
+(KeyboardInterrupt) may come anywhere: the calls of an interrupted turn stay listed and are served by the next one.
 """
 
 from __future__ import annotations
@@ -19,10 +18,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from ..errors import BusyError, DecodeError
-from .call import Call, Gate
+from ..threads import start
+from .call import Call, Gate, Taker
 
 if TYPE_CHECKING:  # whoever awaits has it; others are spared its import
     from asyncio import AbstractEventLoop, Future
@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # whoever awaits has it; others are spared its import
 Q = TypeVar("Q")
 R = TypeVar("R")
 T = TypeVar("T")
+P = ParamSpec("P")
 
 _LOOK_AGAIN_S = 0.1
 """A caller that waits looks so often whether anybody serves: an interrupt may have stopped whoever was to wake it."""
@@ -63,14 +64,13 @@ class Batcher(Generic[Q, R]):
         self._turn: list[Call[Q, R]] = []  # what is being served, or was when an interrupt came
         self._is_closed = False
         self._turn_began_ns = 0
-        self._answered: deque[Call[Q, R]] = deque()  # futures that their thread has to hand out
+        self._answered: deque[Call[Q, R]] = deque()  # for takers, whom the batcher's thread has to hand them
         self._thread: threading.Thread | None = None
         self._thread_gate = Gate()
         self._starting = threading.Lock()
         self.alone = threading.Lock()
-        """Held while a turn is served; `with batcher.alone, batcher.inside:` does something else in between."""
-        self.inside = threading.RLock()
-        """Held with `alone`, and knows its thread: see `is_inside`."""
+        """Held while a turn is served, and by `run_alone`."""
+        self._holder = 0  # the thread that holds it
         _batchers.add(self)
 
     def submit(self, items: Sequence[Q], deadline_s: float | None = None) -> Sequence[R]:
@@ -82,12 +82,12 @@ class Batcher(Generic[Q, R]):
         is_late = deadline_s is not None and deadline_s <= 0
         if not (is_late or self._is_closed or self.alone.locked()):
             try:
-                with self.alone, self.inside:
-                    if not (self._waiting or self._turn):  # nobody is to be served first
-                        return self._run(items)
+                results = self.run_alone(self._run_first, items)
             finally:
                 self._wake_next()
-        call = Call[Q, R](items, deadline_s, None)
+            if results is not None:
+                return results
+        call = Call[Q, R](items, deadline_s, Gate())
         self._admit(call)
         try:
             while not call.is_done:
@@ -96,9 +96,7 @@ class Batcher(Generic[Q, R]):
                         raise call.late_error()
                     call.gate.wait(_LOOK_AGAIN_S)
                     continue
-                with self.alone, self.inside:
-                    if not call.is_done:
-                        self._serve()
+                self.run_alone(self._serve, call)
         finally:
             call.was_given_up = True
             self._forget(call)
@@ -111,30 +109,37 @@ class Batcher(Generic[Q, R]):
     def submit_future(
         self, loop: AbstractEventLoop, items: Sequence[Q], deadline_s: float | None = None
     ) -> Future[Sequence[R]]:
-        """The same for tasks of an event loop, in its thread: a thread of the batcher's own serves where nobody else
-        does.
+        """The same for tasks of an event loop, in its thread; see `submit_for`."""
+        future: Future[Sequence[R]] = loop.create_future()
+        self.submit_for(future, items, deadline_s)
+        return future
 
-        A future that is cancelled before its turn is not computed. Raises BusyError, and DecodeError where the batcher
+    def submit_for(self, taker: Taker[Sequence[R]], items: Sequence[Q], deadline_s: float | None = None) -> None:
+        """The same for who takes the answer later, in the thread of an event loop: a thread of the batcher's own serves
+        where nobody else does.
+
+        What nobody wants any more before its turn is not computed. Raises BusyError, and DecodeError where the batcher
         is closed.
         """
-        future: Future[Sequence[R]] = loop.create_future()
-        call = Call[Q, R](items, deadline_s, future)
+        call = Call[Q, R](items, deadline_s, self._thread_gate, taker)
         self._admit(call)
+        if self._thread is None:
+            try:
+                self._start_thread()
+            except DecodeError:
+                self._forget(call)
+                raise
+        self._thread_gate.open()
+
+    def _start_thread(self) -> None:
+        """Start the batcher's own thread. Raises DecodeError where the process may have no more."""
         with self._starting:
             if self._thread is None:
                 thread = threading.Thread(
-                    target=_serve_for_futures, args=(weakref.ref(self),), name="qcls-gguf engine", daemon=True
+                    target=_serve_for_takers, args=(weakref.ref(self),), name="qcls-gguf engine", daemon=True
                 )
-                try:
-                    thread.start()
-                except RuntimeError as e:
-                    self._forget(call)
-                    raise DecodeError(
-                        f"no thread can be started to serve tasks ({e}): let the process have more"
-                    ) from e
+                start(thread, DecodeError, "to serve tasks")
                 self._thread = thread
-        self._thread_gate.open()
-        return future
 
     def _admit(self, call: Call[Q, R]) -> None:
         if self._is_closed:
@@ -155,11 +160,13 @@ class Batcher(Generic[Q, R]):
         if self._turn or self._waiting:
             for call in (*self._turn, *self._waiting):
                 if call.is_open:
-                    (self._thread_gate if call.future else call.gate).open()
+                    call.gate.open()
                     return
 
-    def _serve(self) -> None:
-        """Answer the most urgent of those who wait, as many as one turn holds. The caller holds `alone`."""
+    def _serve(self, own: Call[Q, R] | None = None) -> None:
+        """Answer the most urgent of those who wait, as many as one turn holds; own: unless this call is done by now."""
+        if own is not None and own.is_done:
+            return
         turn = self._turn
         turn[:] = [call for call in turn if call.is_open]
         queue = []
@@ -199,6 +206,10 @@ class Batcher(Generic[Q, R]):
             self._finish(call, results[at : at + len(call.items)])
             at += len(call.items)
 
+    def _run_first(self, items: Sequence[Q]) -> Sequence[R] | None:
+        """The results of some items; None where others are to be served first."""
+        return None if self._waiting or self._turn else self._run(items)
+
     def _run(self, items: Sequence[Q]) -> Sequence[R]:
         self._turn_began_ns = perf_counter_ns()
         try:
@@ -214,38 +225,55 @@ class Batcher(Generic[Q, R]):
 
     def _finish(self, call: Call[Q, R], results: Sequence[R] | None, error: Exception | None = None) -> None:
         call.results, call.error = results, error
-        if call.future is None:
-            call.gate.open()
-        else:
+        if call.taker is not None:
             self._answered.append(call)
-            self._thread_gate.open()
+            if threading.current_thread() is self._thread:  # which hands them out when it has served
+                return
+        call.gate.open()
 
     def deliver(self) -> None:
-        """Hand out what was answered for futures: each loop is woken once; for the batcher's thread."""
+        """Hand out what was answered for takers: each loop is woken once; for the batcher's thread."""
         by_loop: dict[AbstractEventLoop, list[Call[Q, R]]] = {}
         while self._answered:
             call = self._answered.popleft()
-            assert call.future is not None
-            by_loop.setdefault(call.future.get_loop(), []).append(call)
+            assert call.taker is not None
+            by_loop.setdefault(call.taker.get_loop(), []).append(call)
         for loop, calls in by_loop.items():
             with suppress(RuntimeError):  # a loop that was closed: nobody awaits them any more
                 loop.call_soon_threadsafe(_settle, calls)
 
-    def serve_waiting(self, *, deliver: bool = False) -> None:
-        """Serve turn after turn until nobody waits. deliver: hand out each turn's futures before the next one."""
+    def serve_waiting(self) -> None:
+        """Serve turn after turn until nobody waits."""
         while self._waiting or self._turn:
-            with self.alone, self.inside:
-                self._serve()
-            if deliver:
-                self.deliver()
+            self.run_alone(self._serve)
+
+    def serve_and_deliver(self) -> None:
+        """The same, handing out each turn's answers before the next one; for the batcher's thread."""
+        self.deliver()
+        while self._waiting or self._turn:
+            self.run_alone(self._serve)
+            self.deliver()
 
     def between_turns(self, step: Callable[[], T]) -> T:
         """Serve one turn of those who wait, then do something else; long work in such steps holds nobody up for more
         than a step.
         """
-        with self.alone, self.inside:
+
+        def turn_and_step() -> T:
             self._serve()
             return step()
+
+        return self.run_alone(turn_and_step)
+
+    def run_alone(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What an action returns that is done between two turns; it must not come here itself."""
+        thread = threading.get_ident()
+        with self.alone:  # an interrupt comes at calls only, of which none stands before the `try`
+            self._holder = thread
+            try:
+                return action(*args, **kwargs)
+            finally:
+                self._holder = 0
 
     def close(self) -> None:
         """Refuse who comes from now on, and answer those who wait; may be called again."""
@@ -259,7 +287,7 @@ class Batcher(Generic[Q, R]):
         """Whether this thread holds `alone`: a finaliser or a signal's handler may be called then, and would wait for
         its own thread.
         """
-        return bool(self.inside._is_owned())  # type: ignore[attr-defined]  # as threading.Condition asks it
+        return self._holder == threading.get_ident()
 
     @property
     def is_closed(self) -> bool:
@@ -275,13 +303,13 @@ _batchers: weakref.WeakSet[Batcher[Any, Any]] = weakref.WeakSet()
 os.register_at_fork(after_in_child=_batchers.clear)  # whose threads, and what these held, stayed with the parent
 
 
-def _serve_for_futures(batcher_ref: weakref.ref[Batcher[Any, Any]]) -> None:
+def _serve_for_takers(batcher_ref: weakref.ref[Batcher[Any, Any]]) -> None:
     while (batcher := batcher_ref()) is not None:
-        gate = batcher._thread_gate
-        batcher.serve_waiting(deliver=True)
-        batcher.deliver()
-        if batcher.is_closed:
+        gate, is_closed = batcher._thread_gate, batcher.is_closed
+        batcher.serve_and_deliver()
+        if is_closed:
             return
+        # A loop that was woken needs the interpreter, which this thread keeps until it waits: little may stand between.
         del batcher  # so that it can be freed while nobody asks
         gate.wait(_THREAD_LOOKS_S)
 

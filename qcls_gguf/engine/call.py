@@ -6,15 +6,16 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from ..errors import DeadlineError
 
 if TYPE_CHECKING:  # whoever awaits has it; others are spared its import
-    from asyncio import Future
+    from asyncio import AbstractEventLoop
 
 Q = TypeVar("Q")
 R = TypeVar("R")
+A = TypeVar("A", contravariant=True)
 
 _USUAL_S = 10.0
 """Callers with a later deadline, or none, queue as if they had this one: others do not pass them for ever."""
@@ -42,13 +43,36 @@ class Gate:
         self._closed.acquire(timeout=timeout_s)
 
 
+class Taker(Protocol[A]):
+    """Takes an answer in the thread of an event loop, as an asyncio.Future does."""
+
+    def get_loop(self) -> AbstractEventLoop:
+        """The loop; for any thread."""
+
+    def cancelled(self) -> bool:
+        """Whether the answer is not wanted any more; for any thread."""
+
+    def done(self) -> bool:
+        """Whether it is over: taken, or not wanted any more."""
+
+    def set_result(self, result: A, /) -> None:
+        """Take the answer."""
+
+    def set_exception(self, exception: Exception, /) -> None:
+        """Take the error in its place."""
+
+
 class Call(Generic[Q, R]):
     """One caller's items, and where the answers are put."""
 
-    __slots__ = ("came_ns", "deadline_ns", "error", "future", "gate", "items", "order_ns", "results", "was_given_up")
+    __slots__ = ("came_ns", "deadline_ns", "error", "gate", "items", "order_ns", "results", "taker", "was_given_up")
 
-    def __init__(self, items: Sequence[Q], deadline_s: float | None, future: Future[Sequence[R]] | None) -> None:
-        """deadline_s: seconds after which it is not begun any more; future: of a caller that does not block."""
+    def __init__(
+        self, items: Sequence[Q], deadline_s: float | None, gate: Gate, taker: Taker[Sequence[R]] | None = None
+    ) -> None:
+        """deadline_s: seconds after which it is not begun any more; gate: where waits who serves it if nobody else
+        does; taker: of the answer, where that is not the caller, who waits at the gate for it.
+        """
         self.items = items
         self.results: Sequence[R] | None = None
         self.error: Exception | None = None
@@ -56,8 +80,8 @@ class Call(Generic[Q, R]):
         self.came_ns = perf_counter_ns()
         self.deadline_ns = None if deadline_s is None else self.came_ns + int(deadline_s * 1e9)
         self.order_ns = self.came_ns + int(min(_USUAL_S if deadline_s is None else deadline_s, _USUAL_S) * 1e9)
-        self.future = future
-        self.gate = Gate()
+        self.taker = taker
+        self.gate = gate
 
     @property
     def is_done(self) -> bool:
@@ -69,7 +93,7 @@ class Call(Generic[Q, R]):
         """Whether an answer is still owed."""
         if self.is_done or self.was_given_up:
             return False
-        return self.future is None or not self.future.cancelled()
+        return self.taker is None or not self.taker.cancelled()
 
     @property
     def is_late(self) -> bool:
@@ -82,12 +106,12 @@ class Call(Generic[Q, R]):
         return DeadlineError(f"the deadline passed after {waited_ms:.0f} ms of waiting: nothing was computed")
 
     def settle(self) -> None:
-        """Give the answer to the future, unless it was cancelled; for the thread of its loop."""
-        assert self.future is not None
-        if self.future.done():
+        """Give the answer to its taker, unless nobody wants it any more; for the thread of its loop."""
+        assert self.taker is not None
+        if self.taker.done():
             return
         if self.error is not None:
-            self.future.set_exception(self.error)
+            self.taker.set_exception(self.error)
         else:
             assert self.results is not None
-            self.future.set_result(self.results)
+            self.taker.set_result(self.results)

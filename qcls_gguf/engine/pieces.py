@@ -34,8 +34,7 @@ def begin_prefixes(
                 held = longer
             begun += held
     except BaseException:
-        with batcher.alone, batcher.inside:
-            engine.forget(begun)
+        batcher.run_alone(engine.forget, begun)
         raise
     return begun
 

@@ -5,18 +5,16 @@ Needs the extra `report`.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
-import matplotlib
 import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..config.words import counted
-from ..report.html import STYLE, page, svg_image
+from ..report.html import drawing, page, svg_image
 from ..report.numbers import number, percent
 from ..report.tables import Table
 from .records import EvaluationRecord, ModeNotApplicable, ModeStatistics, PromptStatistics, Statistics
@@ -34,8 +32,7 @@ def evaluation_html(evaluation: EvaluationRecord) -> str:
     """The page of a record."""
     modes = evaluation.modes
     names = list(next(iter(modes.values())).prompts)
-    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # its own font only measures, see STYLE
+    with drawing():
         return page(
             "eval.html",
             facts=_facts(evaluation),

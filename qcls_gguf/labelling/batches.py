@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..config.schema import Config
-from ..errors import PlanError, ScoreError
+from ..errors import DecodeError, PlanError, ScoreError
 from ..loaded_prompts import Answering
 from ..pipeline import Prepared, Tokenized
 from ..score.result import Result
+from ..threads import start
 
 MOST = 32
 """Queries of a decode: on a GPU a forward over so many is bound by arithmetic, whatever is added"""
@@ -78,7 +79,7 @@ class BatchLabeller:
                 put(e)
 
         thread = threading.Thread(target=prepare, name="qcls-gguf batches", daemon=True)
-        thread.start()
+        start(thread, DecodeError, "to plan decodes")
         try:
             while (found := made.get()) is not None:
                 if isinstance(found, BaseException):

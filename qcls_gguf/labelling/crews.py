@@ -124,7 +124,7 @@ class Processes:
                 if isinstance(message, Speeds | Step):
                     self._on_message(message)
                 if n_started == 1 and isinstance(message, Speeds | Done | Filled):
-                    # Where it had nothing to measure with, since the cache knows all answers, whoever needs to does.
+                    # The first one may have had nothing to measure: the cache knew all its answers. Then each measures.
                     speeds, n_started = message if isinstance(message, Speeds) else None, len(self._pipes)
                     for other in range(1, n_started):
                         start(other)
@@ -132,11 +132,6 @@ class Processes:
                     left[index] -= 1
                     deal(index)
                     yield message
-
-    @property
-    def pids(self) -> list[int]:
-        """Of the processes, in the order of their devices."""
-        return [process.pid for process in self._processes]
 
     def _receive(self, index: int) -> Message | Filled:
         try:

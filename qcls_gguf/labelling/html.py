@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
-
-import matplotlib
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from ..config.words import counted
-from ..report.html import STYLE, page, svg_image
+from ..report.html import drawing, page, svg_image
 from ..report.numbers import percent
 from ..report.tables import Table
 from .records import N_BINS, LabellingRecord, PromptCounts
@@ -20,8 +17,7 @@ _MOST_BARS = 30
 
 def labelling_html(record: LabellingRecord) -> str:
     """The page of a record."""
-    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # its own font only measures, see STYLE
+    with drawing():
         return page(
             "label.html",
             facts=[*facts(record), *_conditions(record)],

@@ -9,11 +9,11 @@ from time import perf_counter
 from ..engine.capacity import N_UNTIL_CAPTURED
 from ..errors import QclsError
 from ..loaded_prompts import Answering
-from ..pipeline import Tokenized
+from ..pipeline import Prepared, Tokenized
 from .batches import MOST, prepared_batch, results_of
 from .records import BatchSpeed
 
-_N_MEASURED = 88
+_N_MEASURED = 64
 _MOST_S = 6.0
 _PAYS = 0.97
 """of the time of fewer queries a decode: a smaller gain is within the noise of such a short measurement"""
@@ -22,8 +22,9 @@ _PAYS = 0.97
 def measure_batches(prompts: Answering, queries: Sequence[str], most: int = MOST) -> list[BatchSpeed]:
     """How fast some of the queries are labelled one by one and 2, 4, 8, … in a decode; the sizes run in turns.
 
-    Stops after some seconds, with the sizes that were measured. Sizes that need more than one decode are left out.
-    Where few shapes come again and again, decodes of shapes that are known already are timed, as most of a run are.
+    Batches are as those of a run: in the order of their texts, and in halves where a decode does not hold them. Sizes
+    of which that is most are left out. Stops after some seconds, with the sizes that were measured. Where few shapes
+    come again and again, decodes of shapes that are known already are timed, as most of a run are.
     """
     usable = _usable(prompts, queries)
     sizes = [1]
@@ -31,20 +32,19 @@ def measure_batches(prompts: Answering, queries: Sequence[str], most: int = MOST
         sizes.append(sizes[-1] * 2)
     turns = _Turns(prompts)
     blocks = [usable[start : start + sizes[-1]] for start in range(0, len(usable), sizes[-1])]
+    sizes = [size for size in sizes if size == 1 or turns.mostly_whole(_parts(blocks[0], size))]
     began = perf_counter()
     for round_, block in enumerate([blocks[0], *blocks] if usable else []):  # the first one warms up
-        for size in list(sizes):
-            for start in range(0, len(block) - size + 1, size):
-                if not turns.take(block[start : start + size], counts=round_ > 0):
-                    sizes = [each for each in sizes if each < size]
-                    break
+        for size in sizes:
+            for part in _parts(block, size):
+                turns.take(part, size, counts=round_ > 0)
         if round_ and perf_counter() - began > _MOST_S:
             break
     return [turns.speed(size) for size in sizes if turns.n_queries[size]]
 
 
 def _usable(prompts: Answering, queries: Sequence[str]) -> list[Tokenized]:
-    """Some of the queries, the shortest first, without the longest: of these a decode holds fewer."""
+    """Some of the queries, in the order of their texts."""
     usable = []
     for query in queries:
         try:
@@ -53,8 +53,12 @@ def _usable(prompts: Answering, queries: Sequence[str]) -> list[Tokenized]:
             continue
         if len(usable) == _N_MEASURED:
             break
-    usable.sort(key=lambda each: each.n_tokens)
-    return usable[: max(1, len(usable) * 3 // 4)]
+    return sorted(usable, key=lambda each: each.item[1])
+
+
+def _parts(block: Sequence[Tokenized], size: int) -> list[Sequence[Tokenized]]:
+    """Batches of one size; what is left behind the last one goes."""
+    return [block[start : start + size] for start in range(0, len(block) - size + 1, size)]
 
 
 class _Turns:
@@ -69,25 +73,36 @@ class _Turns:
         self._n_tokens: Counter[int] = Counter()
         self._seconds: defaultdict[int, float] = defaultdict(float)
 
-    def take(self, part: Sequence[Tokenized], *, counts: bool) -> bool:
-        """Compute a batch; false for one that needs several decodes."""
-        size = len(part)
-        on_rungs = self._on_rungs and size > 1
-        prepared = prepared_batch(self._prompts, part, on_rungs=on_rungs)
-        if prepared is not None and prepared.n_decodes > 1 and size > 1:
-            return False
-        shape = size, 0 if prepared is None else prepared.n_tokens
+    def mostly_whole(self, parts: Sequence[Sequence[Tokenized]]) -> bool:
+        """Whether a decode holds most of some batches; nothing is computed."""
+        n_whole = sum(self._fits(self._prepared(part)) for part in parts)
+        return 2 * n_whole > len(parts)
+
+    def _prepared(self, part: Sequence[Tokenized]) -> Prepared | None:
+        return prepared_batch(self._prompts, part, on_rungs=self._on_rungs and len(part) > 1)
+
+    def _fits(self, prepared: Prepared | None) -> bool:
+        return prepared is None or prepared.n_decodes == 1
+
+    def take(self, part: Sequence[Tokenized], size: int, *, counts: bool) -> None:
+        """Compute a batch, or its halves, as one of a size."""
+        prepared = self._prepared(part)
+        if len(part) > 1 and not self._fits(prepared):
+            middle = len(part) // 2
+            self.take(part[:middle], size, counts=counts)
+            self.take(part[middle:], size, counts=counts)
+            return
+        shape = len(part), 0 if prepared is None else prepared.n_tokens
         queries = [each.item[1] for each in part]
         for _ in range(self._n_untimed - self._seen[shape]):
-            results_of(self._prompts, queries, prepared_batch(self._prompts, part, on_rungs=on_rungs))
+            results_of(self._prompts, queries, self._prepared(part))
         self._seen[shape] = self._n_untimed
         began = perf_counter()
         results = results_of(self._prompts, queries, prepared)
         if counts:
             self._seconds[size] += perf_counter() - began
-            self.n_queries[size] += size
+            self.n_queries[size] += len(part)
             self._n_tokens[size] += results[0].counts.n_tokens_new
-        return True
 
     def speed(self, size: int) -> BatchSpeed:
         """Of a size that was timed."""

@@ -1,4 +1,5 @@
-"""Whether NVIDIA's driver will have to compile this library's kernels for the GPU, and whether it can keep the result.
+"""What a start on a GPU waits for: whether NVIDIA's driver will have to compile this library's kernels, and whether it
+can keep the result. Also why a GPU that the driver shows is not used.
 
 A library holds machine code for some architectures, which runs on GPUs of the same generation, and PTX, which the
 driver compiles for newer ones: half a minute to two, in silence, at the first start, if its cache keeps what comes out.
@@ -17,7 +18,8 @@ from typing import NamedTuple
 
 from ..folders import cache_folder
 from ..native import build_info, library_folder
-from ..native.cuda_driver import CudaDevice, first_cuda_device
+from ..native.cuda_driver import CudaDevice, first_cuda_device, why_not_loaded
+from .placement import gpus
 
 _USUAL_BYTES = 1 << 30
 """What the driver's cache may hold where nobody says: CUDA C++ Programming Guide, environment variables."""
@@ -102,6 +104,18 @@ def driver_work(
     return DriverWork(step=f"{what}: once, {_HOW_LONG} minutes; kept in {cache.folder}")
 
 
+def why_unused(device: CudaDevice, backend: str, module: Path) -> str:
+    """What to say where the driver shows a GPU and llama.cpp none, so that the CPU computes.
+
+    backend: of the build; module: the library with its kernels.
+    """
+    told = "NVIDIA's driver shows a GPU, and the CPU computes"
+    if reason := why_not_loaded(module):
+        return f"{told}: {module.name} cannot be loaded: {reason}: install the libraries of {backend.partition(',')[0]}"
+    version = f"{device.driver // 1000}.{device.driver % 1000 // 10}"
+    return f"{told}: the library ({backend}) finds none: the driver, which brings CUDA {version}, may be too old for it"
+
+
 def _problem(cache: DriverCache, n_bytes: int) -> str | None:
     """Why what the driver compiles is lost again, and the remedy; None where it is kept."""
     if cache.disabled:
@@ -157,9 +171,12 @@ class GpuCode:
         if device is None:
             return
         with suppress(RuntimeError, OSError):  # no home; a folder that nobody may read
+            library = library_folder() / "libggml-cuda.so"
+            if not gpus():
+                self.work = DriverWork(warnings=(why_unused(device, build_info().backend, library),))
+                return
             cache = driver_cache(os.environ, _home())
             self._known = _known(device, cache)
-            library = library_folder() / "libggml-cuda.so"
             self.work = driver_work(
                 build_info().architectures,
                 device.capability,

@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 from ..errors import ModelError
+from ..threads import start
 from .identity import ModelIdentity, identify
 
 
@@ -17,10 +18,7 @@ class Hashing:
         self._error: ModelError | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(path,), name="qcls-gguf hashing")
-        try:
-            self._thread.start()
-        except RuntimeError as e:
-            raise ModelError(f"{path}: no thread can be started to hash it ({e}): let the process have more") from e
+        start(self._thread, ModelError, f"to hash {path}")
 
     def _run(self, path: Path) -> None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import byref, c_int
 from dataclasses import dataclass
+from pathlib import Path
 
 _LIBRARY = "libcuda.so.1"
 # of cuda.h
@@ -19,6 +20,15 @@ class CudaDevice:
     """its compute capability times ten, such as 75 for 7.5"""
     driver: int
     """the version of CUDA that the driver brings, such as 13000 for 13.0"""
+
+
+def why_not_loaded(module: Path) -> str | None:
+    """Why a shared library cannot be loaded, in the system's words; None where it can."""
+    try:
+        ctypes.CDLL(str(module))
+    except OSError as e:
+        return str(e)
+    return None
 
 
 def first_cuda_device(library: str = _LIBRARY) -> CudaDevice | None:

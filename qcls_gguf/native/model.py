@@ -16,6 +16,7 @@ import numpy as np
 
 from ..config.words import abbreviated
 from ..errors import ModelError, PlanError
+from ..threads import start
 from .abi import PROGRESS_FUNCTION, Error, Facts, Parse, Status, TokenKind, check, int32
 from .arrays import Int32Array
 from .library import library
@@ -71,11 +72,11 @@ class NativeModel:
         self,
         path: Path,
         *,
-        n_gpu_layers: int = -1,
+        n_gpu_layers: int = 0,
         progress: Callable[[float], bool] | None = None,
         user_defined: bool = False,
     ) -> None:
-        """Load a GGUF file; n_gpu_layers < 0 puts all layers on the GPU, if there is one.
+        """Load a GGUF file; n_gpu_layers: on the GPU, if there is one; < 0: all of them.
 
         progress(fraction) returns False to stop the load. user_defined: text that spells a token which was added to the
         vocabulary, such as </think>, becomes that token in plain text, too. Raises ModelError.
@@ -208,10 +209,7 @@ def _load(path: Path, n_gpu_layers: int, progress: Callable[[float], bool] | Non
         )
 
     loader = threading.Thread(target=load)
-    try:
-        loader.start()
-    except RuntimeError as e:
-        raise ModelError(f"{path}: no thread can be started to load it ({e}): let the process have more") from e
+    start(loader, ModelError, f"to load {path}")
     try:
         loader.join()
     except BaseException as e:

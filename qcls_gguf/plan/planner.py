@@ -154,7 +154,7 @@ class _Growth:
         for levels in branches.ranges():
             copies = branches.n_copies(levels)
             n_tokens = sum(copies)
-            if n_tokens > n_most or n_tokens + pass_tokens >= least:  # no cheaper even in one pass
+            if n_tokens > n_most or n_tokens + pass_tokens >= least:  # it would cost more even as a single pass
                 continue
             tree, first = self._tree.copied(*branches.copied(copies))
             plan = _padded(tree, pass_tokens, n_most)

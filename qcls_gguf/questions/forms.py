@@ -77,7 +77,7 @@ def read_forms(path: Path) -> FormSettings:
                     raise ConfigError(f"{kind}: has {n} {slot} slots in system and user: it needs one")
             rest = re.sub(SLOT, "", turns) + form.answer_cue
             if other := next((slot for slot in SLOTS if slot in rest), None):
-                # which a stranger's options would fill, with the control tokens that they spell
+                # else a caller's options would be put there as they are, with the control tokens that they spell
                 raise ConfigError(f"{kind}: has a {other} slot where none belongs: write {OPTIONS} for the options")
     except ConfigError as e:
         raise prefixed(str(path), e) from None

@@ -7,7 +7,7 @@ import heapq
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Any
 
 from ..config.words import printable
 from ..data.queries import Line
@@ -15,7 +15,6 @@ from ..score.result import ModelInfo, Result
 from .json_text import json_text
 from .results import console, result_table
 
-AnswerFormat = Literal["table", "json", "jsonl", "labels", "csv", "tsv"]
 BLANK = "blank line"
 
 

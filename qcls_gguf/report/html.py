@@ -7,20 +7,32 @@ from __future__ import annotations
 
 import base64
 import io
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import matplotlib
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
 # Text stays text, so that the reader's fonts show every script; a $ in a label is no formula.
-STYLE: dict[Any, Any] = {
+_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "qcls-gguf",
     "text.parse_math": False,
     "font.family": "sans-serif",
     "font.size": 9,
 }
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """The look of all drawings. Nothing warns of letters that matplotlib's font lacks, which only measures texts."""
+    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        yield
 
 
 def page(template: str, **values: Any) -> str:

@@ -14,6 +14,7 @@ from .door import GONE, App, Door, Send
 from .exchange import Exchange
 from .metrics import Metrics
 from .openapi import ErrorAnswer, TeiError, TypeSafeError, VllmError, describe
+from .quick import QuickAnswers
 from .refusal import ClientGoneError, RefusedError, openai_words, tei_words, typesafe_words, vllm_words
 from .service import Service
 from .serving import Serving
@@ -62,6 +63,8 @@ def build_app(serving: Serving, settings: ServiceSettings) -> App:
     door = Door(
         _Direct(app, metrics), metrics, keys=settings.api_keys, open_paths=OPEN_PATHS, refused=_response, logs=logs
     )
+    if not door.traces:
+        door.quick = QuickAnswers(service, door)
     if settings.cors_origins:
         return CORSMiddleware(
             door, allow_origins=settings.cors_origins, allow_methods=["GET", "POST"], allow_headers=["*"],
@@ -85,12 +88,12 @@ class _Direct:
             if isinstance(route, APIRoute) and route.methods == {"POST"}
         }
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> JsonResponse | None:
         """For the door."""
         endpoint = self._endpoints.get(scope["path"]) if scope["method"] == "POST" else None
         if endpoint is None:
             await self._app(scope, receive, send)
-            return
+            return None
         try:
             response = await endpoint(Request(scope, receive))
         except RefusedError as refusal:
@@ -98,14 +101,17 @@ class _Direct:
         except ClientGoneError:
             self._metrics.gone()
             response = Response(status_code=GONE)  # which nobody reads but the log
+        if isinstance(response, JsonResponse):
+            return response
         await response(scope, receive, send)
+        return None
 
 
 async def _handle(request: Request, error: Exception) -> Response:
     return _response(_refusal(error), request.scope)
 
 
-def _response(refusal: RefusedError, scope: Scope) -> Response:
+def _response(refusal: RefusedError, scope: Scope) -> JsonResponse:
     """The refusal in the words of the path's API."""
     Exchange.of(scope).reason = refusal.reason
     words = WORDS.get(scope["path"], openai_words)

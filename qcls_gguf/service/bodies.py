@@ -34,11 +34,16 @@ class Strict(BaseModel):
 
 def header(scope: Scope, name: bytes) -> str:
     """The value of a header, empty where there is none; of several the last, as proxies append theirs."""
-    headers = scope.get(_HEADERS)
+    value = headers_of(scope).get(name)
+    return value.decode("latin-1").strip() if value else ""
+
+
+def headers_of(scope: Scope) -> dict[bytes, bytes]:
+    """All headers, of several of a name the last."""
+    headers: dict[bytes, bytes] | None = scope.get(_HEADERS)
     if headers is None:
         headers = scope[_HEADERS] = dict(scope["headers"])
-    value: bytes = headers.get(name, b"")
-    return value.decode("latin-1").strip()
+    return headers
 
 
 def content_type(scope: Scope) -> str:

@@ -67,7 +67,10 @@ class Usage:
 
 def asked_about(text: str, questions: Iterable[tuple[str, Question]], *, audit: bool) -> list[Asked]:
     """Questions about one text, each with what the request calls it; audit: whether exact scores are wanted of them."""
-    return [Asked(question=replace(question, audit=audit), text=text, param=param) for param, question in questions]
+    return [
+        Asked(question=replace(question, audit=True) if audit else question, text=text, param=param)
+        for param, question in questions
+    ]
 
 
 async def decide(
@@ -183,7 +186,7 @@ async def _results(
             return [None]
         return [
             each for pair in pairs for each in await _results(service, served, exchange, [pair], usage)
-        ]  # whose scores they were shows alone
+        ]  # one by one, which shows whose scores cannot be used
     except PlanError as e:
         raise refusal_of(e, "input") from None
     except QclsError as e:

@@ -7,27 +7,33 @@ import hmac
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any
 
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
 from .access_log import access, log
 from .bodies import Receive, Scope, header
 from .exchange import Exchange
 from .metrics import Metrics
+from .protocol import Protocol, Quick
 from .refusal import RefusedError
 from .tracing import Tracer
+from .writing import JsonResponse
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Inner = Callable[[Scope, Receive, Send], Awaitable[JsonResponse | None]]
+"""An application that sends its answer, or returns it to be sent"""
 
-Refused = Callable[[RefusedError, Scope], App]
+Refused = Callable[[RefusedError, Scope], JsonResponse]
 
 GONE = 499  # as nginx logs a client that left
 
 
 class Door:
-    """An ASGI application around another one. Whatever the inner one raises, it answers."""
+    """An ASGI application around another one, whose answer it may send at once. Whatever that raises, it answers."""
 
     def __init__(
         self,
-        app: App,
+        app: Inner,
         metrics: Metrics,
         *,
         keys: Collection[str],
@@ -42,9 +48,16 @@ class Door:
         self._metrics = metrics
         self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
         self._open = frozenset(open_paths)
-        self._refused = refused
+        self.refused = refused
         self._logs = logs
         self._tracer = Tracer()
+        self.quick: Quick | None = None
+        """what answers the requests that come most, for `Protocol`"""
+
+    @property
+    def traces(self) -> bool:
+        """Whether there is a span for each request."""
+        return self._tracer.is_on
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """For the server."""
@@ -54,42 +67,46 @@ class Door:
             return
         exchange = Exchange(scope)
         span = self._tracer.begin(scope)
-        status, n_bytes, is_over = 0, 0, False
-        self._metrics.n_in_flight += 1
-
-        async def send_on(message: MutableMapping[str, Any]) -> None:
-            nonlocal status, n_bytes, is_over
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                message["headers"] = [*message.get("headers", ()), *exchange.headers()]
-            else:
-                n_bytes += len(message.get("body", b""))
-                is_over = not message.get("more_body", False)
-            await send(message)
-
+        reply = _Reply(exchange, scope, receive, send)
+        self.begin()
         try:
-            self._check_key(scope)
-            await self._app(scope, receive, send_on)
+            self.check_key(scope)
+            response = await self._app(scope, receive, reply.send)
+            if response is not None:
+                await reply.send_whole(response)
         except RefusedError as refusal:
-            await self._refused(refusal, scope)(scope, receive, send_on)
+            await reply.send_whole(self.refused(refusal, scope))
         except Exception:
-            log.exception("request %s failed", exchange.request_id)
-            exchange.reason = "failed"
-            if status == 0:
-                message = f"an error inside the service: its log has it under {exchange.request_id}"
-                await self._refused(RefusedError(500, "failed", message), scope)(scope, receive, send_on)
-            elif not is_over:
+            failure = self.failure(exchange)
+            if reply.status == 0:
+                await reply.send_whole(self.refused(failure, scope))
+            elif not reply.is_over:
                 raise  # the connection ends, so that nobody takes what was sent for the whole
         finally:
-            self._metrics.n_in_flight -= 1
-            if exchange.reason:
-                self._metrics.refused(exchange.reason)
-            self._tracer.end(span, exchange, status or GONE)
-            self._metrics.answered(exchange.route, status or GONE, exchange.total_ms / 1e3)
-            if self._logs:
-                self._log(scope, exchange, status or GONE, n_bytes)
+            self._tracer.end(span, exchange, reply.status or GONE)
+            self.end(scope, exchange, reply.status or GONE, reply.n_bytes)
 
-    def _check_key(self, scope: Scope) -> None:
+    def begin(self) -> None:
+        """Count a request that comes."""
+        self._metrics.n_in_flight += 1
+
+    def end(self, scope: Scope, exchange: Exchange, status: int, n_bytes: int) -> None:
+        """Count and log a request that is over."""
+        self._metrics.n_in_flight -= 1
+        if exchange.reason:
+            self._metrics.refused(exchange.reason)
+        self._metrics.answered(exchange.route, status, exchange.total_ms / 1e3)
+        if self._logs:
+            self._log(scope, exchange, status, n_bytes)
+
+    @staticmethod
+    def failure(exchange: Exchange) -> RefusedError:
+        """What an error that nobody expected is for the client; it is logged. In an `except` block."""
+        log.exception("request %s failed", exchange.request_id)
+        exchange.reason = "failed"
+        return RefusedError(500, "failed", f"an error inside the service: its log has it under {exchange.request_id}")
+
+    def check_key(self, scope: Scope) -> None:
         """Raise RefusedError (401) for a request that brings no key. Every path that is not named open needs one."""
         if not self._digests or scope["path"] in self._open:
             return
@@ -113,3 +130,45 @@ class Door:
             bytes=n_bytes,
             **exchange.fields(),
         )
+
+
+class _Reply:
+    """What is sent for one request, with the exchange's headers; and how much that was."""
+
+    __slots__ = ("_exchange", "_receive", "_scope", "_send", "is_over", "n_bytes", "status")
+
+    def __init__(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
+        self._exchange = exchange
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self.status = self.n_bytes = 0
+        self.is_over = False
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        """For applications."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            message["headers"] = [*message.get("headers", ()), *self._exchange.headers()]
+        else:
+            self.n_bytes += len(message.get("body", b""))
+            self.is_over = not message.get("more_body", False)
+        await self._send(message)
+
+    async def send_whole(self, response: JsonResponse) -> None:
+        """Send an answer: at once where nothing stands between this and the connection, whose client reads."""
+        connection, request = Protocol.of(self._scope), getattr(self._send, "__self__", None)
+        if (
+            connection is None
+            or not isinstance(request, RequestResponseCycle)
+            or request.disconnected
+            or request.response_started
+            or response.closes
+            or connection.flow.write_paused
+            or self._scope["method"] != "POST"  # of others, HEAD has no body
+        ):
+            await response(self._scope, self._receive, self.send)
+            return
+        self.status, self.n_bytes, self.is_over = response.status_code, len(response.body), True
+        lines = response.lines + self._exchange.header_lines()
+        connection.answer(request, response.status_code, lines, bytes(response.body))

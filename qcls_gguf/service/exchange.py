@@ -9,6 +9,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from ..score.result import Result
+from ..timing import STAGES
 from .bodies import Scope, header
 from .refusal import RefusedError
 from .settings import RequestLimits
@@ -16,6 +17,12 @@ from .settings import RequestLimits
 _KEY = "qcls_gguf.exchange"
 _MOST_DIGITS = 9
 _GOOD_ID = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
+_STAGES = ("total", "queue", *STAGES, "inference")
+_TIMES = "".join([
+    "server-timing: ", ", ".join(f"{stage};dur=%.3f" for stage in _STAGES),
+    "\r\nx-total-time: %.3f\r\nx-queue-time: %.3f\r\nx-tokenization-time: %.3f\r\nx-inference-time: %.3f",
+    "\r\nx-compute-tokens: %d\r\n",
+]).encode()  # fmt: skip
 _prefix = os.urandom(6).hex()
 _numbers = itertools.count(1)
 
@@ -28,7 +35,7 @@ class Exchange:
     def __init__(self, scope: Scope) -> None:
         self.began_ns = perf_counter_ns()
         given = header(scope, b"x-request-id")
-        self.request_id = given if _GOOD_ID.fullmatch(given) else f"{_prefix}-{next(_numbers):x}"
+        self.request_id = given if given and _GOOD_ID.fullmatch(given) else f"{_prefix}-{next(_numbers):x}"
         self.route = "other"
         """the path as it is documented"""
         self.reason = ""
@@ -76,22 +83,24 @@ class Exchange:
         """Since the request's head came."""
         return (perf_counter_ns() - self.began_ns) / 1e6
 
-    def headers(self) -> list[tuple[bytes, bytes]]:
-        """Request id, and the times of the stages in milliseconds: as Server-Timing, and as TEI names them."""
+    def header_lines(self) -> bytes:
+        """Request id, and the times of the stages in milliseconds, as Server-Timing and as TEI names them: as they are
+        sent, each with its line's end.
+        """
         request_id = self.request_id.encode()
-        found = [(b"x-request-id", request_id), (b"x-typesafe-request-id", request_id)]
+        lines = b"x-request-id: %b\r\nx-typesafe-request-id: %b\r\n" % (request_id, request_id)
         if times := self.times:
             total = self.total_ms
-            timing = "".join([f", {stage};dur={ms:.3f}" for stage, ms in times.items()])
-            found += [
-                (b"server-timing", f"total;dur={total:.3f}{timing}".encode()),
-                (b"x-total-time", b"%.3f" % total),
-                (b"x-queue-time", b"%.3f" % times["queue"]),
-                (b"x-tokenization-time", b"%.3f" % times["tokenize"]),
-                (b"x-inference-time", b"%.3f" % times["inference"]),
-                (b"x-compute-tokens", b"%d" % self.n_tokens),
-            ]
-        return found
+            queue, *stages, inference = times.values()
+            lines += _TIMES % (
+                total, queue, *stages, inference, total, queue, times["tokenize"], inference, self.n_tokens
+            )  # fmt: skip
+        return lines
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """The same as pairs."""
+        pairs = (line.partition(b": ") for line in self.header_lines().splitlines())
+        return [(name, value) for name, _, value in pairs]
 
     def fields(self) -> dict[str, Any]:
         """For the log."""

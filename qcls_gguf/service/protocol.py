@@ -2,6 +2,9 @@
 
 A request finds its connection in its scope. So it knows whether its body has come as a whole, and hears of a client
 that leaves, without a timer and a task of its own.
+
+An application may have a `quick` (`Quick`), which is asked first about each request that came as a whole: what it does
+not answer is served as usual, in a task of its own.
 """
 
 from __future__ import annotations
@@ -9,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 MOST_HEAD_BYTES = 65_536
+Quick = Callable[["Protocol", RequestResponseCycle], bool]
+"""quick(connection, request): whether it answers the request, at once or later, by `Protocol.answer`"""
 _KEY = "qcls_gguf.connection"
 
 
@@ -25,6 +30,13 @@ class Protocol(HttpToolsProtocol):
     _is_in_head = True
     on_lost: Callable[[], None] | None = None
     """called once when the connection ends; whoever sets it takes it away again"""
+    _is_receiving = False
+    _unstarted: tuple[RequestResponseCycle, Any] | None = None
+    """the request whose head has just come, and its application, until all is read that came with it"""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._quick: Quick | None = getattr(self.app, "quick", None)
 
     @staticmethod
     def of(scope: MutableMapping[str, Any]) -> Protocol | None:
@@ -36,11 +48,6 @@ class Protocol(HttpToolsProtocol):
         """Whether the body of the request that is served now has come; where others came behind it, theirs too."""
         return not self.cycle.more_body
 
-    def on_message_begin(self) -> None:
-        """For the parser."""
-        super().on_message_begin()
-        self.scope[_KEY] = self  # type: ignore[literal-required]
-
     def connection_lost(self, exc: Exception | None) -> None:
         """For the event loop."""
         super().connection_lost(exc)
@@ -50,11 +57,47 @@ class Protocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """For the event loop."""
         self._is_head_only = self._is_in_head
+        self._is_receiving = True
         super().data_received(data)
+        self._is_receiving = False
+        if self._unstarted is not None:
+            (request, app), self._unstarted = self._unstarted, None
+            if request.more_body or self._quick is None or not self._quick(self, request):
+                self._start(request, app)
         if self._is_head_only:
             self._n_head_bytes += len(data)
             if self._n_head_bytes > MOST_HEAD_BYTES and not self.transport.is_closing():
                 self.send_400_response(f"The head of a request has more than {MOST_HEAD_BYTES} bytes.")
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """For uvicorn, when a request's head has come, or when the request before it is answered."""
+        if self._is_receiving:
+            self._unstarted = cycle, app
+        else:
+            self._start(cycle, app)
+
+    def _start(self, request: RequestResponseCycle, app: Any) -> None:
+        """Serve a request as usual, in a task of its own."""
+        request.scope[_KEY] = self  # type: ignore[literal-required]
+        super()._start_asgi_task(request, app)
+
+    def answer(self, request: RequestResponseCycle, status: int, lines: bytes, body: bytes) -> None:
+        """Send a whole answer at once, to a request with a body whose client reads. lines: its headers as they are
+        sent, without the body's length.
+        """
+        parts = [STATUS_LINE[status]]
+        for name, value in self.server_state.default_headers:
+            parts += (name, b": ", value, b"\r\n")
+        parts += (lines, b"content-length: %d\r\n" % len(body))
+        if not request.keep_alive:
+            parts.append(b"connection: close\r\n")
+        parts += (b"\r\n", body)
+        self.transport.write(b"".join(parts))
+        request.response_started = request.response_complete = True
+        request.message_event.set()
+        if not request.keep_alive:
+            self.transport.close()
+        self.on_response_complete()
 
     def on_headers_complete(self) -> None:
         """For the parser."""

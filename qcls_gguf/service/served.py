@@ -48,6 +48,8 @@ class Served:
         self.results = ResultCache(n_results)
         self.window = classifier.config.runtime.max_batch
         """queries of one request that may wait at once"""
+        self.asks_the_engine = not n_results and classifier.configured.has_steps
+        """whether a query of the configured prompts is always asked of the engine, and once"""
         self._n_users = 0
         self._unused = asyncio.Event()
         self._unused.set()

@@ -29,6 +29,11 @@ class Tracer:
         if is_installed and not isinstance(provider := trace.get_tracer_provider(), trace.ProxyTracerProvider):
             self._tracer = provider.get_tracer(_NAME)
 
+    @property
+    def is_on(self) -> bool:
+        """Whether spans are made."""
+        return self._tracer is not None
+
     def begin(self, scope: Scope) -> Span | None:
         """The span of a request, below that of the client where its headers name one."""
         if self._tracer is None:

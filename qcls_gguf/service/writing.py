@@ -20,9 +20,16 @@ class JsonResponse(Response):
         self.body = body
         self.status_code = status
         self.background = None
+        self.closes = headers is not None and "connection" in headers
+        """whether the connection ends with it"""
         self.raw_headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
         if headers:
             self.raw_headers += [(name.encode(), value.encode()) for name, value in headers.items()]
+
+    @property
+    def lines(self) -> bytes:
+        """Its headers as they are sent, each with its line's end, without the body's length."""
+        return b"".join([b"%b: %b\r\n" % pair for pair in self.raw_headers[1:]])
 
 
 def json_bytes(value: Any) -> bytes:

@@ -99,9 +99,9 @@ def test_threads_that_cannot_be_started(
     path = make_model()
     config = write_config(path, [PromptSpec(name="a", template="the colour of {query} is", labels=("red", "blue"))])
     assert run_limited(NO_THREADS, path, config) == [
-        f"ModelError {path}: no thread can be started to load it{WHY}",
+        f"ModelError no thread can be started to load {path}{WHY}",
         *[f"ModelError {path}: 3 threads could not be started"] * 2,
-        f"ModelError {path}: no thread can be started to hash it{WHY}",
+        f"ModelError no thread can be started to hash {path}{WHY}",
         f"DecodeError no thread can be started to serve tasks{WHY}",
         "True",
     ]

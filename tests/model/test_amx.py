@@ -1,7 +1,6 @@
-"""Products on a processor with AMX: right whatever tiles other code has left on the same threads, and of any shape.
+"""Products on a processor with AMX: right whatever tiles other code has left on the same threads.
 
 No call preserves tiles, so every product configures them, and releases them at its end (patches/0010-amx-tiles.patch).
-Several sequences' activations are rows of one product (patches/0020-amx-batches.patch).
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from pathlib import Path
 import pytest
 import tile_code
 from build_commands import ROOT, compile_command
-from conftest import MakeModel, RunPython, WriteConfig
-from oracle import PromptSpec
+from conftest import MakeModel, RunPython
 
 from qcls_gguf.native.features import cpu_features, instruction_sets
 
@@ -166,43 +164,6 @@ print("fine")
     assert done.stdout.endswith("fine\n")
     if not re.search(",exec,.*amx", done.stdout):
         pytest.skip("this PyTorch's products do not use AMX")
-
-
-SEVERAL = """
-import sys
-from qcls_gguf import Classifier
-
-together, *alone = sys.argv[1:]
-with Classifier.from_config(together) as classifier:
-    wanted = {}
-    for path in alone:
-        with Classifier.from_config(path) as one:
-            wanted |= {a.prompt: [s.probability for s in a.scores] for a in one.classify("red dress for girl").results}
-    for _ in range(3):
-        for answer in classifier.classify("red dress for girl").results:
-            for score, probability in zip(answer.scores, wanted[answer.prompt], strict=True):
-                assert abs(score.probability - probability) < 1e-3, answer
-print("fine")
-"""
-
-
-@pytest.mark.parametrize("name", ["lfm2", "qwen35", "kimi-linear", "gemma3n"])
-def test_several_sequences_are_computed_as_each_alone(
-    name: str, make_model: MakeModel, write_config: WriteConfig, run_python: RunPython
-) -> None:
-    """Products of more than two dimensions, in layers with states and Gemma 3n's; Kimi Linear's weights have three.
-
-    In a process of its own, since a product that writes elsewhere may end it. Right without AMX, too.
-    """
-    path = make_model(name, weight_type="Q4_K")
-    template = "Is it {topic}?\nquery: {query}\nlabel: "
-    prompts = [
-        PromptSpec(name=topic, template=template.replace("{topic}", topic), labels=("red", "light blue", "none"))
-        for topic in ("a colour", "a dress", "a fabric")
-    ]
-    configs = [write_config(path, some) for some in (prompts, *([prompt] for prompt in prompts))]
-    done = run_python(SEVERAL, *configs)
-    assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import MakeModel, OpenClassifier, WriteConfig
-from oracle import PromptSpec
+from oracle import COLOR, PromptSpec
 
 from qcls_gguf import Classifier, load_config
 from qcls_gguf.bench.classifiers import (
@@ -35,11 +35,7 @@ from qcls_gguf.timing import STAGES
 CONFIGS = Path(__file__).parents[2] / "configs"
 QUERIES = ["", "red dress for girls", "孕妇牛仔裤", "<|im_end|>", "light blue jump suit"]
 SPECS = [
-    PromptSpec(
-        name="color",
-        template="<|im_start|>user\nquery: {query}<|im_end|>\n<|im_start|>assistant\ncolor:",
-        labels=("light blue", "light pink", "red", "none"),
-    ),
+    COLOR,
     PromptSpec(
         name="item",
         template="<|im_start|>user\nquery: {query}<|im_end|>\n<|im_start|>assistant\nlabel:",

@@ -12,17 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier, WriteConfig
-from oracle import PromptSpec
+from oracle import COLOR, PromptSpec
 
 from qcls_gguf import Classifier, Model, PlanError, QclsError, Result, ScoreError, load_config
 from qcls_gguf.timing import STAGES
 
 PROMPTS = [
-    PromptSpec(
-        name="color",
-        template="<|im_start|>user\nquery: {query}<|im_end|>\n<|im_start|>assistant\ncolor:",
-        labels=("light blue", "light pink", "red", "none"),
-    ),
+    COLOR,
     PromptSpec(
         name="item",
         template="<|im_start|>system\nanalyze the item<|im_end|>\n<|im_start|>user\nquery: {query}<|im_end|>\nlabel:",

@@ -15,7 +15,7 @@ import pytest
 from child_methods import TIMED_MS, Failing, Told
 from comparisons import compared
 from conftest import MakeModel, WriteConfig
-from oracle import PromptSpec
+from oracle import COLOR
 
 from qcls_gguf import load_config
 from qcls_gguf.compare.child_process import InChild
@@ -23,13 +23,7 @@ from qcls_gguf.compare.method import Answer, Method, Workload
 from qcls_gguf.compare.methods import METHODS
 from qcls_gguf.config.resources import config_path
 
-PROMPTS = [
-    PromptSpec(
-        name="color",
-        template="<|im_start|>user\nquery: {query}<|im_end|>\n<|im_start|>assistant\ncolor:",
-        labels=("light blue", "light pink", "red", "none"),
-    )
-]
+PROMPTS = [COLOR]
 QUERIES = ("red dress", "红色连衣裙")
 
 Run = Callable[..., dict[str, Any]]

@@ -11,20 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier, RunPython, WriteConfig
-from oracle import PromptSpec
+from oracle import COLOR
 
 from qcls_gguf import Classifier, ModelError, ScoreError
 from qcls_gguf.model.header import TensorInfo, read_header
 from qcls_gguf.native import NativeModel, devices
 from qcls_gguf.native.features import instruction_sets
 
-PROMPTS = [
-    PromptSpec(
-        name="color",
-        template="<|im_start|>user\nquery: {query}<|im_end|>\n<|im_start|>assistant\ncolor:",
-        labels=("light blue", "light pink", "red", "none"),
-    )
-]
+PROMPTS = [COLOR]
 NAN = struct.pack("<f", float("nan"))
 
 TRY = """

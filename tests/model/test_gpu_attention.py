@@ -34,7 +34,7 @@ def test_random_decodes_and_evictions(
     heads: tuple[int, int, int], make_model: MakeModel, open_context: OpenContext
 ) -> None:
     path = make_model("qwen3", heads=heads, weight_type="Q8_0")
-    with NativeModel(path) as on_gpu, NativeModel(path, n_gpu_layers=0) as on_cpu:
+    with NativeModel(path, n_gpu_layers=-1) as on_gpu, NativeModel(path) as on_cpu:
         both = [open_context(on_gpu, **SIZES), open_context(on_cpu, **SIZES, **ON_CPU)]
         assert both[0].why_no_visible_cells is None
         for found, wanted in random_decodes(np.random.default_rng(4), on_gpu, both, 30, 24):
@@ -64,7 +64,7 @@ def test_what_cannot_have_it_says_why(
     make_model: MakeModel,
     open_context: OpenContext,
 ) -> None:
-    with NativeModel(make_model(name, **model_options)) as model:
+    with NativeModel(make_model(name, **model_options), n_gpu_layers=-1) as model:
         context = open_context(model, **options)
         assert context.why_no_visible_cells == why
         context.close()
@@ -78,7 +78,7 @@ def test_some_layers_on_the_cpu(make_model: MakeModel, open_context: OpenContext
 
 @pytest.fixture(scope="module")
 def model(make_model: MakeModel) -> Iterator[NativeModel]:
-    with NativeModel(make_model("qwen3", weight_type="Q8_0")) as model:
+    with NativeModel(make_model("qwen3", weight_type="Q8_0"), n_gpu_layers=-1) as model:
         yield model
 
 

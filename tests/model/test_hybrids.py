@@ -20,6 +20,8 @@ from qcls_gguf.native import NativeModel
 
 LARGEST = 5e-5
 """Between scores, and between log-probabilities. Measured: 6.2e-6, with F32 weights, head and cache."""
+ROUNDING = 0.01
+"""Measured without AMX: 9e-7."""
 HYBRIDS = ("lfm2", "qwen35", "granitehybrid")
 """One of each kind of state: short convolutions, delta nets, Mamba 2."""
 OTHERS = (
@@ -73,6 +75,25 @@ def test_other_architectures(name: str, make_model: MakeModel, open_classifier: 
         for queries in (["red dress for girl", ""], ["红色连衣裙"]):
             assert_same(oracle, prompts, classifier.classify_batch(queries), queries, LARGEST)
     assert scores_of(classifier, "dark") == scores_of(classifier, "dark")
+
+
+@pytest.mark.parametrize("weight_type", ["Q8_0", "Q4_K"])
+@pytest.mark.parametrize("name", ["lfm2", "qwen35", "kimi-linear", "jamba", "gemma3n"])
+def test_quantised_weights_in_products_of_several_sequences(
+    name: str, weight_type: str, make_model: MakeModel, open_classifier: OpenClassifier
+) -> None:
+    """Their layers multiply three-dimensional activations, or by several matrices at once (gemma3n, kimi-linear), for
+    which processors with AMX have code of their own (patches/0020-amx-batches.patch). The bound is one of rounding:
+    what a product rounds activations to depends on its kernel."""
+    path, labels = make_model(name, weight_type=weight_type), ("light", "light blue", "none")
+    prompts = prompts_of("separate", "item", "user", "color", labels=labels)
+    with Oracle(path, **EXACT) as oracle:
+        classifier = open_classifier(path, prompts, max_batch=2, **EXACT)
+        queries = ["red dress for girl", "dark"]
+        for query, result in zip(queries, classifier.classify_batch(queries), strict=True):
+            for prompt, answer in zip(prompts, result.results, strict=True):
+                scores = oracle.score(prompt, query)[0]
+                np.testing.assert_allclose([score.score for score in answer.scores], scores, rtol=0, atol=ROUNDING)
 
 
 @pytest.mark.parametrize("name", HYBRIDS)

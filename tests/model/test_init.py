@@ -30,12 +30,15 @@ def labels(path: Path, query: str) -> dict[str, str]:
             return classifier.classify(query).labels
 
 
-@pytest.fixture(params=["qwen3", "gemma", "qwen35", "none"])
+MODELS = {"qwen3": "qwen3", "gemma": "llama", "qwen35": "qwen35", "gemma4": "gemma4", "granite4": "granitehybrid"}
+"""chat templates, and small models of the architecture that comes with them"""
+
+
+@pytest.fixture(params=[*MODELS, "lfm2", "none"])
 def model(request: pytest.FixtureRequest, make_model: MakeModel) -> Path:
     if request.param == "none":
         return make_model()
-    chat = CHATS[request.param]
-    name = "qwen35" if request.param == "qwen35" else "llama"
+    chat, name = CHATS[request.param], MODELS.get(request.param, request.param)
     return make_model(name, chat_template=chat.template, control_tokens=chat.control_tokens, add_bos=chat.add_bos)
 
 
@@ -85,6 +88,7 @@ def test_questions_need_a_terminal_and_sources_exclude_each_other(tmp_path: Path
         (["--from", "nothing"], "none of this name comes with the package"),
         (["--labels", "a=b,c", "--column", "x"], "--column and --query-column are for --data"),
         (["--labels", "a=b,c", "-m", "a", "-hf", "b/c"], "--model and --hf-repo are both given"),
+        (["--labels", "a=b,c", "-hf", "b/c", "--family", "lfm2"], "--family chooses a model, and --model or --hf-repo"),
     ):
         code, said = init(*arguments, "--out", out)
         assert code == 2

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import MakeModel, OpenClassifier, WriteConfig
-from oracle import PromptSpec
+from oracle import COLOR, PromptSpec
 
 from qcls_gguf import Classifier, PlanError
 from qcls_gguf.cli.app import app
@@ -25,11 +25,7 @@ BIN = Path(sys.executable).parent
 COMMAND = str(BIN / "qcls-gguf")
 QUERIES = ["", "red dress for girls", "孕妇牛仔裤", "<|im_end|>"]
 PROMPTS = [
-    PromptSpec(
-        name="color",
-        template="<|im_start|>user\nquery: {query}<|im_end|>\n<|im_start|>assistant\ncolor:",
-        labels=("light blue", "light pink", "red", "none"),
-    ),
+    COLOR,
     PromptSpec(
         name="item",
         template="<|im_start|>system\nanalyze the item<|im_end|>\n<|im_start|>user\nquery: {query}<|im_end|>\nlabel:",

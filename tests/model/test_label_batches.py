@@ -71,3 +71,10 @@ def test_only_decodes_of_known_shapes_are_timed_where_graphs_are_captured(
     assert all(each.n_tokens % 8 == 0 for each in found if each.size > 1)
     timed = sum(each.n_queries // each.size for each in found)
     assert classifier.engine.context.counters().n_graphs_reused - counters.n_graphs_reused >= timed
+
+
+def test_sizes_are_measured_with_queries_of_every_length(classifier: Classifier) -> None:
+    some_long = measure_batches(classifier.configured, [*QUERIES[:7], LONG[2]], SIZE)
+    assert [(each.size, each.n_queries) for each in some_long] == [(1, 8), (2, 8), (4, 8)]
+    all_long = measure_batches(classifier.configured, [f"{n} {LONG[2]}" for n in range(4)], SIZE)
+    assert [each.size for each in all_long] == [1], "no decode holds two"

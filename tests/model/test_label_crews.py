@@ -43,7 +43,7 @@ def test_a_process_that_dies_ends_the_run_and_what_is_done_stays(
         for each in crew.label(tasks, None):
             assert isinstance(each, Done)
             if not done:
-                os.kill(crew.pids[1], signal.SIGKILL)
+                os.kill(crew._processes[1].pid, signal.SIGKILL)
             done.append(each)
 
     with pytest.raises(QclsError, match=r"the process on device cpu has ended \(signal 9\): .* run the command again"):

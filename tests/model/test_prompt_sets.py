@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier, WriteConfig
 from loop_thread import LoopThread
-from oracle import PromptSpec
+from oracle import COLOR, PromptSpec
 
 from qcls_gguf import (
     Classifier,
@@ -31,11 +31,7 @@ from qcls_gguf.model import Model, OpenModels
 from qcls_gguf.prompts.prompt_set import compile_prompts
 
 CONFIGURED = [
-    PromptSpec(
-        name="color",
-        template="<|im_start|>user\nquery: {query}<|im_end|>\n<|im_start|>assistant\ncolor:",
-        labels=("light blue", "light pink", "red", "none"),
-    ),
+    COLOR,
     PromptSpec(name="item", template="<|im_start|>what is {query}\nlabel:", labels=("dress", "jeans", "none")),
 ]
 QUERIES = ["red dress", "", "jeans for girl", "👗", "红色连衣裙"]
@@ -319,8 +315,8 @@ def test_a_file_is_opened_once_however_it_is_named(make_model: MakeModel, write_
     with OpenModels() as models:
         one = models.of(config)
         assert models.of(Config(prompts=config.prompts, model=ModelConfig(path=link), runtime=config.runtime)) is one
-        fewer = RuntimeConfig(n_gpu_layers=0)
-        assert models.of(Config(prompts=config.prompts, model=config.model, runtime=fewer)) is not one
+        in_part = RuntimeConfig(n_gpu_layers=1)
+        assert models.of(Config(prompts=config.prompts, model=config.model, runtime=in_part)) is not one
         assert len(models) == 2
 
 

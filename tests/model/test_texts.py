@@ -8,7 +8,7 @@ import pytest
 from conftest import MakeModel, OpenClassifier
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from oracle import Oracle, PromptSpec
+from oracle import COLOR, Oracle, PromptSpec
 
 from qcls_gguf import Classifier, PlanError
 
@@ -16,11 +16,7 @@ EXACT = {"flash_attn": False, "kv_type": "f32"}
 LARGEST_DIFFERENCE = 5e-5
 """Between a score and the oracle's, with F32 weights and cache; measured: 4.5e-6."""
 PROMPTS = [
-    PromptSpec(
-        name="color",
-        template="<|im_start|>user\nquery: {query}<|im_end|>\n<|im_start|>assistant\ncolor:",
-        labels=("light blue", "light pink", "red", "none"),
-    ),
+    COLOR,
     PromptSpec(
         name="item",
         template="analyze '{query}' for the item\nlabel:",

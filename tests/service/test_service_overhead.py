@@ -1,7 +1,8 @@
 """What HTTP costs a request at one client: `make load`. Run with -s to see the figures.
 
 Blocks of requests in turns, so that what else the machine does changes all of them: the process's CPU time, less that
-of the same classification without HTTP in the block before.
+of the same classification without HTTP in the same round. Also what of that is there without HTTP: pauses between
+classifications, and waiting for them in an event loop.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from time import perf_counter, process_time, thread_time
+from time import perf_counter, process_time, sleep, thread_time
 
 import numpy as np
 import pytest
@@ -22,6 +23,8 @@ import uvloop
 from served import ROOT, raw
 
 from qcls_gguf import load_config
+from qcls_gguf.questions.compile import maker
+from qcls_gguf.questions.question import Question
 from qcls_gguf.service.app import build_app
 from qcls_gguf.service.bodies import Receive, Scope
 from qcls_gguf.service.door import App, Send
@@ -32,9 +35,28 @@ from qcls_gguf.service.settings import ServiceSettings
 pytestmark = pytest.mark.load
 
 N_ROUNDS = int(os.environ.get("QCLS_LOAD_ROUNDS", "40"))
+ALONE = "a request without HTTP"
+THE_SERVICE = "the service"
 N_REQUESTS = 50
 """of a block"""
+PAUSE_S = 0.0005
 QUERY = "red dress"
+CHOICES = [("light blue", "like the sky"), ("red", None), ("green", None)]
+BODIES = {
+    "/v1/classify": {"query": QUERY},
+    "/v1/decisions": {
+        "model": "any",
+        "input": QUERY,
+        "questions": [
+            {
+                "type": "choice",
+                "name": "colour",
+                "instructions": "Which colour is it?",
+                "choices": [{"value": value, "description": description} for value, description in CHOICES],
+            }
+        ],
+    },
+}
 CLIENT = r"""
 import json, re, socket, sys, time
 connections, data = {}, bytes.fromhex(sys.argv[1])
@@ -97,17 +119,21 @@ class _Server(uvicorn.Server):
         """Leave them to the tests."""
 
 
-async def _measure(config: str) -> dict[str, Blocks]:
+async def _measure(route: str) -> dict[str, Blocks]:
     settings = ServiceSettings(log_format="none")
 
     def configure():  # type: ignore[no-untyped-def]
-        found = load_config(ROOT / f"configs/{config}.yaml")
+        found = load_config(ROOT / "configs/mission.yaml")
         return replace(found, runtime=replace(found.runtime, n_threads=1))
 
     serving, servers = Serving(configure, settings), Servers()
     port = servers.add(build_app(serving, settings))
     await serving.load()
-    classifier = serving.served.classifier
+    served, question = serving.served, Question.of("choice", "Which colour is it?", CHOICES)
+    prompts = served.classifier.configured
+    if route == "/v1/decisions":
+        async with served.sets.using(question, maker(question, served.forms)) as prompts:
+            pass
     body = b"x" * 1800
 
     def few_lines(work: Callable[[], Awaitable[object]] | None) -> App:
@@ -121,8 +147,8 @@ async def _measure(config: str) -> dict[str, Blocks]:
 
         return app
 
-    empty, asking = servers.add(few_lines(None)), servers.add(few_lines(lambda: classifier.aclassify(QUERY)))
-    data = raw(json.dumps({"query": QUERY}).encode(), "accept: */*", "user-agent: x").hex()
+    empty, asking = servers.add(few_lines(None)), servers.add(few_lines(lambda: prompts.aclassify(QUERY)))
+    data = raw(json.dumps(BODIES[route]).encode(), "accept: */*", "user-agent: x", path=route).hex()
     client = await asyncio.create_subprocess_exec(
         sys.executable, "-c", CLIENT, data, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=1 << 24
     )
@@ -135,19 +161,31 @@ async def _measure(config: str) -> dict[str, Blocks]:
         client.stdin.write(f"{N_REQUESTS} {' '.join(map(str, ports))}\n".encode())
         return list(json.loads(await client.stdout.readline()))
 
-    def classify() -> list[float]:
+    def classify(pause_s: float = 0.0) -> list[float]:
+        took = []
+        for _ in range(N_REQUESTS):
+            if pause_s:
+                sleep(pause_s)
+            began = perf_counter()
+            prompts.classify(QUERY)
+            took.append((perf_counter() - began) * 1e3)
+        return took
+
+    async def await_each() -> list[float]:
         took = []
         for _ in range(N_REQUESTS):
             began = perf_counter()
-            classifier.classify(QUERY)
+            await prompts.aclassify(QUERY)
             took.append((perf_counter() - began) * 1e3)
         return took
 
     kinds: dict[str, Callable[[], Awaitable[list[float]]]] = {
-        "no HTTP": lambda: asyncio.to_thread(classify),
-        "the service": lambda: drive(port),
-        "a few lines that ask the engine": lambda: drive(asking),
-        "the service, and an empty application in turns": lambda: drive(port, empty),
+        ALONE: lambda: asyncio.to_thread(classify),
+        f"the same, each after a pause of {PAUSE_S * 1e3} ms": lambda: asyncio.to_thread(classify, PAUSE_S),
+        "the same, awaited in an event loop": await_each,
+        "an application of a few lines that only asks the engine": lambda: drive(asking),
+        THE_SERVICE: lambda: drive(port),
+        "the service, and an empty application in turns with it": lambda: drive(port, empty),
     }
     found = {name: Blocks() for name in kinds}
     for n_round in range(N_ROUNDS + 1):
@@ -165,23 +203,18 @@ async def _measure(config: str) -> dict[str, Blocks]:
     return found
 
 
-@pytest.mark.parametrize("config", ["mission"])
-def test_what_http_costs(config: str) -> None:
+@pytest.mark.parametrize("route", BODIES)
+def test_what_http_costs(route: str) -> None:
     before = sys.getswitchinterval()
     sys.setswitchinterval(0.0005)  # as the service does
     try:
-        alone, service, asking, both = uvloop.run(_measure(config)).values()
+        found = uvloop.run(_measure(route))
     finally:
         sys.setswitchinterval(before)
-
-    def more(blocks: Blocks, than: Blocks) -> str:
-        low, middle, high = np.percentile(np.subtract(blocks.cpu_ms, than.cpu_ms), (25, 50, 75))
-        loop = np.median(np.subtract(blocks.loop_ms, than.loop_ms))
-        return f"{middle:.2f} ms of CPU time (quartiles {low:.2f}, {high:.2f}), {loop:.2f} of them the event loop's"
-
-    print(f"\na request alone: {np.median(alone.cpu_ms):.2f} ms of CPU time, p50 {np.median(alone.ms):.2f} ms")
-    print(f"HTTP: {more(service, alone)}, p50 {np.median(service.ms) - np.median(alone.ms):.2f} ms")
-    print(f"a few lines on the same server that only ask the engine: {more(asking, alone)}, "
-          f"p50 {np.median(asking.ms) - np.median(alone.ms):.2f} ms")  # fmt: skip
-    print(f"that server with an empty application: {more(both, service)}")
-    assert len(service.ms) == N_ROUNDS * N_REQUESTS
+    alone = found[ALONE]
+    print(f"\n{route}: {ALONE}: {np.median(alone.cpu_ms):.2f} ms of CPU time, p50 {np.median(alone.ms):.2f} ms")
+    for name, blocks in list(found.items())[1:]:
+        low, middle, high = np.percentile(np.subtract(blocks.cpu_ms, alone.cpu_ms), (25, 50, 75))
+        print(f"  {name}: {middle:+.2f} ms of CPU time (quartiles {low:+.2f}, {high:+.2f}), the event loop's "
+              f"{np.median(blocks.loop_ms):.2f}; p50 {np.median(blocks.ms) - np.median(alone.ms):+.2f} ms")  # fmt: skip
+    assert len(found[THE_SERVICE].ms) == N_ROUNDS * N_REQUESTS

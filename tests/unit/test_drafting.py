@@ -9,8 +9,10 @@ import pytest
 
 from qcls_gguf import Config, ConfigError, ModelError, load_config
 from qcls_gguf.config.resources import config_names
+from qcls_gguf.drafting import model_choice
 from qcls_gguf.drafting.draft import Draft, DraftPrompt, draft_text, labels_of
-from qcls_gguf.drafting.model_choice import LARGEST_FIRST, DraftModel, choose, given_model
+from qcls_gguf.drafting.families import LARGEST_FIRST, Family
+from qcls_gguf.drafting.model_choice import DraftModel, choose, fitting_model, given_model
 from qcls_gguf.drafting.modernise import modern_text
 from qcls_gguf.drafting.rows import find_labels
 
@@ -158,14 +160,33 @@ def test_a_text_that_is_no_chatml_stays_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("free_gb", "on_gpu", "wanted"),
+    ("family", "free_gb", "on_gpu", "wanted"),
     [
-        *((80, True, 0), (15, True, 0), (9, True, 1), (4, True, 2), (3, True, 3), (2, True, 4), (0.1, True, 4)),
-        *((64, False, 3), (2, False, 4)),
+        *(("qwen3", *case) for case in ((80, True, 0), (15, True, 0), (9, True, 1), (4, True, 2), (3, True, 3))),
+        *(("qwen3", *case) for case in ((2, True, 4), (0.1, True, 4), (64, False, 3), (2, False, 4))),
+        # with 64 states of 50 MiB
+        *(("qwen3.5", *case) for case in ((15, True, 0), (13, True, 1), (10, True, 2), (7, True, 3), (3, True, 4))),
+        *(("qwen3.5", *case) for case in ((64, False, 3), (3, False, 4))),
+        *(("gemma-4", *case) for case in ((10, True, 0), (8, True, 1), (5, True, 2), (64, False, 2))),
+        *(("granite-4", *case) for case in ((15, True, 0), (6, True, 1), (64, False, 1), (3, False, 2))),
+        *(("lfm2", *case) for case in ((8, True, 0), (3, True, 1), (64, False, 1), (2, False, 2), (1, False, 3))),
     ],
 )
-def test_the_largest_model_that_fits_is_chosen(free_gb: float, on_gpu: bool, wanted: int) -> None:
-    assert choose(int(free_gb * GB), on_gpu=on_gpu) == LARGEST_FIRST[wanted]
+def test_the_largest_model_that_fits_is_chosen(family: str, free_gb: float, on_gpu: bool, wanted: int) -> None:
+    assert choose(int(free_gb * GB), on_gpu=on_gpu, family=Family(family)) == LARGEST_FIRST[Family(family)][wanted]
+
+
+@pytest.mark.parametrize("family", Family)
+def test_a_family_is_ordered_and_becomes_a_configuration(
+    family: Family, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = [choice.size_bytes for choice in LARGEST_FIRST[family]]
+    assert sizes == sorted(sizes, reverse=True)
+    monkeypatch.setattr(model_choice, "gpu_free_bytes", lambda: 15 * GB)
+    config = loaded(draft_text(draft("a=p,q", model=fitting_model(family)), tmp_path), tmp_path)
+    first = LARGEST_FIRST[family][0]
+    assert (config.model.hf_repo, config.model.quantization) == (first.repo, first.quantization)
+    assert config.prompts[0].is_chat
 
 
 def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:

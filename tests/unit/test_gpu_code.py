@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from documents import ROOT
 
-from qcls_gguf.model.gpu_code import DriverCache, driver_cache, driver_work, running_code
-from qcls_gguf.native.cuda_driver import first_cuda_device
+from qcls_gguf.model.gpu_code import DriverCache, driver_cache, driver_work, running_code, why_unused
+from qcls_gguf.native.cuda_driver import CudaDevice, first_cuda_device
 
 CACHE = DriverCache(disabled=False, folder=Path("/cache"), max_bytes=1 << 30, is_writable=True, is_empty=False)
 N_BYTES = 60 << 20
@@ -88,6 +88,17 @@ def test_a_gpu_without_any_code_is_told() -> None:
         "this library has no code for this GPU (7.5), but for 90: build with CUDAARCHS=75",
     )
     assert work("75-real", 86)[1].endswith("(8.6), but for 75-real: build with CUDAARCHS='75;86'")
+
+
+def test_a_gpu_that_is_not_used_has_a_reason(tmp_path: Path) -> None:
+    device = CudaDevice(capability=90, driver=12040)
+    module = tmp_path / "libggml-cuda.so"
+    module.write_bytes(b"none")
+    told = why_unused(device, "CUDA 13.0.88, architectures 75-virtual", module)
+    assert told.startswith("NVIDIA's driver shows a GPU, and the CPU computes: libggml-cuda.so cannot be loaded: ")
+    assert told.endswith(": install the libraries of CUDA 13.0.88")
+    told = why_unused(device, "CUDA 13.0.88, architectures 75-virtual", Path("libc.so.6"))  # which can be loaded
+    assert "finds none: the driver, which brings CUDA 12.4, may be too old for it" in told
 
 
 def test_the_cache_is_where_the_variables_say(tmp_path: Path) -> None:

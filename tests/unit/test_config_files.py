@@ -1,0 +1,176 @@
+"""Configurations as files and as Python values: paths, encodings, every mistake with its line, the JSON Schema."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from config_texts import CONFIGS, FOLDER, MISSION, PROMPT, parse, refused, with_labels
+from jsonschema import Draft202012Validator
+
+from qcls_gguf.cli.schema import schema_text
+from qcls_gguf.config.json_schema import config_json_schema
+from qcls_gguf.config.load import load_config
+from qcls_gguf.config.prompt import PromptConfig
+from qcls_gguf.config.schema import ModelConfig, RuntimeConfig
+from qcls_gguf.errors import ConfigError
+
+
+def test_a_model_path_resolves_from_the_files_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    file = tmp_path / "folder" / "config.yaml"
+    file.parent.mkdir()
+    for given, expected in {
+        "a.gguf": file.parent / "a.gguf",
+        "../a.gguf": tmp_path / "a.gguf",
+        "/models/a.gguf": Path("/models/a.gguf"),
+        "~/a.gguf": tmp_path / "home" / "a.gguf",
+    }.items():
+        file.write_text(f"{PROMPT}model: {{path: {given}}}\n", encoding="utf-8")
+        assert load_config(file).model.path == expected
+    assert parse(f"{PROMPT}model: {{path: a.gguf}}\n").model.path == FOLDER / "a.gguf"
+
+
+def test_a_configuration_may_be_named_from_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "config.yaml").write_text(PROMPT, encoding="utf-8")
+    assert load_config("~/config.yaml").path == tmp_path / "config.yaml"
+
+
+def test_a_home_folder_that_nobody_has_is_refused() -> None:
+    with pytest.raises(ConfigError, match="~no-such-user"):
+        load_config("~no-such-user/config.yaml")
+    with pytest.raises(ConfigError, match=r"^model\.path: .*~no-such-user"):
+        parse(PROMPT + "model: {path: ~no-such-user/a.gguf}\n")
+
+
+@pytest.mark.parametrize("content", [b"", b"- a\n", b"prompts: [", PROMPT.encode() * 2, PROMPT.encode() + b"x: 1\n"])
+def test_a_refusal_begins_with_the_file(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError) as text_error:
+        parse(content.decode())
+    with pytest.raises(ConfigError) as file_error:
+        load_config(file)
+    assert str(file_error.value) == f"{file}: {text_error.value}"
+
+
+def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "latin-1.yaml"
+    text = with_labels("[très, tee]")
+    file.write_bytes(text.encode("latin-1"))
+    message = f"{file}: the configuration is not valid UTF-8 at byte {text.index('è')}"
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
+        load_config(file)
+
+
+def test_a_byte_order_mark_and_dos_line_ends_change_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "dos.yaml"
+    file.write_bytes(b"\xef\xbb\xbf" + MISSION.replace("\n", "\r\n").encode())
+    assert load_config(file).prompts == parse(MISSION).prompts
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
+    for path in (tmp_path / "missing.yaml", tmp_path):
+        with pytest.raises(ConfigError, match=f"^{re.escape(str(path))}: the configuration cannot be read: "):
+            load_config(str(path))
+
+
+@pytest.mark.parametrize("kv_type", ["q8_0", "q4_0"])
+def test_a_quantised_cache_needs_flash_attention(kv_type: str) -> None:
+    refused(f"{PROMPT}runtime: {{flash_attn: false, kv_type: {kv_type}}}", f"runtime.kv_type: {kv_type} needs flash")
+
+
+def test_a_configuration_made_in_python_is_checked_as_a_file_is() -> None:
+    config = parse(MISSION)
+    first: Any = config.prompts[0]
+    # only a file's template ends in a line break that nobody means
+    assert replace(first, prompt_template="{query}\n\n").prompt_template == "{query}\n\n"
+    wrong: list[tuple[Callable[[], object], str]] = [
+        (lambda: replace(config, prompts=()), "prompts: expected a list of at least one prompt"),
+        (lambda: replace(config, prompts=(first, first)), "prompts[1]: name 'category' is given twice"),
+        (lambda: replace(config, runtime=3), "runtime: expected keys and values, got a number"),  # type: ignore[arg-type]
+        (lambda: replace(first, labels=()), "prompts.category.labels: expected a list of at least two labels"),
+        (lambda: replace(first, labels="red"), "prompts.category.labels: expected a list of at least two"),
+        (lambda: replace(first, scoring="sum"), "prompts.category.scoring: 'sum' is not one of"),
+        (
+            lambda: replace(first, lable_prefix=" "),
+            "prompts.category.lable_prefix: unknown key, did you mean label_pre",
+        ),
+        (lambda: PromptConfig(name="a"), "prompts.a.prompt_template: is missing"),  # type: ignore[call-arg]
+        (lambda: RuntimeConfig(max_batch=0), "runtime.max_batch: 0 is not a whole number from 1"),
+        (lambda: RuntimeConfig(n_ctx=10**5000), "runtime.n_ctx: a number of thousands of digits is not a whole number"),
+        (lambda: RuntimeConfig(kv_type="foo"), "runtime.kv_type: 'foo' is not one of"),  # type: ignore[arg-type]
+        (lambda: ModelConfig(quantization="Q8_0"), "model.quantization: is only for hf_repo"),
+    ]
+    for make, message in wrong:
+        with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
+            make()
+
+
+def test_a_configuration_is_unchangeable_and_its_parts_are_given_by_name() -> None:
+    config = parse(MISSION)
+    with pytest.raises(AttributeError):
+        config.runtime.n_ctx = 3  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        RuntimeConfig(3)  # type: ignore[call-arg]
+    assert hash(config) == hash(parse(MISSION))
+
+
+def test_settings_are_values() -> None:
+    """They go to other processes, are keys of dictionaries, and are told apart by their repr."""
+    config, again = parse(PROMPT), parse(PROMPT)
+    other = replace(config.prompts[0], label_prefix="")
+    assert pickle.loads(pickle.dumps(config)) == config
+    for part, equal in ((config, again), (config.prompts[0], again.prompts[0]), (ModelConfig(), ModelConfig())):
+        assert {part: 1}[equal] == 1
+        assert repr(part) == repr(equal)
+    assert other not in {config.prompts[0]: 1}
+    assert repr(other) != repr(config.prompts[0])
+
+
+def test_paths_given_in_python_start_from_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert ModelConfig(path=Path("a.gguf")).path == tmp_path / "a.gguf"
+    with pytest.raises(ConfigError, match=r"^model\.path: 'a.x00' has a null byte"):
+        ModelConfig(path=Path("a\0"))
+
+
+def test_every_mistake_of_a_file_has_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        f"scoring: sum\n{with_labels('[dress, yes, 3]')}runtime: {{n_ctx: 0, n_bach: 1}}\n", encoding="utf-8"
+    )
+    with pytest.raises(ConfigError) as error:
+        load_config(file)
+    assert str(error.value).splitlines() == [
+        f"{file}: scoring: 'sum' is not one of tree, first_token, joint, mean",
+        f"{file}: prompts.category.labels[1]: True is a truth value, not text: write it in quotes",
+        f"{file}: prompts.category.labels[2]: 3 is a number, not text: write it in quotes",
+        f"{file}: runtime.n_ctx: 0 is not a whole number from 1 to 16777215 or auto",
+        f"{file}: runtime.n_bach: unknown key, did you mean n_batch?",
+    ]
+    with pytest.raises(ConfigError, match=r"\nand 30 more mistakes$"):
+        parse(with_labels(f"[{', '.join(map(str, range(50)))}]"))
+
+
+def test_the_schema_of_the_configs_folder_is_what_the_command_prints() -> None:
+    committed = json.loads((CONFIGS[0].parent / "config.schema.json").read_text(encoding="utf-8"))
+    assert committed == json.loads(schema_text()), "run: qcls-gguf schema > configs/config.schema.json"
+    for path in CONFIGS:
+        first = path.read_text(encoding="utf-8").splitlines()[0]
+        assert first == "# yaml-language-server: $schema=config.schema.json"
+        Draft202012Validator(committed).validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+
+
+def test_every_key_is_explained_in_the_schema() -> None:
+    schema = config_json_schema()
+    for part in (schema, *schema["$defs"].values()):
+        assert [key for key, value in part["properties"].items() if not value.get("description")] == []

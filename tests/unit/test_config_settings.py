@@ -1,0 +1,149 @@
+"""The strict loader: scoring, the runtime and the model, and for every refusal the place and the words."""
+
+from __future__ import annotations
+
+import pytest
+from config_texts import PROMPT, parse, refused, with_prompt_line
+
+from qcls_gguf.config.schema import KV_TYPES, ModelConfig
+from qcls_gguf.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("top", "own", "scoring"),
+    [
+        ("", "", "tree"),
+        ("scoring: tree", "", "tree"),
+        ("scoring: first_token", "", "first_token"),
+        ("force_single_token_labels: true", "", "first_token"),
+        ("force_single_token_labels: false", "", "tree"),
+        ("scoring: null", "", "tree"),
+        ("scoring: first_token\nforce_single_token_labels: true", "", "first_token"),
+        ("", "scoring: first_token", "first_token"),
+        ("", "force_single_token_labels: true", "first_token"),
+        ("force_single_token_labels: true", "scoring: tree", "tree"),
+        ("force_single_token_labels: true", "force_single_token_labels: false", "tree"),
+        ("scoring: first_token", "force_single_token_labels: false", "tree"),
+        ("scoring: first_token", "scoring: tree", "tree"),
+        ("scoring: tree", "force_single_token_labels: true", "first_token"),
+        ("scoring: tree", "scoring: first_token", "first_token"),
+    ],
+)
+def test_a_prompts_scoring_goes_before_the_common_one(top: str, own: str, scoring: str) -> None:
+    assert parse(with_prompt_line(own) + top).prompts[0].scoring == scoring
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (("scoring: tree", "force_single_token_labels: true"), "true contradicts scoring: tree: remove one of the two"),
+        (("force_single_token_labels: 1",), "1 is not true or false"),
+        (("force_single_token_labels: 'true'",), "'true' is not true or false"),
+    ],
+)
+def test_a_contradiction_about_scoring_is_refused_at_both_levels(lines: tuple[str, ...], message: str) -> None:
+    refused(PROMPT + "\n".join(lines), f"force_single_token_labels: {message}")
+    refused(with_prompt_line("\n    ".join(lines)), f"prompts.category.force_single_token_labels: {message}")
+
+
+def test_an_unknown_common_scoring_is_refused() -> None:
+    refused(PROMPT + "scoring: sum\n", "scoring: 'sum' is not one of tree, first_token, joint, mean")
+
+
+def test_a_prompts_label_end_goes_before_the_common_one() -> None:
+    assert parse(PROMPT + "label_end: A\n").prompts[0].label_end == "A"
+    assert parse(with_prompt_line("label_end: B") + "label_end: A\n").prompts[0].label_end == "B"
+    refused(PROMPT + "label_end: 1\n", "label_end: 1 is a number, not text")
+
+
+@pytest.mark.parametrize(
+    ("key", "low", "words"),
+    [
+        ("n_gpu_layers", 0, ["auto", "all"]),
+        ("n_threads", 1, ["auto"]),
+        ("n_ctx", 1, ["auto"]),
+        ("n_batch", 1, ["auto"]),
+        ("max_query_tokens", 1, []),
+        ("max_batch", 1, []),
+        ("max_waiting", 0, []),
+        ("warm_query_tokens", 0, ["auto"]),
+        ("n_shapes", 0, ["auto"]),
+        ("question_cells", 0, ["auto"]),
+    ],
+)
+def test_the_numbers_of_the_runtime_have_limits(key: str, low: int, words: list[str]) -> None:
+    for value in (low, low + 1, (1 << 24) - 1, *words):
+        assert getattr(parse(f"{PROMPT}runtime: {{{key}: {value}}}").runtime, key) == value
+    choices = "".join(f" or {word}" for word in words)
+    others = {"auto": "'auto'", "all": "'all'"}
+    for yaml_text, value in {
+        str(low - 1): str(low - 1),
+        str(1 << 24): str(1 << 24),
+        "-1": "-1",
+        "1.0": "1.0",
+        "true": "True",
+        "null": "None",
+        "'1'": "'1'",
+        "[1]": "[1]",
+        "some": "'some'",
+        **{word: text for word, text in others.items() if word not in words},
+    }.items():
+        refused(
+            f"{PROMPT}runtime: {{{key}: {yaml_text}}}",
+            f"runtime.{key}: {value} is not a whole number from {low} to 16777215{choices}",
+        )
+
+
+@pytest.mark.parametrize(("key", "low", "high"), [("n_seq_max", 1, 4096), ("question_prefixes", 0, 4095)])
+def test_the_numbers_of_sequences_end_where_those_of_llama_cpp_do(key: str, low: int, high: int) -> None:
+    for value in (low, high, "auto"):
+        assert getattr(parse(f"{PROMPT}runtime: {{{key}: {value}}}").runtime, key) == value
+    for value in (low - 1, high + 1, "all"):
+        refused(
+            f"{PROMPT}runtime: {{{key}: {value}}}",
+            f"runtime.{key}: {value!r} is not a whole number from {low} to {high} or auto",
+        )
+
+
+@pytest.mark.parametrize(("value", "loaded"), [("auto", "auto"), ("true", True), ("false", False)])
+def test_flash_attn_is_auto_true_or_false(value: str, loaded: bool | str) -> None:
+    assert parse(f"{PROMPT}runtime: {{flash_attn: {value}}}").runtime.flash_attn == loaded
+
+
+@pytest.mark.parametrize("value", ["1", "null", "enabled", "[true]"])
+def test_another_flash_attn_is_refused(value: str) -> None:
+    with pytest.raises(ConfigError, match=r"^runtime\.flash_attn: .* is not auto, true or false$"):
+        parse(f"{PROMPT}runtime: {{flash_attn: {value}}}")
+
+
+@pytest.mark.parametrize("kv_type", KV_TYPES)
+def test_the_kv_types_load(kv_type: str) -> None:
+    assert parse(f"{PROMPT}runtime: {{kv_type: {kv_type}}}").runtime.kv_type == kv_type
+
+
+@pytest.mark.parametrize("kv_type", ["q5_1", "F16", "16", "null", "[f16]", "true"])
+def test_another_kv_type_is_refused(kv_type: str) -> None:
+    with pytest.raises(ConfigError, match=r"^runtime\.kv_type: .* is not one of f16, q8_0, bf16, f32, q4_0$"):
+        parse(f"{PROMPT}runtime: {{kv_type: {kv_type}}}")
+
+
+def test_a_hub_model_takes_a_quantization_and_a_revision() -> None:
+    text = PROMPT + "model: {hf_repo: user/repo, quantization: Q8_0, revision: main}\n"
+    assert parse(text).model == ModelConfig(hf_repo="user/repo", quantization="Q8_0", revision="main")
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("{path: a.gguf, hf_repo: user/repo}", "model: path and hf_repo are both given: keep one of them"),
+        ("{quantization: Q8_0}", "model.quantization: is only for hf_repo, which is not given"),
+        ("{path: a.gguf, quantization: Q8_0}", "model.quantization: is only for hf_repo, which is not given"),
+        ("{revision: main}", "model.revision: is only for hf_repo, which is not given"),
+        ("{path: 1}", "model.path: 1 is a number, not text"),
+        ("{path: ''}", "model.path: is empty: give it a text or remove it"),
+        ("{hf_repo: [user/repo]}", "model.hf_repo: ['user/repo'] is a list, not text"),
+        ("{hf_repo: user/repo, quantization: 8}", "model.quantization: 8 is a number, not text"),
+    ],
+)
+def test_an_unusable_model_is_refused(model: str, message: str) -> None:
+    refused(f"{PROMPT}model: {model}\n", message)

@@ -1,0 +1,144 @@
+"""Files of labelled queries: JSON lines and CSV, and what is wrong with their rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qcls_gguf.data.labelled import BadRow, Labelled, LabelledColumns, LabelledQuery, read_labelled, refusal
+from qcls_gguf.errors import ConfigError
+
+LABELS = {"category": ("dress", "jeans", "a|b"), "user": ("boy", "girl", "none")}
+
+
+def read(folder: Path, text: str | bytes, name: str = "rows.jsonl") -> Labelled:
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return read_labelled(path, LABELS)
+
+
+def rows(found: Labelled) -> list[tuple[int, str, dict[str, Any]]]:
+    return [(row.line, row.query, dict(row.labels)) for row in found.rows]
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    found = read(
+        tmp_path,
+        '\ufeff{"query": "红 dress", "labels": {"category": "dress", "user": ["girl", "none", "girl"]}, "id": 7}\r\n'
+        '\n{"query": "", "labels": {"category": "a|b", "user": null}}',
+    )
+    assert found.bad == ()
+    assert rows(found) == [
+        (1, "红 dress", {"category": ("dress",), "user": ("girl", "none")}),
+        (3, "", {"category": ("a|b",)}),
+    ]
+    assert len(found.sha256) == 64
+
+
+def test_csv(tmp_path: Path) -> None:
+    found = read(
+        tmp_path,
+        '\ufeffcategory,query,user\r\ndress,"red, ""new""\ndress",girl|none\r\n\r\na|b,x,\r\n,y,boy\r\n',
+        "rows.CSV",
+    )
+    assert found.bad == ()
+    assert rows(found) == [
+        (2, 'red, "new"\ndress', {"category": ("dress",), "user": ("girl", "none")}),
+        (5, "x", {"category": ("a|b",)}),
+        (6, "y", {"user": ("boy",)}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"{", "is not valid JSON: Expecting property name"),
+        (b"[" * 100_000, "is not valid JSON"),
+        (b'"x"', "expected an object"),
+        (b'{"query": "\xff"}', "is not valid UTF-8 at byte 11"),
+        (b'{"query": "\\ud800", "labels": {"user": "boy"}}', "query: is not valid UTF-8"),
+        (b'{"labels": {"user": "boy"}}', "has no 'query'"),
+        (b'{"query": "x"}', "has no 'labels'"),
+        (b'{"query": 1, "labels": {"user": "boy"}}', "query: 1 is not text"),
+        (b'{"query": "x", "labels": "boy"}', "labels: 'boy' is not an object"),
+        (b'{"query": "x", "labels": {}}', "has no label of any prompt"),
+        (b'{"query": "x", "labels": {"usr": "boy"}}', "'usr' is no prompt, did you mean 'user'?"),
+        (b'{"query": "x", "labels": {"user": "boys"}}', "'boys' is no label of this prompt, did you mean 'boy'?"),
+        (b'{"query": "x", "labels": {"user": "?"}}', "'?' is no label of this prompt: known are boy, girl, none"),
+        (b'{"query": "x", "labels": {"user": 3}}', "3 is no label of this prompt"),
+        (b'{"query": "x", "labels": {"user": [{}]}}', "{} is no label of this prompt"),
+        (b'{"query": "x", "labels": {"user": []}}', "labels.user: is an empty list"),
+        (b'{"query": "x", "labels": {"user": "boy", "user": "girl"}}', "key 'user' is given twice"),
+    ],
+)
+def test_bad_json_lines_have_a_place_and_a_reason(tmp_path: Path, line: bytes, reason: str) -> None:
+    good = b'{"query": "x", "labels": {"user": "boy"}}'
+    found = read(tmp_path, b"\n".join([good, line, good]))
+    assert [row.line for row in found.rows] == [1, 3]
+    assert [row.line for row in found.bad] == [2]
+    assert reason in found.bad[0].reason
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"x", "has 1 field, the header 2: write empty ones, too"),
+        (b"x,boy,y", "has 3 fields, the header 2: quote those with a ','"),
+        (b"x,man", "'man' is no label of this prompt"),
+        (b"x,boy|", "'' is no label of this prompt"),
+        (b"x,", "has no label of any prompt"),
+        (b"\xff,boy", "query: is not valid UTF-8"),
+        (b'"x"y,boy', "is not valid CSV"),
+    ],
+)
+def test_bad_csv_rows_have_a_place_and_a_reason(tmp_path: Path, line: bytes, reason: str) -> None:
+    found = read(tmp_path, b"\n".join([b"query,user", b"x,boy", line, b"x,girl"]), "rows.csv")
+    assert [row.line for row in found.rows] == [2, 4]
+    assert [row.line for row in found.bad] == [3]
+    assert reason in found.bad[0].reason
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("rows.jsonl", "", "has no rows"),
+        ("rows.jsonl", "\n \n", "has no rows"),
+        ("rows.csv", "query,user\n", "has no rows"),
+        ("rows.csv", "", "has no header"),
+        ("rows.csv", "text,user\nx,boy\n", "has no column 'query'"),
+        ("rows.csv", "query,usr\nx,boy\n", "column 'usr' is no prompt, did you mean 'user'?"),
+        ("rows.csv", "query,user,user\nx,boy,boy\n", "column 'user' is given twice"),
+    ],
+)
+def test_files_that_cannot_be_used(tmp_path: Path, name: str, text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words.replace("?", r"\?")):
+        read(tmp_path, text, name)
+
+
+@pytest.mark.parametrize("ignored", [("sku", "seen at"), ("all",)])
+@pytest.mark.parametrize(("delimiter", "encoding"), [(",", "utf-8"), (";", "utf-16"), ("\t", "utf-8-sig")])
+def test_other_columns_stand_beside_queries_and_labels(
+    tmp_path: Path, delimiter: str, encoding: str, ignored: tuple[str, ...]
+) -> None:
+    path = tmp_path / "rows.csv"
+    text = "sku,title,user,seen at\n7,red dress, girl | none,noon\n\n8,jeans, ,\n".replace(",", delimiter)
+    path.write_text(text, encoding=encoding)
+    data = read_labelled(path, LABELS, LabelledColumns(query="title", ignored=ignored))
+    assert data.rows == (LabelledQuery(line=2, query="red dress", labels={"user": ("girl", "none")}),)
+    assert data.bad == (BadRow(4, "has no label of any prompt"),)
+    with pytest.raises(ConfigError, match="column 'seen at' is no prompt: known are category, user; or leave it out"):
+        read_labelled(path, LABELS, LabelledColumns(query="title", ignored=("sku",)))
+
+
+def test_missing_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"rows\.csv: cannot be read: No such file"):
+        read_labelled(tmp_path / "rows.csv", LABELS)
+
+
+def test_at_most_twenty_bad_rows_are_listed(tmp_path: Path) -> None:
+    bad = [BadRow(line, "is odd") for line in range(3, 28)]
+    lines = str(refusal(tmp_path / "rows.csv", bad, 30)).splitlines()
+    assert lines[0].endswith("rows.csv: 25 of 30 rows cannot be used: correct them, or leave them out with `skip_bad`")
+    assert lines[1:] == [*(f"  line {line}: is odd" for line in range(3, 23)), "  and 5 more"]
