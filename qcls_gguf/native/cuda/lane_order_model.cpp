@@ -24,8 +24,11 @@ static bool is_only_multiplied(const std::string & name) {
 
 int32_t llama_model_put_into_lane_order(llama_model * model) {
     ggml_backend_reg_t cuda = ggml_backend_reg_by_name("CUDA");
-    auto * const put = (bool (*)(ggml_tensor *)) (cuda ? ggml_backend_reg_get_proc_address(cuda, "qcls_put_into_lane_order") : nullptr);
     int32_t n = 0;
+    if (cuda == nullptr) {
+        return n;
+    }
+    auto * const put = (bool (*)(ggml_tensor *)) ggml_backend_reg_get_proc_address(cuda, "qcls_put_into_lane_order");
     if (put) {
         for (const auto & [name, tensor] : llama_internal_get_tensor_map(model)) {
             n += is_only_multiplied(name) && put(tensor);

@@ -141,7 +141,8 @@ bool ggml_cuda_mul_mat_in_file_order(ggml_backend_cuda_context & ctx, ggml_tenso
 
 // Whether contexts that are made now have the kernels for lane order, which are code for 7.5.
 static bool has_kernels(const int device) {
-    return !cp_async_available(ggml_cuda_info().devices[device].cc) && ggml_cuda_mmq_direct_is_on(ggml_cuda_mmq_direct_steps(), device);
+    return !cp_async_available(ggml_cuda_info().devices[device].cc) &&
+        ggml_cuda_mmq_direct_is_on(ggml_cuda_mmq_direct_steps(), device);
 }
 
 bool qcls_put_into_lane_order(ggml_tensor * t) {

@@ -25,7 +25,8 @@ void ggml_cuda_end_lane_order(const ggml_tensor * t);
 bool ggml_cuda_mul_mat_in_file_order(ggml_backend_cuda_context & ctx, ggml_tensor * node);
 
 // llama.cpp's choice of a kernel: ggml-cuda.cu.
-void ggml_cuda_mul_mat_of_stock(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1, ggml_tensor * dst);
+void ggml_cuda_mul_mat_of_stock(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1,
+    ggml_tensor * dst);
 
 // Puts a matrix of weights into lane order. False, with nothing changed, for what the direct matrix kernels do not take,
 // where contexts that are made now do not have them for lane order, and where there is no memory for a copy meanwhile.

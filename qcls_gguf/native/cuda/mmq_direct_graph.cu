@@ -91,7 +91,8 @@ static bool is_plain(const ggml_tensor * t) {
 ggml_cuda_mmq_direct_graph::ggml_cuda_mmq_direct_graph(ggml_backend_cuda_context & ctx, const ggml_cgraph * graph)
         : ctx_(ctx), graph_(graph), steps_(ctx.mmq_direct_steps), generation_(generation_of(ctx)) {
     const bool is_wanted = steps_.batch_invariant && turing_mma_available(ggml_cuda_info().devices[ctx.device].cc);
-    usable_ = (is_wanted || ggml_cuda_mmq_direct_is_on(steps_, ctx.device)) && ctx.stream_context().concurrent_events.empty();
+    usable_ = (is_wanted || ggml_cuda_mmq_direct_is_on(steps_, ctx.device)) &&
+        ctx.stream_context().concurrent_events.empty();
 }
 
 // Product i and those behind it that take the same activations and may go ahead of their turn.
@@ -248,7 +249,8 @@ void ggml_cuda_mmq_direct_graph::multiply_all(const int first, const std::vector
         p.dst.push_back(graph_->nodes[nodes[n]]);
         const bool is_last = n + 1 == nodes.size();
         const auto is_lane_ordered = [&](const int k) { return ggml_cuda_is_lane_ordered(graph_->nodes[k]->src[0]); };
-        if (is_last || type_of(nodes[n + 1]) != type_of(nodes[n]) || is_lane_ordered(nodes[n + 1]) != is_lane_ordered(nodes[n]) || !steps_.fuse_matrices ||
+        if (is_last || type_of(nodes[n + 1]) != type_of(nodes[n]) || !steps_.fuse_matrices ||
+                is_lane_ordered(nodes[n + 1]) != is_lane_ordered(nodes[n]) ||
                 n_fixed_parts(ctx_, graph_->nodes[nodes[n + 1]]->src[0]) != n_fixed_parts(ctx_, p.x[0])) {
             multiply(ctx_, type_of(nodes[n]) == types[0] ? y : *other, p, arrived);
             p = {};
