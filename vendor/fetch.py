@@ -86,12 +86,14 @@ def unpack(sdist: Path) -> None:
     """Unpack vendor/llama.cpp of the sdist; file times are the archive's, so unchanged files stay unchanged."""
     shutil.rmtree(TREE, ignore_errors=True)
     with tarfile.open(sdist) as archive:
+        # Python up to 3.11.3 (Debian 12 has 3.11.2) knows no filters; what is unpacked has the pinned checksum.
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
         for member in archive:
             folder, _, name = member.name.partition("/vendor/llama.cpp/")
             if "/" in folder or not name or not member.isfile() or (name.startswith(LEFT_OUT) and name not in KEPT):
                 continue
             member.name = name
-            archive.extract(member, TREE, filter="data")
+            archive.extract(member, TREE)
 
 
 def apply_patches() -> None:

@@ -82,11 +82,16 @@ class Processes:
             theirs.close()
             self._processes.append(process)
             self._pipes.append(mine)
-        ready = [self._receive(index) for index in range(len(self._pipes))]
+        ready: dict[int, Ready] = {}
+        while left := [pipe for index, pipe in enumerate(self._pipes) if index not in ready]:
+            for pipe in wait(left):  # whoever fails first is told, however long others take to open their model
+                index = self._pipes.index(pipe)  # type: ignore[arg-type]
+                message = self._receive(index)
+                assert isinstance(message, Ready)
+                ready[index] = message
         first = ready[0]
-        assert isinstance(first, Ready)
-        for device, each in zip(self._devices, ready, strict=True):
-            assert isinstance(each, Ready)
+        for index, device in enumerate(self._devices):
+            each = ready[index]
             check_used(device, each.model.n_gpu_layers)
             if (each.digest, each.model.sha256) != (first.digest, first.model.sha256):
                 raise ConfigError("the model's file was changed while it was opened: run the command again")

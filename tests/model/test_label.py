@@ -328,7 +328,7 @@ def test_several_processes_give_what_one_gives(run: Run, tmp_path: Path) -> None
     with pytest.raises(ConfigError, match="line 2: has a column 'error' already"):  # which a process of its own found
         run(tmp_path / "in.jsonl", out=tmp_path / "bad", devices=("cpu",))
     with pytest.raises(ConfigError, match=r"`devices` 99: (this build has no CUDA|the driver knows no such GPU)"):
-        run(path, out=tmp_path / "none", devices=("99",))
+        run(path, out=tmp_path / "none", devices=("cpu", "99"))
 
 
 def test_the_command_measures_batches_prints_a_summary_and_draws(tmp_path: Path) -> None:
