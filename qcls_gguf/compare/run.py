@@ -19,7 +19,7 @@ from ..config.raw import raw_config
 from ..config.schema import Config
 from ..engine.cores import threads
 from ..errors import ConfigError, PlanError
-from ..native.kernel_steps import switched, variants
+from ..native.kernel_steps import switched, variants, why_unfair_to_stock
 from ..opening import ClassifierOpener, OnStep
 from ..report.environment import environment
 from ..report.progress import OnProgress
@@ -80,6 +80,8 @@ def compare(
     names = check_methods(settings.methods) if settings.methods else tuple(METHODS)
     if not settings.queries:
         raise ConfigError("there is no query to compare with: give one")
+    if settings.peer_kernels is PeerKernels.stock and (why := why_unfair_to_stock()):
+        raise ConfigError(f"`peer_kernels` {settings.peer_kernels}: {why}")
     settings = dataclasses.replace(settings, config=opener.rendered(settings.config))
     prompts, exact_references = _references(settings, opener)
     with opener.open(settings.config, quiet=True) as classifier:

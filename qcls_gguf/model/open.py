@@ -124,11 +124,12 @@ class Model:
         """Of a model with states: how many tokens take as long as one more pass over its weights; none for others.
 
         On a CPU a pass took as long as 4 to 6 more tokens (8 layers of Qwen3.5's kind, Q8_0, one thread) or about 7
-        (Qwen3.5-0.8B's shape, Q4_K_M); on an H200 as 38 to 59 (Qwen3-8B's shape, two sets of kernels).
+        (Qwen3.5-0.8B's shape, Q4_K_M); on an H200 as 38 to 59 (Qwen3-8B's shape, two sets of kernels) or 83
+        (Qwen3.5-4B's, the graph of one pass built anew); on a T4 as 37 or more, as computed (docs/kernels.md).
         """
         if not self.has_states:
             return None
-        return 32 if self.n_gpu_layers > 0 else 4
+        return 48 if self.n_gpu_layers > 0 else 4
 
     @property
     def label_end(self) -> int:

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from .device import multiprocessors
 from .library import build_info
 
+_LANE_ORDER = "GGML_CUDA_LANE_ORDER"
+"""Read as a model is loaded: no step, since all contexts on a model have it or none."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
@@ -103,8 +106,17 @@ def switched(variant: Variant, steps: tuple[Step, ...] = STEPS) -> Iterator[None
                 os.environ[variable] = value
 
 
+def why_unfair_to_stock() -> str | None:
+    """Why llama.cpp's kernels take longer here than they should, and what to do; None where they do not."""
+    if os.environ.get(_LANE_ORDER, "0") == "0":
+        return None
+    return f"{_LANE_ORDER} is set: llama.cpp's kernels read copies of the weights that it rearranges: unset it"
+
+
 def why_no_steps() -> str | None:
-    """Why nothing here has the steps, and what to do; None where a CUDA device has them."""
+    """Why the steps cannot be compared with stock here, and what to do; None where a CUDA device has them."""
+    if why := why_unfair_to_stock():
+        return why
     if not build_info().is_cuda:
         return (
             "the steps are of CUDA kernels, and this build is for the CPU, where they change nothing: install with "

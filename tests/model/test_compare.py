@@ -235,6 +235,15 @@ def test_a_comparison_without_queries_is_refused(make_model: MakeModel, write_co
         compared(config, queries=())
 
 
+def test_stock_kernels_are_not_measured_on_rearranged_weights(
+    make_model: MakeModel, write_config: WriteConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_config(write_config(make_model(), PROMPTS))
+    monkeypatch.setenv("GGML_CUDA_LANE_ORDER", "1")
+    with pytest.raises(ConfigError, match=r"`peer_kernels` stock: GGML_CUDA_LANE_ORDER is set.*unset it"):
+        compared(config, "batched")
+
+
 def test_every_method_is_in_the_help() -> None:
     shown = subprocess.run([COMMAND, "compare", "--help"], capture_output=True, text=True, check=True).stdout
     for name in METHODS:

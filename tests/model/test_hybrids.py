@@ -16,12 +16,12 @@ from oracle_prompts import EXACT, QUERIES, TOPICS, assert_same, make_template, r
 from qcls_gguf import Classifier, DecodeError
 from qcls_gguf.engine import prefixes
 from qcls_gguf.model import Model
-from qcls_gguf.native import NativeModel
+from qcls_gguf.native import NativeModel, multiprocessors
 
 LARGEST = 5e-5
 """Between scores, and between log-probabilities. Measured: 6.2e-6, with F32 weights, head and cache."""
-ROUNDING = 0.01
-"""Measured without AMX: 9e-7."""
+ROUNDING = 0.1
+"""Where weights are quantised; measured: 0.018, since a difference in the last bit may round activations otherwise."""
 HYBRIDS = ("lfm2", "qwen35", "granitehybrid")
 """One of each kind of state: short convolutions, delta nets, Mamba 2."""
 OTHERS = (
@@ -96,6 +96,20 @@ def test_quantised_weights_in_products_of_several_sequences(
                 np.testing.assert_allclose([score.score for score in answer.scores], scores, rtol=0, atol=ROUNDING)
 
 
+@pytest.mark.skipif(multiprocessors() is None, reason="needs a CUDA device")
+@pytest.mark.parametrize("name", [*HYBRIDS, *OTHERS])
+def test_a_gpu_answers_as_the_cpu_does(name: str, make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    """With the settings that are usual there: flash attention where llama.cpp has it, cells of F16."""
+    path, labels = make_model(name), ("light", "light blue", "tank top", "none")
+    prompts = prompts_of("separate", "item", "all season", labels=labels) + prompts_of("joint", "user", "color")
+    answers = []
+    for layers in (0, "all"):
+        classifier = open_classifier(path, prompts, max_batch=2, n_gpu_layers=layers)
+        results = [*classifier.classify_batch(["red dress for girl", ""]), classifier.classify("dark")]
+        answers.append([[score.probability for answer in each.results for score in answer.scores] for each in results])
+    np.testing.assert_allclose(answers[1], answers[0], rtol=0, atol=0.05)
+
+
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_exact_scorings(name: str, make_model: MakeModel, open_classifier: OpenClassifier) -> None:
     """Their rows come back in the order of the plan, though llama.cpp computes them in another."""
@@ -159,6 +173,19 @@ def test_joint_prompts_take_the_query_once(name: str, make_model: MakeModel, ope
     short, long = (classifier.classify(query).counts for query in ("red dress", "red dress for boy girl"))
     assert long.n_tokens_new - short.n_tokens_new == 3
     assert short.n_decodes == long.n_decodes == 2
+
+
+def test_every_pass_finds_its_graph_built(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    """The first pass has no outputs, and would be built anew with each request, and on a GPU not be replayed."""
+    labels = ("light blue", "light pink", "none")
+    classifier = open_classifier(
+        make_model("qwen35"), prompts_of("joint", "category", "color", "user", labels=labels), n_shapes=8
+    )
+    counters, first = classifier.engine.context.counters, classifier.classify("red dress")
+    before = counters().n_graphs_reused
+    again = classifier.classify("dark dress")
+    assert again.counts.n_decodes == first.counts.n_decodes > 1
+    assert counters().n_graphs_reused - before == again.counts.n_decodes
 
 
 def test_where_a_pass_is_dear_trunks_are_fed_for_each_branch(

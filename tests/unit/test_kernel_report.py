@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,19 @@ def test_the_loop_is_the_shortest_with_all_products() -> None:
     expected = {"issue": 70, "tensor": 264, "fma": 2, "alu": 2, "half": 0, "convert": 0, "shared": 8}
     assert loop.cycles == expected
     assert loop.bound == ("tensor", 264)
+
+
+def test_kernels_for_lane_order_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = NAME.replace("ELb0EEELb1E", "ELb0ELb1EEELb0E")
+    text = listing("NOP", "NOP", *LOOP, name=PLAIN_NAME) + "\n" + listing("NOP", "NOP", *LOOP, *LOOP[:-1], name=name)
+    loops = [each for each in kernel_loops.loops(text, {}) if isinstance(each, kernel_loops.ProductLoop)]
+    assert [(each.lanes, each.glu, each.is_default) for each in loops] == [(False, False, True), (True, False, True)]
+    # with both, a forecast counts those for lane order
+    monkeypatch.setitem(t4_forecast.N_WEIGHTS, "q4_k_m", {"q4_k": 1e9})
+    monkeypatch.setitem(t4_forecast.BYTES_PER_WEIGHT, "q4_k", 0.0)
+    slow = replace(loops[1], cycles={name: 2 * n for name, n in loops[1].cycles.items()})
+    both, lanes = (t4_forecast.products_ms("q4_k_m", each, 8) for each in ([slow, loops[0]], [slow]))
+    assert both == lanes != t4_forecast.products_ms("q4_k_m", [loops[0]], 8)
 
 
 def test_a_kernel_without_a_loop_is_left_out() -> None:

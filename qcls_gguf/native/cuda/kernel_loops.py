@@ -12,14 +12,15 @@ K_BLOCK = 256
 GGML_TYPES = {8: "q8_0", 12: "q4_k", 14: "q6_k"}
 IMMA_VALUES = {"8816": 16 * 8, "16816": 16 * 16, "16832": 32 * 16}
 """values of K times rows of one int8 product"""
-_PRODUCT = re.compile(r"mul_matINS_5shapeIL9ggml_type(\d+)ELi(\d+)ELNS_10generationE(\d)ELb(\d)EEELb(\d)E")
+_PRODUCT = re.compile(r"mul_matINS_5shapeIL9ggml_type(\d+)ELi(\d+)ELNS_10generationE(\d)ELb(\d)(?:ELb(\d))?EEELb(\d)E")
 _ATTENTION = re.compile(r"qcls_attend6attendILi(\d+)E")
 
 
-def _short_from() -> int:
+def _short_from(weights: str, lanes: bool) -> int:
     """Columns from which a device of 7.5 takes the kernels with a short loop, as the launches have it."""
     header = (Path(__file__).parent / "mmq_direct_launch.h").read_text()
-    found = re.search(r"LEAST_COLUMNS_OF_SHORT_LOOP = (\d+);", header)
+    of = "_Q6_K_LANES" if lanes and weights == "q6_k" else ""
+    found = re.search(rf"LEAST_COLUMNS_OF_SHORT_LOOP{of} = (\d+);", header)
     assert found is not None
     return int(found[1])
 
@@ -35,16 +36,18 @@ class ProductLoop(sass.Loop):
     generation: int
     """0: code for 7.5; 1: for 8.0 and newer"""
     short_loop: bool
+    lanes: bool
+    """whether weights are in lane order"""
     glu: bool
 
     @property
     def is_default(self) -> bool:
         """Whether a device that this code is for runs it where no variable says otherwise."""
-        return self.short_loop == (self.generation == 0 and self.columns >= _short_from())
+        return self.short_loop == (self.generation == 0 and self.columns >= _short_from(self.weights, self.lanes))
 
     @property
     def name(self) -> str:
-        return f"{self.weights}, {self.columns} columns{', glu' if self.glu else ''}"
+        return f"{self.weights}, {self.columns} columns{', lanes' if self.lanes else ''}{', glu' if self.glu else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +80,7 @@ def loops(listing: str, registers: dict[str, int]) -> list[ProductLoop | Attenti
         if attends:
             attention.append(AttentionLoop(head_size=int(attends[1]), **sass.of_loop(inside, n_registers)))
         elif product:
-            number, columns, generation, short_loop, glu = (int(each) for each in product.groups())
+            number, columns, generation, short_loop, lanes, glu = (int(each or 0) for each in product.groups())
             # the rows of a warp follow from the products: those of K_STEP or of K_BLOCK values of K, for 8 columns each
             names = [instruction for _, instruction, _ in inside]
             values = sum(IMMA_VALUES[each.split(".")[1]] for each in names if each.startswith("IMMA"))
@@ -89,11 +92,12 @@ def loops(listing: str, registers: dict[str, int]) -> list[ProductLoop | Attenti
                     rows=round(values / (columns / 8) / n_k),
                     generation=generation,
                     short_loop=bool(short_loop),
+                    lanes=bool(lanes),
                     glu=bool(glu),
                     **sass.of_loop(inside, n_registers, K_BLOCK / n_k),
                 )
             )
-    products.sort(key=lambda each: (each.weights, each.glu, each.short_loop, each.columns))
+    products.sort(key=lambda each: (each.weights, each.lanes, each.glu, each.short_loop, each.columns))
     return [*products, *sorted(attention, key=lambda each: each.head_size)]
 
 

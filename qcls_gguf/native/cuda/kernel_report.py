@@ -8,7 +8,8 @@ OBJECT: an object file or a cubin of mmq_direct_q4_k.cu and its like, or of atte
 said), as in build/*/vendor/llama.cpp/ggml/src/ggml-cuda/CMakeFiles/…/mmq_direct_q4_k.cu.o. Reads it with cuobjdump, of
 the CUDA toolkit. A row is the main loop of one kernel: of products scaled to 256 values of K, of attention for 32 cells
 and 16 rows. It has code bytes, registers, bytes of spills that the loop moves, instructions, and cycles of each pipe.
-docs/kernels.md says what the model assumes.
+docs/kernels.md says what the model assumes. A forecast is of weights in lane order where mmq_direct_q8_0_lanes.cu's and
+its like's objects are given too.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from .t4_forecast import N_WEIGHTS, TOKENS, forecast_ms
 
 def _print_table(found: Sequence[ProductLoop | AttentionLoop]) -> None:
     print(
-        "kernel                     rows short   code  regs spills  instr | issue tensor   fma   alu  half  conv shared"
-        " | busiest of 4"
+        "kernel                         rows short   code  regs spills  instr | issue tensor   fma   alu  half  conv "
+        "shared | busiest of 4"
     )
     for each in found:
         rows, short = (each.rows, each.short_loop) if isinstance(each, ProductLoop) else (16, False)
         c = each.cycles
         name, cycles = each.bound
         print(
-            f"{each.name:26} {rows:4} {'yes' if short else 'no':>5} {each.code_bytes:6} {each.registers:5} "
+            f"{each.name:30} {rows:4} {'yes' if short else 'no':>5} {each.code_bytes:6} {each.registers:5} "
             f"{each.spilled_bytes:6.0f} {each.instructions:6.0f} | {c['issue']:5.0f} {c['tensor']:6.0f} "
             f"{c['fma']:5.0f} {c['alu']:5.0f} {c['half']:5.0f} {c['convert']:5.0f} {c['shared']:6.0f} "
             f"| {name} {cycles:.0f}"

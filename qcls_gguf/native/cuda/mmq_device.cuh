@@ -45,6 +45,16 @@ template <bool early> static __device__ __forceinline__ int4 ldg4(const char * p
     return v;
 }
 
+template <bool early> static __device__ __forceinline__ int ldg_half(const char * p) {
+    unsigned short v;
+    if constexpr (early) {
+        asm volatile("ld.global.L2::128B.u16 %0, [%1];" : "=h"(v) : "l"(p));
+    } else {
+        asm volatile("ld.global.nc.L2::128B.u16 %0, [%1];" : "=h"(v) : "l"(p));
+    }
+    return v;
+}
+
 // --- copies to shared memory (8.0 and newer) ----------------------------------------------------------------------
 
 static __device__ __forceinline__ unsigned shared_address(const void * p) {

@@ -1,5 +1,6 @@
 // Launches of the direct matrix kernels: shapes, shares, memory.
 #include "mmq_direct_launch.h"
+#include "lane_order_tensor.h"
 #include "mmq_direct.cuh"
 #include "mmq_quantize.cuh"
 
@@ -130,9 +131,11 @@ void normalize(ggml_backend_cuda_context & ctx, const ggml_tensor * add, const g
     }
 }
 
-extern template void launch_type<GGML_TYPE_Q4_K>(ggml_backend_cuda_context &, args &, const product &);
-extern template void launch_type<GGML_TYPE_Q6_K>(ggml_backend_cuda_context &, args &, const product &);
-extern template void launch_type<GGML_TYPE_Q8_0>(ggml_backend_cuda_context &, args &, const product &);
+extern template void launch_type<GGML_TYPE_Q4_K, false>(ggml_backend_cuda_context &, args &, const product &);
+extern template void launch_type<GGML_TYPE_Q6_K, false>(ggml_backend_cuda_context &, args &, const product &);
+extern template void launch_type<GGML_TYPE_Q6_K, true>(ggml_backend_cuda_context &, args &, const product &);
+extern template void launch_type<GGML_TYPE_Q8_0, false>(ggml_backend_cuda_context &, args &, const product &);
+extern template void launch_type<GGML_TYPE_Q8_0, true>(ggml_backend_cuda_context &, args &, const product &);
 
 void multiply(ggml_backend_cuda_context & ctx, const quantized & y, const product & p, const counters & arrived) {
     const ggml_tensor * x = p.x[0];
@@ -144,10 +147,11 @@ void multiply(ggml_backend_cuda_context & ctx, const quantized & y, const produc
     g.n_cols = p.dst[0]->ne[1];
     g.n_col_tiles = n_col_tiles(x->type, generation_of(ctx), g.n_cols);
     g.start = make_int4(MAGIC_BITS, MAGIC_BITS, MAGIC_BITS, MAGIC_BITS);
+    const bool lanes = ggml_cuda_is_lane_ordered(x);
     switch (x->type) {
-        case GGML_TYPE_Q4_K: launch_type<GGML_TYPE_Q4_K>(ctx, g, p); break;
-        case GGML_TYPE_Q6_K: launch_type<GGML_TYPE_Q6_K>(ctx, g, p); break;
-        case GGML_TYPE_Q8_0: launch_type<GGML_TYPE_Q8_0>(ctx, g, p); break;
+        case GGML_TYPE_Q4_K: launch_type<GGML_TYPE_Q4_K, false>(ctx, g, p); break;
+        case GGML_TYPE_Q6_K: (lanes ? launch_type<GGML_TYPE_Q6_K, true> : launch_type<GGML_TYPE_Q6_K, false>)(ctx, g, p); break;
+        case GGML_TYPE_Q8_0: (lanes ? launch_type<GGML_TYPE_Q8_0, true> : launch_type<GGML_TYPE_Q8_0, false>)(ctx, g, p); break;
         default: GGML_ABORT("no direct kernel for %s", ggml_type_name(x->type));
     }
 }

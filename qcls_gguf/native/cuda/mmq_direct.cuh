@@ -127,7 +127,11 @@ static __device__ __forceinline__ void multiply_loaded(const args & g, const par
     y.from = g.y.y + ((size_t) 2*p.k0*g.y.n_groups + p.col_tile*S::NJ)*GROUP_BYTES;
     y.fetch(0);
     typename S::W w;
-    w.start(m.x + (size_t) row0*g.stride_row + (size_t) p.k0*S::W::BLOCK_BYTES, g.stride_row, stage);
+    if constexpr (S::LANES) {
+        w.start(m.x, row0, p.k0, g.stride_row, stage);
+    } else {
+        w.start(m.x + (size_t) row0*g.stride_row + (size_t) p.k0*S::W::BLOCK_BYTES, g.stride_row, stage);
+    }
     y.store(0);
     __syncthreads();
 

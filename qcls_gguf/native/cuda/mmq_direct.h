@@ -5,6 +5,9 @@
 
 #include <vector>
 
+// Whether contexts with these steps have the kernels on a device.
+bool ggml_cuda_mmq_direct_is_on(const ggml_cuda_mmq_direct_steps & steps, int device);
+
 // One evaluation, node by node in order.
 class ggml_cuda_mmq_direct_graph {
   public:
@@ -14,6 +17,8 @@ class ggml_cuda_mmq_direct_graph {
     bool compute(int i);
 
   private:
+    bool compute_directly(int i);
+
     struct norm_nodes {
         const ggml_tensor * sum;  // null: what is normalised is there already
         const ggml_tensor * norm;

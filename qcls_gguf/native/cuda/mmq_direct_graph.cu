@@ -1,5 +1,6 @@
 // Which nodes of a graph the direct matrix kernels take, and what they take along.
 #include "mmq_direct.h"
+#include "lane_order_tensor.h"
 #include "mmq_direct_launch.h"
 #include "rope_cache.h"
 
@@ -19,10 +20,12 @@ static bool is_matrix(const ggml_tensor * t) {
     return t->ne[2] == 1 && t->ne[3] == 1;
 }
 
-// Whether the kernels are on where nobody says so: where they were measured to be faster than stock's.
-static bool is_measured(const int cc) {
+bool ggml_cuda_mmq_direct_is_on(const ggml_cuda_mmq_direct_steps & steps, const int device) {
+    const int cc = ggml_cuda_info().devices[device].cc;
     const int compiled = ggml_cuda_highest_compiled_arch(cc);
-    return compiled == GGML_CUDA_CC_TURING || compiled == GGML_CUDA_CC_HOPPER;
+    // where nobody says so: where they were measured to be faster than stock's
+    const bool is_measured = compiled == GGML_CUDA_CC_TURING || compiled == GGML_CUDA_CC_HOPPER;
+    return turing_mma_available(cc) && (steps.direct == steps.BY_DEVICE ? is_measured : steps.direct == steps.ON);
 }
 
 int64_t ggml_cuda_mmq_direct_graph::n_tiles_at_most(const ggml_tensor * x, const int64_t n_cols) const {
@@ -36,6 +39,8 @@ bool ggml_cuda_mmq_direct_graph::can_compute(const ggml_tensor * node) const {
     }
     const ggml_tensor * x = node->src[0];
     const ggml_tensor * y = node->src[1];
+    // in lane order, single tokens are for these kernels, too: llama.cpp's would read a copy
+    const bool takes_one = steps_.batch_invariant || ggml_cuda_is_lane_ordered(x);
     return is_direct_type(x->type) && is_matrix(x) && is_matrix(y) && ggml_is_contiguous(x) &&
         x->ne[0] > 0 && x->ne[1] > 0 && (uintptr_t) x->data % sizeof(int4) == 0 &&
         y->type == GGML_TYPE_F32 && node->type == GGML_TYPE_F32 &&
@@ -43,7 +48,7 @@ bool ggml_cuda_mmq_direct_graph::can_compute(const ggml_tensor * node) const {
         node->nb[0] == sizeof(float) && node->nb[1] % sizeof(float) == 0 &&
         x->ne[0] % (x->type == GGML_TYPE_Q6_K ? 2*K_BLOCK : K_BLOCK) == 0 &&  // a row of Q6_K begins at a whole word
         x->ne[1] % 32 == 0 && n_tiles_at_most(x, y->ne[1]) <= MAX_TILES &&
-        y->ne[1] >= (steps_.batch_invariant ? 1 : MIN_COLUMNS) &&
+        y->ne[1] >= (takes_one ? 1 : MIN_COLUMNS) &&
         y->ne[1] <= (steps_.batch_invariant ? MAX_INVARIANT_COLUMNS : MAX_COLUMNS) &&
         ggml_backend_buffer_get_usage(x->buffer) != GGML_BACKEND_BUFFER_USAGE_COMPUTE;
 }
@@ -85,10 +90,9 @@ static bool is_plain(const ggml_tensor * t) {
 
 ggml_cuda_mmq_direct_graph::ggml_cuda_mmq_direct_graph(ggml_backend_cuda_context & ctx, const ggml_cgraph * graph)
         : ctx_(ctx), graph_(graph), steps_(ctx.mmq_direct_steps), generation_(generation_of(ctx)) {
-    const int cc = ggml_cuda_info().devices[ctx.device].cc;
-    using steps = ggml_cuda_mmq_direct_steps;
-    const bool is_on = steps_.direct == steps::BY_DEVICE ? is_measured(cc) : steps_.direct == steps::ON;
-    usable_ = (is_on || steps_.batch_invariant) && turing_mma_available(cc) && ctx.stream_context().concurrent_events.empty();
+    const bool is_wanted = steps_.batch_invariant && turing_mma_available(ggml_cuda_info().devices[ctx.device].cc);
+    usable_ = (is_wanted || ggml_cuda_mmq_direct_is_on(steps_, ctx.device)) &&
+        ctx.stream_context().concurrent_events.empty();
 }
 
 // Product i and those behind it that take the same activations and may go ahead of their turn.
@@ -123,6 +127,7 @@ bool ggml_cuda_mmq_direct_graph::is_glu(const int i) const {
     return ggml_get_glu_op(glu) == GGML_GLU_OP_SWIGLU && a->src[0]->type == b->src[0]->type && a->src[1] == b->src[1] &&
         ((glu->src[0] == a && glu->src[1] == b) || (glu->src[0] == b && glu->src[1] == a)) &&
         is_plain(glu) && ggml_are_same_shape(glu, a) && can_compute(a) && can_compute(b) &&
+        ggml_cuda_is_lane_ordered(a->src[0]) == ggml_cuda_is_lane_ordered(b->src[0]) &&
         2*n_tiles_at_most(a->src[0], n_cols) <= MAX_TILES &&  // half as many rows each
         n_fixed_parts(ctx_, a->src[0]) == n_fixed_parts(ctx_, b->src[0]);
 }
@@ -160,9 +165,10 @@ bool ggml_cuda_mmq_direct_graph::find_norm(const int i, norm_nodes & found) cons
 }
 
 bool ggml_cuda_mmq_direct_graph::compute(const int i) {
-    if (!usable_) {
-        return false;
-    }
+    return (usable_ && compute_directly(i)) || ggml_cuda_mul_mat_in_file_order(ctx_, graph_->nodes[i]);
+}
+
+bool ggml_cuda_mmq_direct_graph::compute_directly(const int i) {
     const auto ahead = std::find(done_.begin(), done_.end(), i);
     if (ahead != done_.end()) {
         done_.erase(ahead);
@@ -242,7 +248,9 @@ void ggml_cuda_mmq_direct_graph::multiply_all(const int first, const std::vector
         p.x.push_back(graph_->nodes[nodes[n]]->src[0]);
         p.dst.push_back(graph_->nodes[nodes[n]]);
         const bool is_last = n + 1 == nodes.size();
+        const auto is_lane_ordered = [&](const int k) { return ggml_cuda_is_lane_ordered(graph_->nodes[k]->src[0]); };
         if (is_last || type_of(nodes[n + 1]) != type_of(nodes[n]) || !steps_.fuse_matrices ||
+                is_lane_ordered(nodes[n + 1]) != is_lane_ordered(nodes[n]) ||
                 n_fixed_parts(ctx_, graph_->nodes[nodes[n + 1]]->src[0]) != n_fixed_parts(ctx_, p.x[0])) {
             multiply(ctx_, type_of(nodes[n]) == types[0] ? y : *other, p, arrived);
             p = {};

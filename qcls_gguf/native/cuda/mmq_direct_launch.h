@@ -14,6 +14,10 @@ constexpr int LEAST_TILE_ROWS = 64;  // of a kernel; half of that with glu
 // From so many columns on, kernels for 7.5 have a loop over the halves of a block too: without it theirs has more
 // instructions than a T4 holds near its multiprocessors.
 constexpr int LEAST_COLUMNS_OF_SHORT_LOOP = 64;
+constexpr int LEAST_COLUMNS_OF_SHORT_LOOP_Q6_K_LANES = 32;  // which has twice the rows a warp
+constexpr int least_columns_of_short_loop(const ggml_type type, const bool lanes) {
+    return lanes && type == GGML_TYPE_Q6_K ? LEAST_COLUMNS_OF_SHORT_LOOP_Q6_K_LANES : LEAST_COLUMNS_OF_SHORT_LOOP;
+}
 bool has_short_loops(const ggml_backend_cuda_context & ctx);
 
 // Of the code that a device runs.
@@ -58,7 +62,7 @@ void normalize(ggml_backend_cuda_context & ctx, const ggml_tensor * add, const g
 
 // Matrices of one type that multiply the same activations. With glu there are two, gate and up, and one result.
 struct product {
-    std::vector<const ggml_tensor *> x;
+    std::vector<const ggml_tensor *> x;  // all in lane order, or none
     std::vector<const ggml_tensor *> dst;
     bool glu = false;
 };
@@ -66,6 +70,7 @@ struct product {
 void multiply(ggml_backend_cuda_context & ctx, const quantized & y, const product & p, const counters & arrived);
 
 struct args;
-template <ggml_type type> void launch_type(ggml_backend_cuda_context & ctx, args & g, const product & p);
+// lanes: the matrices are in lane order, for which there is code for 7.5 alone.
+template <ggml_type type, bool lanes> void launch_type(ggml_backend_cuda_context & ctx, args & g, const product & p);
 
 } // namespace mmq_direct

@@ -76,41 +76,41 @@ static void launch(ggml_backend_cuda_context & ctx, args & g, const product & p)
     CUDA_CHECK(cudaGetLastError());
 }
 
-template <ggml_type type, generation gen, bool glu, int J = 8>
+template <ggml_type type, bool lanes, generation gen, bool glu, int J = 8>
 static void launch_columns(ggml_backend_cuda_context & ctx, args & g, const product & p) {
     const int columns = columns_of_tile(type, gen, g.n_cols);
     if (columns == J) {
-        if constexpr (gen == generation::TURING && J >= LEAST_COLUMNS_OF_SHORT_LOOP) {
+        if constexpr (gen == generation::TURING && J >= least_columns_of_short_loop(type, lanes)) {
             if (has_short_loops(ctx)) {
-                launch<shape<type, J, gen, true>, glu>(ctx, g, p);
+                launch<shape<type, J, gen, true, lanes>, glu>(ctx, g, p);
                 return;
             }
         }
-        launch<shape<type, J, gen, false>, glu>(ctx, g, p);
+        launch<shape<type, J, gen, false, lanes>, glu>(ctx, g, p);
     } else if constexpr (J < max_columns_of_tile(type, gen)) {
-        launch_columns<type, gen, glu, J + 8>(ctx, g, p);
+        launch_columns<type, lanes, gen, glu, J + 8>(ctx, g, p);
     } else {
         GGML_ABORT("no direct kernel of %s has tiles of %d columns; the widest has %d", ggml_type_name(type), columns, J);
     }
 }
 
-template <ggml_type type, generation gen>
+template <ggml_type type, bool lanes, generation gen>
 static void launch_generation(ggml_backend_cuda_context & ctx, args & g, const product & p) {
-    p.glu ? launch_columns<type, gen, true>(ctx, g, p) : launch_columns<type, gen, false>(ctx, g, p);
+    p.glu ? launch_columns<type, lanes, gen, true>(ctx, g, p) : launch_columns<type, lanes, gen, false>(ctx, g, p);
 }
 
-template <ggml_type type>
+template <ggml_type type, bool lanes>
 void launch_type(ggml_backend_cuda_context & ctx, args & g, const product & p) {
     const generation gen = generation_of(ctx);
-    if constexpr (HAS_AMPERE) {
+    if constexpr (HAS_AMPERE && !lanes) {
         if (gen == generation::AMPERE) {
-            launch_generation<type, generation::AMPERE>(ctx, g, p);
+            launch_generation<type, false, generation::AMPERE>(ctx, g, p);
             return;
         }
     }
     if constexpr (HAS_TURING) {
         if (gen == generation::TURING) {
-            launch_generation<type, generation::TURING>(ctx, g, p);
+            launch_generation<type, lanes, generation::TURING>(ctx, g, p);
             return;
         }
     }

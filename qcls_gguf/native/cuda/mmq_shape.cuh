@@ -3,28 +3,31 @@
 
 #include "mmq_copied_weights.cuh"
 #include "mmq_direct_launch.h"
+#include "mmq_lane_weights.cuh"
 #include "mmq_weights.cuh"
 
 #include <type_traits>
 
 namespace mmq_direct {
 
-// What a kernel for J columns is made of. A warp has RG groups of 8 rows.
-template <ggml_type type, int J, generation gen, bool short_loop> struct shape;
+// What a kernel for J columns is made of. A warp has RG groups of 8 rows. With lanes, weights are in lane order.
+template <ggml_type type, int J, generation gen, bool short_loop, bool lanes> struct shape;
 
-template <ggml_type type, int J, bool short_loop> struct shape<type, J, generation::TURING, short_loop> {
+template <ggml_type type, int J, bool short_loop, bool lanes> struct shape<type, J, generation::TURING, short_loop, lanes> {
     static constexpr generation GENERATION = generation::TURING;
+    static constexpr bool LANES = lanes;
     static constexpr bool SHORT_LOOP = short_loop;
     static constexpr int NJ = J/8;
     // What a T4 has decides: 64 KiB of shared memory and 65,536 registers a multiprocessor, and 64 bytes a cycle of shared
     // memory, which more rows a warp save.
     static constexpr int SHARED = 65536 - 64;
-    static constexpr int RG = type == GGML_TYPE_Q6_K || (type == GGML_TYPE_Q8_0 && J > 88) ? 2 : 4;
+    static constexpr bool FEW_ROWS = type == GGML_TYPE_Q6_K ? !lanes || J > 72 : type == GGML_TYPE_Q8_0 && !lanes && J > 88;
+    static constexpr int RG = FEW_ROWS ? 2 : 4;
     // Where registers are too scarce for it, late loads cost less than spills.
-    static constexpr bool EARLY = type == GGML_TYPE_Q4_K ? J <= 104 : type == GGML_TYPE_Q8_0 ? J <= 48 : true;
+    static constexpr bool EARLY = type == GGML_TYPE_Q4_K ? J <= 104 : type == GGML_TYPE_Q8_0 && !lanes ? J <= 48 : true;
     // The compiler makes the sums' start anew for most products; where the loop is long, two registers are better.
     static constexpr bool START_IS_ARGUMENT = J >= 48;
-    using W = weights<type, RG, EARLY, short_loop>;
+    using W = std::conditional_t<lanes, lane_weights<type, RG, EARLY, short_loop>, weights<type, RG, EARLY, short_loop>>;
     static constexpr size_t smem_bytes(const int warps) { return 2*NJ*GROUP_BYTES + warps*W::SMEM_BYTES; }
     static constexpr int BLOCKS = J <= 64 && smem_bytes(4) <= SHARED/2 ? 2 : 1;
     static constexpr int WARPS = BLOCKS == 2 ? 4 : 8;
@@ -32,7 +35,7 @@ template <ggml_type type, int J, bool short_loop> struct shape<type, J, generati
     static_assert(SMEM_BYTES <= SHARED, "too much shared memory for 7.5");
 };
 
-template <ggml_type type, int J, bool short_loop> struct shape<type, J, generation::AMPERE, short_loop> {
+template <ggml_type type, int J, bool short_loop> struct shape<type, J, generation::AMPERE, short_loop, false> {
     static constexpr generation GENERATION = generation::AMPERE;
     static constexpr bool SHORT_LOOP = false;
     static constexpr int NJ = J/8;

@@ -52,10 +52,15 @@ static __device__ __forceinline__ void q8_0_values(const int * row, const int n,
     scale = __half2float(((const half *) row)[17*n]);
 }
 
+// Q6_K: 4 values from the low nibbles of ql and two bits of each byte of qh, those that n says. 4*(q - 32) fits int8, so the
+// 6 bits go to the top of the byte and the scale is a fourth.
+static __device__ __forceinline__ void q6_k_value(const int ql, const int qh, const int n, int & a) {
+    a = (((ql << 2) & 0x3C3C3C3C) | ((n == 0 ? qh << 6 : qh << 4) & 0xC0C0C0C0)) ^ 0x80808080;
+}
+
 // Q6_K: 32 values n of a pair of half h, from the words of a block that begins `shift` bits, 0 or 16, into the first.
 static __device__ __forceinline__ void q6_k_values(const int * row, const int shift, const int h, const int pair, const int n,
         int (&a)[2], float (&s)[2]) {
-    // 4*(q - 32) fits int8, so the 6 bits go to the top of the byte and the scale is a fourth.
     const int high = 4*pair;  // the second pair of a half: the high nibbles
     const int * w = row + threadIdx.x % 4;
     const auto word = [&](const int i) { return __funnelshift_r(w[i], w[i + 1], shift); };
@@ -63,9 +68,7 @@ static __device__ __forceinline__ void q6_k_values(const int * row, const int sh
     const float d = 0.25f*__half2float(((const half *) row)[104 + shift/16]);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-        const int qh = word(32 + 8*h + 4*i) >> high;
-        const int ql = word(16*h + 8*n + 4*i) >> high;
-        a[i] = (((ql << 2) & 0x3C3C3C3C) | ((n == 0 ? qh << 6 : qh << 4) & 0xC0C0C0C0)) ^ 0x80808080;
+        q6_k_value(word(16*h + 8*n + 4*i) >> high, word(32 + 8*h + 4*i) >> high, n, a[i]);
         s[i] = (byte_above_2_23(sc, 2*n + i) - 8388736.0f)*d;
     }
 }

@@ -53,7 +53,9 @@ FROM_MEMORY: Range = (0.5, 1.0)
 
 def products_ms(file: str, found: Sequence[ProductLoop], n_tokens: int) -> dict[str, Range]:
     """Of the products of all layers, by how long the card has been busy."""
-    by_shape = {(each.weights, each.columns): each for each in found if not each.glu and each.is_default}
+    usual = [each for each in found if not each.glu and each.is_default]
+    # of a type whose kernels for lane order are given, too, those count
+    by_shape = {(each.weights, each.columns): each for each in sorted(usual, key=lambda each: each.lanes)}
     cycles, n_bytes = 0.0, 0.0
     for weights, n in N_WEIGHTS[file].items():
         widest = max((columns for name, columns in by_shape if name == weights), default=0)

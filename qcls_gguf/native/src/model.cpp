@@ -1,6 +1,7 @@
 // Loading models.
 #include "shim.h"
 
+#include <cstdlib>
 #include <iterator>
 #include <memory>
 
@@ -92,6 +93,9 @@ int32_t qcls_model_open(const char * path, int32_t n_gpu_layers, qcls_progress_f
         }
         if (std::string why = why_unsupported(loaded.get()); !why.empty()) {
             throw failure{QCLS_UNSUPPORTED, std::move(why)};
+        }
+        if (const char * wanted = getenv("GGML_CUDA_LANE_ORDER"); wanted && std::string(wanted) != "0") {
+            llama_model_put_into_lane_order(loaded.get());
         }
         const llama_vocab * vocab = llama_model_get_vocab(loaded.get());
         *model = new qcls_model{std::move(loaded), vocab};

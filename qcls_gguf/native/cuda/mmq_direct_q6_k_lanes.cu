@@ -1,0 +1,3 @@
+#include "mmq_direct_type.cuh"
+
+template void mmq_direct::launch_type<GGML_TYPE_Q6_K, true>(ggml_backend_cuda_context & ctx, args & g, const product & p);

@@ -1,0 +1,111 @@
+"""Weights in lane order on a CUDA device: the same products as in the file's order, by whichever kernels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from conftest import MakeModel, OpenClassifier, WriteConfig
+from oracle import PromptSpec
+
+from qcls_gguf import Classifier, load_config
+from qcls_gguf.bench.ab import largest_difference
+from qcls_gguf.bench.forward import sequence_plan, timed_decode
+from qcls_gguf.model import OpenModels
+from qcls_gguf.native import multiprocessors
+from qcls_gguf.plan.tree import Root
+
+pytestmark = pytest.mark.skipif(multiprocessors() is None, reason="needs a CUDA device")
+SPECS = [PromptSpec(name="item", template="<|im_start|>{query}<|im_end|>label:", labels=("dress", "coat", "none"))]
+SIZES = (1, 2, 3, 8, 9, 16, 17, 26, 33, 40, 57, 64, 65, 72, 73, 81, 104, 112, 113, 129, 161, 225, 300, 512)
+TOO_MANY = 600  # columns for the kernels: llama.cpp's take them, and read a copy
+SHAPES: list[tuple[str, dict[str, Any]]] = [
+    ("qwen3", {"n_embd": 512, "n_ff": 1024, "tied": False}),
+    ("qwen3", {"n_embd": 1024, "n_ff": 3072, "tied": True, "heads": (128, 8, 2)}),
+    ("llama", {"n_embd": 512, "n_ff": 1024}),
+    ("qwen2", {"n_embd": 512, "n_ff": 1024}),
+]
+
+
+def pair(
+    path: Path, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch, **runtime: Any
+) -> tuple[Classifier, Classifier]:
+    """The model with its matrices in the file's order and in lane order."""
+    settings = {"n_gpu_layers": "all", "n_batch": 640, "state_cache": False, **runtime}
+    plain = open_classifier(path, SPECS, **settings)
+    monkeypatch.setenv("GGML_CUDA_LANE_ORDER", "1")
+    return plain, open_classifier(path, SPECS, **settings)
+
+
+def rows(classifier: Classifier, n: int, n_other: int = 0) -> npt.NDArray[np.float32]:
+    prefix = classifier.configured.active.held[0]
+    root = Root(holder=prefix.holder, n_cached=len(prefix.tokens))
+    return timed_decode(classifier.engine, sequence_plan(classifier.engine, root, n, n_other), root)[0].hidden.copy()
+
+
+@pytest.mark.parametrize("weight_type", ["Q6_K", "Q8_0"])
+@pytest.mark.parametrize(("name", "shape"), SHAPES)
+def test_hidden_states_differ_by_rounding_alone(
+    name: str,
+    shape: dict[str, Any],
+    weight_type: str,
+    make_model: MakeModel,
+    open_classifier: OpenClassifier,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = make_model(name, weight_type=weight_type, head_type=weight_type, **shape)
+    plain, lanes = pair(path, open_classifier, monkeypatch)
+    rounding = max(largest_difference(rows(plain, n, 8), rows(plain, n)) for n in SIZES)
+    for n in (*SIZES, TOO_MANY):
+        assert largest_difference(rows(lanes, n), rows(plain, n)) < 3 * rounding, n
+
+
+@pytest.mark.parametrize("weight_type", ["Q4_K", "Q6_K", "Q8_0"])
+@pytest.mark.parametrize(("name", "shape"), SHAPES)
+def test_batch_invariant_contexts_have_the_same_bits(
+    name: str,
+    shape: dict[str, Any],
+    weight_type: str,
+    make_model: MakeModel,
+    open_classifier: OpenClassifier,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There sums are added in an order that the matrix alone decides, and lane order does not change it."""
+    path = make_model(name, weight_type=weight_type, head_type="Q6_K", **shape)
+    plain, lanes = pair(path, open_classifier, monkeypatch, batch_invariant=True)
+    for n in (*SIZES, TOO_MANY):
+        np.testing.assert_array_equal(rows(lanes, n), rows(plain, n), err_msg=f"{n} tokens")
+
+
+@pytest.mark.parametrize("weight_type", ["Q6_K", "Q8_0"])
+def test_llama_cpp_s_kernels_read_a_copy_in_the_file_s_order(
+    weight_type: str,
+    make_model: MakeModel,
+    write_config: WriteConfig,
+    open_classifier: OpenClassifier,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = make_model("qwen3", weight_type=weight_type, head_type=weight_type, **SHAPES[0][1])
+    config = load_config(write_config(path, SPECS, n_gpu_layers="all", n_batch=640, state_cache=False))
+    with OpenModels() as models, monkeypatch.context() as patch:
+        patch.setenv("GGML_CUDA_LANE_ORDER", "1")
+        models.of(config)
+        patch.setenv("GGML_CUDA_MMQ_DIRECT", "0")  # for contexts: the model is loaded
+        with Classifier.from_config(config, model=models) as lanes:
+            patch.setenv("GGML_CUDA_LANE_ORDER", "0")
+            plain = open_classifier(path, SPECS, n_gpu_layers="all", n_batch=640, state_cache=False)
+            for n in (2, 5, 8, 9, 33, 130, TOO_MANY):
+                np.testing.assert_array_equal(rows(lanes, n), rows(plain, n), err_msg=f"{n} tokens")
+
+
+def test_layers_on_the_cpu_stay_in_the_file_s_order(
+    make_model: MakeModel, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_model("qwen3", weight_type="Q8_0", head_type="Q8_0", **SHAPES[0][1])
+    plain, lanes = pair(path, open_classifier, monkeypatch, n_gpu_layers=1)
+    rounding = max(largest_difference(rows(plain, n, 8), rows(plain, n)) for n in (2, 9, 33))
+    for n in (1, 2, 9, 33, 130):
+        assert largest_difference(rows(lanes, n), rows(plain, n)) < 3 * rounding, n
