@@ -19,7 +19,7 @@ from typing import BinaryIO, ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
-from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter, TokenType
+from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter, LlamaFileType, TokenType
 from gguf.constants import GGML_QUANT_SIZES
 from random_delta_nets import DeltaNet, qwen35
 from random_layers import Shape, decoder
@@ -159,6 +159,7 @@ def write_timing_model(path: Path, name: str, model: TimingModel, vocab: Vocab) 
     shape = model.shape
     writer = GGUFWriter(path, model.arch)
     writer.add_name(f"timing-{name}")
+    writer.add_file_type(LlamaFileType.MOSTLY_Q4_K_M)
     vocab.padded(shape.n_vocab).write(writer, add_bos=False)
     tensors = _TimingTensors(writer, np.random.default_rng(0), "Q4_K", shape.n_layer, model.is_tied)
     tensors.key("context_length", _N_CONTEXT)
