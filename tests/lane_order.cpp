@@ -18,6 +18,15 @@ static void check(const bool ok, const char * what, const size_t at) {
     }
 }
 
+static bytes random_bytes(const size_t n, const unsigned seed) {
+    bytes result(n);
+    std::mt19937 random(seed);
+    for (auto & byte : result) {
+        byte = (uint8_t) random();
+    }
+    return result;
+}
+
 template <typename type> static bytes permuted(const bytes & stock, const size_t row_bytes) {
     bytes lanes(stock.size());
     for (size_t i = 0; i < lanes.size(); ++i) {
@@ -28,11 +37,8 @@ template <typename type> static bytes permuted(const bytes & stock, const size_t
 
 template <typename type> static void check_permutation(const char * name, const size_t n_rows, const size_t row_bytes) {
     std::vector<int> n_times(n_rows * row_bytes);
-    bytes stock(n_rows * row_bytes), back(n_rows * row_bytes);
-    std::mt19937 random(1);
-    for (auto & byte : stock) {
-        byte = (uint8_t) random();
-    }
+    const bytes stock = random_bytes(n_rows * row_bytes, 1);
+    bytes back(n_rows * row_bytes);
     const bytes lanes = permuted<type>(stock, row_bytes);
     for (size_t i = 0; i < stock.size(); ++i) {
         const size_t from = lane_order::stock_byte<type>(i, row_bytes);
@@ -59,34 +65,36 @@ static void walk(const bytes & lanes, const size_t row_bytes, const size_t row0,
     }
 }
 
+// The same for every warp and every K that a kernel may begin at.
+template <typename type, int RG, typename F>
+static void walk_all(const bytes & lanes, const size_t row_bytes, const size_t n_rows, const size_t n_k, const F & f) {
+    for (size_t row0 = 0; row0 < n_rows; row0 += 8 * RG) {
+        for (size_t k0 = 0; k0 < n_k; k0 += 256) {
+            walk<type, RG>(lanes, row_bytes, row0, k0, n_k, f);
+        }
+    }
+}
+
 template <int RG> static void check_q8_0(const size_t n_rows, const size_t n_k) {
     using type = lane_order::q8_0;
     const size_t row_bytes = n_k / 32 * type::BLOCK_BYTES;
-    bytes stock(n_rows * row_bytes);
-    std::mt19937 random(2);
-    for (auto & byte : stock) {
-        byte = (uint8_t) random();
-    }
+    const bytes stock = random_bytes(n_rows * row_bytes, 2);
     const bytes lanes = permuted<type>(stock, row_bytes);
     size_t n_checked = 0;
-    for (size_t row0 = 0; row0 < n_rows; row0 += 8 * RG) {
-        for (size_t k0 = 0; k0 < n_k; k0 += 256) {
-            walk<type, RG>(lanes, row_bytes, row0, k0, n_k, [&](const uint8_t * unit, const size_t row, const size_t k) {
-                for (int lane = 0; lane < 32; ++lane) {
-                    for (int kb = 0; kb < 4; ++kb) {
-                        const uint8_t * block = stock.data() + (row + lane / 4) * row_bytes + (k / 32 + kb) * type::BLOCK_BYTES;
-                        // fragments a[0] and a[1], as unpack() takes them
-                        const uint8_t * a = unit + type::values(kb / 2, lane) + kb % 2 * 8;
-                        check((a - lanes.data()) % 8 == 0 && type::values(kb / 2, lane) % 16 == 0, "not aligned", lane);
-                        check(memcmp(a, block + 2 + 4 * (lane % 4), 4) == 0, "q8_0: a[0]", lane);
-                        check(memcmp(a + 4, block + 2 + 16 + 4 * (lane % 4), 4) == 0, "q8_0: a[1]", lane);
-                        check(memcmp(unit + type::scales(kb / 2, lane) + kb % 2 * 2, block, 2) == 0, "q8_0: scale", lane);
-                        ++n_checked;
-                    }
-                }
-            });
+    walk_all<type, RG>(lanes, row_bytes, n_rows, n_k, [&](const uint8_t * unit, const size_t row, const size_t k) {
+        for (int lane = 0; lane < 32; ++lane) {
+            for (int kb = 0; kb < 4; ++kb) {
+                const uint8_t * block = stock.data() + (row + lane / 4) * row_bytes + (k / 32 + kb) * type::BLOCK_BYTES;
+                // fragments a[0] and a[1], as unpack() takes them
+                const uint8_t * a = unit + type::values(kb / 2, lane) + kb % 2 * 8;
+                check((a - lanes.data()) % 8 == 0 && type::values(kb / 2, lane) % 16 == 0, "not aligned", lane);
+                check(memcmp(a, block + 2 + 4 * (lane % 4), 4) == 0, "q8_0: a[0]", lane);
+                check(memcmp(a + 4, block + 2 + 16 + 4 * (lane % 4), 4) == 0, "q8_0: a[1]", lane);
+                check(memcmp(unit + type::scales(kb / 2, lane) + kb % 2 * 2, block, 2) == 0, "q8_0: scale", lane);
+                ++n_checked;
+            }
         }
-    }
+    });
     printf("q8_0, %d groups a warp: %zu fragments\n", RG, n_checked);
 }
 
@@ -104,49 +112,41 @@ static int8_t q6_k_scale(const uint8_t * block, const int h, const int p, const 
 template <int RG> static void check_q6_k(const size_t n_rows, const size_t n_k) {
     using type = lane_order::q6_k;
     const size_t row_bytes = n_k / 256 * type::ROW_BYTES;
-    bytes stock(n_rows * row_bytes);
-    std::mt19937 random(3);
-    for (auto & byte : stock) {
-        byte = (uint8_t) random();
-    }
+    const bytes stock = random_bytes(n_rows * row_bytes, 3);
     const bytes lanes = permuted<type>(stock, row_bytes);
     size_t n_checked = 0;
-    for (size_t row0 = 0; row0 < n_rows; row0 += 8 * RG) {
-        for (size_t k0 = 0; k0 < n_k; k0 += 256) {
-            walk<type, RG>(lanes, row_bytes, row0, k0, n_k, [&](const uint8_t * unit, const size_t row, const size_t k) {
-                for (int lane = 0; lane < 32; ++lane) {
-                    const uint8_t * block = stock.data() + (row + lane / 4) * row_bytes + k / 256 * type::ROW_BYTES;
-                    check(memcmp(unit + type::d(lane), block + 208, 2) == 0, "q6_k: d", lane);
-                    for (int h = 0; h < 2; ++h) {
-                        check(type::low(h, lane) % 16 == 0 && type::high(h, lane) % 8 == 0 && type::scales(h, lane) % 8 == 0,
-                              "not aligned", lane);
-                        uint32_t low[4], high[2], scales[2];  // what a lane loads
-                        memcpy(low, unit + type::low(h, lane), 16);
-                        memcpy(high, unit + type::high(h, lane), 8);
-                        memcpy(scales, unit + type::scales(h, lane), 8);
-                        for (int p = 0; p < 2; ++p) {
-                            for (int n = 0; n < 2; ++n) {
-                                for (int i = 0; i < 2; ++i) {
-                                    // as q6_k_value() of mmq_unpack.cuh puts them together
-                                    const uint32_t ql = low[2 * n + i] >> (4 * p);
-                                    const uint32_t qh = high[i] >> (4 * p);
-                                    const uint32_t a = (((ql << 2) & 0x3C3C3C3C) | ((n == 0 ? qh << 6 : qh << 4) & 0xC0C0C0C0)) ^ 0x80808080;
-                                    for (int j = 0; j < 4; ++j) {
-                                        const int in_block = 16 * i + 4 * (lane % 4) + j;
-                                        const int value = q6_k_value(block, h, p, n, in_block);
-                                        check((int8_t) (a >> (8 * j)) == 4 * value, "q6_k: value", lane);
-                                        ++n_checked;
-                                    }
-                                    const auto scale = (int8_t) (scales[p] >> (8 * (2 * n + i)));
-                                    check(scale == q6_k_scale(block, h, p, n, 16 * i), "q6_k: scale", lane);
-                                }
+    walk_all<type, RG>(lanes, row_bytes, n_rows, n_k, [&](const uint8_t * unit, const size_t row, const size_t k) {
+        for (int lane = 0; lane < 32; ++lane) {
+            const uint8_t * block = stock.data() + (row + lane / 4) * row_bytes + k / 256 * type::ROW_BYTES;
+            check(memcmp(unit + type::d(lane), block + 208, 2) == 0, "q6_k: d", lane);
+            for (int h = 0; h < 2; ++h) {
+                check(type::low(h, lane) % 16 == 0 && type::high(h, lane) % 8 == 0 && type::scales(h, lane) % 8 == 0,
+                      "not aligned", lane);
+                uint32_t low[4], high[2], scales[2];  // what a lane loads
+                memcpy(low, unit + type::low(h, lane), 16);
+                memcpy(high, unit + type::high(h, lane), 8);
+                memcpy(scales, unit + type::scales(h, lane), 8);
+                for (int p = 0; p < 2; ++p) {
+                    for (int n = 0; n < 2; ++n) {
+                        for (int i = 0; i < 2; ++i) {
+                            // as q6_k_value() of mmq_unpack.cuh puts them together
+                            const uint32_t ql = low[2 * n + i] >> (4 * p);
+                            const uint32_t qh = high[i] >> (4 * p);
+                            const uint32_t a = (((ql << 2) & 0x3C3C3C3C) | ((n == 0 ? qh << 6 : qh << 4) & 0xC0C0C0C0)) ^ 0x80808080;
+                            for (int j = 0; j < 4; ++j) {
+                                const int in_block = 16 * i + 4 * (lane % 4) + j;
+                                const int value = q6_k_value(block, h, p, n, in_block);
+                                check((int8_t) (a >> (8 * j)) == 4 * value, "q6_k: value", lane);
+                                ++n_checked;
                             }
+                            const auto scale = (int8_t) (scales[p] >> (8 * (2 * n + i)));
+                            check(scale == q6_k_scale(block, h, p, n, 16 * i), "q6_k: scale", lane);
                         }
                     }
                 }
-            });
+            }
         }
-    }
+    });
     printf("q6_k, %d groups a warp: %zu values\n", RG, n_checked);
 }
 
