@@ -44,7 +44,12 @@ def _judge(row: Row, case: str, number: signal.Signals, code: int, error: str) -
     elif (code, error) == (-number, ""):
         row.kinds["before the interpreter was up, silently"] += 1
     # without a line of Python, it came before the first one or behind the last
-    elif (code, error) == (1, "KeyboardInterrupt\n") or ("Traceback" in error and "qcls" not in error):
+    # or in site's own imports, one of which finds an editable installation: its file has this project's name
+    elif (
+        (code, error) == (1, "KeyboardInterrupt\n")
+        or "Failed to import the site module" in error
+        or ("Traceback" in error and "qcls" not in error)
+    ):
         row.kinds["while the interpreter itself started"] += 1
     else:
         row.wrong.append(f"{case}: exit code {code}: {error!r}")
