@@ -6,6 +6,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from ..config.schema import Config
 from ..errors import DecodeError, PlanError, ScoreError
@@ -107,17 +108,9 @@ class BatchLabeller:
             yield from self._plans(batch)
 
     def _plans(self, batch: Sequence[tuple[int, Tokenized]]) -> Iterator[_Batch]:
-        """One decode each, where a single query does not take several.
-
-        Halves rather than as many queries as fit: their number is part of a decode's shape.
-        """
-        prepared = prepared_batch(self._prompts, [each for _, each in batch], on_rungs=self._on_rungs)
-        if prepared is not None and prepared.n_decodes > 1 and len(batch) > 1:
-            middle = len(batch) // 2
-            yield from self._plans(batch[:middle])
-            yield from self._plans(batch[middle:])
-        else:
-            yield _Batch([place for place, _ in batch], [each.item[1] for _, each in batch], prepared)
+        places = iter([place for place, _ in batch])
+        for part, prepared in parts_of(self._prompts, [each for _, each in batch], on_rungs=self._on_rungs):
+            yield _Batch(list(islice(places, len(part))), [each.item[1] for each in part], prepared)
 
     def _answers(self, batch: _Batch) -> list[Answered]:
         try:
@@ -131,6 +124,27 @@ class BatchLabeller:
             return Answered(place, self._prompts.classify(query))
         except (PlanError, ScoreError) as e:
             return Answered(place, None, str(e))
+
+
+def parts_of(
+    prompts: Answering, batch: Sequence[Tokenized], *, on_rungs: bool
+) -> Iterator[tuple[Sequence[Tokenized], Prepared | None]]:
+    """A batch in parts of one decode each, where a single query does not take several; and what to compute for each.
+
+    Halves rather than as many queries as fit: their number is part of a decode's shape.
+    """
+    prepared = prepared_batch(prompts, batch, on_rungs=on_rungs)
+    if len(batch) > 1 and not is_one_decode(prepared):
+        middle = len(batch) // 2
+        yield from parts_of(prompts, batch[:middle], on_rungs=on_rungs)
+        yield from parts_of(prompts, batch[middle:], on_rungs=on_rungs)
+    else:
+        yield batch, prepared
+
+
+def is_one_decode(prepared: Prepared | None) -> bool:
+    """Whether one decode holds a batch, as far as is known."""
+    return prepared is None or prepared.n_decodes == 1
 
 
 def prepared_batch(prompts: Answering, tokenized: Sequence[Tokenized], *, on_rungs: bool) -> Prepared | None:

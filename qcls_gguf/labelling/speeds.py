@@ -10,7 +10,7 @@ from ..engine.capacity import N_UNTIL_CAPTURED
 from ..errors import QclsError
 from ..loaded_prompts import Answering
 from ..pipeline import Prepared, Tokenized
-from .batches import MOST, prepared_batch, results_of
+from .batches import MOST, is_one_decode, parts_of, prepared_batch, results_of
 from .records import BatchSpeed
 
 _N_MEASURED = 64
@@ -37,7 +37,7 @@ def measure_batches(prompts: Answering, queries: Sequence[str], most: int = MOST
     for round_, block in enumerate([blocks[0], *blocks] if usable else []):  # the first one warms up
         for size in sizes:
             for part in _parts(block, size):
-                turns.take(part, size, counts=round_ > 0)
+                turns.take(part, counts=round_ > 0)
         if round_ and perf_counter() - began > _MOST_S:
             break
     return [turns.speed(size) for size in sizes if turns.n_queries[size]]
@@ -75,27 +75,23 @@ class _Turns:
 
     def mostly_whole(self, parts: Sequence[Sequence[Tokenized]]) -> bool:
         """Whether a decode holds most of some batches; nothing is computed."""
-        n_whole = sum(self._fits(self._prepared(part)) for part in parts)
+        n_whole = sum(is_one_decode(prepared_batch(self._prompts, part, on_rungs=self._on_rungs)) for part in parts)
         return 2 * n_whole > len(parts)
 
-    def _prepared(self, part: Sequence[Tokenized]) -> Prepared | None:
-        return prepared_batch(self._prompts, part, on_rungs=self._on_rungs and len(part) > 1)
+    def take(self, batch: Sequence[Tokenized], *, counts: bool) -> None:
+        """Compute a batch as a run does, in parts where a decode does not hold it."""
+        size = len(batch)
+        on_rungs = self._on_rungs and size > 1
+        for part, prepared in parts_of(self._prompts, batch, on_rungs=on_rungs):
+            self._take_part(part, prepared, size, on_rungs=on_rungs, counts=counts)
 
-    def _fits(self, prepared: Prepared | None) -> bool:
-        return prepared is None or prepared.n_decodes == 1
-
-    def take(self, part: Sequence[Tokenized], size: int, *, counts: bool) -> None:
-        """Compute a batch, or its halves, as one of a size."""
-        prepared = self._prepared(part)
-        if len(part) > 1 and not self._fits(prepared):
-            middle = len(part) // 2
-            self.take(part[:middle], size, counts=counts)
-            self.take(part[middle:], size, counts=counts)
-            return
+    def _take_part(
+        self, part: Sequence[Tokenized], prepared: Prepared | None, size: int, *, on_rungs: bool, counts: bool
+    ) -> None:
         shape = len(part), 0 if prepared is None else prepared.n_tokens
         queries = [each.item[1] for each in part]
         for _ in range(self._n_untimed - self._seen[shape]):
-            results_of(self._prompts, queries, self._prepared(part))
+            results_of(self._prompts, queries, prepared_batch(self._prompts, part, on_rungs=on_rungs))
         self._seen[shape] = self._n_untimed
         began = perf_counter()
         results = results_of(self._prompts, queries, prepared)
