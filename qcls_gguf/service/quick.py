@@ -46,8 +46,9 @@ class QuickAnswers:
             return False
         try:
             limits, served = self._service.limits, self._service.serving.served
-            query = plain_query(request.body)
-            if query is None or len(request.body) > limits.body_bytes or not served.asks_the_engine:
+            if len(request.body) > limits.body_bytes or not served.asks_the_engine:
+                return False
+            if (query := plain_query(request.body)) is None:
                 return False
             self._door.check_key(scope)
             exchange = Exchange(scope)
@@ -83,8 +84,7 @@ class _Asked:
     """A request whose answer is awaited. The engine's batcher gives it in the thread of the event loop."""
 
     __slots__ = (
-        "_began_ns", "_connection", "_door", "_exchange", "_is_over", "_loop", "_place", "_request", "_served",
-        "_service",
+        "_began_ns", "_connection", "_door", "_exchange", "_is_over", "_place", "_request", "_served", "_service",
     )  # fmt: skip
 
     def __init__(
@@ -98,7 +98,6 @@ class _Asked:
         self._request = request
         self._exchange = exchange
         self._served = served
-        self._loop: asyncio.AbstractEventLoop = connection.loop
         self._place: Place = service.admitted(served, [query])
         self._began_ns = perf_counter_ns()
         self._is_over = False
@@ -118,7 +117,7 @@ class _Asked:
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
         """For the batcher."""
-        return self._loop
+        return self._connection.loop
 
     def cancelled(self) -> bool:
         """Whether the client has left; for the batcher."""

@@ -47,13 +47,9 @@ class Service:
 
     def admitted(self, served: Served, queries: Sequence[str]) -> Place:
         """A block for as long as a request with these queries is in the service. Raises RefusedError (503)."""
-        admission = self.serving.admission
-        turn_ms = served.classifier.turn_ms if admission.n_requests else 0.0
-        if len(queries) == 1:
-            n = served.n_tokens(queries[0])
-            return admission.admitted(n, n, turn_ms)
         n_tokens = [served.n_tokens(query) for query in queries]
-        return admission.admitted(sum(n_tokens), sum(sorted(n_tokens)[-served.window :]), turn_ms)
+        n_at_once = sum(sorted(n_tokens)[-served.window :])
+        return self.serving.admission.admitted(sum(n_tokens), n_at_once, served.classifier.turn_ms)
 
     async def ask(
         self, exchange: Exchange, served: Served, loaded: LoadedPrompts, query: str, *, param: str, deadline_s: float
