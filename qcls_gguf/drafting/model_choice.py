@@ -41,7 +41,7 @@ def given_model(path: str | None, repo: str | None) -> DraftModel | None:
     return None if repo is None else DraftModel(settings={"hf_repo": repo}, why="as given")
 
 
-def fitting_model(family: Family = Family.QWEN3) -> DraftModel:
+def fitting_model(family: Family) -> DraftModel:
     """The largest model of a family that fits the free memory of the GPUs; without a GPU a small one."""
     gpu = gpu_free_bytes()
     free = available_bytes() if gpu is None else gpu
@@ -57,7 +57,7 @@ def fitting_model(family: Family = Family.QWEN3) -> DraftModel:
     )
 
 
-def choose(free_bytes: int, *, on_gpu: bool, family: Family = Family.QWEN3) -> Choice:
+def choose(free_bytes: int, *, on_gpu: bool, family: Family) -> Choice:
     """The largest model of a family that fits, with its states; the smallest where none does."""
     choices = LARGEST_FIRST[family]
     for choice in choices:
