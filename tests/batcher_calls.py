@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+
+from waiting import until
 
 from qcls_gguf.engine.batcher import Batcher
 from qcls_gguf.errors import PlanError
@@ -50,11 +51,3 @@ def gather(
             until(lambda n=n, last=futures[-1]: len(batcher._waiting) > n or last.done())  # type: ignore[misc]
         work.go_on.set()
     return work, futures
-
-
-def until(true: Callable[[], bool]) -> None:
-    for _ in range(10_000):
-        if true():
-            return
-        time.sleep(0.001)
-    raise AssertionError("it did not come to that")

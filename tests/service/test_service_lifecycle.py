@@ -6,11 +6,13 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
+import waiting
 import yaml
 from served import Server, answers, raw, received, threads
 from typer.testing import CliRunner
@@ -18,6 +20,7 @@ from typer.testing import CliRunner
 from qcls_gguf.cli.app import app
 
 LABELS = ["dress", "jeans", "none"]
+until = partial(waiting.until, most_s=30)
 
 
 def write(path: Path, *names: str) -> Path:
@@ -26,14 +29,6 @@ def write(path: Path, *names: str) -> Path:
     prompts = [{"name": name, "prompt_template": template, "labels": LABELS} for name in names]
     path.write_text(yaml.safe_dump({"prompts": prompts}))
     return path
-
-
-def until(true: Callable[[], bool]) -> None:
-    for _ in range(3000):
-        if true():
-            return
-        time.sleep(0.01)
-    raise AssertionError("waited in vain")
 
 
 def test_a_reload_drops_no_request_and_a_refused_one_changes_nothing(tmp_path: Path) -> None:

@@ -9,10 +9,12 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self
 
 import pytest
 import uvicorn
+import waiting
 from served import ROOT, answers, raw, received
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
@@ -27,6 +29,7 @@ from qcls_gguf.service.settings import RequestLimits, ServiceSettings
 QUERY = json.dumps({"query": "red dress"}).encode()
 USUAL = "content-type: application/json; charset=utf-8"
 KEY = "authorization: Bearer first"
+until = partial(waiting.until, most_s=20)
 
 
 class _Uvicorn(uvicorn.Server):
@@ -227,13 +230,6 @@ def both(service: Service, *headers: str, body: bytes = QUERY) -> Sequence[tuple
 def without_times(plain: Any) -> Any:
     times = ("total_ms", "stage_ms", "wait_ms")
     return {name: type(value) if name in times else value for name, value in plain.items()}
-
-
-def until(what: Any) -> None:
-    end = time.monotonic() + 20
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 @pytest.mark.parametrize("headers", [(), ("x-request-id: mine",), ("connection: close",)])

@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
 import pytest
-from batcher_calls import Interrupt, Work, gather, until
+from batcher_calls import Interrupt, Work, gather
+from waiting import until
 
 from qcls_gguf.engine.batcher import Batcher
 from qcls_gguf.errors import BusyError, DeadlineError, PlanError

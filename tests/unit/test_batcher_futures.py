@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from batcher_calls import Work, until
+from batcher_calls import Work
 from loop_thread import LoopThread
+from waiting import until
 
 from qcls_gguf.engine.batcher import Batcher
 from qcls_gguf.errors import DeadlineError, DecodeError, PlanError, QclsError
