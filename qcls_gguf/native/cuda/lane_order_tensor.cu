@@ -2,7 +2,6 @@
 
 #include "lane_order.h"
 #include "mmq_direct.h"
-#include "mmq_direct_launch.h"
 
 #include "ggml-cuda.h"
 
@@ -147,10 +146,7 @@ static bool has_kernels(const int device) {
 
 bool qcls_put_into_lane_order(ggml_tensor * t) {
     const bool fits = (t->type == GGML_TYPE_Q8_0 || t->type == GGML_TYPE_Q6_K) && t->view_src == nullptr && t->extra == nullptr &&
-        device_of(t) >= 0 && ggml_is_contiguous(t) &&
-        t->ne[2] == 1 && t->ne[3] == 1 && t->ne[0] > 0 && t->ne[1] > 0 &&
-        t->ne[0] % (t->type == GGML_TYPE_Q6_K ? 2*mmq_direct::K_BLOCK : mmq_direct::K_BLOCK) == 0 &&
-        t->ne[1] % lane_order::ROWS == 0 && (uintptr_t) t->data % sizeof(int4) == 0;
+        device_of(t) >= 0 && ggml_cuda_mmq_direct_takes(t) && t->ne[1] % lane_order::ROWS == 0;
     if (!fits || !has_kernels(device_of(t)) || !permute_in_place<true>(t)) {
         return false;
     }

@@ -8,6 +8,9 @@
 // Whether contexts with these steps have the kernels on a device.
 bool ggml_cuda_mmq_direct_is_on(const ggml_cuda_mmq_direct_steps & steps, int device);
 
+// Whether the kernels can read a matrix of weights, of whatever product.
+bool ggml_cuda_mmq_direct_takes(const ggml_tensor * x);
+
 // One evaluation, node by node in order.
 class ggml_cuda_mmq_direct_graph {
   public:

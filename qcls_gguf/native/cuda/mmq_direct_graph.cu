@@ -28,6 +28,13 @@ bool ggml_cuda_mmq_direct_is_on(const ggml_cuda_mmq_direct_steps & steps, const 
     return turing_mma_available(cc) && (steps.direct == steps.BY_DEVICE ? is_measured : steps.direct == steps.ON);
 }
 
+bool ggml_cuda_mmq_direct_takes(const ggml_tensor * x) {
+    return is_direct_type(x->type) && is_matrix(x) && ggml_is_contiguous(x) && x->ne[0] > 0 && x->ne[1] > 0 &&
+        (uintptr_t) x->data % sizeof(int4) == 0 &&
+        x->ne[0] % (x->type == GGML_TYPE_Q6_K ? 2*K_BLOCK : K_BLOCK) == 0 &&  // a row of Q6_K begins at a whole word
+        x->ne[1] % 32 == 0;
+}
+
 int64_t ggml_cuda_mmq_direct_graph::n_tiles_at_most(const ggml_tensor * x, const int64_t n_cols) const {
     return (x->ne[1] + LEAST_TILE_ROWS - 1)/LEAST_TILE_ROWS*n_col_tiles(x->type, generation_, n_cols);
 }
@@ -41,13 +48,11 @@ bool ggml_cuda_mmq_direct_graph::can_compute(const ggml_tensor * node) const {
     const ggml_tensor * y = node->src[1];
     // in lane order, single tokens are for these kernels, too: llama.cpp's would read a copy
     const bool takes_one = steps_.batch_invariant || ggml_cuda_is_lane_ordered(x);
-    return is_direct_type(x->type) && is_matrix(x) && is_matrix(y) && ggml_is_contiguous(x) &&
-        x->ne[0] > 0 && x->ne[1] > 0 && (uintptr_t) x->data % sizeof(int4) == 0 &&
+    return ggml_cuda_mmq_direct_takes(x) && is_matrix(y) &&
         y->type == GGML_TYPE_F32 && node->type == GGML_TYPE_F32 &&
         y->nb[0] == sizeof(float) && y->nb[1] % sizeof(float4) == 0 && (uintptr_t) y->data % sizeof(float4) == 0 &&
         node->nb[0] == sizeof(float) && node->nb[1] % sizeof(float) == 0 &&
-        x->ne[0] % (x->type == GGML_TYPE_Q6_K ? 2*K_BLOCK : K_BLOCK) == 0 &&  // a row of Q6_K begins at a whole word
-        x->ne[1] % 32 == 0 && n_tiles_at_most(x, y->ne[1]) <= MAX_TILES &&
+        n_tiles_at_most(x, y->ne[1]) <= MAX_TILES &&
         y->ne[1] >= (takes_one ? 1 : MIN_COLUMNS) &&
         y->ne[1] <= (steps_.batch_invariant ? MAX_INVARIANT_COLUMNS : MAX_COLUMNS) &&
         ggml_backend_buffer_get_usage(x->buffer) != GGML_BACKEND_BUFFER_USAGE_COMPUTE;
