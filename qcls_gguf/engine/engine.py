@@ -24,9 +24,10 @@ from ..model import Model
 from ..native import NativeContext
 from ..plan.planner import Capacity
 from ..plan.templates import Layout
-from ..plan.tree import Int32Array, Plan, Root, TokenTree
+from ..plan.tree import Int32Array, Plan, Root
 from .kept_queries import MOST_TOKENS, Continuation, KeptQueries
 from .prefix_cache import Prefix, PrefixCache, Tokens, WholePrefixCache
+from .prefix_decode import store_prefixes
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -167,7 +168,7 @@ class Engine:
         self._stored = False
         try:
             if state is None:
-                self._store(prefixes)
+                store_prefixes(self.context, self.cache, prefixes, have_states=self.model.has_states)
             else:
                 self.context.load_state(state)
                 for prefix in prefixes:
@@ -179,57 +180,6 @@ class Engine:
             self._stored = True
             raise
         self._stored = True
-
-    def _store(self, prefixes: Sequence[Prefix]) -> None:
-        if self.model.has_states:
-            for prefix in sorted(prefixes, key=lambda prefix: len(prefix.tokens)):
-                self._store_alone(prefix)
-        else:
-            self._store_together(prefixes)
-
-    def _store_alone(self, prefix: Prefix) -> None:
-        """Decode a prefix behind the longest cached one that it begins with."""
-        match, n = self.cache.match(prefix.tokens)
-        if match is not None and n > 0:
-            self.context.share(match.holder, prefix.holder, 0, n)
-        tree = TokenTree()
-        tree.add_path(tree.add_root(n), prefix.tokens[n:])
-        self._decode_prefixes(tree.finish([prefix.holder]))
-        self.cache.put(prefix)
-
-    def _store_together(self, prefixes: Sequence[Prefix]) -> None:
-        """Decode the tree of some prefixes behind what the cache has of them; equal beginnings are fed once."""
-        matches = [self.cache.match(prefix.tokens) for prefix in prefixes]
-        tree = TokenTree()
-        roots: dict[Tokens, int] = {}
-        ends = []
-        for prefix, (match, n) in zip(prefixes, matches, strict=True):
-            if prefix.tokens[:n] not in roots:
-                roots[prefix.tokens[:n]] = tree.add_root(n)
-            ends.append(tree.add_path(roots[prefix.tokens[:n]], prefix.tokens[n:]))
-            if match is not None:
-                self.context.share(match.holder, prefix.holder, 0, n)
-        # Where a prefix is the beginning of another it has no leaf: it shares the longer one's cells, further below.
-        leaves = {end: prefix for end, prefix in zip(ends, prefixes, strict=True) if tree.is_leaf(end)}
-        self._decode_prefixes(tree.finish([leaves[node].holder for node in sorted(leaves)]))
-        for end, prefix in zip(ends, prefixes, strict=True):
-            if end >= 0 and end not in leaves:
-                n = len(prefix.tokens)
-                longer = next(other for other in leaves.values() if other.tokens[:n] == prefix.tokens)
-                self.context.share(longer.holder, prefix.holder, 0, n)
-            self.cache.put(prefix)
-
-    def _decode_prefixes(self, plan: Plan) -> None:
-        for start in range(0, plan.n_tokens, self.context.n_batch):
-            end = min(start + self.context.n_batch, plan.n_tokens)
-            self.context.decode(
-                plan.token[start:end],
-                plan.pos[start:end],
-                plan.seq_offset[start : end + 1],
-                plan.seq_id,
-                plan.output[start:end],
-                self._rows[:0],
-            )
 
     def restore(self) -> None:
         """Empty the KV cache and store the prefixes in use again; a NaN in a freed cell can spoil later requests."""
@@ -243,7 +193,7 @@ class Engine:
         taken = {prefix.holder for prefix in self._unstored}
         self.cache = self._cache_kind([seq for seq in self._holders if seq not in taken])
         for _, group in groupby(self._unstored, key=lambda prefix: prefix.group):  # as they were first decoded
-            self._store(list(group))
+            store_prefixes(self.context, self.cache, list(group), have_states=self.model.has_states)
         self._unstored = []
         self._stored = self._clean = True
 
