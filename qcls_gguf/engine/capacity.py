@@ -9,6 +9,7 @@ from ..errors import ConfigError
 from ..plan.planner import Capacity
 from ..prompts.prompt_set import PromptSet
 from .engine import MAX_SEQ
+from .kept_queries import MOST_TOKENS
 
 N_UNTIL_CAPTURED = 3
 """decodes of a shape on a GPU, behind which its graph is captured"""
@@ -32,6 +33,8 @@ class Limits:
     n_outputs_max: int
     n_leaf_seqs: int
     """of the sequences those for the leaves of token trees; the others hold prefixes"""
+    n_kept_seqs: int = 0
+    """of the sequences those that hold kept queries"""
 
 
 def shapes(runtime: RuntimeConfig, n_gpu_layers: int) -> tuple[int, int]:
@@ -123,21 +126,25 @@ def limits(
     whole = n_whole_tokens(prompts, runtime.max_query_tokens, n_ctx_train)
     prefixes = set(prompts.prefixes)
     n_reserved = 0 if runtime.question_prefixes == "auto" else runtime.question_prefixes
-    n_leaf_seqs, n_outputs = _leaf_seqs(runtime, prompts, len(prefixes) + n_reserved)
-    n_seqs = len(prefixes) + n_reserved + n_leaf_seqs
+    n_kept_seqs = runtime.kept_queries * len(prefixes)
+    n_leaf_seqs, n_outputs = _leaf_seqs(runtime, prompts, len(prefixes) + n_reserved + n_kept_seqs)
+    n_seqs = len(prefixes) + n_reserved + n_kept_seqs + n_leaf_seqs
     n_least = max(*whole, n_seqs, n_outputs)
     n_batch = _n_batch(runtime, prompts, n_least, max(whole), n_outputs)
     n_prefix = sum(map(len, prefixes))
-    n_needed = n_prefix + n_batch
+    n_kept = n_kept_seqs * MOST_TOKENS
+    n_needed = n_prefix + n_kept + n_batch
     if runtime.n_ctx == "auto":
         n_question = _QUESTION_CELLS if runtime.question_cells == "auto" else runtime.question_cells
         n_ctx = whole_cells(n_needed + n_question)
         if n_ctx_short is not None and runtime.question_cells == "auto":
             n_ctx = max(whole_cells(n_needed), min(n_ctx, n_ctx_short))
     elif runtime.n_ctx < n_needed:
+        parts = f"the prefixes ({n_prefix}), kept queries ({n_kept})" if n_kept else f"the prefixes ({n_prefix})"
+        lower = "n_batch, max_query_tokens or kept_queries" if n_kept else "n_batch or max_query_tokens"
         raise ConfigError(
-            f"runtime.n_ctx: {runtime.n_ctx} is less than the {n_needed} cells that the prefixes "
-            f"({n_prefix}) and a batch ({n_batch}) need: raise it, or lower n_batch or max_query_tokens"
+            f"runtime.n_ctx: {runtime.n_ctx} is less than the {n_needed} cells that {parts} and a batch ({n_batch}) "
+            f"need: raise it, or lower {lower}"
         )
     else:
         n_ctx = runtime.n_ctx
@@ -155,6 +162,7 @@ def limits(
         n_seq_max=n_seqs,
         n_outputs_max=max(n_seqs, n_outputs),
         n_leaf_seqs=n_leaf_seqs,
+        n_kept_seqs=n_kept_seqs,
     )
 
 

@@ -25,6 +25,11 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
     Raises ConfigError where a limit is too small, ModelError for a model that has no exact path to its logits,
     or where memory is lacking.
     """
+    if model.has_states and runtime.kept_queries:
+        raise ConfigError(
+            f"runtime.kept_queries: {runtime.kept_queries}, and {model.path} has recurrent layers, which keep their "
+            "state behind the last token of a query only, so that no other query can go on from its middle: set it to 0"
+        )
     state_bytes = model.facts.state_bytes
     size = limits(runtime, prompts, model.facts.n_ctx_train, model.n_ctx_short, state_bytes)
     if model.n_gpu_layers == 0:  # a GPU's driver refuses what it does not have
@@ -57,4 +62,11 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
         f"{context.n_ctx} cells, {counted(context.n_batch, 'token')} a decode, "
         f"{counted(context.n_seq_max, 'sequence')}, {computing}",
     )
-    return Engine(model, context, n_leaf_seqs=size.n_leaf_seqs, why_no_logits=why_no_logits)
+    return Engine(
+        model,
+        context,
+        n_leaf_seqs=size.n_leaf_seqs,
+        n_kept_seqs=size.n_kept_seqs,
+        n_kept_queries=runtime.kept_queries,
+        why_no_logits=why_no_logits,
+    )

@@ -82,6 +82,12 @@ int32_t qcls_model_open(const char * path, int32_t n_gpu_layers, qcls_progress_f
         llama_model_params params = llama_model_default_params();
         params.n_gpu_layers = n_gpu_layers;
         params.lazy_mode = LLAMA_LAZY_MODE_OFF;
+        // Without layers on a GPU none is used at all. llama.cpp would copy weights to it for each larger decode, and
+        // keep them in memory from which a copy is quick, where the CPU's own layouts of weights are not used.
+        ggml_backend_dev_t no_devices[] = {nullptr};
+        if (n_gpu_layers == 0) {
+            params.devices = no_devices;
+        }
         if (progress) {
             params.progress_callback = on_progress;
             params.progress_callback_user_data = &call;
