@@ -15,7 +15,7 @@ from ..errors import ConfigError
 from .cascade import CascadeConfig
 from .likely_mistake import IGNORED_KINDS, IgnoredKind
 from .prompt import FilledText, PromptConfig, TrueOrFalse
-from .rules import Choice, File, Truth, Variables, Whole, at_least, at_most, distinct
+from .rules import Choice, File, Truth, Variables, Whole, at_least, at_most, distinct, size_of
 from .settings import Settings, given, refusal, settings
 from .template import ALL_SLOTS, SLOTS, all_texts, expand
 
@@ -146,7 +146,8 @@ class RuntimeConfig(Settings):
 
 def _is_prompts(value: Any) -> Any:
     if not isinstance(value, list | tuple) or not value:
-        raise refusal("expected a list of at least one prompt")
+        names = ": begin each prompt with `- name:`" if isinstance(value, dict) else ""
+        raise refusal(f"expected a list of at least one prompt, got {size_of(value)}{names}")
     return tuple(value)
 
 

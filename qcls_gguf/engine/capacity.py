@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..config.schema import RuntimeConfig
+from ..config.words import counted
 from ..errors import ConfigError
 from ..plan.planner import Capacity
 from ..prompts.prompt_set import PromptSet
@@ -176,10 +177,12 @@ def _leaf_seqs(runtime: RuntimeConfig, prompts: PromptSet, n_prefixes: int) -> t
     n_leaves = [prompt.trie.n_leaves for prompt in prompts.prompts]
     for prompt, n in zip(prompts.prompts, n_leaves, strict=True):
         if n_prefixes + n > n_most:
-            limit = f"llama.cpp's {MAX_SEQ}" if runtime.n_seq_max == "auto" else f"runtime.n_seq_max: {n_most}"
+            is_auto = runtime.n_seq_max == "auto"
+            limit = f"llama.cpp's {MAX_SEQ}" if is_auto else f"runtime.n_seq_max: {n_most}"
             raise ConfigError(
-                f"prompts.{prompt.name}: its labels need {n} sequences and the prefixes {n_prefixes}, more "
-                f"than {limit}: use fewer prompts, fewer labels that share first tokens, or scoring: first_token"
+                f"prompts.{prompt.name}: its labels need {counted(n, 'sequence')} and the prefixes {n_prefixes}, more "
+                f"than {limit}: {'' if is_auto else 'raise it, '}use fewer prompts, fewer labels that share first "
+                "tokens, or scoring: first_token"
             )
     n_free = n_most - n_prefixes
     n_queries = min(runtime.max_batch, -(-n_free // sum(n_leaves)))  # of one decode, the last in part
