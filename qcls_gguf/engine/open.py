@@ -1,4 +1,4 @@
-"""From a model, a runtime configuration and the prompts that it is sized for to an engine."""
+"""Opens an engine for a model, a runtime configuration and the prompts that determine its size."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from .memory import check_memory, many_states
 
 
 def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger: Ledger) -> Engine:
-    """An engine with an empty cache that holds a prompt set, and questions at run time beside it.
+    """An engine with an empty cache that has room for a prompt set, and for questions at run time.
 
-    Raises ConfigError where a limit is too small, ModelError for a model that has no exact path to its logits,
-    or where memory is lacking.
+    Raises ConfigError if a limit is too small, ModelError for a model whose logits cannot be computed from its hidden
+    states, or if memory is lacking.
     """
     if model.has_states and runtime.kept_queries:
         raise ConfigError(
