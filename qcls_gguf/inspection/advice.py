@@ -31,9 +31,9 @@ def _reorder(prompts: Sequence[PromptInspection], request: Request) -> Iterator[
             kind="reorder",
             prompts=_names(prompts),
             text=f"An empty query feeds {_tokens(request.n_tokens)}, and every token of a query is fed "
-            f"{request.n_query_copies} times; were the templates one text up to their last tokens, what differs coming "
-            f"last (`{prompts[0].name}:`), it would feed about {_tokens(request.n_tokens_one_text)}, and a query's "
-            "once. Whether that labels as well is to be measured.",
+            f"{request.n_query_copies} times. With one text for all prompts that differs only in its last tokens "
+            f"(`{prompts[0].name}:`), an empty query would feed about {_tokens(request.n_tokens_one_text)}, and every "
+            "token of a query would be fed once. Measure whether that labels as well.",
         )
 
 
@@ -47,7 +47,7 @@ def _suffix(prompts: Sequence[PromptInspection], request: Request) -> Iterator[A
         kind="suffix",
         prompts=_names(prompts),
         text=f"The suffix behind the query has {length} in {_count(len(prompts), 'prompt')}: every request feeds "
-        f"{request.n_tokens_suffix} for it, of the {n_all} of an empty query. Shorten what stands behind {{query}}, or "
+        f"{request.n_tokens_suffix} for it, of the {n_all} of an empty query. Shorten the text behind {{query}}, or "
         "let prompts share it.",
     )
 
