@@ -214,7 +214,7 @@ def _turn_cost(pipeline: Pipeline, active: ActiveSet, max_batch: int) -> TurnCos
         for items in (few, many):
             began = perf_counter()
             try:
-                counts = pipeline.run(items)[0].counts
+                counts = pipeline.run(items, as_new=True)[0].counts
             except PlanError:  # of more tokens than are allowed, in some vocabulary
                 return TurnCost(0.0)
             took = perf_counter() - began

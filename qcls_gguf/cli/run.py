@@ -26,7 +26,7 @@ from .options import (
     TryModelOption,
     settings,
 )
-from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step, print_warning
+from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step, print_warning, say
 
 if TYPE_CHECKING:
     from ..classifier import Classifier
@@ -244,7 +244,7 @@ def _label(
             writer.close()
     if source is not None and not quiet:
         others = "".join(f", {n:,} {what}" for what, n in counts.items() if n and what != "labelled")
-        print(f"labelled {counts['labelled']:,}{others}, in {perf_counter() - began:.1f} s", file=sys.stderr)
+        say(f"labelled {counts['labelled']:,}{others}, in {perf_counter() - began:.1f} s")
     return counts["failed"] > 0
 
 
@@ -270,7 +270,8 @@ def _answer(classifier: Classifier, line: Line, writer: AnswerWriter, printable:
             raise QclsError(line.error)
         result = classifier.classify(line.text)
     except QclsError as e:
-        print(f"qcls-gguf: {printable(line.text[:60])!r}: {printable(with_options(str(e)))}", file=sys.stderr)
+        place = "" if line.number is None or line.error else f"line {line.number}: "  # an error of the input says it
+        say(f"qcls-gguf: {place}{printable(line.text[:60])!r}: {printable(with_options(str(e)))}")
         writer.failure(line, str(e))
         return "failed"
     writer.result(line, result)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -23,7 +22,7 @@ from .options import (
     ThreadsOption,
     settings,
 )
-from .terminal import exit_codes, load_bar, print_step
+from .terminal import exit_codes, load_bar, print_step, print_warning, say
 
 _NEEDED = ("fastapi", "httptools", "orjson", "prometheus_client", "uvicorn", "uvloop", "zstandard")
 _KEY_VARIABLE = "QCLS_API_KEY"
@@ -152,9 +151,15 @@ def serve_command(
         from ..service.server import serve
         from ..service.settings import RequestLimits, ServiceSettings, check_keys, read_keys, read_wait
 
-        keys = [*(api_key or []), *([os.environ[_KEY_VARIABLE]] if os.environ.get(_KEY_VARIABLE) else [])]
+        keys = api_key or []
+        if (key := os.environ.get(_KEY_VARIABLE)) is not None:
+            if not key.strip():  # such as of a variable that a compose file passes on and nobody has set
+                raise ConfigError(
+                    f"{_KEY_VARIABLE} is set and empty, so that anybody could ask: give a key, or unset it"
+                )
+            keys = [*keys, key]
         if api_keys is not None:
-            keys += read_keys(api_keys)
+            keys = [*keys, *read_keys(api_keys)]
         chosen = ServiceSettings(
             host=host,
             port=port,
@@ -186,12 +191,12 @@ def serve_command(
             return settings(config, model, hf_repo, n_gpu_layers, threads, scoring, no_state_cache=no_state_cache)
 
         if not (chosen.is_local or chosen.api_keys) and not quiet:
-            print(f"qcls-gguf: warning: whoever reaches {host} may ask: --api-key limits that", file=sys.stderr)
+            print_warning(f"whoever reaches {host} may ask: --api-key limits that")
         serve(
             chosen,
             configure,
             offline=offline,
             on_step=None if quiet else print_step,
             on_load=load_bar(quiet),
-            on_ready=lambda address: print(f"serving at {address}", file=sys.stderr, flush=True),
+            on_ready=lambda address: say(f"serving at {address}"),
         )

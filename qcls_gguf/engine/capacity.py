@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..config.schema import RuntimeConfig
+from ..config.words import counted
 from ..errors import ConfigError
 from ..plan.planner import Capacity
 from ..prompts.prompt_set import PromptSet
 from .engine import MAX_SEQ
+from .kept_queries import MOST_TOKENS
 
 N_UNTIL_CAPTURED = 3
 """decodes of a shape on a GPU until its CUDA graph is captured"""
@@ -32,6 +34,8 @@ class Limits:
     n_outputs_max: int
     n_leaf_seqs: int
     """sequences for the leaves of token trees; the others hold prefixes"""
+    n_kept_seqs: int = 0
+    """sequences that hold kept queries"""
 
 
 def shapes(runtime: RuntimeConfig, n_gpu_layers: int) -> tuple[int, int]:
@@ -123,21 +127,25 @@ def limits(
     whole = n_whole_tokens(prompts, runtime.max_query_tokens, n_ctx_train)
     prefixes = set(prompts.prefixes)
     n_reserved = 0 if runtime.question_prefixes == "auto" else runtime.question_prefixes
-    n_leaf_seqs, n_outputs = _leaf_seqs(runtime, prompts, len(prefixes) + n_reserved)
-    n_seqs = len(prefixes) + n_reserved + n_leaf_seqs
+    n_kept_seqs = runtime.kept_queries * len(prefixes)
+    n_leaf_seqs, n_outputs = _leaf_seqs(runtime, prompts, len(prefixes) + n_reserved + n_kept_seqs)
+    n_seqs = len(prefixes) + n_reserved + n_kept_seqs + n_leaf_seqs
     n_least = max(*whole, n_seqs, n_outputs)
     n_batch = _n_batch(runtime, prompts, n_least, max(whole), n_outputs)
     n_prefix = sum(map(len, prefixes))
-    n_needed = n_prefix + n_batch
+    n_kept = n_kept_seqs * MOST_TOKENS
+    n_needed = n_prefix + n_kept + n_batch
     if runtime.n_ctx == "auto":
         n_question = _QUESTION_CELLS if runtime.question_cells == "auto" else runtime.question_cells
         n_ctx = whole_cells(n_needed + n_question)
         if n_ctx_short is not None and runtime.question_cells == "auto":
             n_ctx = max(whole_cells(n_needed), min(n_ctx, n_ctx_short))
     elif runtime.n_ctx < n_needed:
+        parts = f"the prefixes ({n_prefix}), kept queries ({n_kept})" if n_kept else f"the prefixes ({n_prefix})"
+        lower = "n_batch, max_query_tokens or kept_queries" if n_kept else "n_batch or max_query_tokens"
         raise ConfigError(
-            f"runtime.n_ctx: {runtime.n_ctx} is less than the {n_needed} cells that the prefixes "
-            f"({n_prefix}) and a batch ({n_batch}) need: raise it, or lower n_batch or max_query_tokens"
+            f"runtime.n_ctx: {runtime.n_ctx} is less than the {n_needed} cells that {parts} and a batch ({n_batch}) "
+            f"need: raise it, or lower {lower}"
         )
     else:
         n_ctx = runtime.n_ctx
@@ -155,6 +163,7 @@ def limits(
         n_seq_max=n_seqs,
         n_outputs_max=max(n_seqs, n_outputs),
         n_leaf_seqs=n_leaf_seqs,
+        n_kept_seqs=n_kept_seqs,
     )
 
 
@@ -168,10 +177,12 @@ def _leaf_seqs(runtime: RuntimeConfig, prompts: PromptSet, n_prefixes: int) -> t
     n_leaves = [prompt.trie.n_leaves for prompt in prompts.prompts]
     for prompt, n in zip(prompts.prompts, n_leaves, strict=True):
         if n_prefixes + n > n_most:
-            limit = f"llama.cpp's {MAX_SEQ}" if runtime.n_seq_max == "auto" else f"runtime.n_seq_max: {n_most}"
+            is_auto = runtime.n_seq_max == "auto"
+            limit = f"llama.cpp's {MAX_SEQ}" if is_auto else f"runtime.n_seq_max: {n_most}"
             raise ConfigError(
-                f"prompts.{prompt.name}: its labels need {n} sequences and the prefixes {n_prefixes}, more "
-                f"than {limit}: use fewer prompts, fewer labels that share first tokens, or scoring: first_token"
+                f"prompts.{prompt.name}: its labels need {counted(n, 'sequence')} and the prefixes {n_prefixes}, more "
+                f"than {limit}: {'' if is_auto else 'raise it, '}use fewer prompts, fewer labels that share first "
+                "tokens, or scoring: first_token"
             )
     n_free = n_most - n_prefixes
     n_queries = min(runtime.max_batch, -(-n_free // sum(n_leaves)))  # of one decode, the last in part

@@ -33,7 +33,9 @@ def threads(runtime: RuntimeConfig, *, root: Path = Path("/")) -> Threads:
     root: where `proc` and `sys` are looked for.
     """
     if runtime.n_threads != "auto":
-        return Threads(n=runtime.n_threads, why="as configured")
+        n_cores = physical_cores()
+        slow = f", more than {counted(n_cores, 'core')}: requests may take many times as long"
+        return Threads(n=runtime.n_threads, why=f"as configured{slow if runtime.n_threads > n_cores else ''}")
     n_cores = physical_cores()
     n_free = max(1, n_cores - 1)
     quota = cpu_quota(root)

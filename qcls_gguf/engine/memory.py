@@ -10,6 +10,8 @@ from ..errors import ModelError
 from ..model.header import GgufHeader
 
 _BITS: dict[KvType, float] = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8.5, "q4_0": 4.5}
+_MANY_BYTES = 1 << 28
+"""States of all sequences that are worth a word where a context cannot be made."""
 _ASKED_FROM_BYTES = 1 << 30
 """For smaller caches the free memory is not checked, because that would take longer than opening the context."""
 
@@ -54,6 +56,16 @@ def check_memory(
             f"{n_free / (1 << 30):.1f} GiB of memory are free: lower runtime.n_ctx, question_cells or "
             "max_query_tokens, or take a smaller kv_type"
         )
+
+
+def many_states(state_bytes: int, n_seqs: int) -> str:
+    """What n_seqs sequences of a model with recurrent layers take, and how to have fewer; empty where it is little."""
+    if (n_bytes := state_bytes * n_seqs) < _MANY_BYTES:
+        return ""
+    return (
+        f"\nThe states of {n_seqs:,} sequences take {n_bytes / (1 << 30):.1f} GiB: if memory is lacking, lower "
+        "runtime.max_batch or question_prefixes, or take fewer prompts"
+    )
 
 
 def _with_states(n_bytes: int) -> str:

@@ -136,7 +136,7 @@ class Facts(Struct):
         ("token_eos", c_int32),
         ("token_eot", c_int32),
         ("add_bos", c_int32),
-        ("reserved", c_int32),
+        ("n_lane_ordered", c_int32),
         ("size_bytes", c_int64),
         ("n_params", c_int64),
         ("description", ctypes.c_char * 128),

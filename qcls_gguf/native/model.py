@@ -43,6 +43,8 @@ class ModelFacts:
     token_eos: int
     token_eot: int
     add_bos: bool
+    n_lane_ordered: int
+    """matrices whose weights were put into lane order: kernel_steps.py"""
     state_bytes: int
     """bytes of one sequence's recurrent states; 0: the model has none"""
     description: str
@@ -107,6 +109,7 @@ class NativeModel:
             token_eos=found.token_eos,
             token_eot=found.token_eot,
             add_bos=bool(found.add_bos),
+            n_lane_ordered=found.n_lane_ordered,
             state_bytes=found.state_bytes,
             description=_description(found.description.decode(errors="replace"), found.n_params),
         )

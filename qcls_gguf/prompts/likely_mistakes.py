@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -31,6 +32,8 @@ _USUAL = (
     "<|end|>", "<|start|>", "<|message|>", "<|channel|>",
 )  # fmt: skip
 _ROLE_BREAK = re.compile(r"<\|im_start\|>(?:system|user|assistant) +\S|<\|im_end\|> +<\|im_start\|>")
+
+_LIKE_LATIN = "аеорсухіјѕԁһԛԝАВЕКМНОРСТУХІЈЅ" + "οΑΒΕΖΗΙΚΜΝΟΡΤΥΧ"  # of Cyrillic, and of Greek
 
 
 class MistakeModel(Tokenizer, Protocol):
@@ -196,14 +199,28 @@ def spaces_around_labels(case: _Case) -> _Found:
 
 
 def alike_labels(case: _Case) -> _Found:
-    """Labels that differ only in case or white space."""
+    """Labels that a reader takes for the same, and a label of letters that only look like those beside them."""
     groups: dict[str, list[str]] = {}
     for label in case.whole.labels:
-        groups.setdefault("".join(label.casefold().split()), []).append(label)
+        composed = unicodedata.normalize("NFKC", label)
+        groups.setdefault("".join(composed.casefold().split()), []).append(label)
+        if found := _foreign_letters(label):
+            letters = ", ".join(f"{c!r} ({unicodedata.name(c).lower()})" for c in found)
+            what = f"{shown(label)} has letters that only look like those beside them: write {letters} anew"
+            yield "labels_alike", "labels", what
     for labels in groups.values():
         if len(labels) > 1:
-            what = f"{_named(labels)} differ only in case or white space and share their probability: keep one of them"
+            what = (
+                f"{_named(labels)} differ only in case, white space or how accents are stored, and share their "
+                "probability: keep one of them"
+            )
             yield "labels_alike", "labels", what
+
+
+def _foreign_letters(label: str) -> list[str]:
+    """The letters of Cyrillic or Greek in a word of Latin ones that look like Latin ones."""
+    words = [word for word in label.split() if any(c.isascii() and c.isalpha() for c in word)]
+    return [c for c in dict.fromkeys("".join(words)) if c in _LIKE_LATIN]
 
 
 def unlike_label_tokens(case: _Case) -> _Found:

@@ -72,6 +72,7 @@ int64_t n_cuda_graph_launches();
 struct qcls_model {
     llama_model_ptr model;
     const llama_vocab * vocab;
+    int32_t n_lane_ordered;
 
     int32_t n_vocab() const { return llama_vocab_n_tokens(vocab); }
 };
