@@ -7,8 +7,8 @@
 
 namespace {
 
-// The hybrids whose answers the tests compare with stock llama.cpp's: what a state does where sequences branch is up to
-// each architecture's graph.
+// The hybrids whose answers the tests compare with stock llama.cpp's. Only these are allowed, because each architecture's
+// graph handles the states of branching sequences in its own way.
 constexpr const char * tested_hybrids[] = {
     "bailingmoe3", "falcon-h1",  "granitehybrid",  "jamba",  "kimi-linear", "lfm2",
     "lfm2moe",     "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe",   "qwen3next",
@@ -22,7 +22,7 @@ std::string why_no_hybrid(const std::string & arch) {
     if (is_among(tested_hybrids)) {
         return "";
     }
-    // Their memories in llama.cpp (src/llama-model.cpp, create_memory) are of kinds of their own.
+    // llama.cpp has special kinds of memory for these (src/llama-model.cpp, create_memory).
     constexpr const char * with_more[] = {"deepseek4", "glm5-next", "qwen4exp"};
     if (is_among(with_more)) {
         return "a hybrid model of the architecture " + arch +
