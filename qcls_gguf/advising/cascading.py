@@ -147,7 +147,7 @@ def fit_cascade(
     )
     name = f"cascade of {first.candidate.name}"
     why = (
-        f"a cascade: {first.candidate.name} is asked first, and the original what that is not sure of; answers agree "
+        f"a cascade: {first.candidate.name} is asked first, and the original only where it is not sure; answers agree "
         f"with the original's in at least {wanted.agreement:.1%} of unseen queries, for each prompt with "
         f"{wanted.confidence:.0%} confidence"
     )

@@ -120,7 +120,11 @@ def _fed(planned: Planned, unit: str = " tokens") -> str:
 
 
 def with_room(runtime: RuntimeConfig, planned: Sequence[Planned]) -> RuntimeConfig:
-    """The runtime settings with room for the prefixes of all these beside the configuration's; n_ctx stays as given."""
+    """The runtime settings with room for the prefixes of all these beside the configuration's; n_ctx stays as given.
+
+    Queries are not kept, which only those of configured prompts could be.
+    """
+    runtime = dataclasses.replace(runtime, kept_queries=0)
     n_cells = sum(each.n_prefix_tokens for each in planned)
     n_prefixes = sum(len(set(each.prompts.prefixes)) for each in planned)
     if runtime.n_ctx != "auto" or runtime.n_seq_max != "auto":

@@ -8,7 +8,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 import typer
@@ -99,14 +99,20 @@ def _fail(error: Exception | str, code: int) -> NoReturn:
     raise typer.Exit(code)
 
 
+def say(text: str) -> None:
+    """Print a line on standard error. Where that is a file on a full disk the line is lost, and nothing else."""
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
 def print_step(name: str, what: str, ms: float) -> None:
     """Show a step of the start-up as it ends."""
-    print(f"{name:16}{ms:10.1f} ms  {_shown(what)}", file=sys.stderr)
+    say(f"{name:16}{ms:10.1f} ms  {_shown(what)}")
 
 
 def print_warning(mistake: object) -> None:
     """Show what is likely a mistake."""
-    print(f"qcls-gguf: warning: {_shown(mistake)}", file=sys.stderr)
+    say(f"qcls-gguf: warning: {_shown(mistake)}")
 
 
 def load_bar(quiet: bool) -> Callable[[float], None] | None:

@@ -55,7 +55,7 @@ class Text(Rule):
 
     def check(self, value: Any, info: core_schema.ValidationInfo) -> str:
         if not isinstance(value, str):
-            raise refusal(f"{shown(value)} is {kind_of(value)}, not text: write it in quotes")
+            raise refusal(_no_text(value))
         if len(value) > LONGEST:
             raise refusal(f"{shown(value)} has {len(value)} characters, at most {LONGEST} are allowed")
         try:
@@ -127,7 +127,10 @@ class Number(Rule):
         if isinstance(value, bool) or not isinstance(value, int | float) or not self.low <= value <= self.high:
             raise refusal(f"{shown(value)} is not a number from {self.low:g} to {self.high:g}")
         if self.above and value == self.low:
-            raise refusal(f"{shown(value)} is never undercut: give a number above {self.low:g}, up to {self.high:g}")
+            raise refusal(
+                f"{shown(value)} has no effect, because no probability is below it: give a number above "
+                f"{self.low:g}, up to {self.high:g}"
+            )
         return float(value)
 
     def json_schema(self) -> dict[str, Any]:
@@ -193,7 +196,8 @@ def at_least(n: int, what: str) -> BeforeValidator:
 
     def check(value: Any) -> tuple[Any, ...]:
         if not isinstance(value, list | tuple) or len(value) < n:
-            raise refusal(f"expected a list of {what}, got {_size(value)}")
+            commas = " with commas: write [one, two]" if isinstance(value, str) and "," in value else ""
+            raise refusal(f"expected a list of {what}, got {size_of(value)}{commas}")
         return tuple(value)
 
     return BeforeValidator(check)
@@ -224,7 +228,21 @@ def distinct(what: str, key: Callable[[Any], str] = str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _size(value: Any) -> str:
+def _no_text(value: Any) -> str:
+    """What is said of a value in place of a text; most are texts that YAML reads as something else."""
+    if isinstance(value, bool):
+        words = "yes, on and true" if value else "no, off and false"
+        return f"{value} is a truth value, as YAML reads {words}: write it in quotes"
+    if value is None:
+        return "is nothing, which YAML makes of null, ~ and an empty place: write a text, the word null in quotes"
+    remedy = "write it in quotes"
+    if isinstance(value, list | dict):
+        remedy = "write one text" if isinstance(value, list) else "write a text with a colon in quotes"
+    return f"{shown(value)} is {kind_of(value)}, not text: {remedy}"
+
+
+def size_of(value: Any) -> str:
+    """What a value is, of a list how long."""
     if not isinstance(value, list | tuple):
         return kind_of(value)
     return f"a list of {len(value)}" if value else "an empty list"

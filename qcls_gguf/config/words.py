@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Sequence
+from datetime import date
 from typing import Any
 
 _LONGEST = 80
@@ -22,6 +23,8 @@ def shown(value: Any, *, quoted: bool = True) -> str:
     if isinstance(value, str) and not quoted:
         text = value if value.isprintable() else _repr.repr(value)
         return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    if isinstance(value, date):
+        return str(value)
     if type(value) in (bool, float, type(None)) or (type(value) is int and abs(value) < _LARGE):
         return repr(value)
     try:

@@ -6,6 +6,7 @@ numbers in base 60, types made by tags). Settings need none of them, so that wha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ _MAX_DIRECTIVES = 8
 
 _TAG = "tag:yaml.org,2002:"
 _TEXT = ("!", f"{_TAG}str")
+_OTHER_BASE = re.compile(r"[-+]?(0[0-9_]|[0-9_]+:)")  # 010 is 8, 12:30 is 750
 _MERGE = object()  # the key `<<`, which takes over the keys of other mappings
 # With libyaml a file is read some twenty times as fast; wheels of PyYAML hold it.
 _LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
@@ -46,7 +48,8 @@ def read_text(path: Path, what: str) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as e:
-        raise ConfigError(f"{what} is not valid UTF-8 at byte {e.start}") from None
+        line = content.count(b"\n", 0, e.start) + 1
+        raise ConfigError(f"{what} is not valid UTF-8 at byte {e.start}, in line {line}: save it as UTF-8") from None
 
 
 def load_yaml(text: str) -> Any:
@@ -58,7 +61,7 @@ def load_yaml(text: str) -> Any:
     try:
         return _Reader(yaml.parse(text, _LOADER)).document()
     except yaml.MarkedYAMLError as e:
-        raise ConfigError(f"not valid YAML: {_place(e)}{e.problem or e.context}") from None
+        raise ConfigError(f"not valid YAML: {_place(e)}{e.problem or e.context}{_remedy(e, text)}") from None
     except (yaml.YAMLError, ValueError) as e:  # a ValueError for text that is no UTF-8
         raise ConfigError(f"not valid YAML: {' '.join(str(e).split())}") from None
 
@@ -66,6 +69,22 @@ def load_yaml(text: str) -> Any:
 def _place(error: yaml.MarkedYAMLError) -> str:
     mark = error.problem_mark or error.context_mark
     return f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+
+
+def _remedy(error: yaml.MarkedYAMLError, text: str) -> str:
+    """What to do about the mistakes that are made most."""
+    if error.problem_mark is None:
+        return ""
+    line = text.splitlines()[error.problem_mark.line :][:1]
+    if not line:
+        return ""
+    if "\t" in line[0][: len(line[0]) - len(line[0].lstrip())]:
+        return ": the line is indented with a tab, use spaces"
+    if any(quote in line[0] for quote in "“”„‟"):
+        return ': the line has typographic quotes, write "'
+    if error.problem and "mapping values" in error.problem:
+        return ": write a text that has a colon in quotes, or below |"
+    return ""
 
 
 @dataclass(slots=True)
@@ -162,10 +181,13 @@ class _Reader:
         if len(text) > _MAX_NUMBER:
             raise _refused(event, f"a number of {len(text)} characters: at most {_MAX_NUMBER} are read")
         try:
-            return self._scalars.yaml_constructors[tag](self._scalars, yaml.ScalarNode(tag, text))
+            value = self._scalars.yaml_constructors[tag](self._scalars, yaml.ScalarNode(tag, text))
         except (ValueError, KeyError, AttributeError, ArithmeticError, yaml.YAMLError):
             kind = tag.removeprefix(_TAG)
             raise _refused(event, f"{shown(text)} is no {kind}, which it looks like: write it in quotes") from None
+        if tag == f"{_TAG}int" and _OTHER_BASE.match(text):
+            raise _refused(event, f"{text} is the number {shown(value)} to YAML: write that, or a text in quotes")
+        return value
 
     def _mapping(self, depth: int) -> dict[Any, Any]:
         own: dict[Any, Any] = {}

@@ -1,4 +1,4 @@
-"""From a model, a runtime configuration and the prompts that it is sized for to an engine."""
+"""Opens an engine for a model, a runtime configuration and the prompts that determine its size."""
 
 from __future__ import annotations
 
@@ -20,11 +20,16 @@ from .memory import check_memory, many_states
 
 
 def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger: Ledger) -> Engine:
-    """An engine with an empty cache that holds a prompt set, and questions at run time beside it.
+    """An engine with an empty cache that has room for a prompt set, and for questions at run time.
 
-    Raises ConfigError where a limit is too small, ModelError for a model that has no exact path to its logits,
-    or where memory is lacking.
+    Raises ConfigError if a limit is too small, ModelError for a model whose logits cannot be computed from its hidden
+    states, or if memory is lacking.
     """
+    if model.has_states and runtime.kept_queries:
+        raise ConfigError(
+            f"runtime.kept_queries: {runtime.kept_queries}, and {model.path} has recurrent layers, which keep their "
+            "state behind the last token of a query only, so that no other query can go on from its middle: set it to 0"
+        )
     state_bytes = model.facts.state_bytes
     size = limits(runtime, prompts, model.facts.n_ctx_train, model.n_ctx_short, state_bytes)
     if model.n_gpu_layers == 0:  # a GPU's driver refuses what it does not have
@@ -65,4 +70,11 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
         f"{context.n_ctx} cells, {counted(context.n_batch, 'token')} a decode, "
         f"{counted(context.n_seq_max, 'sequence')}, {computing}",
     )
-    return Engine(model, context, n_leaf_seqs=size.n_leaf_seqs, why_no_logits=why_no_logits)
+    return Engine(
+        model,
+        context,
+        n_leaf_seqs=size.n_leaf_seqs,
+        n_kept_seqs=size.n_kept_seqs,
+        n_kept_queries=runtime.kept_queries,
+        why_no_logits=why_no_logits,
+    )

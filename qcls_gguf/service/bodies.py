@@ -11,8 +11,9 @@ import zstandard
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import from_json
 
+from .mistakes import refusal_of_mistakes
 from .protocol import Protocol
-from .refusal import ClientGoneError, RefusedError, refusal_of_mistakes
+from .refusal import ClientGoneError, RefusedError
 from .settings import RequestLimits
 
 M = TypeVar("M", bound=BaseModel)
@@ -60,16 +61,14 @@ async def read_model(model: type[M], scope: Scope, receive: Receive, limits: Req
 async def read_json(scope: Scope, receive: Receive, limits: RequestLimits) -> Any:
     """The body as any JSON, for `parse_value`. Raises RefusedError: 400, 408, 413 or 415."""
     _check_json(scope)
-    try:
-        return from_json(await read_body(scope, receive, limits), allow_inf_nan=False)
-    except ValueError as e:
-        raise RefusedError(400, "malformed", f"the body is not valid JSON: {e}") from None
+    return _json(await read_body(scope, receive, limits))
 
 
 def _check_json(scope: Scope) -> None:
     kind = content_type(scope)
     if kind not in ("", JSON) and not kind.endswith("+json"):
-        raise RefusedError(415, "media type", f"content-type {kind[:100]!r} is not {JSON}", param="content-type")
+        what = f"content-type {kind[:100]!r} is not {JSON}: send the header `content-type: {JSON}`"
+        raise RefusedError(415, "media type", what, param="content-type")
 
 
 def parse_value(model: type[M], value: Any) -> M:
@@ -77,7 +76,7 @@ def parse_value(model: type[M], value: Any) -> M:
     try:
         return model.model_validate(value)
     except ValidationError as e:
-        raise refusal_of_mistakes(e) from None
+        raise refusal_of_mistakes(e, model, value) from None
 
 
 def parse(model: type[M], data: bytes) -> M:
@@ -85,7 +84,14 @@ def parse(model: type[M], data: bytes) -> M:
     try:
         return model.model_validate_json(data)
     except ValidationError as e:
-        raise refusal_of_mistakes(e) from None
+        raise refusal_of_mistakes(e, model, _json(data)) from None
+
+
+def _json(data: bytes) -> Any:
+    try:
+        return from_json(data, allow_inf_nan=False)
+    except ValueError as e:
+        raise RefusedError(400, "malformed", f"the body is not valid JSON: {e}") from None
 
 
 async def read_body(scope: Scope, receive: Receive, limits: RequestLimits) -> bytes:
@@ -120,15 +126,17 @@ async def _rest(receive: Receive, limits: RequestLimits) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-async def read_lines(scope: Scope, receive: Receive, limits: RequestLimits) -> AsyncIterator[bytes]:
-    """The lines of a body as they arrive, without blank ones. A compressed body is read as a whole first.
+async def read_lines(scope: Scope, receive: Receive, limits: RequestLimits) -> AsyncIterator[tuple[int, bytes]]:
+    """The lines of a body as they arrive, with their numbers from 1, without blank ones. A compressed body is read as
+    a whole first.
 
     Raises RefusedError for a line that is too long or takes too long to come.
     """
+    number = 0
     if header(scope, b"content-encoding").lower() not in ("", "identity"):
-        for line in (await read_body(scope, receive, limits)).split(b"\n"):
+        for number, line in enumerate((await read_body(scope, receive, limits)).split(b"\n"), 1):
             if line.strip():
-                yield line
+                yield number, line
         return
     rest = b""
     is_whole = False
@@ -142,10 +150,11 @@ async def read_lines(scope: Scope, receive: Receive, limits: RequestLimits) -> A
         if is_whole:
             lines, rest = [*lines, rest], b""
         for line in lines:
+            number += 1
             if len(line) > limits.body_bytes:
                 raise too_large(limits.body_bytes)
             if line.strip():
-                yield line
+                yield number, line
         if len(rest) > limits.body_bytes:
             raise too_large(limits.body_bytes)
 

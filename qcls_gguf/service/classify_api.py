@@ -140,8 +140,8 @@ async def _stream(service: Service, request: Request, exchange: Exchange) -> Asy
     served = service.serving.served
 
     async def each() -> AsyncIterator[Coroutine[Any, Any, dict[str, Any]]]:
-        async for line in read_lines(request.scope, request.receive, service.limits):
-            yield _line(service, served, exchange, line)
+        async for number, line in read_lines(request.scope, request.receive, service.limits):
+            yield _line(service, served, exchange, number, line)
 
     try:
         with service.admitted(served, []), served:
@@ -154,7 +154,7 @@ async def _stream(service: Service, request: Request, exchange: Exchange) -> Asy
         service.metrics.gone()
 
 
-async def _line(service: Service, served: Served, exchange: Exchange, line: bytes) -> dict[str, Any]:
+async def _line(service: Service, served: Served, exchange: Exchange, number: int, line: bytes) -> dict[str, Any]:
     asked: ClassifyLine | None = None
     try:
         asked = parse(ClassifyLine, line)
@@ -166,4 +166,4 @@ async def _line(service: Service, served: Served, exchange: Exchange, line: byte
         refusal = refusal_of(e)
     except RefusedError as e:
         refusal = e
-    return ({} if asked is None else {"query": asked.query}) | dict(openai_words(refusal))
+    return {"line": number} | ({} if asked is None else {"query": asked.query}) | dict(openai_words(refusal))

@@ -7,11 +7,7 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
-from pydantic import ValidationError
-
 from ..errors import BusyError, ConfigError, DeadlineError, PlanError, QclsError
-
-_MOST_MISTAKES = 20
 
 
 class RefusedError(Exception):
@@ -71,31 +67,6 @@ def refusal_of(error: QclsError, param: str | None = None) -> RefusedError:
             return RefusedError(422, "invalid", str(error), param=param)
         case _:
             return RefusedError(500, "failed", str(error))
-
-
-def refusal_of_mistakes(error: ValidationError) -> RefusedError:
-    """What pydantic finds wrong with a body: 400 where it is no JSON, 422 with the fields where they are wrong."""
-    found = error.errors(include_url=False, include_input=False, include_context=False)
-    if found[0]["type"] == "json_invalid":
-        return RefusedError(
-            400, "malformed", f"the body is not valid JSON: {found[0]['msg'].removeprefix('Invalid JSON: ')}"
-        )
-    lines = [f"{field_path(each['loc'])}: {each['msg']}" for each in found[:_MOST_MISTAKES]]
-    if (n_more := len(found) - _MOST_MISTAKES) > 0:
-        lines.append(f"and {n_more} more mistakes")
-    return RefusedError(422, "invalid", "; ".join(lines), param=field_path(found[0]["loc"]))
-
-
-def field_path(where: tuple[int | str, ...]) -> str:
-    """A place in a body in words, such as `queries[3]`."""
-    path = ""
-    for step in where:
-        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else _shown(step)
-    return path or "the body"
-
-
-def _shown(name: str) -> str:
-    return name if name.isprintable() and len(name) <= 100 else repr(name[:100])
 
 
 # --- the words of each API -------------------------------------------------------------------------------------------

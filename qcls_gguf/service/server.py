@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -147,7 +148,8 @@ def _listening(settings: ServiceSettings) -> Iterator[tuple[socket.socket, str]]
         listener = _bound(settings.host, settings.port)
     except OSError as e:
         place = f"`port` {settings.port} of `host` {settings.host}"
-        raise ConfigError(f"{place}: cannot listen there: {e.strerror or e}") from None
+        remedy = ": another process does; name another `port`, 0 for a free one" if e.errno == errno.EADDRINUSE else ""
+        raise ConfigError(f"{place}: cannot listen there: {e.strerror or e}{remedy}") from None
     with listener:
         host, port = listener.getsockname()[:2]
         yield listener, f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -184,8 +186,10 @@ def _listening_uds(path: Path) -> Iterator[tuple[socket.socket, str]]:
 
 def _remove_stale(path: Path) -> None:
     """Remove a socket that nobody listens at any more, as a process that was killed leaves it."""
-    if not path.exists() or not stat.S_ISSOCK(path.stat().st_mode):
+    if not path.exists():
         return
+    if not stat.S_ISSOCK(path.stat().st_mode):
+        raise ConfigError(f"`uds` {path}: is there and no socket: name another file, or remove it")
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(str(path))

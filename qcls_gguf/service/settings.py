@@ -108,8 +108,10 @@ def read_keys(path: Path) -> list[str]:
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as e:
-        raise ConfigError(f"`api_keys` {path}: cannot be read: {e}") from None
+    except OSError as e:
+        raise ConfigError(f"`api_keys` {path}: cannot be read: {e.strerror}") from None
+    except UnicodeDecodeError as e:
+        raise ConfigError(f"`api_keys` {path}: is not valid UTF-8 at byte {e.start}: save it as UTF-8") from None
     lines = [line.strip() for line in text.splitlines()]
     if keys := [line for line in lines if line and not line.startswith("#")]:
         return keys
@@ -119,6 +121,8 @@ def read_keys(path: Path) -> list[str]:
 def check_keys(keys: list[str]) -> tuple[str, ...]:
     """The keys, each once. Raises ConfigError for one that no header can carry."""
     for key in keys:
-        if not (key and key.isascii() and key.isprintable() and " " not in key):
+        if not key:
+            raise ConfigError("an API key is empty, so that anybody could ask: give it characters or leave it out")
+        if not (key.isascii() and key.isprintable() and " " not in key):
             raise ConfigError("an API key has a character that no header carries: use printable ASCII without spaces")
     return tuple(dict.fromkeys(keys))

@@ -245,6 +245,15 @@ def test_a_full_disk_is_one_line(format_: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_a_query_that_is_refused_is_named_by_its_line_and_a_full_disk_for_that_ends_nothing() -> None:
+    lines = f"red dress\n{'dress ' * 300}\nblue jeans\n"
+    for standard_error in ("", " 2> /dev/full"):
+        command = f"{COMMAND} run --config mission --quiet --format labels{standard_error}"
+        done = subprocess.run(["bash", "-c", command], input=lines, capture_output=True, text=True, timeout=120)
+        assert (done.returncode, done.stdout) == (1, "dress\tnone\n\njeans\tnone\n")
+        assert done.stderr.startswith("qcls-gguf: line 2: 'dress dress") is not bool(standard_error)
+
+
 def test_a_closed_pipe_is_quiet_for_tables_too() -> None:
     command = f"yes 'red dress' | head -300 | {COMMAND} run --input - --quiet | head -1; exit ${{PIPESTATUS[2]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=120, check=False)

@@ -116,7 +116,19 @@ def test_a_good_prompt_has_none(model: Model) -> None:
             {"prompt_template": GOOD, "labels": ["light blue", "lightblue", "red"]},
             "labels_alike",
             "prompts.color.labels",
-            "'light blue', 'lightblue' differ only in case or white space and share their probability: keep one of",
+            "'light blue', 'lightblue' differ only in case, white space or how accents are stored, and share their ",
+        ),
+        (
+            {"prompt_template": GOOD, "labels": ["ros\u00e9", "rose\u0301", "red"]},
+            "labels_alike",
+            "prompts.color.labels",
+            "'ros\u00e9', 'rose\u0301' differ only in case, white space or how accents are stored",
+        ),
+        (
+            {"prompt_template": GOOD, "labels": ["blue", "blu\u0435", "червоний", "β-carotene"]},
+            "labels_alike",
+            "prompts.color.labels",
+            "'blu\u0435' has letters that only look like those beside them: write '\u0435' (cyrillic small letter ie)",
         ),
         (
             {"prompt_template": GOOD, "labels": ["red", "blue", "7"]},

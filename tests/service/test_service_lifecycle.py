@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import httpx
 import pytest
 import waiting
 import yaml
-from served import Server, answers, raw, received, threads
+from served import BIN, Server, answers, raw, received, threads
 from typer.testing import CliRunner
 
 from qcls_gguf.cli.app import app
@@ -187,9 +188,15 @@ def test_a_killed_service_starts_again_at_the_same_socket(tmp_path: Path) -> Non
     ("options", "code", "says"),
     [
         (["--host", "no.such.host.invalid"], 2, "--port 8080 of --host no.such.host.invalid: cannot listen there"),
-        (["--port", "{port}"], 2, "cannot listen there: Address already in use"),
+        (
+            ["--port", "{port}"],
+            2,
+            "Address already in use: another process does; name another --port, 0 for a free one",
+        ),
         (["--uds", "/nowhere/socket"], 2, "--uds /nowhere/socket: cannot listen there"),
-        (["--api-keys", "/nowhere"], 2, "--api-keys /nowhere: cannot be read"),
+        (["--uds", __file__], 2, f"--uds {__file__}: is there and no socket: name another file, or remove it"),
+        (["--api-keys", "/nowhere"], 2, "--api-keys /nowhere: cannot be read: No such file or directory\n"),
+        (["--api-key", ""], 2, "an API key is empty"),
         (["--api-key", "a b"], 2, "printable ASCII"),
         (["--questions", "/nowhere"], 2, "/nowhere"),
         (["--model", "/nowhere.gguf", "--port", "0"], 3, "/nowhere.gguf"),
@@ -199,3 +206,21 @@ def test_what_ends_a_start(server: Server, options: list[str], code: int, says: 
     words = [option.replace("{port}", str(server.port)) for option in options]
     done = CliRunner().invoke(app, ["serve", "--config", "mission", "--quiet", *words])
     assert (done.exit_code, says in done.stderr) == (code, True), done.stderr
+
+
+@pytest.mark.parametrize("key", ["", " "])
+def test_an_empty_variable_for_the_key_opens_the_service_to_nobody(key: str) -> None:
+    done = CliRunner(env={"QCLS_API_KEY": key}).invoke(app, ["serve", "--config", "mission", "--port", "0"])
+    assert (done.exit_code, "QCLS_API_KEY is set and empty" in done.stderr) == (2, True), done.stderr
+
+
+def test_a_full_disk_for_the_log_ends_nothing(tmp_path: Path) -> None:
+    uds = tmp_path / "qcls.sock"
+    command = [str(BIN / "qcls-gguf"), "serve", "--config", "mission", "-t", "1", "--uds", str(uds)]
+    with open("/dev/full", "wb") as full, subprocess.Popen(command, stderr=full) as process:
+        until(uds.exists)
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(uds)), base_url="http://qcls", timeout=60) as client:
+            until(lambda: client.get("/ready").status_code == 200)
+            assert client.post("/v1/classify", json={"query": "red dress"}).status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0

@@ -180,10 +180,10 @@ IMAGE = [{"role": "user", "content": [{"type": "input_image", "image_url": "data
         (
             "decisions",
             {"model": "m", "input": "x", "questions": [choice(values=("a",))]},
-            "questions[0].choice.choices",
+            "questions[0].choices",
         ),
         ("decisions", {"model": "m", "input": "x", "questions": [choice(values=("a", " "))]}, "questions[0]"),
-        ("decisions", {"model": "m", "input": "x", "questions": [choice(), {"type": "box"}]}, "questions[1]"),
+        ("decisions", {"model": "m", "input": "x", "questions": [choice(), {"type": "box"}]}, "questions[1].type"),
         ("decisions", {"model": "m", "input": "word " * 400, "questions": [choice()]}, "input"),
         ("decisions", {"model": "m", "input": "x", "questions": [choice("long " * 5000)]}, "questions[0]"),
         ("systemone", {"state": "x", "questions": {"q": {"type": "noul"}}}, "q"),

@@ -88,7 +88,7 @@ def test_lines_are_answered_as_they_come(server: Server) -> None:
         connection.sendall(b"0\r\n\r\n")
         stream.close()
     assert found[0]["query"] == "red dress"
-    assert found[1]["error"]["code"] == "malformed"
+    assert (found[1]["error"]["code"], found[1]["line"]) == ("malformed", 4)
     assert [result["prompt"] for result in found[2]["results"]] == ["category"]
 
 

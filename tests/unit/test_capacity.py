@@ -168,8 +168,8 @@ def test_too_many_sequences_are_refused() -> None:
     prompts = [prompt_of(), prompt_of(name="colour", first=1, n_head=1, labels=forks(MAX_SEQ - 2))]
     assert limits(config, set_of(prompts, [0, 0]), 0).n_seq_max == MAX_SEQ
     prompts[1] = prompt_of(name="colour", first=1, n_head=1, labels=forks(MAX_SEQ - 1))
-    message = "prompts.colour: its labels need 255 sequences and the prefixes 2, more than runtime.n_seq_max: 256: use"
-    with pytest.raises(ConfigError, match=f"^{re.escape(message)} .*scoring: first_token$"):
+    message = "prompts.colour: its labels need 255 sequences and the prefixes 2, more than runtime.n_seq_max: 256:"
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)} raise it, .*scoring: first_token$"):
         limits(config, set_of(prompts, [0, 0]), 0)
 
 
@@ -278,7 +278,9 @@ def test_questions_take_no_sequence_from_the_prompts() -> None:
     assert (reserved.n_seq_max, reserved.n_leaf_seqs) == (MAX_SEQ, 155)
     small = limits(RuntimeConfig(max_query_tokens=1, n_seq_max=60), prompts, 0)
     assert (small.n_seq_max, small.n_leaf_seqs) == (60, 59)
-    message = "prompts.category: its labels need 40 sequences and the prefixes 1, more than runtime.n_seq_max: 40: use"
+    message = (
+        "prompts.category: its labels need 40 sequences and the prefixes 1, more than runtime.n_seq_max: 40: raise it"
+    )
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
         limits(RuntimeConfig(max_query_tokens=1, n_seq_max=40), prompts, 0)
 

@@ -128,7 +128,10 @@ def test_an_unknown_key_is_refused_with_a_suggestion(text: str, message: str) ->
         ("model: {}\n", "prompts: is missing"),
         ("prompts:\n", "prompts: is missing"),
         ("prompts: []\n", "prompts: expected a list of at least one prompt"),
-        ("prompts: {name: a}\n", "prompts: expected a list of at least one prompt"),
+        (
+            "prompts: {name: a}\n",
+            "prompts: expected a list of at least one prompt, got a mapping: begin each prompt with `- name:`",
+        ),
         ("prompts: [a]\n", "prompts[0]: expected keys and values, got text"),
         (PROMPT + "model: a.gguf\n", "model: expected keys and values, got text"),
         (PROMPT + "runtime: [n_ctx]\n", "runtime: expected keys and values, got a list"),
@@ -202,17 +205,24 @@ def test_a_template_needs_exactly_one_slot(template: str, n_slots: int) -> None:
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ("[dress, yes]", "labels[1]: True is a truth value, not text: write it in quotes"),
-        ("[no, dress]", "labels[0]: False is a truth value, not text: write it in quotes"),
+        (
+            "[dress, yes]",
+            "labels[1]: True is a truth value, as YAML reads yes, on and true: write it in quotes",
+        ),
+        (
+            "[no, dress]",
+            "labels[0]: False is a truth value, as YAML reads no, off and false: write it in quotes",
+        ),
         ("[dress, tee, 1]", "labels[2]: 1 is a number, not text: write it in quotes"),
         ("[0.5, tee]", "labels[0]: 0.5 is a number, not text: write it in quotes"),
-        ("[dress, null]", "labels[1]: None is nothing, not text: write it in quotes"),
-        ("[dress, [tee]]", "labels[1]: ['tee'] is a list, not text: write it in quotes"),
-        ("[dress, {tee: 1}]", "labels[1]: {'tee': 1} is a mapping, not text: write it in quotes"),
-        ("[2024-01-01, tee]", "labels[0]: datetime.date(2024, 1, 1) is a date, not text: write it in quotes"),
+        ("[dress, null]", "labels[1]: is nothing, which YAML makes of null, ~ and an empty place: write a text"),
+        ("[dress, [tee]]", "labels[1]: ['tee'] is a list, not text: write one text"),
+        ("[dress, {tee: 1}]", "labels[1]: {'tee': 1} is a mapping, not text: write a text with a colon in quotes"),
+        ("[2024-01-01, tee]", "labels[0]: 2024-01-01 is a date, not text: write it in quotes"),
         ("[dress, '']", "labels[1]: is empty: give it a text or remove it"),
         ("['  ', dress]", "labels[0]: is empty: give it a text or remove it"),
-        ("[dress]", "labels: expected a list of at least two labels"),
+        ("dress, tee", "labels: expected a list of at least two labels, got text with commas: write [one, two]"),
+        ("[dress]", "labels: expected a list of at least two labels, got a list of 1"),
         ("[]", "labels: expected a list of at least two labels"),
         ("dress tee", "labels: expected a list of at least two labels"),
         ("{dress: 1, tee: 2}", "labels.dress: 1 is a number, not text: describe the label, or leave the place empty"),
@@ -228,7 +238,7 @@ def test_an_unusable_label_is_refused(labels: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("label_prefix: null", "prompts.category.label_prefix: None is nothing, not text"),
+        ("label_prefix: null", "prompts.category.label_prefix: is nothing, which YAML makes of null"),
         ("label_prefix: 1", "prompts.category.label_prefix: 1 is a number, not text"),
         ("label_end: 1", "prompts.category.label_end: 1 is a number, not text"),
         ("label_end: ''", "prompts.category.label_end: is empty: give it a text or remove it"),

@@ -66,7 +66,7 @@ def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "latin-1.yaml"
     text = with_labels("[très, tee]")
     file.write_bytes(text.encode("latin-1"))
-    message = f"{file}: the configuration is not valid UTF-8 at byte {text.index('è')}"
+    message = f"{file}: the configuration is not valid UTF-8 at byte {text.index('è')}, in line 4: save it as UTF-8"
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
         load_config(file)
 
@@ -152,7 +152,8 @@ def test_every_mistake_of_a_file_has_its_line(tmp_path: Path) -> None:
         load_config(file)
     assert str(error.value).splitlines() == [
         f"{file}: scoring: 'sum' is not one of tree, first_token, joint, mean",
-        f"{file}: prompts.category.labels[1]: True is a truth value, not text: write it in quotes",
+        f"{file}: prompts.category.labels[1]: True is a truth value, as YAML reads yes, on and true: "
+        "write it in quotes",
         f"{file}: prompts.category.labels[2]: 3 is a number, not text: write it in quotes",
         f"{file}: runtime.n_ctx: 0 is not a whole number from 1 to 16777215 or auto",
         f"{file}: runtime.n_bach: unknown key, did you mean n_batch?",

@@ -20,6 +20,9 @@ def test_automatic_threads_leave_a_core_where_there_is_another(
     assert physical_cores() == n_cores
     assert threads(RuntimeConfig(), root=tmp_path).n == n_threads
     assert threads(RuntimeConfig(n_threads=7), root=tmp_path).n == 7
+    told = str(threads(RuntimeConfig(n_threads=n_cores + 1), root=tmp_path))
+    assert f"as configured, more than {n_cores} core" in told
+    assert str(threads(RuntimeConfig(n_threads=1), root=tmp_path)) == "1 thread (as configured)"
 
 
 def test_a_core_with_two_threads_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:

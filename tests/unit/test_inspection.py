@@ -222,7 +222,7 @@ def test_one_text_must_be_worth_a_decode_more_of_a_model_with_states(
     found = advice(words, request=REQUEST.model_copy(update={"n_tokens_one_text": 27, "pass_tokens": pass_tokens}))
     assert [one.kind for one in found] == ["reorder"] * n_advised
     for one in found:
-        assert f"once, in one more decode, which takes as long as about {pass_tokens} tokens. Whether" in one.text
+        assert f"fed once, by one decode more, which takes as long as about {pass_tokens} tokens. Measure" in one.text
 
 
 def test_a_long_suffix(words: Words) -> None:

@@ -164,6 +164,20 @@ def test_the_limits_of_depth_and_number_are_exact() -> None:
         ("a: 1\n---\nb: 1", "line 2: a second document begins: write one only"),
         ("a: [1\n", "line 2, column 1: did not find expected"),
         ("a: \x01", ""),
+        ("- 010", "line 1: 010 is the number 8 to YAML: write that, or a text in quotes"),
+        ("- 12:30", "line 1: 12:30 is the number 750 to YAML: write that, or a text in quotes"),
+        (
+            "a:\n\tb: 1",
+            "line 2, column 1: found character that cannot start any token: the line is indented with a tab",
+        ),
+        (
+            "a: b: c",
+            "line 1, column 5: mapping values are not allowed in this context: write a text that has a colon in",
+        ),
+        (
+            "a: “b: c”",
+            "line 1, column 6: mapping values are not allowed in this context: the line has typographic quotes",
+        ),
     ],
 )
 def test_what_is_not_plain_is_refused_by_its_line(text: str, message: str) -> None:
@@ -183,7 +197,7 @@ def test_what_is_not_plain_is_refused_by_its_line(text: str, message: str) -> No
         "x: &x {a: 1, b: 2}\ny: &y {a: 3, c: 4}\nz: {<<: [*x, *y], c: 5}\n",
         "a: !!str 1\nc: !!map {}\nd: !!seq []\n",
         "a: |\n  b\n\n  c\nd: >-\n  e\n  f\n",
-        "%YAML 1.1\n---\na: 0x1F\nb: 0o7\nc: 1_000\nd: 1:30\ne: .inf\nf: 1e3\ng: 1.0e+3\n...\n",
+        "%YAML 1.1\n---\na: 0x1F\nb: 0o7\nc: 1_000\ne: .inf\nf: 1e3\ng: 1.0e+3\n...\n",
         "2: a\ntrue: b\nnull: c\n2024-01-02: d\n",
     ],
 )

@@ -1,0 +1,136 @@
+"""What is wrong with a body, in words: the place, what is there, and what belongs there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from ..config.words import counted, hint, shown
+from .refusal import RefusedError
+
+Step = int | str
+
+_MOST_MISTAKES = 20
+_TAG = "type"  # the field that says which kind of question an object is
+_WANTED = {
+    "string_type": "a text",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+}
+
+
+def refusal_of_mistakes(error: ValidationError, model: type[BaseModel], value: Any) -> RefusedError:
+    """The refusal (422) of a value of JSON that is none of the model, with its fields."""
+    found: dict[str, list[str]] = {}
+    wanted: dict[str, list[str]] = {}
+    for each in error.errors(include_url=False):
+        path = field_path(_place(each["loc"], value))
+        kind = each["type"]
+        if kind in _WANTED:  # of a field that may be one of several, each is told
+            one = wanted.setdefault(path, [])
+            one += [] if _WANTED[kind] in one else [_WANTED[kind]]
+            found[path] = [f"expected {' or '.join(one)}, got {_got(each['input'])}"]
+        elif kind in ("union_tag_invalid", "union_tag_not_found"):
+            found.setdefault(f"{path}.{_TAG}", []).append(_no_tag(each.get("ctx", {}), kind))
+        else:
+            found.setdefault(path, []).append(_what(each, model))
+    lines = [f"{path}: {what}" for path, texts in found.items() for what in texts]
+    if (n_more := len(lines) - _MOST_MISTAKES) > 0:
+        lines[_MOST_MISTAKES:] = [f"and {counted(n_more, 'more mistake')}"]
+    return RefusedError(422, "invalid", "; ".join(lines), param=next(iter(found)))
+
+
+def field_path(where: Sequence[Step]) -> str:
+    """A place in a body in words, such as `queries[3]`."""
+    path = ""
+    for step in where:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else _name(step)
+    return path or "the body"
+
+
+def _name(name: str) -> str:
+    return name if name.isprintable() and len(name) <= 100 else repr(name[:100])
+
+
+def _place(where: Sequence[Step], value: Any) -> list[Step]:
+    """The keys and indices that lead to a mistake, without the names of types that pydantic adds where a value may be
+    of several.
+    """
+    path: list[Step] = []
+    for index, step in enumerate(where):
+        if isinstance(value, dict):
+            if step == value.get(_TAG):
+                continue
+            if step in value or index == len(where) - 1:  # the last may be missing
+                path.append(step)
+                value = value.get(step)
+        elif isinstance(value, list) and isinstance(step, int) and step < len(value):
+            path.append(step)
+            value = value[step]
+    return path
+
+
+def _what(error: Any, model: type[BaseModel]) -> str:
+    kind, context = error["type"], error.get("ctx", {})
+    match kind:
+        case "missing":
+            return "is missing"
+        case "extra_forbidden":
+            *where, name = error["loc"]
+            return f"unknown field, {hint(name, _known(model, where))}"
+        case "too_short":
+            n, least = context["actual_length"], context["min_length"]
+            return f"has {counted(n, 'item')}, at least {least} {'is' if least == 1 else 'are'} needed"
+        case "literal_error" | "enum":
+            return f"{shown(error['input'])} is not {context['expected']}"
+        case "value_error":
+            return str(context["error"])
+    return str(error["msg"])
+
+
+def _no_tag(context: Mapping[str, Any], kind: str) -> str:
+    if kind == "union_tag_not_found":
+        return "is missing"
+    return f"{shown(context['tag'])} is not one of {context['expected_tags']}"
+
+
+def _got(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, dict):
+        return "an object"
+    return f"{'the text' if isinstance(value, str) else 'the number'} {shown(value)}"
+
+
+def _known(model: type[BaseModel], where: Sequence[Step]) -> list[str]:
+    """The fields that an object at a place may have."""
+    models = [model]
+    for step in where:
+        if deeper := [found for each in models if (field := each.model_fields.get(str(step)))
+                      for found in _models_in(field.annotation)]:  # fmt: skip
+            models = deeper
+        elif tagged := [each for each in models if step in _tags(each)]:
+            models = tagged
+    return sorted({name for each in models for name in each.model_fields})
+
+
+def _tags(model: type[BaseModel]) -> tuple[Any, ...]:
+    field = model.model_fields.get(_TAG)
+    return get_args(field.annotation) if field is not None and get_origin(field.annotation) is Literal else ()
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)

@@ -1,0 +1,98 @@
+"""What is said about a body that is not as it should be."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from qcls_gguf.service.bodies import M, parse, parse_value
+from qcls_gguf.service.classify_api import ClassifyRequest
+from qcls_gguf.service.decisions_api import DecisionsRequest
+from qcls_gguf.service.refusal import RefusedError
+from qcls_gguf.service.systemone_api import SystemOneRequest
+
+CHOICE = {"type": "choice", "instructions": "Which?"}
+
+
+def decisions(*questions: Any) -> dict[str, Any]:
+    return {"model": "any", "input": "red dress", "questions": list(questions)}
+
+
+@pytest.mark.parametrize(
+    ("model", "value", "param", "message"),
+    [
+        (ClassifyRequest, {"qurey": "a"}, "qurey", "qurey: unknown field, did you mean query?"),
+        (ClassifyRequest, {}, "the body", "the body: give either query or queries"),
+        (ClassifyRequest, "red dress", "the body", "the body: expected an object, got the text 'red dress'"),
+        (ClassifyRequest, {"query": 3}, "query", "query: expected a text, got the number 3"),
+        (ClassifyRequest, {"query": True}, "query", "query: expected a text, got true"),
+        (ClassifyRequest, {"queries": [None]}, "queries[0]", "queries[0]: expected a text, got null"),
+        (ClassifyRequest, {"queries": "a"}, "queries", "queries: expected a list, got the text 'a'"),
+        (ClassifyRequest, {"query": "a", "prompts": []}, "prompts", "prompts: has 0 items, at least 1 is needed"),
+        (ClassifyRequest, {"query": "a", "audit": 1}, "audit", "audit: expected true or false, got the number 1"),
+        (
+            ClassifyRequest,
+            {"query": "a", "scoring": "Tree"},
+            "scoring",
+            "scoring: 'Tree' is not 'tree', 'first_token', 'joint' or 'mean'",
+        ),
+        (DecisionsRequest, {"model": "any", "input": "a"}, "questions", "questions: is missing"),
+        (DecisionsRequest, decisions(), "questions", "questions: has 0 items, at least 1 is needed"),
+        (
+            DecisionsRequest,
+            decisions({"type": "choce", "instructions": "Which?"}),
+            "questions[0].type",
+            "questions[0].type: 'choce' is not one of 'predicate', 'choice', 'score'",
+        ),
+        (DecisionsRequest, decisions({}), "questions[0].type", "questions[0].type: is missing"),
+        (
+            DecisionsRequest,
+            decisions(CHOICE | {"choices": ["a", "b"]}),
+            "questions[0].choices[0]",
+            "questions[0].choices[0]: expected an object, got the text 'a'; "
+            "questions[0].choices[1]: expected an object, got the text 'b'",
+        ),
+        (
+            DecisionsRequest,
+            decisions(CHOICE | {"choices": [{"value": 1}, {"value": "b"}]}),
+            "questions[0].choices[0].value",
+            "questions[0].choices[0].value: expected a text or true or false, got the number 1",
+        ),
+        (DecisionsRequest, decisions(CHOICE), "questions[0].choices", "questions[0].choices: is missing"),
+        (
+            DecisionsRequest,
+            decisions(CHOICE | {"choices": [{"value": "a"}, {"value": "b"}], "lables": []}),
+            "questions[0].lables",
+            "questions[0].lables: unknown field, known are choices, instructions, name, type",
+        ),
+        (
+            SystemOneRequest,
+            {"state": "a", "questions": {"q": {"type": "choice", "instructions": "Which?"}}},
+            "questions.q.criteria",
+            "questions.q.criteria: is missing",
+        ),
+    ],
+)
+def test_a_mistake_is_told_with_its_place_the_value_and_what_belongs_there(
+    model: type[M], value: Any, param: str, message: str
+) -> None:
+    with pytest.raises(RefusedError) as of_value:
+        parse_value(model, value)
+    with pytest.raises(RefusedError) as of_text:
+        parse(model, json.dumps(value).encode())
+    for refused in (of_value.value, of_text.value):
+        assert (refused.status, refused.param, refused.message) == (422, param, message)
+
+
+def test_of_many_mistakes_the_first_ones_are_told() -> None:
+    with pytest.raises(RefusedError, match=r"queries\[19\]: expected a text, .*; and 5 more mistakes$"):
+        parse_value(ClassifyRequest, {"queries": [3] * 25})
+
+
+def test_a_body_that_is_no_json_is_malformed() -> None:
+    for data in (b"", b"{", b'{"query": NaN}', b'{"query": "\xff"}'):
+        with pytest.raises(RefusedError) as raised:
+            parse(ClassifyRequest, data)
+        assert raised.value.status == 400
