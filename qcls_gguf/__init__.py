@@ -1,11 +1,11 @@
-"""Label a query with a GGUF language model: N prompts, closed label sets, one decode.
+"""Label queries with a GGUF language model: several prompts with closed label sets, answered by one decode.
 
-A name is imported from its own module when it is first used, so that `import qcls_gguf` itself takes no time.
+Each public name is imported from its module at its first use, so that `import qcls_gguf` itself takes little time.
 """
 
 from .version import __version__
 
-TYPE_CHECKING = False  # a type checker takes it for true; typing takes longer to import than all else here
+TYPE_CHECKING = False  # type checkers treat it as true; importing it from typing would take longer than the rest
 
 __all__ = [
     "BusyError",
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from .loaded_prompts import LoadedPrompts
     from .model import Model, OpenModels
     from .score.result import Counts, LabelScore, ModelInfo, PromptResult, Result
-else:  # a type checker would take this function for a promise of every name
+else:  # hidden from type checkers, which would otherwise accept any name
     _MODULES = {
         ".classifier": ("Classifier",),
         ".config.load": ("load_config",),

@@ -1,4 +1,4 @@
-"""Stages that are asked one after the other: a prompt goes on, alone, where a stage is not sure of its answer."""
+"""Cascades: stages are asked one after the other; prompts of whose answer a stage is not sure go to the next one."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ class Stage:
     """A stage of a cascade, ready for queries."""
 
     name: str
-    """what answers say of where they come from"""
+    """the `stage` of its answers"""
     whole: ActiveSet
-    """all prompts that it is asked"""
+    """the set of all prompts that it is asked"""
     single: Mapping[str, ActiveSet]
-    """each of them alone, calibrated alike; the first stage needs none"""
+    """each of these prompts as a set of its own, with the same calibration; empty for the first stage"""
     thresholds: Mapping[str, float]
-    """least probability of an answer that counts, by prompt; of the last stage every answer counts"""
+    """by prompt, the least probability of a final answer; empty for the last stage, whose answers are all final"""
     model: ModelInfo
     """which model answers"""
     ask: Ask
     ask_async: AskAsync
 
     def items(self, query: str, names: Sequence[str]) -> list[Item]:
-        """What is asked for some prompts of a query: the whole set where these are all of its prompts."""
+        """The items that ask some prompts a query: the whole set if these are all of its prompts, else single ones."""
         mine = [prompt.name for prompt in self.whole.prompts.prompts]
         asked = [name for name in mine if name in names]
         if asked == mine:
@@ -56,7 +56,8 @@ Step = Generator[tuple[Stage, list[Item]], list[Result], list[Result]]
 
 
 def cascade_steps(stages: Sequence[Stage], queries: Sequence[str]) -> Step:
-    """Asks the stages one after the other: yields what a stage is asked, is sent its answers, returns the results.
+    """Ask the stages one after the other: a generator that yields a stage with its items, is sent the answers to them,
+    and returns the results.
 
     stages: the last one answers every prompt. The results have the last stage's model, the prompts in its order, and
     the times and counts of all stages together.
@@ -94,7 +95,7 @@ def _result(
     n_queries: int,
     model: ModelInfo,
 ) -> Result:
-    """One query's answers, with what all calls took together; a call's results all have the call's times and counts."""
+    """One query's answers, with the times and counts of all calls added; all results of a call have the call's own."""
     calls = [results[0] for results in asked]
     return Result(
         query=query,
@@ -114,9 +115,9 @@ def _result(
 
 
 def stage_config(setting: CascadeStage, last: Config, place: str) -> Config:
-    """The configuration of a stage, which never abstains, and takes the queries that the last one takes.
+    """The configuration of a stage, without abstention and with the last stage's limits for queries.
 
-    place: where it stands, for errors. Raises ConfigError where its prompts are not the last one's.
+    place: its place in the configuration, for errors. Raises ConfigError if its prompts differ from the last stage's.
     """
     try:
         config = load_config(setting.config)
@@ -136,7 +137,7 @@ def stage_config(setting: CascadeStage, last: Config, place: str) -> Config:
 
 
 def stamps(loaded: LoadedPrompts) -> dict[str, str]:
-    """A digest by prompt of all that its probabilities depend on beside the model."""
+    """For each prompt a digest of everything that its probabilities depend on, except the model."""
     return {
         prompt.name: stage_hash(
             prompt_hash(prompt), adjustment.temperature, None if adjustment.bias is None else adjustment.bias.tolist()
@@ -148,7 +149,7 @@ def stamps(loaded: LoadedPrompts) -> dict[str, str]:
 def check_stamps(
     place: str, hashes: Mapping[str, str], model_sha256: str, loaded: LoadedPrompts, model: ModelInfo
 ) -> None:
-    """Raise ConfigError where a model or prompts are not those that thresholds were fitted to."""
+    """Raise ConfigError for a model or prompts to which the thresholds were not fitted."""
     if model.sha256 != model_sha256:
         raise ConfigError(
             f"{place}: its thresholds were fitted with the model of sha256 {short(model_sha256)}, this one is "
@@ -167,7 +168,7 @@ class CascadeRequests(Requests):
     """Requests to an engine whose configured prompts are the last stage of a cascade."""
 
     stages: Sequence[Stage] = ()
-    """the last is the configured prompts; none until all are ready. Other prompt sets are asked as they are"""
+    """empty until all are ready; the last one is the configured prompts. Other prompt sets do not use the stages"""
 
     @property
     def has_steps(self) -> bool:
@@ -175,7 +176,7 @@ class CascadeRequests(Requests):
         return not self.stages
 
     def ask(self, items: Sequence[Item], deadline_s: float | None = None) -> list[Result]:
-        """As Requests does, but what the configured prompts are asked goes through the stages."""
+        """As `Requests.ask`, but queries of the configured prompts go through the stages."""
         if not self._is_cascade(items):
             return super().ask(items, deadline_s)
         self._check(items, deadline_s)
@@ -203,21 +204,21 @@ class CascadeRequests(Requests):
                 return list(e.value)
 
     def _is_cascade(self, items: Sequence[Item]) -> bool:
-        """Whether all items ask the configured prompts; where some ask other sets, all go to the last stage at once."""
+        """Whether all items are of the configured prompts; otherwise all of them go to the last stage directly."""
         return bool(self.stages and items) and all(active is self.stages[-1].whole for active, _ in items)
 
     def last_stage(self) -> tuple[Ask, AskAsync]:
-        """How the configured prompts themselves are asked."""
+        """The functions that ask the configured prompts directly, without earlier stages."""
         return super().ask, super().ask_async
 
 
 class _End:
-    """When a request's deadline is."""
+    """The deadline of a request, from its arrival."""
 
     def __init__(self, deadline_s: float | None) -> None:
         self._ends_s = None if deadline_s is None else perf_counter() + deadline_s
 
     @property
     def left_s(self) -> float | None:
-        """Seconds until then; None where there is no deadline."""
+        """Seconds left; None without a deadline."""
         return None if self._ends_s is None else self._ends_s - perf_counter()

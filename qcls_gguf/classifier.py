@@ -34,8 +34,8 @@ from .startup import Started, start
 class Classifier(Answering):
     """Labels queries by all prompts of a configuration.
 
-    Everything is loaded, cached and warmed when it is made. Usable from several threads: while one request is computed
-    others wait, and then share the next decode, up to `runtime.max_batch` queries, where that pays.
+    Creating it loads the model, caches the prompts and warms up. Usable from several threads: while one request is
+    computed others wait; they then share the next decode, up to `runtime.max_batch` queries, if that pays.
 
         with Classifier.from_config("fashion-8") as classifier:
             print(classifier.classify("red dress for girls").labels)
@@ -68,11 +68,11 @@ class Classifier(Answering):
         """Load the model, cache the prompts and warm up.
 
         config: a YAML file, the name of a configuration that comes with the package (`mission`, `fashion-8`,
-        `fashion-8-joint`, `qwen3-8b-t4`), or a Config. model: an open one to use instead of the one that config names,
-        or the open models among which it is or will be; it must stay open as long as the classifier. offline: take a
-        model of the hub from the local cache only. on_step(step, what, ms) follows the start-up, on_load(fraction) the
-        loading of the model. audit: let every answer carry its exact scores; costs the LM head and the labels' own
-        tokens.
+        `fashion-8-joint`, `qwen3-8b-t4`), or a Config. model: an open Model to use instead of the one that config
+        names, or OpenModels, which opens and shares it; it must stay open as long as the classifier. offline: take a
+        model of the hub from the local cache only. on_step(step, description, ms) is called after each step of the
+        start-up, on_load(fraction) while the model loads, with 0 to 1. audit: add exact scores to every answer; this
+        computes the LM head and all tokens of the labels.
         Raises ConfigError or ModelError.
         """
         config = load_config(config) if isinstance(config, str | Path) else check_config(config)
@@ -87,8 +87,9 @@ class Classifier(Answering):
         return classifier
 
     def _start_stages(self, cascade: CascadeConfig, models: OpenModels | None, offline: bool) -> None:
-        """Hold the stages of the cascade ready, the configured prompts as the last one. Raises ConfigError, ModelError,
-        and ConfigError for stages that are not those which the thresholds were fitted to.
+        """Open the stages of the cascade, with the configured prompts as the last one.
+
+        Raises ModelError, and ConfigError also for stages to which the thresholds were not fitted.
         """
         requests = self._requests
         assert isinstance(requests, CascadeRequests)
@@ -115,7 +116,7 @@ class Classifier(Answering):
                 stage.ask([(active, query) for active in stage.single.values()], None)
 
     def _host(self, config: Config, models: OpenModels | None, offline: bool) -> Classifier:
-        """Who answers a stage: this classifier, or one of its own where the stage has another model."""
+        """The classifier that answers a stage: this one, or another one if the stage has another model."""
         if config.model == ModelConfig():
             return self
         if find_model(config.model, offline=offline).resolve() == self.engine.model.path.resolve():
@@ -126,7 +127,7 @@ class Classifier(Answering):
     def _stage(
         self, name: str, loaded: LoadedPrompts, setting: CascadeStage | None, *, with_singles: bool = True
     ) -> Stage:
-        """A stage that this classifier answers; setting: which prompts it is asked, all where there is none."""
+        """A stage that this classifier answers. setting: the prompts that it is asked; None: all."""
         names = [prompt.name for prompt in loaded.prompts if setting is None or prompt.name in setting.prompts]
         return Stage(
             name=name,
@@ -139,7 +140,7 @@ class Classifier(Answering):
         )
 
     def _some(self, loaded: LoadedPrompts, names: Sequence[str]) -> ActiveSet:
-        """Some prompts of a set as a set of their own, calibrated alike, for as long as this classifier is open."""
+        """Some prompts of a set as a set of their own with the same calibration; it is held until this is closed."""
         adjustments = zip(loaded.prompts, loaded.adjustments, strict=True)
         chosen = [adjustment for prompt, adjustment in adjustments if prompt.name in names]
         active = self._requests.run_alone(self._sets.add, loaded.active.prompts.some(names))
@@ -149,16 +150,16 @@ class Classifier(Answering):
     def prompt_set(
         self, prompts: str | Path | Config | Sequence[PromptConfig] | PromptSet, *, audit: bool = False
     ) -> LoadedPrompts:
-        """Hold another prompt set ready on the same model and engine, until it is closed.
+        """Add a prompt set on the same model and engine, and keep it ready until it is closed.
 
             with classifier.prompt_set("other.yaml") as other:
                 print(other.classify("red dress").labels)
 
-        prompts: a YAML file, a name as in `from_config`, or a Config, of which `prompts` and `calibration` count and
-        `model` and `runtime` do not; or prompts. Prompts of system and user texts are rendered by the chat template of
-        this classifier's model and configuration. What the cache has of their prefixes is not decoded again. Raises
-        ConfigError for prompts that do not fit this engine (see runtime.n_batch, runtime.n_seq_max), PlanError where
-        too many are held at once (see runtime.question_cells, runtime.question_prefixes).
+        prompts: a YAML file, a name as in `from_config`, or a Config, whose `model` and `runtime` are ignored; or
+        prompts. The chat template of this classifier's model and configuration renders prompts of system and user
+        texts. Prefixes that are still in the cache are not decoded again. Raises ConfigError for prompts that do not
+        fit this engine (see runtime.n_batch, runtime.n_seq_max), PlanError if too many are held at once (see
+        runtime.question_cells, runtime.question_prefixes).
         """
         self._requests.check_process()
         self._requests.check_open()
@@ -193,7 +194,7 @@ class Classifier(Answering):
         return active
 
     def _add(self, prompts: PromptSet, begun: Sequence[Prefix]) -> ActiveSet:
-        """Hold a set; the beginnings of its prefixes go, and first of all where there is no room for it beside them."""
+        """Add a set and release the beginnings of its prefixes; release them first if there is no room for both."""
         try:
             active = self._sets.add(prompts)
         except PlanError:
@@ -206,7 +207,7 @@ class Classifier(Answering):
         return active
 
     def _as_config(self, prompts: str | Path | Config | Sequence[PromptConfig] | PromptSet) -> Config | None:
-        """The prompts with their whole texts; None for those that are compiled already."""
+        """The prompts as a configuration, rendered to whole texts; None if they are compiled already."""
         if isinstance(prompts, PromptSet):
             return None
         if isinstance(prompts, str | Path):
@@ -218,15 +219,15 @@ class Classifier(Answering):
         return replace(config, prompts=render_prompts(config.prompts, self.engine.model, self.config.model).prompts)
 
     def measure_turns(self) -> TurnCost:
-        """Measure what a decode costs beside its tokens; from then on callers share one only as far as that pays.
+        """Measure the fixed cost of a decode; from then on callers share a decode only if that saves time.
 
-        Takes about a second at most, during which nobody is answered. Raises DecodeError and ScoreError.
+        Takes a second at most, during which no request is answered. Raises DecodeError and ScoreError.
         """
         return self._requests.measure_turns(self.active)
 
     @property
     def config(self) -> Config:
-        """What it was made from, with the whole text of every prompt."""
+        """The configuration, with the whole text of every prompt."""
         return self._started.config
 
     @property
@@ -236,12 +237,12 @@ class Classifier(Answering):
 
     @property
     def engine(self) -> Engine:
-        """What decodes; its `model` is the open one. For tools, which use it while nobody asks the classifier."""
+        """The engine; its `model` is the open Model. For tools, which may use it only while no request is computed."""
         return self._started.engine
 
     @property
     def turn_ms(self) -> float:
-        """How long the requests that are computed now have taken, in ms; 0 while nobody asks. For any thread."""
+        """Milliseconds since the current turn began; 0 if none is computed. May be read from any thread."""
         return self._requests.batcher.turn_ms
 
     @property
@@ -255,13 +256,13 @@ class Classifier(Answering):
         return dict(self._started.ledger.steps_ms)
 
     def plan_counts(self, query: str) -> Counts:
-        """What `classify` would feed and read for a query; computes nothing. Raises PlanError as `classify` does."""
+        """The counts that `classify` would have for a query; computes nothing. Raises PlanError as `classify` does."""
         return self._requests.counts(self.active, query)
 
     def classify_pairs(
         self, pairs: Sequence[tuple[LoadedPrompts, str]], *, deadline_s: float | None = None
     ) -> list[Result]:
-        """Ask each of these prompt sets a query, in one decode like the prompts of one set; see `classify_batch`."""
+        """Answer each pair of a prompt set and a query, all in one decode if they fit; see `classify_batch`."""
         return self._requests.ask([(prompts.active, query) for prompts, query in pairs], deadline_s)
 
     async def aclassify_pairs(
@@ -271,11 +272,11 @@ class Classifier(Answering):
         return await self._requests.ask_async([(prompts.active, query) for prompts, query in pairs], deadline_s)
 
     def close(self) -> None:
-        """Answer who waits, refuse who comes, then free the context, and the model if it was opened for it.
+        """Answer waiting requests, refuse new ones, then free the context, and the model if it was opened for this.
 
-        May be called again. In a process that was forked it does nothing: all that is the parent's. Where a finaliser
-        or a signal's handler calls it in the middle of a request of the same thread, nobody who comes later is
-        answered, and memory is freed with the object, or by the next call.
+        May be called again. In a forked process it does nothing, because everything belongs to the parent. If a
+        finaliser or a signal handler calls it in the middle of a request of the same thread, later requests are refused
+        and the memory is freed with the object, or by the next call.
         """
         if not self._requests.is_of_this_process:
             return

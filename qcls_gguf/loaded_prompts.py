@@ -1,4 +1,4 @@
-"""A prompt set that is held ready: what can be asked of it, and of the classifier whose configured one it is."""
+"""The methods that answer queries by one prompt set: of a classifier, and of the sets that are added to it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Answering:
     def __init__(
         self, requests: Requests, active: ActiveSet, sources: Sequence[PromptConfig], config: Config, model: Model
     ) -> None:
-        """sources: the set's prompts as they were written; config: the classifier's."""
+        """sources: the set's prompts as written in the configuration; config: the classifier's."""
         self.active = active
         self._requests = requests
         self._sources = sources
@@ -56,12 +56,12 @@ class Answering:
     ) -> list[Result] | list[Result | QclsError]:
         """Label several queries in one decode, or in as few as the limits allow (counts.n_decodes tells).
 
-        deadline_s: where the request has not begun after so many seconds, it is not computed.
-        Raises PlanError for a query that is too long or not valid Unicode, and for more than 10,000 of them, before
-        anything is computed; DecodeError, ScoreError, DeadlineError, and BusyError where too many callers wait. After
-        an error the classifier is as before. errors="return": a query that cannot be labelled has its error in the
-        list, and the others their answers; what concerns all of them is raised all the same (BusyError, DeadlineError,
-        a closed classifier, too many queries).
+        deadline_s: if the request has not begun after so many seconds, it is not computed and DeadlineError is raised.
+        Raises PlanError, before anything is computed, for a query that is too long or not valid Unicode, and for more
+        than 10,000 queries; BusyError if too many callers wait; DecodeError; ScoreError. After an error the classifier
+        works as before. errors="return": the list has an error in place of the result of each query that cannot be
+        labelled; errors of the whole call are still raised (BusyError, DeadlineError, a closed classifier, too many
+        queries).
         """
         if isinstance(queries, str):
             raise PlanError("classify_batch takes a list of queries: give one query to classify")
@@ -74,7 +74,7 @@ class Answering:
 
     @property
     def has_steps(self) -> bool:
-        """Whether `classify_batch` is `tokenize`, `prepare` and `compute`; a cascade asks several prompt sets."""
+        """Whether `classify_batch` equals `tokenize`, `prepare` and `compute` in turn; false for a cascade."""
         return self._requests.has_steps
 
     def tokenize(self, query: str) -> Tokenized:
@@ -82,12 +82,12 @@ class Answering:
         return self._requests.tokenize((self.active, query))
 
     def prepare(self, tokenized: Sequence[Tokenized], *, on_rungs: bool = False) -> Prepared:
-        """The second step. on_rungs: fill the decode up, so that few shapes come again and again."""
+        """The second step. on_rungs: pad the decode to one of a few token counts, so that shapes repeat."""
         return self._requests.prepare(tokenized, on_rungs=on_rungs)
 
     @property
     def pays_on_rungs(self) -> bool:
-        """Whether that saves time."""
+        """Whether such padding saves time on this device."""
         return self._requests.pays_on_rungs
 
     def compute(self, prepared: Prepared) -> list[Result]:
@@ -95,14 +95,14 @@ class Answering:
         return self._requests.compute(prepared)
 
     async def aclassify(self, query: str, *, deadline_s: float | None = None) -> Result:
-        """Label one query without blocking the event loop: a thread of the classifier's own computes.
+        """Label one query without blocking the event loop: a thread of the classifier computes.
 
         A task that is cancelled before its turn is not computed. Raises as `classify_batch` does.
         """
         return (await self._requests.ask_async([(self.active, query)], deadline_s))[0]
 
     def classify_for(self, taker: Taker[Sequence[Result]], query: str, *, deadline_s: float | None = None) -> None:
-        """`aclassify` for who takes the result later and has no task: see Requests.ask_for."""
+        """`aclassify` for callers without a task, which receive the result later: see Requests.ask_for."""
         self._requests.ask_for(taker, [(self.active, query)], deadline_s)
 
     def check(self, query: str) -> None:
@@ -116,12 +116,12 @@ class Answering:
 
     @property
     def adjustments(self) -> Sequence[Adjustment]:
-        """What calibrates each prompt's scores."""
+        """The calibration of each prompt's scores."""
         return self.active.answers.adjustments
 
     @property
     def warnings(self) -> tuple[LikelyMistake, ...]:
-        """What is likely a mistake in the prompts, but for what the classifier's configuration ignores."""
+        """Likely mistakes in the prompts, except kinds that the classifier's configuration ignores."""
         from .prompts.likely_mistakes import likely_mistakes  # answers do without it
 
         return likely_mistakes(
@@ -145,14 +145,14 @@ class LoadedPrompts(Answering):
         model: Model,
         sets: PromptSets | None,
     ) -> None:
-        """Use Classifier.prompt_set. sets: of which it is one until it is closed; None: it goes with its classifier."""
+        """Use Classifier.prompt_set. sets: the sets from which `close` removes it; None: closed with its classifier."""
         super().__init__(requests, active, sources, config, model)
         self._sets = sets
 
     def close(self) -> None:
-        """Let others have the room that its prefixes take; may be called again. Whoever asks it then gets an error.
+        """Release the room of its prefixes; later requests to it raise DecodeError. May be called again.
 
-        The configured set goes with its classifier only.
+        Does nothing for the configured set, which is closed with its classifier.
         """
         if self._sets is None or not self._requests.is_of_this_process:
             return

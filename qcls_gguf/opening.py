@@ -1,4 +1,4 @@
-"""How others open classifiers: every tool takes one opener, and some open one of a configuration's prompts."""
+"""How the tools open classifiers: through one opener that shares models; some with a single prompt."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OnStep = Callable[[str, str, float], None]
 
 
 def with_one_prompt(config: str | Path | Config, name: str | None = None) -> Config:
-    """The configuration with one of its prompts alone: that of a name, or its only one.
+    """The configuration with only one of its prompts: the named one, or the only one.
 
     config: as for Classifier.from_config. Raises ConfigError.
     """
@@ -36,7 +36,7 @@ def with_one_prompt(config: str | Path | Config, name: str | None = None) -> Con
 
 
 class ClassifierOpener:
-    """Opens classifiers with the options that a command was given. Those of one model file share the open model."""
+    """Opens classifiers with a command's options. Classifiers with the same model file share the open model."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class ClassifierOpener:
 
     @property
     def warnings(self) -> tuple[LikelyMistake, ...]:
-        """What is likely a mistake in the prompts of all classifiers so far, each once."""
+        """Likely mistakes in the prompts of all classifiers opened so far, each once."""
         return tuple(self._warnings)
 
     def open(self, config: Config, *, audit: bool = False, quiet: bool = False) -> Classifier:

@@ -12,9 +12,11 @@ from .active_set import ActiveSet, Item
 from .config.schema import RuntimeConfig
 from .config.words import shown
 from .engine.engine import Engine, Float32Array
+from .engine.kept_queries import Continuation
 from .errors import DecodeError, PlanError, ScoreError
 from .plan.planner import Addition, DecodePlan, IndexArray, additions_of, plan_decodes
 from .plan.rungs import on_a_rung
+from .plan.templates import Templates
 from .plan.tree import Int32Array
 from .score.result import Counts, ModelInfo, PromptResult, Result
 from .timing import Stopwatch
@@ -57,6 +59,9 @@ class _Planned:
     """tokens of the rendered prompts that come from the cache"""
     fast_path: Sequence[bool]
     """item by item, prompt by prompt"""
+    behind: Sequence[Int32Array] | None = None
+    """of a single item that may go on from a kept query, each distinct fragment's tokens behind its stable ones"""
+    continued: Continuation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +108,16 @@ class Pipeline:
         self._model = model
         self._max_query_tokens = max_query_tokens
 
-    def run(self, items: Sequence[Item]) -> list[Result]:
-        """A result for each item. Raises PlanError before anything is computed, DecodeError, ScoreError."""
+    def run(self, items: Sequence[Item], *, as_new: bool = False) -> list[Result]:
+        """A result for each item. Raises PlanError before anything is computed, DecodeError, ScoreError.
+
+        as_new: feed all of a query, also where a kept one begins like it.
+        """
         watch = Stopwatch()
         tokenized = [self.tokenize(item) for item in items]
         watch.mark("tokenize")
-        return self.compute(self.prepare(tokenized, watch))
+        prepared = self.prepare(tokenized, watch)
+        return self.compute(replace(prepared, planned=replace(prepared.planned, behind=None)) if as_new else prepared)
 
     def prepare(
         self, tokenized: Sequence[Tokenized], watch: Stopwatch | None = None, *, on_rungs: bool = False
@@ -129,6 +138,9 @@ class Pipeline:
         """A result for each item of a plan, which is used once. Raises DecodeError, ScoreError."""
         items, planned, watch = prepared.items, prepared.planned, prepared.watch
         watch.go_on()
+        if self._engine.kept_queries and planned.behind is not None:
+            planned = self._continued(items[0][0].templates, planned, planned.behind)
+            watch.mark("plan")
         hidden, rows = self._decode(planned, watch)
         try:
             answers = _answers(items, hidden, rows, planned.fast_path)
@@ -177,10 +189,12 @@ class Pipeline:
         return Tokenized(item, found)
 
     def _plan(self, items: Sequence[Item], fragments: Sequence[Sequence[Int32Array]]) -> _Planned:
-        if len(items) == 1 and (found := items[0][0].templates.find(fragments[0])):
-            template, behind = found
-            tokens = (template.fill(behind),)
-            return _Planned((template.decode,), tokens, template.n_cached, [True] * len(template.additions))
+        if len(items) == 1:
+            templates = items[0][0].templates
+            behind = templates.behind(fragments[0])
+            if behind is not None and (template := templates.of_lengths(tuple(map(len, behind)))):
+                fast_path = [True] * len(template.additions)
+                return _Planned((template.decode,), (template.fill(behind),), template.n_cached, fast_path, behind)
         additions = [
             addition
             for (active, _), texts in zip(items, fragments, strict=True)
@@ -194,6 +208,24 @@ class Pipeline:
             [addition.fast_path for addition in additions],
         )
 
+    def _continued(self, templates: Templates, planned: _Planned, behind: Sequence[Int32Array]) -> _Planned:
+        """The plan that feeds only what follows a kept query, where this one begins like it, and keeps this one."""
+        found = self._engine.continuation(templates.layout, behind)
+        if found is None:
+            return planned
+        rest = [tokens[found.n_kept :] for tokens in behind]
+        template = templates.of_lengths(tuple(map(len, rest)))
+        if template is None:
+            return planned
+        plan = template.continued(found.n_kept, found.slot.seq)
+        return replace(
+            planned,
+            decodes=(replace(template.decode, plan=plan),),
+            tokens=(template.fill(rest),),
+            n_cached=template.n_cached + found.n_kept * len(template.additions),
+            continued=found,
+        )
+
     def _on_rungs(self, planned: _Planned) -> _Planned:
         capacity, n_positions = self._engine.capacity, self._engine.model.facts.n_ctx_train
         if capacity.pass_tokens is not None:  # the shapes of its passes would not be fewer
@@ -202,14 +234,14 @@ class Pipeline:
             on_a_rung(decode, token, most_tokens=capacity.n_tokens, n_positions=n_positions)
             for decode, token in zip(planned.decodes, planned.tokens, strict=True)
         ]
-        return replace(planned, decodes=[each for each, _ in filled], tokens=[each for _, each in filled])
+        return replace(planned, decodes=[each for each, _ in filled], tokens=[each for _, each in filled], behind=None)
 
     def _decode(self, planned: _Planned, watch: Stopwatch) -> tuple[Float32Array, IndexArray]:
         """The hidden states of all decodes, and in which row is that of each edge of the label tries."""
         hidden, rows, n_rows = [], [], 0
         is_one = len(planned.decodes) == 1
         for decode, token in zip(planned.decodes, planned.tokens, strict=True):
-            decoded = self._engine.decode(decode.plan, decode.leaf_roots, token)
+            decoded = self._engine.decode(decode.plan, decode.leaf_roots, token, planned.continued)
             watch.mark("decode")
             watch.move("decode", "batch", decoded.batch_us)
             watch.move("decode", "cleanup", decoded.trim_us)

@@ -1,4 +1,4 @@
-"""Requests to an engine from any thread: refused at once where nothing could answer them, else they wait their turn."""
+"""Requests to an engine from any thread: impossible ones are refused at once, the others wait for their turn."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from .score.result import Counts, Result
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_MENTIONED_MS = 0.05  # of waiting
-_LONGEST_S = 1e9  # of a deadline
+_MENTIONED_MS = 0.05  # shorter waits are reported as 0
+_LONGEST_S = 1e9  # the longest deadline
 _LETTERS = [chr(n) for n in range(ord("a"), ord("z") + 1)]
 _TURN_WORDS = 6
 """of the queries that turns are measured by"""
@@ -34,7 +34,7 @@ class Requests:
     """Asks prompt sets of one engine. While one request is computed others wait, and share the next decode."""
 
     def __init__(self, pipeline: Pipeline, runtime: RuntimeConfig, n_gpu_layers: int) -> None:
-        """n_gpu_layers: of the model, on which depends whether requests of many prompts gain by sharing a decode."""
+        """n_gpu_layers: the model's layers on the GPU; they decide whether sharing a decode pays."""
         self._pipeline = pipeline
         self._runtime = runtime
         self._n_gpu_layers = n_gpu_layers
@@ -45,7 +45,7 @@ class Requests:
         self._pid = os.getpid()
 
     def measure_turns(self, active: ActiveSet) -> TurnCost:
-        """Measure what a decode costs beside its tokens, and let callers share one only as far as that pays."""
+        """Measure the fixed cost of a decode; from then on callers share one only if that saves time."""
         self.check_process()
         self._turn_cost = self.run_alone(_turn_cost, self._pipeline, active, self._runtime.max_batch)
         return self._turn_cost
@@ -64,30 +64,31 @@ class Requests:
         return with_wait(self.batcher.submit(items, deadline_s), began) if items else []
 
     async def ask_async(self, items: Sequence[Item], deadline_s: float | None = None) -> list[Result]:
-        """The same without blocking the event loop."""
+        """`ask` without blocking the event loop."""
         began = perf_counter_ns()
         self._check(items, deadline_s)
         if not items:
             return []
-        import asyncio  # whoever awaits this has it; others are spared 40 ms
+        import asyncio  # callers that await have imported it; for others it would take 40 ms
 
         answers = await self.batcher.submit_future(asyncio.get_running_loop(), items, deadline_s)
         return with_wait(answers, began)
 
     def ask_for(self, taker: Taker[Sequence[Result]], items: Sequence[Item], deadline_s: float | None = None) -> None:
-        """The same for who takes the results later, in the thread of an event loop; their wait is for `with_wait`.
+        """`ask` for a taker that receives the results later, in the thread of an event loop, without `wait_ms`: see
+        `with_wait`.
 
-        What `has_steps` says has to be so. Raises what nothing could answer; errors that come later the taker has.
+        Only if `has_steps` is true. Raises errors that are known at once; the taker receives later ones.
         """
         self._check(items, deadline_s)
         self.batcher.submit_for(taker, items, deadline_s)
 
     def ask_each(self, items: Sequence[Item], deadline_s: float | None = None) -> list[Result | QclsError]:
-        """The results, with the errors of single queries in their places. All go together, if none is refused."""
+        """The results, with an error in place of each failed query's. If no query is refused all are asked together."""
         errors: dict[int, QclsError] = {}
         try:
             return list(self.ask(items, deadline_s))
-        except PlanError:  # nothing was computed: find those that are refused, and ask the others together
+        except PlanError:  # nothing was computed yet: find the refused ones, and ask the others together
             for index, (active, query) in enumerate(items):
                 try:
                     self.check(active, query)
@@ -113,11 +114,11 @@ class Requests:
 
     @property
     def has_steps(self) -> bool:
-        """Whether `ask` is the steps below and no more."""
+        """Whether `ask` equals `tokenize`, `prepare` and `compute` in turn."""
         return True
 
     def tokenize(self, item: Item) -> Tokenized:
-        """The first of three steps that `ask` takes, for whoever takes them apart: `prepare` and `compute` follow.
+        """The first of the three steps of `ask`, for callers that run them separately: then `prepare` and `compute`.
 
         One thread may tokenise and prepare the next items while another one computes. Raises PlanError.
         """
@@ -131,7 +132,7 @@ class Requests:
 
     @property
     def pays_on_rungs(self) -> bool:
-        """Whether many decodes of few shapes take less time, though they have more tokens."""
+        """Whether padding decodes to few shapes saves time when there are many of them."""
         return pays_to_repeat_shapes(self._runtime, self._n_gpu_layers)
 
     def compute(self, prepared: Prepared) -> list[Result]:
@@ -140,7 +141,7 @@ class Requests:
         return self.run_alone(self._pipeline.compute, prepared)
 
     def run_alone(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What an action returns that is done between two turns. Raises DecodeError where the classifier was closed."""
+        """Run an action between two turns and return its result. Raises DecodeError if the classifier was closed."""
 
         def checked() -> T:
             self.check_open()
@@ -155,7 +156,7 @@ class Requests:
         self.run_alone(self._pipeline.check, active, query)
 
     def counts(self, active: ActiveSet, query: str) -> Counts:
-        """What `ask` would feed and read for a query; computes nothing. Raises PlanError as `ask` does."""
+        """The counts that `ask` would have for a query; computes nothing. Raises PlanError as `ask` does."""
         check_queries([query], self._runtime)
         self.check_process()
         return self.run_alone(self._pipeline.counts, active, query)
@@ -170,11 +171,11 @@ class Requests:
 
     @property
     def is_of_this_process(self) -> bool:
-        """False in a process that was forked from the one in which it was made, where nobody computes."""
+        """False in a process that was forked from the one in which it was created; there nothing is computed."""
         return os.getpid() == self._pid
 
     def check_process(self) -> None:
-        """Raise DecodeError in a forked process, and where this thread would wait for itself."""
+        """Raise DecodeError in a forked process, and if this thread would wait for itself."""
         if not self.is_of_this_process:
             raise DecodeError("this Classifier was made in another process: make one in each process after forking")
         if self.batcher.is_inside:
@@ -190,18 +191,18 @@ class Requests:
 
 
 def with_wait(results: Sequence[Result], began_ns: int) -> list[Result]:
-    """The results with what their caller waited beside the stages: for its turn, and to be woken with the answers.
+    """The results with wait_ms: the time since began_ns that is not in their stages, before and after the turn.
 
-    began_ns: when they were asked for, by perf_counter_ns.
+    began_ns: the time of the request, by perf_counter_ns.
     """
     wait_ms = (perf_counter_ns() - began_ns) / 1e6 - results[0].total_ms
     return [result.after(wait_ms) for result in results] if wait_ms > _MENTIONED_MS else list(results)
 
 
 def _turn_cost(pipeline: Pipeline, active: ActiveSet, max_batch: int) -> TurnCost:
-    """What a decode costs beside its tokens: decodes of one query and of max_batch in turns, the shortest of each.
+    """The fixed cost of a decode, from the shortest decodes of one query and of max_batch queries, run in turns.
 
-    Nothing, so that none is shared, where max_batch is 1, or short queries are too long for the configuration.
+    0, so that no decode is shared, if max_batch is 1 or short queries are too long for the configuration.
     """
     queries = [" ".join(_LETTERS[n : n + _TURN_WORDS]) for n in range(min(max_batch, len(_LETTERS) - _TURN_WORDS))]
     if len(queries) < 2:
@@ -213,7 +214,7 @@ def _turn_cost(pipeline: Pipeline, active: ActiveSet, max_batch: int) -> TurnCos
         for items in (few, many):
             began = perf_counter()
             try:
-                counts = pipeline.run(items)[0].counts
+                counts = pipeline.run(items, as_new=True)[0].counts
             except PlanError:  # of more tokens than are allowed, in some vocabulary
                 return TurnCost(0.0)
             took = perf_counter() - began

@@ -1,9 +1,9 @@
 """A scikit-learn estimator that needs no training: it labels texts by one prompt of a configuration. Extra `sklearn`.
 
-Estimators of a process that name the same configuration and prompt share one open classifier. It is opened by the first
-`fit`, `predict` or `predict_proba`; making, cloning and pickling an estimator opens nothing, and what is pickled opens
-its classifier again where it is unpickled and asked. A classifier is closed when no estimator that asked it is left,
-but the one that was asked last stays open for whoever comes next, such as the next fold of a cross-validation.
+Estimators of a process with the same configuration and prompt share one open classifier. The first `fit`, `predict` or
+`predict_proba` opens it; creating, cloning, pickling and unpickling an estimator opens nothing. A classifier is closed
+when the last estimator that used it is gone, except the one that was used last: it stays open for the next estimator,
+such as that of the next fold of a cross-validation.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .opening import with_one_prompt
 __all__ = ["GgufClassifier", "close_all", "open_classifiers"]
 
 _CHUNK = 1000
-"""Texts whose answers are in memory at once beside their probabilities."""
+"""Texts of one request: its answers are in memory at once; of earlier ones only the probabilities are kept."""
 
 Float64Array = npt.NDArray[np.float64]
 Key = tuple[int, str | Path | Config, str | None]
@@ -45,9 +45,9 @@ Key = tuple[int, str | Path | Config, str | None]
 class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Labels texts by one prompt of a configuration.
 
-    X is a list, a 1-D array or a column of texts. `classes_` are the prompt's labels in the order of their names, and
-    after `fit(X, y)` those that y has. `predict` gives the most probable of them, whatever the configuration says of
-    `min_confidence` and `fallback`: a fallback is no class.
+    X is a list, a 1-D array or a column of texts. `classes_` are the prompt's labels in sorted order, after `fit(X, y)`
+    only those in y. `predict` gives the most probable of them; it ignores `min_confidence` and `fallback` of the
+    configuration, because a fallback is not a class.
 
         GgufClassifier("fashion-8", "category").predict(["red dress", "blue jeans"])
     """
@@ -61,9 +61,9 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ) -> None:
         """Nothing is opened or checked yet.
 
-        config: as for Classifier.from_config. prompt: the name of one of its prompts; none: the only one. classes: the
-        labels that integers in y stand for, in this order; none: all labels of the prompt in the order of their names,
-        as scikit-learn's LabelEncoder numbers them.
+        config: as for Classifier.from_config. prompt: the name of one of its prompts; None: its only one. classes: the
+        labels that integers in y stand for, in this order; None: all labels of the prompt in sorted order, as
+        scikit-learn's LabelEncoder numbers them.
         """
         self.config = config
         self.prompt = prompt
@@ -72,10 +72,9 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: N803
         """Open the classifier, check X and y, and record the classes; nothing is learnt.
 
-        y: labels of the prompt, or integers for them (see `classes`), which is how VotingClassifier and
-        cross_val_predict give labels to the estimators inside them. Answers are among the classes that y has; without
-        y, among all labels. Raises ValueError for X that is no texts and for y with other classes, and what
-        Classifier.from_config raises.
+        y: labels of the prompt, or integers for them (see `classes`), as VotingClassifier and cross_val_predict pass
+        them to their estimators. Answers are among the classes in y; without y, among all labels. Raises ValueError if
+        X has anything but texts or y other classes, and what Classifier.from_config raises.
         """
         texts = _texts(X)
         if not texts:
@@ -96,7 +95,7 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def classes_(self) -> npt.NDArray[Any]:
-        """(n_classes,) what `predict` answers with, in the order of predict_proba's columns."""
+        """(n_classes,) the possible answers of `predict`, in the order of predict_proba's columns."""
         return self._classes_and_columns()[0]
 
     def predict(self, X: Any) -> npt.NDArray[Any]:  # noqa: N803
@@ -106,10 +105,10 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return classes
 
     def predict_proba(self, X: Any) -> Float64Array:  # noqa: N803
-        """(n, n_classes) the probability of each class; rows sum to 1, as if there were no labels but the classes.
+        """(n, n_classes) the probability of each class, normalised over the classes, so that rows sum to 1.
 
-        Equal texts are computed once. Raises ValueError for X that is no texts, PlanError for one that is too long, and
-        what Classifier.classify_batch raises.
+        Equal texts are computed once. Raises ValueError if X has anything but texts, PlanError for a text that is too
+        long, and what Classifier.classify_batch raises.
         """
         texts = _texts(X)
         shared = self._opened()
@@ -147,7 +146,7 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.array([known[name] for name in named], np.int64)
 
     def _numbered(self, classes: npt.NDArray[Any], labels: Sequence[str]) -> list[str]:
-        """The labels that integers stand for. Raises ValueError where that would be a guess."""
+        """The labels that integers stand for. Raises ValueError if that is ambiguous."""
         names = sorted(labels) if self.classes is None else list(self.classes)
         numbers = [int(each) for each in classes]
         # Without the last classes, numbers may as well be those of a meta-estimator that has numbered fewer classes.
@@ -160,14 +159,14 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return [names[number] for number in numbers]
 
     def _opened(self) -> _Shared:
-        """The open classifier, which the estimator holds on to from then on."""
+        """The open classifier, which the estimator keeps from then on."""
         shared = self._held()
         if shared is None:
             shared = self._shared = _share(self._key)
         return shared
 
     def _held(self) -> _Shared | None:
-        """The open classifier where the estimator holds one that is still its own."""
+        """The open classifier that the estimator keeps, if it still fits its parameters and process."""
         shared: _Shared | None = getattr(self, "_shared", None)
         return shared if shared and shared.is_open and shared.key == self._key else None
 
@@ -200,7 +199,7 @@ def open_classifiers() -> list[Classifier]:
 
 
 def close_all() -> None:
-    """Close the classifiers that the estimators of this process hold open; whichever is asked again opens its own."""
+    """Close the classifiers of this process's estimators; an estimator that is used again opens a new one."""
     global _last
     with _lock:
         _last = None
@@ -210,7 +209,7 @@ def close_all() -> None:
 
 
 class _Shared:
-    """An open classifier of one prompt; closed when nobody holds on to it."""
+    """An open classifier of one prompt; closed when no estimator keeps it."""
 
     def __init__(self, key: Key) -> None:
         config = with_one_prompt(key[1], key[2])

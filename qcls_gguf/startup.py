@@ -133,6 +133,8 @@ def _start(
         pipeline = Pipeline(engine, info, config.runtime.max_query_tokens)
         sets = PromptSets(engine, pipeline, prompts.label_tokens if prompts.exact else np.empty(0, np.int32))
         active = sets.add(prompts, held)
+        if engine.kept_queries:
+            engine.kept_queries.use_layout(active.templates.layout)
         try:
             _warm_up(config, engine, active, pipeline)
         except ScoreError as e:

@@ -13,4 +13,4 @@ def start(thread: threading.Thread, error: Callable[[str], QclsError], what_for:
     try:
         thread.start()
     except RuntimeError as e:
-        raise error(f"no thread can be started {what_for} ({e}): let the process have more") from e
+        raise error(f"no thread can be started {what_for} ({e}): raise the process's limit of threads") from e

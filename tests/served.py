@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import httpx
+import yaml
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
@@ -137,3 +138,14 @@ def threads(*targets: threading.Thread) -> Iterator[Sequence[threading.Thread]]:
     finally:
         for thread in targets:
             thread.join()
+
+
+def with_runtime(folder: Path, path: Path, **settings: int) -> Path:
+    """A copy of a configuration with other settings."""
+    tree = yaml.safe_load(path.read_text())
+    tree.setdefault("runtime", {}).update(settings)
+    if "path" in tree.get("model", {}):
+        tree["model"]["path"] = str(path.parent / tree["model"]["path"])
+    copy = folder / path.name
+    copy.write_text(yaml.safe_dump(tree))
+    return copy

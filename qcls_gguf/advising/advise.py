@@ -105,7 +105,7 @@ def advise(
             wanted=wanted,
             timed=queries.texts[: settings.n_latency],
         )
-        tried = [original, *_try_all(bench, config, chosen, planner, whole.n_tokens)]
+        tried = [original, *_try_all(bench, config, chosen, planner, whole)]
         if advising.timed:
             bench.time(tried[1:], original, classifier.configured, advising.timed)
         weights = decode_weights(model.path, head=False)
@@ -137,7 +137,7 @@ def _planned(
     """The planner for these queries, the original's plan, and the candidates that are worth trying and that are not."""
     planner = Planner(config, model, queries.texts)
     whole = planner.plan(Candidate(name=ORIGINAL, why="the configuration as it is", config=config))
-    return planner, whole, *worth_trying(planner, candidates, whole.n_tokens)
+    return planner, whole, *worth_trying(planner, candidates, whole)
 
 
 def config_name(config: Config) -> str:
@@ -188,13 +188,13 @@ def _original(
     )
 
 
-def _try_all(bench: Bench, config: Config, chosen: Sequence[Planned], planner: Planner, n_tokens: float) -> list[Tried]:
+def _try_all(bench: Bench, config: Config, chosen: Sequence[Planned], planner: Planner, whole: Planned) -> list[Tried]:
     """Every candidate, each followed by the one with its losers apart where there is one."""
     found: list[Tried] = []
     for planned in chosen:
         tried = bench.try_one(planned, may_part=True)
         found.append(tried)
-        if (apart := bench.part(config, tried, planner, n_tokens)) is not None:
+        if (apart := bench.part(config, tried, planner, whole)) is not None:
             found.append(apart)
     return found
 

@@ -56,21 +56,21 @@ class Fitted:
 
 
 def first_stage(bench: Bench, tried: Sequence[Tried], wanted: Wanted, tokens: TokensAlone) -> Tried | None:
-    """The candidate whose cascade would feed the fewest tokens, by the first half of the queries; none without any."""
+    """The candidate whose cascade would cost the fewest tokens, by the first half of the queries; none without any."""
     half = len(bench.queries) // 2
 
-    def n_tokens(each: Tried) -> float:
+    def cost(each: Tried) -> float:
         assert each.planned is not None
-        alone = 0.0
+        alone, shares = 0.0, []
         for name in tokens.names:
             probability, differs = answers(bench.original[:half], each.rows[:half], name)
             proposed = proposed_thresholds(probability, differs, wanted.agreement)
-            share = float((probability < proposed[-1]).mean()) if proposed else 1.0
-            alone += share * tokens.mean(name)
-        return each.planned.n_tokens + alone
+            shares.append(float((probability < proposed[-1]).mean()) if proposed else 1.0)
+            alone += shares[-1] * tokens.mean(name)
+        return each.planned.cost + alone + max(shares) * tokens.pass_tokens
 
     possible = [each for each in tried if each.planned and can_be_first(each, wanted)]
-    return min(possible, key=n_tokens, default=None)
+    return min(possible, key=cost, default=None)
 
 
 def can_be_first(tried: Tried, wanted: Wanted | None) -> bool:
@@ -87,6 +87,11 @@ class TokensAlone:
         self._by_name = {
             prompt.name: planner.requests(whole.prompts.some([prompt.name])) for prompt in whole.prompts.prompts
         }
+
+    @property
+    def pass_tokens(self) -> int:
+        """Tokens that a pass is counted as, of a model with states, for all that are asked together; else 0."""
+        return max(request.pass_tokens for requests in self._by_name.values() for request in requests)
 
     @property
     def names(self) -> list[str]:
@@ -142,7 +147,7 @@ def fit_cascade(
     )
     name = f"cascade of {first.candidate.name}"
     why = (
-        f"a cascade: {first.candidate.name} is asked first, and the original what that is not sure of; answers agree "
+        f"a cascade: {first.candidate.name} is asked first, and the original only where it is not sure; answers agree "
         f"with the original's in at least {wanted.agreement:.1%} of unseen queries, for each prompt with "
         f"{wanted.confidence:.0%} confidence"
     )

@@ -42,13 +42,15 @@ def joint_candidates(config: Config) -> list[Candidate]:
 def joint_parts(prompts: Sequence[PromptConfig]) -> SharedTexts:
     """The parts of prompts that can get one text. Raises ConfigError, which says why they cannot."""
     if len(prompts) < 2:
-        raise ConfigError("one prompt has nobody to share a text with")
+        raise ConfigError("there is only one prompt")
     parts = shared_texts(prompts)
     if parts.is_one_text:
         raise ConfigError("the prompts have one text already, up to their last words")
     if not all(parts.own):
         name = next(prompt.name for prompt, own in zip(prompts, parts.own, strict=True) if not own)
-        raise ConfigError(f"prompts.{name} says nothing that the others do not say: nothing would tell it apart")
+        raise ConfigError(
+            f"prompts.{name} says nothing that the others do not say: in a common text nothing would distinguish it"
+        )
     return parts
 
 
@@ -81,7 +83,8 @@ def parted(original: Config, candidate: Candidate, apart: Collection[str]) -> Ca
     named = [prompt.name for prompt in original.prompts if prompt.name in apart]
     return Candidate(
         name=f"{candidate.name} but {', '.join(named)}",
-        why=f"as {candidate.name}, but with the original text for {', '.join(named)}, which would lose by joining",
+        why=f"as {candidate.name}, but with the original text for {', '.join(named)}, whose answers the common text "
+        "changes too often",
         config=with_prompts(original, prompts),
         is_parted=True,
         renamed={name: labels for name, labels in candidate.renamed.items() if name not in apart},

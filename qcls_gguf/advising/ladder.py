@@ -56,4 +56,4 @@ def check_vocabulary(first: Model, other: Model, texts: list[str]) -> None:
         raise ConfigError(f"has another vocabulary: {n_other} tokens, the original model {n}")
     for text in texts:
         if first.tokenize(text, parse_special=True).tolist() != other.tokenize(text, parse_special=True).tolist():
-            raise ConfigError("has another vocabulary: it parts the prompts into other tokens than the original model")
+            raise ConfigError("has another vocabulary: it tokenises the prompts differently from the original model")

@@ -133,7 +133,7 @@ def try_model(advising: Advising, entry: ModelConfig, tried: Sequence[Tried]) ->
             texts = [prompt.expanded_template for prompt in config.prompts]
             check_vocabulary(bench.classifier.engine.model, model, texts)
             planner = Planner(candidates[0].config, model, bench.queries)
-            chosen, others = worth_trying(planner, candidates, float("inf"))
+            chosen, others = worth_trying(planner, candidates, None)
             room = with_room(config.runtime, [*chosen, *chosen])
             base = dataclasses.replace(candidates[0].config, runtime=room)
             with own.open(base, quiet=True) as classifier:

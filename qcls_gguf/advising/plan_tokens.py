@@ -15,12 +15,19 @@ class PlannedRequest:
     """One query's request."""
 
     decodes: tuple[int, ...]
-    """tokens that each decode feeds"""
+    """tokens that each decode feeds; of a model with states, each pass over its weights, in equal parts"""
+    pass_tokens: int = 0
+    """tokens that one more pass is counted as, of a model with states"""
 
     @property
     def n_tokens(self) -> int:
         """Tokens that it feeds."""
         return sum(self.decodes)
+
+    @property
+    def cost(self) -> int:
+        """In tokens, the passes of a model with states counted as some."""
+        return self.n_tokens + self.pass_tokens * len(self.decodes)
 
 
 def planned_requests(
@@ -37,5 +44,10 @@ def planned_requests(
         }
         additions = additions_of(prompts.prompts, holders, [tokens[prompt.fragment] for prompt in prompts.prompts])
         decodes = plan_decodes(additions, capacity)
-        found.append(PlannedRequest(decodes=tuple(decode.plan.n_tokens for decode in decodes)))
+        passes = tuple(n for decode in decodes for n in _parts(decode.plan.n_tokens, decode.n_passes))
+        found.append(PlannedRequest(decodes=passes, pass_tokens=capacity.pass_tokens or 0))
     return found
+
+
+def _parts(n_tokens: int, n_passes: int) -> list[int]:
+    return [(n_tokens + i) // n_passes for i in range(n_passes)]

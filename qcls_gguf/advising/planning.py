@@ -36,6 +36,11 @@ class Planned:
         return fmean(request.n_tokens for request in self.requests)
 
     @property
+    def cost(self) -> float:
+        """Of a request in tokens, on average; see PlannedRequest."""
+        return fmean(request.cost for request in self.requests)
+
+    @property
     def n_decodes(self) -> float:
         """Decodes of a request, on average."""
         return fmean(len(request.decodes) for request in self.requests)
@@ -53,8 +58,13 @@ class Planner:
         """config: the original one, with whole texts. Raises ConfigError where the model cannot have it."""
         self._config, self._model, self._queries = config, model, queries[:_N_PLANNED]
         prompts = compile_prompts(config.prompts, model)
-        found = limits(config.runtime, prompts, model.facts.n_ctx_train, model.n_ctx_short)
-        self._capacity = Capacity(n_seqs=found.n_leaf_seqs, n_tokens=found.n_batch, n_rows=found.n_outputs_max)
+        found = limits(config.runtime, prompts, model.facts.n_ctx_train, model.n_ctx_short, model.facts.state_bytes)
+        self._capacity = Capacity(
+            n_seqs=found.n_leaf_seqs,
+            n_tokens=found.n_batch,
+            n_rows=found.n_outputs_max,
+            pass_tokens=model.pass_tokens,
+        )
 
     @property
     def n_planned(self) -> int:
@@ -83,9 +93,12 @@ class NotTried:
 
 
 def worth_trying(
-    planner: Planner, candidates: Sequence[Candidate], n_tokens: float
+    planner: Planner, candidates: Sequence[Candidate], whole: Planned | None
 ) -> tuple[list[Planned], list[NotTried]]:
-    """The candidates that feed fewer than n_tokens tokens a request, fewest first, and the others."""
+    """The candidates whose requests cost less than the original's, least first, and the others.
+
+    whole: the original; none: a candidate may cost anything.
+    """
     found, others = [], []
     for candidate in candidates:
         try:
@@ -93,16 +106,25 @@ def worth_trying(
         except (ConfigError, PlanError) as e:
             others.append(NotTried(candidate=candidate, n_tokens=None, reason=str(e)))
             continue
-        if planned.n_tokens < n_tokens:
+        if whole is None or planned.cost < whole.cost:
             found.append(planned)
         else:
-            reason = f"feeds {planned.n_tokens:.1f} tokens a request, the original {n_tokens:.1f}"
+            reason = f"feeds {_fed(planned)} a request, the original {_fed(whole, unit='')}"
             others.append(NotTried(candidate=candidate, n_tokens=planned.n_tokens, reason=reason))
-    return sorted(found, key=lambda each: each.n_tokens), others
+    return sorted(found, key=lambda each: each.cost), others
+
+
+def _fed(planned: Planned, unit: str = " tokens") -> str:
+    in_passes = f" in {planned.n_decodes:.1f} passes" if planned.cost > planned.n_tokens else ""
+    return f"{planned.n_tokens:.1f}{unit}{in_passes}"
 
 
 def with_room(runtime: RuntimeConfig, planned: Sequence[Planned]) -> RuntimeConfig:
-    """The runtime settings with room for the prefixes of all these beside the configuration's; n_ctx stays as given."""
+    """The runtime settings with room for the prefixes of all these beside the configuration's; n_ctx stays as given.
+
+    Queries are not kept, which only those of configured prompts could be.
+    """
+    runtime = dataclasses.replace(runtime, kept_queries=0)
     n_cells = sum(each.n_prefix_tokens for each in planned)
     n_prefixes = sum(len(set(each.prompts.prefixes)) for each in planned)
     if runtime.n_ctx != "auto" or runtime.n_seq_max != "auto":

@@ -110,10 +110,10 @@ class Bench:
                 found.append(prompt.name)
         return found
 
-    def part(self, original: Config, tried: Tried, planner: Planner, n_tokens: float) -> Tried | None:
-        """The candidate with the original text for the prompts that lose, where others remain and fewer tokens are fed.
+    def part(self, original: Config, tried: Tried, planner: Planner, whole: Planned) -> Tried | None:
+        """The candidate with the original text for the prompts that lose, where others remain and a request costs less.
 
-        Nothing is asked again: each prompt's answers are known. n_tokens: the original's.
+        Nothing is asked again: each prompt's answers are known. whole: the original.
         """
         losers = self.losers(tried)
         n_left = len(original.prompts) - len(losers)
@@ -124,7 +124,7 @@ class Bench:
             planned = planner.plan(candidate)
         except (ConfigError, PlanError):
             return None
-        if planned.n_tokens >= n_tokens:
+        if planned.cost >= whole.cost:
             return None
         rows = parted_rows(self.original, tried.rows, losers)
         return Tried(

@@ -1,12 +1,13 @@
-"""The variants of the CUDA kernels against each other: one decode of n new tokens, over n, on one loaded model.
+"""The variants of the CUDA kernels against each other: one decode of n new tokens, over n.
 
-Each variant has a context of its own. They take turns decode by decode, so that a machine that becomes slower or faster
-affects all alike. Their hidden states are compared, so that a variant that is fast and wrong is found.
+Each variant has a context of its own, on one loaded model, but for weights in lane order, which are those of a second.
+They take turns decode by decode, so that a machine that becomes slower or faster affects all alike. Their hidden states
+are compared, so that a variant that is fast and wrong is found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
@@ -18,11 +19,12 @@ from ..engine.capacity import whole_cells
 from ..engine.cores import threads
 from ..engine.engine import Engine
 from ..model.placement import flash_attention
-from ..native import NativeContext
-from ..native.kernel_steps import STEPS, Variant, switched, variants
+from ..native import NativeContext, NativeModel
+from ..native.kernel_steps import LANE_ORDER, STEPS, Step, switched, variants
 from ..plan.tree import Plan, Root
 from .decode_records import KernelStep, KernelVariant, VariantRecord, VariantSize, VariantsRecord
 from .forward import N_COUNTED, N_DISCARDED, N_OUTPUTS, sequence_plan, timed_decode
+from .lane_order import loaded_in_lane_order
 from .stats import decode_quantiles, quantiles, spread
 
 Float32Array = npt.NDArray[np.float32]
@@ -57,16 +59,37 @@ class SizeSamples:
     """how far stock's hidden states move where a second sequence shares the decode"""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """The variants, and their decodes by number of tokens."""
+
+    steps: tuple[Step, ...]
+    """that the variants add one by one"""
+    left_out: str | None
+    """why lane order is none of them; None where it is the last"""
+    sizes: dict[int, SizeSamples]
+
+
 def compare_variants(
     classifier: Classifier, tokens: Sequence[int], n_rounds: int, on_turn: Callable[[], None]
-) -> dict[int, SizeSamples]:
+) -> Comparison:
     """Decodes of each size behind the first prompt's prefix, by every variant in turns."""
-    prefix = classifier.prompts[0].prefix
-    root = Root(holder=_N_LEAVES, n_cached=len(prefix))
+    model, n_most = classifier.engine.model, max(tokens)
+    root = Root(holder=_N_LEAVES, n_cached=len(classifier.prompts[0].prefix))
     with ExitStack() as stack:
-        engines = {
-            variant.name: stack.enter_context(_engine(classifier, variant, max(tokens))) for variant in variants()
-        }
+        engines = {}
+        for variant in variants():
+            with switched(variant):
+                engines[variant.name] = stack.enter_context(_engine(classifier, model.native, n_most))
+        steps: tuple[Step, ...] = (*STEPS, LANE_ORDER)
+        left_out = None
+        last = variants(steps)[-1]
+        with switched(last, steps):
+            second = stack.enter_context(loaded_in_lane_order(model))
+            if isinstance(second, str):
+                steps, left_out = STEPS, second
+            else:
+                engines[last.name] = stack.enter_context(_engine(classifier, second, n_most))
         stock = next(iter(engines.values()))
         plans = {n: sequence_plan(stock, root, n) for n in tokens}
         samples = {}
@@ -81,7 +104,7 @@ def compare_variants(
             for n, size in samples.items():
                 _round(engines, plans[n], root, size)
                 on_turn()
-    return samples
+    return Comparison(steps=steps, left_out=left_out, sizes=samples)
 
 
 def _round(engines: dict[str, Engine], plan: Plan, root: Root, size: SizeSamples) -> None:
@@ -103,21 +126,20 @@ def _round(engines: dict[str, Engine], plan: Plan, root: Root, size: SizeSamples
 
 
 @contextmanager
-def _engine(classifier: Classifier, variant: Variant, n_tokens: int) -> Iterator[Engine]:
-    """A context with a variant's kernels on the classifier's model, no larger than the sweep needs."""
+def _engine(classifier: Classifier, native: NativeModel, n_tokens: int) -> Iterator[Engine]:
+    """A context on the classifier's model, as it is loaded in `native`, no larger than the sweep needs."""
     model, runtime, prefix = classifier.engine.model, classifier.config.runtime, classifier.prompts[0].prefix
     n_batch = max(n_tokens + _N_OTHER, min(len(prefix), classifier.engine.context.n_batch))
-    with switched(variant):
-        context = NativeContext(
-            model.native,
-            n_ctx=whole_cells(len(prefix) + n_tokens + _N_OTHER + n_batch),
-            n_batch=n_batch,
-            n_seq_max=_N_LEAVES + 1,  # the prefix has one
-            n_outputs_max=max(N_OUTPUTS, _N_LEAVES + 1),
-            n_threads=threads(runtime).n,
-            flash_attn=flash_attention(runtime, model.n_gpu_layers),
-            kv_type=runtime.kv_type,
-        )
+    context = NativeContext(
+        native,
+        n_ctx=whole_cells(len(prefix) + n_tokens + _N_OTHER + n_batch),
+        n_batch=n_batch,
+        n_seq_max=_N_LEAVES + 1,  # the prefix has one
+        n_outputs_max=max(N_OUTPUTS, _N_LEAVES + 1),
+        n_threads=threads(runtime).n,
+        flash_attn=flash_attention(runtime, model.n_gpu_layers),
+        kv_type=runtime.kv_type,
+    )
     with Engine(model, context, n_leaf_seqs=_N_LEAVES) as engine:
         engine.hold([prefix])
         yield engine
@@ -130,22 +152,23 @@ def largest_difference(rows: Float32Array, reference: Float32Array) -> float:
         return float(np.max(np.linalg.norm(difference, axis=1) / np.linalg.norm(reference.astype(np.float64), axis=1)))
 
 
-def variants_record(classifier: Classifier, samples: Mapping[int, SizeSamples]) -> VariantsRecord:
+def variants_record(classifier: Classifier, found: Comparison) -> VariantsRecord:
     """The comparison as the benchmark's record has it."""
     prompt = classifier.prompts[0]
     return VariantsRecord(
         prompt=prompt.name,
         n_cached=len(prompt.prefix),
         n_outputs=N_OUTPUTS,
-        steps=tuple(KernelStep(name=step.name, variable=step.variable, meaning=step.meaning) for step in STEPS),
-        variants=tuple(KernelVariant(name=variant.name, off=variant.off) for variant in variants()),
+        steps=tuple(KernelStep(name=step.name, variable=step.variable, meaning=step.meaning) for step in found.steps),
+        left_out=found.left_out,
+        variants=tuple(KernelVariant(name=variant.name, off=variant.off) for variant in variants(found.steps)),
         sizes=tuple(
             VariantSize(
                 n_tokens=n,
                 rounding=_finite(size.rounding),
                 variants=tuple(_variant_record(name, of_variant, size) for name, of_variant in size.variants.items()),
             )
-            for n, size in samples.items()
+            for n, size in found.sizes.items()
         ),
     )
 

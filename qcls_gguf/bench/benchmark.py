@@ -18,7 +18,7 @@ from ..report.environment import environment
 from ..report.gpu import GpuRun, gpu_state, watched_gpu, why_no_gpu
 from ..report.machine import gpu_free_bytes, peak_rss_bytes, rss_bytes
 from ..report.progress import OnProgress, counter
-from .ab import SizeSamples, compare_variants, variants_record
+from .ab import Comparison, compare_variants, variants_record
 from .classifiers import MeasuredClassifier, QuerySource, classifier_groups, started_classifier
 from .decode_records import GrowthRecord
 from .forward import forward_record, forward_tokens, sweep
@@ -69,7 +69,7 @@ def benchmark(
     classifiers: list[MeasuredClassifier] = []
     workloads: list[Workload] = []
     forward_ms: dict[int, list[float]] | None = None
-    variant_samples: dict[int, SizeSamples] | None = None
+    comparison: Comparison | None = None
     n_groups = 0
     during = GpuRun()
     with closing(classifier_groups(settings.configs, open_one)) as groups:
@@ -88,7 +88,7 @@ def benchmark(
                     forward_ms = sweep(group[0].classifier, sizes, n_rounds, count)
                 if with_variants:
                     count = counter(on_progress, "kernels in turns", n_rounds * len(sizes))
-                    variant_samples = compare_variants(group[0].classifier, sizes, n_rounds, count)
+                    comparison = compare_variants(group[0].classifier, sizes, n_rounds, count)
             classifiers += group
     growth: GrowthRecord | None = None
     if settings.growth_to is not None:
@@ -119,7 +119,7 @@ def benchmark(
             _workload_record(workload, rooflines[workload.measured.name], settings.rate) for workload in workloads
         ),
         forward=forward_record(first, forward_ms, rooflines[classifiers[0].name]) if forward_ms else None,
-        forward_ab=variants_record(first, variant_samples) if variant_samples else None,
+        forward_ab=variants_record(first, comparison) if comparison else None,
         growth=growth,
         memory=memory,
         gpu=GpuStates(before=before, during=during.record(), after=after, not_known=why_no_gpu()),

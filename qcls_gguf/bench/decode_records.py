@@ -52,7 +52,7 @@ class KernelStep(Record):
     name: str
     """a short name"""
     variable: str
-    """the environment variable that a context reads; 0 switches the step off"""
+    """the environment variable that a context reads, or for lane order a model as it is loaded; 0 switches it off"""
     meaning: str
     """what it does"""
 
@@ -108,6 +108,8 @@ class VariantsRecord(Record):
     n_outputs: int
     """the last so many new tokens are read"""
     steps: tuple[KernelStep, ...]
+    left_out: str | None
+    """why weights in lane order are not compared; null where they are"""
     variants: tuple[KernelVariant, ...]
     """each has one step more than the one before"""
     sizes: tuple[VariantSize, ...]

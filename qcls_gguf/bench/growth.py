@@ -60,7 +60,7 @@ def measure_growth(
     Classifier raises.
     """
     config = opener.rendered(config)
-    runtime = dataclasses.replace(config.runtime, n_ctx="auto", n_seq_max="auto", state_cache=False)
+    runtime = dataclasses.replace(config.runtime, n_ctx="auto", n_seq_max="auto", state_cache=False, kept_queries=0)
     plain = dataclasses.replace(config, runtime=runtime, calibration=None)
     by_prompts = [
         (dataclasses.replace(plain, prompts=numbered_prompts(config.prompts, n)), 0)

@@ -190,6 +190,8 @@ def facts(record: BenchmarkRecord) -> list[tuple[str, str]]:
             "CUDA graphs: these are no figures of the whole card; its memory, caches and clocks are all there"
         )
         rows.insert(2, ("a slice", text))
+    if record.forward_ab and record.forward_ab.left_out:
+        rows.append(("lane order", f"not compared: {record.forward_ab.left_out}"))
     if memory.peak_rss_bytes is not None:
         rows.append(("memory", f"at most {memory.peak_rss_bytes / 2**20:.0f} MiB in the process"))
     return rows

@@ -38,20 +38,20 @@ _THIS = "this"
 def advise_command(
     queries: Annotated[
         Path,
-        typer.Option("--queries", help="Your queries, with labels or without: lines, CSV, JSON lines.", metavar="FILE"),
+        typer.Option("--queries", help="Your queries, with or without labels: lines, CSV, JSON lines.", metavar="FILE"),
     ],
     min_agreement: Annotated[
         float,
         typer.Option(
-            "--min-agreement", min=0.5, max=1.0, metavar="SHARE", help="Least share of equal answers, for each prompt."
+            "--min-agreement", min=0.5, max=1.0, metavar="SHARE", help="Least share of equal answers in every prompt."
         ),
     ] = 0.98,
     target: Annotated[
         list[str] | None,
         typer.Option(
             "--target",
-            help="Where it will run: this machine, or a record of `bench --forward` made there; repeatable, a record "
-            "for each model. Default: a T4, from a table.",
+            help="The machine it will run on: this one, or a record of `bench --forward` made there; repeatable, a "
+            "record for each model. Default: a prediction for a T4.",
             metavar="this|REPORT.json",
         ),
     ] = None,
@@ -68,15 +68,13 @@ def advise_command(
             min=0.5,
             max=0.9999,
             metavar="SHARE",
-            help="Also fit a cascade that agrees so often on unseen queries.",
+            help="Also fit a cascade with this agreement on unseen queries.",
         ),
     ] = None,
     models: Annotated[
-        Path | None, typer.Option("--models", help="A ladder of other models to try, as YAML.", metavar="FILE")
+        Path | None, typer.Option("--models", help="A YAML file with other models to try.", metavar="FILE")
     ] = None,
-    fetch: Annotated[
-        bool, typer.Option("--fetch", help="Also fetch models of the ladder that are not on disk.")
-    ] = False,
+    fetch: Annotated[bool, typer.Option("--fetch", help="Download models of --models that are not on disk.")] = False,
     write: Annotated[
         Path | None, typer.Option("--write", help="Write the recommended configuration.", metavar="OUT.yaml")
     ] = None,
@@ -92,31 +90,32 @@ def advise_command(
     resume: ResumeOption = None,
     query_column: QueryColumnOption = None,
     latency_sample: Annotated[
-        int, typer.Option("--latency-sample", min=0, metavar="N", help="Queries that requests are timed with.")
+        int, typer.Option("--latency-sample", min=0, metavar="N", help="Queries for the timing; 0 times nothing.")
     ] = 200,
-    seed: Annotated[int, typer.Option("--seed", min=0, metavar="S", help="Of the order of the queries.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, metavar="S", help="Seed of the order of the queries.")] = 0,
     quiet: QuietOption = False,
 ) -> None:
     """Find the fastest configuration that still answers like yours, and prove it on your queries.
 
     Candidates are derived from the configuration: one text for all prompts, shorter last words, label wordings that
-    need no branch, cheaper scorings, the query before the instructions; and, where a prompt loses by joining, the
-    same with that prompt apart. Those that feed fewer tokens answer all queries, and are compared with the original
-    configuration prompt by prompt; one that is clearly worse than --min-agreement is dropped early, by a sequential
-    test. Those that are left are timed here, request by request in turns. With --models the same prompts are tried on
-    other models. The recommendation is the fastest candidate that keeps --min-agreement in every prompt, here or, with
-    --target REPORT.json, by prediction there. Accuracy and log-loss are told where queries are labelled; rows that
-    cannot be used are left out and counted.
+    need no branch, cheaper scorings, the query before the instructions; and one text for all prompts except those whose
+    answers it changes. Candidates that feed fewer tokens answer the queries, and their answers are compared with the
+    original configuration's, prompt by prompt. A sequential test drops a candidate early if it is clearly worse than
+    --min-agreement. The others are timed here, request by request in turns. With --models the same prompts are tried on
+    other models. The recommendation is the fastest candidate that keeps --min-agreement in every prompt: measured here
+    or, with --target REPORT.json, predicted for that machine. Labelled queries add accuracy and log-loss; rows that
+    cannot be used are skipped and counted.
 
-    A ladder is a YAML file: `models:` with a list of entries as `model` of a configuration (path, ollama, or hf_repo
-    with quantization). JSON is one object; docs/records.md describes its fields. Exit codes: 0; 1 if --write was given
-    and nothing is recommended, or a decode failed; 2 for usage, configuration and queries; 3 for a model that can't be
-    loaded.
+    The file of --models has a key `models` with a list of entries like `model` in a configuration (path, ollama, or
+    hf_repo with quantization). JSON is one object; docs/records.md describes its fields. Exit codes: 0; 1 if --write
+    was given and nothing is recommended, or a decode failed; 2 for usage, configuration and queries; 3 for a model that
+    can't be loaded.
 
-    --cascade SHARE also fits a cascade: the candidate that saves most is asked first, and the original only the
-    prompts whose answer is below a threshold. The thresholds are fitted on half of the queries and proven on the other
-    half, so that with 95 % confidence each prompt agrees with the original in at least that share of unseen queries.
-    It is written as two files, OUT.yaml and OUT-first-stage.yaml. Needs scipy: pip install 'qcls-gguf[calibrate]'.
+    --cascade SHARE also fits a cascade: the candidate that saves most is asked first, and the original answers only the
+    prompts whose probability is below a threshold. The thresholds are fitted on half of the queries and proven on the
+    other half, so that with 95 % confidence each prompt agrees with the original in at least that share of unseen
+    queries. --write writes it as two files, OUT.yaml and OUT-first-stage.yaml. Needs scipy:
+    pip install 'qcls-gguf[calibrate]'.
 
     \b
     qcls-gguf advise --config fashion-8 --queries queries.txt

@@ -28,7 +28,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Label queries with a GGUF language model: N prompts, closed label sets, one decode.",
+    help="Label queries with a GGUF language model: several prompts with closed label sets, answered by one decode.",
 )
 
 

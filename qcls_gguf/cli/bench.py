@@ -37,7 +37,7 @@ _GROWTH_TO = 64
 def bench_command(
     config: Annotated[
         list[Path] | None,
-        typer.Option("--config", "-c", help="Prompts and runtime; repeatable, to compare.", metavar="FILE|NAME"),
+        typer.Option("--config", "-c", help="A configuration; repeatable, to compare several.", metavar="FILE|NAME"),
     ] = None,
     model: ModelOption = None,
     hf_repo: RepoOption = None,
@@ -45,53 +45,59 @@ def bench_command(
     n_gpu_layers: LayersOption = None,
     threads: ThreadsOption = None,
     scoring: ScoringOption = None,
-    input_: Annotated[str | None, typer.Option("--input", "-i", metavar="FILE|-", help="Queries, one a line.")] = None,
+    input_: Annotated[
+        str | None, typer.Option("--input", "-i", metavar="FILE|-", help="A file with one query a line.")
+    ] = None,
     query_tokens: Annotated[
         str | None,
-        typer.Option("--query-tokens", metavar="N|LOW-HIGH,…", help="Make queries of so many tokens. Default: 2-9,6."),
+        typer.Option(
+            "--query-tokens", metavar="N|LOW-HIGH,…", help="Lengths of generated queries in tokens. Default: 2-9,6."
+        ),
     ] = None,
     batch: Annotated[
-        str | None, typer.Option("--batch", "-b", metavar="N,…", help="Queries of one request. Default: 1.")
+        str | None, typer.Option("--batch", "-b", metavar="N,…", help="Queries in one request. Default: 1.")
     ] = None,
     rate: Annotated[
         float | None,
-        typer.Option("--rate", metavar="R", help="R requests arrive a second, whether or not the last is answered."),
+        typer.Option("--rate", metavar="R", help="Send R requests a second without waiting for answers."),
     ] = None,
     requests: Annotated[
         int, typer.Option("--requests", "-n", min=1, max=1_000_000, metavar="N", help="Requests of each kind.")
     ] = 50,
     warm_up: Annotated[
-        int, typer.Option("--warm-up", min=0, max=1_000_000, metavar="N", help="Requests before that are not counted.")
+        int, typer.Option("--warm-up", min=0, max=1_000_000, metavar="N", help="Requests before the counted ones.")
     ] = 5,
     repeat: Annotated[
-        int, typer.Option("--repeat", min=1, max=1000, metavar="N", help="Measure all of it N times.")
+        int, typer.Option("--repeat", min=1, max=1000, metavar="N", help="Repeat all measurements N times.")
     ] = 3,
     idle: Annotated[
         float | None,
-        typer.Option("--idle", metavar="SECONDS", help="Also a request after a silence. Default: 0, not measured."),
+        typer.Option(
+            "--idle", metavar="SECONDS", help="Also time a request after this long without any. Default: 0, no."
+        ),
     ] = None,
     forward: Annotated[
-        bool, typer.Option("--forward", help="Also one decode over the number of its new tokens.")
+        bool, typer.Option("--forward", help="Also time a single decode by its number of tokens.")
     ] = False,
     tokens: Annotated[
-        str | None, typer.Option("--tokens", metavar="N,…", help="The numbers of --forward. Default: 1,8,9,…,160.")
+        str | None,
+        typer.Option("--tokens", metavar="N,…", help="The numbers of tokens for --forward. Default: 1,8,9,…,160."),
     ] = None,
     ab: Annotated[
         bool,
-        typer.Option("--ab", help="Also --forward by stock llama.cpp's CUDA kernels and ours in turns, step by step."),
+        typer.Option("--ab", help="Also compare --forward with stock llama.cpp's CUDA kernels, step by step."),
     ] = False,
     growth: Annotated[
-        bool, typer.Option("--growth", help="Also requests by number of prompts, and by cells of other prompt sets.")
+        bool,
+        typer.Option("--growth", help="Also time requests by number of prompts, and by cells of other prompt sets."),
     ] = False,
     growth_to: Annotated[
         int | None,
-        typer.Option("--growth-to", min=1, max=1000, metavar="N", help="The most prompts of --growth. Default: 64."),
+        typer.Option("--growth-to", min=1, max=1000, metavar="N", help="Most prompts of --growth. Default: 64."),
     ] = None,
     sms: Annotated[
         int | None,
-        typer.Option(
-            "--sms", min=1, max=1024, metavar="N", help="Compute on N multiprocessors of the GPU, as if it had no more."
-        ),
+        typer.Option("--sms", min=1, max=1024, metavar="N", help="Compute on N multiprocessors of the GPU only."),
     ] = None,
     full: Annotated[
         bool,
@@ -102,11 +108,11 @@ def bench_command(
     html: Annotated[Path | None, typer.Option("--html", help="Also write a report with plots.", metavar="FILE")] = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Measure how long requests take, where the time goes, and what the device could do at best.
+    """Measure how long requests take and where the time goes, beside the device's roofline.
 
     Several configurations are measured in turns, request by request, so that a machine that becomes slower or faster
-    affects all alike; one after the other where the memory does not hold them at once, or at a fixed rate. Queries are
-    made of a list of words, or come from a file in turn. Without options: the embedded model and its eight prompts.
+    affects all alike; or one after the other with --rate, or if they do not fit into memory together. Queries are made
+    of a list of words, or come from a file. Without options: the embedded model and its eight prompts.
 
     \b
     qcls-gguf bench -c fashion-8 -c fashion-8-joint --batch 1,4
@@ -116,7 +122,7 @@ def bench_command(
     qcls-gguf bench --forward --ab -hf Qwen/Qwen3-8B-GGUF:Q4_K_M --out ab.json --html ab.html
     qcls-gguf bench --full -hf Qwen/Qwen3-8B-GGUF:Q4_K_M --out report.json --html report.html
 
-    The last makes a complete report; with a large model it takes many minutes, fewer with -n 20.
+    The last command makes a complete report; with a large model it takes many minutes, fewer with -n 20.
 
     --ab measures what this project's kernels for CUDA gain, on the machine at hand: one decode over the number
     of its tokens by stock llama.cpp's kernels and with one more step of ours at a time, decode by decode in turns on
@@ -124,25 +130,27 @@ def bench_command(
     it is made, so setting it to 0 switches the step off for any command: GGML_CUDA_MMQ_DIRECT (direct),
     GGML_CUDA_QUANTIZE_ONCE (quantize once), GGML_CUDA_FUSE_MATRICES (one launch), GGML_CUDA_FUSE_GLU (glu),
     GGML_CUDA_FUSE_NORM (norm), GGML_CUDA_FUSE_ROPE (rope), GGML_CUDA_SHORT_LOOPS (short loops), QCLS_VISIBLE_CELLS
-    (visible cells). Besides times, the hidden states are compared: "difference" is the variant's from stock's,
-    "rounding" stock's own where a second sequence shares the decode. The two should be of one size; a variant that is
-    fast and far off is wrong.
+    (visible cells). One more, GGML_CUDA_LANE_ORDER (lane order), is off unless it is 1 when the model is loaded: on
+    GPUs that run code for 7.5 it is compared on a second loaded model, where the memory holds it. Besides times, the
+    hidden states are compared: "difference" is the variant's from stock's, "rounding" stock's own where a second
+    sequence shares the decode. The two should be of one size; a variant that is fast and far off is wrong.
 
-    --growth asks 1, 2, 4, … 64 prompts, which are those of the first configuration again and again with a number in
-    front, and that configuration beside 0 to 16,384 cells of other prompt sets: what should grow with the prompts, and
-    what should not grow. The classifiers of each series are all open, so that they can take turns: choose a smaller
-    --growth-to where the memory does not hold them. A tenth of the -n requests are sent to each.
+    --growth times requests of 1, 2, 4, … 64 prompts, which should take longer in proportion: those of the first
+    configuration repeated, each with a number in front. It also times that configuration while the cache holds 0 to
+    16,384 cells of other prompt sets, which should cost nothing. All classifiers of a series are open at once, to take
+    turns: choose a smaller --growth-to if they do not fit into memory. Each gets a tenth of the -n requests.
 
-    --sms N lets a large card stand in for a smaller one, such as --sms 40 for the 40 multiprocessors of a Tesla T4:
+    --sms N makes a large card stand in for a smaller one, such as --sms 40 for the 40 multiprocessors of a Tesla T4:
     kernels plan their work for N and run on N, or, with a warning, on the next number that the hardware can be split
-    at. CUDA graphs are off. It splits work as the smaller card does, but has another clock, memory and arithmetic: use
-    it to compare variants, and take no times from it. It needs CUDA 12.5 in build and driver.
+    into. CUDA graphs are off. The split of work is the smaller card's, but clock, memory and arithmetic are the large
+    card's: use this to compare variants, not to predict times. It needs CUDA 12.5 in build and driver.
 
-    The roofline of a decode is the larger of two times: its weights (all but the token embeddings, and the head where
-    no logits are computed) read once at the bandwidth of a copy, and 2 operations a weight and least token at the speed
-    of a product of 4096 × 4096 weights of the model's type with 512 columns; of the last layer behind its attention,
-    and of the head, only the rows that are read count. Both are measured after the requests, on the device and with
-    the threads that computed them. Left out are attention, norms, launches and the host's work.
+    The roofline of a decode is the larger of two times: reading its weights once at the bandwidth of a copy; and 2
+    operations for each weight and each token of the smallest possible plan, at the speed of a product of 4096 × 4096
+    weights of the model's type with 512 columns. The token embeddings do not count, nor the head if no logits are
+    computed; of the last layer behind its attention, and of the head, only the rows that are read count. Both rates are
+    measured after the requests, on the same device and threads. Attention, norms, launches and the host's work are not
+    included.
 
     JSON is one object; docs/records.md describes its fields. Exit codes are those of run.
     """

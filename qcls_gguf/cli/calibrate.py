@@ -36,11 +36,11 @@ def calibrate_command(
     out: Annotated[Path, typer.Option("--out", "-o", help="The calibration file to write.", metavar="FILE")] = Path(
         "calibration.yaml"
     ),
-    bias: Annotated[bool, typer.Option("--bias", help="Fit a bias for each label beside the temperature.")] = False,
+    bias: Annotated[bool, typer.Option("--bias", help="Fit a bias for each label as well.")] = False,
     folds: Annotated[
         int, typer.Option("--folds", min=2, max=100, metavar="N", help="Folds of the cross-validation.")
     ] = 5,
-    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Of the shuffle into folds.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Seed of the assignment to folds.")] = 0,
     prompt: Annotated[
         list[str] | None, typer.Option("--prompt", metavar="NAME", help="A prompt to fit; repeatable. Default: all.")
     ] = None,
@@ -60,13 +60,14 @@ def calibrate_command(
 ) -> None:
     """Fit a temperature, and with --bias a bias for each label, to labelled queries.
 
-    Data is that of eval. Each prompt is fitted in its configured scoring, on top of its prior, by log-loss. A fit is
-    kept where it lowers the log-loss of rows that it has not seen (cross-validation) by more than one standard error;
-    the others are refused and left out of the file. Name the file in the configuration to use it: `calibration: FILE`.
-    Needs scipy: pip install 'qcls-gguf[calibrate]'.
+    The data has the format of eval's. Each fit minimises a prompt's log-loss in its configured scoring, after its
+    prior. A fit is kept if it lowers the log-loss of rows that it has not seen (cross-validation) by more than one
+    standard error; the others are refused and left out of the file. To use the file, add `calibration: FILE` to the
+    configuration. Needs scipy: pip install 'qcls-gguf[calibrate]'.
 
-    Exit codes: 0; 1 if every fit was refused, and nothing written, or a decode failed; 2 for usage, configuration and
-    data; 3 for a model that can't be loaded. JSON is one object; docs/records.md describes its fields.
+    Exit codes: 0; 1 if every fit was refused, so that nothing is written, or a decode failed; 2 for usage,
+    configuration and data; 3 for a model that can't be loaded. JSON is one object; docs/records.md describes its
+    fields.
 
     \b
     qcls-gguf calibrate --data labelled.jsonl

@@ -38,12 +38,16 @@ def compare_command(
     query: Annotated[
         list[str] | None, typer.Option("--query", "-q", metavar="TEXT", help="A query to label; repeatable.")
     ] = None,
-    input_: Annotated[str | None, typer.Option("--input", "-i", metavar="FILE|-", help="A query a line.")] = None,
+    input_: Annotated[
+        str | None, typer.Option("--input", "-i", metavar="FILE|-", help="A file with one query a line.")
+    ] = None,
     rounds: Annotated[
         int, typer.Option("--rounds", min=1, metavar="N", help="Timed requests of every query by every method.")
     ] = 10,
-    warm_up: Annotated[int, typer.Option("--warm-up", min=0, metavar="N", help="Rounds before, not timed.")] = 2,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of the order in which the methods take turns.")] = 0,
+    warm_up: Annotated[int, typer.Option("--warm-up", min=0, metavar="N", help="Rounds before the timed ones.")] = 2,
+    seed: Annotated[
+        int, typer.Option("--seed", metavar="N", help="Seed of the order in which the methods take turns.")
+    ] = 0,
     config: ConfigOption = None,
     model: ModelOption = None,
     hf_repo: RepoOption = None,
@@ -51,27 +55,34 @@ def compare_command(
     n_gpu_layers: LayersOption = None,
     threads: ThreadsOption = None,
     hf_folder: Annotated[
-        Path | None, typer.Option("--hf-folder", metavar="DIR", help="torch: the weights, as transformers reads them.")
+        Path | None,
+        typer.Option(
+            "--hf-folder", metavar="DIR", help="For torch: a folder with the weights in transformers' format."
+        ),
     ] = None,
     synthetic: Annotated[
-        bool, typer.Option("--synthetic", help="torch: random weights of the model's shape; its answers mean nothing.")
+        bool,
+        typer.Option("--synthetic", help="For torch: random weights of the model's shape; its answers mean nothing."),
     ] = False,
     llama_server: Annotated[
-        str | None, typer.Option("--llama-server", metavar="URL", help="A running llama-server.")
+        str | None, typer.Option("--llama-server", metavar="URL", help="The address of a running llama-server.")
     ] = None,
     spawn_llama_server: Annotated[
-        Path | None, typer.Option("--spawn-llama-server", metavar="BINARY", help="A llama-server to start and stop.")
+        Path | None,
+        typer.Option("--spawn-llama-server", metavar="BINARY", help="A llama-server program to start and stop."),
     ] = None,
-    ollama: Annotated[str | None, typer.Option("--ollama", metavar="URL", help="A running Ollama.")] = None,
+    ollama: Annotated[
+        str | None, typer.Option("--ollama", metavar="URL", help="The address of a running Ollama.")
+    ] = None,
     ollama_model: Annotated[
-        str | None, typer.Option("--ollama-model", metavar="NAME", help="Its model, made from the same file.")
+        str | None, typer.Option("--ollama-model", metavar="NAME", help="Ollama's model, made from the same file.")
     ] = None,
     other_weights: Annotated[
-        bool, typer.Option("--other-weights", help="Compare with Ollama's model even where it is another file.")
+        bool, typer.Option("--other-weights", help="Allow an Ollama model from another file.")
     ] = False,
     peer_kernels: Annotated[
         PeerKernels,
-        typer.Option("--peer-kernels", help="CUDA matrix kernels of the other methods that use this llama.cpp."),
+        typer.Option("--peer-kernels", help="CUDA matrix kernels for the other methods that use this llama.cpp."),
     ] = PeerKernels.stock,
     format_: FormatOption = RecordFormat.table,
     out: Annotated[Path | None, typer.Option("--out", help="Also write the JSON here.", metavar="FILE")] = None,
@@ -80,17 +91,18 @@ def compare_command(
 ) -> None:
     """Compare latency and answers with other methods of labelling the same queries by the same prompts and model.
 
-    The methods take turns, request by request, in one run and in an order that a seed gives. What is timed is a query's
-    text to an answer for every prompt; loading and caching are not. Every method but the first four loads the model
-    once more: on a GPU choose with --method what fits. A method that cannot run here is listed with the reason. On a
+    The methods take turns, request by request, in one run and in a random order. A request is timed from the query's
+    text to an answer for every prompt; loading and caching are not timed. Every method but the first four loads the
+    model once more: on a GPU choose with --method those that fit. A method that cannot run here is listed with the
+    reason. On a
     CUDA device the other methods that use this llama.cpp run its stock matrix kernels, as their users do;
     --peer-kernels ours gives them this project's.
 
     \b
     qcls              this package, in the configuration's scoring
     naive             stock llama.cpp with all logits, one decode a prompt, nothing cached
-    prefix            the same with each prompt's prefix cached
-    batched           the same, all prompts in one decode
+    prefix            naive with each prompt's prefix cached
+    batched           prefix with all prompts in one decode
     llama-cpp-python  its class Llama, prompt after prompt       (extra `peers`)
     cappr             mean log-probabilities on llama-cpp-python (pip install cappr)
     torch             PyTorch and transformers, prefix KV cache, CUDA graphs (--hf-folder or --synthetic)

@@ -33,10 +33,10 @@ def eval_command(
     data: Annotated[Path, typer.Option("--data", "-d", help="Labelled queries, JSON lines or CSV.", metavar="FILE")],
     scoring: Annotated[
         list[str] | None,
-        typer.Option("--scoring", help="A mode to evaluate; repeatable. Default: all.", metavar="|".join(SCORINGS)),
+        typer.Option("--scoring", help="A scoring to evaluate; repeatable. Default: all.", metavar="|".join(SCORINGS)),
     ] = None,
     audit: Annotated[
-        bool, typer.Option("--audit", help="Compare with joint although no exact mode is evaluated.")
+        bool, typer.Option("--audit", help="Compare with joint even if neither joint nor mean is evaluated.")
     ] = False,
     config: ConfigOption = None,
     model: ModelOption = None,
@@ -51,34 +51,40 @@ def eval_command(
     query_column: QueryColumnOption = None,
     ignore_columns: IgnoreColumnsOption = None,
     latency_sample: Annotated[
-        int, typer.Option("--latency-sample", min=0, metavar="N", help="Queries that each mode is timed with.")
+        int,
+        typer.Option(
+            "--latency-sample", min=0, metavar="N", help="Queries for the timing of each mode; 0 times nothing."
+        ),
     ] = 200,
     shuffle_labels: Annotated[
-        int, typer.Option("--shuffle-labels", min=0, metavar="K", help="Also list the labels in K other orders.")
+        int,
+        typer.Option(
+            "--shuffle-labels", min=0, metavar="K", help="Also score with the labels listed in K other orders."
+        ),
     ] = 0,
     batch_invariance: Annotated[
         bool,
-        typer.Option("--batch-invariance", help="Also score the rows in batches, after others, restored and afresh."),
+        typer.Option("--batch-invariance", help="Also score the rows again in other conditions: see above."),
     ] = False,
-    seed: Annotated[int, typer.Option("--seed", metavar="S", help="Of the orders of labels and rows.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", metavar="S", help="Seed of the orders of labels and rows.")] = 0,
     quiet: QuietOption = False,
 ) -> None:
     """Measure accuracy, calibration and cost of the scoring modes on labelled queries.
 
-    A line of data is {"query": …, "labels": {prompt: label, or a list of accepted labels}}; CSV has the columns query
-    and the prompts' names, with accepted labels separated by |, unless --query-column and --ignore-columns say
-    otherwise. Modes are compared on the prompts that each of them can score. The scores of all modes come from one
-    decode a query; times come from a second pass of each mode on its own, over a sample of the queries. The modes are
-    not calibrated. Where the configuration has a prior, a temperature or a calibration, there is one more mode,
-    `calibrated`: every prompt in its own scoring with these. Where it is a cascade, all these are its last stage alone,
-    and `cascade` is one more mode: all stages, as a request asks them. JSON is one object; docs/records.md describes
-    its fields. Exit codes: 0; 1 if scores are not finite or a decode failed; 2 for usage, configuration and data; 3 for
-    a model that can't be loaded.
+    A line of data is {"query": …, "labels": {prompt: label, or a list of accepted labels}}. CSV has a column query
+    (or --query-column) and one for each prompt's name, with accepted labels separated by |; --ignore-columns names
+    other columns. A mode is a scoring. Modes are compared on the prompts that all of them can score. One decode a query
+    gives the scores of all modes; a second pass over a sample of the queries measures the times of each mode by itself.
+    The modes are not calibrated. If the configuration has a prior, a temperature or a calibration, `calibrated` is one
+    more mode: every prompt in its own scoring with these. If it is a cascade, all modes describe its last stage, and
+    `cascade` is one more mode: all stages, as in a request. JSON is one object; docs/records.md describes its fields.
+    Exit codes: 0; 1 if scores are not finite or a decode failed; 2 for usage, configuration and data; 3 for a model
+    that can't be loaded.
 
-    --shuffle-labels K scores the rows K times more, with the labels of the prompts whose templates have a {labels} slot
-    listed in other orders. --batch-invariance scores them four times more: in batches of four, in a shuffled order with
-    other rows before each, up to 100 of them with the prefixes computed anew, and in a freshly started classifier. A
-    flip is another answer than before; a row's difference is the largest change of a label's probability.
+    --shuffle-labels K scores the rows K more times, with the labels in every {labels} slot listed in other orders.
+    --batch-invariance scores them four more times: in batches of four; in a shuffled order with other rows before each;
+    up to 100 of them with the prefixes computed again; and in a newly started classifier. A flip is an answer that
+    changed; a row's difference is the largest change of a label's probability.
 
     \b
     qcls-gguf eval --data labelled.jsonl --scoring tree --scoring joint

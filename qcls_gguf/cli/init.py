@@ -34,30 +34,33 @@ def init_command(
     query_column: QueryColumnOption = None,
     column: Annotated[
         list[str] | None,
-        typer.Option("--column", metavar="NAME", help="A column of labels; repeatable. Default: all of few values."),
+        typer.Option(
+            "--column", metavar="NAME", help="A column of labels; repeatable. Default: those with few values."
+        ),
     ] = None,
     from_: Annotated[
-        str | None, typer.Option("--from", metavar="FILE|NAME", help="A configuration to write in the form of today.")
+        str | None, typer.Option("--from", metavar="FILE|NAME", help="A configuration to rewrite in the current form.")
     ] = None,
     about: Annotated[
-        str | None, typer.Option("--about", metavar="TEXT", help="What is labelled, such as 'a support ticket'.")
+        str | None, typer.Option("--about", metavar="TEXT", help="What the texts are, such as 'a support ticket'.")
     ] = None,
     model: ModelOption = None,
     hf_repo: RepoOption = None,
     family: Annotated[
-        Family | None, typer.Option("--family", help="What the model is chosen from.  [default: qwen3]")
+        Family | None, typer.Option("--family", help="The models to choose from, by free memory.  [default: qwen3]")
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write.")] = Path("config.yaml"),
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
-    """Write a commented configuration: from labels, from labelled queries, from an older one, or by questions.
+    """Write a commented configuration from labels, labelled queries, an older configuration, or answers to questions.
 
-    Without --labels, --data and --from it asks on a terminal. Without --model and --hf-repo it names the largest
-    model of --family that fits the free memory of the GPU, or where there is none a small one; all of them answer at
-    once by their chat template. qwen3 and gemma-4 have attention layers only; the others have recurrent ones, too, with
-    which requests take longer (docs/models.md). Several prompts get one common text, so that a request computes little
-    more than one of them. Columns of --data with few values are taken as labels, and rare ones are named. Nothing is
-    downloaded or loaded. Exit codes: 0; 2 for usage, data and configuration; 3 for a model that can't be used.
+    Without --labels, --data and --from it asks on a terminal. Without --model and --hf-repo it names the largest model
+    of --family that fits the free memory of the GPU, or without a GPU a small one; all of them answer at once, without
+    thinking. qwen3 and gemma-4 have attention layers only; the others also have recurrent ones, with which requests
+    take longer (docs/models.md). All prompts get one common text, so that a request for several of them computes
+    little more than for one. Columns of --data with few values are taken as labels, and rare labels are reported.
+    Nothing is downloaded or loaded. Exit codes: 0; 2 for usage, data and configuration; 3 for a model that can't be
+    used.
 
     \b
     qcls-gguf init --labels category=dress,jeans,none --labels season=summer,winter,none

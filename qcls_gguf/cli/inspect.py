@@ -35,25 +35,26 @@ def inspect_command(
     threads: ThreadsOption = None,
     format_: FormatOption = RecordFormat.table,
     show_prompt: Annotated[
-        bool, typer.Option("--show-prompt", help="Show text and tokens of the prompts instead, with a query in them.")
+        bool, typer.Option("--show-prompt", help="Show the prompts' text and tokens with a query instead.")
     ] = False,
     prompt: Annotated[
         list[str] | None, typer.Option("--prompt", metavar="NAME", help="A prompt to show; repeatable. Default: all.")
     ] = None,
     query: Annotated[
-        str | None, typer.Option("--query", "-q", metavar="TEXT", help="The query to show them with. Default: none.")
+        str | None,
+        typer.Option("--query", "-q", metavar="TEXT", help="The query for --show-prompt. Default: an empty one."),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not print the start-up.")] = False,
 ) -> None:
     """Show what a configuration costs with a model, before any query, and what could be cheaper or clearer.
 
-    Per prompt the cached tokens, the tokens that every request adds, each label's tokens and the label trie; for all
-    prompts together the tokens of an empty query, the sequences and the context; and what is likely a mistake in the
-    prompts. Exit codes are those of run.
+    For each prompt it shows the cached tokens, the tokens that every request adds, each label's tokens and the label
+    trie; for all prompts together the tokens of an empty query, the sequences and the context; and likely mistakes in
+    the prompts. Exit codes are those of run.
 
-    --show-prompt shows what the model reads: the exact text and tokens of each prompt with a query, control tokens
-    reversed, cached tokens blue, those that the query's request feeds green, and the labels that are tried behind
-    them, underlined where their tokens are fed as well.
+    --show-prompt shows what the model reads: the exact text and tokens of each prompt with a query, and the labels.
+    Control tokens are in reverse video, cached tokens blue, tokens that the request computes green, and tokens of
+    labels yellow, underlined if they are computed too.
 
     JSON is one object; docs/records.md describes its fields.
 

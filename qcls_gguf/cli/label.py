@@ -66,41 +66,58 @@ def label_command(
         list[str], typer.Argument(metavar="IN…", help="Parquet, .csv, .tsv, .jsonl, text; patterns, folders.")
     ],
     out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="DIR|FILE", help="A folder for a file a shard, or one file.")
+        Path,
+        typer.Option("--out", "-o", metavar="DIR|FILE", help="A folder that gets a file for each shard, or one file."),
     ],
     column: Annotated[str, typer.Option("--column", metavar="NAME", help="The column with the queries.")] = QUERY,
     format_: Annotated[
-        OutputFormat | None, typer.Option("--format", "-f", help="Of the output. Default: the input's; of text csv.")
+        OutputFormat | None,
+        typer.Option("--format", "-f", help="Format of the output. Default: the input's; csv for text."),
     ] = None,
     scores: Annotated[bool, typer.Option("--scores", help="Also a column with every label's probability.")] = False,
     top_k: Annotated[
         int | None, typer.Option("--top-k", min=1, metavar="K", help="Also a column with the K most probable labels.")
     ] = None,
-    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Before the names of the new columns.")] = "",
+    prefix: Annotated[
+        str, typer.Option("--prefix", metavar="TEXT", help="Put before the names of the new columns.")
+    ] = "",
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first row that gets no labels.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Label all anew, whatever is there.")] = False,
-    redo_changed: Annotated[
-        bool, typer.Option("--redo-changed", help="Label inputs anew that were changed since.")
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Label everything again and replace the output.")
     ] = False,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="Only the first N rows.")] = None,
-    sample: Annotated[int | None, typer.Option("--sample", min=1, metavar="N", help="Only N rows by chance.")] = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="S", help="Of --sample.")] = 0,
+    redo_changed: Annotated[
+        bool, typer.Option("--redo-changed", help="Label inputs again that changed since the last run.")
+    ] = False,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, metavar="N", help="Label only the first N rows.")
+    ] = None,
+    sample: Annotated[
+        int | None, typer.Option("--sample", min=1, metavar="N", help="Label only N random rows.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", metavar="S", help="Seed of --sample.")] = 0,
     cache: Annotated[
-        Path | None, typer.Option("--cache", metavar="FILE", help="Keep answers for other shards and runs.")
+        Path | None,
+        typer.Option(
+            "--cache",
+            metavar="FILE",
+            help="A file of answers, to reuse them in other shards and runs.",
+        ),
     ] = None,
     order: Annotated[
-        Order, typer.Option("--order", help="frequency: label what comes often first, into the --cache.")
+        Order, typer.Option("--order", help="frequency: label frequent queries first, into the --cache.")
     ] = Order.input,
     batch: Annotated[
-        int | None, typer.Option("--batch", min=1, max=512, metavar="N", help="Queries of a decode. Default: measured.")
+        int | None, typer.Option("--batch", min=1, max=512, metavar="N", help="Queries in a decode. Default: measured.")
     ] = None,
-    shard_rows: Annotated[int, typer.Option("--shard-rows", min=1, metavar="N", help="Most rows of a shard.")] = 50_000,
+    shard_rows: Annotated[int, typer.Option("--shard-rows", min=1, metavar="N", help="Most rows in a shard.")] = 50_000,
     devices: Annotated[
-        str | None, typer.Option("--devices", metavar="D,…", help="A process for each: numbers of GPUs, or cpu.")
+        str | None, typer.Option("--devices", metavar="D,…", help="Start a process for each: numbers of GPUs, or cpu.")
     ] = None,
-    engine: Annotated[Engine, typer.Option("--engine", help="ray: actors of Ray, on all its machines.")] = Engine.local,
+    engine: Annotated[
+        Engine, typer.Option("--engine", help="ray: label with Ray actors on all machines of the cluster.")
+    ] = Engine.local,
     compare: Annotated[
-        bool, typer.Option("--compare", help="Also tell what the device could do: a few seconds more.")
+        bool, typer.Option("--compare", help="Also measure the device's roofline: a few seconds more.")
     ] = False,
     summary: Annotated[
         RecordFormat, typer.Option("--summary", help="A table for people, JSON for machines.")
@@ -117,16 +134,16 @@ def label_command(
     threads: ThreadsOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Label whole tables: files of any size, in shards that a stopped run goes on from.
+    """Label whole tables: files of any size, in shards, so that a stopped run can go on.
 
     Every row of the inputs becomes one row of the output: its columns, for each prompt NAME and NAME_probability, and
-    `error` with the reason where a row got no labels. A shard is a row group of Parquet or a block of lines, of at most
-    --shard-rows rows; its file is written aside and renamed. With a folder as --out each shard is a file there, with a
-    file they are joined in the end. The same command again does what is missing. Equal queries of a shard are computed
-    once, with --cache those of all shards and runs. --devices 0,1 has a process on each of two GPUs, cpu,cpu two
-    processes without one. The summary goes to standard output, all else to standard error. Exit codes: 0, also where
-    rows got no labels; 1 where an input or the output failed; 2 for usage and configuration, another run on the same
-    output, an input that has changed; 3 for a model that can't be loaded.
+    `error` with the reason if the row got no labels. A shard is a row group of Parquet or a block of lines, of at most
+    --shard-rows rows. If --out is a folder, each shard becomes a file there; if it is a file, the shards are joined at
+    the end. Repeat the same command to finish a stopped run. Equal queries of a shard are computed once, with --cache
+    those of all shards and runs. --devices 0,1 starts a process on each of two GPUs, cpu,cpu two processes on the CPU.
+    The summary goes to standard output, all else to standard error. Exit codes: 0, also if rows got no labels; 1 if an
+    input or the output failed; 2 for usage and configuration, another run on the same output, an input that has
+    changed; 3 for a model that can't be loaded.
 
     \b
     qcls-gguf label queries.parquet --out labelled.parquet

@@ -15,10 +15,10 @@ def models_command(
     format_: FormatOption = RecordFormat.table,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
-    """List the GGUF models that this machine has already: the embedded one, Ollama's, the Hugging Face cache's.
+    """List the GGUF models on this machine: the embedded one, those of Ollama's store and of the Hugging Face cache.
 
-    Names from Ollama's store can be given as --model, those of the cache as --hf-repo. Files are only looked at.
-    Ollama's store is looked for at OLLAMA_MODELS, else in the user's and in the service's folder.
+    Give the names of Ollama's models as --model, those of the cache as --hf-repo. Nothing is downloaded or changed.
+    Ollama's store is at OLLAMA_MODELS, else in the user's or the service's folder.
 
     JSON is one object; docs/records.md describes its fields.
 

@@ -31,32 +31,45 @@ ConfigOption = Annotated[
     typer.Option(
         "--config",
         "-c",
-        help=f"Prompts, labels, model and runtime: a YAML file, or one of {', '.join(config_names())}, which come with "
-        "the package.",
+        help="The configuration (prompts, labels, model, runtime): a YAML file, or one that comes with the package: "
+        f"{', '.join(config_names())}.",
         metavar="FILE|NAME",
     ),
 ]
 ModelOption = Annotated[
     Path | None,
-    typer.Option("--model", "-m", help="A GGUF file, or Ollama's model of a name.", metavar="FILE|ollama:NAME[:TAG]"),
+    typer.Option(
+        "--model", "-m", help="A GGUF file, or the name of a model in Ollama's store.", metavar="FILE|ollama:NAME[:TAG]"
+    ),
 ]
 RepoOption = Annotated[
     str | None,
-    typer.Option("--hf-repo", "-hf", help="A model of the Hugging Face hub.", metavar="USER/REPO[:QUANT]"),
+    typer.Option("--hf-repo", "-hf", help="A model on the Hugging Face hub.", metavar="USER/REPO[:QUANT]"),
 ]
-OfflineOption = Annotated[bool, typer.Option("--offline", help="Take a model of the hub from the local cache only.")]
+OfflineOption = Annotated[
+    bool, typer.Option("--offline", help="Download nothing: take models of the hub from the local cache.")
+]
 StateCacheOption = Annotated[
-    bool, typer.Option("--no-state-cache", help="Compute all prefixes, whatever an earlier start saved.")
+    bool, typer.Option("--no-state-cache", help="Compute all prefixes, even those that an earlier start saved.")
 ]
 TryModelOption = Annotated[
-    bool, typer.Option("--no-try-model", help="Load the model at once, without a process that tries it first.")
+    bool, typer.Option("--no-try-model", help="Load the model without trying it in a separate process first.")
 ]
 LayersOption = Annotated[
-    str | None, typer.Option("--n-gpu-layers", "-ngl", help="Layers on the GPU.", metavar="N|auto|all")
+    str | None,
+    typer.Option(
+        "--n-gpu-layers", "-ngl", help="Layers on the GPU. Default: the configuration's.", metavar="N|auto|all"
+    ),
 ]
-ThreadsOption = Annotated[int | None, typer.Option("--threads", "-t", min=1, max=512, metavar="N", help="CPU threads.")]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option("--threads", "-t", min=1, max=512, metavar="N", help="CPU threads. Default: the configuration's."),
+]
 ScoringOption = Annotated[
-    str | None, typer.Option("--scoring", help="The scoring of every prompt.", metavar="|".join(SCORINGS))
+    str | None,
+    typer.Option(
+        "--scoring", help="The scoring of every prompt. Default: the configuration's.", metavar="|".join(SCORINGS)
+    ),
 ]
 FormatOption = Annotated[RecordFormat, typer.Option("--format", "-f", help="A table for people, JSON for machines.")]
 TablesFormatOption = Annotated[
@@ -69,7 +82,8 @@ DiagramsOption = Annotated[
     Path | None, typer.Option("--html", help="Also write a report with diagrams.", metavar="FILE")
 ]
 ResumeOption = Annotated[
-    Path | None, typer.Option("--resume", help="Keep each row's scores here, and go on from them.", metavar="FILE")
+    Path | None,
+    typer.Option("--resume", help="Save each row's scores here, and reuse those that are there.", metavar="FILE"),
 ]
 QueryColumnOption = Annotated[
     str | None, typer.Option("--query-column", metavar="NAME", help="The column with the queries. Default: query.")
@@ -78,7 +92,9 @@ IgnoreColumnsOption = Annotated[
     str | None,
     typer.Option("--ignore-columns", metavar="NAME,…|all", help="Columns of CSV that are neither query nor prompt."),
 ]
-SkipBadOption = Annotated[bool, typer.Option("--skip-bad", help="Leave out and count rows that cannot be used.")]
+SkipBadOption = Annotated[
+    bool, typer.Option("--skip-bad", help="Skip and count rows that cannot be used, instead of refusing the data.")
+]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Do not show the progress.")]
 
 

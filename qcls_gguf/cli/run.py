@@ -54,14 +54,17 @@ def run_command(
     ] = None,
     input_: Annotated[
         str | None,
-        typer.Option("--input", "-i", metavar="FILE|-", help="A query a line, or a table: .csv, .tsv, .jsonl."),
+        typer.Option(
+            "--input", "-i", metavar="FILE|-", help="A file with one query a line, or a table: .csv, .tsv, .jsonl."
+        ),
     ] = None,
     query_column: Annotated[
         str | None,
         typer.Option("--query-column", metavar="NAME", help="The table's column of queries. Default: query."),
     ] = None,
     id_column: Annotated[
-        str | None, typer.Option("--id", metavar="COLUMN", help="A column of the table to keep, not the line number.")
+        str | None,
+        typer.Option("--id", metavar="COLUMN", help="A column that identifies rows, instead of the line number."),
     ] = None,
     config: ConfigOption = None,
     model: ModelOption = None,
@@ -76,18 +79,22 @@ def run_command(
     ] = False,
     threads: ThreadsOption = None,
     format_: Annotated[
-        Format, typer.Option("--format", "-f", help="A table for people, labels alone, CSV, or all as JSON.")
+        Format, typer.Option("--format", "-f", help="How answers are printed: see above.")
     ] = Format.table,
     scores: Annotated[
         str | None,
-        typer.Option("--scores", metavar="none|top:K|all", help="Which labels' scores JSON has. CSV: none or all."),
+        typer.Option(
+            "--scores", metavar="none|top:K|all", help="The labels whose scores JSON contains. CSV: none or all."
+        ),
     ] = None,
-    header: Annotated[bool, typer.Option("--header", help="jsonl: a first line that describes the model.")] = False,
+    header: Annotated[
+        bool, typer.Option("--header", help="With jsonl: print a first line that describes the model.")
+    ] = False,
     top: Annotated[
-        int, typer.Option("--top", min=0, metavar="N", help="Labels a prompt shows in the table; 0 shows all.")
+        int, typer.Option("--top", min=0, metavar="N", help="Labels of each prompt in the table; 0 shows all.")
     ] = 3,
     interactive: Annotated[
-        bool, typer.Option("--interactive", "-I", help="After the queries given, go on asking, on a terminal.")
+        bool, typer.Option("--interactive", "-I", help="On a terminal, ask for more queries after the given ones.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not print the start-up.")] = False,
 ) -> None:

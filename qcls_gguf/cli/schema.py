@@ -16,12 +16,10 @@ def schema_text() -> str:
 def schema_command() -> None:
     """Print the JSON Schema of a configuration file.
 
-    An editor that knows it completes the keys, shows what they mean and marks mistakes. A first line such as
+    With it an editor completes keys, explains them and marks mistakes. Name it in the first line of a configuration:
 
     \b
     # yaml-language-server: $schema=config.schema.json
-
-    names it in a configuration, as those that come with this package do.
     """
     with exit_codes():
         print(schema_text())

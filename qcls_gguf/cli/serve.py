@@ -46,63 +46,97 @@ def serve_command(
     scoring: ScoringOption = None,
     threads: ThreadsOption = None,
     host: Annotated[str, typer.Option("--host", metavar="NAME", help="The address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, metavar="N", help="0: a free one.")] = 8080,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, metavar="N", help="The port to listen at; 0: any free one.")
+    ] = 8080,
     uds: Annotated[
         Path | None, typer.Option("--uds", metavar="FILE", help="Listen at a Unix domain socket instead.")
     ] = None,
     api_key: Annotated[
         list[str] | None,
-        typer.Option("--api-key", metavar="KEY", help=f"Who may ask; repeatable. Also from {_KEY_VARIABLE}."),
+        typer.Option(
+            "--api-key", metavar="KEY", help=f"A key that clients must send; repeatable. Also from {_KEY_VARIABLE}."
+        ),
     ] = None,
-    api_keys: Annotated[Path | None, typer.Option("--api-keys", metavar="FILE", help="More keys, one a line.")] = None,
+    api_keys: Annotated[
+        Path | None, typer.Option("--api-keys", metavar="FILE", help="A file with more keys, one a line.")
+    ] = None,
     questions: Annotated[
-        Path | None, typer.Option("--questions", metavar="FILE", help="How questions become prompts (YAML).")
+        Path | None, typer.Option("--questions", metavar="FILE", help="How questions become prompts: a YAML file.")
     ] = None,
     cors_origin: Annotated[
         list[str] | None,
-        typer.Option("--cors-origin", metavar="URL", help="Web pages from there may ask; repeatable."),
+        typer.Option("--cors-origin", metavar="URL", help="Allow web pages of this origin to ask; repeatable."),
     ] = None,
     timeout: Annotated[
-        int, typer.Option("--timeout", min=1, max=600_000, metavar="MS", help="For requests that do not say theirs.")
+        int,
+        typer.Option(
+            "--timeout", min=1, max=600_000, metavar="MS", help="Time limit of requests that do not set their own."
+        ),
     ] = 10_000,
     max_body: Annotated[
-        int, typer.Option("--max-body", min=1024, max=1 << 30, metavar="BYTES", help="Of a request, decompressed.")
+        int,
+        typer.Option(
+            "--max-body", min=1024, max=1 << 30, metavar="BYTES", help="Most bytes of a request's body, decompressed."
+        ),
     ] = 4 << 20,
     max_queries: Annotated[
-        int, typer.Option("--max-queries", min=1, max=1 << 20, metavar="N", help="Of one request.")
+        int, typer.Option("--max-queries", min=1, max=1 << 20, metavar="N", help="Most queries in one request.")
     ] = 256,
     max_questions: Annotated[
-        int, typer.Option("--max-questions", min=1, max=1 << 16, metavar="N", help="Of one request.")
+        int, typer.Option("--max-questions", min=1, max=1 << 16, metavar="N", help="Most questions in one request.")
     ] = 400,
     max_options: Annotated[
-        int, typer.Option("--max-options", min=1, max=1 << 16, metavar="N", help="Or levels, of one question.")
+        int,
+        typer.Option("--max-options", min=1, max=1 << 16, metavar="N", help="Most options or levels of one question."),
     ] = 255,
     max_question_bytes: Annotated[
-        int, typer.Option("--max-question-bytes", min=1, max=1 << 30, metavar="BYTES", help="Of a question's texts.")
+        int,
+        typer.Option(
+            "--max-question-bytes", min=1, max=1 << 30, metavar="BYTES", help="Most bytes of a question's texts."
+        ),
     ] = 32_768,
     max_wait: Annotated[
         str | None,
-        typer.Option("--max-wait", metavar="MS|Nx", help="Who would wait longer (Nx: than N requests) gets 503."),
+        typer.Option(
+            "--max-wait",
+            metavar="MS|Nx",
+            help="Refuse with 503 requests that would wait longer; Nx: longer than N requests take.",
+        ),
     ] = None,
     max_requests: Annotated[
-        int, typer.Option("--max-requests", min=1, max=1 << 20, metavar="N", help="In the service; more get 503.")
+        int,
+        typer.Option("--max-requests", min=1, max=1 << 20, metavar="N", help="Most requests at a time; more get 503."),
     ] = 64,
     max_tokens: Annotated[
-        int, typer.Option("--max-tokens", min=1, max=1 << 30, metavar="N", help="Of all requests in the service.")
+        int,
+        typer.Option(
+            "--max-tokens", min=1, max=1 << 30, metavar="N", help="Most tokens of all requests at a time; more get 503."
+        ),
     ] = 16_384,
     keep_results: Annotated[
-        int, typer.Option("--keep-results", min=0, max=1 << 24, metavar="N", help="Answers kept for equal queries.")
+        int,
+        typer.Option(
+            "--keep-results",
+            min=0,
+            max=1 << 24,
+            metavar="N",
+            help="How many answers to keep and reuse for equal queries.",
+        ),
     ] = 0,
     grace: Annotated[
-        float, typer.Option("--grace", min=0, metavar="SECONDS", help="For requests that have come, when told to stop.")
+        float, typer.Option("--grace", min=0, metavar="SECONDS", help="Time to finish requests when told to stop.")
     ] = 30.0,
-    log_format: Annotated[LogFormat, typer.Option("--log-format", help="A line for each request.")] = LogFormat.text,
+    log_format: Annotated[
+        LogFormat, typer.Option("--log-format", help="Format of the log, which has a line for each request.")
+    ] = LogFormat.text,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not print the start-up.")] = False,
 ) -> None:
-    """Answer requests over HTTP: one's own, and those of OpenAI's, vLLM's, TEI's and Hugging Face's clients.
+    """Answer requests over HTTP: this project's own, and those of OpenAI's, vLLM's, TEI's and Hugging Face's clients.
 
-    Listens at once; /ready answers 200 when the model is loaded. SIGTERM and SIGINT answer what has come and end,
-    SIGHUP reads the configuration anew. Needs the extra `serve`. Exit codes are those of run.
+    The service listens at once; /ready answers 200 when the model is loaded. SIGTERM and SIGINT finish the requests
+    that have arrived and end the service; SIGHUP reads the configuration again. Needs the extra `serve`. Exit codes are
+    those of run.
 
     \b
     qcls-gguf serve --config my.yaml

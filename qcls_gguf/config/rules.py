@@ -127,7 +127,10 @@ class Number(Rule):
         if isinstance(value, bool) or not isinstance(value, int | float) or not self.low <= value <= self.high:
             raise refusal(f"{shown(value)} is not a number from {self.low:g} to {self.high:g}")
         if self.above and value == self.low:
-            raise refusal(f"{shown(value)} is never undercut: give a number above {self.low:g}, up to {self.high:g}")
+            raise refusal(
+                f"{shown(value)} has no effect, because no probability is below it: give a number above "
+                f"{self.low:g}, up to {self.high:g}"
+            )
         return float(value)
 
     def json_schema(self) -> dict[str, Any]:

@@ -85,7 +85,7 @@ class RuntimeConfig(Settings):
     """How to run it."""
 
     n_gpu_layers: Annotated[int | Literal["auto", "all"], Whole(0, words=("auto", "all"))] = "auto"
-    """layers on the GPU; auto: as many as its free memory holds"""
+    """layers on the GPU; auto: as many as its free memory holds; 0: the GPU is not used"""
     n_threads: Annotated[int | Auto, Whole(1, words=_AUTO)] = "auto"
     """CPU threads; auto: the physical cores less one"""
     n_ctx: Annotated[int | Auto, Whole(1, words=_AUTO)] = "auto"
@@ -101,6 +101,9 @@ class RuntimeConfig(Settings):
     question_prefixes: Annotated[int | Auto, Whole(0, _MAX_SEQ - 1, words=_AUTO)] = "auto"
     """prefixes of prompt sets that come at run time which are kept at once, each in a sequence of its own; auto: 16, or
     as many as sequences are left, or, with a model of recurrent layers, as 256 MiB hold states"""
+    kept_queries: Annotated[int, Whole(0, _MAX_SEQ - 1)] = 0
+    """the last queries whose keys and values stay in the cache, so that one that begins like another feeds only what
+    follows, as while somebody types; each takes a sequence and 64 cells for each prefix of the prompts"""
     flash_attn: Annotated[bool | Auto, Truth(_AUTO)] = "auto"
     """auto: on a GPU where it can, on a CPU only for a quantised cache"""
     kv_type: Annotated[KvType, Choice(KV_TYPES)] = "f16"

@@ -40,7 +40,9 @@ def modern_text(source: str, folder: Path, chosen: DraftModel, *, override: bool
     if named and not override:
         model = _named(dict(named), path.parent)
     elif not named and not override:
-        remarks.append("it names no model: the embedded one answered so far, which knows only the prompts it came with")
+        remarks.append(
+            "it names no model; so far the embedded model answered, which knows only the prompts that come with it"
+        )
     common = {key: tree.pop(key) for key in _TEXTS if key in tree}
     prompts = [_modern(_with_common(prompt, common), model, remarks) for prompt in tree.pop("prompts")]
     first = prompts[0]

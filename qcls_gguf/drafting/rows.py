@@ -143,9 +143,7 @@ def _found(n_rows: int, query: str, counts: Mapping[str, Counter[str]], others: 
             note += f"; rare: {', '.join(rare)}"
         prompts.append(DraftPrompt(name=name, labels=tuple(ordered), note=note))
         if rare:
-            remarks.append(
-                f"{name}: rare labels, which few rows can teach or test: {', '.join(rare)}; leave out what is a slip"
-            )
+            remarks.append(f"{name}: rare labels, too few rows to test them: {', '.join(rare)}; remove typing errors")
         remarks += _alike(name, ordered)
     ignored = tuple(name for name in others if name not in counts)
     return FoundLabels(n_rows=n_rows, query=query, prompts=tuple(prompts), ignored=ignored, remarks=tuple(remarks))

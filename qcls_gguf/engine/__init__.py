@@ -1,1 +1,1 @@
-"""One llama.cpp context, its prefix cache and sequences, and who may use it when."""
+"""One llama.cpp context with its prefix cache and sequences, and the queue of the callers that use it."""

@@ -1,8 +1,8 @@
-"""Whether a context can compute a token's row alike whatever else is decoded with it (`runtime.batch_invariant`).
+"""Whether a model's products can be computed alike whatever shares the decode (`runtime.batch_invariant`).
 
-Attention is the C shim's to check. Products must all be this project's CUDA kernels, since llama.cpp's split their sums
-by the number of tokens: what can_compute in native/cuda/mmq_direct_graph.cu asks for is asked for here. The head is
-multiplied for exact scores alone.
+This project's CUDA kernels must compute all products, because llama.cpp's split their sums by the number of tokens. So
+the conditions here are those of can_compute in native/cuda/mmq_direct_graph.cu. The head is multiplied only for exact
+scores. The C shim checks the conditions for attention.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..errors import ConfigError
 from ..model.header import TensorInfo
 
 _COLUMNS_STEP = {8: 256, 12: 256, 14: 512}
-"""Q8_0, Q4_K and Q6_K: what the length of a row must be a multiple of."""
+"""For Q8_0, Q4_K and Q6_K: the length of a row must be a multiple of this."""
 _ROWS_STEP = 32
 _MOST_ROWS = 26_112
 """of a layer's matrix: 4,096 tiles of 64 rows and 112 of a decode's 1,024 tokens"""
@@ -23,16 +23,16 @@ _HEADS = ("output.weight", "token_embd.weight")
 
 
 def check_layers(tensors: Mapping[str, TensorInfo]) -> None:
-    """Raise ConfigError for a model whose layers have matrices that the kernels do not take. tensors: of all parts."""
+    """Raise ConfigError if the kernels cannot compute a matrix of the layers. tensors: of all the file's parts."""
     for name, tensor in tensors.items():
         if name.startswith("blk.") and len(tensor.shape) > 1 and (wrong := _wrong_matrix(tensor, _MOST_ROWS)):
             raise ConfigError(f"runtime.batch_invariant: {wrong}; without it, max_batch 1 keeps queries apart")
 
 
 def wrong_head(tensors: Mapping[str, TensorInfo]) -> str | None:
-    """Why there are no exact scores, which need all rows of the head; None where the kernels take it.
+    """Why exact scores, which need all rows of the head, are impossible; None if the kernels can compute the head.
 
-    Other scores need rows of label tokens alone, which are multiplied on the CPU, whatever the head's type.
+    Other scores need only the rows of label tokens, which are multiplied on the CPU, whatever the head's type.
     """
     wrong = _wrong_matrix(next(tensors[name] for name in _HEADS if name in tensors), _MOST_HEAD_ROWS)
     return wrong and (

@@ -1,10 +1,10 @@
-"""Who waits, who goes together, and when: callers of several threads share one engine.
+"""The queue of an engine: callers of several threads wait for turns, and share them.
 
-Callers queue by their deadlines, then by when they came; a turn takes the first, and of the next ones as many as may
-join it. Nobody waits for company. A turn is served by whichever thread holds the lock `alone`: the caller that finds
-nobody at work, then one of those who wait, or, for callers that do not block, a thread of the batcher's own.
+Callers queue by their deadlines, then by arrival. A turn takes the first caller and as many of the next ones as may
+join it; no caller is held back to wait for others. The thread that holds the lock `alone` serves the turn: the caller
+that finds the engine idle, then one of the waiting callers; or, for callers that do not block, the batcher's thread.
 
-Nothing but that lock is ever held, and `with` takes and leaves it in one step of the interpreter, so an interrupt
+No other lock is ever held, and `with` takes and releases this one in one step of the interpreter, so an interrupt
 (KeyboardInterrupt) may come anywhere: the calls of an interrupted turn stay listed and are served by the next one.
 """
 
@@ -24,7 +24,7 @@ from ..errors import BusyError, DecodeError
 from ..threads import start
 from .call import Call, Gate, Taker
 
-if TYPE_CHECKING:  # whoever awaits has it; others are spared its import
+if TYPE_CHECKING:  # callers that await have imported asyncio; others need not
     from asyncio import AbstractEventLoop, Future
 
 Q = TypeVar("Q")
@@ -33,10 +33,10 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 _LOOK_AGAIN_S = 0.1
-"""A caller that waits looks so often whether anybody serves: an interrupt may have stopped whoever was to wake it."""
+"""How often a waiting caller checks whether a thread serves: an interrupt may have stopped the one that wakes it."""
 _THREAD_LOOKS_S = 1.0
 _EXIT_S = 60.0
-"""How long the interpreter's exit waits for a decode to end."""
+"""How long the interpreter's exit waits for a decode to end, in seconds."""
 
 
 class Batcher(Generic[Q, R]):
@@ -50,21 +50,21 @@ class Batcher(Generic[Q, R]):
         max_waiting: int,
         joins: Callable[[Sequence[Sequence[Q]], Sequence[Q], int], bool] = lambda turn, items, n_behind: True,
     ) -> None:
-        """work(items) gives a result for each, and raises QclsError.
+        """work(items) returns a result for each item, or raises QclsError.
 
-        max_batch: items that calls share a turn for; max_waiting: calls that may wait; joins(turn, items, n_behind):
-        whether the items of a call may join a turn of other calls' items, where n_behind calls wait, this one among
-        them.
+        max_batch: most items of a turn that several calls share; max_waiting: most calls that wait; joins(turn, items,
+        n_behind): whether the items of a call may join a turn of other calls' items, while n_behind calls wait,
+        including this one.
         """
         self._work = work
         self._max_batch = max_batch
         self._max_waiting = max_waiting
         self._joins = joins
         self._waiting: deque[Call[Q, R]] = deque()
-        self._turn: list[Call[Q, R]] = []  # what is being served, or was when an interrupt came
+        self._turn: list[Call[Q, R]] = []  # the calls being served, or those left by an interrupt
         self._is_closed = False
         self._turn_began_ns = 0
-        self._answered: deque[Call[Q, R]] = deque()  # for takers, whom the batcher's thread has to hand them
+        self._answered: deque[Call[Q, R]] = deque()  # calls with a taker, to which the batcher's thread delivers
         self._thread: threading.Thread | None = None
         self._thread_gate = Gate()
         self._starting = threading.Lock()
@@ -74,10 +74,10 @@ class Batcher(Generic[Q, R]):
         _batchers.add(self)
 
     def submit(self, items: Sequence[Q], deadline_s: float | None = None) -> Sequence[R]:
-        """The results of some items; the calling thread serves where nobody else does.
+        """The results of some items; the calling thread serves them if no other thread does.
 
         deadline_s: seconds after which the items are not begun any more. Raises BusyError, DeadlineError, DecodeError
-        where the batcher is closed, and what work raises.
+        if the batcher is closed, and what work raises.
         """
         is_late = deadline_s is not None and deadline_s <= 0
         if not (is_late or self._is_closed or self.alone.locked()):
@@ -109,17 +109,17 @@ class Batcher(Generic[Q, R]):
     def submit_future(
         self, loop: AbstractEventLoop, items: Sequence[Q], deadline_s: float | None = None
     ) -> Future[Sequence[R]]:
-        """The same for tasks of an event loop, in its thread; see `submit_for`."""
+        """`submit` for tasks of an event loop, called in its thread; see `submit_for`."""
         future: Future[Sequence[R]] = loop.create_future()
         self.submit_for(future, items, deadline_s)
         return future
 
     def submit_for(self, taker: Taker[Sequence[R]], items: Sequence[Q], deadline_s: float | None = None) -> None:
-        """The same for who takes the answer later, in the thread of an event loop: a thread of the batcher's own serves
-        where nobody else does.
+        """`submit` without waiting: the taker gets the answer later, in the thread of its event loop. The batcher's own
+        thread serves if no other thread does.
 
-        What nobody wants any more before its turn is not computed. Raises BusyError, and DecodeError where the batcher
-        is closed.
+        A call whose taker is cancelled before its turn is not computed. Raises BusyError, and DecodeError if the
+        batcher is closed.
         """
         call: Call[Q, R] = Call(items, deadline_s, self._thread_gate, taker)
         self._admit(call)
@@ -132,7 +132,7 @@ class Batcher(Generic[Q, R]):
         self._thread_gate.open()
 
     def _start_thread(self) -> None:
-        """Start the batcher's own thread. Raises DecodeError where the process may have no more."""
+        """Start the batcher's own thread. Raises DecodeError if the process cannot start another thread."""
         with self._starting:
             if self._thread is None:
                 thread = threading.Thread(
@@ -152,11 +152,11 @@ class Batcher(Generic[Q, R]):
         self._waiting.append(call)
 
     def _forget(self, call: Call[Q, R]) -> None:
-        with suppress(ValueError):  # whoever serves may have taken it off the list before its caller does
+        with suppress(ValueError):  # the serving thread may already have removed it
             self._waiting.remove(call)
 
     def _wake_next(self) -> None:
-        """Whoever stops serving sees to it that somebody goes on."""
+        """Wake the next waiting caller, which then serves."""
         if self._turn or self._waiting:
             for call in (*self._turn, *self._waiting):
                 if call.is_open:
@@ -164,7 +164,7 @@ class Batcher(Generic[Q, R]):
                     return
 
     def _serve(self, own: Call[Q, R] | None = None) -> None:
-        """Answer the most urgent of those who wait, as many as one turn holds; own: unless this call is done by now."""
+        """Serve one turn of the most urgent waiting calls. own: do nothing if this call is already done."""
         if own is not None and own.is_done:
             return
         turn = self._turn
@@ -207,7 +207,7 @@ class Batcher(Generic[Q, R]):
             at += len(call.items)
 
     def _run_first(self, items: Sequence[Q]) -> Sequence[R] | None:
-        """The results of some items; None where others are to be served first."""
+        """The results of some items; None if waiting calls come first."""
         return None if self._waiting or self._turn else self._run(items)
 
     def _run(self, items: Sequence[Q]) -> Sequence[R]:
@@ -219,7 +219,7 @@ class Batcher(Generic[Q, R]):
 
     @property
     def turn_ms(self) -> float:
-        """How long the turn that is served now has been; 0 where there is none."""
+        """Milliseconds since the current turn began; 0 if there is none."""
         began_ns = self._turn_began_ns
         return (perf_counter_ns() - began_ns) / 1e6 if began_ns else 0.0
 
@@ -227,12 +227,12 @@ class Batcher(Generic[Q, R]):
         call.results, call.error = results, error
         if call.taker is not None:
             self._answered.append(call)
-            if threading.current_thread() is self._thread:  # which hands them out when it has served
+            if threading.current_thread() is self._thread:  # it delivers when it has served
                 return
         call.gate.open()
 
     def deliver(self) -> None:
-        """Hand out what was answered for takers: each loop is woken once; for the batcher's thread."""
+        """Deliver answers to takers, waking each event loop once. Only for the batcher's thread."""
         by_loop: dict[AbstractEventLoop, list[Call[Q, R]]] = {}
         while self._answered:
             call = self._answered.popleft()
@@ -248,15 +248,15 @@ class Batcher(Generic[Q, R]):
             self.run_alone(self._serve)
 
     def serve_and_deliver(self) -> None:
-        """The same, handing out each turn's answers before the next one; for the batcher's thread."""
+        """`serve_waiting`, delivering each turn's answers before the next turn. Only for the batcher's thread."""
         self.deliver()
         while self._waiting or self._turn:
             self.run_alone(self._serve)
             self.deliver()
 
     def between_turns(self, step: Callable[[], T]) -> T:
-        """Serve one turn of those who wait, then do something else; long work in such steps holds nobody up for more
-        than a step.
+        """Serve one turn of waiting calls, then run a step of other work. Long work that is divided into such steps
+        delays callers by one step at most.
         """
 
         def turn_and_step() -> T:
@@ -266,7 +266,7 @@ class Batcher(Generic[Q, R]):
         return self.run_alone(turn_and_step)
 
     def run_alone(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What an action returns that is done between two turns; it must not come here itself."""
+        """Run an action between two turns and return its result. The action must not call the batcher."""
         thread = threading.get_ident()
         with self.alone:  # an interrupt comes at calls only, of which none stands before the `try`
             self._holder = thread
@@ -276,7 +276,7 @@ class Batcher(Generic[Q, R]):
                 self._holder = 0
 
     def close(self) -> None:
-        """Refuse who comes from now on, and answer those who wait; may be called again."""
+        """Refuse new calls, and serve those that wait. May be called again."""
         self._is_closed = True
         if not self.is_inside:
             self.serve_waiting()
@@ -284,8 +284,8 @@ class Batcher(Generic[Q, R]):
 
     @property
     def is_inside(self) -> bool:
-        """Whether this thread holds `alone`: a finaliser or a signal's handler may be called then, and would wait for
-        its own thread.
+        """Whether this thread holds `alone`, as in a finaliser or signal handler that runs during a turn; waiting for
+        the lock would then never end.
         """
         return self._holder == threading.get_ident()
 
@@ -300,7 +300,7 @@ def _settle(calls: Sequence[Call[Any, Any]]) -> None:
 
 
 _batchers: weakref.WeakSet[Batcher[Any, Any]] = weakref.WeakSet()
-os.register_at_fork(after_in_child=_batchers.clear)  # whose threads, and what these held, stayed with the parent
+os.register_at_fork(after_in_child=_batchers.clear)  # the child has neither their threads nor the locks that these held
 
 
 def _serve_for_takers(batcher_ref: weakref.ref[Batcher[Any, Any]]) -> None:
@@ -309,13 +309,13 @@ def _serve_for_takers(batcher_ref: weakref.ref[Batcher[Any, Any]]) -> None:
         batcher.serve_and_deliver()
         if is_closed:
             return
-        # A loop that was woken needs the interpreter, which this thread keeps until it waits: little may stand between.
-        del batcher  # so that it can be freed while nobody asks
+        # The woken event loop needs the GIL, which this thread holds until it waits: do little before that.
+        del batcher  # so that it can be freed while the thread waits
         gate.wait(_THREAD_LOOKS_S)
 
 
 @atexit.register
 def _stop() -> None:
-    """At the interpreter's exit let no decode run on: what it works with is taken down next."""
+    """At the interpreter's exit wait for running decodes, because the objects that they use are destroyed next."""
     for batcher in list(_batchers):
         batcher.alone.acquire(timeout=_EXIT_S)

@@ -1,4 +1,4 @@
-"""One caller of the batcher: what it asks, where it waits, and how it gets its answer."""
+"""One call to the batcher: its items, how its caller waits, and how the answer is delivered."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from ..errors import DeadlineError
 
-if TYPE_CHECKING:  # whoever awaits has it; others are spared its import
+if TYPE_CHECKING:  # callers that await have imported asyncio; others need not
     from asyncio import AbstractEventLoop
 
 Q = TypeVar("Q")
@@ -18,13 +18,13 @@ R = TypeVar("R")
 A = TypeVar("A", contravariant=True)
 
 _USUAL_S = 10.0
-"""Callers with a later deadline, or none, queue as if they had this one: others do not pass them for ever."""
+"""Seconds. Callers with a later deadline, or none, queue as if they had this one, so that they do not wait forever."""
 
 
 class Gate:
-    """What one thread waits at and another opens; opening it twice opens it once.
+    """One thread waits at it until another opens it; opening it twice opens it once.
 
-    A bare lock, which an interrupt cannot leave half taken, as it can the lock inside a threading.Event.
+    It is a bare lock, because an interrupt can leave the lock inside a threading.Event taken.
     """
 
     __slots__ = ("_closed",)
@@ -34,44 +34,44 @@ class Gate:
         self._closed.acquire()
 
     def open(self) -> None:
-        """Let who waits go on, or who comes next."""
+        """Let the waiting thread go on, or the next one that waits."""
         with suppress(RuntimeError):  # it is open already
             self._closed.release()
 
     def wait(self, timeout_s: float) -> None:
-        """Until it is opened, or so long."""
+        """Wait until it is opened, or timeout_s has passed."""
         self._closed.acquire(timeout=timeout_s)
 
 
 class Taker(Protocol[A]):
-    """Takes an answer in the thread of an event loop, as an asyncio.Future does."""
+    """Receives an answer in the thread of an event loop, such as an asyncio.Future."""
 
     def get_loop(self) -> AbstractEventLoop:
-        """The loop; for any thread."""
+        """The event loop. May be called in any thread."""
 
     def cancelled(self) -> bool:
-        """Whether the answer is not wanted any more; for any thread."""
+        """Whether the answer is no longer wanted. May be called in any thread."""
 
     def done(self) -> bool:
-        """Whether it is over: taken, or not wanted any more."""
+        """Whether it has received the answer or is cancelled."""
 
     def set_result(self, result: A, /) -> None:
-        """Take the answer."""
+        """Receive the answer."""
 
     def set_exception(self, exception: Exception, /) -> None:
-        """Take the error in its place."""
+        """Receive the error instead of an answer."""
 
 
 class Call(Generic[Q, R]):
-    """One caller's items, and where the answers are put."""
+    """One caller's items, and their results or error."""
 
     __slots__ = ("came_ns", "deadline_ns", "error", "gate", "items", "order_ns", "results", "taker", "was_given_up")
 
     def __init__(
         self, items: Sequence[Q], deadline_s: float | None, gate: Gate, taker: Taker[Sequence[R]] | None = None
     ) -> None:
-        """deadline_s: seconds after which it is not begun any more; gate: where waits who serves it if nobody else
-        does; taker: of the answer, where that is not the caller, who waits at the gate for it.
+        """deadline_s: seconds after which it is not begun any more; gate: where the thread waits that serves the call
+        if no other does; taker: receives the answer; None: the caller itself waits at the gate for it.
         """
         self.items = items
         self.results: Sequence[R] | None = None
@@ -90,7 +90,7 @@ class Call(Generic[Q, R]):
 
     @property
     def is_open(self) -> bool:
-        """Whether an answer is still owed."""
+        """Whether it still needs an answer."""
         if self.is_done or self.was_given_up:
             return False
         return self.taker is None or not self.taker.cancelled()
@@ -101,12 +101,12 @@ class Call(Generic[Q, R]):
         return self.deadline_ns is not None and perf_counter_ns() >= self.deadline_ns
 
     def late_error(self) -> DeadlineError:
-        """What its caller is told then."""
+        """The error for a call whose deadline has passed."""
         waited_ms = (perf_counter_ns() - self.came_ns) / 1e6
         return DeadlineError(f"the deadline passed after {waited_ms:.0f} ms of waiting: nothing was computed")
 
     def settle(self) -> None:
-        """Give the answer to its taker, unless nobody wants it any more; for the thread of its loop."""
+        """Give the answer to its taker, unless that is cancelled. Only for the thread of the taker's loop."""
         assert self.taker is not None
         if self.taker.done():
             return

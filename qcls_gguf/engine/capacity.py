@@ -10,9 +10,10 @@ from ..errors import ConfigError
 from ..plan.planner import Capacity
 from ..prompts.prompt_set import PromptSet
 from .engine import MAX_SEQ
+from .kept_queries import MOST_TOKENS
 
 N_UNTIL_CAPTURED = 3
-"""decodes of a shape on a GPU, behind which its graph is captured"""
+"""decodes of a shape on a GPU until its CUDA graph is captured"""
 _N_WARM_GPU = 16
 _N_SPARE_SHAPES = 8
 _N_SHAPES = 16
@@ -20,7 +21,7 @@ _MOST_TOKENS = 4096
 _QUESTION_CELLS = 1024
 _QUESTION_PREFIXES = 16
 _QUESTION_STATE_BYTES = 256 << 20
-"""States of recurrent layers that prefixes of prompt sets at run time may take, if nothing else is asked for."""
+"""Default limit of memory for the recurrent states of prefixes that are added at run time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +33,9 @@ class Limits:
     n_seq_max: int
     n_outputs_max: int
     n_leaf_seqs: int
-    """of the sequences those for the leaves of token trees; the others hold prefixes"""
+    """sequences for the leaves of token trees; the others hold prefixes"""
+    n_kept_seqs: int = 0
+    """sequences that hold kept queries"""
 
 
 def shapes(runtime: RuntimeConfig, n_gpu_layers: int) -> tuple[int, int]:
@@ -53,28 +56,28 @@ def whole_cells(n: int) -> int:
 
 
 def pays_to_share(n_gpu_layers: int, n_prefixes: int) -> bool:
-    """Whether callers who wait get their answers sooner from one decode than one after the other.
+    """Whether waiting callers get their answers sooner from one shared decode than from one decode each.
 
-    On a CPU time grows with the tokens. Queries of prompts with prefixes of their own share no tokens: a decode of four
-    takes 0.77 to 0.95 of the time of four decodes (embedded model, one thread), and all four callers would wait for its
-    end. n_prefixes: how many prefixes the prompts have.
+    On a CPU time grows with the tokens, and queries of prompts with different prefixes share no tokens: a decode of
+    four takes 0.77 to 0.95 of the time of four decodes (embedded model, one thread), and all four callers would wait
+    for its end. n_prefixes: how many different prefixes the prompts have.
     """
     return n_gpu_layers > 0 or n_prefixes == 1
 
 
 def pays_to_repeat_shapes(runtime: RuntimeConfig, n_gpu_layers: int) -> bool:
-    """Whether many decodes gain by a few tokens more in each, if their shapes come again and again by that.
+    """Whether padding decodes with a few tokens saves time, because their shapes then repeat.
 
-    A run of decodes most of which were the first of their shape reached 40 to 50 % of the rate of repeated ones on an
-    H100 (8B shape): their graphs were built and captured first. On a CPU a new graph costs 2 %, less than the tokens.
+    On an H100 (8B shape) decodes that were mostly the first of their shape reached 40 to 50 % of the rate of repeated
+    ones, because their graphs were built and captured first. On a CPU a new graph costs 2 %, less than the padding.
     """
     return n_gpu_layers > 0 and shapes(runtime, n_gpu_layers)[0] > 0
 
 
 def n_whole_tokens(prompts: PromptSet, max_query_tokens: int, n_ctx_train: int) -> list[int]:
-    """Prompt by prompt the tokens of the rendered prompt with the longest query and all its label branches.
+    """For each prompt the tokens of the rendered prompt with the longest query and all its label branches.
 
-    Raises ConfigError where the model was trained for fewer; n_ctx_train <= 0: not known.
+    Raises ConfigError if that is more than the model was trained for; n_ctx_train <= 0: unknown.
     """
     whole = [
         len(prompt.head) + n_empty + max_query_tokens + len(prompt.tail) + len(prompt.trie.fed)
@@ -90,7 +93,7 @@ def n_whole_tokens(prompts: PromptSet, max_query_tokens: int, n_ctx_train: int) 
 
 
 def check_capacity(prompts: PromptSet, capacity: Capacity, max_query_tokens: int, n_ctx_train: int) -> None:
-    """Refuse a prompt set one of whose prompts does not fit a decode of an engine that is open. Raises ConfigError."""
+    """Raise ConfigError if any prompt of a set does not fit into one decode of an open engine."""
     whole = n_whole_tokens(prompts, max_query_tokens, n_ctx_train)
     for prompt, n in zip(prompts.prompts, whole, strict=True):
         trie = prompt.trie
@@ -115,30 +118,34 @@ def limits(
 ) -> Limits:
     """The context that a prompt set needs, with room for questions at run time.
 
-    n_ctx_short: up to how many cells llama.cpp uses the short factors of a model with two sets of RoPE factors (it
-    goes by the whole cache, not by a sequence: get_rope_factors in src/llama-model.cpp); none for other models.
-    state_bytes: what the model's recurrent layers keep of each sequence, used or not; 0 where it has none.
+    n_ctx_short: for a model with two sets of RoPE factors, the largest cache in cells with which llama.cpp uses the
+    short factors (it looks at the size of the cache, not of a sequence: get_rope_factors in src/llama-model.cpp); None
+    for other models. state_bytes: memory that recurrent layers need for each sequence, used or not; 0 without such.
 
-    Raises ConfigError where a limit of the configuration, of the model or of llama.cpp is too small.
+    Raises ConfigError if a limit of the configuration, the model or llama.cpp is too small.
     """
     whole = n_whole_tokens(prompts, runtime.max_query_tokens, n_ctx_train)
     prefixes = set(prompts.prefixes)
     n_reserved = 0 if runtime.question_prefixes == "auto" else runtime.question_prefixes
-    n_leaf_seqs, n_outputs = _leaf_seqs(runtime, prompts, len(prefixes) + n_reserved)
-    n_seqs = len(prefixes) + n_reserved + n_leaf_seqs
+    n_kept_seqs = runtime.kept_queries * len(prefixes)
+    n_leaf_seqs, n_outputs = _leaf_seqs(runtime, prompts, len(prefixes) + n_reserved + n_kept_seqs)
+    n_seqs = len(prefixes) + n_reserved + n_kept_seqs + n_leaf_seqs
     n_least = max(*whole, n_seqs, n_outputs)
     n_batch = _n_batch(runtime, prompts, n_least, max(whole), n_outputs)
     n_prefix = sum(map(len, prefixes))
-    n_needed = n_prefix + n_batch
+    n_kept = n_kept_seqs * MOST_TOKENS
+    n_needed = n_prefix + n_kept + n_batch
     if runtime.n_ctx == "auto":
         n_question = _QUESTION_CELLS if runtime.question_cells == "auto" else runtime.question_cells
         n_ctx = whole_cells(n_needed + n_question)
         if n_ctx_short is not None and runtime.question_cells == "auto":
             n_ctx = max(whole_cells(n_needed), min(n_ctx, n_ctx_short))
     elif runtime.n_ctx < n_needed:
+        parts = f"the prefixes ({n_prefix}), kept queries ({n_kept})" if n_kept else f"the prefixes ({n_prefix})"
+        lower = "n_batch, max_query_tokens or kept_queries" if n_kept else "n_batch or max_query_tokens"
         raise ConfigError(
-            f"runtime.n_ctx: {runtime.n_ctx} is less than the {n_needed} cells that the prefixes "
-            f"({n_prefix}) and a batch ({n_batch}) need: raise it, or lower n_batch or max_query_tokens"
+            f"runtime.n_ctx: {runtime.n_ctx} is less than the {n_needed} cells that {parts} and a batch ({n_batch}) "
+            f"need: raise it, or lower {lower}"
         )
     else:
         n_ctx = runtime.n_ctx
@@ -156,6 +163,7 @@ def limits(
         n_seq_max=n_seqs,
         n_outputs_max=max(n_seqs, n_outputs),
         n_leaf_seqs=n_leaf_seqs,
+        n_kept_seqs=n_kept_seqs,
     )
 
 
@@ -164,7 +172,7 @@ def _most_seqs(runtime: RuntimeConfig) -> int:
 
 
 def _leaf_seqs(runtime: RuntimeConfig, prompts: PromptSet, n_prefixes: int) -> tuple[int, int]:
-    """(sequences for leaves, hidden states of one decode), for as much of max_batch queries as there are sequences."""
+    """(sequences for leaves, hidden states of one decode), for max_batch queries, or as many as sequences allow."""
     n_most = _most_seqs(runtime)
     n_leaves = [prompt.trie.n_leaves for prompt in prompts.prompts]
     for prompt, n in zip(prompts.prompts, n_leaves, strict=True):

@@ -1,4 +1,4 @@
-"""How many threads compute: the cores that the process may use, and a container's share of their time."""
+"""The number of threads: from the cores that the process may use, and a container's CPU quota."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..config.words import counted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threads:
-    """How many threads a decode uses on the CPU, and why so many."""
+    """The number of threads of a decode on the CPU, with the reason for it."""
 
     n: int
     why: str
@@ -25,7 +25,9 @@ class Threads:
 
 
 def threads(runtime: RuntimeConfig, *, root: Path = Path("/")) -> Threads:
-    """The configured threads, else all cores but one, since a neighbour on the last one can cost a hundredfold.
+    """The configured threads, else all cores but one.
+
+    A busy neighbour on the last core can make a decode a hundred times slower.
 
     A control group's quota limits them further: threads that have used it up are stopped until its next period.
     root: where `proc` and `sys` are looked for.
@@ -43,7 +45,7 @@ def threads(runtime: RuntimeConfig, *, root: Path = Path("/")) -> Threads:
 
 
 def physical_cores() -> int:
-    """Cores that this process may use, counting a core with two threads once where the system tells."""
+    """Physical cores that this process may use; hardware threads, if the system does not tell which share a core."""
     usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     siblings = set()
     for cpu in usable:
@@ -56,7 +58,7 @@ def physical_cores() -> int:
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
-    """CPUs' worth of time that this process's control groups grant it; None where none limits it.
+    """The CPU quota of this process's control groups in CPUs, such as 1.5; None without a limit.
 
     Version 2 has `cpu.max` (quota and period in µs, or `max`), version 1 `cpu.cfs_quota_us` (-1 for none) and
     `cpu.cfs_period_us`: Linux, Documentation/admin-guide/cgroup-v2.rst and scheduler/sched-bwc.rst. The smallest of

@@ -3,7 +3,7 @@
 The context's sequences are of two kinds. Leaf sequences 0, 1, … are what plans decode in: they share the cells of a
 prefix, the plan's tokens are put behind them and trimmed away again. Which prefix a leaf sequence shares is remembered,
 so that requests of the usual shape move no cells. Each cached prefix has a holder sequence behind the leaf sequences,
-which is never decoded into once the prefix is stored.
+which is never decoded into once the prefix is stored. The last sequences keep queries; see kept_queries.py.
 
 A model with recurrent layers keeps a state of each sequence besides, the one behind its last token, which cannot be
 trimmed back: its leaf sequences are emptied by each decode, and share their prefix anew, with its state, before the
@@ -23,8 +23,11 @@ from ..errors import ConfigError, PlanError, QclsError
 from ..model import Model
 from ..native import NativeContext
 from ..plan.planner import Capacity
-from ..plan.tree import Int32Array, Plan, Root, TokenTree
+from ..plan.templates import Layout
+from ..plan.tree import Int32Array, Plan, Root
+from .kept_queries import MOST_TOKENS, Continuation, KeptQueries
 from .prefix_cache import Prefix, PrefixCache, Tokens, WholePrefixCache
+from .prefix_decode import store_prefixes
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -49,9 +52,17 @@ class Engine:
     """One context over a model, its cached prefixes, and its leaf sequences. One thread at a time."""
 
     def __init__(
-        self, model: Model, context: NativeContext, *, n_leaf_seqs: int, why_no_logits: str | None = None
+        self,
+        model: Model,
+        context: NativeContext,
+        *,
+        n_leaf_seqs: int,
+        n_kept_seqs: int = 0,
+        n_kept_queries: int = 0,
+        why_no_logits: str | None = None,
     ) -> None:
-        """Take over the context; n_leaf_seqs of its sequences are for the leaves of plans, the others for prefixes.
+        """Take over the context. Of its sequences the first n_leaf_seqs are for the leaves of plans, the last
+        n_kept_seqs for the cells of n_kept_queries queries, and the others for prefixes.
 
         why_no_logits: what to say where rows are to carry logits, if they must not.
         """
@@ -61,10 +72,14 @@ class Engine:
             n_seqs=n_leaf_seqs, n_tokens=context.n_batch, n_rows=context.n_outputs_max, pass_tokens=model.pass_tokens
         )
         """What one decode holds."""
-        self.n_prefix_cells = context.n_ctx - context.n_batch
-        """Cells that prefixes may occupy: the others are a decode's."""
+        self.n_prefix_cells = context.n_ctx - context.n_batch - n_kept_seqs * MOST_TOKENS
+        """Cells that prefixes may occupy: the others are a decode's, or hold kept queries."""
         self._why_no_logits = why_no_logits
-        self._holders = range(n_leaf_seqs, context.n_seq_max)
+        n_others = context.n_seq_max - n_kept_seqs
+        self.kept_queries = (
+            KeptQueries(context, range(n_others, context.n_seq_max), n_kept_queries) if n_kept_queries else None
+        )
+        self._holders = range(n_leaf_seqs, n_others)
         self.n_found = self.n_stored = self.n_evicted = 0
         """Prefixes that `hold` found in the cache, those that it stored, and those that made room for them."""
         self._cache_kind = WholePrefixCache if model.has_states else PrefixCache
@@ -153,7 +168,7 @@ class Engine:
         self._stored = False
         try:
             if state is None:
-                self._store(prefixes)
+                store_prefixes(self.context, self.cache, prefixes, have_states=self.model.has_states)
             else:
                 self.context.load_state(state)
                 for prefix in prefixes:
@@ -166,57 +181,6 @@ class Engine:
             raise
         self._stored = True
 
-    def _store(self, prefixes: Sequence[Prefix]) -> None:
-        if self.model.has_states:
-            for prefix in sorted(prefixes, key=lambda prefix: len(prefix.tokens)):
-                self._store_alone(prefix)
-        else:
-            self._store_together(prefixes)
-
-    def _store_alone(self, prefix: Prefix) -> None:
-        """Decode a prefix behind the longest cached one that it begins with."""
-        match, n = self.cache.match(prefix.tokens)
-        if match is not None and n > 0:
-            self.context.share(match.holder, prefix.holder, 0, n)
-        tree = TokenTree()
-        tree.add_path(tree.add_root(n), prefix.tokens[n:])
-        self._decode_prefixes(tree.finish([prefix.holder]))
-        self.cache.put(prefix)
-
-    def _store_together(self, prefixes: Sequence[Prefix]) -> None:
-        """Decode the tree of some prefixes behind what the cache has of them; equal beginnings are fed once."""
-        matches = [self.cache.match(prefix.tokens) for prefix in prefixes]
-        tree = TokenTree()
-        roots: dict[Tokens, int] = {}
-        ends = []
-        for prefix, (match, n) in zip(prefixes, matches, strict=True):
-            if prefix.tokens[:n] not in roots:
-                roots[prefix.tokens[:n]] = tree.add_root(n)
-            ends.append(tree.add_path(roots[prefix.tokens[:n]], prefix.tokens[n:]))
-            if match is not None:
-                self.context.share(match.holder, prefix.holder, 0, n)
-        # Where a prefix is the beginning of another it has no leaf: it shares the longer one's cells, further below.
-        leaves = {end: prefix for end, prefix in zip(ends, prefixes, strict=True) if tree.is_leaf(end)}
-        self._decode_prefixes(tree.finish([leaves[node].holder for node in sorted(leaves)]))
-        for end, prefix in zip(ends, prefixes, strict=True):
-            if end >= 0 and end not in leaves:
-                n = len(prefix.tokens)
-                longer = next(other for other in leaves.values() if other.tokens[:n] == prefix.tokens)
-                self.context.share(longer.holder, prefix.holder, 0, n)
-            self.cache.put(prefix)
-
-    def _decode_prefixes(self, plan: Plan) -> None:
-        for start in range(0, plan.n_tokens, self.context.n_batch):
-            end = min(start + self.context.n_batch, plan.n_tokens)
-            self.context.decode(
-                plan.token[start:end],
-                plan.pos[start:end],
-                plan.seq_offset[start : end + 1],
-                plan.seq_id,
-                plan.output[start:end],
-                self._rows[:0],
-            )
-
     def restore(self) -> None:
         """Empty the KV cache and store the prefixes in use again; a NaN in a freed cell can spoil later requests."""
         self._stored = False
@@ -224,10 +188,12 @@ class Engine:
         self._unstored = sorted([*self._unstored, *in_use], key=lambda prefix: prefix.group)
         self.context.clear()
         self._forget_shares()
+        if self.kept_queries:
+            self.kept_queries.forget()
         taken = {prefix.holder for prefix in self._unstored}
         self.cache = self._cache_kind([seq for seq in self._holders if seq not in taken])
         for _, group in groupby(self._unstored, key=lambda prefix: prefix.group):  # as they were first decoded
-            self._store(list(group))
+            store_prefixes(self.context, self.cache, list(group), have_states=self.model.has_states)
         self._unstored = []
         self._stored = self._clean = True
 
@@ -255,12 +221,26 @@ class Engine:
     def _make_rows(self) -> None:
         self._rows = np.zeros((self.context.n_outputs_max, self.context.row_size), np.float32)
 
-    def decode(self, plan: Plan, leaf_roots: Sequence[Root], token: Int32Array | None = None) -> Decoded:
+    def continuation(self, layout: Layout, fragments: Sequence[Int32Array]) -> Continuation | None:
+        """How a query goes on from a kept one, for the next decode; see KeptQueries.find."""
+        if self.kept_queries is None:
+            return None
+        if not (self._stored and self._clean):
+            self.restore()  # which forgets kept queries
+        return self.kept_queries.find(layout, fragments)
+
+    def decode(
+        self,
+        plan: Plan,
+        leaf_roots: Sequence[Root],
+        token: Int32Array | None = None,
+        continued: Continuation | None = None,
+    ) -> Decoded:
         """One llama_decode of a plan whose leaf l is in sequence l and grows from leaf_roots[l], which is cached.
 
-        token: (n_tokens,) instead of the plan's. Afterwards the leaf sequences are trimmed back to what they share of
-        their prefixes; where an interrupt or a DecodeError leaves that open, the next decode stores the prefixes anew.
-        Raises PlanError, before anything is decoded, and DecodeError.
+        token: (n_tokens,) instead of the plan's. continued: from which kept query the plan goes on. Afterwards the leaf
+        sequences are trimmed back to what they share of their prefixes; where an interrupt or a DecodeError leaves that
+        open, the next decode stores the prefixes anew. Raises PlanError, before anything is decoded, and DecodeError.
         """
         if plan.n_leaves > self.capacity.n_seqs:
             raise PlanError(
@@ -272,6 +252,8 @@ class Engine:
         for leaf, root in enumerate(leaf_roots):
             if self._shared[leaf] is not root and self._shared[leaf] != root:
                 self._share(leaf, root)
+        if continued and self.kept_queries:
+            self.kept_queries.begin(continued, leaf_roots)
         if self._rows.shape[1] != self.context.row_size:  # an interrupt came while the label tokens were set
             self._make_rows()
         rows = self._rows[: plan.n_outputs]
@@ -288,9 +270,11 @@ class Engine:
                 self._leaf_start[:n],
                 queued=self.model.is_all_on_gpu,
             )
-        except PlanError:  # nothing has changed
-            self._clean = True
+        except PlanError:  # nothing was computed
+            self._clean = continued is None  # leaves with a kept query's cells were not trimmed
             raise
+        if continued and self.kept_queries:
+            self.kept_queries.end(continued)
         self._clean = True
         return Decoded(rows, batch_us, trim_us)
 

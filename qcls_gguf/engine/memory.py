@@ -1,6 +1,6 @@
-"""Whether the cache of keys and values fits in the memory that is free, asked before llama.cpp takes it.
+"""Whether the KV cache fits into the free memory, checked before llama.cpp allocates it.
 
-Linux gives out more memory than there is, and ends the process that then uses it.
+Linux grants more memory than exists, and kills the process that then uses it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from ..errors import ModelError
 from ..model.header import GgufHeader
 
 _BITS: dict[KvType, float] = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8.5, "q4_0": 4.5}
+_MANY_BYTES = 1 << 28
+"""States of all sequences that are worth a word where a context cannot be made."""
 _ASKED_FROM_BYTES = 1 << 30
-"""A smaller cache is not worth asking the system for: that takes longer than the rest."""
+"""For smaller caches the free memory is not checked, because that would take longer than opening the context."""
 
 
 def cache_bytes(header: GgufHeader, n_ctx: int, kv_type: KvType) -> int:
-    """The bytes of a cache of n_ctx cells in every layer; 0 where the header does not say it by single numbers."""
+    """The bytes of a cache of n_ctx cells in every layer; 0 if the header has a list in place of a needed number."""
 
     def number(key: str) -> int:
         value = header.scalars.get(f"{header.arch}.{key}", 0)
@@ -54,6 +56,16 @@ def check_memory(
             f"{n_free / (1 << 30):.1f} GiB of memory are free: lower runtime.n_ctx, question_cells or "
             "max_query_tokens, or take a smaller kv_type"
         )
+
+
+def many_states(state_bytes: int, n_seqs: int) -> str:
+    """What n_seqs sequences of a model with recurrent layers take, and how to have fewer; empty where it is little."""
+    if (n_bytes := state_bytes * n_seqs) < _MANY_BYTES:
+        return ""
+    return (
+        f"\nThe states of {n_seqs:,} sequences take {n_bytes / (1 << 30):.1f} GiB: if memory is lacking, lower "
+        "runtime.max_batch or question_prefixes, or take fewer prompts"
+    )
 
 
 def _with_states(n_bytes: int) -> str:

@@ -1,10 +1,10 @@
-"""From a model, a runtime configuration and the prompts that it is sized for to an engine."""
+"""Opens an engine for a model, a runtime configuration and the prompts that determine its size."""
 
 from __future__ import annotations
 
 from ..config.schema import RuntimeConfig
 from ..config.words import counted
-from ..errors import ConfigError
+from ..errors import ConfigError, ModelError
 from ..model import Model
 from ..model.header import read_header
 from ..model.identity import model_parts
@@ -16,15 +16,20 @@ from .batch_invariant import check_layers, wrong_head
 from .capacity import limits
 from .cores import threads
 from .engine import Engine
-from .memory import check_memory
+from .memory import check_memory, many_states
 
 
 def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger: Ledger) -> Engine:
-    """An engine with an empty cache that holds a prompt set, and questions at run time beside it.
+    """An engine with an empty cache that has room for a prompt set, and for questions at run time.
 
-    Raises ConfigError where a limit is too small, ModelError for a model that has no exact path to its logits,
-    or where memory is lacking.
+    Raises ConfigError if a limit is too small, ModelError for a model whose logits cannot be computed from its hidden
+    states, or if memory is lacking.
     """
+    if model.has_states and runtime.kept_queries:
+        raise ConfigError(
+            f"runtime.kept_queries: {runtime.kept_queries}, and {model.path} has recurrent layers, which keep their "
+            "state behind the last token of a query only, so that no other query can go on from its middle: set it to 0"
+        )
     state_bytes = model.facts.state_bytes
     size = limits(runtime, prompts, model.facts.n_ctx_train, model.n_ctx_short, state_bytes)
     if model.n_gpu_layers == 0:  # a GPU's driver refuses what it does not have
@@ -32,6 +37,11 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
         check_memory(model.header, model.path, size.n_ctx, runtime.kv_type, n_state_bytes=n_state_bytes)
     why_no_logits = None
     if runtime.batch_invariant:
+        if model.has_states:
+            raise ConfigError(
+                "runtime.batch_invariant: recurrent layers, which this model has, have no kernels for that: leave it "
+                "out, max_batch 1 keeps queries apart"
+            )
         tensors = {
             name: tensor for part in model_parts(model.path) for name, tensor in read_header(part).tensors.items()
         }
@@ -40,21 +50,31 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
         if why_no_logits and prompts.exact:
             raise ConfigError(why_no_logits)
     computing = threads(runtime)
-    context = NativeContext(
-        model.native,
-        n_ctx=size.n_ctx,
-        n_batch=size.n_batch,
-        n_seq_max=size.n_seq_max,
-        n_outputs_max=size.n_outputs_max,
-        n_threads=computing.n,
-        flash_attn=flash_attention(runtime, model.n_gpu_layers),
-        batch_invariant=runtime.batch_invariant,
-        kv_type=runtime.kv_type,
-        label_tokens=prompts.label_tokens if prompts.exact else None,
-    )
+    try:
+        context = NativeContext(
+            model.native,
+            n_ctx=size.n_ctx,
+            n_batch=size.n_batch,
+            n_seq_max=size.n_seq_max,
+            n_outputs_max=size.n_outputs_max,
+            n_threads=computing.n,
+            flash_attn=flash_attention(runtime, model.n_gpu_layers),
+            batch_invariant=runtime.batch_invariant,
+            kv_type=runtime.kv_type,
+            label_tokens=prompts.label_tokens if prompts.exact else None,
+        )
+    except ModelError as e:
+        raise ModelError(f"{e}{many_states(state_bytes, size.n_seq_max)}") from e
     ledger.step(
         "open context",
         f"{context.n_ctx} cells, {counted(context.n_batch, 'token')} a decode, "
         f"{counted(context.n_seq_max, 'sequence')}, {computing}",
     )
-    return Engine(model, context, n_leaf_seqs=size.n_leaf_seqs, why_no_logits=why_no_logits)
+    return Engine(
+        model,
+        context,
+        n_leaf_seqs=size.n_leaf_seqs,
+        n_kept_seqs=size.n_kept_seqs,
+        n_kept_queries=runtime.kept_queries,
+        why_no_logits=why_no_logits,
+    )

@@ -1,4 +1,4 @@
-"""Long prefixes are stored piece by piece, so that callers who wait for a decode wait for one piece at most."""
+"""Long prefixes are decoded in pieces, so that other callers wait for one piece at most."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ PIECE = 64
 def begin_prefixes(
     engine: Engine, batcher: Batcher[Any, Any], wanted: Sequence[Tokens], check_open: Callable[[], None]
 ) -> list[Prefix]:
-    """Store all of some prefixes but for their last pieces, with a turn of those who wait before each piece.
+    """Store all of some prefixes except their last pieces, serving one turn of waiting callers before each piece.
 
-    check_open() raises where the engine has been closed meanwhile. Returns the beginnings, held: `Engine.forget` them
-    when the whole prefixes are held. Where there is no room for a beginning beside the others, it is left out.
+    check_open() raises if the engine has been closed meanwhile. Returns the stored beginnings, which are pinned: call
+    `Engine.forget` when the whole prefixes are stored. A beginning for which there is no room is left out.
     """
     begun: list[Prefix] = []
     try:
@@ -42,7 +42,7 @@ def begin_prefixes(
 def _next_piece(
     engine: Engine, tokens: Tokens, held: Sequence[Prefix], check_open: Callable[[], None]
 ) -> list[Prefix] | None:
-    """The next longer beginning of a prefix instead of the one that is held; None where no whole piece is missing."""
+    """Store one more piece of a prefix in place of its shorter beginning; None if less than a piece is missing."""
     check_open()
     n_cached = engine.cache.match(tokens)[1]
     if len(tokens) - n_cached <= PIECE:

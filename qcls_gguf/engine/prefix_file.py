@@ -1,8 +1,8 @@
 """Cells of cached prefixes, kept in files from one start to the next.
 
-A file is named after everything that its cells depend on but for the weights, whose sha256 is in it: computing that
-takes long, and is not waited for where there is no file. A file is believed only if it belongs to this user, says in
-its head that it holds these cells of this model, and has the digest that its head gives.
+A file's name is a digest of everything that its cells depend on except the weights. Their sha256 is inside the file:
+computing it takes long, and is waited for only if there is a file. A file is used only if it belongs to this user, its
+head says that it holds these cells of this model, and its content has the digest in the head.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from ..plan.block_hashes import block_digests
 
 MAGIC = b"qcls-gguf prefix cells 2\n"
 N_KEPT = 16
-"""Files that are kept; the oldest ones go."""
+"""Files that are kept; the oldest ones are removed."""
 OLD_PART_S = 3600.0
-"""Age of a file that somebody began to write, after which it is taken for left behind."""
+"""Age in seconds after which an unfinished file is removed."""
 
 _N_HEX = 64  # characters of a sha256
 _SIZE_HEX = 16  # and of a size
@@ -37,7 +37,7 @@ _OWN_FOLDER, _GROUP_AND_OTHERS = 0o700, 0o077
 
 
 def prefix_digest(prefixes: Iterable[Sequence[int]]) -> str:
-    """Of the tokens of all prefixes in their order."""
+    """A sha256 of the tokens of all prefixes in their order."""
     return hashlib.sha256(
         b"".join(hashlib.sha256(b"".join(block_digests(each))).digest() for each in prefixes)
     ).hexdigest()
@@ -52,7 +52,7 @@ def _reason(error: Exception) -> str:
 
 
 class _Head(NamedTuple):
-    """What stands before the cells in a file."""
+    """The head of a file, before the cells."""
 
     key: str
     """of the cells, as StateCache has it"""
@@ -100,7 +100,7 @@ class StateCache:
         return cls(path=folder / f"{key[:32]}.kv", key=key, model_sha256=model_sha256)
 
     def read(self) -> bytes | None:
-        """The cells, or none where they were not saved or are another model's; a file that is odd is a warning."""
+        """The cells; None if they were not saved or are another model's. Warns of an unusable file."""
         try:
             _check_folder(self.path.parent)
             head, state = _read(self.path)
@@ -135,13 +135,13 @@ class StateCache:
                 old.unlink(missing_ok=True)
 
     def discard(self) -> None:
-        """Remove the file, whose cells turned out to be of no use."""
+        """Remove the file, because its cells could not be used."""
         with suppress(OSError):
             self.path.unlink()
 
 
 def _check_folder(folder: Path) -> None:
-    """Take the folder's rights from everybody else. Raises OSError, _UnusableError for another user's folder."""
+    """Make the folder private to its owner. Raises OSError, _UnusableError for another user's folder."""
     status = folder.stat()
     if not stat.S_ISDIR(status.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
@@ -152,7 +152,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def _read(path: Path) -> tuple[_Head, bytes]:
-    """Head and cells of a plain file of this user's that is whole. Raises OSError, _UnusableError."""
+    """Head and cells of a file, which must be plain, complete and this user's. Raises OSError, _UnusableError."""
     try:  # without O_NONBLOCK a named pipe would be waited for
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as e:

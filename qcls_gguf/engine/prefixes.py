@@ -20,7 +20,7 @@ from .prefix_cache import Prefix, Tokens
 from .prefix_file import StateCache, prefix_digest
 
 WORTH_MS = 250.0
-"""How long computing the prefixes must take for them to be saved."""
+"""Prefixes are saved if computing them takes longer than this."""
 
 
 def hold_prefixes(

@@ -1,4 +1,4 @@
-"""Whether those who wait share a decode: as far as the measured cost of a decode says that it pays."""
+"""Whether waiting callers share a decode, by the measured cost of a decode."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class TurnCost:
-    """The time of a decode as a line over its tokens, of which only the proportion of its two parts counts."""
+    """A decode's time is modelled as a fixed part plus a part per token; only their ratio is needed."""
 
     fixed_tokens: float
-    """what a decode costs beside its tokens, as the number of tokens that cost as much"""
+    """the fixed part, as the number of tokens that take as long"""
 
     @classmethod
     def through(cls, few: tuple[int, float], many: tuple[int, float]) -> Self:
@@ -23,9 +23,9 @@ class TurnCost:
         return cls(max(0.0, few[1] * n_more / more - few[0]))
 
     def pays(self, n_in_turn: int, n_tokens: int, n_behind: int) -> bool:
-        """Whether one who waits should join the turn of n_in_turn others, rather than be the first of the next.
+        """Whether a waiting caller should join the turn of n_in_turn others, rather than begin the next turn.
 
-        Each of those has to wait for its n_tokens as well. In return it and all who wait behind it, n_behind together,
-        are spared the fixed part of a decode. It joins where that is less waiting in all.
+        If it joins, each of the others also waits for its n_tokens. In return it and all callers behind it, n_behind
+        together, save the fixed part of a decode. It joins if that makes the total waiting time shorter.
         """
         return n_in_turn * n_tokens <= n_behind * self.fixed_tokens

@@ -73,7 +73,9 @@ def modes_tables(evaluation: EvaluationRecord) -> list[Table]:
     rows = [[f"{mode} ({statistics.n_prompts})", *mode_row(mode, statistics)[1:]] for mode, statistics in modes.items()]
     return [
         replace(prompt_table(compared), title=f"Compared on {len(common)} of {n_all} prompts: {', '.join(common)}"),
-        replace(every, title="Each on the prompts that it can score, so many: not to be compared", rows=rows),
+        replace(
+            every, title="Each mode on all prompts that it can score (number in brackets): not comparable", rows=rows
+        ),
         *stages,
     ]
 

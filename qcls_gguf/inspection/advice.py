@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from .records import Advice, PromptInspection, Request, Sequences, TrieNode
 
 _SAVING = 0.8
-"""One text for all prompts is advised where an empty query would feed at most this share of its tokens."""
+"""One text for all prompts is advised where an empty query would feed at most this share of its tokens, one more decode
+of a model with states counted as tokens."""
 _LONG_SUFFIX = 6
 """The suffix is mentioned where a request feeds this many tokens of it for each prompt, or more."""
 _N_NAMED = 10
@@ -26,14 +27,16 @@ def advise(
 
 
 def _reorder(prompts: Sequence[PromptInspection], request: Request) -> Iterator[Advice]:
-    if request.n_query_copies > 1 and request.n_tokens_one_text <= _SAVING * request.n_tokens:
+    dearer = request.pass_tokens or 0  # the common tokens would take a decode of their own
+    if request.n_query_copies > 1 and request.n_tokens_one_text + dearer <= _SAVING * request.n_tokens:
+        behind = f", by one decode more, which takes as long as about {dearer} tokens" if dearer else ""
         yield Advice(
             kind="reorder",
             prompts=_names(prompts),
             text=f"An empty query feeds {_tokens(request.n_tokens)}, and every token of a query is fed "
-            f"{request.n_query_copies} times; were the templates one text up to their last tokens, what differs coming "
-            f"last (`{prompts[0].name}:`), it would feed about {_tokens(request.n_tokens_one_text)}, and a query's "
-            "once. Whether that labels as well is to be measured.",
+            f"{request.n_query_copies} times. With one text for all prompts that differs only in its last tokens "
+            f"(`{prompts[0].name}:`), an empty query would feed about {_tokens(request.n_tokens_one_text)}, and every "
+            f"token of a query would be fed once{behind}. Measure whether that labels as well.",
         )
 
 
@@ -47,7 +50,7 @@ def _suffix(prompts: Sequence[PromptInspection], request: Request) -> Iterator[A
         kind="suffix",
         prompts=_names(prompts),
         text=f"The suffix behind the query has {length} in {_count(len(prompts), 'prompt')}: every request feeds "
-        f"{request.n_tokens_suffix} for it, of the {n_all} of an empty query. Shorten what stands behind {{query}}, or "
+        f"{request.n_tokens_suffix} for it, of the {n_all} of an empty query. Shorten the text behind {{query}}, or "
         "let prompts share it.",
     )
 

@@ -46,7 +46,11 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
     max_batch = config.runtime.max_batch
     n_leaves = sum(prompt.trie.n_leaves for prompt in prompts)
     n_holders = len({prompt.prefix for prompt in prompts})
+    templates = classifier.configured.active.templates
     request = empty_request(prompts, tokenizer, classifier.plan_counts(""))
+    if (pass_tokens := tokenizer.pass_tokens) is not None:
+        copies = query_copies(templates) or request.n_query_copies
+        request = request.model_copy(update={"n_query_copies": copies, "pass_tokens": pass_tokens})
     sequences = Sequences(
         n_holders=n_holders,
         n_leaves=n_leaves,
@@ -56,7 +60,7 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
         n_limit=MAX_SEQ,
     )
     inspected = inspect_prompts(prompts, tokenizer)
-    templates = [prompt.expanded_template for prompt in config.prompts]
+    texts = [prompt.expanded_template for prompt in config.prompts]
     return Inspection(
         config=None if config.path is None else str(config.path),
         model=classifier.model,
@@ -75,11 +79,11 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
         head_tail=_head_tail(engine),
         sequences=sequences,
         request=request,
-        longest=longest_query(classifier.configured.active.templates, config.runtime.max_query_tokens),
+        longest=longest_query(templates, config.runtime.max_query_tokens),
         prompts=inspected,
         answering=tuple(map(_answering, config.prompts, prompts, classifier.adjustments)),
         warnings=classifier.warnings,
-        advice=advise(inspected, templates, request, sequences),
+        advice=advise(inspected, texts, request, sequences),
     )
 
 
@@ -193,12 +197,20 @@ def empty_request(prompts: Sequence[Prompt], tokenizer: Tokenizer, counts: Count
         n_tokens_fragment=n_fragment,
         n_tokens_suffix=n_prompt - n_fragment,
         n_tokens_labels=len(tree) - n_prompt,
+        n_tokens_more=counts.n_tokens_new - len(tree),
         n_tokens_unshared=sum(n_new) + n_labels,
         n_tokens_one_text=max(n_new) + n_names + n_labels,
         n_tokens_cached=counts.n_tokens_cached,
         n_positions=counts.n_positions,
         n_query_copies=len({(prompt.prefix, prompt.before) for prompt in prompts}),
+        pass_tokens=None,
     )
+
+
+def query_copies(templates: Templates) -> int | None:
+    """How many tokens more a query of one token more feeds, as it is planned; none where lengths alone do not tell."""
+    one, two = templates.size_of_query(1), templates.size_of_query(2)
+    return two[1] - one[1] if one and two and one[0] == two[0] else None
 
 
 def longest_query(templates: Templates, n_most: int) -> LongestQuery | None:

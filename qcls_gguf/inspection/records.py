@@ -116,13 +116,16 @@ class Request(Record):
     n_decodes: int
     """decodes of the request"""
     n_tokens: int
-    """the sum of the next three where n_decodes is 1"""
+    """the sum of the next four"""
     n_tokens_fragment: int
     """text around the query that is tokenised with it; tokens that prompts share count once, as in the next two"""
     n_tokens_suffix: int
     """text behind that"""
     n_tokens_labels: int
     """of labels of several tokens"""
+    n_tokens_more: int
+    """those fed again, in another decode or, by a model with states, to spare one; and with such a model tokens that
+    nobody reads, behind shorter branches"""
     n_tokens_unshared: int
     """with every prompt by itself"""
     n_tokens_one_text: int
@@ -133,6 +136,8 @@ class Request(Record):
     """hidden states that the scores read"""
     n_query_copies: int
     """how many times each token of a query is fed"""
+    pass_tokens: int | None
+    """of a model with states: how many tokens one more decode is counted as; null for others"""
 
 
 class LongestQuery(Record):

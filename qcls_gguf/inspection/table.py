@@ -12,7 +12,7 @@ from rich.tree import Tree
 from ..config.words import counted, printable
 from ..report.numbers import measured
 from ..report.tables import fact_table
-from .records import Answering, HeadTail, Inspection, LongestQuery, PromptInspection, Token, TrieNode
+from .records import Answering, HeadTail, Inspection, LongestQuery, PromptInspection, Request, Token, TrieNode
 
 
 def inspection_table(inspection: Inspection) -> Group:
@@ -55,8 +55,8 @@ def _whole(inspection: Inspection) -> Table:
                 "empty query",
                 f"{counted(request.n_tokens, 'token')} in {counted(request.n_decodes, 'decode')}: around the "
                 f"query {request.n_tokens_fragment}, suffix {request.n_tokens_suffix}, labels {request.n_tokens_labels}"
-                f" ({request.n_tokens_unshared} unshared); {request.n_tokens_cached} cached, {request.n_positions} "
-                "positions",
+                f"{_more(request)} ({request.n_tokens_unshared} unshared); {request.n_tokens_cached} cached, "
+                f"{request.n_positions} positions",
             ),
             ("query token", f"fed {counted(request.n_query_copies, 'time')}"),
             ("longest query", _longest(inspection.longest)),
@@ -77,6 +77,10 @@ def logits_text(tail: HeadTail) -> str:
     if tail.scale != 1:
         text = f"({text}) × {tail.scale:g}"
     return text if tail.soft_cap is None else f"{tail.soft_cap:g} tanh(({text}) / {tail.soft_cap:g})"
+
+
+def _more(request: Request) -> str:
+    return f", again or to fill up {request.n_tokens_more}" if request.n_tokens_more else ""
 
 
 def _states(inspection: Inspection) -> str:

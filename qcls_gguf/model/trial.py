@@ -82,7 +82,7 @@ def _why_ended(number: int, said: str, size_bytes: int) -> str:
     if number == signal.SIGKILL:
         return (
             "the process that tried it was killed (SIGKILL), as the system does where memory is lacking: the model has "
-            f"{size_bytes / (1 << 30):.2f} GiB, and takes as much again where llama.cpp lays weights out anew"
+            f"{size_bytes / (1 << 30):.2f} GiB, and needs as much again if llama.cpp rearranges its weights"
         )
     try:
         name = signal.Signals(number).name

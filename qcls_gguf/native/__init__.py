@@ -1,4 +1,4 @@
-"""The compiled part: the patched llama.cpp, the C shim, and the one room that speaks ctypes."""
+"""The compiled part: the patched llama.cpp and the C shim. This is the only package that uses ctypes."""
 
 from .context import Counters, HeadTail, NativeContext, max_sequences
 from .device import Device, Multiprocessors, Probed, devices, multiprocessors, probe_copy, probe_matmul

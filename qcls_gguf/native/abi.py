@@ -33,7 +33,7 @@ class Status(IntEnum):
 
 
 class Parse(IntEnum):
-    """What text that spells a control or user-defined token becomes: text, the token, the token if user-defined."""
+    """How text that spells a special token is tokenised: as text, as the token, or as the token if user-defined."""
 
     NOTHING = 0
     SPECIAL = 1
@@ -59,17 +59,17 @@ _OK = int(Status.OK)  # an enum's member is compared in Python code, an int is n
 
 
 def int32(value: int, name: str = "") -> int:
-    """The value, which ctypes would cut to 32 bits without a word. Raises PlanError where it does not fit."""
+    """The value, if it fits into 32 bits; ctypes would silently truncate it. Raises PlanError if it does not fit."""
     if not -(1 << 31) <= value < 1 << 31:
         raise PlanError(f"{name}{': ' if name else ''}{value} does not fit 32 bits")
     return value
 
 
 class Struct(ctypes.Structure):
-    """A struct of the ABI, its size set, and the members given as keywords; the others have their default, zero."""
+    """A struct of the ABI: `size` and the members given as keywords are set, the others are zero, their default."""
 
     def __init__(self, **members: Any) -> None:
-        """Raises PlanError for an integer that its member cannot hold, which ctypes would cut."""
+        """Raises PlanError for an integer that its member cannot hold; ctypes would silently truncate it."""
         super().__init__(size=ctypes.sizeof(self), **members)
         for name, value in members.items():
             if isinstance(value, SupportsIndex) and (getattr(self, name) or 0) != value:
@@ -136,7 +136,7 @@ class Facts(Struct):
         ("token_eos", c_int32),
         ("token_eot", c_int32),
         ("add_bos", c_int32),
-        ("reserved", c_int32),
+        ("n_lane_ordered", c_int32),
         ("size_bytes", c_int64),
         ("n_params", c_int64),
         ("description", ctypes.c_char * 128),
@@ -315,7 +315,7 @@ SIGNATURES: dict[str, list[Any]] = {
 def bind(path: Path) -> Any:
     """The library at this path, every function with its signature.
 
-    Raises ModelError where it has another ABI than this package, or cannot be loaded.
+    Raises ModelError if it has another ABI than this package, or cannot be loaded.
     """
     try:
         library = ctypes.CDLL(str(path))
@@ -335,8 +335,8 @@ def bind(path: Path) -> Any:
 
 
 def check(status: int, error: Error, path: Path | None = None) -> None:
-    """Raise what a status other than OK means, with the library's message, and the file that it is about."""
+    """Raise the error of a status other than OK, with the library's message, and the file if one is given."""
     if status != _OK:
-        # it may quote a model file
+        # the message may quote bytes of a model file
         message = printable_lines(error.message.decode(errors="backslashreplace"))
         raise _ERRORS.get(status, QclsError)(f"{path}: {message}" if path else message)

@@ -25,10 +25,10 @@ _FLASH_ATTN = {None: 0, False: 1, True: 2}  # qcls_flash_attn
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What a context did and holds."""
+    """Counts of a context since it was opened, and its memory."""
 
     n_graphs_reused: int
-    """decodes that found their graph built"""
+    """decodes that reused a graph"""
     n_shapes: int
     """graphs kept now"""
     shapes_bytes: int
@@ -75,11 +75,11 @@ class NativeContext:
     ) -> None:
         """Open a context; with hidden_only its rows are final-norm hidden states, else logits (stock llama.cpp).
 
-        label_tokens: (n,) int32, as for `set_label_tokens`. flash_attn: None lets llama.cpp choose;
-        where it is False on a CPU, or None on a GPU, visible_cells lets attention read only the cells that a token may
-        see, instead of all, if this context can have that (`why_no_visible_cells`). batch_invariant: a token's row does
-        not depend on what else is decoded with it, which needs that attention on CUDA devices, and weights that this
-        project's kernels take.
+        label_tokens: (n,) int32, as for `set_label_tokens`. flash_attn: None lets llama.cpp choose. visible_cells: read
+        in attention only the cells that a token may see, if this context can (`why_no_visible_cells`); this needs
+        flash_attn False on a CPU, None on a GPU. batch_invariant: a token's row does not depend on what else is decoded
+        with it; this needs attention to visible cells on CUDA devices, and weights that this project's kernels can
+        multiply.
 
         Raises PlanError for a limit out of range, ModelError for a model whose hidden states do not give its logits.
         """
@@ -104,7 +104,7 @@ class NativeContext:
         status = library().qcls_context_open(model.handle, byref(params), byref(handle), self._error_ref)
         check(status, self._error, None if status == Status.BAD_ARGUMENT else model.path)
         self._handle = handle
-        self._model = model  # which must not be freed before the context
+        self._model = model  # keeps the model open: it must not be freed before the context
         self._free = weakref.finalize(self, library().qcls_context_close, handle, None)
         self._free.atexit = False  # at the exit of the interpreter another thread may still be decoding
         self._pid = os.getpid()
@@ -131,7 +131,7 @@ class NativeContext:
         return self._handle
 
     def abandon(self) -> None:
-        """Let go of a context of the process that this one was forked from: freeing it would wait for its threads."""
+        """Drop a context in a forked process without freeing it, which would wait for threads of the parent."""
         self._free.detach()
         self._handle = c_void_p()
 
@@ -149,33 +149,33 @@ class NativeContext:
 
     @property
     def head_tail(self) -> HeadTail:
-        """What follows the product with the head. Raises PlanError for a context whose rows are logits."""
+        """The operations behind the product with the head. Raises PlanError for a context whose rows are logits."""
         tail = abi.HeadTail()
         check(library().qcls_context_head_tail(self.handle, byref(tail), self._error_ref), self._error)
-        # C's scale is the one before tanh, where 1 / cap is in it
+        # with a cap, C's scale includes the 1 / cap inside tanh
         scale = float(np.float32(tail.scale * (tail.cap or 1.0)))
         return HeadTail(scale, tail.cap or None, bool(tail.has_bias))
 
     def set_label_tokens(self, tokens: Int32Array) -> None:
-        """Let rows of a hidden-only context hold, behind the hidden state, what an exact scoring needs.
+        """Add to the rows of a hidden-only context the values that exact scorings need.
 
         tokens: (n,) int32. With n > 0 rows are n_embd + n + 1 floats: the hidden state, these tokens' logits from the
         LM head, and the log-sum-exp of all logits; with n = 0 the hidden state alone. `row_size` tells. Sequences keep
         their cells, and graphs are built anew.
-        Raises PlanError for what is no token, or a context whose rows are logits, and ModelError where memory is
-        lacking; the context is then as it was.
+        Raises PlanError for an invalid token or a context whose rows are logits, ModelError if memory is lacking; the
+        context is then unchanged.
         """
         pointer = address(tokens, INT32, 1, 0)
         self._row_size = None  # an interrupt may come between any two lines
         check(library().qcls_context_set_label_tokens(self.handle, len(tokens), pointer, self._error_ref), self._error)
 
     def keep_shapes(self, n_shapes: int) -> None:
-        """Keep the graphs of the last n_shapes shapes of decode, each with its compute buffers; 0: llama.cpp's one."""
+        """Keep the graphs of the last n_shapes shapes of decode, with their compute buffers; 0: llama.cpp's one."""
         n = int32(n_shapes, "n_shapes")
         check(library().qcls_context_keep_shapes(self.handle, n, self._error_ref), self._error)
 
     def counters(self) -> Counters:
-        """What the context did since it was opened, and holds now."""
+        """Counts since the context was opened, and its memory now."""
         counters = abi.Counters()
         check(library().qcls_context_counters(self.handle, byref(counters), self._error_ref), self._error)
         return Counters(
@@ -192,7 +192,7 @@ class NativeContext:
         check(library().qcls_seq_share(self.handle, *numbers, self._error_ref), self._error)
 
     def trim(self, seq: Int32Array, start: Int32Array) -> None:
-        """Sequence seq[i] loses its cells at positions >= start[i]; both int32, shape (n,)."""
+        """Remove the cells of sequence seq[i] at positions >= start[i]; both int32, shape (n,)."""
         n = len(seq)
         seqs, starts = address(seq, INT32, 1, n), address(start, INT32, 1, n)
         check(library().qcls_seq_trim(self.handle, n, seqs, starts, self._error_ref), self._error)
@@ -231,11 +231,11 @@ class NativeContext:
     ) -> tuple[int, int]:
         """One llama_decode of a plan (see plan.Plan for the arrays) into rows, shape (n_outputs, row_size).
 
-        Then, also after a DecodeError, sequences are trimmed as by `trim`. queued: they are trimmed once the work is
-        queued on a GPU (on a CPU: done), before it is waited for.
-        Returns the microseconds spent on filling the batch, and those of trimming that the decode waited for: none
-        with queued.
-        Raises PlanError for a plan that does not fit, before anything changed, and DecodeError.
+        Then, also after a DecodeError, sequences are trimmed as by `trim`. queued: trim as soon as the work is queued
+        on a GPU (on a CPU: done), then wait for the rows.
+        Returns the microseconds of filling the batch, and those of trimming (0 with queued, where trimming takes no
+        extra time).
+        Raises PlanError for a plan that does not fit, before anything changes, and DecodeError.
         """
         n, n_trim = len(token), len(trim_seq)
         if rows.ndim != 2 or rows.shape[1] != self.row_size or not rows.flags.writeable:

@@ -1,4 +1,4 @@
-"""What NVIDIA's driver says of the first GPU, before anything is computed on it."""
+"""Properties of the first GPU from NVIDIA's driver, read before anything is computed on it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class CudaDevice:
 
 
 def why_not_loaded(module: Path) -> str | None:
-    """Why a shared library cannot be loaded, in the system's words; None where it can."""
+    """Why a shared library cannot be loaded: the system's message; None if it can."""
     try:
         ctypes.CDLL(str(module))
     except OSError as e:
@@ -32,7 +32,7 @@ def why_not_loaded(module: Path) -> str | None:
 
 
 def first_cuda_device(library: str = _LIBRARY) -> CudaDevice | None:
-    """The first GPU; None where there is no driver, or it sees none."""
+    """The first GPU; None if there is no driver or no GPU is visible."""
     try:
         driver = ctypes.CDLL(library)
         version, device, major, minor = c_int(), c_int(), c_int(), c_int()

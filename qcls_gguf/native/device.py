@@ -1,4 +1,4 @@
-"""The devices that llama.cpp computes on, and what they can do at best."""
+"""The devices that llama.cpp can compute on, and measurements of their peak rates."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Multiprocessors:
-    """Of a CUDA device; they differ where a slice of it stands in for a smaller one."""
+    """Numbers of a CUDA device's multiprocessors; they differ if a slice of it stands in for a smaller one."""
 
     n_planned: int
     """that kernels plan their work for"""
@@ -66,7 +66,7 @@ def devices() -> Iterator[Device]:
 
 
 def multiprocessors() -> Multiprocessors | None:
-    """Those of the first CUDA device; None where there is none."""
+    """The multiprocessors of the first CUDA device; None without one."""
     counts, error = abi.Multiprocessors(), Error()
     status = library().qcls_count_multiprocessors(byref(counts), byref(error))
     if status == Status.UNSUPPORTED:

@@ -2,7 +2,7 @@
 
 A step is an environment variable that is read whenever a context is made: "0" turns it off for this context, "1" turns
 it on. So contexts on one loaded model can differ. Where the variable is not set a step is on, unless its meaning says
-where.
+where. One more, `LANE_ORDER`, is read whenever a model is loaded.
 """
 
 from __future__ import annotations
@@ -14,9 +14,6 @@ from dataclasses import dataclass
 
 from .device import multiprocessors
 from .library import build_info
-
-_LANE_ORDER = "GGML_CUDA_LANE_ORDER"
-"""Read as a model is loaded: no step, since all contexts on a model have it or none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +69,13 @@ STEPS = (
 )
 """In the order in which variants add them; the one place that names them."""
 
+LANE_ORDER = Step(
+    name="lane order",
+    variable="GGML_CUDA_LANE_ORDER",
+    meaning="weights of Q8_0 and Q6_K are rearranged as the model is loaded, for code for 7.5; off by default",
+)
+"""All contexts on a model have it, or none; the last that variants add."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
@@ -92,7 +96,10 @@ def variants(steps: tuple[Step, ...] = STEPS) -> tuple[Variant, ...]:
 
 @contextmanager
 def switched(variant: Variant, steps: tuple[Step, ...] = STEPS) -> Iterator[None]:
-    """Contexts that are made inside have this variant's kernels; the environment is what it was afterwards."""
+    """Contexts that are made inside, and models that are loaded, have this variant's kernels.
+
+    The environment is what it was afterwards.
+    """
     before = {step.variable: os.environ.get(step.variable) for step in steps}
     try:
         for variable in before:
@@ -108,9 +115,9 @@ def switched(variant: Variant, steps: tuple[Step, ...] = STEPS) -> Iterator[None
 
 def why_unfair_to_stock() -> str | None:
     """Why llama.cpp's kernels take longer here than they should, and what to do; None where they do not."""
-    if os.environ.get(_LANE_ORDER, "0") == "0":
+    if os.environ.get(LANE_ORDER.variable, "0") == "0":
         return None
-    return f"{_LANE_ORDER} is set: llama.cpp's kernels read copies of the weights that it rearranges: unset it"
+    return f"{LANE_ORDER.variable} is set: llama.cpp's kernels read copies of the weights that it rearranges: unset it"
 
 
 def why_no_steps() -> str | None:

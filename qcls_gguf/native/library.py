@@ -53,7 +53,7 @@ def library_folder() -> Path:
 def library() -> Any:
     """libqcls, loaded once.
 
-    Raises ModelError where it is missing, is not of this package's ABI, or was compiled for another kind of processor.
+    Raises ModelError if it is missing, has another ABI, or was compiled for another kind of processor.
     """
     folder = library_folder()
     check_processor(folder / f"libqcls-processor{Path(_NAME).suffix}")
@@ -75,7 +75,7 @@ def _pass_on(level: int, text: bytes, _user: Any) -> None:
         _log(level, text.decode(errors="replace"))
 
 
-_forward_log = LOG_FUNCTION(_pass_on)  # one for good: C may be in it when the log is changed
+_forward_log = LOG_FUNCTION(_pass_on)  # never replaced: C may be calling it while the log is changed
 
 
 def set_log(log: Callable[[int, str], None] | None) -> None:

@@ -24,14 +24,14 @@ from .library import library
 if TYPE_CHECKING:
     from .context import NativeContext
 
-_ROOM = 512  # tokens; longer texts are tokenised twice, and leave nothing
+_ROOM = 512  # tokens; longer texts are tokenised twice, the second time into a temporary buffer
 _TOO_SMALL = int(Status.TOO_SMALL)
 _SPECIAL = int(Parse.SPECIAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """What the model file says of itself; a token id is -1 where the vocabulary has none."""
+    """Properties of the model from its file; a token id is -1 if the vocabulary has no such token."""
 
     n_vocab: int
     n_embd: int
@@ -43,14 +43,16 @@ class ModelFacts:
     token_eos: int
     token_eot: int
     add_bos: bool
+    n_lane_ordered: int
+    """matrices whose weights were put into lane order: kernel_steps.py"""
     state_bytes: int
-    """of what recurrent layers keep of a sequence; 0: the model has none"""
+    """bytes of one sequence's recurrent states; 0: the model has none"""
     description: str
     """architecture, size and type, such as `qwen3 8B Q4_K - Medium`"""
 
 
 class _Room(threading.local):
-    """What a thread's calls of the tokenizer write to, made once: making it would take longer than they do."""
+    """A thread's buffers for the tokenizer, allocated once, because allocating takes longer than tokenising."""
 
     def __init__(self) -> None:
         self.call = library().qcls_tokenize
@@ -62,7 +64,11 @@ class _Room(threading.local):
 
     def reserve(self, capacity: int) -> None:
         token = np.empty(capacity, np.int32)
-        self.tokens = token, token.ctypes.data, capacity  # in one step: an interrupt must not part array and pointer
+        self.tokens = (
+            token,
+            token.ctypes.data,
+            capacity,
+        )  # in one statement, so that an interrupt cannot leave a pointer without its array
 
 
 class NativeModel:
@@ -103,6 +109,7 @@ class NativeModel:
             token_eos=found.token_eos,
             token_eot=found.token_eot,
             add_bos=bool(found.add_bos),
+            n_lane_ordered=found.n_lane_ordered,
             state_bytes=found.state_bytes,
             description=_description(found.description.decode(errors="replace"), found.n_params),
         )
@@ -116,8 +123,8 @@ class NativeModel:
     def tokenize(self, text: str, *, parse_special: bool) -> Int32Array:
         """Token ids of text, shape (n_tokens,); no BOS is added. parse_special: spelt special tokens become tokens.
 
-        Raises PlanError for text that is not valid Unicode, has more bytes than llama.cpp can count, or would become a
-        control token without parse_special, by the rules of an odd vocabulary.
+        Raises PlanError for text that is not valid Unicode, has more bytes than llama.cpp can count, or becomes a
+        control token although parse_special is false, as with some vocabularies' rules.
         """
         try:
             data = text.encode()
@@ -182,18 +189,18 @@ class NativeModel:
 
 
 def _description(text: str, n_params: int) -> str:
-    """llama.cpp's description, with the number of weights where it knows no name for the size."""
+    """llama.cpp's description, with the number of weights if it has no name for the size."""
     return text.replace("?B", abbreviated(n_params))
 
 
 def _load(path: Path, n_gpu_layers: int, progress: Callable[[float], bool] | None) -> c_void_p:
     """The handle of a loaded model.
 
-    The load runs in a thread of its own: an interrupt of this one would be raised in the callback, and lost there.
+    The load runs in a thread of its own, because in this one an interrupt would be raised in the callback and lost.
     """
     handle, error = c_void_p(), Error()
     status = int(Status.LOAD_FAILED)
-    stop: list[BaseException] = []  # what ends the load: from `progress`, or an interrupt of this thread
+    stop: list[BaseException] = []  # the exception that ends the load: from `progress`, or an interrupt of this thread
 
     def go_on(done: float, _user: object) -> int:
         try:

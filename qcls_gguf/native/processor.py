@@ -1,4 +1,4 @@
-"""Whether the compiled code is for this processor: on another one it would end the process without a word."""
+"""Whether the compiled code can run on this processor; otherwise it would kill the process without a message."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from ..errors import ModelError
 
 
 def lacking(needs: str, has: str) -> tuple[str, ...]:
-    """The instruction sets that are needed and not there; each argument is names with spaces between them."""
+    """The instruction sets that are needed but missing; both arguments are names separated by spaces."""
     there = set(has.split())
     return tuple(name for name in needs.split() if name not in there)
 
 
 def check_processor(path: Path) -> None:
-    """Ask the library at this path, which any processor can load, whether this one can run the others.
+    """Ask the library at this path, which every processor can load, whether this processor can run the others.
 
-    Raises ModelError where it cannot.
+    Raises ModelError if it cannot.
     """
     if names := lacking(*needs_and_has(path)):
         raise ModelError(

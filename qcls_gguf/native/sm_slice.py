@@ -1,4 +1,4 @@
-"""A part of a GPU as a stand-in for a smaller one: cuda/sm_slice.cu has the how."""
+"""A part of a GPU as a stand-in for a smaller one; see cuda/sm_slice.cu."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ VARIABLE = "GGML_CUDA_SM_SLICE"
 
 
 def slice_device(n: int) -> None:
-    """Let CUDA compute on n multiprocessors, in this process and for good; before anything asks for the device.
+    """Let CUDA compute on n multiprocessors for the rest of this process; call it before anything uses the device.
 
-    Warns where the hardware gives more than n. Raises ConfigError where there is no CUDA, or where it has started. More
+    Warns if the hardware gives more than n. Raises ConfigError without CUDA, or if CUDA has started. More
     multiprocessors than the device has, or a driver that cannot do it, end the process with the reason.
     """
     if not build_info().is_cuda:

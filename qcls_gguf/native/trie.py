@@ -13,10 +13,10 @@ from .library import library
 
 
 class _Room:
-    """What C reads and writes for some number of queries.
+    """The arrays that C reads and writes for some number of queries.
 
-    Made whole before it is used: an interrupt may come between any two lines, and must not part pointers from the
-    arrays that they point into.
+    The object is complete before it is used, because an interrupt between any two lines must not leave pointers without
+    the arrays that they point into.
     """
 
     __slots__ = ("arguments", "edge", "error", "log_probability", "probability", "trie")
@@ -66,7 +66,7 @@ class TrieScores:
         self._room = _Room(self._members, 1, self.n_edges)
 
     def logits(self, n_queries: int) -> Float32Array:
-        """(n_queries, n_edges) where the next call finds the logits."""
+        """(n_queries, n_edges) the array into which the caller writes the logits for the next call."""
         if len(self._room.edge) != n_queries:
             self._room = _Room(self._members, n_queries, self.n_edges)
         return self._room.edge

@@ -8,16 +8,39 @@ and what follows is fixed. Other requests are planned token by token.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..errors import PlanError
 from ..prompts.prompt_set import PromptSet
 from .planner import Addition, Capacity, DecodePlan, IndexArray, additions_of, plan_decodes
-from .tree import Int32Array
+from .tree import Int32Array, Plan, Root
 
 _N_KEPT = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """What two prompt sets must have in common for the cells of one's query to serve the other's."""
+
+    roots: tuple[Root, ...]
+    """the cached prefixes that the prompts grow from"""
+    fragments: tuple[tuple[str, str], ...]
+    """what surrounds the query behind each root"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trunk:
+    """The nodes of a plan that are filled in, each in a sequence more than the plan has it in."""
+
+    seq_offset: Int32Array
+    seq_id: Int32Array
+    """(n_pairs + n_filled,) with -1 for those sequences"""
+    at: IndexArray
+    """(n_filled,) where these stand"""
+    root: IndexArray
+    """(n_filled,) from which root of the layout the node grows"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +55,14 @@ class Template:
     """(n_filled,) the nodes that are filled in"""
     source: IndexArray
     """(n_filled,) with which of the fragments' tokens behind their stable ones, one fragment after the other"""
+    trunk: _Trunk
+
+    def continued(self, n_kept: int, seq: Int32Array) -> Plan:
+        """The plan behind n_kept tokens more, with the filled-in nodes that grow from root r in sequence seq[r] too."""
+        plan, trunk = self.decode.plan, self.trunk
+        seq_id = trunk.seq_id.copy()
+        seq_id[trunk.at] = seq[trunk.root]
+        return replace(plan, pos=plan.pos + np.int32(n_kept), seq_offset=trunk.seq_offset, seq_id=seq_id)
 
     def any_tokens(self) -> Int32Array:
         """Tokens that compute as much as a query's."""
@@ -39,10 +70,10 @@ class Template:
         token[self.node] = 0
         return token
 
-    def fill(self, behind: Int32Array) -> Int32Array:
-        """The plan's tokens, from the fragments' tokens behind their stable ones, one fragment after the other."""
+    def fill(self, behind: Sequence[Int32Array]) -> Int32Array:
+        """The plan's tokens, from each fragment's tokens behind its stable ones."""
         token = self.decode.plan.token.copy()
-        token[self.node] = behind[self.source]
+        token[self.node] = (behind[0] if len(behind) == 1 else np.concatenate(behind))[self.source]
         return token
 
 
@@ -63,10 +94,15 @@ class Templates:
         for prompt in prompts.prompts:
             by_prefix.setdefault(prompt.prefix, set()).add(prompt.fragment)
         self._possible = all(len(texts) == 1 for texts in by_prefix.values())
+        fragment_of_root = {
+            Root(holder=holder, n_cached=len(prompt.prefix)): prompt.fragment
+            for prompt, holder in zip(prompts.prompts, holders, strict=True)
+        }
+        self.layout = Layout(roots=tuple(fragment_of_root), fragments=tuple(fragment_of_root.values()))
         self._kept: dict[tuple[int, ...], Template | None] = {}
 
-    def find(self, fragments: Sequence[Int32Array]) -> tuple[Template, Int32Array] | None:
-        """The template for the tokens of each distinct fragment, and what fills it; none off the fast path.
+    def behind(self, fragments: Sequence[Int32Array]) -> list[Int32Array] | None:
+        """The tokens of each distinct fragment behind its stable ones; none for a query off the fast path.
 
         fragments: in the order of `PromptSet.fragments`.
         """
@@ -75,11 +111,7 @@ class Templates:
         for tokens, stable in zip(fragments, self._stable, strict=True):
             if tokens[: len(stable)].tobytes() != stable.tobytes():
                 return None
-        behind = [tokens[len(stable) :] for tokens, stable in zip(fragments, self._stable, strict=True)]
-        template = self.of_lengths(tuple(map(len, behind)))
-        if template is None:
-            return None
-        return template, behind[0] if len(behind) == 1 else np.concatenate(behind)
+        return [tokens[len(stable) :] for tokens, stable in zip(fragments, self._stable, strict=True)]
 
     def of_lengths(self, lengths: tuple[int, ...]) -> Template | None:
         """The template for distinct fragments that have so many tokens behind their stable ones."""
@@ -122,6 +154,23 @@ class Templates:
             n_cached=sum(addition.root.n_cached for addition in additions),
             node=node,
             source=(token[node] - self._n_vocab).astype(np.intp),
+            trunk=self._trunk(decodes[0], node),
+        )
+
+    def _trunk(self, decode: DecodePlan, node: IndexArray) -> _Trunk:
+        plan = decode.plan
+        n_more = np.zeros(plan.n_tokens + 1, np.int32)
+        n_more[node + 1] = 1
+        seq_offset = plan.seq_offset + np.cumsum(n_more, dtype=np.int32)
+        at = seq_offset[node + 1] - 1
+        leaf = plan.seq_id[plan.seq_offset[node]]  # leaf l decodes in sequence l
+        roots = {root: index for index, root in enumerate(self.layout.roots)}
+        root_of_leaf = np.array([roots[root] for root in decode.leaf_roots], np.intp)
+        return _Trunk(
+            seq_offset=seq_offset,
+            seq_id=np.insert(plan.seq_id, plan.seq_offset[node + 1], -1).astype(np.int32),
+            at=at.astype(np.intp),
+            root=root_of_leaf[leaf],
         )
 
     def _plan(self, lengths: tuple[int, ...]) -> tuple[list[Addition], list[DecodePlan]] | None:

@@ -1,8 +1,8 @@
-"""Prompts given as system and user texts become whole texts, by the chat template of the model.
+"""The model's chat template turns prompts of system and user texts into whole texts.
 
-The template renders the turns once, with a text that stands for the query in the query's place; what comes before and
-behind that text is the prompt. It is rendered with two such texts, as different as queries are, so that a template that
-changes the query, or whose other words depend on it, is found out.
+The template renders the turns with a placeholder for the query; the text before and behind the placeholder is the
+prompt. It is rendered with two different placeholders, to detect a template that changes the query, or whose other
+words depend on it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..config.schema import ModelConfig
 from ..config.template import SLOT
 from ..errors import ConfigError
 
-# What stands for a query: a template that changes any query changes one of these.
+# Placeholders for a query, with characters that templates may change.
 _QUERIES = ("qclsQuery7x", "Another qcls 'query': \"2nd\" <b>text</b> & \\n {{ 3 }} é 红 … 9")
 _THINK, _THOUGHT, _NO_THINK = "<think>", "</think>", "/no_think"
 _INSTEAD = "write the whole text as prompt_template"
@@ -24,7 +24,7 @@ _VARIABLES = {"enable_thinking": False}
 
 
 class ChatModel(Protocol):
-    """What of a model the rendering needs."""
+    """The part of a model that rendering needs."""
 
     @property
     def chat_template(self) -> str | None:
@@ -48,7 +48,7 @@ class Rendered:
     n_rendered: int
     """how many of them the chat template rendered"""
     folded: tuple[str, ...]
-    """names of those whose system text stands in the user's turn, as the template refuses a system turn"""
+    """names of those whose system text stands in the user's turn, because the template refuses a system turn"""
 
 
 def is_chat(prompts: Sequence[PromptConfig]) -> bool:
@@ -59,8 +59,8 @@ def is_chat(prompts: Sequence[PromptConfig]) -> bool:
 def render_prompts(prompts: Sequence[PromptConfig], model: ChatModel, settings: ModelConfig) -> Rendered:
     """Give every prompt a whole text; those that have one stay as they are.
 
-    settings: a chat template in place of the file's, and what it may ask for. Raises ConfigError, naming the prompt and
-    the remedy, where there is no template, or none that leaves the texts and the query as they are.
+    settings: the chat template that replaces the file's, and its variables. Raises ConfigError, with the prompt and the
+    remedy, if there is no template, or it changes the texts or the query.
     """
     found, folded = [], []
     for prompt in prompts:
@@ -78,7 +78,7 @@ def render_prompts(prompts: Sequence[PromptConfig], model: ChatModel, settings: 
 
 def _whole_text(prompt: PromptConfig, model: ChatModel, settings: ModelConfig) -> tuple[str, bool]:
     """The text with its slots, and whether the system text stands in the user's turn."""
-    # Imported here, since a start without such prompts has no use for Jinja2.
+    # Imported here, because starts without such prompts do not need Jinja2.
     from .chat_template import ChatRefusalError
 
     turns = prompt.turns
@@ -100,7 +100,7 @@ def _whole_text(prompt: PromptConfig, model: ChatModel, settings: ModelConfig) -
 
 
 def _has(before: str, after: str, text: str) -> bool:
-    """Whether a turn's own text stands in what was rendered; white space at the turn's ends may be gone."""
+    """Whether a turn's text is in the rendered text; white space at its ends may be missing."""
     beginning, slot, end = text.partition(SLOT)
     if slot:
         return before.endswith(beginning.lstrip()) and after.startswith(end.rstrip())
@@ -139,11 +139,11 @@ def _render(turns: Mapping[str, str], model: ChatModel, settings: ModelConfig) -
     text = rendered(turns)
     if variables["enable_thinking"] or not text.rstrip().endswith(_THINK):
         return text
-    # The template makes the model think first. Some leave that out where a turn says so, and take these words away.
+    # The template makes the model think first. Some templates do not if a turn says /no_think, which they remove.
     if _NO_THINK in template:
         role, words = next(iter(turns.items()))
         told = rendered({**turns, role: f"{words} {_NO_THINK}"})
         if _NO_THINK not in told and told.rstrip().endswith(_THOUGHT):
             return told
-    # An empty thought lets it answer at once, too, as Qwen3's own form does.
+    # Otherwise an empty thought lets it answer at once, as in Qwen3's own template.
     return f"{text.rstrip()}\n\n{_THOUGHT}\n\n"

@@ -1,7 +1,7 @@
-"""A model's chat template: Jinja2 text out of the model's file, rendered in a sandbox and within bounds.
+"""A model's chat template: Jinja2 text from the model's file, rendered in a sandbox and within limits.
 
-The file is not trusted. The sandbox keeps a template from everything but what it is given; its steps, its output and
-the texts that it builds are bounded, so that it cannot keep a start busy or fill the memory by any usual means.
+The file is not trusted. In the sandbox a template reaches only the values that it is given. Its steps, its output and
+the texts that it builds are limited, so that it cannot keep a start busy or fill the memory by any usual means.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ _MAX_TEXT = 1 << 20  # characters of the output and of every text on the way, el
 _MAX_STEPS = 200_000  # lines of Python that a template's code runs through; published ones need some hundreds
 _MAX_POWER = 64
 _DATE = datetime(2024, 7, 26)
-"""What a template takes for today: where it is told no date, Llama 3's writes this one. The real date would make other
-prompts of them every day, and void calibrations and cached prefixes."""
+"""Today's date for templates; Llama 3's template has it as its own default. The real date would change prompts every
+day, and so invalidate calibrations and cached prefixes."""
 _MAX_INDENT = 16
 _REFUSED_FILTERS = ("center", "filesizeformat", "format", "pprint", "urlize", "wordwrap", "xmlattr")
-"""Filters that make much of little, and that no template of a chat model needs."""
+"""Filters that can make a long text of a short one, and that no chat template needs."""
 _REFUSED_METHODS = frozenset({"center", "expandtabs", "format_map", "join", "ljust", "rjust", "translate", "zfill"})
-"""Methods of texts, likewise."""
+"""Methods of texts that can do the same."""
 
 
 class ChatRefusalError(ConfigError):
-    """A template that takes the messages for mistaken, in its own words."""
+    """A template refuses the messages; the message is the template's own."""
 
 
 class _TooMuchError(SecurityError):
-    """A template goes beyond a bound."""
+    """A template exceeds a limit."""
 
 
 class _Concatenation(NodeTransformer):
-    """Makes `a ~ b` the bounded filter `join`, since Jinja2 lets nobody look at that operator."""
+    """Replaces `a ~ b` by the limited filter `join`, because Jinja2 has no hook for that operator."""
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802  (Jinja2's name)
         """For Jinja2."""
@@ -58,7 +58,7 @@ class _Concatenation(NodeTransformer):
 
 
 class _Generation(Extension):
-    """The block `generation`, which marks the model's own words for training: here it is what stands in it."""
+    """The block `generation`, which marks the model's own words for training: here it renders its content."""
 
     tags = {"generation"}  # noqa: RUF012  (Jinja2 declares it so)
 
@@ -69,7 +69,7 @@ class _Generation(Extension):
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """What templates of chat models expect, as Hugging Face transformers has it, with sizes bounded."""
+    """The environment that chat templates expect, as in Hugging Face transformers, with limited sizes."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
@@ -78,7 +78,9 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols], finalize=_measured
         )
         del self.globals["lipsum"]
-        self.filters |= dict.fromkeys(_REFUSED_FILTERS, _refuse)  # known, since a template may name one for nothing
+        self.filters |= dict.fromkeys(
+            _REFUSED_FILTERS, _refuse
+        )  # defined, because a template may name one without using it
         self.filters |= {"indent": _indent, "join": _join, "replace": _replace, "string": _string, "tojson": _to_json}
         self.globals |= {"raise_exception": _raise, "strftime_now": _DATE.strftime}
 
@@ -87,7 +89,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return tree
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """An operator that may make much of little: texts and lists are only added, and up to a size."""
+        """Jinja2's hook for operators: texts and lists can only be added, up to a size."""
         if isinstance(left, int | float) and isinstance(right, int | float):
             if operator == "**" and not (abs(left) <= _MAX_TEXT and abs(right) <= _MAX_POWER):
                 raise _TooMuchError("raises a number to a large power")
@@ -102,7 +104,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return super().is_safe_attribute(obj, attr, value) and not (isinstance(obj, str) and attr in _REFUSED_METHODS)
 
     def wrap_str_format(self, value: Any) -> Any:
-        """Jinja2's own method for the format method of a text, without widths; None for any other value."""
+        """Jinja2's safe `format` method of a text, without widths; None for any other value."""
         found = super().wrap_str_format(value)
         if found is None:
             return None
@@ -130,7 +132,7 @@ def render_chat(template: str, turns: Mapping[str, str], *, bos: str, eos: str, 
     """The text of one message for each turn, by its role, with the beginning of the model's answer behind them.
 
     bos, eos: the texts of the model's tokens, empty where it has none. variables: more that the template may ask for.
-    Raises ChatRefusalError where the template refuses the messages, ConfigError where it fails or goes beyond a bound.
+    Raises ChatRefusalError if the template refuses the messages, ConfigError if it fails or exceeds a limit.
     """
     messages = [{"role": role, "content": text} for role, text in turns.items()]
     values = {"tools": None, "documents": None, **variables}
@@ -171,7 +173,7 @@ def _compiled(template: str) -> Any:
 
 @contextmanager
 def _bounded_steps() -> Iterator[None]:
-    """Stops what runs through more than so many lines of Python in this thread."""
+    """Stops code that executes more than _MAX_STEPS lines of Python in this thread."""
     n_left = _MAX_STEPS
 
     def trace(_frame: FrameType, _event: str, _argument: object) -> Any:
@@ -198,7 +200,7 @@ def _raise(message: object = "") -> None:
 
 
 def _measured(value: Any) -> Any:
-    """The value, whose lists within lists hold no more than what a text may have of characters."""
+    """The value, after checking that its nested lists have no more elements than a text may have characters."""
     n_left = _MAX_TEXT
     waiting = [value]
     while waiting:

@@ -1,4 +1,4 @@
-"""Templates to tokens: what of a prompt is fixed, what a query can change, and the tokens of each label.
+"""Templates to tokens: the fixed part of a prompt, the part that a query can change, and the tokens of each label.
 
 Special tokens split a text before it is tokenised, so a template falls into three parts that are tokenised on their
 own: `head` up to the last special token before the slot, the `fragment` that holds the query, and `tail` from the
@@ -67,8 +67,8 @@ class Prompt:
     """the first tokens of the fragment, which are the same for every usual query"""
     tail: tuple[int, ...]
     n_held_back: int | None = None
-    """of the last tokens that no query changes, how many are fed with each query instead of being cached, for a model
-    whose recurrent layers keep a state: none for others, whose keys and values can be used up to any token"""
+    """how many of the last fixed tokens are fed with each query instead of being cached. Only for models with recurrent
+    states; 0 for others, whose keys and values can be used up to any token"""
 
     @property
     def prefix(self) -> tuple[int, ...]:
@@ -78,14 +78,14 @@ class Prompt:
 
     @property
     def fragment(self) -> tuple[str, str]:
-        """What surrounds the query in the text that is tokenised per request; equal fragments are tokenised once."""
+        """The text around the query that is tokenised per request; equal fragments are tokenised once."""
         return self.before, self.after
 
     def new_tokens(self, fragment_tokens: list[int]) -> tuple[int, list[int]]:
         """(n_cached, tokens to feed) for the tokens of before + query + after.
 
-        n_cached is len(prefix) on the fast path. A query that changes an earlier token, or adds none, shares less: with
-        a state, which is the one behind the prefix's last token, nothing.
+        n_cached is len(prefix) on the fast path. It is smaller for a query that changes an earlier token or adds none;
+        with recurrent states, which exist only behind the prefix's last token, it is then 0.
         """
         if self.n_held_back is not None:
             return self._new_tokens_behind_state(fragment_tokens)
@@ -94,7 +94,7 @@ class Prompt:
             n_stable = common_prefix(self.stable, fragment_tokens)
         if n_stable < len(fragment_tokens) or self.tail:
             return len(self.head) + n_stable, [*fragment_tokens[n_stable:], *self.tail]
-        # nothing is left to feed, but the hidden state of the prompt's last token is read
+        # no token is left to feed, but the hidden state of the prompt's last token is needed
         tokens = [*self.head, *fragment_tokens]
         if not tokens:
             raise self._is_empty()
@@ -136,7 +136,7 @@ def compile_prompt(
     """Tokenise a template and its labels once.
 
     bos: the token to put first, -1 for none; end: the end-of-label token, -1 for none; exact: see build_trie.
-    Raises ConfigError, naming the prompt and the label, where the tokens would not be what the template says.
+    Raises ConfigError, with the prompt and the label, if the tokens would differ from those of the rendered text.
     """
     before_slot, _, after_slot = template.partition(SLOT)
     try:
@@ -216,9 +216,9 @@ def _label_tokens(
     after: str,
     tail_text: str,
 ) -> tuple[int, ...]:
-    """The tokens that follow the prompt's in the tokenisation of both together, the same whatever the query is.
+    """The label's tokens when prompt and label are tokenised together; they must not depend on the query.
 
-    Both are taken from the prompt's last special token on, as plain text.
+    The text from the prompt's last special token on is tokenised, as plain text.
     """
     text = label_prefix + label
     if tail_text:

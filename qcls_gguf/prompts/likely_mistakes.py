@@ -1,6 +1,6 @@
-"""What is likely a mistake in prompts that can be compiled all the same: one function for each kind.
+"""Likely mistakes in prompts that can be compiled: one function for each kind, of texts and tokens only.
 
-Everything here is a function of texts and tokens; `likely_mistakes` asks all of them.
+`likely_mistakes` calls all of them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LIKE_LATIN = "аеорсухіјѕԁһԛԝАВЕКМНОРСТУХІЈЅ" + "ο
 
 
 class MistakeModel(Tokenizer, Protocol):
-    """What of a model the checks need."""
+    """The part of a model that the checks need."""
 
     @property
     def chat_template(self) -> str | None: ...
@@ -80,10 +80,10 @@ def likely_mistakes(
     chat_template: str | None = None,
     ignored: Collection[str] = (),
 ) -> tuple[LikelyMistake, ...]:
-    """What is likely wrong, the same mistake of several prompts once.
+    """The likely mistakes; one that several prompts have is listed once.
 
-    sources: the prompts as they were written; chat_template: the configuration's; ignored: kinds that are not told,
-    `all` for none at all.
+    sources: the prompts as written in the configuration; chat_template: the configuration's; ignored: kinds to leave
+    out, `all` for every kind.
     """
     if "all" in ignored:
         return ()
@@ -112,7 +112,7 @@ def _place(names: Sequence[str], key: str) -> str:
 
 
 def unknown_control_tokens(case: _Case) -> _Found:
-    """Text in the form of a control token that is none of this vocabulary, and so is read letter by letter."""
+    """Text that looks like a control token but is not in this vocabulary, so that the model reads it as plain text."""
     known = [text for text in _tokens_of(case) if case.is_token(text)]
     for key, text in case.source.texts.items():
         for token in dict.fromkeys(_CONTROL.findall(text)):
@@ -165,7 +165,7 @@ def literal_slots(case: _Case) -> _Found:
 
 
 def lost_line_breaks(case: _Case) -> _Found:
-    """ChatML on one line, as YAML's `>` makes it of several."""
+    """ChatML on one line, often the result of YAML's `>`."""
     for key, text in case.source.texts.items():
         if found := _ROLE_BREAK.search(text):
             what = f"has {shown(found[0])} on one line, where ChatML has a line break: write the text below |, not >"
@@ -224,7 +224,7 @@ def _foreign_letters(label: str) -> list[str]:
 
 
 def unlike_label_tokens(case: _Case) -> _Found:
-    """Labels some of which form a token with the prefix, while others leave it a token of its own."""
+    """Some labels form one token with the prefix, others leave it a token of its own."""
     prefix = case.whole.label_prefix
     alone = case.model.tokenize(prefix, parse_special=False).tolist() if prefix else []
     if not alone:

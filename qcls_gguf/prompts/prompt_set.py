@@ -1,4 +1,4 @@
-"""A set of compiled prompts that are asked together: immutable, and found again by its digest."""
+"""A set of compiled prompts that one request answers together: immutable, and identified by its digest."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Int32Array = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, kw_only=True)
 class PromptSet:
-    """Compiled prompts with their settings. Two sets with equal digests answer alike on one model."""
+    """Compiled prompts with their settings. Sets with equal digests give the same answers on the same model."""
 
     prompts: tuple[Prompt, ...]
     settings: tuple[PromptConfig, ...]
     """of each prompt: its scoring, calibration and abstention"""
     fragments: Mapping[tuple[str, str], int]
-    """the distinct texts around the query, in the order in which the prompts first have them, with the number of tokens
-    that each has for an empty query"""
+    """the distinct texts around the query, in the order of the prompts, each with its number of tokens for an empty
+    query"""
     exact: bool
     """whether every answer carries exact scores, which need the LM head"""
 
@@ -47,7 +47,7 @@ class PromptSet:
 
     @cached_property
     def label_tokens(self) -> Int32Array:
-        """(n,) every token that is a candidate somewhere, ascending."""
+        """(n,) the tokens of all edges of the label tries, ascending."""
         found = {edge.token for prompt in self.prompts for edge in prompt.trie.edges}
         tokens = np.array(sorted(found), np.int32)  # np.unique would import numpy.ma, a tenth of what numpy takes
         tokens.setflags(write=False)
@@ -55,7 +55,7 @@ class PromptSet:
 
     @cached_property
     def digest(self) -> str:
-        """A sha256 over all that the answers depend on beside the model: tokens, tries, settings."""
+        """A sha256 of everything that the answers depend on except the model: tokens, tries, settings."""
         parts = [
             [
                 [prompt.head, prompt.before, prompt.after, prompt.stable, prompt.tail, prompt.n_held_back],
@@ -86,7 +86,7 @@ class PromptSet:
 
 
 class Vocabulary(Tokenizer, Protocol):
-    """What of a model the compilation of prompts needs."""
+    """The part of a model that the compilation of prompts needs."""
 
     @property
     def first_token(self) -> int:
@@ -94,16 +94,16 @@ class Vocabulary(Tokenizer, Protocol):
 
     @property
     def pass_tokens(self) -> int | None:
-        """Of a model whose recurrent layers keep states: how many tokens take as long as one more pass over its
-        weights; none for others."""
+        """For models with recurrent states, the number of tokens that take as long as one more pass over the weights;
+        None for others."""
 
     @property
     def label_end(self) -> int:
-        """The token that ends a label which another one begins with, where the configuration names none; -1: none."""
+        """The default token behind a label with which another label begins; -1: none."""
 
 
 class _Remembering:
-    """A tokenizer that tokenises a text once: prompts have the same labels, and the same text around the query."""
+    """A tokenizer that remembers results, because prompts often share labels and the text around the query."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenize = cache(tokenizer.tokenize)
@@ -145,11 +145,12 @@ def compile_prompts(configs: Sequence[PromptConfig], model: Vocabulary, *, audit
 def fed_alike(
     prompts: Sequence[Prompt], n_empty: Mapping[tuple[str, str], int], pass_tokens: int
 ) -> tuple[Prompt, ...]:
-    """The prompts with prefixes that end so early that prompts feed equally many tokens for any query, up to where
-    those with one prefix and one text around the query part.
+    """For a model with recurrent states: prompts with shortened prefixes, so that all feed equally many tokens.
 
-    A model with states computes sequences together as long as they have equally many tokens. Where that would take more
-    than pass_tokens for each pass that it saves, prompts are made alike in groups. n_empty: as `PromptSet.fragments`.
+    Such a model computes sequences in one pass only while they have equally many tokens. Prompts with one prefix and
+    one text around the query are counted up to the token at which they part. If equal numbers for all prompts would add
+    more than pass_tokens for each pass that is saved, the prompts are made equal in groups. n_empty: as in
+    `PromptSet.fragments`.
     """
     tails: dict[tuple[tuple[int, ...], tuple[str, str]], list[tuple[int, ...]]] = {}
     for prompt in prompts:
@@ -167,7 +168,7 @@ def fed_alike(
 
 
 def _raised(lengths: Sequence[int], pass_tokens: int) -> dict[int, int]:
-    """The number to which each length is raised, so that tokens added + pass_tokens · distinct numbers is least."""
+    """For each length the larger length that it gets, to minimise tokens added + pass_tokens · distinct lengths."""
     n_of = Counter(lengths)
     ascending = sorted(n_of)
     best: list[tuple[int, int]] = [(0, 0)]  # of the first i lengths: (cost, where the last group begins)

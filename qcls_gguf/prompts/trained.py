@@ -16,10 +16,10 @@ TRAINED = frozenset({
 
 
 def is_trained(prompt: PromptConfig) -> bool:
-    """Whether a prompt with its whole text is one of those; labels may be fewer, and in another order."""
+    """Whether the model was trained on a prompt's whole text; labels may be fewer, and in another order."""
     return digest(prompt) in TRAINED
 
 
 def digest(prompt: PromptConfig) -> str:
-    """Of what the model saw: the text and what stands before a label."""
+    """A digest of the text and the label prefix, which are what the model saw in training."""
     return hashlib.sha256(json.dumps([prompt.expanded_template, prompt.label_prefix]).encode()).hexdigest()[:12]

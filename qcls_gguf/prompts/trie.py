@@ -21,9 +21,9 @@ class Edge:
 class LabelTrie:
     """The nodes of the trie that are fed, and the edges that the scores read.
 
-    Only nodes at or above one that is read are fed: the last token of a label never is. `tree` reads the nodes with a
-    choice, so that a path without one costs nothing; `first_token` reads the end of the prompt; the exact scorings read
-    every node, and from these the other two follow as well.
+    Reading a node means using its hidden state; its token and those above it must be fed. `tree` reads the nodes with
+    several edges, so a path without a choice costs nothing. `first_token` reads only the end of the prompt. The exact
+    scorings read every node, which also suffices for the other two. The last token of a label is never fed.
     """
 
     scoring: Scoring
@@ -36,18 +36,18 @@ class LabelTrie:
     label_edges: tuple[tuple[int, ...], ...]
     """for each label the edges that its score reads"""
     is_exact: bool
-    """whether every node is read, so that the edges of a label are all its tokens, as exact scores need it"""
+    """whether every node is read, as exact scores need it; the edges of a label are then all its tokens"""
 
     @property
     def n_leaves(self) -> int:
-        """How many sequences one query needs for this prompt."""
+        """The number of sequences that one query needs for this prompt."""
         return max(1, len(self.fed) - len({parent for parent, _ in self.fed if parent > 0}))
 
 
 def with_end_tokens(labels: Sequence[str], tokens: Sequence[tuple[int, ...]], end: int) -> list[tuple[int, ...]]:
     """The labels' tokens, with the end-of-label token behind each label that is a prefix of another.
 
-    Raises ConfigError where two labels have the same tokens, or where such a label needs an end token and end is -1.
+    Raises ConfigError if two labels have the same tokens, or if such a label needs an end token and end is -1.
     """
     by_tokens: dict[tuple[int, ...], str] = {}
     for label, path in zip(labels, tokens, strict=True):

@@ -1,4 +1,4 @@
-"""Hidden states to what a caller gets: each prompt's answer, with its labels by name."""
+"""Hidden states to results: each prompt's answer, with its labels by name."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from .scorer import ExactScores, Float32Array, IndexArray, LabelScores, Scorer
 class Answers:
     """Makes the answers of all prompts.
 
-    Column by column, in calls that run no Python code for each label or prompt: a decode has left none in the caches.
+    It works on whole columns, without Python code for each label or prompt: after a decode the CPU caches hold none of
+    that code, so running it would be slow.
     """
 
     def __init__(self, prompts: Sequence[Prompt], settings: Sequence[PromptConfig], scorer: Scorer) -> None:
         self._scorer = scorer
         self.adjustments: Sequence[Adjustment] = [Adjustment()] * len(prompts)
-        """What calibrates each prompt's scores."""
+        """The calibration of each prompt's scores."""
         self._adjusting: Adjustments | None = None
         self._prompts = [prompt.name for prompt in prompts]
         self._labels = [prompt.labels for prompt in prompts]
@@ -38,7 +39,7 @@ class Answers:
         ]
 
     def adjust(self, adjustments: Sequence[Adjustment]) -> None:
-        """From here on calibrate, prompt by prompt."""
+        """Use these adjustments from now on, one for each prompt."""
         self.adjustments = adjustments
         is_neutral = all(adjustment.is_neutral for adjustment in adjustments)
         self._adjusting = None if is_neutral else Adjustments(adjustments, self._scorer.first)
@@ -75,7 +76,7 @@ class Answers:
         return answers
 
     def _audits(self, exact: ExactScores, query: int, winners: Sequence[str]) -> list[Audit | None]:
-        """One of each prompt whose labels are read token by token.
+        """An audit for each prompt whose label trie is exact, None for the others.
 
         winners: the label of each prompt that its scoring finds most probable.
         """

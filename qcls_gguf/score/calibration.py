@@ -17,14 +17,14 @@ RawScores = Callable[[str], Mapping[str, FloatArray]]
 
 
 def calibrates(config: Config) -> bool:
-    """Whether a configuration says anything of calibration."""
+    """Whether a configuration has a temperature, a calibration file or a prior."""
     return config.calibration is not None or any(
         prompt.prior != "none" or prompt.temperature is not None for prompt in config.prompts
     )
 
 
 def content_free_queries(prompts: Sequence[PromptConfig]) -> list[str]:
-    """What the prompts' priors are computed from; equal queries once."""
+    """The queries from which the prompts' priors are computed; equal ones once."""
     with_prior = [prompt for prompt in prompts if prompt.prior == "content_free"]
     return list(dict.fromkeys(query for prompt in with_prior for query in prompt.content_free_queries))
 

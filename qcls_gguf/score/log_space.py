@@ -1,4 +1,4 @@
-"""Softmax and its kin, in the precision of what they are given."""
+"""Softmax, log-softmax and log-sum-exp, in the precision of their argument."""
 
 from __future__ import annotations
 

@@ -7,27 +7,27 @@ from typing import Any, NamedTuple
 
 
 class LabelScore(NamedTuple):
-    """One label of one prompt; a tuple, since a request makes many."""
+    """One label of one prompt. A tuple, because a request creates many."""
 
     label: str
     score: float
-    """first_token: the logit of the label's first token; tree: the log-probability among the labels; joint and mean:
-    the log-probability in the whole vocabulary, and that per token; raw, without prior, temperature and bias"""
+    """raw, before prior, temperature and bias. first_token: the logit of the label's first token; tree: the natural
+    log-probability among the labels; joint: that in the whole vocabulary; mean: joint per token"""
     probability: float
-    """calibrated, where the configuration calibrates"""
+    """0 to 1, after prior, temperature and bias where the configuration has them"""
     n_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """What the whole vocabulary says of a prompt's labels; log-probabilities in the order of the configuration."""
+    """Exact scores of a prompt's labels over the whole vocabulary; log-probabilities in the configuration's order."""
 
     joint: tuple[float, ...]
-    """log p(label | prompt), the end-of-label token included where a label has one"""
+    """log p(label | prompt), including the end-of-label token if a label has one"""
     mean: tuple[float, ...]
     """joint per token"""
     label_mass: float
-    """the probability that lies on the labels at all"""
+    """the probability that the model gives to all labels together"""
     joint_label: str
     """the winner of joint"""
     mean_label: str
@@ -41,49 +41,49 @@ class PromptResult(NamedTuple):
 
     prompt: str
     label: str
-    """the most probable label; the fallback where it is less probable than min_confidence"""
+    """the most probable label, or the fallback if that label is less probable than min_confidence"""
     probability: float
     """of the most probable label"""
     abstained: bool
     """whether label is the fallback"""
     fast_path: bool
-    """False where the query changed tokens of the cached prefix, so that some had to be fed anew"""
+    """False if the query changed tokens of the cached prefix, so that some had to be computed again"""
     scores: tuple[LabelScore, ...]
     audit: Audit | None = None
-    """only with audit, or where the prompt's scoring is exact"""
+    """only with audit, or if the prompt's scoring is exact"""
     stage: str | None = None
-    """of a cascade, which stage gave the answer; None without a cascade"""
+    """the stage of a cascade that gave the answer; None without a cascade"""
 
     @property
     def most_probable(self) -> str:
-        """The most probable label, whether it is the answer or not; of equally probable ones the first."""
+        """The most probable label, also if the answer is the fallback; the first of equally probable ones."""
         return max(self.scores, key=lambda score: score.probability).label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """What the decodes of a request did, for all its queries together."""
+    """Counts of a request's decodes, for all its queries together."""
 
     n_queries: int
     """queries of the request"""
     n_decodes: int
-    """decodes that the request took; with a model of recurrent layers, passes over its weights"""
+    """decodes of the request; with recurrent layers, passes over the model's weights"""
     n_tokens_new: int
     """tokens that were fed"""
     n_tokens_cached: int
     """tokens of the rendered prompts that came from the cache"""
     n_positions: int
-    """hidden states that came back"""
+    """hidden states that were read back"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """Which model answered, and what computed it."""
+    """The model that answered, and the device and build that computed."""
 
     path: str
     """the file"""
     sha256: str
-    """of the file; of a split model of its parts joined in order"""
+    """of the file; for a split model, of its parts joined in order"""
     quantization: str
     """such as Q4_K_M"""
     description: str
@@ -93,7 +93,7 @@ class ModelInfo:
     n_gpu_layers: int
     """layers on the GPU"""
     device: str
-    """what computed"""
+    """the device that computed"""
     llama_cpp_commit: str
     """of the llama.cpp that was patched"""
     source_digest: str
@@ -115,7 +115,7 @@ class Result:
     results: tuple[PromptResult, ...]
     model: ModelInfo
     wait_ms: float = 0.0
-    """before the times above: until other callers' requests were done"""
+    """ms that the caller waited for other callers' requests, before the times above"""
 
     @property
     def labels(self) -> dict[str, str]:
@@ -123,7 +123,7 @@ class Result:
         return {result.prompt: result.label for result in self.results}
 
     def after(self, wait_ms: float) -> Result:
-        """The same with its wait."""
+        """A copy with this wait_ms."""
         return Result(  # several times faster than dataclasses.replace
             query=self.query,
             total_ms=self.total_ms,
@@ -148,9 +148,9 @@ class Result:
         return row
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as `qcls-gguf run` prints them as JSON; no `audit` where there was none.
+        """Plain values, as `qcls-gguf run` prints them as JSON.
 
-        `most_probable` is there where the prompt abstained.
+        A prompt has `audit` and `stage` only if they are not None, and `most_probable` only if it abstained.
         """
         answer = asdict(replace(self, results=()))
         answer["results"] = [_plain(result) for result in self.results]

@@ -13,7 +13,7 @@ over the vocabulary, as a context with label tokens returns them; an edge's log-
 - `joint`: a label's score is the sum over its edges, log p(label | prompt).
 - `mean`: joint divided by the number of edges.
 - The probability of both is the softmax of the scores over the prompt's labels. The label mass of a prompt is the sum
-  of exp(joint) over its labels: how much of the model's belief lies on the label set at all.
+  of exp(joint) over its labels: the probability that the model gives to all labels together.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class LabelScores(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactScores:
-    """What the whole vocabulary says, where it was asked; of a trie that is not exact, only of the tokens it reads."""
+    """Scores over the whole vocabulary; for a trie that is not exact, only of the tokens that it reads."""
 
     joint: Float32Array
     """(n_queries, n_labels)"""
@@ -80,11 +80,11 @@ class Scorer:
     ) -> None:
         """rows[t] is the head row of token t, shape (n_embd,), for every token on an edge of the tries.
 
-        label_tokens: see `use_label_tokens`; tail: how the products become logits, none where they are the logits;
+        label_tokens: see `use_label_tokens`; tail: the operations that turn products into logits;
         arithmetic(node_start, label_start, label_edge): see NumpyTries.
         """
         self.n_positions = sum(len(trie.read) for trie in tries)
-        """Hidden states that one query's scores read."""
+        """The number of hidden states that one query's scores read."""
         tokens: list[int] = []
         node_start: list[int] = []
         label_edge: list[int] = []
@@ -125,9 +125,9 @@ class Scorer:
         self._quiet = _quiet()
 
     def use_label_tokens(self, label_tokens: Int32Array | None) -> None:
-        """From here on compute exact scores too, from the logits that lie behind the hidden states.
+        """From now on compute exact scores too, from the logits that follow the hidden states in a row.
 
-        label_tokens: (n,) ascending, the tokens that these are of, among them all of this scorer's; none: no exact
+        label_tokens: (n,) ascending, the tokens of these logits, which include all of this scorer's; None: no exact
         scores.
         """
         self._label_column = None if label_tokens is None else np.searchsorted(label_tokens, self._edge_tokens)
@@ -136,9 +136,9 @@ class Scorer:
         """Scores of n queries.
 
         hidden: (n_rows, n_embd) final-norm hidden states, or (n_rows, n_embd + n_label_tokens + 1) with the label
-        tokens' logits and the log-sum-exp behind them; row: (n_queries, n_edges) in which row is the hidden state of
-        each edge's node, prompt by prompt, each prompt's in the order of trie.edges.
-        Raises ScoreError where a hidden state is not finite.
+        tokens' logits and the log-sum-exp behind them; row: (n_queries, n_edges) for each edge the row with the hidden
+        state of its node, prompt by prompt, each prompt's in the order of trie.edges.
+        Raises ScoreError if a hidden state is not finite.
         """
         edge = self._arithmetic.logits(len(row))
         self._quiet.run(self._dot, hidden, row, edge)
@@ -160,9 +160,10 @@ class Scorer:
     def _dot(self, hidden: Float32Array, row: IndexArray, edge: Float32Array) -> None:
         """Put the products into edge, (n_queries, n_edges): one dot product an edge.
 
-        An order less work than hidden @ rows.T, whose BLAS threads also stall on a busy machine: 2 busy cores, 95 edges
-        of 4096, median 0.05 ms against 0.19, worst 4 ms against 150. Node by node, hidden states are not copied for
-        each of their edges: 0.11 ms against 0.19 on a Xeon; for one query of a small model one call is faster.
+        This is a tenth of the work of hidden @ rows.T, whose BLAS threads also stall on a busy machine: on 2 busy
+        cores, 95 edges of 4096, the median is 0.05 ms against 0.19, the worst 4 ms against 150. Going node by node
+        avoids copying a hidden state for each of its edges: 0.11 ms against 0.19 on a Xeon. For one query of a small
+        model a single call is faster.
         """
         n_embd = self._edge_rows.shape[1]
         if self._copied is not None and len(row) == 1:
@@ -184,7 +185,9 @@ class Scorer:
 
 
 def _quiet() -> Context:
-    """Where numpy warns of no overflow: what it would warn of is refused. Entering np.errstate takes far longer."""
+    """A context without numpy's overflow warnings, because results that are not finite are refused anyway. Entering
+    np.errstate would take far longer.
+    """
     context = Context()
     context.run(np.seterr, over="ignore", invalid="ignore")
     return context

@@ -1,4 +1,4 @@
-"""What a model does to the products of its hidden states and head rows before they are its logits. Pure numpy."""
+"""A model's tail: the operations between the products of hidden states with head rows and the logits. Pure numpy."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Tail:
     """by token"""
 
     def scaled(self, rows: Float32Array) -> Float32Array:
-        """The head's rows, (n, n_embd), with whose products `finish` begins: the scale is in them."""
+        """The head's rows, (n, n_embd), multiplied by the scale; `finish` takes the products with these."""
         return rows if self.scale == 1 else rows * np.float32(self.scale)
 
     def finish(self, tokens: Sequence[int]) -> Finish | None:
-        """What makes logits of the products with the scaled rows of some tokens; none where they are the logits."""
+        """The operation that turns products with some tokens' scaled rows into logits; None if they are the logits."""
         if self.bias is None and self.cap is None:
             return None
         bias = None if self.bias is None else np.array([self.bias[token] for token in tokens], np.float32) * self.scale
@@ -46,7 +46,7 @@ class Finish:
         self._cap = None if cap is None else np.float32(cap)
 
     def __call__(self, edge: Float32Array) -> None:
-        """Make logits of products, (n_queries, n_edges), in place. Raises ScoreError where a product is not finite."""
+        """Turn products, (n_queries, n_edges), into logits in place. Raises ScoreError if a product is not finite."""
         if self._bias is not None:
             edge += self._bias
         if self._cap is not None:

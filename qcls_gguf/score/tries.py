@@ -1,6 +1,6 @@
-"""The arithmetic of label tries: the logits of edges to scores of labels. Pure numpy, the definition.
+"""The arithmetic of label tries: logits of edges to scores of labels. This numpy code is the definition.
 
-`qcls_gguf.native.TrieScores` computes the same in C, without the cost of calling numpy a dozen times behind a decode.
+`qcls_gguf.native.TrieScores` computes the same in C, without a dozen calls of numpy after each decode.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ Int32Array = npt.NDArray[np.int32]
 
 
 class TrieArithmetic(Protocol):
-    """What turns the logits of a scorer's edges into its labels' log-probabilities. One thread at a time."""
+    """Turns the logits of a scorer's edges into its labels' log-probabilities. One thread at a time."""
 
     def logits(self, n_queries: int) -> Float32Array:
-        """(n_queries, n_edges) where the next call finds the logits."""
+        """(n_queries, n_edges) the array into which the caller writes the logits for the next call."""
 
     def __call__(self) -> tuple[Float32Array, Float32Array, bool]:
         """(n_queries, n_labels) the log-probabilities, the probabilities, and whether all are finite.

@@ -179,6 +179,9 @@ def _engine(served: Served) -> Iterator[Metric]:
     yield counter("qcls_prefixes_found", "Prefixes that were wanted and in the cache.", engine.n_found)
     yield counter("qcls_prefixes_stored", "Prefixes that were computed, long ones in pieces.", engine.n_stored)
     yield counter("qcls_prefixes_evicted", "Prefixes that made room for others.", engine.n_evicted)
+    if engine.kept_queries:
+        what = "Tokens that were not fed, as an earlier query begins with them."
+        yield counter("qcls_kept_query_tokens", what, engine.kept_queries.n_found)
     if served.results.most:
         yield gauge("qcls_results", "Answers kept.", len(served.results))
         yield counter("qcls_results_found", "Queries whose answer was kept.", served.results.n_hits)

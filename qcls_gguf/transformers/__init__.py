@@ -1,4 +1,4 @@
-"""Callables in the shape of transformers' pipelines for texts and labels, on a classifier of this package.
+"""Callables with the interface of transformers' text-classification pipelines, computed by this package.
 
 pipe = pipeline("zero-shot-classification", "user/repo-GGUF:Q4_K_M")
 print(pipe("red dress", candidate_labels=["dress", "jeans"]))

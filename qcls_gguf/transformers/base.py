@@ -1,4 +1,4 @@
-"""What both callables have: texts in and answers out in the shape of the input, texts cut to length, closing."""
+"""The common part of both callables: batching inputs, returning answers in the input's form, cutting texts, closing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..errors import ConfigError, DecodeError, PlanError
 from ..loaded_prompts import LoadedPrompts
 
 _BATCH = 64
-"""Texts of a list that are asked for at once; how many of them share a decode is the classifier's matter."""
+"""Texts of a list that are asked in one request; the classifier decides how many of them share a decode."""
 _UNCUT = (None, False, "do_not_truncate")
 
 
@@ -21,7 +21,7 @@ class TextPipeline(ABC):
     """A callable on a classifier. Several threads may use it."""
 
     def __init__(self, classifier: Classifier, *, owned: bool, batch_size: int | None = None) -> None:
-        """owned: whether to close the classifier with it; batch_size: for calls that give none."""
+        """owned: whether `close` closes the classifier; batch_size: the default of calls."""
         self.classifier = classifier
         self._owned = owned
         self._is_closed = False
@@ -30,7 +30,7 @@ class TextPipeline(ABC):
     def _cut(self, loaded: LoadedPrompts, text: str, *, truncation: Any = True, max_length: int | None = None) -> str:
         """The text, or a beginning of it that has no more tokens than runtime.max_query_tokens and max_length.
 
-        truncation: transformers' own values. Raises PlanError for what is no text, however short.
+        truncation: transformers' own values. Raises PlanError for a text that is invalid at any length.
         """
         if truncation in _UNCUT:
             return text
@@ -58,7 +58,7 @@ class TextPipeline(ABC):
         """Close the prompt sets that it holds."""
 
     def close(self) -> None:
-        """Free what it holds, and close the classifier if it was opened for this. May be called again."""
+        """Close its prompt sets, and the classifier if it was opened for this. May be called again."""
         self._is_closed = True
         self._free()
         if self._owned:
@@ -75,9 +75,9 @@ class TextPipeline(ABC):
         self.close()
 
     def _answers(self, inputs: Any, ask: Callable[[list[str]], list[Any]], batch_size: int | None) -> Any:
-        """ask's answer to one text, a list of them for a list, and one by one for any other iterable.
+        """The answer to one text; a list of answers to a list; an iterator of answers to any other iterable.
 
-        ask(texts) is called for at most batch_size texts at once, of an iterable for one if nobody says more.
+        ask(texts) is called with at most batch_size texts; the default is 1 for an iterable that is not a list.
         """
         self._check_open()
         size = _checked_size(batch_size) or self._batch_size

@@ -21,9 +21,9 @@ P = TypeVar("P", TextClassificationPipeline, ZeroShotClassificationPipeline)
 _TEXT, _ZERO_SHOT = "text-classification", "zero-shot-classification"
 _TASKS = {_TEXT: _TEXT, "sentiment-analysis": _TEXT, _ZERO_SHOT: _ZERO_SHOT}
 _FIRST = PromptConfig(name="text", prompt_template="Text: {query}\nanswer:", labels=("yes", "no"))
-"""An engine is opened with some prompt; nobody is asked this one."""
+"""An engine needs a prompt to be opened with; this one is never asked."""
 _ROOM = RuntimeConfig(n_batch=1024, max_batch=64, question_cells=2048)
-"""For labels that are not known yet: long prompts, many labels, and 16 sets of them."""
+"""Room for labels that are not known yet: long prompts, many labels, and 16 sets of them."""
 
 
 def pipeline(
@@ -33,12 +33,12 @@ def pipeline(
     prompt: str | None = None,
     **parameters: Any,
 ) -> TextClassificationPipeline | ZeroShotClassificationPipeline:
-    """A callable in the shape of transformers' own for `text-classification` or `zero-shot-classification`.
+    """A callable with the interface of transformers' `text-classification` or `zero-shot-classification` pipeline.
 
     model: an open Classifier, which stays open; or a configuration, as for Classifier.from_config; for zero-shot
     classification also a model alone: a ModelConfig, a GGUF file, `ollama:NAME`, or `user/repo:quantization` of the
-    Hugging Face hub. None: the embedded model. prompt: which of the configuration's prompts labels the texts; none: its
-    only one. parameters: what calls may leave out then, see the classes. Raises ConfigError or ModelError.
+    Hugging Face hub. None: the embedded model. prompt: the configuration's prompt that labels the texts; None: its only
+    one. parameters: defaults for the arguments of calls, see the classes. Raises ConfigError or ModelError.
     """
     if task not in _TASKS:
         raise ConfigError(f"task: {hint(task, list(_TASKS))}")
@@ -66,7 +66,7 @@ def _opened(kind: type[P], config: Config, **parameters: Any) -> P:
 
 
 def _config_for_any_labels(model: str | Path | Config | ModelConfig | None) -> Config:
-    """The configuration that is named, or one of the model that is named."""
+    """The named configuration, or one with the named model."""
     if isinstance(model, Config):
         return model
     if not isinstance(model, ModelConfig | None):

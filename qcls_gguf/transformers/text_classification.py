@@ -1,4 +1,4 @@
-"""The callable in the shape of `pipeline("text-classification")`: the labels of one configured prompt."""
+"""The counterpart of `pipeline("text-classification")`: labels texts by one configured prompt."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TextClassificationPipeline(TextPipeline):
         function_to_apply: str | None = None,
         batch_size: int | None = None,
     ) -> None:
-        """prompt: which of the classifier's prompts; none: its only one. The others: for calls that give none.
+        """prompt: the name of one of the classifier's prompts; None: its only one. The others are defaults of calls.
 
         Raises ConfigError.
         """
@@ -54,10 +54,10 @@ class TextClassificationPipeline(TextPipeline):
     ) -> Any:
         """Label a text, a list of texts, or the texts of an iterator, one by one.
 
-        top_k: how many labels, None for all. Where neither the call nor `pipeline` gives it, a text's answer is a dict,
-        else a list of dicts; a single text's answer is in one list more, unless the call gives top_k.
-        function_to_apply: `none` for raw scores instead of probabilities. truncation: cut texts that are too long, to
-        max_length tokens of the model where that is given, instead of refusing them. padding: has no meaning here.
+        top_k: the number of labels, None for all. Without it a text's answer is a dict, with it a list of dicts; as in
+        transformers, the answer to a single text is in a list of its own unless the call itself gives top_k.
+        function_to_apply: `none` for raw scores instead of probabilities. truncation: cut texts that are too long (to
+        max_length tokens of the model, if given) instead of refusing them. padding: ignored.
         Raises ConfigError, and what Classifier.classify_batch raises.
         """
         if max_length is not None and (not isinstance(max_length, int) or max_length < 1):

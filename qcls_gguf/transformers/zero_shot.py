@@ -1,4 +1,4 @@
-"""The callable in the shape of `pipeline("zero-shot-classification")`: labels come with the call."""
+"""The counterpart of `pipeline("zero-shot-classification")`: labels come with the call."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .base import TextPipeline
 HYPOTHESIS = "This example is {}."
 _MOST_SETS = 16
 _YES, _NO = "yes", "no"
-# The text stands before the statement, so that it is computed once, however many labels there are.
+# The text precedes the statement, so that it is computed once for all labels.
 _STATEMENT = Form(
     system="Read the text, and say whether the statement about it is true. Answer with exactly yes or no.",
     user=f"Text: {{query}}\nStatement: {INSTRUCTIONS}",
@@ -31,7 +31,7 @@ _CHOICE = "Which option completes this sentence about the text best?"
 
 
 class _Labels(NamedTuple):
-    """What a prompt set is made of."""
+    """The arguments that determine a prompt set."""
 
     candidates: tuple[str, ...]
     template: str
@@ -41,8 +41,8 @@ class _Labels(NamedTuple):
 class ZeroShotClassificationPipeline(TextPipeline):
     """Labels texts by labels that come with the call; the answers are `{"sequence", "labels", "scores"}`.
 
-    The labels become a prompt set on the classifier, which is kept for the next call with the same labels: the last 16
-    of them, or as many as the cache has room for.
+    The labels become a prompt set on the classifier. The last 16 sets, or as many as the cache has room for, are kept
+    for calls with the same labels.
     """
 
     task = "zero-shot-classification"
@@ -57,7 +57,7 @@ class ZeroShotClassificationPipeline(TextPipeline):
         multi_label: bool = False,
         batch_size: int | None = None,
     ) -> None:
-        """The labels, the template and multi_label are for calls that give none."""
+        """The labels, the template and multi_label are defaults of calls."""
         super().__init__(classifier, owned=owned, batch_size=batch_size)
         self._candidates = candidate_labels
         self._template = hypothesis_template
@@ -78,10 +78,10 @@ class ZeroShotClassificationPipeline(TextPipeline):
         """Label a text, a list of texts, or the texts of an iterator, one by one.
 
         candidate_labels: a list, or a text with commas between them. hypothesis_template: a sentence about the text
-        with `{}` for a label. multi_label: ask of each label whether the sentence with it is true, so that several or
-        none may be probable; else which label completes the sentence, and the scores sum to 1. A single label is asked
-        the first way. Texts that are too long are cut, as transformers does. Raises ConfigError, and what
-        Classifier.classify_batch raises.
+        with `{}` for a label. multi_label: if true, the model is asked for each label whether the sentence with it is
+        true, so that several labels or none may be probable; if false, which label completes the sentence, and the
+        scores sum to 1. A single label is always asked the first way. Texts that are too long are cut, as in
+        transformers. Raises ConfigError, and what Classifier.classify_batch raises.
         """
         found = self._candidates if candidate_labels is None else candidate_labels
         template = self._template if hypothesis_template is None else hypothesis_template
@@ -91,7 +91,7 @@ class ZeroShotClassificationPipeline(TextPipeline):
         labels = _Labels(candidates, template, multi_label or len(candidates) == 1)
 
         def ask(texts: list[str]) -> list[Any]:
-            with self._alone:  # a set must not go to make room for another while it is asked
+            with self._alone:  # no other call may close a set while it is asked
                 self._check_open()
                 loaded = self._loaded(labels)
                 cut = [self._cut(loaded, text) for text in texts]

@@ -167,7 +167,7 @@ set_log(first_line)
 NativeModel(Path(sys.argv[1])).close()
 print(len(lines))
 """
-    assert run_python(code, make_model(), timeout=10).stdout == "1\n"
+    assert run_python(code, make_model()).stdout == "1\n"
 
 
 def test_progress_rises_to_one(make_model: MakeModel) -> None:

@@ -77,7 +77,7 @@ def test_an_interrupted_request_locks_nothing(
     row: Row, n: int, make_model: MakeModel, write_config: WriteConfig, run_python: RunPython
 ) -> None:
     row.name, row.n = "interrupts", n
-    config = write_config(make_model(), [PROMPT])
+    config = write_config(make_model(), [PROMPT], kept_queries=2)
     done = run_python(CODE, config, n, row.seed, timeout=120 + n / 5)
     row.check(done.returncode == 0, f"exit code {done.returncode}: {done.stderr[-2000:]}")
     if done.returncode == 0:

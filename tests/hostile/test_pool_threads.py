@@ -67,7 +67,7 @@ with Classifier.from_config(config) as classifier:
     print(ask(classifier) == classifier.classify("red dress").labels)
 """
 
-WHY = " (can't start new thread): let the process have more"
+WHY = " (can't start new thread): raise the process's limit of threads"
 RunLimited = Callable[..., list[str]]
 
 

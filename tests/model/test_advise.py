@@ -218,7 +218,7 @@ def test_bad_rows_are_left_out_and_the_rest_goes_on(tmp_path: Path) -> None:
 def test_one_prompt_has_no_common_text_and_other_candidates_are_tried(rows: Path) -> None:
     config = dataclasses.replace(MISSION, prompts=MISSION.prompts[:1])
     record = advised(config=config, queries=rows, n_latency=0)
-    assert record.notes[0] == "no text for all prompts can be derived: one prompt has nobody to share a text with"
+    assert record.notes[0] == "no text for all prompts can be derived: there is only one prompt"
     assert "short-cue" in by_name(record)
     assert record.recommended is None
 

@@ -17,13 +17,15 @@ from oracle import PromptSpec
 from rich.console import Console
 
 from qcls_gguf import Classifier
-from qcls_gguf.bench.ab import SizeSamples, VariantSamples, compare_variants, variants_record
+from qcls_gguf.bench.ab import Comparison, SizeSamples, VariantSamples, compare_variants, variants_record
 from qcls_gguf.bench.decode_records import DecodeQuantiles, VariantRecord
 from qcls_gguf.bench.html import benchmark_html
+from qcls_gguf.bench.lane_order import why_left_out
 from qcls_gguf.bench.records import BenchmarkRecord
 from qcls_gguf.bench.table import AB_COLUMNS, ab_rows, benchmark_tables
+from qcls_gguf.model.gpu_code import RunningCode
 from qcls_gguf.native import Multiprocessors, build_info, multiprocessors
-from qcls_gguf.native.kernel_steps import STEPS, variants
+from qcls_gguf.native.kernel_steps import LANE_ORDER, STEPS, variants
 from qcls_gguf.native.sm_slice import VARIABLE, sliced_multiprocessors
 
 ON_CUDA = build_info().is_cuda
@@ -56,9 +58,11 @@ def test_variants_take_turns_on_one_model(classifier: Classifier, monkeypatch: p
     assert dict(os.environ) == outside
     assert done == [1 + len(NAMES)] * 6  # beside the classifier's own
     assert len(model.contexts) == 1
-    assert list(found) == [1, 3, 17]
-    for size in found.values():
-        assert list(size.variants) == NAMES
+    assert found.steps == (STEPS if found.left_out else (*STEPS, LANE_ORDER))
+    assert ON_CUDA or found.left_out == "it is for cards that run code for 7.5"
+    assert list(found.sizes) == [1, 3, 17]
+    for size in found.sizes.values():
+        assert list(size.variants) == [variant.name for variant in variants(found.steps)]
         assert size.rounding < (5e-3 if ON_CUDA else 1e-3)  # 1.4e-3 with code for 9.0
         for name, measured in size.variants.items():
             assert [len(each) for each in measured.rounds_ms] == [5, 5]
@@ -79,8 +83,8 @@ def test_the_contexts_are_closed_after_an_error(classifier: Classifier) -> None:
     assert len(classifier.engine.model.native.contexts) == 1
 
 
-def sizes(wrong: float) -> dict[int, SizeSamples]:
-    """Two sizes, by hand: the last variant twice as fast, and off by `wrong` with 16 tokens."""
+def by_hand(wrong: float) -> Comparison:
+    """Two sizes: the last variant twice as fast, and off by `wrong` with 16 tokens."""
     found = {}
     for n, ms in ((16, 8.0), (64, 20.0)):
         size = SizeSamples(variants={name: VariantSamples() for name in NAMES}, rounding=0.01)
@@ -89,14 +93,15 @@ def sizes(wrong: float) -> dict[int, SizeSamples]:
             measured.rounds_ms = [[ms / 2] * 3, [ms / 4] * 3] if last else [[ms] * 3, [ms] * 3]
             measured.differences = [0.0 if name == "stock" else 0.02, wrong if last and n == 16 else 0.0]
         found[n] = size
-    return found
+    return Comparison(steps=STEPS, left_out="no such card", sizes=found)
 
 
 def test_a_record_by_hand(classifier: Classifier) -> None:
-    record = variants_record(classifier, sizes(0.5))
+    record = variants_record(classifier, by_hand(0.5))
     assert (record.prompt, record.n_cached) == ("item", len(classifier.prompts[0].prefix))
     assert [step.variable for step in record.steps] == [step.variable for step in STEPS]
     assert [variant.name for variant in record.variants] == NAMES
+    assert record.left_out == "no such card"
     assert [size.n_tokens for size in record.sizes] == [16, 64]
     stock, *_, last = record.sizes[0].variants
     assert stock == VariantRecord(
@@ -106,6 +111,20 @@ def test_a_record_by_hand(classifier: Classifier) -> None:
     assert (last.name, last.ratio, last.ratio_range) == (NAMES[-1], 3 / 8, (0.25, 0.5))
     assert last.difference == 0.5
     assert last.spread == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("code", "n_free", "why"),
+    [
+        (None, 0, "it is for cards that run code for 7.5"),
+        (90, 99 << 30, "it is for cards that run code for 7.5, and this one runs code for 9.0"),
+        (75, 5 << 30, "loading the model a second time needs 9.0 GiB of the GPU's memory, and 5.0 are free"),
+        (75, 9 << 30, None),
+    ],
+)
+def test_lane_order_is_compared_where_it_can_matter_and_fits(code: int | None, n_free: int, why: str | None) -> None:
+    found = why_left_out(RunningCode(code, is_compiled=True) if code else None, 8 << 30, n_free)
+    assert (found or "").partition(":")[0] == (why or "")
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +155,7 @@ def text_of(record: BenchmarkRecord) -> str:
 
 
 def test_a_comparison_is_shown(record: BenchmarkRecord, classifier: Classifier) -> None:
-    shown = record.model_copy(update={"forward_ab": variants_record(classifier, sizes(0.5))})
+    shown = record.model_copy(update={"forward_ab": variants_record(classifier, by_hand(0.5))})
     rows = ab_rows(shown)
     assert [row[:2] for row in rows] == [[name, n] for n in ("16", "64") for name in NAMES]
     assert all(len(row) == len(AB_COLUMNS) for row in rows)
@@ -146,6 +165,8 @@ def test_a_comparison_is_shown(record: BenchmarkRecord, classifier: Classifier) 
         assert column in text
         assert f">{column}</th>" in page
     assert "time of one decode by every variant" in page
+    assert "not compared: no such card" in text
+    assert "not compared: no such card" in page
     for step in STEPS:
         assert step.variable in page
     without = record.model_copy(update={"forward_ab": None})
@@ -157,7 +178,7 @@ def test_a_comparison_is_shown(record: BenchmarkRecord, classifier: Classifier) 
 def test_hidden_states_that_are_not_finite_cannot_be_overlooked(
     wrong: float, record: BenchmarkRecord, classifier: Classifier
 ) -> None:
-    found = variants_record(classifier, sizes(wrong))
+    found = variants_record(classifier, by_hand(wrong))
     assert found.sizes[0].variants[-1].difference is None
     shown = BenchmarkRecord.model_validate_json(record.model_copy(update={"forward_ab": found}).to_json())
     assert text_of(shown).count("NOT FINITE") == benchmark_html(shown).count("NOT FINITE") == 1
@@ -192,6 +213,6 @@ def test_without_cuda_it_is_refused(option: list[object], what: str, monkeypatch
 @pytest.mark.skipif(multiprocessors() is None, reason="needs a CUDA device")
 def test_on_cuda_every_variant_is_right_within_rounding(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
     classifier = open_classifier(make_model(), SPECS, n_gpu_layers="all")
-    for size in compare_variants(classifier, [1, 8, 9, 26, 64, 104], 1, lambda: None).values():
+    for size in compare_variants(classifier, [1, 8, 9, 26, 64, 104], 1, lambda: None).sizes.values():
         for measured in size.variants.values():
             assert max(measured.differences) < 0.05

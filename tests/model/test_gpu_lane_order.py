@@ -12,10 +12,13 @@ from conftest import MakeModel, OpenClassifier, WriteConfig
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier, load_config
-from qcls_gguf.bench.ab import largest_difference
+from qcls_gguf.bench.ab import compare_variants, largest_difference
 from qcls_gguf.bench.forward import sequence_plan, timed_decode
 from qcls_gguf.model import OpenModels
-from qcls_gguf.native import multiprocessors
+from qcls_gguf.model.gpu_code import running_code
+from qcls_gguf.native import build_info, multiprocessors
+from qcls_gguf.native.cuda_driver import first_cuda_device
+from qcls_gguf.native.kernel_steps import LANE_ORDER, STEPS
 from qcls_gguf.plan.tree import Root
 
 pytestmark = pytest.mark.skipif(multiprocessors() is None, reason="needs a CUDA device")
@@ -30,6 +33,13 @@ SHAPES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+def has_kernels() -> bool:
+    """Whether the first GPU runs code for 7.5, which alone has kernels for lane order."""
+    device = first_cuda_device()
+    code = running_code(build_info().architectures, device.capability) if device else None
+    return code is not None and code.architecture == 75
+
+
 def pair(
     path: Path, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch, **runtime: Any
 ) -> tuple[Classifier, Classifier]:
@@ -37,7 +47,9 @@ def pair(
     settings = {"n_gpu_layers": "all", "n_batch": 640, "state_cache": False, **runtime}
     plain = open_classifier(path, SPECS, **settings)
     monkeypatch.setenv("GGML_CUDA_LANE_ORDER", "1")
-    return plain, open_classifier(path, SPECS, **settings)
+    lanes = open_classifier(path, SPECS, **settings)
+    assert plain.engine.model.facts.n_lane_ordered == 0
+    return plain, lanes
 
 
 def rows(classifier: Classifier, n: int, n_other: int = 0) -> npt.NDArray[np.float32]:
@@ -58,6 +70,7 @@ def test_hidden_states_differ_by_rounding_alone(
 ) -> None:
     path = make_model(name, weight_type=weight_type, head_type=weight_type, **shape)
     plain, lanes = pair(path, open_classifier, monkeypatch)
+    assert lanes.engine.model.facts.n_lane_ordered == (7 * lanes.engine.model.facts.n_layer if has_kernels() else 0)
     rounding = max(largest_difference(rows(plain, n, 8), rows(plain, n)) for n in SIZES)
     for n in (*SIZES, TOO_MANY):
         assert largest_difference(rows(lanes, n), rows(plain, n)) < 3 * rounding, n
@@ -109,3 +122,25 @@ def test_layers_on_the_cpu_stay_in_the_file_s_order(
     rounding = max(largest_difference(rows(plain, n, 8), rows(plain, n)) for n in (2, 9, 33))
     for n in (1, 2, 9, 33, 130):
         assert largest_difference(rows(lanes, n), rows(plain, n)) < 3 * rounding, n
+
+
+@pytest.mark.parametrize("weight_type", ["Q4_K", "Q8_0"])
+def test_it_is_compared_on_a_second_loaded_model(
+    weight_type: str, make_model: MakeModel, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(LANE_ORDER.variable, raising=False)
+    path = make_model("qwen3", weight_type=weight_type, head_type="Q6_K", **SHAPES[0][1])
+    classifier = open_classifier(path, SPECS, n_gpu_layers="all")
+    found = compare_variants(classifier, [2, 8, 9, 26, 33, 64, 104], 1, lambda: None)
+    if not has_kernels():
+        assert (found.left_out or "").startswith("it is for cards that run code for 7.5, and this one runs code for")
+    elif weight_type == "Q4_K":
+        assert (found.left_out or "").startswith("the model has nothing to rearrange")
+    else:
+        assert found.left_out is None
+        assert found.steps == (*STEPS, LANE_ORDER)
+        rounding = max(size.rounding for size in found.sizes.values())
+        for n, size in found.sizes.items():
+            *_, last = size.variants.values()
+            assert max(last.differences) < 3 * rounding, n
+    assert len(classifier.engine.model.native.contexts) == 1

@@ -8,17 +8,21 @@ import math
 import re
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import pytest
 import yaml
 from conftest import MakeModel, OpenClassifier, WriteConfig
 from oracle import COLOR, PromptSpec
+from rich.console import Console
 
 from qcls_gguf import Classifier, PlanError
 from qcls_gguf.cli.app import app
 from qcls_gguf.inspection.inspect import inspect_classifier
 from qcls_gguf.inspection.records import Inspection, TrieNode
+from qcls_gguf.inspection.table import inspection_table
+from qcls_gguf.model import Model
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -38,6 +42,12 @@ PROMPTS = [
 def inspect(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [COMMAND, "inspect", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, encoding="utf-8")
+
+
+def render(found: Inspection) -> str:
+    console = Console(width=400, file=StringIO())
+    console.print(inspection_table(found))
+    return str(console.file.getvalue())  # type: ignore[attr-defined]
 
 
 def label_texts(node: TrieNode, text: str = "") -> dict[str, str]:
@@ -133,6 +143,33 @@ def test_one_text_costs_what_was_estimated_for_separate_ones() -> None:
         with Classifier.from_config(ROOT / f"configs/{config}.yaml") as classifier:
             found.append(inspect_classifier(classifier).request)
     assert found[0].n_tokens_one_text == found[1].n_tokens + len(["label", ":"])
+
+
+@pytest.mark.parametrize(("pass_tokens", "n_copies", "n_decodes"), [(4, 1, 2), (1000, 2, 1)])
+def test_a_model_with_states_feeds_again_what_spares_a_decode(
+    pass_tokens: int,
+    n_copies: int,
+    n_decodes: int,
+    make_model: MakeModel,
+    open_classifier: OpenClassifier,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two prompts of one text: the query is fed once, or for each of them in one decode."""
+    monkeypatch.setattr(Model, "pass_tokens", pass_tokens)
+    prompts = [dataclasses.replace(COLOR, name=name) for name in ("color", "tint")]
+    prompts[1] = dataclasses.replace(prompts[1], template=COLOR.template.replace("color:", "tint:"))
+    classifier = open_classifier(make_model("qwen35"), prompts)
+    found = inspect_classifier(classifier)
+    request, counts = found.request, classifier.classify("").counts
+    assert (request.n_decodes, request.n_tokens) == (counts.n_decodes, counts.n_tokens_new)
+    assert request.n_decodes == n_decodes
+    parts = request.n_tokens_fragment, request.n_tokens_suffix, request.n_tokens_labels
+    assert request.n_tokens == sum(parts) + request.n_tokens_more
+    more = [classifier.classify(query).counts.n_tokens_new for query in ("red dress", "red dress for")]
+    assert request.n_query_copies == more[1] - more[0] == n_copies
+    assert request.pass_tokens == pass_tokens
+    rows = render(found)
+    assert (f", again or to fill up {request.n_tokens_more} (" in rows) == (request.n_tokens_more > 0)
 
 
 def test_exact_numbers_on_a_small_model(make_model: MakeModel, open_classifier: OpenClassifier) -> None:

@@ -37,7 +37,7 @@ def test_hidden_states_are_stock_s_within_rounding(
     path = make_model(name, weight_type=weight_type, head_type=weight_type, **shape)
     classifier = open_classifier(path, SPECS, n_gpu_layers="all")
     assert len(classifier.prompts[0].prefix) == 1
-    sizes = compare_variants(classifier, [LEFT_TO_STOCK, *TAKEN], 1, lambda: None)
+    sizes = compare_variants(classifier, [LEFT_TO_STOCK, *TAKEN], 1, lambda: None).sizes
     rounding = max(size.rounding for size in sizes.values())
     for n, size in sizes.items():
         differences = {name: max(measured.differences) for name, measured in size.variants.items()}

@@ -38,9 +38,10 @@ def both(classifier: Classifier, query: str) -> tuple[bool, bool]:
     }
     additions = additions_of(prompts, active.holders, [by_text[prompt.fragment].tolist() for prompt in prompts])
     (decode,) = plan_decodes(additions, engine.capacity)
-    found = templates_of(classifier).find(list(by_text.values()))
-    if found is not None:
-        template, behind = found
+    templates = templates_of(classifier)
+    behind = templates.behind(list(by_text.values()))
+    template = None if behind is None else templates.of_lengths(tuple(map(len, behind)))
+    if behind is not None and template is not None:
         np.testing.assert_array_equal(template.fill(behind), decode.plan.token)
         for name in ("pos", "seq_offset", "seq_id", "output", "node_row"):
             np.testing.assert_array_equal(getattr(template.decode.plan, name), getattr(decode.plan, name), err_msg=name)
@@ -49,7 +50,7 @@ def both(classifier: Classifier, query: str) -> tuple[bool, bool]:
         assert [(each.trie, each.root, each.fast_path) for each in template.additions] == [
             (each.trie, each.root, each.fast_path) for each in additions
         ]
-    return all(each.fast_path for each in additions), found is not None
+    return all(each.fast_path for each in additions), template is not None
 
 
 def templates_of(classifier: Classifier) -> Templates:

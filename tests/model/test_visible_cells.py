@@ -19,6 +19,7 @@ WHY_NOT = {
     "gpt-oss": "the model has attention sinks",
     "gemma2": "the model caps attention scores",
     "grok": "the model caps attention scores",
+    "falcon-h1": "the model has recurrent layers",
 }
 USABLE = [name for name, spec in ARCHS.items() if spec.memory in ("full", "window") and spec.tail != "other"]
 HAVE_IT = [name for name in USABLE if name not in WHY_NOT]

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import yaml
 from load_generator import CLOSE, Tally
-from served import BIN, ROOT, Server
+from served import BIN, ROOT, Server, with_runtime
 
 pytestmark = pytest.mark.load
 
@@ -111,17 +111,6 @@ def test_nothing_grows_with_requests(tmp_path: Path) -> None:
         assert (tally.n_wrong, set(tally.statuses)) == (0, {"200"})
         assert held(server) == before
         assert grown < 8 << 20
-
-
-def with_runtime(folder: Path, path: Path, **settings: int) -> Path:
-    """A copy of a configuration with other settings."""
-    tree = yaml.safe_load(path.read_text())
-    tree.setdefault("runtime", {}).update(settings)
-    if "path" in tree.get("model", {}):
-        tree["model"]["path"] = str(path.parent / tree["model"]["path"])
-    copy = folder / path.name
-    copy.write_text(yaml.safe_dump(tree))
-    return copy
 
 
 def test_nothing_grows_with_questions(tmp_path: Path) -> None:

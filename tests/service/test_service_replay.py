@@ -1,10 +1,11 @@
-"""Replays of queries that come again, `make load`: what kept answers save, and what kept cells could."""
+"""Replays of queries that come again, `make load`: what kept answers save, and what kept queries save."""
 
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from time import perf_counter
 
@@ -13,15 +14,11 @@ import pytest
 from served import ROOT, Server
 
 from qcls_gguf import Classifier, load_config
-from qcls_gguf.bench.forward import sweep
-from qcls_gguf.loaded_prompts import LoadedPrompts
-from qcls_gguf.prompts.compiled import common_prefix
 
 pytestmark = pytest.mark.load
 
 N_QUERIES, N_KEPT = 2000, 200
-N_FEW = 4
-SIZES = (1, 8, 16, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384)
+N_QUERIES_KEPT = (1, 4, 16)
 ROWS = [json.loads(line)["query"] for line in (ROOT / "models/tiny/heldout.jsonl").read_text().splitlines()]
 
 
@@ -56,119 +53,58 @@ def test_kept_answers(log: str) -> None:
               f"p50 {np.median(ms):.1f}, {memory:.0f} MiB")  # fmt: skip
 
 
-def continued(classifier: Classifier, before: str, query: str) -> LoadedPrompts:
-    """The configured prompts, with what a former query and this one begin alike already cached."""
-    compiled = classifier.configured.active.prompts
-    tokenize = classifier.engine.model.tokenize
-    prompts = []
-    for prompt in compiled.prompts:
-        texts = (f"{prompt.before}{each}{prompt.after}" for each in (before, query))
-        was, now = (tokenize(text, parse_special=False).tolist() for text in texts)
-        n = max(common_prefix(was, now), len(prompt.stable))
-        prompts.append(replace(prompt, stable=tuple(now[:n])))
-    return classifier.prompt_set(replace(compiled, prompts=tuple(prompts)))
+def typing(by_letters: bool, n_people: int) -> list[str]:
+    """Queries as several people type them at once, who take turns at random."""
+    rng = random.Random(0)
+    people = [
+        [text for query in ROWS[n : n + 12] for text in (letters(query) if by_letters else typed(query))]
+        for n in range(0, 12 * n_people, 12)
+    ]
+    order = [n for n, texts in enumerate(people) for _ in texts]
+    rng.shuffle(order)
+    left = [iter(texts) for texts in people]
+    return [next(left[n]) for n in order]
 
 
-class KeptCells:
-    """The tokens of the last queries, least recently used first to go, as a radix tree has them.
-
-    A query that begins with all of another one needs no room beside it.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._kept: OrderedDict[tuple[int, ...], None] = OrderedDict()
-        self.most_cells = 0
-
-    def found(self, tokens: tuple[int, ...]) -> int:
-        """How many of a query's first tokens are kept; from then on all are."""
-        n = max((common_prefix(each, tokens) for each in self._kept), default=0)
-        for each in [each for each in self._kept if each == tokens[: len(each)]]:
-            del self._kept[each]
-        longer = next((each for each in self._kept if each[: len(tokens)] == tokens), tokens)
-        self._kept[longer] = None
-        self._kept.move_to_end(longer)
-        if len(self._kept) > self._most:
-            self._kept.popitem(last=False)
-        self.most_cells = max(self.most_cells, len({each[:n] for each in self._kept for n in range(1, len(each) + 1)}))
-        return n
+def letters(query: str) -> Iterator[str]:
+    """A query as somebody types it, letter by letter."""
+    for n in range(1, len(query) + 1):
+        yield query[:n]
 
 
-class KeptAnswers:
-    """Whether a query's answer is kept, as `--keep-results` keeps them."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._kept: OrderedDict[str, None] = OrderedDict()
-
-    def found(self, query: str) -> bool:
-        is_kept = query in self._kept
-        self._kept[query] = None
-        self._kept.move_to_end(query)
-        if len(self._kept) > self._most:
-            self._kept.popitem(last=False)
-        return is_kept
-
-
-def query_tokens(classifier: Classifier, query: str) -> tuple[int, ...]:
-    """The tokens behind the cached prefix that depend on the query and on nothing behind it."""
-    prompt = classifier.prompts[0]
-    tokenize = classifier.engine.model.tokenize
-    whole, open_ended = (
-        tokenize(text, parse_special=False).tolist()
-        for text in (prompt.before + query + prompt.after, prompt.before + query)
-    )
-    return tuple(whole[len(prompt.stable) : common_prefix(whole, open_ended)])
-
-
-def n_rooms(classifier: Classifier) -> int:
-    """For how many queries the sequences of a context are enough, beside those that the configuration needs."""
-    active = classifier.configured.active
-    plan = active.templates.of_query(6)
-    assert plan is not None
-    return int((256 - active.n_prefixes - plan.decode.plan.n_leaves) // active.n_prefixes)
-
-
-@pytest.mark.parametrize("name", ["fashion-8", "fashion-8-joint"])
-def test_what_kept_cells_would_save(name: str) -> None:
-    """Tokens by the plans' counts, time by a measured curve of decodes; looking up, keeping and dropping cells costs
-    nothing here, so that this is the most that it could save.
-    """
+@pytest.mark.parametrize("name", ["mission", "fashion-8", "fashion-8-joint"])
+def test_kept_queries(name: str) -> None:
+    """Classifiers that keep some queries in turns with one that keeps none, one thread: time, and equal answers."""
     config = load_config(ROOT / f"configs/{name}.yaml")
-    runtime = replace(config.runtime, n_threads=1, question_cells=2048, question_prefixes=32)
-    logs = {"Zipf": zipf(), "typing": [text for query in ROWS[:200] for text in typed(query)]}
-    with Classifier.from_config(replace(config, runtime=runtime)) as classifier:
-        check(classifier)
-        sizes = [n for n in SIZES if n <= classifier.engine.context.n_batch]
-        curve = sweep(classifier, sizes, 6, lambda: None)
-        least = [float(np.percentile(curve[n], 25)) for n in sizes]
-        print(f"\n{name}: decodes, ms by tokens: {dict(zip(sizes, np.round(least, 2).tolist(), strict=True))}")
-        n_copies, most = classifier.configured.active.n_prefixes, n_rooms(classifier)
+    logs = {
+        "different queries": random.Random(0).sample(ROWS, 300),
+        "Zipf": zipf()[:300],
+        **{
+            f"{'letters' if by_letters else 'words'}, {n} typing": typing(by_letters, n)[:500]
+            for by_letters in (False, True)
+            for n in (1, 4)
+        },
+    }
+    with ExitStack() as stack:
+        classifiers = {}
+        for n in (0, *N_QUERIES_KEPT):
+            runtime = replace(config.runtime, n_threads=1, n_gpu_layers=0, kept_queries=n)
+            classifiers[n] = stack.enter_context(Classifier.from_config(replace(config, runtime=runtime)))
+            cells, seqs = classifiers[n].engine.context.n_ctx, classifiers[n].engine.context.n_seq_max
+            print(f"\n{name}, {n} kept: {cells} cells, {seqs} sequences", end="")
+        print()
         for log, queries in logs.items():
-            tokens = [query_tokens(classifier, query) for query in queries]
-            fed = np.array([classifier.plan_counts(query).n_tokens_new for query in queries])
-
-            def shown(what: str, n: Sequence[int] | np.ndarray, fed: np.ndarray = fed) -> str:
-                ms = np.where(np.array(n) > 0, np.interp(n, sizes, least), 0.0)
-                whole_ms = np.interp(fed, sizes, least).mean()
-                return f"{what} {np.mean(n):.1f} tokens {ms.mean():.2f} ms ({ms.mean() / whole_ms:.2f})"
-
-            answers = KeptAnswers(N_KEPT)
-            is_kept = np.array([answers.found(query) for query in queries])
-            print(f"  {log}: {len(queries)} queries: {shown('nothing kept', fed)}; "
-                  f"{shown(f'{N_KEPT} answers', np.where(is_kept, 0, fed))}")  # fmt: skip
-            for n_kept in (N_FEW, most):
-                cells = KeptCells(n_kept)
-                rest = fed - n_copies * np.array([cells.found(each) for each in tokens])
-                print(f"    cells of {n_kept} queries ({n_copies * cells.most_cells} cells, "
-                      f"{n_copies * n_kept} sequences): {shown('alone', rest)}, "
-                      f"{shown('with the answers', np.where(is_kept, 0, rest))}")  # fmt: skip
-
-
-def check(classifier: Classifier) -> None:
-    """The counts are those of plans in which what two queries begin alike with is cached."""
-    for before, now in (("red", "red dress"), ("red dress", "red dress for"), ("blue", "red")):
-        with continued(classifier, before, now) as loaded:
-            n_found = common_prefix(query_tokens(classifier, before), query_tokens(classifier, now))
-            n_saved = n_found * classifier.configured.active.n_prefixes
-            assert loaded.classify(now).counts.n_tokens_new == classifier.plan_counts(now).n_tokens_new - n_saved
+            ms = {n: np.zeros(len(queries)) for n in classifiers}
+            fed = dict.fromkeys(classifiers, 0)
+            for at, query in enumerate(queries):
+                answers = []
+                for n, classifier in classifiers.items():
+                    result = classifier.classify(query)
+                    ms[n][at], fed[n] = result.total_ms, fed[n] + result.counts.n_tokens_new
+                    answers.append([(each.label, each.probability) for each in result.results])
+                assert all(each == answers[0] for each in answers)
+            print(f"  {log}, {len(queries)} requests: " + "; ".join(
+                f"{n} kept: {fed[n] / len(queries):.1f} tokens, {ms[n].mean():.2f} ms, "
+                f"{ms[n].sum() / ms[0].sum():.2f} of the time (median {np.median(ms[n] / ms[0]):.2f})"
+                for n in classifiers
+            ))  # fmt: skip

@@ -1,12 +1,16 @@
-"""Answers kept for queries that come again."""
+"""Answers kept for queries that come again, and queries kept for those that begin like them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
-from served import Server
+from served import ROOT, Server, with_runtime
+
+from qcls_gguf import Classifier
 
 KEY = {"x-api-key": "k"}
 
@@ -67,3 +71,20 @@ def test_nothing_is_kept_unless_it_is_asked_for(server: Server) -> None:
     for _ in range(2):
         assert int(server.classify(query="red dress").headers["x-compute-tokens"]) > 0
     assert "qcls_results" not in server.http.get("/metrics").text
+
+
+def test_clients_that_type_are_answered_from_kept_queries(tmp_path: Path) -> None:
+    texts = ["red summer dress", "blue jeans for boys", "light pink tee for girls", "red shoes"]
+    with Server(config=with_runtime(tmp_path, ROOT / "configs/mission.yaml", kept_queries=4)) as server:
+
+        def typed(text: str) -> list[Any]:
+            return [server.classify(query=text[:n]).json()["results"] for n in range(1, len(text) + 1)]
+
+        with ThreadPoolExecutor(4) as pool:
+            answers = list(pool.map(typed, texts))
+        assert server.metric("qcls_kept_query_tokens_total") > 0
+    with Classifier.from_config("mission") as classifier:
+        for text, found in zip(texts, answers, strict=True):
+            for n, results in enumerate(found, 1):
+                wanted = classifier.classify(text[:n]).results
+                assert [each["label"] for each in results] == [each.label for each in wanted]

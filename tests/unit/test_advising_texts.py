@@ -116,7 +116,7 @@ def test_instructions_behind_the_query_come_before_it_in_one_text() -> None:
 @pytest.mark.parametrize(
     ("config", "why"),
     [
-        (prompts(PLAIN[0]), "one prompt has nobody to share a text with"),
+        (prompts(PLAIN[0]), "there is only one prompt"),
         (JOINT, "the prompts have one text already"),
         (prompts("{query}\nA?\nx:", "{query}\nx:"), "says nothing that the others do not say"),
     ],

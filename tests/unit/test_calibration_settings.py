@@ -89,7 +89,10 @@ def test_a_prompts_settings_go_before_the_common_ones() -> None:
         ('fallback: ""', "prompts.category.fallback: is empty"),
         ('fallback: " "', "prompts.category.fallback: is empty"),
         ("fallback: 1", "prompts.category.fallback: 1 is a number, not text"),
-        ("min_confidence: 0", "prompts.category.min_confidence: 0 is never undercut: give a number above 0"),
+        (
+            "min_confidence: 0",
+            "prompts.category.min_confidence: 0 has no effect, because no probability is below it: give a number above",
+        ),
         ("min_confidence: 1.01", "prompts.category.min_confidence: 1.01 is not a number from 0 to 1"),
         ("bias: {}", "prompts.category.bias: unknown key"),
     ],

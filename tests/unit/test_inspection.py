@@ -141,11 +141,13 @@ def test_request_of_prompts_with_separate_texts(words: Words) -> None:
         n_tokens_fragment=2,
         n_tokens_suffix=8,
         n_tokens_labels=1,
+        n_tokens_more=0,
         n_tokens_unshared=11,
         n_tokens_one_text=10,  # `<space><|e|>\nlabel:`, `color:`, `item:`, ` light`
         n_tokens_cached=24,
         n_positions=3,
         n_query_copies=2,
+        pass_tokens=None,
     )
 
 
@@ -174,11 +176,13 @@ REQUEST = Request(
     n_tokens_fragment=8,
     n_tokens_suffix=5,
     n_tokens_labels=3,
+    n_tokens_more=51,
     n_tokens_unshared=67,
     n_tokens_one_text=60,
     n_tokens_cached=429,
     n_positions=11,
     n_query_copies=8,
+    pass_tokens=None,
 )
 
 
@@ -209,6 +213,16 @@ def test_one_text_is_advised_where_it_saves_a_fifth(
     for one in found:
         assert "feeds 67 tokens, and every token of a query is fed 8 times" in one.text
         assert "about 53 tokens" in one.text
+
+
+@pytest.mark.parametrize(("pass_tokens", "n_advised"), [(4, 1), (26, 1), (27, 0)])
+def test_one_text_must_be_worth_a_decode_more_of_a_model_with_states(
+    words: Words, pass_tokens: int, n_advised: int
+) -> None:
+    found = advice(words, request=REQUEST.model_copy(update={"n_tokens_one_text": 27, "pass_tokens": pass_tokens}))
+    assert [one.kind for one in found] == ["reorder"] * n_advised
+    for one in found:
+        assert f"fed once, by one decode more, which takes as long as about {pass_tokens} tokens. Measure" in one.text
 
 
 def test_a_long_suffix(words: Words) -> None:

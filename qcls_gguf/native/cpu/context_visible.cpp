@@ -68,6 +68,9 @@ const char * why_no_visible_cells(const llama_model & model, const llama_context
     if (hparams.vocab_only) {
         return "the model has no layers";
     }
+    if (llm_arch_is_hybrid(model.arch) || llm_arch_is_recurrent(model.arch)) { // known before a cache is made
+        return "the model has recurrent layers";
+    }
     if (!is_known(params.type_k) || !is_known(params.type_v)) {
         return "the cache is neither F16 nor F32";
     }

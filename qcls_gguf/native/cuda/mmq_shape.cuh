@@ -21,8 +21,11 @@ template <ggml_type type, int J, bool short_loop, bool lanes> struct shape<type,
     // What a T4 has decides: 64 KiB of shared memory and 65,536 registers a multiprocessor, and 64 bytes a cycle of shared
     // memory, which more rows a warp save.
     static constexpr int SHARED = 65536 - 64;
-    static constexpr bool FEW_ROWS = type == GGML_TYPE_Q6_K ? !lanes || J > 72 : type == GGML_TYPE_Q8_0 && !lanes && J > 88;
-    static constexpr int RG = FEW_ROWS ? 2 : 4;
+    // Up to so many columns, registers hold 32 rows. In lane order those of Q8_0 fit at every size, but cards that need no short
+    // loops have 128 bytes a cycle: there tiles of half the rows are better, whose parts are smaller and fewer to add.
+    static constexpr int COLUMNS_OF_32_ROWS =
+        type == GGML_TYPE_Q4_K ? 128 : type == GGML_TYPE_Q6_K ? (lanes ? 72 : 0) : lanes && short_loop ? 128 : 88;
+    static constexpr int RG = J <= COLUMNS_OF_32_ROWS ? 4 : 2;
     // Where registers are too scarce for it, late loads cost less than spills.
     static constexpr bool EARLY = type == GGML_TYPE_Q4_K ? J <= 104 : type == GGML_TYPE_Q8_0 && !lanes ? J <= 48 : true;
     // The compiler makes the sums' start anew for most products; where the loop is long, two registers are better.

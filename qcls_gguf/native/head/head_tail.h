@@ -1,4 +1,4 @@
-// What a model's graph does between the final hidden state and the logits.
+// The tail of a model: the operations of its graph between the final hidden state and the logits.
 #ifndef QCLS_HEAD_TAIL_H
 #define QCLS_HEAD_TAIL_H
 

@@ -1,4 +1,4 @@
-// This project's attention on plain arrays, so that it can be held against a plain one.
+// This project's attention on plain arrays, so that tests can compare it with a simple implementation.
 #include "shim.h"
 
 #include "attention.h"

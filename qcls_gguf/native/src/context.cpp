@@ -37,7 +37,7 @@ void check_range(const char * name, int64_t value, int64_t least, int64_t most, 
     }
 }
 
-// llama.cpp ends the process on some of these, so none may reach it.
+// llama.cpp ends the process on some of these arguments, so they are refused here.
 void check_params(const qcls_context_params & params) {
     check_range("n_ctx", params.n_ctx, 1, INT32_MAX, "positive");
     const int64_t most = qcls_max_sequences();
@@ -63,7 +63,7 @@ llama_context_params llama_params(const qcls_context_params & from) {
     params.flash_attn_type = flash_attn_type(from.flash_attn);
     params.type_k = kv_type_from_name(from.kv_type ? from.kv_type : "f16");
     params.type_v = params.type_k;
-    const char * wanted = getenv("QCLS_VISIBLE_CELLS");  // 0: for comparing the two
+    const char * wanted = getenv("QCLS_VISIBLE_CELLS");  // "0" selects llama.cpp's attention, to compare
     const bool is_float = params.type_k == GGML_TYPE_F16 || params.type_k == GGML_TYPE_F32;
     if (from.visible_cells && from.flash_attn != QCLS_FLASH_ATTN_ON && is_float &&
         !(wanted && strcmp(wanted, "0") == 0)) {
@@ -71,12 +71,12 @@ llama_context_params llama_params(const qcls_context_params & from) {
                                                                         : LLAMA_FLASH_ATTN_TYPE_VISIBLE_CELLS_GPU;
     }
     params.no_perf = true;
-    params.swa_full = true;    // trimmed sequences need their old cells
+    params.swa_full = true;    // after a trim, sequences need cells that a sliding window would have freed
     params.kv_unified = true;  // tokens of several sequences share cells
     return params;
 }
 
-// Lets the contexts that are made inside be batch-invariant, where that is asked for.
+// Contexts created while it lives are batch-invariant, if that is asked for.
 struct batch_invariant_scope {
     explicit batch_invariant_scope(bool is_wanted) {
         if (is_wanted && !llama_set_batch_invariant(true)) {
@@ -112,7 +112,7 @@ void set_label_tokens(qcls_context & context, int64_t n, const int32_t * token) 
     }
     llama_context * ctx = context.ctx.get();
     if (!llama_set_label_tokens(ctx, wanted.data(), (int32_t) n)) {
-        // the buffers were to be made anew for the wanted tokens: make them for the former ones again
+        // no memory for buffers for the wanted tokens: allocate those for the former tokens again
         const std::vector<llama_token> & former = context.label_token;
         const bool restored = llama_set_label_tokens(ctx, former.data(), (int32_t) former.size());
         throw llama_failure(QCLS_LOAD_FAILED, restored ? "label tokens: llama.cpp could not make its buffers"
@@ -121,8 +121,8 @@ void set_label_tokens(qcls_context & context, int64_t n, const int32_t * token) 
     context.label_token = std::move(wanted);
 }
 
-// Lets a context compute with threads of its own: without them llama.cpp starts threads for every decode, and for a single
-// one it still asks for memory. A build without ggml's thread pool does so still.
+// Gives a context threads of its own. Without them llama.cpp starts threads for every decode, and even with a single thread
+// allocates memory. A build without ggml's thread pool still does that.
 void start_threads(qcls_context & context, int32_t n_threads) {
     ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
     if (!cpu) {
@@ -136,7 +136,7 @@ void start_threads(qcls_context & context, int32_t n_threads) {
         return;
     }
     ggml_threadpool_params params = ggml_threadpool_params_default(n_threads);
-    params.poll = 1;  // about 5 ms of waiting awake for the next decode; ggml's 50 would keep the cores busy for 0.3 s
+    params.poll = 1;  // threads spin for about 5 ms before they sleep; ggml's default 50 would keep cores busy for 0.3 s
     context.pool.threads = make(&params);
     if (!context.pool.threads) {
         throw failure{QCLS_LOAD_FAILED, std::to_string(n_threads) + " threads could not be started"};

@@ -9,7 +9,7 @@ failure bad_plan(const std::string & reason) {
     return bad_argument("decode: " + reason);
 }
 
-// Refuses a plan that llama.cpp could not take or would read past the caller's arrays for.
+// Refuses a plan that llama.cpp cannot decode, or with which it would read past the caller's arrays.
 void check_shape(const qcls_context & context, const qcls_plan & plan) {
     if (plan.n_tokens < 1 || plan.n_tokens > context.n_batch) {
         throw bad_plan(std::to_string(plan.n_tokens) + " tokens do not fit a batch of " +
@@ -38,7 +38,7 @@ void check_shape(const qcls_context & context, const qcls_plan & plan) {
     }
 }
 
-// The plan as a batch, which borrows the plan's arrays and the context's.
+// The plan as a llama_batch, which points into the plan's and the context's arrays.
 llama_batch batch_of(qcls_context & context, const qcls_plan & plan) {
     int64_t n_flagged = 0;
     for (int64_t i = 0; i < plan.n_tokens; ++i) {

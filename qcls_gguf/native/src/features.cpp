@@ -8,7 +8,7 @@
 
 namespace {
 
-// Without the kernel's leave to use tiles, no weights are laid out for AMX, and its code is never reached.
+// Unless the operating system permits the use of tiles, no weights are laid out for AMX, and its code is never reached.
 bool has_amx_weights(ggml_backend_reg_t cpu, ggml_backend_dev_t device) {
     const auto extra = (ggml_backend_dev_get_extra_bufts_t) ggml_backend_reg_get_proc_address(
         cpu, "ggml_backend_dev_get_extra_bufts");

@@ -30,8 +30,8 @@ struct {
 
 thread_local bool assertion_throws = false;
 
-// The text with the control characters in it as escapes, but for the line break at its end: messages hold texts of model
-// files, which must not move a terminal's cursor or look like lines of their own.
+// The text with its control characters as escapes, except the line break at its end: messages contain texts of model files,
+// which must not move a terminal's cursor or look like separate lines.
 std::string escaped(const char * text) {
     std::string safe;
     for (const char * at = text; *at; ++at) {
@@ -47,7 +47,7 @@ std::string escaped(const char * text) {
     return safe;
 }
 
-// Of any thread of llama.cpp's, and inside destructors: nothing may be thrown from here.
+// Called by any thread of llama.cpp, also inside destructors: it must not throw.
 void on_log(ggml_log_level level, const char * text, void *) {
     const bool is_error = level == GGML_LOG_LEVEL_ERROR;
     const std::lock_guard<std::recursive_mutex> lock(sink.mutex);
@@ -62,7 +62,7 @@ void on_log(ggml_log_level level, const char * text, void *) {
         if (sink.log) {
             sink.log((int32_t) level, safe.c_str(), sink.user);
         }
-    } catch (const std::bad_alloc &) {  // what fails next says so, with less detail
+    } catch (const std::bad_alloc &) {  // the call that fails next reports it, with less detail
     }
 }
 
@@ -86,10 +86,10 @@ assertions_throw::~assertions_throw() {
 namespace {
 
 bool has_gpu = false;
-bool is_cut_off = false;  // from the GPUs that the parent process has
+bool is_cut_off = false;  // a forked child cannot use the GPUs of its parent
 
-// A child has none of the other threads, and would wait for good for what they hold as it is forked. ggml's lock is held
-// for moments; that of the log may be held by a thread which waits for the one that forks.
+// A forked child has none of the other threads, and would wait forever for locks that they held during the fork. ggml's
+// lock is held only briefly; the log's may be held by a thread that waits for the forking one.
 void in_child() {
     ggml_critical_section_end();
     new (&sink.mutex) std::recursive_mutex;
@@ -116,7 +116,7 @@ void start_llama() {
         return true;
     }();
     (void) started;
-    // llama.cpp asks every device, also before it computes on the CPU alone, and ends the process on a driver's error
+    // llama.cpp queries every device, even if it then computes on the CPU only, and ends the process on a driver's error
     if (is_cut_off) {
         throw failure{QCLS_LOAD_FAILED, "the process that this one was forked from has a GPU open, and a GPU's driver "
                                         "survives no fork: start processes by spawn or forkserver"};

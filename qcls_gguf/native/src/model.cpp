@@ -7,8 +7,8 @@
 
 namespace {
 
-// The hybrids whose answers the tests compare with stock llama.cpp's: what a state does where sequences branch is up to
-// each architecture's graph.
+// The hybrids whose answers the tests compare with stock llama.cpp's. Only these are allowed, because each architecture's
+// graph handles the states of branching sequences in its own way.
 constexpr const char * tested_hybrids[] = {
     "bailingmoe3", "falcon-h1",  "granitehybrid",  "jamba",  "kimi-linear", "lfm2",
     "lfm2moe",     "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe",   "qwen3next",
@@ -22,7 +22,7 @@ std::string why_no_hybrid(const std::string & arch) {
     if (is_among(tested_hybrids)) {
         return "";
     }
-    // Their memories in llama.cpp (src/llama-model.cpp, create_memory) are of kinds of their own.
+    // llama.cpp has special kinds of memory for these (src/llama-model.cpp, create_memory).
     constexpr const char * with_more[] = {"deepseek4", "glm5-next", "qwen4exp"};
     if (is_among(with_more)) {
         return "a hybrid model of the architecture " + arch +
@@ -82,6 +82,12 @@ int32_t qcls_model_open(const char * path, int32_t n_gpu_layers, qcls_progress_f
         llama_model_params params = llama_model_default_params();
         params.n_gpu_layers = n_gpu_layers;
         params.lazy_mode = LLAMA_LAZY_MODE_OFF;
+        // Without layers on a GPU none is used at all. llama.cpp would copy weights to it for each larger decode, and
+        // keep them in memory from which a copy is quick, where the CPU's own layouts of weights are not used.
+        ggml_backend_dev_t no_devices[] = {nullptr};
+        if (n_gpu_layers == 0) {
+            params.devices = no_devices;
+        }
         if (progress) {
             params.progress_callback = on_progress;
             params.progress_callback_user_data = &call;
@@ -94,11 +100,11 @@ int32_t qcls_model_open(const char * path, int32_t n_gpu_layers, qcls_progress_f
         if (std::string why = why_unsupported(loaded.get()); !why.empty()) {
             throw failure{QCLS_UNSUPPORTED, std::move(why)};
         }
-        if (const char * wanted = getenv("GGML_CUDA_LANE_ORDER"); wanted && std::string(wanted) != "0") {
-            llama_model_put_into_lane_order(loaded.get());
-        }
+        const char * wanted = getenv("GGML_CUDA_LANE_ORDER");
+        const bool in_lane_order = wanted && std::string(wanted) != "0";
+        const int32_t n_lane_ordered = in_lane_order ? llama_model_put_into_lane_order(loaded.get()) : 0;
         const llama_vocab * vocab = llama_model_get_vocab(loaded.get());
-        *model = new qcls_model{std::move(loaded), vocab};
+        *model = new qcls_model{std::move(loaded), vocab, n_lane_ordered};
     });
 }
 
@@ -120,6 +126,7 @@ int32_t qcls_model_describe(const qcls_model * model, qcls_facts * facts, qcls_e
         found.token_eos = llama_vocab_eos(v);
         found.token_eot = llama_vocab_eot(v);
         found.add_bos = llama_vocab_get_add_bos(v);
+        found.n_lane_ordered = model->n_lane_ordered;
         found.size_bytes = (int64_t) llama_model_size(m);
         found.n_params = (int64_t) llama_model_n_params(m);
         found.state_bytes = (int64_t) llama_model_state_size(m);

@@ -1,5 +1,5 @@
-// What a device can do at best: how fast it copies memory, and how fast it multiplies by a matrix of weights. Built on
-// the public ggml-backend API alone, so that the operations are those that a model's graph has.
+// Measures a device's peak rates: of copying memory, and of multiplying by a matrix of weights. It uses only the public
+// ggml-backend API, so that the operations are those of a model's graph.
 #include "shim.h"
 
 #include "ggml-alloc.h"
@@ -14,7 +14,7 @@
 namespace {
 
 constexpr int n_samples = 5;
-constexpr int n_random_rows = 64;  // of the weights; the others repeat them, for quantising is slow
+constexpr int n_random_rows = 64;  // distinct rows of weights; the others repeat them, because quantising is slow
 
 ggml_context_ptr new_context() {
     ggml_init_params params = {16 * ggml_tensor_overhead() + ggml_graph_overhead(), nullptr, /*no_alloc=*/true};
@@ -56,7 +56,7 @@ struct probe {
         return 1e-6 * (double) std::max<int64_t>(1, ggml_time_us() - start);
     }
 
-    // Each sample is as many computations, enqueued together, as take its share of the time.
+    // A sample consists of so many computations, enqueued together, that it takes its share of the time.
     qcls_seconds measure(ggml_cgraph * graph, double budget_s) {
         seconds_of(graph, 3);  // loads kernels, and lets CUDA capture the graph
         const double one = seconds_of(graph, 1);
@@ -72,7 +72,7 @@ struct probe {
         return found;
     }
 
-    // Where llama.cpp puts such weights: a buffer type that repacks them, if the device has one for this product.
+    // The buffer type that llama.cpp uses for such weights: one that repacks them, if the device has one for this product.
     ggml_backend_buffer_type_t weight_buffer_type(ggml_tensor * weight, const ggml_tensor * product) {
         const auto extra = (ggml_backend_dev_get_extra_bufts_t) ggml_backend_reg_get_proc_address(
             ggml_backend_dev_backend_reg(device), "ggml_backend_dev_get_extra_bufts");

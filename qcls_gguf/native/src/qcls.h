@@ -172,7 +172,7 @@ typedef struct qcls_facts {
     int32_t token_eos;   /* end of text */
     int32_t token_eot;   /* end of a turn */
     int32_t add_bos;     /* 1: texts begin with token_bos; 0 */
-    int32_t reserved;
+    int32_t n_lane_ordered; /* matrices in lane order: GGML_CUDA_LANE_ORDER, as the model was opened (docs/kernels.md) */
     int64_t size_bytes;  /* of all tensors */
     int64_t n_params;    /* numbers in all tensors */
     char description[128]; /* llama.cpp's, such as "qwen3 8B Q4_K - Medium" */

@@ -1,4 +1,4 @@
-// What the files of the shim share: how a call fails, how it takes and fills the caller's structs, and the handles.
+// Definitions that the files of the shim share: errors, reading and filling the caller's structs, and the handles.
 #pragma once
 
 #include "qcls.h"
@@ -16,11 +16,11 @@
 
 // --- errors (error.cpp) ---------------------------------------------------------------------------------------------
 
-// Why a call ends with another status than QCLS_OK. Thrown, and turned into the status and the message by `guarded`.
+// An exception with the status and the message of a failed call; `guarded` catches it and returns them.
 struct failure {
     qcls_status status;
     std::string message;
-    bool by_llama = false;  // then the errors that llama.cpp logged during the call are its cause, and follow
+    bool by_llama = false;  // whether to append the errors that llama.cpp logged during the call, which are the cause
 };
 
 // A failure whose reason is an argument.
@@ -46,9 +46,9 @@ void start_llama();
 // Loads ggml's code for processors and GPUs where it is not linked; for start_llama().
 void load_backends();
 
-// While one of these lives, a failed assertion of llama.cpp on this thread throws instead of ending the process, so that
-// what a damaged file or a lack of memory leads to is an error like others; but not while a graph is computed: the other
-// threads that compute it would wait for this one for good.
+// While one of these lives, a failed assertion of llama.cpp on this thread throws instead of ending the process, so that a
+// damaged file or a lack of memory becomes an ordinary error. This does not hold while a graph is computed, because the
+// other threads that compute it would wait for this one forever.
 struct assertions_throw {
     assertions_throw();
     ~assertions_throw();
@@ -72,6 +72,7 @@ int64_t n_cuda_graph_launches();
 struct qcls_model {
     llama_model_ptr model;
     const llama_vocab * vocab;
+    int32_t n_lane_ordered;
 
     int32_t n_vocab() const { return llama_vocab_n_tokens(vocab); }
 };
@@ -103,7 +104,7 @@ struct qcls_context {
     int32_t n_hidden;                   // floats of a hidden state; 0 where rows are logits
     std::vector<llama_token> label_token;
     int64_t n_rows_left = 0;            // of the last decode, for qcls_decode_rows
-    // what llama_batch wants beside the caller's own arrays, [n_batch] each
+    // arrays that llama_batch needs besides the caller's own, [n_batch] each
     std::vector<int32_t> n_seq_id;
     std::vector<llama_seq_id *> seq_id;
     std::vector<int8_t> output;
@@ -114,7 +115,7 @@ struct qcls_context {
     size_t row_size() const { return is_hidden_only() ? n_hidden + n_label_logits() : n_vocab; }
     bool has_seq(int32_t seq) const { return seq >= 0 && seq < n_seq_max; }
 
-    // Waits for a decode whose rows nobody has asked for: an interrupt may have left one.
+    // Waits for a decode whose rows were not fetched, as after an interrupt.
     void settle() {
         if (n_rows_left > 0) {
             llama_synchronize(ctx.get());

@@ -8,7 +8,7 @@ namespace {
 const ggml_type_traits & traits_of(int32_t type) {
     const ggml_type_traits * const traits =
         type >= 0 && type < GGML_TYPE_COUNT ? ggml_get_type_traits((ggml_type) type) : nullptr;
-    if (!traits || traits->blck_size <= 0 || traits->type_size == 0) {  // those that ggml has given up have neither
+    if (!traits || traits->blck_size <= 0 || traits->type_size == 0) {  // types that ggml has removed have neither
         throw bad_argument("type: ggml has no type " + std::to_string(type));
     }
     return *traits;

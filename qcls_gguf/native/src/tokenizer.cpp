@@ -5,7 +5,7 @@
 
 namespace {
 
-// A vocabulary whose rules join text to a control token would let any text set it.
+// With a vocabulary whose rules merge text into a control token, any text could write that token, so this is refused.
 void refuse_control_tokens(const llama_vocab * vocab, const int32_t * token, int32_t n) {
     for (int32_t i = 0; i < n; ++i) {
         if (llama_vocab_get_attr(vocab, token[i]) & LLAMA_TOKEN_ATTR_CONTROL) {

@@ -1,5 +1,5 @@
-// The arithmetic of label tries (score/scorer.py has the formulas): numpy would take a dozen calls for it, whose code a
-// decode leaves in no cache.
+// The arithmetic of label tries; score/scorer.py has the formulas. numpy would need a dozen calls, which are slow after a
+// decode because it has evicted their code from the caches.
 #include "shim.h"
 
 #include <cmath>

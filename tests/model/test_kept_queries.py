@@ -1,0 +1,179 @@
+"""Queries that go on from a kept one: answers as without, only what is new is fed, and cells that are never lost."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from conftest import MakeModel, OpenClassifier
+from oracle import COLOR, PromptSpec
+
+from qcls_gguf import Classifier, ConfigError, PromptConfig, Result
+from qcls_gguf.engine.kept_queries import MOST_TOKENS
+from qcls_gguf.prompts.compiled import common_prefix
+
+SEPARATE = [
+    COLOR,
+    PromptSpec(name="item", template="<|im_start|>what is {query}\nlabel:", labels=("dress", "jeans", "none")),
+    PromptSpec(name="who", template="Text: {query}.\nFor:", labels=("boy", "girl", "grown-up woman"), scoring="joint"),
+]
+JOINT = [
+    PromptSpec(name=name, template=f"label {{query}}<|im_end|>\n{name}:", labels=("red", "blue", "dark blue"))
+    for name in ("one", "two", "three")
+]
+STYLES = {"separate": SEPARATE, "joint": JOINT}
+LARGEST_DIFFERENCE = 1e-4
+"""of log-probabilities. Measured: 0 for Q8_0, 4e-6 for F32"""
+WORDS = ["red", "blue", "dress", "jeans", "for", "girls", "👗", "连衣裙", "nike air", "a" * 9, "<|im_end|>", " ", "-"]
+
+
+def scores(result: Result) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    return np.array([score.score for answer in result.results for score in answer.scores])
+
+
+def assert_alike(kept: Classifier, plain: Classifier, query: str) -> int:
+    """That both answer alike; returns how many tokens were not fed because they are kept."""
+    found, wanted = kept.classify(query), plain.classify(query)
+    np.testing.assert_allclose(scores(found), scores(wanted), rtol=0, atol=LARGEST_DIFFERENCE, err_msg=repr(query))
+    assert [each.label for each in found.results] == [each.label for each in wanted.results]
+    return wanted.counts.n_tokens_new - found.counts.n_tokens_new
+
+
+def typed(seed: int, n: int) -> Iterator[str]:
+    """Queries as several people type them: letters and words added, letters taken back, begun anew."""
+    rng = random.Random(seed)
+    texts = ["", "", ""]
+    for _ in range(n):
+        who = rng.randrange(len(texts))
+        what, text = rng.random(), texts[who]
+        if what < 0.5:
+            text += rng.choice([" ", ""]) + rng.choice(WORDS)
+        elif what < 0.7:
+            text += rng.choice("abcdefg ")
+        elif what < 0.9:
+            text = text[: -rng.randint(1, 5)]
+        else:
+            text = ""
+        texts[who] = text[-90:]
+        yield texts[who]
+
+
+@pytest.mark.parametrize("n_kept", [1, 3])
+@pytest.mark.parametrize("weight_type", ["F32", "Q8_0"])
+@pytest.mark.parametrize("style", STYLES)
+def test_answers_are_those_of_queries_computed_whole(
+    style: str, weight_type: str, n_kept: int, make_model: MakeModel, open_classifier: OpenClassifier
+) -> None:
+    path = make_model("qwen3", weight_type=weight_type)
+    plain = open_classifier(path, STYLES[style], max_query_tokens=96)
+    kept = open_classifier(path, STYLES[style], max_query_tokens=96, kept_queries=n_kept, question_cells=0)
+    n_saved = sum(assert_alike(kept, plain, query) for query in typed(n_kept, 120))
+    assert kept.engine.kept_queries is not None
+    assert n_saved == kept.engine.kept_queries.n_found > 0
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_only_what_is_new_is_fed(style: str, make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    specs = STYLES[style][:2]  # of one fragment
+    plain = open_classifier(make_model(), specs)
+    kept = open_classifier(make_model(), specs, kept_queries=2)
+    n_prefixes = len({prompt.prefix for prompt in kept.prompts})
+
+    def n_alike(one: str, other: str) -> int:
+        """Tokens that both begin with, behind the part of the fragment that all queries have in common."""
+        tokenize = kept.engine.model.tokenize
+        prompt = kept.prompts[0]
+        tokens = [
+            tokenize(prompt.before + query + prompt.after, parse_special=False).tolist() for query in (one, other)
+        ]
+        return common_prefix(*tokens) - len(prompt.stable)
+
+    assert assert_alike(kept, plain, "red dress") == 0
+    assert assert_alike(kept, plain, "red dress for girls") == n_prefixes * n_alike("red dress", "red dress for girls")
+    assert assert_alike(kept, plain, "blue jeans") == 0
+    assert assert_alike(kept, plain, "red dress for me") == n_prefixes * n_alike(
+        "red dress for girls", "red dress for me"
+    )
+    assert assert_alike(kept, plain, "blue jeans") > 0
+    assert assert_alike(kept, plain, "green") == 0  # which takes the place of the one that was asked longest ago
+    assert assert_alike(kept, plain, "red dress") == 0
+
+
+def test_cells_do_not_run_out(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    """A cache without a cell to spare, full slots, and then the largest request."""
+    n_most = 2 * MOST_TOKENS
+    options = {"max_query_tokens": n_most, "question_cells": 0, "question_prefixes": 0}
+    plain = open_classifier(make_model(), SEPARATE, **options)
+    needed = plain.engine.context.n_batch + sum(len(prompt.prefix) for prompt in plain.prompts) + 3 * 3 * MOST_TOKENS
+    kept = open_classifier(make_model(), SEPARATE, **options, kept_queries=3, n_ctx=needed)
+    long = " ".join(str(n % 10) for n in range(MOST_TOKENS // 2 - 5))
+    for turn in range(3):
+        for letter in "abcd":
+            assert_alike(kept, plain, letter + long)
+        assert assert_alike(kept, plain, "x" + long + long) == 0, turn  # too long to be kept
+    with pytest.raises(ConfigError, match=r"runtime.n_ctx.*kept queries \(576\)"):
+        open_classifier(make_model(), SEPARATE, **options, kept_queries=3, n_ctx=needed - 1)
+
+
+def test_whatever_comes_between(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    """Batches, prompt sets at run time, an emptied cache, and callers of several threads."""
+    path = make_model("qwen3", weight_type="F32")
+    plain, kept = (open_classifier(path, SEPARATE, kept_queries=n) for n in (0, 2))
+    question = PromptConfig(name="q", prompt_template="<|im_start|>other {query}\nlabel:", labels=("yes", "no"))
+
+    def assert_batch(queries: Sequence[str]) -> None:
+        for found, wanted in zip(kept.classify_batch(queries), plain.classify_batch(queries), strict=True):
+            np.testing.assert_allclose(scores(found), scores(wanted), rtol=0, atol=LARGEST_DIFFERENCE)
+
+    assert_alike(kept, plain, "red")
+    assert_batch(["red dress", "red jeans", "blue"])
+    assert assert_alike(kept, plain, "red dress") > 0
+    with kept.prompt_set([question]) as loaded, plain.prompt_set([question]) as wanted:
+        np.testing.assert_allclose(
+            scores(loaded.classify("red dress")), scores(wanted.classify("red dress")), rtol=0, atol=LARGEST_DIFFERENCE
+        )
+    assert assert_alike(kept, plain, "red dress for") > 0
+    kept.engine.restore()
+    assert assert_alike(kept, plain, "red dress for") == 0
+    assert assert_alike(kept, plain, "red dress for girls") > 0
+    texts = [f"{word}{' red' * n}" for n in range(12) for word in ("red", "blue", "jeans")]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(kept.classify, texts))
+    for text, each in zip(texts, found, strict=True):
+        np.testing.assert_allclose(scores(each), scores(plain.classify(text)), rtol=0, atol=LARGEST_DIFFERENCE)
+
+
+def test_a_model_with_states_cannot_have_it(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    with pytest.raises(ConfigError, match=r"runtime.kept_queries: 2, and .* has recurrent layers.*set it to 0"):
+        open_classifier(make_model("lfm2"), SEPARATE, kept_queries=2)
+
+
+@pytest.mark.parametrize("place", ["trim", "share", "decode"])
+def test_an_interrupt_anywhere_leaves_right_answers(
+    place: str, make_model: MakeModel, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The native call is made, then the interrupt comes, at each call of requests that go on from each other."""
+    plain, kept = (open_classifier(make_model(), SEPARATE, kept_queries=n) for n in (0, 2))
+    call = getattr(kept.engine.context, place)
+    for n in range(1, 20):
+        left = n
+
+        def interrupted(*arguments: object, **options: object) -> object:
+            nonlocal left
+            left -= 1
+            answer = call(*arguments, **options)
+            if left == 0:
+                raise KeyboardInterrupt
+            return answer
+
+        with monkeypatch.context() as patch:
+            patch.setattr(kept.engine.context, place, interrupted)
+            with suppress(KeyboardInterrupt):
+                for query in ("red", "red dress", "blue", "red dress for", "red jeans"):
+                    kept.classify(query)
+        for query in ("red dress for girls", "red jeans", "blue"):
+            assert_alike(kept, plain, query)
