@@ -34,7 +34,7 @@ class GpuFacts(Record):
     """The GPU in use; null for what the driver does not tell, as it does of a part of a GPU (MIG)."""
 
     name: str | None
-    """the card's"""
+    """name of the card"""
     driver: str | None
     """version of NVIDIA's driver"""
     memory_bytes: int | None
@@ -55,7 +55,7 @@ class GpuState(Record):
     temperature_c: int | None
     """temperature in °C"""
     brakes: tuple[str, ...] | None
-    """what holds its clock down, such as its power limit"""
+    """causes that limit its clock, such as its power limit"""
 
 
 class GpuRange(Record):
@@ -73,9 +73,9 @@ class GpuSamples(Record):
     """A GPU while work ran, sampled at equal intervals; null for what the driver does not tell."""
 
     n_samples: int
-    """how often the driver was asked"""
+    """number of samples"""
     interval_s: float
-    """between two samples"""
+    """time between two samples"""
     sm_mhz: GpuRange | None
     """clock of the multiprocessors"""
     power_w: GpuRange | None
@@ -83,7 +83,7 @@ class GpuSamples(Record):
     temperature_c: GpuRange | None
     """temperature in °C"""
     brakes: dict[str, float]
-    """for all that held its clock down the share of the samples, 0 to 1"""
+    """for each cause that limited its clock, the share of the samples, 0 to 1"""
 
 
 @dataclass(slots=True, kw_only=True)
