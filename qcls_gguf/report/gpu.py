@@ -31,7 +31,7 @@ _BRAKES = {
 
 
 class GpuFacts(Record):
-    """The GPU in use; null for what the driver does not tell, as it does of a part of a GPU (MIG)."""
+    """The GPU in use; null for values that the driver does not give, as for a part of a GPU (MIG)."""
 
     name: str | None
     """name of the card"""
@@ -46,7 +46,7 @@ class GpuFacts(Record):
 
 
 class GpuState(Record):
-    """A GPU at one moment; null for what the driver does not tell."""
+    """A GPU at one moment; null for values that the driver does not give."""
 
     sm_mhz: int | None
     """clock of the multiprocessors"""
@@ -70,7 +70,7 @@ class GpuRange(Record):
 
 
 class GpuSamples(Record):
-    """A GPU while work ran, sampled at equal intervals; null for what the driver does not tell."""
+    """A GPU while work ran, sampled at equal intervals; null for values that the driver does not give."""
 
     n_samples: int
     """number of samples"""
@@ -178,7 +178,7 @@ class Nvml:
 
 
 def why_no_gpu() -> str | None:
-    """Why nothing can be said of a GPU here, and what would help; None where it can."""
+    """Why the GPU cannot be queried here, and what would help; None if it can."""
     with _nvml() as found:
         return found if isinstance(found, str) else None
 
