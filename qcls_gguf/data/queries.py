@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..errors import ConfigError
 from .encoding import ByteLines
-from .rows import Row, Rows, is_text, kind_of_file, shown_bytes
+from .rows import Row, Rows, is_text, kind_of_file, shown_bytes, why_no_rows
 
 QUERY = "query"
 
@@ -54,7 +54,16 @@ def check_source(source: str) -> None:
     if not os.path.exists(source):
         raise ConfigError(f"`input` {source}: no such file")
     if os.path.isdir(source) or not os.access(source, os.R_OK):
-        raise ConfigError(f"`input` {source}: cannot be read: give a readable file, or - for standard input")
+        kind = "is a folder" if os.path.isdir(source) else "cannot be read"
+        raise ConfigError(f"`input` {source}: {kind}: give a readable file, or - for standard input")
+    _check_name(source, f"`input` {source}")
+
+
+def _check_name(source: str, name: str) -> None:
+    suffix = "" if source == "-" else Path(source).suffix
+    what = "is Parquet, which `qcls-gguf label` reads" if suffix.lower() == ".parquet" else why_no_rows(suffix)
+    if what is not None:
+        raise ConfigError(f"{name}: {what}")
 
 
 def count_lines(source: str) -> int | None:
@@ -84,6 +93,7 @@ def read_queries(
     if kind == "text" and chosen.are_named:
         kind = "csv"
     name = f"`{called}` {source}"
+    _check_name(source, name)
     query = chosen.query or QUERY
     try:
         with (

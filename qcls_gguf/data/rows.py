@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
 
+from ..config.words import kind_of
 from .csv_file import CsvFile
 from .encoding import LONGEST_LINE
 
@@ -15,6 +16,11 @@ NULL = "the query is null"
 _N_SHOWN = 60  # characters of a line that is refused
 TABLES = (".csv", ".tsv")
 OBJECTS = (".jsonl", ".ndjson")
+_NO_ROWS = {
+    ".json": "is one JSON document: write an object a line, in a file named .jsonl",
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "is a spreadsheet: save it as .csv"),
+    **dict.fromkeys((".gz", ".zst", ".bz2", ".xz", ".zip"), "is packed: unpack it"),
+}
 Kind = Literal["text", "csv", "jsonl"]
 
 
@@ -43,6 +49,11 @@ def kind_of_file(suffix: str) -> Kind:
     """What a file with such an ending of its name has in its lines."""
     lower = suffix.lower()
     return "csv" if lower in TABLES else "jsonl" if lower in OBJECTS else "text"
+
+
+def why_no_rows(suffix: str) -> str | None:
+    """What is wrong with a file with such an ending of its name, whose lines are no rows; None where nothing is."""
+    return _NO_ROWS.get(suffix.lower())
 
 
 class Rows:
@@ -125,9 +136,12 @@ class Rows:
             values = found if isinstance(found, dict) else None
             query = (values or {}).get(self._query)
             if not isinstance(query, str):
-                is_null = values is not None and query is None and self._query in values
-                what = f"has no text {self._query!r}: name its key with `{self._setting}`"
-                error = f"line {number}: {NULL}" if is_null else f"line {number} {what}"
+                if values is None or self._query not in values:
+                    error = f"line {number} has no text {self._query!r}: name its key with `{self._setting}`"
+                elif query is None:
+                    error = f"line {number}: {NULL}"
+                else:
+                    error = f"line {number}: {self._query!r} is {kind_of(query)}, not text: write it in quotes"
                 yield Row(number, line.query, error, line.line, values=values)
                 continue
             yield Row(number, query, None, line.line, values=values)

@@ -87,7 +87,7 @@ class Batcher(Generic[Q, R]):
                 self._wake_next()
             if results is not None:
                 return results
-        call = Call[Q, R](items, deadline_s, Gate())
+        call: Call[Q, R] = Call(items, deadline_s, Gate())
         self._admit(call)
         try:
             while not call.is_done:
@@ -121,7 +121,7 @@ class Batcher(Generic[Q, R]):
         A call whose taker is cancelled before its turn is not computed. Raises BusyError, and DecodeError if the
         batcher is closed.
         """
-        call = Call[Q, R](items, deadline_s, self._thread_gate, taker)
+        call: Call[Q, R] = Call(items, deadline_s, self._thread_gate, taker)
         self._admit(call)
         if self._thread is None:
             try:

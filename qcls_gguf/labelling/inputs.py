@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..config.words import shown
+from ..data.rows import why_no_rows
 from ..errors import ConfigError
 
 Format = Literal["parquet", "csv", "tsv", "jsonl", "text"]
@@ -43,6 +44,8 @@ def find_inputs(given: Sequence[str]) -> list[Path]:
         for path in paths:
             if path.suffix.lower() in _PACKED:
                 raise ConfigError(f"{path}: is packed: unpack it, or save it as Parquet, which packs by itself")
+            if what := why_no_rows(path.suffix):
+                raise ConfigError(f"{path}: {what}")
             if not path.is_file():
                 raise ConfigError(f"{path}: is no plain file: inputs are read more than once")
             if not os.access(path, os.R_OK):

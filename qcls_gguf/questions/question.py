@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .forms import Kind
 
@@ -11,8 +12,7 @@ NAMED = "@"
 """what instructions begin with that name a configured prompt"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class Option(NamedTuple):
     """An answer to choose from."""
 
     label: str
@@ -38,8 +38,7 @@ class Question:
     @classmethod
     def of(cls, kind: Kind, instructions: str, options: Iterable[tuple[str, str | None]]) -> Question:
         """A question with its options, or ordered levels: each a label and what describes it."""
-        found = tuple(Option(label=label, description=description) for label, description in options)
-        return cls(kind=kind, instructions=instructions, options=found)
+        return cls(kind=kind, instructions=instructions, options=tuple([Option(*each) for each in options]))
 
     @property
     def configured(self) -> str | None:

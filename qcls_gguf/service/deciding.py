@@ -31,6 +31,8 @@ class Asked:
     question: Question
     text: str
     param: str
+    n_bytes: int
+    """of the question's texts"""
 
 
 @dataclass(slots=True)
@@ -68,9 +70,12 @@ class Usage:
 def asked_about(text: str, questions: Iterable[tuple[str, Question]], *, audit: bool) -> list[Asked]:
     """Questions about one text, each with what the request calls it; audit: whether exact scores are wanted of them."""
     return [
-        Asked(question=replace(question, audit=True) if audit else question, text=text, param=param)
+        Asked(
+            question=replace(question, audit=True) if audit else question, text=text, param=param,
+            n_bytes=question.n_bytes,
+        )
         for param, question in questions
-    ]
+    ]  # fmt: skip
 
 
 async def decide(
@@ -88,12 +93,12 @@ async def decide(
         if (n := len(each.question.options)) > limits.options:
             what = f"{each.param}: {n} options, at most {limits.options} are allowed"
             raise RefusedError(413, "too large", what, param=each.param)
-        if (n := each.question.n_bytes) > limits.question_bytes:
-            what = f"{each.param}: {n:,} bytes, at most {limits.question_bytes:,} bytes are allowed"
+        if each.n_bytes > limits.question_bytes:
+            what = f"{each.param}: {each.n_bytes:,} bytes, at most {limits.question_bytes:,} bytes are allowed"
             raise RefusedError(413, "too large", what, param=each.param)
     usage = Usage()
     found: list[Found | None] = []
-    n_tokens = sum(n_query_tokens(each.text) + n_tokens_of(each.question.n_bytes) for each in asked)
+    n_tokens = sum([n_query_tokens(each.text) + n_tokens_of(each.n_bytes) for each in asked])
     n_at_once = [_n_at_once(each, served) for each in asked]
     turn_ms = served.classifier.turn_ms
     with service.serving.admission.admitted(n_tokens, sum(sorted(n_at_once)[-_AT_ONCE:]), turn_ms), served:
@@ -105,7 +110,7 @@ async def decide(
 def _n_at_once(asked: Asked, served: Served) -> int:
     """About how many tokens of a question others wait for: its text's, and a piece of what is to be stored."""
     is_known = asked.question.configured is not None or asked.question in served.sets
-    return n_query_tokens(asked.text) + (0 if is_known else min(n_tokens_of(asked.question.n_bytes), PIECE))
+    return n_query_tokens(asked.text) + (0 if is_known else min(n_tokens_of(asked.n_bytes), PIECE))
 
 
 async def decide_all(
@@ -162,7 +167,7 @@ def _loaded(served: Served, asked: Asked, usage: Usage, waits_s: float) -> Abstr
     question = asked.question
     if (name := question.configured) is None:
         if question not in served.sets:
-            usage.stored += n_tokens_of(question.n_bytes)
+            usage.stored += n_tokens_of(asked.n_bytes)
         return served.sets.using(question, maker(question, served.forms), waits_s)
     if name not in served.prompts:
         raise unknown_prompt(name, served.prompts, asked.param)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..questions.question import Question
-from .deciding import Asked, decide_all
+from .deciding import asked_about, decide_all
 from .exchange import Exchange
 from .refusal import RefusedError
 from .served import Served
@@ -41,7 +41,8 @@ async def zero_shot(
     else:
         described = ((label, hypothesis and hypothesis.replace(_PLACE, label)) for label in candidate_labels)
         questions = [Question.of("choice", "", described)]
-    asked = [Asked(question=question, text=text, param=_LABELS) for text in texts for question in questions]
+    named = [(_LABELS, question) for question in questions]
+    asked = [each for text in texts for each in asked_about(text, named, audit=False)]
     found, _ = await decide_all(service, served, exchange, asked)
     if not multi_label:
         return [list(zip(candidate_labels, each.probabilities, strict=True)) for each in found]

@@ -140,7 +140,8 @@ def asked(*headers: str, body: bytes = QUERY, **how: str) -> bytes:
         asked().replace(b"HTTP/1.1", b"HTTP/1.0"),
         asked(path="/v1/classify?x=y"),
         asked(body=b' {"query" : "red dress"}\n'),
-        asked(body=b'{"query": "a", "query": "red dress"}'),
+        asked(body=b'{"query": "red \\u0064ress"}'),
+        asked(body=b'{"query": "red\\u0020dress"}'),
     ],
 )
 def test_plain_requests_are_quick(service: Service, data: bytes) -> None:
@@ -167,6 +168,7 @@ def test_a_query_that_the_engine_refuses(service: Service) -> None:
         (asked(body=b'{"queries": ["red dress"]}'), 200),
         (asked(body=b'{"query": "red dress", "prompts": ["category"]}'), 200),
         (asked(body=b'{"query": "red dress", "audit": false}'), 200),
+        (asked(body=b'{"query": "a", "query": "red dress"}'), 200),
         (asked(path="/predict?prompt=category", body=b'{"inputs": "red dress"}'), 200),
         (raw(b"", KEY, method="GET", path="/v1/models"), 200),
         (raw(b"", KEY, method="GET"), 405),

@@ -50,12 +50,14 @@ def test_inputs_are_files_patterns_and_folders_each_once(tmp_path: Path) -> None
         ("*.parquet", "no file has such a name"),
         ("empty", "the folder has no file that ends in .parquet, .csv"),
         ("a.csv.gz", "is packed: unpack it"),
+        ("a.json", "is one JSON document: write an object a line"),
         ("pipe", "is no plain file"),
     ],
 )
 def test_what_is_no_input_is_refused(name: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    (tmp_path / "a.csv.gz").touch()
+    for file in ("a.csv.gz", "a.json"):
+        (tmp_path / file).touch()
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigError, match=words) as refused:
         find_inputs([str(tmp_path / name)])
@@ -132,7 +134,7 @@ def test_shards_of_csv_count_lines_inside_quotes(tmp_path: Path) -> None:
     [
         ("jsonl", '{"text": null}', "line 1: the query is null"),
         ("jsonl", '{"query": "x"}', "line 1 has no text 'text': name its key with `column`"),
-        ("jsonl", '{"text": 5}', "line 1 has no text 'text': name its key with `column`"),
+        ("jsonl", '{"text": 5}', "line 1: 'text' is a number, not text: write it in quotes"),
         ("csv", 'text\n"x', "line 2 is not valid CSV: the file ends within a quoted field: close its quotes"),
         ("csv", f"text\n{'x' * 200_000}", "line 2 is not valid CSV: a field has more than 131072 characters: shorten"),
     ],

@@ -41,12 +41,29 @@ def test_invalid_utf8_is_reported_with_its_place_and_the_rest_follows(tmp_path: 
 
 
 def test_unreadable_input_is_named_before_and_while_reading(tmp_path: Path) -> None:
-    for name, words in (("missing.txt", "no such file"), ("", "cannot be read")):
+    for name, words in (("missing.txt", "no such file"), ("", "is a folder")):
         with pytest.raises(ConfigError, match=words):
             check_source(str(tmp_path / name))
         with pytest.raises(ConfigError, match="cannot be read"):
             list(read_queries(str(tmp_path / name)))
     check_source("-")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("a.json", "is one JSON document: write an object a line, in a file named .jsonl"),
+        ("a.parquet", "is Parquet, which `qcls-gguf label` reads"),
+        ("a.XLSX", "is a spreadsheet: save it as .csv"),
+        ("a.jsonl.gz", "is packed: unpack it"),
+    ],
+)
+def test_a_file_whose_lines_are_no_rows_is_refused(name: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text('[{"query": "red dress"}]\n')
+    with pytest.raises(ConfigError, match=words):
+        check_source(str(tmp_path / name))
+    with pytest.raises(ConfigError, match=words):
+        list(read_queries(str(tmp_path / name)))
 
 
 def test_blank_lines_are_there_where_they_are_wanted(tmp_path: Path) -> None:
@@ -92,7 +109,7 @@ def test_json_lines_keep_their_ids(tmp_path: Path) -> None:
     good, blank, number, broken = table(tmp_path, "items.jsonl", text, id="n")
     assert good == Line("red dress", None, 1, "7")
     assert blank.is_blank
-    assert "line 3 has no text 'query'" in (number.error or "")
+    assert number.error == "line 3: 'query' is a number, not text: write it in quotes"
     assert "line 4 is not valid JSON" in (broken.error or "")
 
 
