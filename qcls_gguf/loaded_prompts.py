@@ -86,6 +86,11 @@ class Answering:
         return self._requests.prepare(tokenized, on_rungs=on_rungs)
 
     @property
+    def has_states(self) -> bool:
+        """Whether the model has recurrent layers, which compute sequences of one length together."""
+        return self._model.has_states
+
+    @property
     def pays_on_rungs(self) -> bool:
         """Whether such padding saves time on this device."""
         return self._requests.pays_on_rungs

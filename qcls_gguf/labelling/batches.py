@@ -12,12 +12,15 @@ from ..config.schema import Config
 from ..errors import DecodeError, PlanError, ScoreError
 from ..loaded_prompts import Answering
 from ..pipeline import Prepared, Tokenized
+from ..prompts.prompt_set import PromptSet
 from ..score.result import Result
 from ..threads import start
 
 MOST = 32
 """Queries of a decode: on a GPU a forward over so many is bound by arithmetic, whatever is added"""
 _N_AHEAD = 2
+_STATES_BYTES = 2 << 30
+"""of the states of a decode's sequences, where nobody asked for so many queries in one"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,24 @@ class _Batch:
     queries: Sequence[str]
     prepared: Prepared | None
     """none where the classifier's steps cannot be taken apart"""
+
+
+def most_queries(prompts: PromptSet, state_bytes: int) -> int:
+    """Queries of a decode at most: fewer where recurrent layers keep state_bytes of each of many sequences."""
+    if not state_bytes:
+        return MOST
+    n_leaves = sum(prompt.trie.n_leaves for prompt in prompts.prompts)
+    return max(1, min(MOST, _STATES_BYTES // (n_leaves * state_bytes)))
+
+
+def sort_key(prompts: Answering, size: int) -> Callable[[str], str | int]:
+    """By what queries are sorted before they go into decodes of this size.
+
+    Queries that begin alike stand together: a decode computes what they have in common once. One by one, those of one
+    length do, whose decodes have one shape; and so they do always with a model with states, which computes sequences of
+    one length together.
+    """
+    return len if size == 1 or prompts.has_states else str
 
 
 def sharing(config: Config, n: int) -> Config:
@@ -93,10 +114,8 @@ class BatchLabeller:
     def _prepared(self, queries: Sequence[str]) -> Iterator[_Batch | list[Answered]]:
         """Batches of queries, and by themselves those that are refused."""
         batch: list[tuple[int, Tokenized]] = []
-        # Queries that begin alike stand together: a decode computes what they have in common once. One by one, those of
-        # one length do, whose decodes have one shape.
-        order: Callable[[int], str | int] = queries.__getitem__ if self._size > 1 else lambda at: len(queries[at])
-        for place in sorted(range(len(queries)), key=order):
+        key = sort_key(self._prompts, self._size)
+        for place in sorted(range(len(queries)), key=lambda at: key(queries[at])):
             try:
                 batch.append((place, self._prompts.tokenize(queries[place])))
             except PlanError as e:

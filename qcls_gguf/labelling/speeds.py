@@ -10,7 +10,7 @@ from ..engine.capacity import N_UNTIL_CAPTURED
 from ..errors import QclsError
 from ..loaded_prompts import Answering
 from ..pipeline import Prepared, Tokenized
-from .batches import MOST, is_one_decode, parts_of, prepared_batch, results_of
+from .batches import MOST, is_one_decode, parts_of, prepared_batch, results_of, sort_key
 from .records import BatchSpeed
 
 _N_MEASURED = 64
@@ -22,7 +22,7 @@ _PAYS = 0.97
 def measure_batches(prompts: Answering, queries: Sequence[str], most: int = MOST) -> list[BatchSpeed]:
     """How fast some of the queries are labelled one by one and 2, 4, 8, … in a decode; the sizes run in turns.
 
-    Batches are as those of a run: in the order of their texts, and in halves where a decode does not hold them. Sizes
+    Batches are as those of a run: in its order, and in halves where a decode does not hold them. Sizes
     of which that is most are left out. Stops after some seconds, with the sizes that were measured. Where few shapes
     come again and again, decodes of shapes that are known already are timed, as most of a run are.
     """
@@ -44,7 +44,7 @@ def measure_batches(prompts: Answering, queries: Sequence[str], most: int = MOST
 
 
 def _usable(prompts: Answering, queries: Sequence[str]) -> list[Tokenized]:
-    """Some of the queries, in the order of their texts."""
+    """Some of the queries, in the order in which a run takes them."""
     usable = []
     for query in queries:
         try:
@@ -53,7 +53,8 @@ def _usable(prompts: Answering, queries: Sequence[str]) -> list[Tokenized]:
             continue
         if len(usable) == _N_MEASURED:
             break
-    return sorted(usable, key=lambda each: each.item[1])
+    key = sort_key(prompts, MOST)
+    return sorted(usable, key=lambda each: key(each.item[1]))
 
 
 def _parts(block: Sequence[Tokenized], size: int) -> list[Sequence[Tokenized]]:

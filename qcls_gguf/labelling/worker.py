@@ -12,14 +12,17 @@ from typing import Self, get_args
 import numpy as np
 
 from ..bench.roofline import Roofline, decode_weights, probe_device
+from ..config.schema import Config
 from ..engine.cores import threads
 from ..errors import ConfigError, QclsError
+from ..model.header import read_header
 from ..model.placement import device_index
 from ..opening import ClassifierOpener
+from ..prompts.prompt_set import compile_prompts
 from ..report.environment import environment
 from ..report.machine import peak_rss_bytes
 from .answers import AnswerColumns, Answers, answer_table, probabilities_of, prompt_labels
-from .batches import MOST, BatchLabeller, sharing
+from .batches import MOST, BatchLabeller, most_queries, sharing
 from .blocks import Block, read_block
 from .cache import AnswerCache
 from .counts import answers_digest, shard_counts
@@ -44,7 +47,8 @@ class Worker:
         self._tell = on_message
         self._speeds = None if job.batch is None else Speeds(batch=job.batch)
         with ExitStack() as stack:
-            self._classifier = stack.enter_context(opener.open(sharing(job.config, job.batch or MOST)))
+            most = job.batch or _most_queries(job.config, opener)
+            self._classifier = stack.enter_context(opener.open(sharing(job.config, most)))
             prompts = self._classifier.configured
             self.columns = AnswerColumns(
                 prompts=prompt_labels(prompts), prefix=job.prefix, scores=job.scores, top_k=job.top_k
@@ -222,6 +226,14 @@ class Worker:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _most_queries(config: Config, opener: ClassifierOpener) -> int:
+    """Queries of a decode at most. The model is opened here only where its states may be large."""
+    if not read_header(opener.models.path_of(config)).may_have_states:
+        return MOST
+    model = opener.models.of(config)
+    return most_queries(compile_prompts(opener.rendered(config).prompts, model), model.facts.state_bytes)
 
 
 def _sample(queries: Sequence[str]) -> Sequence[str]:

@@ -93,6 +93,12 @@ class GgufHeader:
         return text if isinstance(text, str) and text.strip() else None
 
     @property
+    def may_have_states(self) -> bool:
+        """Whether it has sizes of recurrent layers, which keep a state of each sequence."""
+        kinds = tuple(f"{self.arch}.{kind}." for kind in ("ssm", "shortconv", "kda"))
+        return any(key.startswith(kinds) for key in self.scalars)
+
+    @property
     def n_layer(self) -> int:
         """The number of layers; 1 where the file does not say."""
         return int(self.scalars.get(f"{self.arch}.block_count", 0)) or 1

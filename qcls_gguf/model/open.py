@@ -236,9 +236,7 @@ class OpenModels:
 
     def of(self, config: Config, ledger: Ledger | None = None) -> Model:
         """The model of a configuration, opened when it is first asked for. Raises ConfigError or ModelError."""
-        if config.model not in self._paths:
-            self._paths[config.model] = find_model(config.model, offline=self._offline).resolve()
-        key = self._paths[config.model], config.runtime.n_gpu_layers, config.runtime.query_tokens
+        key = self.path_of(config), config.runtime.n_gpu_layers, config.runtime.query_tokens
         if key in self._models:
             if ledger:
                 ledger.step("find model", str(self._models[key].path))
@@ -248,6 +246,12 @@ class OpenModels:
             config.model, config.runtime, offline=self._offline, on_load=self._on_load, ledger=ledger
         )
         return self._models[key]
+
+    def path_of(self, config: Config) -> Path:
+        """The model's file. Raises ConfigError or ModelError."""
+        if config.model not in self._paths:
+            self._paths[config.model] = find_model(config.model, offline=self._offline).resolve()
+        return self._paths[config.model]
 
     def __len__(self) -> int:
         return len(self._models)

@@ -16,6 +16,7 @@ from oracle_prompts import EXACT, QUERIES, TOPICS, assert_same, make_template, r
 from qcls_gguf import Classifier, DecodeError
 from qcls_gguf.engine import prefixes
 from qcls_gguf.model import Model
+from qcls_gguf.model.header import read_header
 from qcls_gguf.native import NativeModel, multiprocessors
 
 LARGEST = 5e-5
@@ -303,8 +304,10 @@ def test_the_size_of_a_state(name: str, make_model: MakeModel, open_context: Ope
     with NativeModel(make_model(name)) as model:
         some, more = (open_context(model, n_seq_max=n, **EXACT).counters().cache_bytes for n in (4, 6))
         assert more - some == 2 * model.facts.state_bytes > 0
+    assert read_header(make_model(name)).may_have_states
     with NativeModel(make_model()) as model:
         assert model.facts.state_bytes == 0
+    assert not read_header(make_model()).may_have_states
 
 
 def test_a_state_is_not_cut_back_in_silence(make_model: MakeModel, open_context: OpenContext) -> None:

@@ -16,6 +16,7 @@ from oracle import Oracle, PromptSpec
 from oracle_prompts import EXACT, LABELS, QUERIES, TEMPLATES, TOPICS, assert_same, make_template
 
 from qcls_gguf import Classifier, Result
+from qcls_gguf.labelling.batches import BatchLabeller, most_queries
 
 LARGEST = 5e-5
 """From stock llama.cpp, as in test_hybrids.py."""
@@ -102,3 +103,22 @@ def test_a_cascade(tmp_path: Path, make_model: MakeModel, write_config: WriteCon
                 assert answer.probability == pytest.approx(wanted.probability, abs=0.01)
                 stages.add(answer.stage)
     assert len(stages) == 2
+
+
+def test_a_table_is_labelled_by_length_in_decodes_whose_states_fit(
+    make_model: MakeModel, open_classifier: OpenClassifier
+) -> None:
+    classifier = open_classifier(make_model("lfm2"), prompts_of(2, "separate"), max_batch=4)
+    words, n = ("dark", "red", "x", "summer dress"), range(1, 5)
+    queries = [" ".join([word] * times) for times in n for word in words]
+    batches = list(BatchLabeller(classifier.configured, 4).label(queries[::-1]))
+    lengths = [len(queries[::-1][each.place]) for batch in batches for each in batch]
+    assert lengths == sorted(lengths)
+    prompts = classifier.configured.active.prompts
+    n_leaves = sum(prompt.trie.n_leaves for prompt in classifier.prompts)
+    assert [most_queries(prompts, n_bytes) for n_bytes in (0, 1, (2 << 30) // (5 * n_leaves), 2 << 30)] == [
+        32,
+        32,
+        5,
+        1,
+    ]
