@@ -96,6 +96,7 @@ def test_the_end_comes_within_the_grace() -> None:
             connection.sendall(raw(json.dumps({"queries": ["red dress"] * 250}).encode()))
             until(lambda: server.metric("qcls_admitted_requests") == 1)
             assert server.stop() == 0
+        assert any("told to end; requests to answer: 1" in line for line in server.lines)
         assert any("not answered within the grace" in line for line in server.lines)
 
 

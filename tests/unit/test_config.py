@@ -133,7 +133,10 @@ def test_an_unknown_key_is_refused_with_a_suggestion(text: str, message: str) ->
             "prompts: expected a list of at least one prompt, got a mapping: begin each prompt with `- name:`",
         ),
         ("prompts: [a]\n", "prompts[0]: expected keys and values, got text"),
-        (PROMPT + "model: a.gguf\n", "model: expected keys and values, got text"),
+        (
+            PROMPT + "model: a.gguf\n",
+            "model: expected keys and values, got text: write it below, behind path: or hf_repo:",
+        ),
         (PROMPT + "runtime: [n_ctx]\n", "runtime: expected keys and values, got a list"),
         (PROMPT + "model: false\n", "model: expected keys and values, got a truth value"),
     ],
