@@ -62,6 +62,8 @@ class _Planned:
     behind: Sequence[Int32Array] | None = None
     """of a single item that may go on from a kept query, each distinct fragment's tokens behind its stable ones"""
     continued: Continuation | None = None
+    order: Sequence[int] | None = None
+    """the items in the order in which they are planned, where it is another one; of this order are the decodes' rows"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,8 @@ class Pipeline:
             planned = self._continued(items[0][0].templates, planned, planned.behind)
             watch.mark("plan")
         hidden, rows = self._decode(planned, watch)
+        if planned.order is not None:
+            rows = _by_item(rows, items, planned.order)
         try:
             answers = _answers(items, hidden, rows, planned.fast_path)
         except ScoreError:
@@ -195,17 +199,21 @@ class Pipeline:
             if behind is not None and (template := templates.of_lengths(tuple(map(len, behind)))):
                 fast_path = [True] * len(template.additions)
                 return _Planned((template.decode,), (template.fill(behind),), template.n_cached, fast_path, behind)
-        additions = [
-            addition
-            for (active, _), texts in zip(items, fragments, strict=True)
-            for addition in _additions(active, texts)
-        ]
-        decodes = plan_decodes(additions, self._engine.capacity)
+        by_item = [_additions(active, texts) for (active, _), texts in zip(items, fragments, strict=True)]
+        order = None
+        if self._engine.capacity.pass_tokens is not None and len(items) > 1:
+            # queries of one length stand together: where they take several decodes, each takes few passes
+            order = sorted(range(len(items)), key=lambda item: sum(map(len, fragments[item])))
+        decodes = plan_decodes(
+            [addition for item in order or range(len(items)) for addition in by_item[item]], self._engine.capacity
+        )
+        additions = [addition for each in by_item for addition in each]
         return _Planned(
             decodes,
             [decode.plan.token for decode in decodes],
             sum(addition.root.n_cached for addition in additions),
             [addition.fast_path for addition in additions],
+            order=order,
         )
 
     def _continued(self, templates: Templates, planned: _Planned, behind: Sequence[Int32Array]) -> _Planned:
@@ -257,6 +265,13 @@ def _additions(active: ActiveSet, fragments: Sequence[npt.NDArray[np.int32]]) ->
     tokens = {text: found.tolist() for text, found in zip(active.prompts.fragments, fragments, strict=True)}
     prompts = active.prompts.prompts
     return additions_of(prompts, active.holders, [tokens[prompt.fragment] for prompt in prompts])
+
+
+def _by_item(rows: IndexArray, items: Sequence[Item], order: Sequence[int]) -> IndexArray:
+    """Rows item by item, of those of the items in this order."""
+    ends = np.cumsum([items[item][0].n_edges for item in order])
+    parts = dict(zip(order, np.split(rows, ends[:-1]), strict=True))
+    return np.concatenate([parts[item] for item in range(len(items))])
 
 
 def _answers(

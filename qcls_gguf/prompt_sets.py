@@ -1,4 +1,4 @@
-"""The prompt sets that an engine holds now: they come, are calibrated, and go. One thread at a time."""
+"""The prompt sets that an engine holds: adding, calibrating and removing them. One thread at a time."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from .score.calibration import adjustments_of
 
 
 class PromptSets:
-    """Prompt sets on one engine. The rows of the engine carry what the exact scorings among them read."""
+    """Prompt sets on one engine. The engine's rows contain the logits that exact scorings among them need."""
 
     def __init__(self, engine: Engine, pipeline: Pipeline, label_tokens: Int32Array) -> None:
-        """label_tokens: of which the engine's rows carry logits, as it was opened."""
+        """label_tokens: the tokens whose logits are in the engine's rows when it is opened."""
         self._engine = engine
         self._pipeline = pipeline
         self._label_tokens = label_tokens
-        self._are_set = True  # whether rows and scorers agree on them
+        self._are_set = True  # whether the engine's rows and the scorers have the same label tokens
         self._active: list[ActiveSet] = []
 
     def add(self, prompts: PromptSet, held: Sequence[Prefix] | None = None) -> ActiveSet:
-        """Hold a set ready; its answers are raw until `calibrate`. held: its prefixes, where the engine holds them.
+        """Add a set; its answers are not calibrated until `calibrate`. held: its prefixes, if the engine has them.
 
-        Raises PlanError where the engine has no room for its prefixes, and DecodeError; nothing has changed then.
+        Raises PlanError if the engine has no room for its prefixes, and DecodeError; then nothing changes.
         """
         prefixes = self._engine.hold(prompts.prefixes) if held is None else held
         try:
@@ -46,7 +46,7 @@ class PromptSets:
         return active
 
     def calibrate(self, active: ActiveSet, calibration: Calibration | None) -> None:
-        """From here on calibrate a set's answers, where its settings or a calibration file say so.
+        """Calibrate a set's answers from now on, as its settings or a calibration file say.
 
         Raises ConfigError for a content-free query that cannot be labelled.
         """
@@ -58,13 +58,13 @@ class PromptSets:
         active.answers.adjust(adjustments_of(active.prompts.settings, calibration, raw_scores))
 
     def remove(self, active: ActiveSet) -> None:
-        """Let others have the room of a set; whoever asks it from now on gets an error."""
+        """Remove a set and release its room; later requests to it raise an error."""
         active.is_open = False
         self._active.remove(active)
         self._engine.release(active.held)
         try:
             self._use_label_tokens()
-        except BaseException:  # such as an interrupt, which may leave some scorers with other columns than the rows
+        except BaseException:  # such as an interrupt, after which some scorers may not match the rows
             self._use_label_tokens()
             raise
 

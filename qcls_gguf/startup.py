@@ -1,4 +1,4 @@
-"""From a configuration to what a classifier works with: every step that a request must not pay for."""
+"""The start-up: all work that is done once, before the first request, so that requests need not do it."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ from .score.result import ModelInfo
 from .timing import Ledger
 from .version import __version__
 
-# Query lengths that are planned at start-up, and whose kernels a GPU loads; beyond, the kernels are the same.
+# Query lengths that are planned at start-up, so that a GPU loads their kernels; longer queries use the same kernels.
 _WARM_TOKENS = 64
 _WARM_STEP = 4
 _MOST_PLANNED = 32768
 """Tokens of the plans that are made at start-up, in 0.1 s: all lengths for eight prompts, the shortest for many."""
 _LEAST_SHAPES = 2
 _MOST_SHAPES_BYTES = 128 << 20
-"""Compute buffers that kept graphs may take on a CPU, where a new graph costs 2 % of a request."""
+"""Most memory for the compute buffers of kept graphs on a CPU, where a new graph costs only 2 % of a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """What a classifier works with, warm and calibrated."""
+    """The parts of a classifier, warm and calibrated."""
 
     config: Config
-    """with every prompt's whole text"""
+    """the configuration, with every prompt's whole text"""
     sources: Sequence[PromptConfig]
-    """the prompts as they were written"""
+    """the prompts as written in the configuration"""
     model: Model
     engine: Engine
     active: ActiveSet
@@ -70,7 +70,7 @@ def start(
 ) -> Started:
     """Open the model, unless an open one is given; compile and cache the prompts; warm up.
 
-    audit: let every answer carry its exact scores. Raises ConfigError or ModelError, with what it opened closed.
+    audit: add exact scores to every answer. Raises ConfigError or ModelError, after closing what it opened.
     """
     ledger = Ledger(on_step)
     gpu_code = GpuCode() if config.runtime.n_gpu_layers != 0 else None
@@ -78,7 +78,7 @@ def start(
         ledger.step("GPU code", gpu_code.work.step)
     for warning in gpu_code.work.warnings if gpu_code else ():
         warnings.warn(warning, stacklevel=2)
-    # Where the prompts' texts are known, what is wrong with their calibration is told before the model is loaded.
+    # If the prompts' texts are known, mistakes in their calibration are reported before the model is loaded.
     calibration = None if is_chat(config.prompts) else read_calibration(config)
     if isinstance(model, OpenModels):
         opened = model.of(config, ledger)
@@ -98,7 +98,7 @@ def start(
     except BaseException as e:
         if model is None:
             opened.close()
-        if isinstance(e, PlanError | DecodeError | ScoreError):  # no query was asked yet: it comes of the model
+        if isinstance(e, PlanError | DecodeError | ScoreError):  # no query was asked yet, so the model is the cause
             raise ModelError(f"{opened.path}: {e}") from e
         raise
     if gpu_code and opened.n_gpu_layers:
@@ -140,7 +140,7 @@ def _start(
         except ScoreError as e:
             if prefix_file is None:
                 raise
-            # The engine has computed the prefixes in use anew.
+            # The engine has already computed the prefixes in use again.
             prefix_file.warn(f"its cells give no scores ({e})")
             prefix_file.discard()
             _warm_up(config, engine, active, pipeline)
@@ -198,12 +198,12 @@ def _model_info(model: Model) -> ModelInfo:
 
 
 def _warm_up(config: Config, engine: Engine, active: ActiveSet, pipeline: Pipeline) -> None:
-    """Run what requests will run: kernels load when first used, graphs are built, and captured when used again."""
+    """Run decodes like those of requests, because kernels load and graphs are built and captured at first uses."""
     runtime, on_gpu = config.runtime, engine.model.n_gpu_layers > 0
     n_shapes, n_warm = shapes(runtime, engine.model.n_gpu_layers)
 
     def request(*queries: str) -> None:
-        with suppress(PlanError):  # in some vocabulary a query of few letters has too many tokens
+        with suppress(PlanError):  # in some vocabularies a query of few letters has too many tokens
             pipeline.run([(active, query) for query in queries])
 
     if on_gpu:
@@ -219,7 +219,7 @@ def _warm_up(config: Config, engine: Engine, active: ActiveSet, pipeline: Pipeli
     for n in range(_WARM_TOKENS):
         template = active.templates.of_query(n)
         n_planned += template.decode.plan.n_tokens if template else 0
-        if n_planned > _MOST_PLANNED or (n and template is None):  # which takes several decodes, as longer ones do
+        if n_planned > _MOST_PLANNED or (n and template is None):  # this query takes several decodes, as longer ones do
             break
     request("a")
     if not on_gpu and runtime.n_shapes == "auto":

@@ -26,22 +26,22 @@ class ForwardSize(Record):
     tokens_per_s: float
     """by the median"""
     n_decodes: int
-    """that were timed"""
+    """decodes that were timed"""
     roofline_ms: float | None
     """the least time of the decode by the roofline; null where the device could not be probed"""
     roofline_ratio: float | None
-    """the median by roofline_ms"""
+    """the median divided by roofline_ms"""
 
 
 class ForwardRecord(Record):
     """One decode over the number of its new tokens, behind a prompt's cached prefix."""
 
     prompt: str
-    """whose prefix"""
+    """name of the prompt whose prefix is used"""
     n_cached: int
     """its tokens"""
     n_outputs: int
-    """the last so many new tokens are read"""
+    """hidden states are read for this many of the last new tokens"""
     sizes: tuple[ForwardSize, ...]
     """by number of new tokens"""
 
@@ -74,13 +74,13 @@ class VariantRecord(Record):
     ms: DecodeQuantiles
     """times of a decode"""
     n_decodes: int
-    """that were timed"""
+    """decodes that were timed"""
     cuda_graphs_per_decode: float
     """CUDA graphs launched by a decode, on average"""
     spread: float | None
     """(largest - smallest) / median of the rounds' medians; null for one round"""
     ratio: float
-    """the median by that of `stock`"""
+    """the median divided by that of `stock`"""
     ratio_range: tuple[float, float]
     """least and largest ratio of the rounds"""
     difference: float | None
@@ -93,7 +93,7 @@ class VariantSize(Record):
     n_tokens: int
     """new tokens of a decode"""
     rounding: float | None
-    """how far stock's hidden states move where a second sequence shares the decode; null where not finite"""
+    """how far stock's hidden states change when a second sequence shares the decode; null if not finite"""
     variants: tuple[VariantRecord, ...]
     """in the order of `variants`"""
 
@@ -102,11 +102,11 @@ class VariantsRecord(Record):
     """The variants of the CUDA kernels in turns."""
 
     prompt: str
-    """behind whose prefix the new tokens are"""
+    """name of the prompt whose prefix precedes the new tokens"""
     n_cached: int
     """tokens of that prefix"""
     n_outputs: int
-    """the last so many new tokens are read"""
+    """hidden states are read for this many of the last new tokens"""
     steps: tuple[KernelStep, ...]
     left_out: str | None
     """why weights in lane order are not compared; null where they are"""
@@ -120,13 +120,13 @@ class GrowthPoint(Record):
     """Requests of one query to one number of prompts beside one number of foreign cells."""
 
     n_prompts: int
-    """prompts that a request serves"""
+    """prompts that a request answers"""
     n_foreign_cells: int
     """tokens of other prompt sets in the cache"""
     ms: DecodeQuantiles
     """times of a request"""
     ms_a_prompt: float
-    """the median by n_prompts"""
+    """the median divided by n_prompts"""
     n_tokens: float
     """tokens fed by a request, on average"""
     n_decodes: float

@@ -57,7 +57,7 @@ class RooflineRecord(Record):
     n_weights_per_token: int
     """weights that every token is multiplied by; two operations each"""
     n_weights_per_row: int
-    """weights that only tokens are multiplied by whose hidden state is read"""
+    """weights that are multiplied only by tokens whose hidden state is read"""
     weight_type: str
     """the type that most weights have"""
     method: ProbeMethod | None
@@ -104,7 +104,7 @@ class ClassifierRecord(Record):
     config: str | None
     """the configuration's file"""
     n_prompts: int
-    """prompts that a request serves"""
+    """prompts that a request answers"""
     scoring: tuple[str, ...]
     """the scorings of its prompts, each once"""
     runtime: RuntimeConfig
@@ -128,7 +128,7 @@ class MeasuringMethod(Record):
     rate: float | None
     """requests a second of an open loop"""
     order: str
-    """which classifier is sent a request when"""
+    """the order in which classifiers get requests"""
     input: str | None
     """the file of the queries; null where queries were made"""
     n_requests: int
@@ -143,13 +143,13 @@ class Tokens(Record):
     """Tokens of a request, on average."""
 
     new: float
-    """fed to the model"""
+    """tokens fed to the model"""
     cached: float
     """of the rendered prompts, taken from the cache"""
     padded: float
-    """of the new ones, those that only fill up a shape; 0, for every shape is exact"""
+    """new tokens that only pad the decode to a shape; 0, because shapes are exact"""
     least: float
-    """what any plan must feed: the distinct token paths less those that are stored"""
+    """the least that any plan must feed: the distinct token paths that are not stored"""
 
 
 class WorkloadRecord(Record):
@@ -162,13 +162,13 @@ class WorkloadRecord(Record):
     queries: str
     """the name of the queries"""
     n_prompts: int
-    """prompts that a request serves"""
+    """prompts that a request answers"""
     batch: int
     """queries of a request"""
     n_requests: int
     """requests that were timed"""
     total_ms: Quantiles
-    """a request as its caller sees it; in an open loop from its arrival on, so that the wait counts"""
+    """time of a request as its caller sees it; in an open loop from its arrival, including the wait"""
     total_ms_quantiles: tuple[float, ...]
     """the 0 %, 5 %, … 100 % quantiles of total_ms"""
     p50_runs_ms: tuple[float, ...]
@@ -183,13 +183,13 @@ class WorkloadRecord(Record):
     n_decodes: float
     """decodes of a request, on average"""
     graph_reuse_rate: float
-    """share of the decodes that found their graph built, 0 to 1"""
+    """share of the decodes that reused a graph, 0 to 1"""
     cuda_graphs_per_decode: float | None
     """CUDA graphs launched by a decode, on average; null in a build without CUDA"""
     roofline_ms: float | None
     """the least time of the decode by its roofline; null where the device could not be probed"""
     roofline_ratio: float | None
-    """the median of the requests, without their wait, by roofline_ms"""
+    """the median of the requests, without their wait, divided by roofline_ms"""
     stages: dict[str, float] | None = left_out_if_none()
     """share of the answers to prompts by the stage that gave them; only of a cascade"""
 
@@ -206,7 +206,7 @@ class OpenLoopWorkload(WorkloadRecord):
     wait_ms: Quantiles
     """from a request's arrival until it was begun"""
     service_ms: Quantiles
-    """from then until its answer"""
+    """from its beginning to its answer"""
 
 
 class GpuMoment(Record):

@@ -33,7 +33,7 @@ class Latency(Record):
     p90_ms: float
     """90 % quantile of the times"""
     ratio_to_qcls: float
-    """median over the rounds, of the ratio of the two medians of a round"""
+    """median over the rounds of the ratio of the two medians of a round"""
     ratio_range: tuple[float, float]
     """10 % and 90 % quantile of the same ratios"""
 
@@ -70,7 +70,7 @@ class MethodRecord(Agreement, Latency, MethodDescription):
     """What one method took, and how far it agrees with ours."""
 
     note: str
-    """what was found while it ran; empty where there is nothing to say"""
+    """observations while it ran; may be empty"""
 
 
 class AbsentMethod(Record):
@@ -83,7 +83,7 @@ class AbsentMethod(Record):
     asked_for: bool
     """whether it was asked for by name; false where all methods were compared"""
     started: bool
-    """whether it had started and failed later; else it could not be had here"""
+    """true: it started and failed later; false: it cannot run here"""
 
 
 class ComparisonRecord(Record):
@@ -93,9 +93,9 @@ class ComparisonRecord(Record):
     config: Config
     model: ModelInfo
     warnings: tuple[LikelyMistake, ...]
-    """what is likely a mistake in the prompts"""
+    """likely mistakes in the prompts"""
     n_prompts: int
-    """prompts that a request serves"""
+    """prompts that a request answers"""
     n_queries: int
     """number of the queries"""
     queries: tuple[str, ...]
@@ -105,7 +105,7 @@ class ComparisonRecord(Record):
     warm_up: int
     """rounds before them that were not timed"""
     seed: int
-    """of the order in which the methods take turns"""
+    """seed of the order in which the methods take turns"""
     peer_kernels: str
     """`stock` or `ours`: the CUDA matrix kernels of the other methods that run this llama.cpp"""
     methods: tuple[MethodRecord, ...]

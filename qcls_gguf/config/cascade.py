@@ -1,4 +1,4 @@
-"""Cascades: cheaper stages that are asked first, and answer where they are sure enough."""
+"""Cascades: cheaper stages are asked first, and their answers count if they are sure enough."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def _of_prompts(value: Any) -> Any:
 
 @settings
 class StagePrompt(Settings):
-    """What a stage needs to answer a prompt."""
+    """The threshold of a stage for one prompt."""
 
     threshold: Annotated[float, Number(0, 1)]
-    """the stage's answer counts where its probability is at least this; else the prompt goes on to the next stage"""
+    """the stage's answer counts if its probability is at least this; otherwise the next stage is asked"""
     prompt_hash: Annotated[str, Text(empty=False)]
-    """of the stage's prompt as the threshold was fitted to it"""
+    """hash of the stage's prompt to which the threshold was fitted"""
 
 
 StagePrompts: TypeAlias = Annotated[dict[str, StagePrompt], BeforeValidator(_of_prompts)]
@@ -45,11 +45,11 @@ class CascadeStage(Settings):
     """A stage before the configuration itself."""
 
     config: Annotated[Path, File()]
-    """its configuration, with prompts of the same names and labels; where that names no model, this one's answers"""
+    """its configuration, with prompts of the same names and labels; without a model of its own it uses this one's"""
     model_sha256: Annotated[str, Text(empty=False)]
-    """of the model that the thresholds were fitted with"""
+    """sha256 of the model with which the thresholds were fitted"""
     prompts: StagePrompts = field(hash=False)
-    """those that it is asked, by name; all others go on to the next stage at once"""
+    """the prompts that it is asked, by name; all others go to the next stage directly"""
 
 
 @settings
@@ -59,13 +59,13 @@ class CascadeConfig(Settings):
     stages: Annotated[tuple[CascadeStage, ...], at_least(1, "at least one stage"), at_most(_MAX_STAGES, "stages")]
     """in the order in which they are asked"""
     model_sha256: Annotated[str, Text(empty=False)]
-    """of the model of the last stage, with which the others were compared"""
+    """sha256 of the last stage's model, with which the others were compared"""
     prompt_hashes: Hashes = field(hash=False)
-    """of the last stage's prompts, by name"""
+    """hashes of the last stage's prompts, by name"""
 
 
 def stage_hash(prompt_hash: str, temperature: float, bias: list[float] | None) -> str:
-    """A digest of all that a stage's probabilities depend on beside its model: the prompt, and its calibration."""
+    """A digest of everything but the model that a stage's probabilities depend on: the prompt and its calibration."""
     parts = [prompt_hash, round(temperature, 6), bias and [round(each, 6) for each in bias]]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
@@ -76,7 +76,7 @@ def short(digest: str) -> str:
 
 
 def other_prompts(last: Sequence[PromptConfig], stage: Sequence[PromptConfig]) -> str | None:
-    """Why a stage's prompts do not stand for those of the last stage; None where they do: same names, same labels."""
+    """Why a stage's prompts cannot replace those of the last stage; None if names and labels are the same."""
     labels = {prompt.name: prompt.labels for prompt in stage}
     for prompt in last:
         if prompt.name not in labels:

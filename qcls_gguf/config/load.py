@@ -1,4 +1,4 @@
-"""A configuration file: read, bounded, and made into a Config by the rules of schema.py."""
+"""Reads a configuration file, within limits, and makes a Config of it by the rules of schema.py."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ from .yaml_values import load_yaml, read_text
 
 @settings
 class Shared(Settings):
-    """Settings of a prompt that the top level may give for all prompts; a prompt's own go before them."""
+    """Settings of prompts that the top level may give for all of them; a prompt's own setting wins."""
 
     prompt_template: Annotated[str, Text()] | None = None
-    """the whole text of prompts that have none of their own; {name}, {labels} and {describe} are each prompt's"""
+    """the whole text of prompts without one of their own; {name}, {labels} and {describe} are filled for each prompt"""
     system: Annotated[str, Text()] | None = None
-    """instead of prompt_template: the system turn of prompts that have no texts of their own, or only a user text"""
+    """instead of prompt_template: the system message of prompts without texts of their own, or with only a user text"""
     user: Annotated[str, Text()] | None = None
-    """the user's turn, likewise"""
+    """the user message of prompts without texts of their own"""
     answer_cue: Annotated[str, Text()] | None = None
-    """how the answer to such prompts begins, such as `{name}:`"""
+    """the beginning of the answer to such prompts, such as `{name}:`"""
     scoring: ScoringName | None = None
-    """how a label's tokens become its score, for prompts that do not say"""
+    """how a label's tokens become its score, for prompts without a scoring of their own"""
     force_single_token_labels: TrueOrFalse | None = None
     """true: the same as scoring first_token"""
     label_end: FilledText | None = None
-    """the token that ends a label which another begins with, for prompts that do not say"""
+    """the token that ends a label with which another begins, for prompts without one of their own"""
     prior: PriorName | None = None
-    """content_free: what the labels score without content is taken off their scores"""
+    """content_free: subtract the log-probabilities that the labels get for queries without content"""
     content_free_queries: Queries | None = None
-    """what such a prior is computed from"""
+    """the queries from which such a prior is computed"""
     min_confidence: Confidence | None = None
-    """below this probability the answer is the fallback"""
+    """answer the fallback if the best label is less probable"""
     fallback: FallbackText | None = None
-    """the answer below min_confidence, a text that need not be a label"""
+    """the answer below min_confidence; need not be a label"""
 
     @model_validator(mode="before")
     @classmethod
@@ -80,34 +80,34 @@ class ConfigFile(Shared):
     """A configuration of qcls-gguf: prompts and their labels, the model, and how to run it."""
 
     prompts: Prompts
-    """each is asked about every query"""
+    """the prompts, all of which every query is labelled by"""
     model: ModelConfig = field(default_factory=ModelConfig)
-    """which model: a file, or a repository on the Hugging Face hub; neither means the embedded one"""
+    """the model: a file, Ollama's, or a repository on the Hugging Face hub; default: the embedded model"""
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     """how to run it"""
     calibration: CalibrationPath | None = None
     """the file that `qcls-gguf calibrate` wrote; a relative path starts from the configuration's folder"""
     cascade: CascadeConfig | None = None
-    """cheaper stages that are asked first, as `qcls-gguf advise` writes them"""
+    """cheaper configurations that are asked first, as `qcls-gguf advise` writes them"""
     ignore_warnings: IgnoredKinds = ()
-    """kinds of likely mistakes in the prompts that are not told, such as untrained; all: none is"""
+    """kinds of likely mistakes in the prompts that are not reported, such as untrained; all suppresses every one"""
 
 
 _SHARED = tuple(Shared.__pydantic_fields__)  # type: ignore[attr-defined]
 
 
 _ANY_TEXT = {"prompt_template": SLOT}
-"""For prompts whose own mistakes are still to be told, where what they share is wrong."""
+"""In place of wrong shared settings, so that mistakes of single prompts are still found."""
 
 
 def load_config(path: str | Path) -> Config:
-    """Read and check a configuration: a file, or by its name one that comes with the package, such as `fashion-8`.
+    """Read and check a configuration: a file, or one that comes with the package, by its name, such as `fashion-8`.
 
     Raises ConfigError, with a line for each mistake.
     """
     try:
         file = config_path(path).expanduser()
-    except RuntimeError as e:  # a home folder that nobody has
+    except RuntimeError as e:  # the home folder of an unknown user
         raise ConfigError(f"{path}: the configuration cannot be read: {e}") from None
     try:
         return parse_config(read_text(file, "the configuration"), folder=file.parent, path=file)
@@ -143,7 +143,7 @@ def parse_config(text: str, *, folder: Path, path: Path | None = None) -> Config
 
 
 def _shared(tree: dict[Any, Any], wrong: list[Mistake]) -> dict[str, Any]:
-    """The settings for all prompts; what is wrong with them is added to wrong, once and not for each prompt."""
+    """The settings for all prompts; their mistakes are added to wrong once, not for each prompt."""
     try:
         found = check(Shared, _without_last_breaks({key: tree[key] for key in _SHARED if key in tree}))
     except ValidationError as e:
@@ -154,7 +154,7 @@ def _shared(tree: dict[Any, Any], wrong: list[Mistake]) -> dict[str, Any]:
 
 
 def _prompt(prompt: Any, shared: dict[str, Any]) -> Any:
-    """A prompt of the file with the settings for all prompts that it does not have itself."""
+    """A prompt of the file, completed by the settings for all prompts."""
     own = given(prompt, keep=("label_prefix",))
     if not isinstance(own, dict):
         return own
@@ -168,7 +168,7 @@ def _prompt(prompt: Any, shared: dict[str, Any]) -> Any:
 
 
 def _without_last_breaks(values: dict[Any, Any]) -> dict[Any, Any]:
-    """The same with texts of prompts as they are meant: a block scalar (`|`) ends in a line break of its own."""
+    """The values without the final line break of prompt texts, which YAML's block scalars (`|`) add."""
     return {
         key: value.removesuffix("\n") if key in TEXT_KEYS and isinstance(value, str) else value
         for key, value in values.items()

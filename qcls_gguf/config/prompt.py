@@ -75,18 +75,18 @@ class PromptConfig(Settings):
     """One prompt: a text with a slot for the query and perhaps others, and a closed label set."""
 
     name: Annotated[str, Text(blank=False, remedy="give the prompt a name")]
-    """what its answers are found under; each prompt has another"""
+    """the name of the prompt's answers; different for each prompt"""
     prompt_template: Annotated[Annotated[str, Text()] | None, BeforeValidator(_has_text)] = None
     """the whole text before, around and behind the query, with the model's control tokens and one {query}; it may have
     {labels}, {labels_described}, {name}, {describe}, {all_labels} and {all_labels_described}"""
     system: Annotated[str, Text()] | None = None
-    """instead of prompt_template: what the model's chat template puts into the system turn, with the same slots"""
+    """instead of prompt_template: the system message, for the model's chat template, with the same slots"""
     user: Annotated[str, Text()] | None = None
-    """what it puts into the user's turn; not given beside a system text without {query}: the query alone"""
+    """the user message, likewise; default with a system message that has no {query}: the query alone"""
     answer_cue: Annotated[str, Text()] | None = None
-    """only with system or user: how the model's answer begins, before the label; not given: `label:`"""
+    """only with system or user: the beginning of the model's answer, before the label; default `label:`"""
     describe: Annotated[str, Text(blank=False)] | None = None
-    """what the prompt asks for, in words: for the slot {describe}, and beside the name in {all_labels}"""
+    """what the prompt asks for, in words; fills the slot {describe}, and stands beside the name in {all_labels}"""
     labels: Annotated[
         tuple[Annotated[str, Text(blank=False)], ...],
         at_least(2, "at least two labels"),
@@ -94,27 +94,27 @@ class PromptConfig(Settings):
         distinct("label"),
         Field(json_schema_extra=_labels_schema),
     ]
-    """the answers to choose from; or each with what describes it, for the slot {labels_described}"""
+    """the answers to choose from, as a list or each with a description for the slot {labels_described}"""
     label_descriptions: Annotated[tuple[_Description, ...], at_least(1, "a text or null for each label")] | None = None
-    """what describes each label, in their order, where labels is a list; null for a label that needs none"""
+    """descriptions of the labels in their order, if labels is a list; null for a label without one"""
     label_prefix: Annotated[str, Text()] = " "
-    """what stands between the template and a label"""
+    """the text between the template and a label"""
     scoring: ScoringName = "tree"
     """how a label's tokens become its score"""
     force_single_token_labels: InitVar[TrueOrFalse | None] = None
     """true: the same as scoring first_token"""
     label_end: FilledText | None = None
-    """the token that ends a label which another begins with; none: the file's end of turn, else end of sequence"""
+    """the token that ends a label with which another begins; default: the file's end of turn, else end of sequence"""
     prior: PriorName = "none"
-    """content_free: what the labels score without content is taken off their scores"""
+    """content_free: subtract the log-probabilities that the labels get for queries without content"""
     content_free_queries: Queries = CONTENT_FREE_QUERIES
-    """what such a prior is computed from"""
+    """the queries from which such a prior is computed"""
     temperature: Annotated[float, Number(MIN_TEMPERATURE, MAX_TEMPERATURE)] | None = None
-    """what the scores are divided by; none: the calibration file's, else 1"""
+    """divides the scores before the softmax; default: the calibration file's, else 1"""
     min_confidence: Confidence | None = None
-    """below this probability the answer is the fallback; none: never"""
+    """answer the fallback if the best label is less probable; default: never"""
     fallback: FallbackText | None = None
-    """a text that need not be a label; only with min_confidence"""
+    """the answer below min_confidence; need not be a label"""
 
     @classmethod
     def _place(cls, values: dict[str, Any]) -> str:
@@ -123,46 +123,46 @@ class PromptConfig(Settings):
 
     @property
     def is_chat(self) -> bool:
-        """Whether the model's chat template is still to make the text, of `turns` and `cue`."""
+        """Whether the model's chat template must still render the text, from `turns` and `cue`."""
         return self.prompt_template is None
 
     @property
     def turns(self) -> dict[str, str]:
-        """What the chat template renders: `system`, `user` or both, with their slots."""
+        """The messages for the chat template: `system`, `user` or both, with their slots."""
         found = {key: text for key in ("system", "user") if (text := getattr(self, key)) is not None}
         return found if any(SLOT in text for text in found.values()) or "user" in found else {**found, "user": SLOT}
 
     @property
     def cue(self) -> str:
-        """What stands behind the rendered turns, with its slots."""
+        """The text behind the rendered turns, with its slots."""
         return _CUE if self.answer_cue is None else self.answer_cue
 
     @property
     def has_labels_slot(self) -> bool:
-        """Whether a text of it has a slot for its own labels."""
+        """Whether one of its texts has a slot for its own labels."""
         return any(slot in text for text in self.texts.values() for slot in LABEL_SLOTS)
 
     @property
     def template(self) -> str:
-        """The whole text with its slots. Raises ConfigError where the chat template has not rendered it."""
+        """The whole text with its slots. Raises ConfigError if the chat template has not rendered it yet."""
         if self.prompt_template is None:
             raise ConfigError(f"prompts.{self.name}: system and user become a text when the model is open")
         return self.prompt_template
 
     @property
     def expanded_template(self) -> str:
-        """The whole text with all slots filled but the query's: what is compiled. Raises ConfigError as `template`."""
+        """The whole text with all slots filled except the query's. Raises ConfigError as `template` does."""
         return expand(self.template, self.words.texts)
 
     @property
     def words(self) -> Words:
-        """What it has for its slots."""
+        """The values of its slots."""
         descriptions = self.label_descriptions or ()
         return Words(name=self.name, labels=self.labels, descriptions=descriptions, describe=self.describe)
 
     @property
     def texts(self) -> dict[str, str]:
-        """What its text is made from, with the slots, by the keys: `prompt_template`, or a chat's turns and cue."""
+        """The texts with their slots, by key: `prompt_template`, or the messages and the cue."""
         if self.prompt_template is not None:
             return {"prompt_template": self.prompt_template}
         return {**({"answer_cue": self.cue} if "{" in self.cue else {}), **self.turns}

@@ -1,4 +1,4 @@
-"""What a single setting may be: each rule checks a value, says in words what is wrong, and knows its JSON Schema."""
+"""Rules for single settings: each checks a value, explains what is wrong, and has a JSON Schema."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class File(Rule):
         folder: Path = (info.context or {}).get("folder", Path())
         try:
             path = folder / Path(text).expanduser()
-            # The last name stays: what a link leads to may have a name that tells less, as in the hub's cache.
+            # The last name is not resolved: links in the hub's cache lead to files whose names are digests.
             return path.parent.resolve() / path.name
         except (OSError, RuntimeError, ValueError) as e:  # such as a home folder that nobody has
             raise refusal(f"{shown(text, quoted=False)}: {e}") from None
@@ -229,7 +229,7 @@ def distinct(what: str, key: Callable[[Any], str] = str) -> AfterValidator:
 
 
 def _no_text(value: Any) -> str:
-    """What is said of a value in place of a text; most are texts that YAML reads as something else."""
+    """The message for a value that is not text; mostly words that YAML reads as another type."""
     if isinstance(value, bool):
         words = "yes, on and true" if value else "no, off and false"
         return f"{value} is a truth value, as YAML reads {words}: write it in quotes"

@@ -1,7 +1,7 @@
-"""One way to declare settings: frozen keyword-only pydantic dataclasses whose every refusal is a ConfigError.
+"""How settings are declared: as frozen keyword-only pydantic dataclasses that raise ConfigError for wrong values.
 
-A class under `@settings` checks its values when it is made, whether by Python code, by `dataclasses.replace` or from
-the values of a file. What pydantic finds wrong is told as lines of "place: what is wrong and what to do".
+A class with `@settings` checks its values whenever it is created, by Python code, by `dataclasses.replace` or from the
+values of a file. pydantic's errors become lines of "place: what is wrong and what to do".
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _CHECKS = ConfigDict(extra="forbid", defer_build=True)
 
 
 class Mistake(NamedTuple):
-    """One thing that is wrong, and the keys and indices that lead to it."""
+    """One mistake, with the keys and indices that lead to it."""
 
     where: tuple[Step, ...]
     what: str
 
 
 def refusal(what: str, *where: Step) -> PydanticCustomError:
-    """What a check raises; where: the keys below the value that is checked."""
+    """The error of a check; where: the keys below the checked value."""
     return PydanticCustomError(_OURS, "{what}", {"what": what, "where": where})
 
 
 class _Checked(type):
-    """Classes that are called by Python code, whose refusals are to be read like those of a file."""
+    """The metaclass of settings: errors of values from Python code read like those of a file."""
 
     def __call__(cls, **values: Any) -> Any:
         """The checked settings. Raises ConfigError."""
@@ -52,13 +52,13 @@ class _Checked(type):
 
 
 class Settings(metaclass=_Checked):
-    """What classes under `@settings` are made from."""
+    """The base of classes with `@settings`."""
 
     __slots__ = ()
 
     @classmethod
     def _place(cls, values: dict[str, Any]) -> str:
-        """Where values that Python code gives stand in a configuration, such as `prompts.colour`."""
+        """The place in a configuration of values that Python code gives, such as `prompts.colour`."""
         return ""
 
 
@@ -69,9 +69,10 @@ def settings(cls: type[T]) -> type[T]:
 
 
 def given(values: Any, *, keep: Collection[str] = ()) -> Any:
-    """For a `before` validator: keys and values without those that are null, which says no more than leaving them out.
+    """For a `before` validator: keys and values without those that are null, which means the same as leaving them out.
 
-    keep: keys whose null is told to be no value. Returns a new dict, or what is no mapping as it is.
+    keep: keys whose null is kept, to be reported as a wrong value. Returns a new dict; other values than mappings are
+    returned unchanged.
     """
     values = values.kwargs or {} if isinstance(values, ArgsKwargs) else values
     if not isinstance(values, dict):
@@ -85,7 +86,7 @@ def check(cls: type[T], values: Any, **context: Any) -> T:
 
 
 def mistakes(error: ValidationError, cls: type) -> list[Mistake]:
-    """All that is wrong with the values for a class, in words."""
+    """All mistakes in the values for a class, in words."""
     return [_mistake(each, cls) for each in error.errors(include_url=False)]
 
 
@@ -105,7 +106,7 @@ def _mistake(error: Any, cls: type) -> Mistake:
 
 
 def _known_keys(cls: Any, where: Iterable[Step]) -> list[str]:
-    """The keys of the settings that stand at a place below those of cls."""
+    """The keys of the settings at a place below cls."""
     for step in where:
         hints = get_type_hints(cls)
         if step in hints:
@@ -121,7 +122,7 @@ def _settings_in(hint: Any) -> Iterator[Any]:
 
 
 def config_error(found: Iterable[Mistake], values: Any, place: str = "") -> ConfigError:
-    """The error that lists mistakes, a line each; values are those that were checked, place is where they stand."""
+    """The error with a line for each mistake. values: those that were checked; place: their place."""
     lines = [f"{_path(place, each.where, values) or 'the configuration'}: {each.what}" for each in found]
     if (n_more := len(lines) - _MOST_MISTAKES) > 0:
         lines[_MOST_MISTAKES:] = [f"and {n_more} more mistakes"]
@@ -129,12 +130,12 @@ def config_error(found: Iterable[Mistake], values: Any, place: str = "") -> Conf
 
 
 def prefixed(place: str, error: ConfigError) -> ConfigError:
-    """The same mistakes with a place before each."""
+    """The mistakes with a place put before each."""
     return ConfigError("\n".join(f"{place}: {line}" for line in str(error).splitlines()))
 
 
 def _path(place: str, where: tuple[Step, ...], values: Any) -> str:
-    """A place in words, such as `prompts.colour.labels[3]`: a prompt goes by its name, where it has one."""
+    """A place in words, such as `prompts.colour.labels[3]`, with a prompt's name instead of its index if it has one."""
     path = place
     if len(where) > 2 and where[0] == "prompts" and where[2] != "name":
         name = shown_name(_at(values, *where[:2], "name"))
@@ -146,7 +147,7 @@ def _path(place: str, where: tuple[Step, ...], values: Any) -> str:
 
 
 def _at(values: Any, *where: Step) -> Any:
-    """The value at a place; None where there is none."""
+    """The value at a place; None if there is none."""
     for step in where:
         try:
             values = values[step]
@@ -156,6 +157,6 @@ def _at(values: Any, *where: Step) -> Any:
 
 
 def shown_name(name: Any) -> str | None:
-    """A prompt's name where it can stand in a message, else None."""
+    """A prompt's name if it is usable in a message, else None."""
     usable = isinstance(name, str) and name.strip() and len(name) <= _LONGEST_NAME and name.isprintable()
     return name if usable else None

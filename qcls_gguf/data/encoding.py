@@ -55,7 +55,7 @@ class ByteLines:
         is_first = self.offset == 0
         text = io.TextIOWrapper(file, encoding=encoding, errors="surrogatepass", newline="\n")
         try:
-            # How far the wrapper has read says nothing of its lines: their length is that of what they were made of.
+            # The wrapper reads ahead, so its position does not give the lengths of lines; they are those of the bytes.
             for line, n in _lines(text.readline, "\n", lambda part: len(part.encode(encoding, "surrogatepass"))):
                 self.offset += n
                 yield (line.removeprefix("\ufeff") if is_first else line).encode("utf-8", "surrogatepass")

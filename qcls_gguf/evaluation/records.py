@@ -76,7 +76,7 @@ class Statistics(Record):
     accuracy_ci: tuple[float, float] | None
     """its Wilson 95 % interval"""
     macro_f1: float | None
-    """mean F1 of the labels that are true or answered in some row; over several prompts the mean of theirs"""
+    """mean F1 of the labels that are true or predicted in some row; over several prompts, the mean of their values"""
     log_loss: float | None
     """mean of -ln of the accepted labels' probability, in nats"""
     n_clipped: int
@@ -148,7 +148,7 @@ class RequestCost(Record):
     n_queries: int
     """queries that were timed"""
     n_prompts: int
-    """prompts that a request serves"""
+    """prompts that a request answers"""
     measured_by: str
     """in words"""
 
@@ -172,7 +172,7 @@ class ModeStatistics(ModeCost, Statistics):
     """The statistics of all rows of all prompts that can have the mode."""
 
     compared: Statistics | None = left_out_if_none()
-    """of the prompts that every mode can score, where one cannot score them all: modes are compared by these"""
+    """over the prompts that every mode can score, if some mode cannot score all; compare modes by these"""
 
 
 class ModeNotApplicable(ModeCost, NotApplicable):
@@ -187,9 +187,9 @@ class WorstRow(Record):
     prompt: str
     """the prompt's name"""
     line: int
-    """in the data"""
+    """line number in the data"""
     query: str
-    """its text"""
+    """text of the query"""
     accepted: tuple[str, ...]
     """the accepted labels"""
     p_accepted: float
@@ -204,9 +204,9 @@ class NonFiniteRow(Record):
     """A row whose scores are not finite."""
 
     line: int
-    """in the data"""
+    """line number in the data"""
     query: str
-    """its text"""
+    """text of the query"""
     error: str | None
     """which scores are not finite"""
 
@@ -236,7 +236,7 @@ class EvaluationRecord(Record):
     config: Config
     model: ModelInfo
     warnings: tuple[LikelyMistake, ...]
-    """what is likely a mistake in the prompts"""
+    """likely mistakes in the prompts"""
     environment: Environment
     compared_prompts: tuple[str, ...] | None = left_out_if_none()
     """the prompts that every mode can score, where one cannot score them all"""
@@ -244,7 +244,7 @@ class EvaluationRecord(Record):
     """by scoring; `calibrated` where the configuration calibrates, `cascade` where it is one: of the last stage the
     others"""
     cascade: CascadeRecord | None = left_out_if_none()
-    """which stages of a cascade answer; only where the configuration is one"""
+    """the stages of a cascade that answer; only for a cascade"""
     worst: tuple[WorstRow, ...]
     """for each mode ten rows, lowest probability first"""
     non_finite: tuple[NonFiniteRow, ...]

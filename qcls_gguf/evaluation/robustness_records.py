@@ -30,9 +30,9 @@ class Flip(Record):
     prompt: str
     """the prompt's name"""
     line: int
-    """in the data"""
+    """line number in the data"""
     query: str
-    """its text"""
+    """text of the query"""
     rendering: int | None = left_out_if_none()
     """index of the order of labels that gave the other answer; only in `shuffle_labels`"""
     answer: str
@@ -66,9 +66,9 @@ class ShuffledPrompt(Differences):
     """What other orders of its labels change in the answers of one prompt."""
 
     flip_rate: float | None
-    """share of the answers that are others"""
+    """share of the answers that changed"""
     n_flips: int
-    """their number"""
+    """number of the answers that changed"""
     n_rows: int
     """rows that are labelled for the prompt"""
     accuracy: ShuffledAccuracy
@@ -87,13 +87,13 @@ class ShuffledLabels(Record):
     k: int
     """number of other orders"""
     seed: int
-    """of the orders"""
+    """seed of the orders"""
     orders: dict[str, tuple[tuple[str, ...], ...]]
     """by prompt"""
     modes: dict[Scoring, ShuffledMode]
     """by scoring"""
     flips: tuple[Flip, ...]
-    """those whose probabilities moved furthest"""
+    """the flips with the largest changes of a probability"""
 
 
 class InvarianceCase(Differences):
@@ -104,9 +104,9 @@ class InvarianceCase(Differences):
     n_answers: int
     """rows times prompts times modes"""
     n_flips: int
-    """answers that are others"""
+    """answers that changed"""
     flips: tuple[Flip, ...]
-    """those whose probabilities moved furthest"""
+    """the flips with the largest changes of a probability"""
 
 
 class BatchInvariance(Record):
@@ -117,6 +117,6 @@ class BatchInvariance(Record):
     traffic: InvarianceCase
     """in a shuffled order, each after a request with other rows"""
     restored: InvarianceCase
-    """each after its prefixes were computed anew; at most 100 rows"""
+    """each after its prefixes were computed again; at most 100 rows"""
     fresh: InvarianceCase
-    """one by one in a classifier that was just started"""
+    """one by one in a newly started classifier"""

@@ -35,7 +35,7 @@ def n_gpu_layers(runtime: RuntimeConfig, size_bytes: int, n_layer: int, gpus: Se
 def flash_attention(runtime: RuntimeConfig, n_gpu_layers: int) -> bool | None:
     """Whether to use flash attention; none leaves it to llama.cpp.
 
-    On a CPU its kernel depends on the number of tokens, so that scores would depend on who shares a decode, and it
+    On a CPU its kernel depends on the number of tokens, so scores would depend on which queries share a decode, and it
     rounds to F16; it gains nothing there for few tokens. A quantised cache needs it.
     """
     if runtime.flash_attn != "auto":
@@ -44,7 +44,7 @@ def flash_attention(runtime: RuntimeConfig, n_gpu_layers: int) -> bool | None:
 
 
 def why_not_on_gpu(runtime: RuntimeConfig) -> str:
-    """In words, why layers that were asked for are on the CPU all the same; empty where none were."""
+    """Why layers that were requested for the GPU are on the CPU, in words; empty if there are none."""
     if runtime.n_gpu_layers in ("auto", 0):
         return ""
     why = "this build computes on CPUs only" if build_info().backend == "CPU" else "llama.cpp sees no GPU"

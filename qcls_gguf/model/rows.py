@@ -80,8 +80,8 @@ class HeadRows:
 
 
 class _Tensor:
-    """A tensor in its file, which stays open: later rows are of the file that llama.cpp has loaded, too, where another
-    one has taken its name."""
+    """A tensor in its file. The file stays open, so that rows are read from the file that llama.cpp has loaded even if
+    another one has taken its name."""
 
     def __init__(self, part: Path, info: TensorInfo) -> None:
         self.part, self.info = part, info

@@ -1,9 +1,9 @@
 """Trying a model file in a process of its own, before this one loads it.
 
 llama.cpp ends the process on some damaged or odd files, in the middle of a decode, where nothing can catch it. So a
-file that has not been seen to work is loaded by a small program first, which tokenises and decodes; what ends that
-program becomes an error here. What worked is remembered by path, size, times of change and build, so that a known file
-costs a look into a small file. The models that come with the package are not tried.
+file that is not known to work is first loaded by a small program, which tokenises and decodes; if that program dies,
+an error is raised here. Files that worked are remembered by path, size, times of change and build, so that only a small
+file is read for a known one. The models that come with the package are not tried.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _KNOWN = "tried.json"
 def try_model(parts: Sequence[Path], size_bytes: int, n_gpu_layers: int, runtime: RuntimeConfig) -> bool:
     """Try a model, all parts of which are given, unless it is known to work; whether it was tried.
 
-    size_bytes: of all parts. Raises ModelError where llama.cpp refuses it, or where it would have ended this process.
+    size_bytes: of all parts. Raises ModelError if llama.cpp refuses it, or would have ended this process.
     """
     path = parts[0]
     if not runtime.try_model or path.resolve().parent == embedded_model().parent.resolve():
@@ -112,6 +112,6 @@ def _key(parts: Sequence[Path], on_gpu: bool, attention: int, kv_type: str) -> s
 
 
 def _known() -> list[str]:
-    """The keys of what worked, oldest first; none where the file is missing or damaged: models are tried again."""
+    """The keys of models that worked, oldest first; empty if the file is missing or damaged."""
     keys = read_cache(_KNOWN)
     return [key for key in keys if isinstance(key, str)] if isinstance(keys, list) else []

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from ..prompts.compiled import Prompt
 from ..prompts.trie import LabelTrie
+from .chains import Chains, chains_of
 from .passes import count_passes, leaf_padding
 from .tree import Plan, Root, TokenTree
 from .unsharing import Branches
@@ -144,30 +145,35 @@ class _Growth:
 
     def _in_few_passes(self, pass_tokens: int, n_most: int) -> DecodePlan:
         """The cheapest in tokens, a pass counted as pass_tokens of them: with trunks shared, or fed for each branch."""
-        n_nodes = len(self._tree)
-        plan = _padded(self._tree, pass_tokens, n_most)
-        best = self._decode(plan, self._read, count_passes(plan))
-        if best.n_passes == 1:
-            return best
-        least = plan.n_tokens + pass_tokens * best.n_passes
-        branches = Branches(self._tree.parents[:n_nodes])
-        for levels in branches.ranges():
+        branches = Branches(self._tree.parents)
+        n_passes, least = _cost(branches.chains, pass_tokens, n_most)
+        best: list[int] | None = None
+        for levels in branches.ranges() if n_passes > 1 else ():
             copies = branches.n_copies(levels)
-            n_tokens = sum(copies)
+            n_tokens = branches.n_tokens(copies)
             if n_tokens > n_most or n_tokens + pass_tokens >= least:  # it would cost more even as a single pass
                 continue
-            tree, first = self._tree.copied(*branches.copied(copies))
-            plan = _padded(tree, pass_tokens, n_most)
-            n_passes = count_passes(plan)
-            if (cost := plan.n_tokens + pass_tokens * n_passes) < least:
-                best, least = self._decode(plan, [first[node] for node in self._read], n_passes), cost
-        return best
+            n, cost = _cost(branches.unshared(copies), pass_tokens, n_most)
+            if cost < least:
+                best, n_passes, least = copies, n, cost
+        tree, read = self._tree, self._read
+        if best is not None:
+            tree, first = tree.copied(*branches.copied(best))
+            read = [first[node] for node in read]
+        _pad(tree, pass_tokens, n_most)
+        return self._decode(tree.finish(range(tree.n_leaves())), read, n_passes)
 
 
-def _padded(tree: TokenTree, pass_tokens: int, n_most: int) -> Plan:
-    """The plan of a tree, behind whose leaves tokens are put that save passes; n_most: tokens in all."""
-    plan = tree.finish(range(tree.n_leaves()))
-    padding = leaf_padding(plan, pass_tokens, n_most - len(tree))
-    for leaf, n in padding.items():
-        tree.add_path(leaf, [_PADDING] * n)
-    return tree.finish(range(tree.n_leaves())) if padding else plan
+def _cost(chains: Chains, pass_tokens: int, n_most: int) -> tuple[int, int]:
+    """(passes, tokens with each pass counted as pass_tokens) of a tree with what is put behind its leaves."""
+    padding = leaf_padding(chains, pass_tokens, n_most - chains.n_tokens)
+    n_passes = count_passes(chains, padding)
+    return n_passes, chains.n_tokens + sum(padding.values()) + pass_tokens * n_passes
+
+
+def _pad(tree: TokenTree, pass_tokens: int, n_most: int) -> None:
+    """Put tokens behind leaves that save passes; n_most: tokens in all."""
+    chains, chain_of = chains_of(tree.parents)
+    last = {chain: node for node, chain in enumerate(chain_of)}
+    for chain, n in leaf_padding(chains, pass_tokens, n_most - len(tree)).items():
+        tree.add_path(last[chain], [_PADDING] * n)

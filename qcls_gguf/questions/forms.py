@@ -90,7 +90,7 @@ class Forms:
     def __init__(self, forms: FormSettings, model: Model, config: ModelConfig) -> None:
         """A model without a chat template gets system, user and cue one below the other.
 
-        A template that cannot render the forms is told to whoever asks a question.
+        If a template cannot render the forms, each question raises that error.
         """
         self._texts: dict[Kind, str | ConfigError] = {}
         for kind in KINDS:

@@ -32,7 +32,7 @@ class Environment(Record):
     cpu: str
     """the processor's name"""
     instruction_sets: tuple[str, ...]
-    """that the code for the CPU was compiled for, such as AVX2 or AMX_INT8"""
+    """instruction sets that the CPU code was compiled for, such as AVX2 or AMX_INT8"""
     n_cores: int
     """physical cores that the process may use"""
     n_cpus: int | None
@@ -42,21 +42,21 @@ class Environment(Record):
     memory_bytes: int
     """main memory of the machine"""
     device: str
-    """what the model's layers ran on"""
+    """the device that computed the model's layers"""
     n_gpu_layers: int
     """layers on the GPU"""
     gpu: GpuFacts | None
-    """the first NVIDIA GPU that the process may see; null where nothing is known of one"""
+    """the first NVIDIA GPU that the process may see; null if there is none or it cannot be queried"""
     sm_slice: Multiprocessors | None
-    """the part of the GPU that computed; null where that was the whole GPU, or none"""
+    """the part of the GPU that computed; null if the whole GPU did, or none"""
     backend: str
     """CPU, or CUDA with its version"""
     llama_cpp_commit: str
-    """of the llama.cpp that was patched"""
+    """commit of the patched llama.cpp"""
     source_digest: str
-    """of the patched sources"""
+    """digest of the patched sources"""
     package_version: str
-    """of qcls-gguf"""
+    """version of qcls-gguf"""
     python: str
     """version of Python"""
     numpy: str
@@ -66,7 +66,7 @@ class Environment(Record):
     model_sha256: str
     """sha256 of the model"""
     quantization: str
-    """such as Q4_K_M"""
+    """type of the weights, such as Q4_K_M"""
 
 
 def environment(config: Config, model: ModelInfo) -> Environment:

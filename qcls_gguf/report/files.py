@@ -21,7 +21,7 @@ class Output:
     """A file to write."""
 
     name: str
-    """what the path was given as, such as an option"""
+    """the name of the setting that gave the path, such as an option"""
     path: Path
     text: Callable[[], str]
     """makes the content"""

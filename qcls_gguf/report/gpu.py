@@ -31,10 +31,10 @@ _BRAKES = {
 
 
 class GpuFacts(Record):
-    """The GPU in use; null for what the driver does not tell, as it does of a part of a GPU (MIG)."""
+    """The GPU in use; null for values that the driver does not give, as for a part of a GPU (MIG)."""
 
     name: str | None
-    """the card's"""
+    """name of the card"""
     driver: str | None
     """version of NVIDIA's driver"""
     memory_bytes: int | None
@@ -46,7 +46,7 @@ class GpuFacts(Record):
 
 
 class GpuState(Record):
-    """A GPU at one moment; null for what the driver does not tell."""
+    """A GPU at one moment; null for values that the driver does not give."""
 
     sm_mhz: int | None
     """clock of the multiprocessors"""
@@ -55,7 +55,7 @@ class GpuState(Record):
     temperature_c: int | None
     """temperature in °C"""
     brakes: tuple[str, ...] | None
-    """what holds its clock down, such as its power limit"""
+    """causes that limit its clock, such as its power limit"""
 
 
 class GpuRange(Record):
@@ -70,12 +70,12 @@ class GpuRange(Record):
 
 
 class GpuSamples(Record):
-    """A GPU while work ran, sampled at equal intervals; null for what the driver does not tell."""
+    """A GPU while work ran, sampled at equal intervals; null for values that the driver does not give."""
 
     n_samples: int
-    """how often the driver was asked"""
+    """number of samples"""
     interval_s: float
-    """between two samples"""
+    """time between two samples"""
     sm_mhz: GpuRange | None
     """clock of the multiprocessors"""
     power_w: GpuRange | None
@@ -83,7 +83,7 @@ class GpuSamples(Record):
     temperature_c: GpuRange | None
     """temperature in °C"""
     brakes: dict[str, float]
-    """for all that held its clock down the share of the samples, 0 to 1"""
+    """for each cause that limited its clock, the share of the samples, 0 to 1"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -178,7 +178,7 @@ class Nvml:
 
 
 def why_no_gpu() -> str | None:
-    """Why nothing can be said of a GPU here, and what would help; None where it can."""
+    """Why the GPU cannot be queried here, and what would help; None if it can."""
     with _nvml() as found:
         return found if isinstance(found, str) else None
 

@@ -15,7 +15,7 @@ class LabelRecord(Record):
     """first_token: the logit of the label's first token; tree: log-probability among the labels; joint: log-probability
     in the whole vocabulary; mean: that per token. Without prior, temperature and bias"""
     probability: float
-    """with prior, temperature and bias, where the configuration has them"""
+    """0 to 1, after prior, temperature and bias"""
     n_tokens: int
     """tokens of the label"""
 
@@ -28,17 +28,17 @@ class PromptRecord(Record):
     label: str
     """the answer: the most probable label, or the fallback where that is less probable than min_confidence"""
     probability: float
-    """of the most probable label"""
+    """probability of the most probable label, 0 to 1"""
     abstained: bool
     """whether the answer is the fallback"""
     fast_path: bool
-    """false where the query changed tokens of the cached prefix, which were fed anew"""
+    """false if the query changed tokens of the cached prefix, which were then computed again"""
     scores: tuple[LabelRecord, ...]
-    """all labels, in the order of the configuration; or fewer, the most probable first, where so many were asked for"""
+    """all labels, in the order of the configuration; if fewer were asked for, the most probable ones first"""
     stage: str | None = left_out_if_none()
-    """which stage of a cascade gave the answer; only with a cascade"""
+    """the stage of a cascade that gave the answer; only with a cascade"""
     audit: Audit | None = left_out_if_none()
-    """only where it was asked for, or where the prompt's scoring is exact"""
+    """only with an audit, or if the prompt's scoring is exact"""
     most_probable: str | None = left_out_if_none()
     """the most probable label, where the answer is the fallback"""
 
@@ -53,16 +53,16 @@ class RunRecord(Record):
     stage_ms: dict[str, float]
     """ms by stage of the request"""
     counts: Counts
-    """what the decodes of the request did"""
+    """counts of the request's decodes"""
     results: tuple[PromptRecord, ...]
     """an answer for each prompt, in the order of the configuration"""
     model: ModelInfo | None = left_out_if_none()
-    """which model answered, and what computed it; not in JSON lines, whose header line may have it"""
+    """the model that answered, and the device that computed; in JSON lines only in the header line"""
     wait_ms: float
-    """ms before total_ms, until other callers' requests were done"""
+    """ms of waiting for other callers' requests, before total_ms"""
     model_sha256: str | None = left_out_if_none()
-    """the model file's; only in JSON lines"""
+    """sha256 of the model file; only in JSON lines"""
     line: int | None = left_out_if_none()
-    """of the input, from 1; not for a query that was given by itself or typed"""
+    """line number in the input, from 1; not for queries that were given as options or typed"""
     id: str | None = left_out_if_none()
-    """what the input's column of ids has, where one was named"""
+    """value of the input's column of ids, if one was named"""

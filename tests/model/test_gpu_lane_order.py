@@ -118,10 +118,13 @@ def test_layers_on_the_cpu_stay_in_the_file_s_order(
     make_model: MakeModel, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = make_model("qwen3", weight_type="Q8_0", head_type="Q8_0", **SHAPES[0][1])
-    plain, lanes = pair(path, open_classifier, monkeypatch, n_gpu_layers=1)
+    plain, lanes = pair(path, open_classifier, monkeypatch, n_gpu_layers=2)  # the head and the last layer
+    n_layer = lanes.engine.model.facts.n_layer
+    assert lanes.engine.model.facts.n_lane_ordered < 7 * n_layer
+    assert (lanes.engine.model.facts.n_lane_ordered > 0) == has_kernels()
     rounding = max(largest_difference(rows(plain, n, 8), rows(plain, n)) for n in (2, 9, 33))
     for n in (1, 2, 9, 33, 130):
-        assert largest_difference(rows(lanes, n), rows(plain, n)) < 3 * rounding, n
+        assert largest_difference(rows(lanes, n), rows(plain, n)) <= 3 * rounding, n
 
 
 @pytest.mark.parametrize("weight_type", ["Q4_K", "Q8_0"])

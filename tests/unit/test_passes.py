@@ -1,16 +1,17 @@
-"""How many passes a decode of a model with states takes, against a mirror that cuts the batch token by token."""
+"""How many passes a decode of a model with states takes, against tests/slow_passes.py, and tokens that save some."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from slow_passes import slow_passes
 
+from qcls_gguf.plan.chains import chains_of
 from qcls_gguf.plan.passes import count_passes, leaf_padding
 from qcls_gguf.plan.planner import Addition, Capacity, plan_decodes
-from qcls_gguf.plan.tree import Plan, Root, TokenTree
+from qcls_gguf.plan.tree import Root, TokenTree
 from qcls_gguf.prompts.compiled import Prompt
 from qcls_gguf.prompts.prompt_set import fed_alike
 from qcls_gguf.prompts.trie import build_trie
@@ -20,66 +21,51 @@ paths = st.lists(
 )
 
 
-def plan_of(*paths: tuple[int, list[int]]) -> Plan:
-    """The plan of a tree of (root, tokens)."""
+def tree_of(*paths: tuple[int, list[int]]) -> TokenTree:
+    """A tree of (root, tokens)."""
     tree = TokenTree()
     roots = [tree.add_root(5) for _ in range(3)]
     for root, tokens in paths:
         tree.add_path(roots[root], tokens)
-    return tree.finish(range(tree.n_leaves()))
+    return tree
 
 
-def slow_passes(plan: Plan) -> int:
-    sets = [frozenset(plan.seq_id[plan.seq_offset[i] : plan.seq_offset[i + 1]].tolist()) for i in range(plan.n_tokens)]
-    left = list(range(plan.n_tokens))
-    n_passes = 0
-    while left:
-        chosen: list[frozenset[int]] = []
-        for node in left:
-            if not any(sets[node] & other for other in chosen):
-                chosen.append(sets[node])
-        n = min(sum(sets[node] == each for node in left) for each in chosen)
-        taken = [node for each in chosen for node in [node for node in left if sets[node] == each][:n]]
-        done = set(range(plan.n_tokens)) - set(left)
-        for node in taken:  # what it grows from was computed before, or is in the same set
-            parents = [other for other in range(node) if sets[other] >= sets[node] and plan.pos[other] < plan.pos[node]]
-            assert all(parent in done or sets[parent] == sets[node] for parent in parents)
-        left = [node for node in left if node not in taken]
-        n_passes += 1
-    return n_passes
+def passes(*paths: tuple[int, list[int]]) -> int:
+    return count_passes(chains_of(tree_of(*paths).parents)[0])
 
 
 @settings(deadline=None, max_examples=100, derandomize=True)
 @given(paths)
 def test_passes_are_those_of_the_mirror(paths: list[tuple[int, list[int]]]) -> None:
-    plan = plan_of(*paths)
-    assert count_passes(plan) == slow_passes(plan)
+    tree = tree_of(*paths)
+    assert passes(*paths) == slow_passes(tree.finish(range(tree.n_leaves())))
 
 
 def test_passes_of_usual_requests() -> None:
-    assert count_passes(plan_of((0, [1, 2]), (1, [3, 4]), (2, [5, 6]))) == 1
-    assert count_passes(plan_of((0, [1, 2]), (1, [3, 4, 5]))) == 2
-    assert count_passes(plan_of((0, [1, 2, 3]), (0, [1, 2, 4]))) == 2  # a trunk and its branches
-    assert count_passes(plan_of((0, [1, 2, 3]), (0, [1, 2, 4, 5]))) == 3
-    assert count_passes(replace(plan_of((0, [1])), token=np.zeros(1, np.int32))) == 1
+    assert passes((0, [1, 2]), (1, [3, 4]), (2, [5, 6])) == 1
+    assert passes((0, [1, 2]), (1, [3, 4, 5])) == 2
+    assert passes((0, [1, 2, 3]), (0, [1, 2, 4])) == 2  # a trunk and its branches
+    assert passes((0, [1, 2, 3]), (0, [1, 2, 4, 5])) == 3
+    assert passes((0, [1])) == 1
 
 
 @settings(deadline=None, max_examples=100, derandomize=True)
 @given(paths, st.integers(0, 9), st.integers(0, 20))
 def test_padding_pays(paths: list[tuple[int, list[int]]], pass_tokens: int, n_most: int) -> None:
     """It saves passes for fewer tokens than they are worth, stands behind leaves only, and changes no other node."""
-    tree = TokenTree()
-    roots = [tree.add_root(5) for _ in range(3)]
-    for root, tokens in paths:
-        tree.add_path(roots[root], tokens)
+    tree = tree_of(*paths)
     before = tree.finish(range(tree.n_leaves()))
-    padding = leaf_padding(before, pass_tokens, n_most)
+    chains, chain_of = chains_of(tree.parents)
+    padding = leaf_padding(chains, pass_tokens, n_most)
+    n_passes = count_passes(chains, padding)
     assert sum(padding.values()) <= n_most
-    assert all(n > 0 and tree.is_leaf(leaf) for leaf, n in padding.items())
-    for leaf, n in padding.items():
-        tree.add_path(leaf, [0] * n)
+    last = {chain: node for node, chain in enumerate(chain_of)}
+    assert all(n > 0 and tree.is_leaf(last[chain]) for chain, n in padding.items())
+    for chain, n in padding.items():
+        tree.add_path(last[chain], [0] * n)
     after = tree.finish(range(tree.n_leaves()))
-    n_saved = count_passes(before) - count_passes(after)
+    assert n_passes == slow_passes(after)
+    n_saved = slow_passes(before) - n_passes
     assert n_saved * pass_tokens >= after.n_tokens - before.n_tokens
     assert before.n_leaves == after.n_leaves
     assert after.token[: before.n_tokens].tolist() == before.token.tolist()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from slow_passes import slow_passes
 
+from qcls_gguf.plan.chains import chains_of
 from qcls_gguf.plan.passes import count_passes
 from qcls_gguf.plan.planner import Addition, Capacity, plan_decodes
 from qcls_gguf.plan.tree import Plan, Root, TokenTree
@@ -53,7 +55,10 @@ def test_leaves_and_what_is_read_stay(paths: list[Path]) -> None:
         copies = branches.n_copies(levels)
         copied, first = tree.copied(*branches.copied(copies))
         after = copied.finish(range(copied.n_leaves()))
-        assert after.n_tokens == sum(copies)
+        assert after.n_tokens == branches.n_tokens(copies)
+        chains = branches.unshared(copies)
+        assert sorted(chains.length) == sorted(chains_of(copied.parents)[0].length)
+        assert count_passes(chains) == slow_passes(after)
         assert sorted(path_to(after, node) for node in range(after.n_tokens) if copied.is_leaf(node)) == leaves
         assert [path_to(after, first[end]) for end in ends] == paths
         assert all(after.output[first[end]] for end in ends)
@@ -62,7 +67,7 @@ def test_leaves_and_what_is_read_stay(paths: list[Path]) -> None:
             assert after.seq_id.tolist() == before.seq_id.tolist()
         if len(levels) == max(map(len, ranges)):
             assert len(after.seq_id) == after.n_tokens  # no token is shared
-            assert count_passes(after) == len({len(tokens) for _, tokens in leaves})
+            assert count_passes(chains) == len({len(tokens) for _, tokens in leaves})
 
 
 ONE_TOKEN = build_trie(["a", "b"], [(101,), (102,)], 9, "tree")
@@ -113,6 +118,6 @@ def test_the_plan_costs_no_more_than_with_shared_trunks(paths: list[Path], pass_
     n_most = plan.n_tokens + n_more
     (decode,) = plan_decodes(additions, Capacity(n_seqs=64, n_tokens=n_most, n_rows=64, pass_tokens=pass_tokens))
     assert decode.plan.n_tokens <= n_most
-    assert decode.n_passes == count_passes(decode.plan)
+    assert decode.n_passes == slow_passes(decode.plan)
     cost = decode.plan.n_tokens + pass_tokens * decode.n_passes
-    assert cost <= plan.n_tokens + pass_tokens * count_passes(plan)
+    assert cost <= plan.n_tokens + pass_tokens * slow_passes(plan)

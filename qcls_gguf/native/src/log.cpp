@@ -85,6 +85,7 @@ assertions_throw::~assertions_throw() {
 
 namespace {
 
+thread_local bool is_starting = false;
 bool has_gpu = false;
 bool is_cut_off = false;  // a forked child cannot use the GPUs of its parent
 
@@ -96,6 +97,11 @@ void in_child() {
     is_cut_off = has_gpu;
 }
 
+struct starting {
+    starting() { is_starting = true; }
+    ~starting() { is_starting = false; }
+};
+
 bool is_gpu(ggml_backend_dev_t device) {
     const auto type = ggml_backend_dev_type(device);
     return type == GGML_BACKEND_DEVICE_TYPE_GPU || type == GGML_BACKEND_DEVICE_TYPE_IGPU;
@@ -104,7 +110,11 @@ bool is_gpu(ggml_backend_dev_t device) {
 }  // namespace
 
 void start_llama() {
+    if (is_starting) {  // a log function called this, which would wait for itself
+        throw failure{QCLS_LOAD_FAILED, "a log function cannot load models or list devices while llama.cpp starts"};
+    }
     static const bool started = [] {
+        const starting scope;
         pthread_atfork(ggml_critical_section_start, ggml_critical_section_end, in_child);
         llama_log_set(on_log, nullptr);
         ggml_set_abort_callback(on_abort);
@@ -130,6 +140,8 @@ int32_t qcls_set_log(qcls_log_fn log, void * user, qcls_error * error) {
             sink.log = log;
             sink.user = user;
         }
-        start_llama();
+        if (!is_starting) {  // a log function may set another one from the first line on, such as one about a GPU
+            start_llama();
+        }
     });
 }
