@@ -200,6 +200,8 @@ def test_a_killed_service_starts_again_at_the_same_socket(tmp_path: Path) -> Non
         (["--api-key", ""], 2, "an API key is empty"),
         (["--api-key", "a b"], 2, "printable ASCII"),
         (["--questions", "/nowhere"], 2, "/nowhere"),
+        (["--cors-origin", "localhost:3000"], 2, "--cors-origin 'localhost:3000': is no origin: write scheme, host"),
+        (["--cors-origin", "http://localhost:3000/"], 2, "is no origin: write scheme, host and port without a path"),
         (["--model", "/nowhere.gguf", "--port", "0"], 3, "/nowhere.gguf"),
     ],
 )
