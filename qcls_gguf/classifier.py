@@ -15,13 +15,13 @@ from .config.load import load_config
 from .config.prompt import PromptConfig
 from .config.resources import DEFAULT_CONFIG
 from .config.schema import Config, ModelConfig, check_config
-from .config.words import counted
+from .config.words import counted, shown
 from .engine.capacity import check_capacity
 from .engine.engine import Engine
 from .engine.pieces import begin_prefixes
 from .engine.prefix_cache import Prefix
 from .engine.turns import TurnCost
-from .errors import PlanError
+from .errors import ConfigError, PlanError
 from .loaded_prompts import Answering, LoadedPrompts
 from .model import Model, OpenModels, find_model
 from .prompts.chat import is_chat, render_prompts
@@ -41,8 +41,10 @@ class Classifier(Answering):
             print(classifier.classify("red dress for girls").labels)
     """
 
-    def __init__(self, started: Started, *, owns_model: bool) -> None:
+    def __init__(self, started: Started, *, owns_model: bool = False) -> None:
         """Use `from_config`."""
+        if not isinstance(started, Started):
+            raise ConfigError(f"a Classifier is made by Classifier.from_config, not by Classifier({shown(started)})")
         kind = Requests if started.config.cascade is None else CascadeRequests
         requests = kind(started.pipeline, started.config.runtime, started.model.n_gpu_layers)
         super().__init__(requests, started.active, started.sources, started.config, started.model)

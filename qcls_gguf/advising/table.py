@@ -151,9 +151,8 @@ def remarks(record: AdviceRecord) -> list[str]:
         found.append(f"predicted ms: the decodes of a request on {predicted.target}; a prediction, not a measurement")
     if queries.n_bad:
         first = queries.bad[0]
-        found.append(
-            f"{counted(queries.n_bad, 'row')} could not be used as written, such as line {first.line}: {first.reason}"
-        )
+        place = "" if first.reason.startswith("line ") else f"line {first.line}: "
+        found.append(f"{counted(queries.n_bad, 'row')} could not be used as written, such as {place}{first.reason}")
     found += [f"{each.name}: {each.note}" for each in record.candidates if each.note]
     found += [line for each in record.candidates for line in _cascade_time(each)]
     return [*found, *record.notes]

@@ -11,6 +11,7 @@ _OPTIONS = {
     "cache": "--cache",
     "cascade": "--cascade",
     "column": "--column",
+    "cors_origin": "--cors-origin",
     "data": "--data",
     "fetch": "--fetch",
     "force": "--force",

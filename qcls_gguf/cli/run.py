@@ -200,7 +200,7 @@ def _queries(given: list[str] | None, source: str | None, columns: Columns, inte
         yield from read_queries(source, blank=True, columns=columns)
     if sys.stdin.isatty() and source != "-" and (interactive or not (given or source is not None)):
         yield from _ask()
-    elif not (given or source is not None or interactive):
+    elif not (given or source is not None):
         yield from read_queries("-", blank=True)
 
 

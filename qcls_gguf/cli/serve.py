@@ -149,7 +149,7 @@ def serve_command(
         from ..config.schema import Config
         from ..questions.forms import FormSettings, read_forms
         from ..service.server import serve
-        from ..service.settings import RequestLimits, ServiceSettings, check_keys, read_keys, read_wait
+        from ..service.settings import RequestLimits, ServiceSettings, check_keys, check_origins, read_keys, read_wait
 
         keys = api_key or []
         if (key := os.environ.get(_KEY_VARIABLE)) is not None:
@@ -165,7 +165,7 @@ def serve_command(
             port=port,
             uds=uds,
             api_keys=check_keys(keys),
-            cors_origins=tuple(cors_origin or ()),
+            cors_origins=check_origins(cors_origin or []),
             grace_s=grace,
             n_results=keep_results,
             log_format=log_format.value,

@@ -69,6 +69,8 @@ def hint(name: Any, known: Sequence[str]) -> str:
     import difflib  # for errors only
 
     close: list[str] = []
+    if isinstance(name, str) and "\xa0" in name:  # as pages and word processors put it in indentation
+        return "it has a no-break space (U+00A0): write plain spaces"
     if isinstance(name, str):
         text = name[:_LONGEST]
         close = difflib.get_close_matches(text, known, n=1, cutoff=_SURE)

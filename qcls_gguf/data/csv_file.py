@@ -85,6 +85,8 @@ def _said(error: csv.Error) -> str:
         )
     if "unexpected end" in what:
         return "the file ends within a quoted field: close its quotes, and double those that are part of it"
+    if "new-line character" in what:
+        return "a carriage return stands within a field: put the field in quotes"
     return f"{what}: double the quotes that are part of a quoted field"
 
 

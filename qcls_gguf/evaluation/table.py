@@ -8,7 +8,7 @@ from dataclasses import replace
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from ..config.words import printable
+from ..config.words import counted, printable
 from ..report.numbers import NO_VALUE, number, percent
 from ..report.tables import Table, terminal_table
 from .records import (
@@ -142,7 +142,8 @@ def notes(evaluation: EvaluationRecord) -> list[str]:
     data = evaluation.data
     if data.n_bad:
         lines = ", ".join(str(bad.line) for bad in data.bad)
-        sentences.append(f"{data.n_bad} rows could not be used and are left out: lines {lines}")
+        are, what = ("is", "line") if data.n_bad == 1 else ("are", "lines")
+        sentences.append(f"{counted(data.n_bad, 'row')} could not be used and {are} left out: {what} {lines}")
     if evaluation.non_finite:
         lines = ", ".join(str(row.line) for row in evaluation.non_finite)
         n = len(evaluation.non_finite)

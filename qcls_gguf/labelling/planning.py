@@ -151,7 +151,7 @@ class RunPlan:
         if not self._settings.redo_changed or self.joined or self._is_part:
             raise ConfigError(
                 f"{what}: label it anew with `redo_changed`, or everything with `overwrite`, or name another output; "
-                f"the {counted(len(done), 'shard')} that are there stay"
+                f"what is there stays ({counted(len(done), 'shard')})"
             )
         output.remove(done)
         self._on_note(f"{what}: labelling it anew")

@@ -16,6 +16,7 @@ from ..score.result import Result
 from .bodies import LINES, content_type, parse, read_lines, read_model
 from .exchange import Exchange
 from .openapi import gives, takes
+from .protocol import Protocol
 from .refusal import ClientGoneError, RefusedError, openai_words, refusal_of
 from .served import Served
 from .service import Answer, Service, in_order
@@ -137,10 +138,12 @@ class _Lines(StreamingResponse):
 async def _stream(service: Service, request: Request, exchange: Exchange) -> AsyncIterator[bytes]:
     """A line for each line that comes, in their order; what is wrong with one does not end the others."""
 
-    served = service.serving.served
+    served, connection = service.serving.served, Protocol.of(request.scope)
 
     async def each() -> AsyncIterator[Coroutine[Any, Any, dict[str, Any]]]:
         async for number, line in read_lines(request.scope, request.receive, service.limits):
+            if connection is not None and connection.is_lost:  # many lines may have come before
+                raise ClientGoneError
             yield _line(service, served, exchange, number, line)
 
     try:

@@ -48,6 +48,11 @@ class Protocol(HttpToolsProtocol):
         """Whether the body of the request that is served now has come; where others came behind it, theirs too."""
         return not self.cycle.more_body
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the connection has ended, or is being ended."""
+        return bool(self.transport.is_closing())
+
     def connection_lost(self, exc: Exception | None) -> None:
         """For the event loop."""
         super().connection_lost(exc)

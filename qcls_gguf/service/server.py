@@ -130,6 +130,7 @@ async def _drain(settings: ServiceSettings, serving: Serving, server: _Server, s
     """When told to stop: refuse who comes, answer who has come, and end, at the latest after the grace."""
     await stopping.wait()
     serving.drain()
+    log.info("told to end; requests to answer: %d", serving.admission.n_requests)
     end = monotonic() + settings.grace_s
     while serving.admission.n_requests and monotonic() < end:
         await asyncio.sleep(0.01)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import math
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -11,6 +12,7 @@ from typing import Literal
 from ..errors import ConfigError
 from ..questions.forms import FormSettings
 
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s?#A-Z]+")
 LogFormat = Literal["text", "json", "none"]
 LOG_FORMATS: tuple[LogFormat, ...] = ("text", "json", "none")
 
@@ -86,6 +88,15 @@ class ServiceSettings:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
+
+
+def check_origins(origins: list[str]) -> tuple[str, ...]:
+    """The origins of web pages. Raises ConfigError for what no browser sends as one, which would let none ask."""
+    for origin in origins:
+        if origin != "*" and not _ORIGIN.fullmatch(origin):
+            what = "is no origin: write scheme, host and port without a path, such as http://localhost:3000"
+            raise ConfigError(f"`cors_origin` {origin[:100]!r}: {what}")
+    return tuple(origins)
 
 
 def read_wait(text: str) -> LongestWait:

@@ -14,7 +14,7 @@ import pytest
 from conftest import MakeModel, OpenClassifier, WriteConfig
 from oracle import COLOR, PromptSpec
 
-from qcls_gguf import Classifier, Model, PlanError, QclsError, Result, ScoreError, load_config
+from qcls_gguf import Classifier, ConfigError, Model, PlanError, QclsError, Result, ScoreError, load_config
 from qcls_gguf.timing import STAGES
 
 PROMPTS = [
@@ -157,6 +157,11 @@ def test_a_queued_decode_changes_no_answer(classifier: Classifier, monkeypatch: 
     wanted = [answers(classifier.classify(query)) for query in QUERIES]
     monkeypatch.setattr(Model, "is_all_on_gpu", True)
     assert [answers(classifier.classify(query)) for query in QUERIES] == wanted
+
+
+def test_a_classifier_is_made_from_a_configuration() -> None:
+    with pytest.raises(ConfigError, match=r"made by Classifier\.from_config, not by Classifier\('mission'\)"):
+        Classifier("mission")  # type: ignore[arg-type]
 
 
 def test_batches_of_nothing_and_of_letters(classifier: Classifier) -> None:

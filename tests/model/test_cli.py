@@ -245,6 +245,11 @@ def test_a_full_disk_is_one_line(format_: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_without_a_terminal_to_ask_on_the_lines_of_the_input_are_answered() -> None:
+    done = run("--interactive", "--config", "mission", "--quiet", "--format", "labels", stdin=b"red dress\n")
+    assert (done.returncode, done.stdout) == (0, b"dress\tnone\n")
+
+
 def test_a_query_that_is_refused_is_named_by_its_line_and_a_full_disk_for_that_ends_nothing() -> None:
     lines = f"red dress\n{'dress ' * 300}\nblue jeans\n"
     for standard_error in ("", " 2> /dev/full"):

@@ -96,6 +96,7 @@ def test_the_end_comes_within_the_grace() -> None:
             connection.sendall(raw(json.dumps({"queries": ["red dress"] * 250}).encode()))
             until(lambda: server.metric("qcls_admitted_requests") == 1)
             assert server.stop() == 0
+        assert any("told to end; requests to answer: 1" in line for line in server.lines)
         assert any("not answered within the grace" in line for line in server.lines)
 
 
@@ -127,6 +128,18 @@ def test_a_full_service_refuses_and_says_when_to_come_again() -> None:
         assert server.metric("qcls_clients_gone_total") == 1
         fed = server.metric("qcls_tokens_new_total") - before
         assert fed < 200 * server.classify(query="red dress").json()["counts"]["n_tokens_new"] / 2
+
+
+def test_of_a_client_that_left_no_more_lines_are_computed() -> None:
+    body = b'{"query": "red dress"}\n' * 2000  # all of which come at once
+    with Server() as server:
+        n_tokens = server.classify(query="red dress").json()["counts"]["n_tokens_new"]
+        with server.connect() as connection:
+            connection.sendall(raw(body, "content-type: application/x-ndjson"))
+            assert connection.recv(100).startswith(b"HTTP/1.1 200")
+        until(lambda: server.metric("qcls_admitted_requests") == 0)
+        assert server.metric("qcls_clients_gone_total") == 1
+        assert server.metric("qcls_tokens_new_total") < 2000 * n_tokens / 2
 
 
 @pytest.fixture(scope="module")
@@ -199,6 +212,8 @@ def test_a_killed_service_starts_again_at_the_same_socket(tmp_path: Path) -> Non
         (["--api-key", ""], 2, "an API key is empty"),
         (["--api-key", "a b"], 2, "printable ASCII"),
         (["--questions", "/nowhere"], 2, "/nowhere"),
+        (["--cors-origin", "localhost:3000"], 2, "--cors-origin 'localhost:3000': is no origin: write scheme, host"),
+        (["--cors-origin", "http://localhost:3000/"], 2, "is no origin: write scheme, host and port without a path"),
         (["--model", "/nowhere.gguf", "--port", "0"], 3, "/nowhere.gguf"),
     ],
 )

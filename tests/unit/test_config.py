@@ -111,6 +111,7 @@ def test_an_empty_section_means_its_defaults(section: str) -> None:
             "model.zzz: unknown key, known are chat_template, chat_variables, hf_repo, ollama, path, quantization",
         ),
         (PROMPT + "1: 2\n", "1: unknown key, known are "),
+        (PROMPT + "\xa0scoring: tree\n", r"'\xa0scoring': unknown key, it has a no-break space (U+00A0): write plain"),
     ],
 )
 def test_an_unknown_key_is_refused_with_a_suggestion(text: str, message: str) -> None:
@@ -133,7 +134,10 @@ def test_an_unknown_key_is_refused_with_a_suggestion(text: str, message: str) ->
             "prompts: expected a list of at least one prompt, got a mapping: begin each prompt with `- name:`",
         ),
         ("prompts: [a]\n", "prompts[0]: expected keys and values, got text"),
-        (PROMPT + "model: a.gguf\n", "model: expected keys and values, got text"),
+        (
+            PROMPT + "model: a.gguf\n",
+            "model: expected keys and values, got text: write it below, behind path: or hf_repo:",
+        ),
         (PROMPT + "runtime: [n_ctx]\n", "runtime: expected keys and values, got a list"),
         (PROMPT + "model: false\n", "model: expected keys and values, got a truth value"),
     ],

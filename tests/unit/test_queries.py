@@ -104,6 +104,12 @@ def test_a_table_keeps_its_ids_and_lines(delimiter: str, tmp_path: Path) -> None
     assert short == Line("short", "line 7 has 2 fields, the header 3: write empty ones, too", 7, "A4")
 
 
+def test_a_carriage_return_inside_a_field_is_called_so(tmp_path: Path) -> None:
+    first, bad, last = table(tmp_path, "items.csv", "query\nred\nblue\r jeans\ncoat\n")
+    assert (first.text, last.text) == ("red", "coat")
+    assert bad.error == "line 3 is not valid CSV: a carriage return stands within a field: put the field in quotes"
+
+
 def test_json_lines_keep_their_ids(tmp_path: Path) -> None:
     text = '{"query": "red dress", "n": 7}\n\n{"query": 3}\nnope\n'
     good, blank, number, broken = table(tmp_path, "items.jsonl", text, id="n")
