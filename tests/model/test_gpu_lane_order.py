@@ -24,6 +24,8 @@ from qcls_gguf.plan.tree import Root
 pytestmark = pytest.mark.skipif(multiprocessors() is None, reason="needs a CUDA device")
 SPECS = [PromptSpec(name="item", template="<|im_start|>{query}<|im_end|>label:", labels=("dress", "coat", "none"))]
 SIZES = (1, 2, 3, 8, 9, 16, 17, 26, 33, 40, 57, 64, 65, 72, 73, 81, 104, 112, 113, 129, 161, 225, 300, 512)
+LARGEST_OF_A_LAYER = 0.02
+"""of rows of unit size. Measured: 0.004, with one token, which other kernels take in the file's order"""
 TOO_MANY = 600  # columns for the kernels: llama.cpp's take them, and read a copy
 SHAPES: list[tuple[str, dict[str, Any]]] = [
     ("qwen3", {"n_embd": 512, "n_ff": 1024, "tied": False}),
@@ -122,9 +124,8 @@ def test_layers_on_the_cpu_stay_in_the_file_s_order(
     n_layer = lanes.engine.model.facts.n_layer
     assert lanes.engine.model.facts.n_lane_ordered < 7 * n_layer
     assert (lanes.engine.model.facts.n_lane_ordered > 0) == has_kernels()
-    rounding = max(largest_difference(rows(plain, n, 8), rows(plain, n)) for n in (2, 9, 33))
     for n in (1, 2, 9, 33, 130):
-        assert largest_difference(rows(lanes, n), rows(plain, n)) <= 3 * rounding, n
+        assert largest_difference(rows(lanes, n), rows(plain, n)) < LARGEST_OF_A_LAYER, n
 
 
 @pytest.mark.parametrize("weight_type", ["Q4_K", "Q8_0"])
