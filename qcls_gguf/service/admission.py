@@ -37,7 +37,10 @@ class Admission:
             what = f"{self.n_requests} requests are in the service, as many as it admits"
             raise RefusedError(503, "requests", f"{what}: ask again later", retry_ms=self.retry_ms)
         if self.n_requests and self.n_tokens + n_tokens > limits.waiting_tokens:
-            what = f"about {self.n_tokens} tokens are in the service and it admits {limits.waiting_tokens}"
+            what = (
+                f"about {self.n_tokens} tokens are in the service, this request has {n_tokens}, and "
+                f"{limits.waiting_tokens} are admitted"
+            )
             raise RefusedError(503, "tokens", f"{what}: ask again later", retry_ms=self.retry_ms)
         return Place(self, n_tokens, n_at_once)
 

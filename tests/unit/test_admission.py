@@ -50,6 +50,13 @@ def test_a_request_alone_is_admitted() -> None:
     ]
 
 
+def test_what_is_too_much_is_told_with_what_would_come() -> None:
+    admission = Admission(RequestLimits(waiting_tokens=100))
+    message = "about 70 tokens are in the service, this request has 31, and 100 are admitted: ask again later"
+    with admission.admitted(70, 70), pytest.raises(RefusedError, match=f"^{message}$"):
+        admission.admitted(31, 31)
+
+
 def test_a_long_request_lets_others_in_between() -> None:
     admission = Admission(RequestLimits(longest_wait=LongestWait(100), waiting_tokens=100_000))
     admission.learn(10, 10.0)
