@@ -115,11 +115,14 @@ class Templates:
 
     def of_lengths(self, lengths: tuple[int, ...]) -> Template | None:
         """The template for distinct fragments that have so many tokens behind their stable ones."""
-        if lengths not in self._kept:
-            if len(self._kept) >= _N_KEPT:
-                self._kept.clear()
-            self._kept[lengths] = self._make(lengths)
-        return self._kept[lengths]
+        try:
+            return self._kept[lengths]
+        except KeyError:
+            made = self._make(lengths)
+        if len(self._kept) >= _N_KEPT:  # another thread may ask meanwhile
+            self._kept.clear()
+        self._kept[lengths] = made
+        return made
 
     def of_query(self, n_tokens: int) -> Template | None:
         """The template for a query of so many tokens; -1 where it merges with the text around it."""
