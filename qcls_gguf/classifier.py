@@ -258,7 +258,7 @@ class Classifier(Answering):
         return dict(self._started.ledger.steps_ms)
 
     def plan_counts(self, query: str) -> Counts:
-        """The counts that `classify` would have for a query; computes nothing. Raises PlanError as `classify` does."""
+        """The counts of `classify` for a query all of which is fed; computes nothing. Raises PlanError as it does."""
         return self._requests.counts(self.active, query)
 
     def classify_pairs(

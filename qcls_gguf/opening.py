@@ -35,6 +35,11 @@ def with_one_prompt(config: str | Path | Config, name: str | None = None) -> Con
     raise ConfigError(f"{shown(name)}: the configuration has no such prompt: it has {names}")
 
 
+def without_kept_queries(config: Config) -> Config:
+    """The configuration for measurements that ask the same queries again: each is computed whole."""
+    return replace(config, runtime=replace(config.runtime, kept_queries=0))
+
+
 class ClassifierOpener:
     """Opens classifiers with a command's options. Classifiers with the same model file share the open model."""
 

@@ -16,7 +16,7 @@ from .engine.kept_queries import Continuation
 from .errors import DecodeError, PlanError, ScoreError
 from .plan.planner import Addition, DecodePlan, IndexArray, additions_of, plan_decodes
 from .plan.rungs import on_a_rung
-from .plan.templates import Templates
+from .plan.templates import Template, Templates
 from .plan.tree import Int32Array
 from .score.result import Counts, ModelInfo, PromptResult, Result
 from .timing import Stopwatch
@@ -61,6 +61,8 @@ class _Planned:
     """item by item, prompt by prompt"""
     behind: Sequence[Int32Array] | None = None
     """of a single item that may go on from a kept query, each distinct fragment's tokens behind its stable ones"""
+    as_new: bool = False
+    """feed all of it, though a kept query begins alike"""
     continued: Continuation | None = None
     order: Sequence[int] | None = None
     """the items in the order in which they are planned, where it is another one; of this order are the decodes' rows"""
@@ -119,7 +121,7 @@ class Pipeline:
         tokenized = [self.tokenize(item) for item in items]
         watch.mark("tokenize")
         prepared = self.prepare(tokenized, watch)
-        return self.compute(replace(prepared, planned=replace(prepared.planned, behind=None)) if as_new else prepared)
+        return self.compute(replace(prepared, planned=replace(prepared.planned, as_new=as_new)))
 
     def prepare(
         self, tokenized: Sequence[Tokenized], watch: Stopwatch | None = None, *, on_rungs: bool = False
@@ -164,6 +166,13 @@ class Pipeline:
             )
             for (_, query), answer in zip(items, answers, strict=True)
         ]
+
+    def rehearse(self, active: ActiveSet, template: Template) -> None:
+        """One decode like that of a request with this template, whatever the tokens. Raises DecodeError."""
+        found, plan = self._engine.continuation(active.templates.layout, None), template.decode.plan
+        if found:
+            plan = template.continued(0, found.slot.seq, found.n_new)
+        self._engine.decode(plan, template.decode.leaf_roots, template.any_tokens(), found)
 
     def check(self, active: ActiveSet, query: str) -> None:
         """Raise PlanError for a query that `run` would refuse; nothing is computed."""
@@ -218,14 +227,14 @@ class Pipeline:
 
     def _continued(self, templates: Templates, planned: _Planned, behind: Sequence[Int32Array]) -> _Planned:
         """The plan that feeds only what follows a kept query, where this one begins like it, and keeps this one."""
-        found = self._engine.continuation(templates.layout, behind)
+        found = self._engine.continuation(templates.layout, None if planned.as_new else behind)
         if found is None:
             return planned
         rest = [tokens[found.n_kept :] for tokens in behind]
         template = templates.of_lengths(tuple(map(len, rest)))
         if template is None:
             return planned
-        plan = template.continued(found.n_kept, found.slot.seq)
+        plan = template.continued(found.n_kept, found.slot.seq, found.n_new)
         return replace(
             planned,
             decodes=(replace(template.decode, plan=plan),),

@@ -156,7 +156,7 @@ class Requests:
         self.run_alone(self._pipeline.check, active, query)
 
     def counts(self, active: ActiveSet, query: str) -> Counts:
-        """The counts that `ask` would have for a query; computes nothing. Raises PlanError as `ask` does."""
+        """The counts of `ask` for a query all of which is fed; computes nothing. Raises PlanError as `ask` does."""
         check_queries([query], self._runtime)
         self.check_process()
         return self.run_alone(self._pipeline.counts, active, query)

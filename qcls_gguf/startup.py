@@ -134,6 +134,11 @@ def _start(
         sets = PromptSets(engine, pipeline, prompts.label_tokens if prompts.exact else np.empty(0, np.int32))
         active = sets.add(prompts, held)
         if engine.kept_queries:
+            if not active.templates.are_possible:
+                raise ConfigError(
+                    f"runtime.kept_queries: {config.runtime.kept_queries}, and prompts with the same tokens before the "
+                    "query have different text right before or after it: give these the same text there, or set it to 0"
+                )
             engine.kept_queries.use_layout(active.templates.layout)
         try:
             _warm_up(config, engine, active, pipeline)
@@ -204,7 +209,7 @@ def _warm_up(config: Config, engine: Engine, active: ActiveSet, pipeline: Pipeli
 
     def request(*queries: str) -> None:
         with suppress(PlanError):  # in some vocabularies a query of few letters has too many tokens
-            pipeline.run([(active, query) for query in queries])
+            pipeline.run([(active, query) for query in queries], as_new=True)
 
     if on_gpu:
         for n in range(n_warm, min(_WARM_TOKENS, runtime.max_query_tokens) + 1, _WARM_STEP):
@@ -214,7 +219,7 @@ def _warm_up(config: Config, engine: Engine, active: ActiveSet, pipeline: Pipeli
     for n in range(min(n_warm, n_shapes - 2), -2, -1) if n_warm else ():  # the last ones are kept longest
         if template := active.templates.of_query(n):
             for _ in range(N_UNTIL_CAPTURED if on_gpu else 1):
-                engine.decode(template.decode.plan, template.decode.leaf_roots, template.any_tokens())
+                pipeline.rehearse(active, template)
     n_planned = 0
     for n in range(_WARM_TOKENS):
         template = active.templates.of_query(n)

@@ -12,7 +12,7 @@ from ..config.schema import Config
 from ..config.scoring import EXACT_SCORINGS
 from ..errors import ConfigError, PlanError
 from ..model.placement import GPU_RESERVE_BYTES
-from ..opening import ClassifierOpener
+from ..opening import ClassifierOpener, without_kept_queries
 from ..prompts.compiled import Tokenizer
 from ..report.machine import available_bytes, gpu_free_bytes, rss_bytes
 from .records import Memory
@@ -74,7 +74,7 @@ def started_classifier(
 ) -> Iterator[MeasuredClassifier]:
     """A classifier after its first request, its queries checked; closed in the end. Raises what Classifier raises."""
     free_before, rss_before = gpu_free_bytes(), rss_bytes()
-    with opener.open(config) as classifier:
+    with opener.open(without_kept_queries(config)) as classifier:
         query_sets = source.sets(classifier.engine.model)
         for queries in query_sets:
             _check(classifier, queries, source.largest_batch)

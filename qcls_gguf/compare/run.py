@@ -20,7 +20,7 @@ from ..config.schema import Config
 from ..engine.cores import threads
 from ..errors import ConfigError, PlanError
 from ..native.kernel_steps import switched, variants, why_unfair_to_stock
-from ..opening import ClassifierOpener, OnStep
+from ..opening import ClassifierOpener, OnStep, without_kept_queries
 from ..report.environment import environment
 from ..report.progress import OnProgress
 from .method import AbsentError, Answer, DiedError, Method, PeerError, Workload, WorkloadPrompt, installed_versions
@@ -84,7 +84,7 @@ def compare(
         raise ConfigError(f"`peer_kernels` {settings.peer_kernels}: {why}")
     settings = dataclasses.replace(settings, config=opener.rendered(settings.config))
     prompts, exact_references = _references(settings, opener)
-    with opener.open(settings.config, quiet=True) as classifier:
+    with opener.open(without_kept_queries(settings.config), quiet=True) as classifier:
         workload = Workload(
             classifier=classifier,
             prompts=prompts,
@@ -127,7 +127,7 @@ def _references(
 ) -> tuple[tuple[WorkloadPrompt, ...], list[Reference]]:
     """The prompts with their labels' paths, and our exact scores of every query, by a classifier that audits."""
     config = raw_config(settings.config, "tree")
-    with opener.open(config, audit=True) as classifier:
+    with opener.open(without_kept_queries(config), audit=True) as classifier:
         for query in settings.queries:
             try:
                 classifier.check(query)

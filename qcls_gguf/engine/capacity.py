@@ -128,10 +128,10 @@ def limits(
     prefixes = set(prompts.prefixes)
     n_reserved = 0 if runtime.question_prefixes == "auto" else runtime.question_prefixes
     n_kept_seqs = runtime.kept_queries * len(prefixes)
-    n_leaf_seqs, n_outputs = _leaf_seqs(runtime, prompts, len(prefixes) + n_reserved + n_kept_seqs)
+    n_leaf_seqs, n_outputs = _leaf_seqs(runtime, prompts, len(prefixes) + n_reserved, n_kept_seqs)
     n_seqs = len(prefixes) + n_reserved + n_kept_seqs + n_leaf_seqs
     n_least = max(*whole, n_seqs, n_outputs)
-    n_batch = _n_batch(runtime, prompts, n_least, max(whole), n_outputs)
+    n_batch = _n_batch(runtime, prompts, n_least, max(whole), max(n_seqs, n_outputs))
     n_prefix = sum(map(len, prefixes))
     n_kept = n_kept_seqs * MOST_TOKENS
     n_needed = n_prefix + n_kept + n_batch
@@ -171,20 +171,22 @@ def _most_seqs(runtime: RuntimeConfig) -> int:
     return MAX_SEQ if runtime.n_seq_max == "auto" else runtime.n_seq_max
 
 
-def _leaf_seqs(runtime: RuntimeConfig, prompts: PromptSet, n_prefixes: int) -> tuple[int, int]:
+def _leaf_seqs(runtime: RuntimeConfig, prompts: PromptSet, n_prefixes: int, n_kept_seqs: int) -> tuple[int, int]:
     """(sequences for leaves, hidden states of one decode), for max_batch queries, or as many as sequences allow."""
+    n_others = n_prefixes + n_kept_seqs
+    others = f"the prefixes {n_prefixes}" + (f", kept queries {n_kept_seqs}" if n_kept_seqs else "")
     n_most = _most_seqs(runtime)
     n_leaves = [prompt.trie.n_leaves for prompt in prompts.prompts]
     for prompt, n in zip(prompts.prompts, n_leaves, strict=True):
-        if n_prefixes + n > n_most:
+        if n_others + n > n_most:
             is_auto = runtime.n_seq_max == "auto"
             limit = f"llama.cpp's {MAX_SEQ}" if is_auto else f"runtime.n_seq_max: {n_most}"
             raise ConfigError(
-                f"prompts.{prompt.name}: its labels need {counted(n, 'sequence')} and the prefixes {n_prefixes}, more "
-                f"than {limit}: {'' if is_auto else 'raise it, '}use fewer prompts, fewer labels that share first "
-                "tokens, or scoring: first_token"
+                f"prompts.{prompt.name}: its labels need {counted(n, 'sequence')} and {others}, more than {limit}: "
+                f"{'' if is_auto else 'raise it, '}{'lower runtime.kept_queries, ' if n_kept_seqs else ''}use fewer "
+                "prompts, fewer labels that share first tokens, or scoring: first_token"
             )
-    n_free = n_most - n_prefixes
+    n_free = n_most - n_others
     n_queries = min(runtime.max_batch, -(-n_free // sum(n_leaves)))  # of one decode, the last in part
     n_read = sum(len(prompt.trie.read) for prompt in prompts.prompts)
     return min(n_free, sum(n_leaves) * runtime.max_batch), n_read * n_queries
@@ -210,7 +212,7 @@ def _n_batch(runtime: RuntimeConfig, prompts: PromptSet, n_least: int, n_longest
     if runtime.n_batch < n_least:
         raise ConfigError(
             f"runtime.n_batch: {runtime.n_batch} is less than the {n_least} that the longest prompt ({n_longest} "
-            f"tokens) and the rows of max_batch queries ({n_outputs}) need: raise it, or lower "
-            "max_query_tokens or max_batch"
+            f"tokens) and the sequences and rows of max_batch queries ({n_outputs}) need: raise it, or lower "
+            f"max_query_tokens{', kept_queries' if runtime.kept_queries else ''} or max_batch"
         )
     return runtime.n_batch

@@ -221,7 +221,7 @@ class Engine:
     def _make_rows(self) -> None:
         self._rows = np.zeros((self.context.n_outputs_max, self.context.row_size), np.float32)
 
-    def continuation(self, layout: Layout, fragments: Sequence[Int32Array]) -> Continuation | None:
+    def continuation(self, layout: Layout, fragments: Sequence[Int32Array] | None) -> Continuation | None:
         """How a query goes on from a kept one, for the next decode; see KeptQueries.find."""
         if self.kept_queries is None:
             return None

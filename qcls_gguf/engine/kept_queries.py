@@ -19,7 +19,7 @@ from ..plan.tree import Int32Array, Root
 from ..prompts.compiled import common_prefix
 
 MOST_TOKENS = 64
-"""The most tokens behind a root whose cells a slot keeps; the cells of longer queries are not kept."""
+"""The most tokens behind a root whose cells a slot keeps: the first ones of longer queries."""
 
 Fragments = tuple[list[int], ...]
 """A query's tokens behind the roots, for each text that surrounds queries."""
@@ -32,7 +32,7 @@ class Slot:
     seq: Int32Array
     """(n_roots,)"""
     fragments: Fragments = ()
-    """of the query whose cells it holds; (): none"""
+    """whose cells it holds; (): none"""
     has_roots: bool = False
     """whether its sequences share the cells of the roots"""
     last_used: int = 0
@@ -48,6 +48,12 @@ class Continuation:
     n_kept: int
     """tokens behind each root whose cells the source has"""
     fragments: Fragments
+    """of which the slot will have the cells"""
+
+    @property
+    def n_new(self) -> int:
+        """Tokens behind each root that are fed, and whose cells the slot keeps."""
+        return (max(map(len, self.fragments)) if self.fragments else MOST_TOKENS) - self.n_kept
 
 
 class KeptQueries:
@@ -71,26 +77,30 @@ class KeptQueries:
             raise PlanError(f"{len(layout.roots)} prefixes, and slots for queries behind {self._n_roots}")
         self._layout = layout
 
-    def find(self, layout: Layout, fragments: Sequence[Int32Array]) -> Continuation | None:
+    def find(self, layout: Layout, fragments: Sequence[Int32Array] | None) -> Continuation | None:
         """How a query goes on from a kept one, and which slot will keep it; none for a query that is not kept.
 
-        fragments: the query's tokens behind the roots, for each text that surrounds queries. At least one token of each
-        is left to feed.
+        fragments: the query's tokens behind the roots, for each text that surrounds queries; at least one token of each
+        is left to feed. None: a query that goes on from no other, and from which none will.
         """
-        shortest, longest = min(map(len, fragments)), max(map(len, fragments))
-        if layout != self._layout or shortest == 0 or longest > MOST_TOKENS:
+        if layout != self._layout or (fragments is not None and min(map(len, fragments)) == 0):
             return None
-        tokens: Fragments = tuple(each.tolist() for each in fragments)
         oldest = min(self._slots, key=lambda slot: slot.last_used)
+        if fragments is None:
+            return Continuation(slot=oldest, source=oldest, n_kept=0, fragments=())
+        tokens: Fragments = tuple(each[:MOST_TOKENS].tolist() for each in fragments)
         n, source = 0, oldest
         for slot in self._slots:
             n_shared = min(map(common_prefix, slot.fragments, tokens), default=0)
             if n_shared > n:
                 n, source = n_shared, slot
-        # A slot gives up its query for one that shares at least half of it; otherwise both are kept.
-        is_given_up = n > 0 and 2 * n >= max(map(len, source.fragments))
+        # A slot gives up its query for one that shares at least half of it. Otherwise it keeps it, unless it is the
+        # slot that was used longest ago itself.
+        n_own = max((len(each) - n for each, n in zip(source.fragments, layout.n_behind, strict=False)), default=0)
+        is_given_up = n > 0 and 2 * n >= n_own
+        n_left = min(map(len, fragments)) - 1
         return Continuation(
-            slot=source if is_given_up else oldest, source=source, n_kept=min(n, shortest - 1), fragments=tokens
+            slot=source if is_given_up else oldest, source=source, n_kept=min(n, n_left), fragments=tokens
         )
 
     def begin(self, found: Continuation, leaf_roots: Sequence[Root]) -> None:
@@ -101,7 +111,7 @@ class KeptQueries:
         assert self._layout is not None
         slot, source, context = found.slot, found.source, self._context
         self._clock += 1
-        slot.last_used = self._clock
+        slot.last_used = source.last_used = self._clock
         slot.fragments = ()
         ends = np.array([root.n_cached for root in self._layout.roots], np.int32)
         if not slot.has_roots:

@@ -15,7 +15,7 @@ from ..config.schema import Config
 from ..config.scoring import Scoring
 from ..data.labelled import BadRow, LabelledQuery
 from ..errors import ConfigError, PlanError, ScoreError
-from ..opening import ClassifierOpener
+from ..opening import ClassifierOpener, without_kept_queries
 from ..prompts.compiled import Prompt
 from ..prompts.trie import build_trie
 from ..score.log_space import softmax
@@ -154,7 +154,7 @@ def request_cost(
 ) -> RequestCost:
     """Time and tokens of requests, by a classifier of its own; scoring: the configuration's scoring, in words."""
     total_ms, n_tokens = [], []
-    with opener.open(config, quiet=True) as classifier:
+    with opener.open(without_kept_queries(config), quiet=True) as classifier:
         for query in queries[:_N_WARM_UP]:
             classifier.classify(query)
         for query in queries:

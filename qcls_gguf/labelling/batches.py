@@ -60,8 +60,9 @@ def sort_key(prompts: Answering, size: int) -> Callable[[str], str | int]:
 
 
 def sharing(config: Config, n: int) -> Config:
-    """The configuration with room for so many queries in a decode."""
-    return replace(config, runtime=replace(config.runtime, max_batch=max(config.runtime.max_batch, n)))
+    """The configuration with room for so many queries in a decode; none is kept, as hardly one begins like the last."""
+    runtime = replace(config.runtime, max_batch=max(config.runtime.max_batch, n), kept_queries=0)
+    return replace(config, runtime=runtime)
 
 
 class BatchLabeller:

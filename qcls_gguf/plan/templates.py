@@ -8,7 +8,7 @@ and what follows is fixed. Other requests are planned token by token.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -28,19 +28,21 @@ class Layout:
     """the cached prefixes that the prompts grow from"""
     fragments: tuple[tuple[str, str], ...]
     """what surrounds the query behind each root"""
+    n_behind: tuple[int, ...]
+    """of each distinct fragment, about how many tokens follow the query"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Trunk:
-    """The nodes of a plan that are filled in, each in a sequence more than the plan has it in."""
+    """The first nodes of a plan that are filled in, each in a sequence more than the plan has it in."""
 
     seq_offset: Int32Array
     seq_id: Int32Array
-    """(n_pairs + n_filled,) with -1 for those sequences"""
+    """(n_pairs + n_first,) with -1 for those sequences"""
     at: IndexArray
-    """(n_filled,) where these stand"""
+    """(n_first,) where these stand"""
     root: IndexArray
-    """(n_filled,) from which root of the layout the node grows"""
+    """(n_first,) from which root of the layout the node grows"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +57,39 @@ class Template:
     """(n_filled,) the nodes that are filled in"""
     source: IndexArray
     """(n_filled,) with which of the fragments' tokens behind their stable ones, one fragment after the other"""
-    trunk: _Trunk
+    place: IndexArray
+    """(n_filled,) where in its fragment, behind the stable tokens, the token stands"""
+    roots: tuple[Root, ...]
+    """of the layout"""
+    trunks: dict[int, _Trunk] = field(default_factory=dict)
+    """by how many tokens of each fragment are in them; made when first asked for"""
 
-    def continued(self, n_kept: int, seq: Int32Array) -> Plan:
-        """The plan behind n_kept tokens more, with the filled-in nodes that grow from root r in sequence seq[r] too."""
-        plan, trunk = self.decode.plan, self.trunk
+    def continued(self, n_kept: int, seq: Int32Array, n_first: int) -> Plan:
+        """The plan behind n_kept tokens more.
+
+        The first n_first tokens of each fragment are in sequence seq[r], too, where they grow from root r.
+        """
+        plan, trunk = self.decode.plan, self._trunk(n_first)
         seq_id = trunk.seq_id.copy()
         seq_id[trunk.at] = seq[trunk.root]
         return replace(plan, pos=plan.pos + np.int32(n_kept), seq_offset=trunk.seq_offset, seq_id=seq_id)
+
+    def _trunk(self, n_first: int) -> _Trunk:
+        n_first = min(n_first, int(self.place.max(initial=-1)) + 1)
+        if n_first not in self.trunks:
+            plan, node = self.decode.plan, self.node[self.place < n_first]
+            n_more = np.zeros(plan.n_tokens + 1, np.int32)
+            n_more[node + 1] = 1
+            seq_offset = plan.seq_offset + np.cumsum(n_more, dtype=np.int32)
+            leaf = plan.seq_id[plan.seq_offset[node]]  # leaf l decodes in sequence l
+            number = {root: index for index, root in enumerate(self.roots)}
+            self.trunks[n_first] = _Trunk(
+                seq_offset=seq_offset,
+                seq_id=np.insert(plan.seq_id, plan.seq_offset[node + 1], -1).astype(np.int32),
+                at=(seq_offset[node + 1] - 1).astype(np.intp),
+                root=np.array([number[root] for root in self.decode.leaf_roots], np.intp)[leaf],
+            )
+        return self.trunks[n_first]
 
     def any_tokens(self) -> Int32Array:
         """Tokens that compute as much as a query's."""
@@ -93,12 +120,17 @@ class Templates:
         by_prefix: dict[tuple[int, ...], set[tuple[str, str]]] = {}
         for prompt in prompts.prompts:
             by_prefix.setdefault(prompt.prefix, set()).add(prompt.fragment)
-        self._possible = all(len(texts) == 1 for texts in by_prefix.values())
+        self.are_possible = all(len(texts) == 1 for texts in by_prefix.values())
+        """False where prompts that begin alike have different texts around the query: no request has a template."""
         fragment_of_root = {
             Root(holder=holder, n_cached=len(prompt.prefix)): prompt.fragment
             for prompt, holder in zip(prompts.prompts, holders, strict=True)
         }
-        self.layout = Layout(roots=tuple(fragment_of_root), fragments=tuple(fragment_of_root.values()))
+        self.layout = Layout(
+            roots=tuple(fragment_of_root),
+            fragments=tuple(fragment_of_root.values()),
+            n_behind=tuple(max(0, n) for n in self._lengths(0)),
+        )
         self._kept: dict[tuple[int, ...], Template | None] = {}
 
     def behind(self, fragments: Sequence[Int32Array]) -> list[Int32Array] | None:
@@ -106,7 +138,7 @@ class Templates:
 
         fragments: in the order of `PromptSet.fragments`.
         """
-        if not self._possible:
+        if not self.are_possible:
             return None
         for tokens, stable in zip(fragments, self._stable, strict=True):
             if tokens[: len(stable)].tobytes() != stable.tobytes():
@@ -127,14 +159,14 @@ class Templates:
     def of_query(self, n_tokens: int) -> Template | None:
         """The template for a query of so many tokens; -1 where it merges with the text around it."""
         lengths = self._lengths(n_tokens)
-        return self.of_lengths(lengths) if self._possible and min(lengths) >= 0 else None
+        return self.of_lengths(lengths) if self.are_possible and min(lengths) >= 0 else None
 
     def size_of_query(self, n_tokens: int) -> tuple[int, int] | None:
         """(passes, tokens fed) of a request with a query of n_tokens tokens on the fast path; none as for `of_query`.
 
         Planned anew each time.
         """
-        found = self._plan(self._lengths(n_tokens)) if self._possible else None
+        found = self._plan(self._lengths(n_tokens)) if self.are_possible else None
         return found and (
             sum(decode.n_passes for decode in found[1]),
             sum(decode.plan.n_tokens for decode in found[1]),
@@ -151,29 +183,16 @@ class Templates:
         additions, decodes = found
         token = decodes[0].plan.token
         node: IndexArray = np.flatnonzero(token >= self._n_vocab)
+        source = (token[node] - self._n_vocab).astype(np.intp)
+        start = np.cumsum([0, *lengths[:-1]])
         return Template(
             decode=decodes[0],
             additions=tuple(additions),
             n_cached=sum(addition.root.n_cached for addition in additions),
             node=node,
-            source=(token[node] - self._n_vocab).astype(np.intp),
-            trunk=self._trunk(decodes[0], node),
-        )
-
-    def _trunk(self, decode: DecodePlan, node: IndexArray) -> _Trunk:
-        plan = decode.plan
-        n_more = np.zeros(plan.n_tokens + 1, np.int32)
-        n_more[node + 1] = 1
-        seq_offset = plan.seq_offset + np.cumsum(n_more, dtype=np.int32)
-        at = seq_offset[node + 1] - 1
-        leaf = plan.seq_id[plan.seq_offset[node]]  # leaf l decodes in sequence l
-        roots = {root: index for index, root in enumerate(self.layout.roots)}
-        root_of_leaf = np.array([roots[root] for root in decode.leaf_roots], np.intp)
-        return _Trunk(
-            seq_offset=seq_offset,
-            seq_id=np.insert(plan.seq_id, plan.seq_offset[node + 1], -1).astype(np.int32),
-            at=at.astype(np.intp),
-            root=root_of_leaf[leaf],
+            source=source,
+            place=source - start[np.searchsorted(start, source, "right") - 1],
+            roots=self.layout.roots,
         )
 
     def _plan(self, lengths: tuple[int, ...]) -> tuple[list[Addition], list[DecodePlan]] | None:

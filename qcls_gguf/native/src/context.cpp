@@ -96,7 +96,7 @@ void set_label_tokens(qcls_context & context, int64_t n, const int32_t * token) 
     }
     if (n > 0 && context.is_batch_invariant) {
         check_range("n_outputs_max", context.n_outputs_max, 1, 112,
-                    "at most 112 where exact scorings are to be batch-invariant: lower max_batch");
+                    "at most 112 where exact scorings are to be batch-invariant: lower max_batch or kept_queries");
     }
     check_range("the number of label tokens", n, 0, context.n_vocab, "at most the vocabulary's size");
     for (int64_t i = 0; i < n; ++i) {
