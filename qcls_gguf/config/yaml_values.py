@@ -28,7 +28,12 @@ _MAX_DIRECTIVES = 8
 
 _TAG = "tag:yaml.org,2002:"
 _TEXT = ("!", f"{_TAG}str")
-_OTHER_BASE = re.compile(r"[-+]?(0[0-9_]|[0-9_]+:)")  # 010 is 8, 12:30 is 750
+_OTHER_BASE = {  # 010 is 8, 12:30 is 750, 1:30.5 is 90.5
+    f"{_TAG}int": re.compile(r"[-+]?(0[0-9_]|[0-9_]+:)"),
+    f"{_TAG}float": re.compile(r"[-+]?[0-9_]+:"),
+}
+_TYPOGRAPHIC = re.compile(r"([^:]*:\s+)?[“”„‟][^“”]*$")
+"""A line, without what indents it, up to a colon in a value that begins with a typographic quote, not closed before."""
 _MERGE = object()  # the key `<<`, which takes over the keys of other mappings
 # With libyaml a file is read some twenty times as fast; wheels of PyYAML hold it.
 _LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
@@ -80,9 +85,9 @@ def _remedy(error: yaml.MarkedYAMLError, text: str) -> str:
         return ""
     if "\t" in line[0][: len(line[0]) - len(line[0].lstrip())]:
         return ": the line is indented with a tab, use spaces"
-    if any(quote in line[0] for quote in "“”„‟"):
-        return ': the line has typographic quotes, write "'
     if error.problem and "mapping values" in error.problem:
+        if _TYPOGRAPHIC.match(line[0][: error.problem_mark.column].lstrip(" -")):
+            return ': the value begins with a typographic quote, write "'
         return ": write a text that has a colon in quotes, or below |"
     return ""
 
@@ -185,7 +190,7 @@ class _Reader:
         except (ValueError, KeyError, AttributeError, ArithmeticError, yaml.YAMLError):
             kind = tag.removeprefix(_TAG)
             raise _refused(event, f"{shown(text)} is no {kind}, which it looks like: write it in quotes") from None
-        if tag == f"{_TAG}int" and _OTHER_BASE.match(text):
+        if tag in _OTHER_BASE and _OTHER_BASE[tag].match(text):
             raise _refused(event, f"{text} is the number {shown(value)} to YAML: write that, or a text in quotes")
         return value
 

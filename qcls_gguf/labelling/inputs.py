@@ -23,12 +23,11 @@ _SUFFIXES: dict[str, Format] = {
     ".ndjson": "jsonl",
     ".txt": "text",
 }
-_PACKED = (".gz", ".zst", ".bz2", ".xz", ".zip")
 _BLOCK_BYTES = 1 << 16
 
 
 def format_of(path: Path) -> Format:
-    """By the end of the name; a file with any other has a query a line."""
+    """By the end of the name, of files that `find_inputs` does not refuse: with any other they have a query a line."""
     return _SUFFIXES.get(path.suffix.lower(), "text")
 
 
@@ -42,8 +41,6 @@ def find_inputs(given: Sequence[str]) -> list[Path]:
     for name in given:
         paths = _files_of(name)
         for path in paths:
-            if path.suffix.lower() in _PACKED:
-                raise ConfigError(f"{path}: is packed: unpack it, or save it as Parquet, which packs by itself")
             if what := why_no_rows(path.suffix):
                 raise ConfigError(f"{path}: {what}")
             if not path.is_file():

@@ -22,9 +22,10 @@ _PAYS = 0.97
 def measure_batches(prompts: Answering, queries: Sequence[str], most: int = MOST) -> list[BatchSpeed]:
     """How fast some of the queries are labelled one by one and 2, 4, 8, … in a decode; the sizes run in turns.
 
-    Batches are as those of a run: in its order, and in halves where a decode does not hold them. Sizes
-    of which that is most are left out. Stops after some seconds, with the sizes that were measured. Where few shapes
-    come again and again, decodes of shapes that are known already are timed, as most of a run are.
+    All sizes, one by one too, take the queries in the order of a run with several in a decode. Batches that a decode
+    does not hold are halved, as in a run; sizes of which these are most are left out. Stops after some seconds, with
+    the sizes that were measured. Where decodes are filled up to one of a few token counts, those of each shape (queries
+    and tokens) are timed once the shape is known to the device, as it is to most decodes of a run.
     """
     usable = _usable(prompts, queries)
     sizes = [1]
@@ -44,7 +45,7 @@ def measure_batches(prompts: Answering, queries: Sequence[str], most: int = MOST
 
 
 def _usable(prompts: Answering, queries: Sequence[str]) -> list[Tokenized]:
-    """Some of the queries, in the order in which a run takes them."""
+    """Some of the queries, in the order of a run with several in a decode."""
     usable = []
     for query in queries:
         try:

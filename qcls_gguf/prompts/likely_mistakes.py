@@ -218,9 +218,13 @@ def alike_labels(case: _Case) -> _Found:
 
 
 def _foreign_letters(label: str) -> list[str]:
-    """The letters of Cyrillic or Greek in a word of Latin ones that look like Latin ones."""
-    words = [word for word in label.split() if any(c.isascii() and c.isalpha() for c in word)]
-    return [c for c in dict.fromkeys("".join(words)) if c in _LIKE_LATIN]
+    """The letters of Cyrillic or Greek in words whose other letters are those of ASCII, which they look like."""
+    found: dict[str, None] = {}
+    for word in re.split(r"[\W_]+", label):
+        others = [c for c in word if not c.isascii()]
+        if any(c.isascii() and c.isalpha() for c in word) and all(c in _LIKE_LATIN for c in others):
+            found.update(dict.fromkeys(others))
+    return list(found)
 
 
 def unlike_label_tokens(case: _Case) -> _Found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -11,6 +12,9 @@ from ..config.words import counted, hint, shown
 from .refusal import RefusedError
 
 Step = int | str
+_Place = tuple[Step, ...]
+_Member = tuple[_Place, _Place, Step]
+"""One of the types that a value may be of: pydantic's location of the value, the value's place, the type's name"""
 
 _MOST_MISTAKES = 20
 _TAG = "type"  # the field that says which kind of question an object is
@@ -29,8 +33,8 @@ def refusal_of_mistakes(error: ValidationError, model: type[BaseModel], value: A
     """The refusal (422) of a value of JSON that is none of the model, with its fields."""
     found: dict[str, list[str]] = {}
     wanted: dict[str, list[str]] = {}
-    for each in error.errors(include_url=False):
-        path = field_path(_place(each["loc"], value))
+    for each, place in _meant(error, value):
+        path = field_path(place)
         kind = each["type"]
         if kind in _WANTED:  # of a field that may be one of several, each is told
             one = wanted.setdefault(path, [])
@@ -58,22 +62,58 @@ def _name(name: str) -> str:
     return name if name.isprintable() and len(name) <= 100 else repr(name[:100])
 
 
-def _place(where: Sequence[Step], value: Any) -> list[Step]:
-    """The keys and indices that lead to a mistake, without the names of types that pydantic adds where a value may be
-    of several.
-    """
-    path: list[Step] = []
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Walk:
+    """What pydantic's location of a mistake consists of."""
+
+    place: _Place
+    """the keys and indices that lead to it"""
+    members: tuple[_Member, ...]
+    """the types that were tried on the way to it"""
+
+
+def _walk(error: Any, value: Any) -> _Walk:
+    """Follow a mistake's location from the whole body on; what leads nowhere in it is the name of a type, or a tag."""
+    where = error["loc"]
+    place: list[Step] = []
+    members: list[_Member] = []
+    tagged = None  # the object whose tag was passed
     for index, step in enumerate(where):
-        if isinstance(value, dict):
-            if step == value.get(_TAG):
-                continue
-            if step in value or index == len(where) - 1:  # the last may be missing
-                path.append(step)
-                value = value.get(step)
+        is_last = index == len(where) - 1
+        if isinstance(value, dict) and value is not tagged and step == value.get(_TAG) and not is_last:
+            tagged = value
+        elif isinstance(value, dict) and (step in value or (is_last and error["type"] == "missing")):
+            place.append(step)
+            value = value.get(step)
         elif isinstance(value, list) and isinstance(step, int) and step < len(value):
-            path.append(step)
+            place.append(step)
             value = value[step]
-    return path
+        else:
+            members.append((where[:index], tuple(place), step))
+    return _Walk(place=tuple(place), members=tuple(members))
+
+
+def _meant(error: ValidationError, value: Any) -> list[tuple[Any, _Place]]:
+    """The mistakes with their places; where a value may be of several types, those of the type that fits best only."""
+    walks = [(each, _walk(each, value)) for each in error.errors(include_url=False)]
+    places: dict[tuple[_Place, _Place], dict[Step, set[_Place]]] = {}
+    for _, walk in walks:
+        for union, start, member in walk.members:
+            places.setdefault((union, start), {}).setdefault(member, set()).add(walk.place)
+    best: set[_Member] = set()
+    for (union, start), tried in places.items():
+        fits = {member: _fit(start, found) for member, found in tried.items()}
+        best.update((union, start, member) for member, fit in fits.items() if fit == max(fits.values()))
+    return [(each, walk.place) for each, walk in walks if best.issuperset(walk.members)]
+
+
+def _fit(start: _Place, mistakes: set[_Place]) -> tuple[bool, int, int]:
+    """How well a type fits the value at a place, by its mistakes there: best with the right tag, then with mistakes
+    far inside of it, then with few. Types with the wrong tag fit alike.
+    """
+    if (*start, _TAG) in mistakes:
+        return False, 0, 0
+    return True, max(map(len, mistakes)), -len(mistakes)
 
 
 def _what(error: Any, model: type[BaseModel]) -> str:

@@ -127,7 +127,7 @@ async def _reload(serving: Serving) -> None:
 
 
 async def _drain(settings: ServiceSettings, serving: Serving, server: _Server, stopping: asyncio.Event) -> None:
-    """When told to stop: refuse who comes, answer who has come, and end, at the latest after the grace."""
+    """When told to stop: refuse new requests, answer those accepted before, and end, after the grace at the latest."""
     await stopping.wait()
     serving.drain()
     log.info("told to end; requests to answer: %d", serving.admission.n_requests)

@@ -12,7 +12,7 @@ from typing import Literal
 from ..errors import ConfigError
 from ..questions.forms import FormSettings
 
-_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s?#A-Z]+")
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s?#]*[^/\s?#:]")
 LogFormat = Literal["text", "json", "none"]
 LOG_FORMATS: tuple[LogFormat, ...] = ("text", "json", "none")
 
@@ -91,8 +91,14 @@ class ServiceSettings:
 
 
 def check_origins(origins: list[str]) -> tuple[str, ...]:
-    """The origins of web pages. Raises ConfigError for what no browser sends as one, which would let none ask."""
+    """The origins of web pages, in lower case as browsers send them. Raises ConfigError for what is no origin, which
+    would let none ask, and for `null`, which would let every page ask.
+    """
+    origins = [origin.lower() for origin in origins]
     for origin in origins:
+        if origin == "null":
+            what = "is not supported, since sandboxed frames of any web page send it, as pages from files do"
+            raise ConfigError(f"`cors_origin` null: {what}: serve the page over HTTP, or give * to let every page ask")
         if origin != "*" and not _ORIGIN.fullmatch(origin):
             what = "is no origin: write scheme, host and port without a path, such as http://localhost:3000"
             raise ConfigError(f"`cors_origin` {origin[:100]!r}: {what}")

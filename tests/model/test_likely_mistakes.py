@@ -125,7 +125,7 @@ def test_a_good_prompt_has_none(model: Model) -> None:
             "'ros\u00e9', 'rose\u0301' differ only in case, white space or how accents are stored",
         ),
         (
-            {"prompt_template": GOOD, "labels": ["blue", "blu\u0435", "червоний", "β-carotene"]},
+            {"prompt_template": GOOD, "labels": ["blue", "blu\u0435", "червоний", "β-carotene", "T-рубашка", "Xбокс"]},
             "labels_alike",
             "prompts.color.labels",
             "'blu\u0435' has letters that only look like those beside them: write '\u0435' (cyrillic small letter ie)",

@@ -214,6 +214,12 @@ def test_a_killed_service_starts_again_at_the_same_socket(tmp_path: Path) -> Non
         (["--questions", "/nowhere"], 2, "/nowhere"),
         (["--cors-origin", "localhost:3000"], 2, "--cors-origin 'localhost:3000': is no origin: write scheme, host"),
         (["--cors-origin", "http://localhost:3000/"], 2, "is no origin: write scheme, host and port without a path"),
+        (
+            ["--cors-origin", "http://example.com:"],
+            2,
+            "--cors-origin 'http://example.com:': is no origin: write scheme",
+        ),
+        (["--cors-origin", "null"], 2, "--cors-origin null: is not supported, since sandboxed frames of any web page"),
         (["--model", "/nowhere.gguf", "--port", "0"], 3, "/nowhere.gguf"),
     ],
 )
@@ -235,7 +241,14 @@ def test_a_full_disk_for_the_log_ends_nothing(tmp_path: Path) -> None:
     with open("/dev/full", "wb") as full, subprocess.Popen(command, stderr=full) as process:
         until(uds.exists)
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(uds)), base_url="http://qcls", timeout=60) as client:
-            until(lambda: client.get("/ready").status_code == 200)
+
+            def is_ready() -> bool:
+                try:
+                    return client.get("/ready").status_code == 200
+                except httpx.ConnectError:  # the socket is there somewhat earlier than anybody listens
+                    return False
+
+            until(is_ready)
             assert client.post("/v1/classify", json={"query": "red dress"}).status_code == 200
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0

@@ -10,6 +10,7 @@ import pytest
 from qcls_gguf.service.bodies import M, parse, parse_value
 from qcls_gguf.service.classify_api import ClassifyRequest
 from qcls_gguf.service.decisions_api import DecisionsRequest
+from qcls_gguf.service.predict_api import PredictRequest
 from qcls_gguf.service.refusal import RefusedError
 from qcls_gguf.service.systemone_api import SystemOneRequest
 
@@ -66,6 +67,42 @@ def decisions(*questions: Any) -> dict[str, Any]:
             decisions(CHOICE | {"choices": [{"value": "a"}, {"value": "b"}], "lables": []}),
             "questions[0].lables",
             "questions[0].lables: unknown field, known are choices, instructions, name, type",
+        ),
+        (
+            DecisionsRequest,
+            decisions(
+                {"type": "score", "instructions": "Which?", "levels": [{"label": "a"}, {"label": "b"}], "score": 1}
+            ),
+            "questions[0].score",
+            "questions[0].score: unknown field, known are instructions, levels, name, type",
+        ),
+        (
+            DecisionsRequest,
+            decisions(CHOICE | {"choices": [{"value": "a"}, {"value": "b"}]}) | {"input": {"a": 1}},
+            "input",
+            "input: expected a text or a list, got an object",
+        ),
+        (
+            DecisionsRequest,
+            decisions(CHOICE | {"choices": [{"value": "a"}, {"value": "b"}]})
+            | {"input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": 3}]}]},
+            "input[0].content[0].text",
+            "input[0].content[0].text: expected a text, got the number 3",
+        ),
+        (
+            DecisionsRequest,
+            decisions(CHOICE | {"choices": [{"value": "a"}, {"value": "b"}]})
+            | {"input": [{"type": "message", "role": "user", "content": 3}]},
+            "input[0].content",
+            "input[0].content: expected a text or a list, got the number 3",
+        ),
+        (PredictRequest, {"inputs": {"a": 1}}, "inputs", "inputs: expected a text or a list, got an object"),
+        (PredictRequest, {"inputs": ["a", 3]}, "inputs[1]", "inputs[1]: expected a text, got the number 3"),
+        (
+            PredictRequest,
+            {"inputs": [["a", 3], ["b"]]},
+            "inputs[0][1]",
+            "inputs[0][1]: expected a text, got the number 3",
         ),
         (
             SystemOneRequest,

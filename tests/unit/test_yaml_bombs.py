@@ -166,6 +166,7 @@ def test_the_limits_of_depth_and_number_are_exact() -> None:
         ("a: \x01", ""),
         ("- 010", "line 1: 010 is the number 8 to YAML: write that, or a text in quotes"),
         ("- 12:30", "line 1: 12:30 is the number 750 to YAML: write that, or a text in quotes"),
+        ("- 1:30.5", "line 1: 1:30.5 is the number 90.5 to YAML: write that, or a text in quotes"),
         (
             "a:\n\tb: 1",
             "line 2, column 1: found character that cannot start any token: the line is indented with a tab",
@@ -176,7 +177,19 @@ def test_the_limits_of_depth_and_number_are_exact() -> None:
         ),
         (
             "a: “b: c”",
-            "line 1, column 6: mapping values are not allowed in this context: the line has typographic quotes",
+            "line 1, column 6: mapping values are not allowed in this context: the value begins with a typographic",
+        ),
+        (
+            "- a: “b: c”",
+            "line 1, column 8: mapping values are not allowed in this context: the value begins with a typographic",
+        ),
+        (
+            "a: Say “x”: {query}: y",
+            "line 1, column 11: mapping values are not allowed in this context: write a text that has a colon",
+        ),
+        (
+            "a: “x” b: c",
+            "line 1, column 9: mapping values are not allowed in this context: write a text that has a colon",
         ),
     ],
 )
