@@ -71,7 +71,7 @@ class BatchLabeller:
     def __init__(self, prompts: Answering, size: int, *, on_rungs: bool | None = None) -> None:
         """size: queries of one decode; of queries too long for one it holds half as many, or a quarter, ….
 
-        on_rungs: whether decodes are filled up, so that few shapes come again and again; None: where that pays, but not
+        on_rungs: whether decodes are filled up, so that shapes repeat; None: where that pays, but not
         one by one, which is to compute what `classify` does.
         """
         self._prompts = prompts
