@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier, OpenContext
+from interrupts import interrupted_behind
 from oracle import Float32Array, PromptSpec, decode_sequence
 
 from qcls_gguf.config.schema import ModelConfig, RuntimeConfig
@@ -237,22 +237,11 @@ def test_an_interrupt_anywhere_leaves_right_answers(
     ]
     classifier = open_classifier(make_model(), specs)
     wanted = [answer.scores for answer in classifier.classify("red dress").results]
-    context = classifier.engine.context
-    call = getattr(context, place)
+    n_interrupts = 0
     for n in range(1, 8):
-        left = n
-
-        def interrupted(*arguments: object, **options: object) -> object:
-            nonlocal left
-            left -= 1
-            answer = call(*arguments, **options)
-            if left == 0:
-                raise KeyboardInterrupt
-            return answer
-
-        with monkeypatch.context() as patch:
-            patch.setattr(context, place, interrupted)
-            with suppress(KeyboardInterrupt):
-                classifier.engine.restore()
-                classifier.classify("x y z")
+        with interrupted_behind(classifier.engine.context, place, n, monkeypatch) as calls:
+            classifier.engine.restore()
+            classifier.classify("x y z")
+        n_interrupts += calls.left <= 0
         assert [answer.scores for answer in classifier.classify("red dress").results] == wanted
+    assert n_interrupts > 0

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier
+from interrupts import interrupted_behind
 from oracle import COLOR, PromptSpec
 
 from qcls_gguf import Classifier, ConfigError, PromptConfig, Result
@@ -200,25 +200,13 @@ def test_an_interrupt_anywhere_leaves_right_answers(
 ) -> None:
     """The native call is made, then the interrupt comes, at each call of requests that go on from each other."""
     plain, kept = (open_classifier(make_model(), SEPARATE, kept_queries=n) for n in (0, 2))
-    call = getattr(kept.engine.context, place)
-    n, left = 0, 0
-    while left <= 0:  # until requests end without an interrupt
+    n, has_come = 0, True
+    while has_come:
         n += 1
-        left = n
-
-        def interrupted(*arguments: object, **options: object) -> object:
-            nonlocal left
-            left -= 1
-            answer = call(*arguments, **options)
-            if left == 0:
-                raise KeyboardInterrupt
-            return answer
-
-        with monkeypatch.context() as patch:
-            patch.setattr(kept.engine.context, place, interrupted)
-            with suppress(KeyboardInterrupt):
-                for query in ("red", "red dress", "blue", "red dress for", "red jeans"):
-                    kept.classify(query)
+        with interrupted_behind(kept.engine.context, place, n, monkeypatch) as calls:
+            for query in ("red", "red dress", "blue", "red dress for", "red jeans"):
+                kept.classify(query)
+        has_come = calls.left <= 0
         for query in ("red dress for girls", "red jeans", "blue"):
             assert_alike(kept, plain, query)
     assert n > 4
