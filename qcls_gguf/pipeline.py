@@ -61,8 +61,6 @@ class _Planned:
     """item by item, prompt by prompt"""
     behind: Sequence[Int32Array] | None = None
     """of a single item that may go on from a kept query, each distinct fragment's tokens behind its stable ones"""
-    as_new: bool = False
-    """feed all of it, though a kept query begins alike"""
     continued: Continuation | None = None
     order: Sequence[int] | None = None
     """the items in the order in which they are planned, where it is another one; of this order are the decodes' rows"""
@@ -120,8 +118,7 @@ class Pipeline:
         watch = Stopwatch()
         tokenized = [self.tokenize(item) for item in items]
         watch.mark("tokenize")
-        prepared = self.prepare(tokenized, watch)
-        return self.compute(replace(prepared, planned=replace(prepared.planned, as_new=as_new)))
+        return self.compute(self.prepare(tokenized, watch), as_new=as_new)
 
     def prepare(
         self, tokenized: Sequence[Tokenized], watch: Stopwatch | None = None, *, on_rungs: bool = False
@@ -138,12 +135,12 @@ class Pipeline:
         watch.mark("plan")
         return Prepared(items, planned, watch)
 
-    def compute(self, prepared: Prepared) -> list[Result]:
-        """A result for each item of a plan, which is used once. Raises DecodeError, ScoreError."""
+    def compute(self, prepared: Prepared, *, as_new: bool = False) -> list[Result]:
+        """A result for each item of a plan, which is used once. as_new: see `run`. Raises DecodeError, ScoreError."""
         items, planned, watch = prepared.items, prepared.planned, prepared.watch
         watch.go_on()
         if self._engine.kept_queries and planned.behind is not None:
-            planned = self._continued(items[0][0].templates, planned, planned.behind)
+            planned = self._continued(items[0][0].templates, planned, planned.behind, as_new=as_new)
             watch.mark("plan")
         hidden, rows = self._decode(planned, watch)
         if planned.order is not None:
@@ -225,9 +222,11 @@ class Pipeline:
             order=order,
         )
 
-    def _continued(self, templates: Templates, planned: _Planned, behind: Sequence[Int32Array]) -> _Planned:
+    def _continued(
+        self, templates: Templates, planned: _Planned, behind: Sequence[Int32Array], *, as_new: bool
+    ) -> _Planned:
         """The plan that feeds only what follows a kept query, where this one begins like it, and keeps this one."""
-        found = self._engine.continuation(templates.layout, None if planned.as_new else behind)
+        found = self._engine.continuation(templates.layout, None if as_new else behind)
         if found is None:
             return planned
         rest = [tokens[found.n_kept :] for tokens in behind]

@@ -134,11 +134,6 @@ def _start(
         sets = PromptSets(engine, pipeline, prompts.label_tokens if prompts.exact else np.empty(0, np.int32))
         active = sets.add(prompts, held)
         if engine.kept_queries:
-            if not active.templates.are_possible:
-                raise ConfigError(
-                    f"runtime.kept_queries: {config.runtime.kept_queries}, and prompts with the same tokens before the "
-                    "query have different text right before or after it: give these the same text there, or set it to 0"
-                )
             engine.kept_queries.use_layout(active.templates.layout)
         try:
             _warm_up(config, engine, active, pipeline)

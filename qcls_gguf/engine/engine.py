@@ -100,8 +100,7 @@ class Engine:
         uses make room. state: what `saved_prefixes` gave of the same prefixes, to load instead of decoding; the cache
         is empty then. Raises PlanError, with nothing changed, where they do not fit, and DecodeError.
         """
-        if not (self._stored and self._clean):
-            self.restore()
+        self._mend()
         distinct = list(dict.fromkeys(wanted))
         known = [prefix for tokens in distinct if (prefix := self.cache.get(tokens))]
         for prefix in known:
@@ -181,6 +180,11 @@ class Engine:
             raise
         self._stored = True
 
+    def _mend(self) -> None:
+        """Store the prefixes in use anew where an interrupt or an error left cells that cannot be trusted."""
+        if not (self._stored and self._clean):
+            self.restore()
+
     def restore(self) -> None:
         """Empty the KV cache and store the prefixes in use again; a NaN in a freed cell can spoil later requests."""
         self._stored = False
@@ -225,8 +229,7 @@ class Engine:
         """How a query goes on from a kept one, for the next decode; see KeptQueries.find."""
         if self.kept_queries is None:
             return None
-        if not (self._stored and self._clean):
-            self.restore()  # which forgets kept queries
+        self._mend()  # which may forget kept queries
         return self.kept_queries.find(layout, fragments)
 
     def decode(
@@ -246,8 +249,7 @@ class Engine:
             raise PlanError(
                 f"a plan of {plan.n_leaves} leaves, and there are {self.capacity.n_seqs} sequences for them"
             )
-        if not (self._stored and self._clean):
-            self.restore()
+        self._mend()
         self._clean = False
         for leaf, root in enumerate(leaf_roots):
             if self._shared[leaf] is not root and self._shared[leaf] != root:

@@ -25,11 +25,8 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
     Raises ConfigError if a limit is too small, ModelError for a model whose logits cannot be computed from its hidden
     states, or if memory is lacking.
     """
-    if model.has_states and runtime.kept_queries:
-        raise ConfigError(
-            f"runtime.kept_queries: {runtime.kept_queries}, and {model.path} has recurrent layers, which keep their "
-            "state behind the last token of a query only, so that no other query can go on from its middle: set it to 0"
-        )
+    if runtime.kept_queries:
+        _check_kept_queries(runtime.kept_queries, model, prompts)
     state_bytes = model.facts.state_bytes
     size = limits(runtime, prompts, model.facts.n_ctx_train, model.n_ctx_short, state_bytes)
     if model.n_gpu_layers == 0:  # a GPU's driver refuses what it does not have
@@ -78,3 +75,16 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
         n_kept_queries=runtime.kept_queries,
         why_no_logits=why_no_logits,
     )
+
+
+def _check_kept_queries(n: int, model: Model, prompts: PromptSet) -> None:
+    if model.has_states:
+        raise ConfigError(
+            f"runtime.kept_queries: {n}, and {model.path} has recurrent layers, which keep their state behind the last "
+            "token of a query only, so that no other query can go on from its middle: set it to 0"
+        )
+    if not prompts.has_one_text_a_prefix:
+        raise ConfigError(
+            f"runtime.kept_queries: {n}, and prompts with the same tokens before the query have different text right "
+            "before or after it: give these the same text there, or set it to 0"
+        )

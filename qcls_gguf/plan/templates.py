@@ -117,11 +117,7 @@ class Templates:
         self._fragment_of = [fragments.index(prompt.fragment) for prompt in prompts.prompts]
         stable = {prompt.fragment: prompt.stable for prompt in prompts.prompts}
         self._stable = [np.array(stable[fragment], np.int32) for fragment in fragments]
-        by_prefix: dict[tuple[int, ...], set[tuple[str, str]]] = {}
-        for prompt in prompts.prompts:
-            by_prefix.setdefault(prompt.prefix, set()).add(prompt.fragment)
-        self.are_possible = all(len(texts) == 1 for texts in by_prefix.values())
-        """False where prompts that begin alike have different texts around the query: no request has a template."""
+        self._possible = prompts.has_one_text_a_prefix
         fragment_of_root = {
             Root(holder=holder, n_cached=len(prompt.prefix)): prompt.fragment
             for prompt, holder in zip(prompts.prompts, holders, strict=True)
@@ -138,7 +134,7 @@ class Templates:
 
         fragments: in the order of `PromptSet.fragments`.
         """
-        if not self.are_possible:
+        if not self._possible:
             return None
         for tokens, stable in zip(fragments, self._stable, strict=True):
             if tokens[: len(stable)].tobytes() != stable.tobytes():
@@ -159,14 +155,14 @@ class Templates:
     def of_query(self, n_tokens: int) -> Template | None:
         """The template for a query of so many tokens; -1 where it merges with the text around it."""
         lengths = self._lengths(n_tokens)
-        return self.of_lengths(lengths) if self.are_possible and min(lengths) >= 0 else None
+        return self.of_lengths(lengths) if self._possible and min(lengths) >= 0 else None
 
     def size_of_query(self, n_tokens: int) -> tuple[int, int] | None:
         """(passes, tokens fed) of a request with a query of n_tokens tokens on the fast path; none as for `of_query`.
 
         Planned anew each time.
         """
-        found = self._plan(self._lengths(n_tokens)) if self.are_possible else None
+        found = self._plan(self._lengths(n_tokens)) if self._possible else None
         return found and (
             sum(decode.n_passes for decode in found[1]),
             sum(decode.plan.n_tokens for decode in found[1]),
