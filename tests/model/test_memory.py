@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import MakeModel, OpenClassifier, WriteConfig
+from conftest import MakeModel, OpenClassifier, RunPython, WriteConfig
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier, ModelError
@@ -43,3 +43,32 @@ def test_a_configuration_that_asks_for_too_much(
     config = write_config(make_model(), [PROMPT], n_ctx=1 << 21)
     with pytest.raises(ModelError, match=r"takes 2\.0 GiB, and 0\.5 GiB of memory are free: lower runtime\.n_ctx"):
         Classifier.from_config(config)
+
+
+RELOADS = """
+import threading
+from qcls_gguf import Classifier
+
+def resident_mib():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmRSS")) // 1024
+
+def reload():
+    with Classifier.from_config("mission") as classifier:
+        classifier.classify("red")
+
+reload()
+before = resident_mib()
+for _ in range(8):
+    thread = threading.Thread(target=reload)
+    thread.start()
+    thread.join()
+print(resident_mib() - before)
+"""
+
+
+def test_classifiers_of_many_threads_leave_no_memory(run_python: RunPython) -> None:
+    """As in a service that reloads. Measured: 1 to 7 MiB more, and 34 to 47 where glibc may keep what is freed."""
+    done = run_python(RELOADS)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 20
