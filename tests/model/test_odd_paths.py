@@ -39,20 +39,8 @@ def test_a_model_may_have_them(odd: Path) -> None:
 def test_a_table_and_its_output_may_have_them(odd: Path, make_model: MakeModel) -> None:
     (odd / "m.gguf").symlink_to(make_model())
     (odd / "q.csv").write_text("query\nred dress\nblue jeans\n")
-    words = [
-        "label",
-        odd / "q.csv",
-        "--out",
-        odd / "out",
-        "-c",
-        "mission",
-        "--batch",
-        "1",
-        "-m",
-        odd / "m.gguf",
-        "--n-gpu-layers",
-        "0",
-    ]
+    names = [odd / "q.csv", "--out", odd / "out", "-c", "mission", "-m", odd / "m.gguf", "--n-gpu-layers", "0"]
+    words = ["label", *map(str, names), "--batch", "1"]
     for said in ("2 rows in 1 shard", "nothing is left"):
         done = subprocess.run(
             [sys.executable, "-m", "qcls_gguf.cli.command", *words], capture_output=True, text=True, check=False
