@@ -194,6 +194,7 @@ def _model_info(model: Model) -> ModelInfo:
         source_digest=build.source_digest,
         backend=build.backend,
         package_version=__version__,
+        n_lane_ordered=model.facts.n_lane_ordered,
     )
 
 

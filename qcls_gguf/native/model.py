@@ -17,7 +17,7 @@ import numpy as np
 from ..config.words import abbreviated
 from ..errors import ModelError, PlanError
 from ..threads import start
-from .abi import PROGRESS_FUNCTION, Error, Facts, Parse, Status, TokenKind, check, int32
+from .abi import PROGRESS_FUNCTION, Error, Facts, Parse, Status, TokenKind, WeightOrder, check, int32
 from .arrays import Int32Array
 from .library import library
 
@@ -44,7 +44,7 @@ class ModelFacts:
     token_eot: int
     add_bos: bool
     n_lane_ordered: int
-    """matrices whose weights were put into lane order: kernel_steps.py"""
+    """matrices whose weights were put into lane order: WeightOrder"""
     state_bytes: int
     """bytes of one sequence's recurrent states; 0: the model has none"""
     description: str
@@ -81,6 +81,7 @@ class NativeModel:
         n_gpu_layers: int = 0,
         progress: Callable[[float], bool] | None = None,
         user_defined: bool = False,
+        weight_order: WeightOrder = WeightOrder.BY_DEVICE,
     ) -> None:
         """Load a GGUF file; n_gpu_layers: on the GPU, if there is one; < 0: all of them.
 
@@ -90,7 +91,7 @@ class NativeModel:
         self._plain = int(Parse.USER_DEFINED if user_defined else Parse.NOTHING)
         self._handle = c_void_p()
         self._room = _Room()
-        handle = _load(path, int32(n_gpu_layers, "n_gpu_layers"), progress)
+        handle = _load(path, int32(n_gpu_layers, "n_gpu_layers"), weight_order, progress)
         self._handle = handle
         self._free = weakref.finalize(self, library().qcls_model_close, handle, None)
         self._free.atexit = False  # at the exit of the interpreter another thread may still be decoding
@@ -193,7 +194,9 @@ def _description(text: str, n_params: int) -> str:
     return text.replace("?B", abbreviated(n_params))
 
 
-def _load(path: Path, n_gpu_layers: int, progress: Callable[[float], bool] | None) -> c_void_p:
+def _load(
+    path: Path, n_gpu_layers: int, weight_order: WeightOrder, progress: Callable[[float], bool] | None
+) -> c_void_p:
     """The handle of a loaded model.
 
     The load runs in a thread of its own, because in this one an interrupt would be raised in the callback and lost.
@@ -212,7 +215,13 @@ def _load(path: Path, n_gpu_layers: int, progress: Callable[[float], bool] | Non
     def load() -> None:
         nonlocal status
         status = library().qcls_model_open(
-            os.fsencode(path), n_gpu_layers, PROGRESS_FUNCTION(go_on), None, byref(handle), byref(error)
+            os.fsencode(path),
+            n_gpu_layers,
+            weight_order,
+            PROGRESS_FUNCTION(go_on),
+            None,
+            byref(handle),
+            byref(error),
         )
 
     loader = threading.Thread(target=load)

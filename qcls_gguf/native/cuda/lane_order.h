@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstring>
 
 #ifdef __CUDACC__
 #define LANE_ORDER_FN static __host__ __device__ __forceinline__ constexpr
@@ -15,6 +16,11 @@
 #endif
 
 namespace lane_order {
+
+// Whether a device's matrices are to be in lane order. wish: "0", not; anything else: yes; null: nobody says, then not.
+static inline bool is_wanted(const char * wish) {
+    return wish != nullptr && std::strcmp(wish, "0") != 0;
+}
 
 constexpr int ROWS = 32;       // that stay together
 constexpr int GROUP_ROWS = 8;
