@@ -79,11 +79,12 @@ class NativeModel:
         path: Path,
         *,
         n_gpu_layers: int = 0,
+        one_gpu: bool = False,
         progress: Callable[[float], bool] | None = None,
         user_defined: bool = False,
         weight_order: WeightOrder = WeightOrder.BY_DEVICE,
     ) -> None:
-        """Load a GGUF file; n_gpu_layers: on the GPU, if there is one; < 0: all of them.
+        """Load a GGUF file; n_gpu_layers: on GPUs, if there are any; < 0: all of them; one_gpu: on the first one only.
 
         progress(fraction) returns False to stop the load. user_defined: text that spells a token which was added to the
         vocabulary, such as </think>, becomes that token in plain text, too. Raises ModelError.
@@ -91,7 +92,7 @@ class NativeModel:
         self._plain = int(Parse.USER_DEFINED if user_defined else Parse.NOTHING)
         self._handle = c_void_p()
         self._room = _Room()
-        handle = _load(path, int32(n_gpu_layers, "n_gpu_layers"), weight_order, progress)
+        handle = _load(path, int32(n_gpu_layers, "n_gpu_layers"), one_gpu, weight_order, progress)
         self._handle = handle
         self._free = weakref.finalize(self, library().qcls_model_close, handle, None)
         self._free.atexit = False  # at the exit of the interpreter another thread may still be decoding
@@ -195,7 +196,11 @@ def _description(text: str, n_params: int) -> str:
 
 
 def _load(
-    path: Path, n_gpu_layers: int, weight_order: WeightOrder, progress: Callable[[float], bool] | None
+    path: Path,
+    n_gpu_layers: int,
+    one_gpu: bool,
+    weight_order: WeightOrder,
+    progress: Callable[[float], bool] | None,
 ) -> c_void_p:
     """The handle of a loaded model.
 
@@ -217,6 +222,7 @@ def _load(
         status = library().qcls_model_open(
             os.fsencode(path),
             n_gpu_layers,
+            one_gpu,
             weight_order,
             PROGRESS_FUNCTION(go_on),
             None,

@@ -158,12 +158,13 @@ typedef enum qcls_weight_order {
 } qcls_weight_order;
 
 /* Loads a GGUF file into *model, which is NULL on failure; close it with qcls_model_close.
- * n_gpu_layers: how many layers go to a GPU; negative: all of them.
+ * n_gpu_layers: how many layers go to GPUs; negative: all of them.
+ * one_gpu: 1: to the first GPU only; 0: to all, in shares of their free memory.
  * weight_order: a qcls_weight_order. Matrices that cannot have lane order stay as the file has them.
  * progress, user: called while the file is loaded; NULL: nothing is.
  * QCLS_LOAD_FAILED where the file cannot be loaded or `progress` stopped it, QCLS_UNSUPPORTED for a model whose
  * sequences cannot branch. */
-QCLS_API int32_t qcls_model_open(const char * path, int32_t n_gpu_layers, int32_t weight_order,
+QCLS_API int32_t qcls_model_open(const char * path, int32_t n_gpu_layers, int32_t one_gpu, int32_t weight_order,
                                  qcls_progress_fn progress, void * user, qcls_model ** model, qcls_error * error);
 
 /* Frees a model whose contexts are closed. NULL is allowed. */
