@@ -87,5 +87,6 @@ def why_no_memory(n_bytes: int, n_free: int) -> str | None:
         return None
     return (
         f"loading the model a second time needs {needed / _GIB:.1f} GiB of the GPU's memory, and "
-        f"{n_free / _GIB:.1f} are free: measure with {LANE_ORDER.variable}=1 in the environment and with 0"
+        f"{n_free / _GIB:.1f} are free: measure decodes without this comparison twice, with "
+        f"{LANE_ORDER.variable}=1 in the environment and with 0"
     )
