@@ -43,7 +43,7 @@ class Parse(IntEnum):
 class WeightOrder(IntEnum):
     """How the weights of Q8_0 and Q6_K matrices lie in a GPU's memory, as far as they can.
 
-    BY_DEVICE: as the file has them, but GGML_CUDA_LANE_ORDER says otherwise if it is set.
+    BY_DEVICE: in lane order on cards of compute capability 7.5, but GGML_CUDA_LANE_ORDER says otherwise if it is set.
     FILE: as the file has them, which llama.cpp's own kernels read. LANES: in lane order wherever code for 7.5 runs.
     """
 

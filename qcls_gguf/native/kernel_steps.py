@@ -72,7 +72,7 @@ STEPS = (
 LANE_ORDER = Step(
     name="lane order",
     variable="GGML_CUDA_LANE_ORDER",
-    meaning="weights of Q8_0 and Q6_K are rearranged as the model is loaded, for code for 7.5; off by default",
+    meaning="weights of Q8_0 and Q6_K are rearranged as the model is loaded, for code for 7.5; by default on 7.5 alone",
 )
 """All contexts on a model have it, or none; the last that variants add."""
 

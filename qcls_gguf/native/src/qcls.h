@@ -152,7 +152,7 @@ typedef int32_t (*qcls_progress_fn)(float fraction, void * user);
 
 /* The order of the weights of Q8_0 and Q6_K matrices in a GPU's memory: docs/kernels.md. */
 typedef enum qcls_weight_order {
-    QCLS_WEIGHTS_BY_DEVICE = 0,  /* as the file has them, unless GGML_CUDA_LANE_ORDER is 1 */
+    QCLS_WEIGHTS_BY_DEVICE = 0,  /* lane order on cards of 7.5, unless GGML_CUDA_LANE_ORDER is 0; on others if it is 1 */
     QCLS_WEIGHTS_FILE_ORDER = 1, /* as the file has them, which llama.cpp's own kernels read */
     QCLS_WEIGHTS_LANE_ORDER = 2  /* lane order wherever code for 7.5 runs */
 } qcls_weight_order;
