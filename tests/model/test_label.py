@@ -349,6 +349,29 @@ def test_the_command_measures_batches_prints_a_summary_and_draws(tmp_path: Path)
     assert "12 labelled" in done.stdout
 
 
+def test_the_commands_options_reach_the_run(tmp_path: Path) -> None:
+    path, out, cache = tmp_path / "in.csv", tmp_path / "out", tmp_path / "cache.sqlite"
+    path.write_text("query\nred dress\nblue jeans\nred dress\nwool coat\n")
+    line = ["label", str(path), "--out", str(out), "--config", CONFIG, "--threads", "1", "--batch", "2", "--quiet"]
+    line += ["--summary", "json", "--no-state-cache", "--no-try-model"]
+    chosen = ["--limit", "3", "--prefix", "m_", "--top-k", "2", "--format", "jsonl"]
+    chosen += ["--cache", str(cache), "--order", "frequency"]
+
+    def label(*more: str) -> LabellingRecord:
+        done = CliRunner().invoke(app, [*line, *more])
+        assert done.exit_code == 0, done.stderr
+        return LabellingRecord.model_validate_json(done.stdout)
+
+    record = label(*chosen)
+    assert (record.n_rows, record.speed.batch, record.speed.n_computed) == (3, 2, 2)
+    rows = rows_of(out / "in-00000.jsonl")
+    assert [row["m_category"] for row in rows] == ["dress", "jeans", "dress"]
+    assert {len(row["m_category_scores"]) for row in rows} == {2}
+    assert label("--overwrite").n_rows == 4
+    path.write_text("query\nred dress\n")
+    assert label("--redo-changed").n_rows == 1
+
+
 def test_what_no_row_of_is_labelled_is_a_failure_and_a_wrong_column_is_usage(tmp_path: Path) -> None:
     path = parquet(tmp_path / "in.parquet", [None, " "])
     table = tmp_path / "in.csv"
