@@ -73,14 +73,14 @@ def many_states(state_bytes: int, n_seqs: int) -> str:
 def beside_fitted_layers(runtime: RuntimeConfig, n_gpu_layers: int, n_bytes: int) -> str:
     """What to do if `n_gpu_layers: auto` has left too little memory: it fits layers before the prompts are known.
 
-    n_gpu_layers: that are on a GPU; n_bytes: of the cache with its states. Empty if no layers were fitted to a GPU.
+    n_gpu_layers: that are on GPUs; n_bytes: of the cache with its states. Empty if no layers were fitted to a GPU.
     """
     if runtime.n_gpu_layers != "auto" or not n_gpu_layers:
         return ""
     return (
-        f"\nn_gpu_layers auto put {counted(n_gpu_layers, 'layer')} on the GPU and left {_gib(GPU_RESERVE_BYTES)} "
-        f"beside them; the cache takes up to {_gib(n_bytes)}, and compute buffers come on top: if memory is lacking, "
-        f"set runtime.n_gpu_layers to less than {n_gpu_layers}"
+        f"\nn_gpu_layers auto put {counted(n_gpu_layers, 'layer')} on GPUs and left {_gib(GPU_RESERVE_BYTES)} of each "
+        f"for everything else; the cache takes up to {_gib(n_bytes)}, and compute buffers come on top: if memory is "
+        f"lacking, set runtime.n_gpu_layers to less than {n_gpu_layers}"
     )
 
 

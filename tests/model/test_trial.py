@@ -18,6 +18,7 @@ from qcls_gguf.config.resources import embedded_model
 from qcls_gguf.config.schema import RuntimeConfig
 from qcls_gguf.errors import ModelError
 from qcls_gguf.model import trial
+from qcls_gguf.model.placement import ON_CPU
 from qcls_gguf.model.trial import try_model
 from qcls_gguf.native import library_folder
 
@@ -48,7 +49,7 @@ def deadly(make_model: MakeModel, tmp_path: Path) -> Path:
 
 
 def tried(path: Path, runtime: RuntimeConfig = CPU) -> bool:
-    return try_model([path], path.stat().st_size, 0, runtime)
+    return try_model([path], path.stat().st_size, ON_CPU, runtime)
 
 
 def test_a_file_is_tried_once(model_file: Path, cache: Path) -> None:
