@@ -78,7 +78,7 @@ class Model:
         ledger.step("find model", str(path))
         parts = model_parts(path)
         stamps = stamps_of(parts)
-        size_bytes = sum(size for _, size, _ in stamps)
+        size_bytes = sum(size for _, size, *_ in stamps)
         placed = placement(runtime, size_bytes, header.n_layer, gpus())
         if try_model(parts, size_bytes, placed, runtime):
             ledger.step("try model", "in a process of its own, once for this file and build")

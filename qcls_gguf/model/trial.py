@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..config.resources import embedded_model
+from ..config.resources import is_embedded
 from ..config.schema import RuntimeConfig
 from ..config.words import printable
 from ..errors import ModelError
@@ -42,7 +42,7 @@ def try_model(parts: Sequence[Path], size_bytes: int, placed: Placement, runtime
     size_bytes: of all parts. Raises ModelError if llama.cpp refuses it, or would have ended this process.
     """
     path = parts[0]
-    if not runtime.try_model or path.resolve().parent == embedded_model().parent.resolve():
+    if not runtime.try_model or is_embedded(path):
         return False
     n_layers, one_gpu = placed.n_gpu_layers, int(placed.n_gpus == 1)
     attention = _FLASH_ATTN[flash_attention(runtime, n_layers)]
