@@ -26,11 +26,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gguf_mutator import mutate, put_together, take_apart
+from gguf_mutator import mutate
+from gguf_parts import put_together, take_apart
 from random_models import write_model
 
 from qcls_gguf import Classifier, Config, ModelConfig, PromptConfig, QclsError, RuntimeConfig
 from qcls_gguf.model.identity import check_gguf
+from qcls_gguf.model.placement import ON_CPU
 from qcls_gguf.model.trial import try_model
 
 BASES: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -91,7 +93,7 @@ def try_all(seeds: Iterable[int], folder: Path, **runtime: Any) -> Iterator[Ende
         path.write_bytes(put_together(file))
         try:
             check_gguf(path)
-            try_model([path], path.stat().st_size, 0, settings)
+            try_model([path], path.stat().st_size, ON_CPU, settings)
         except QclsError as e:
             how, text = type(e).__name__, str(e)
         except Exception:

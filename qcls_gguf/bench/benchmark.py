@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
@@ -66,30 +67,10 @@ def benchmark(
         return started_classifier(name, config, source, opener)
 
     before = _gpu_moment()
-    classifiers: list[MeasuredClassifier] = []
-    workloads: list[Workload] = []
-    forward_ms: dict[int, list[float]] | None = None
-    comparison: Comparison | None = None
-    n_groups = 0
-    during = GpuRun()
+    measured = _Measured()
     with closing(classifier_groups(settings.configs, open_one)) as groups:
         for group in groups:
-            n_groups += 1
-            sizes: tuple[int, ...] = ()
-            with_variants = False
-            if settings.forward and forward_ms is None:
-                sizes = forward_tokens(group[0].classifier, settings.forward_tokens)
-                with_variants = _compares_variants(settings, group[0])
-            with watched_gpu(during) if group[0].classifier.model.n_gpu_layers else nullcontext():
-                workloads += measure(settings, group, on_progress)
-                n_rounds = max(1, settings.n_requests // 10)
-                if sizes:
-                    count = counter(on_progress, "forward", n_rounds * len(sizes))
-                    forward_ms = sweep(group[0].classifier, sizes, n_rounds, count)
-                if with_variants:
-                    count = counter(on_progress, "kernels in turns", n_rounds * len(sizes))
-                    comparison = compare_variants(group[0].classifier, sizes, n_rounds, count)
-            classifiers += group
+            _measure_group(settings, group, measured, on_progress)
     growth: GrowthRecord | None = None
     if settings.growth_to is not None:
         n_rounds = max(1, settings.n_requests // 10)
@@ -98,31 +79,73 @@ def benchmark(
     # the system counts the peak in coarser steps
     memory = ProcessMemory(rss_bytes=rss, peak_rss_bytes=None if peak is None else max(peak, rss))
     after = _gpu_moment()
-    rooflines = _rooflines(classifiers)
-    first = classifiers[0].classifier
+    rooflines = _rooflines(measured.classifiers)
+    first, roofline = measured.classifiers[0].classifier, rooflines[measured.classifiers[0].name]
     return BenchmarkRecord(
         environment=environment(first.config, first.model),
         startup_ms=first.startup_ms,
         classifiers=tuple(
-            _classifier_record(measured, rooflines[measured.name], settings.idle_s) for measured in classifiers
+            _classifier_record(each, rooflines[each.name], settings.idle_s) for each in measured.classifiers
         ),
-        method=MeasuringMethod(
-            loop="closed" if settings.rate is None else "open",
-            rate=settings.rate,
-            order="one classifier after the other" if n_groups > 1 or settings.rate else "classifiers in turns",
-            input=settings.input,
-            n_requests=settings.n_requests,
-            n_warm_up=settings.n_warm_up,
-            n_repeats=settings.n_repeats,
-        ),
+        method=_method(settings, measured.n_groups),
         workloads=tuple(
-            _workload_record(workload, rooflines[workload.measured.name], settings.rate) for workload in workloads
+            _workload_record(workload, rooflines[workload.measured.name], settings.rate)
+            for workload in measured.workloads
         ),
-        forward=forward_record(first, forward_ms, rooflines[classifiers[0].name]) if forward_ms else None,
-        forward_ab=variants_record(first, comparison) if comparison else None,
+        forward=forward_record(first, measured.forward_ms, roofline) if measured.forward_ms else None,
+        forward_ab=variants_record(first, measured.comparison) if measured.comparison else None,
         growth=growth,
         memory=memory,
-        gpu=GpuStates(before=before, during=during.record(), after=after, not_known=why_no_gpu()),
+        gpu=GpuStates(before=before, during=measured.gpu.record(), after=after, not_known=why_no_gpu()),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Measured:
+    """What was measured of the groups so far."""
+
+    n_groups: int = 0
+    classifiers: list[MeasuredClassifier] = field(default_factory=list)
+    workloads: list[Workload] = field(default_factory=list)
+    forward_ms: dict[int, list[float]] | None = None
+    """of decodes of the first classifier, by their tokens"""
+    comparison: Comparison | None = None
+    """of the kernels, on the first classifier"""
+    gpu: GpuRun = field(default_factory=GpuRun)
+
+
+def _measure_group(
+    settings: BenchmarkSettings, group: Sequence[MeasuredClassifier], measured: _Measured, on_progress: OnProgress
+) -> None:
+    """Measure requests to some classifiers in turns, and with the first of all also bare decodes."""
+    first = group[0].classifier
+    sizes: tuple[int, ...] = ()
+    with_variants = False
+    if settings.forward and not measured.n_groups:
+        sizes = forward_tokens(first, settings.forward_tokens)
+        with_variants = _compares_variants(settings, group[0])
+    n_rounds = max(1, settings.n_requests // 10)
+    with watched_gpu(measured.gpu) if first.model.n_gpu_layers else nullcontext():
+        measured.workloads += measure(settings, group, on_progress)
+        if sizes:
+            count = counter(on_progress, "forward", n_rounds * len(sizes))
+            measured.forward_ms = sweep(first, sizes, n_rounds, count)
+        if with_variants:
+            count = counter(on_progress, "kernels in turns", n_rounds * len(sizes))
+            measured.comparison = compare_variants(first, sizes, n_rounds, count)
+    measured.classifiers += group
+    measured.n_groups += 1
+
+
+def _method(settings: BenchmarkSettings, n_groups: int) -> MeasuringMethod:
+    return MeasuringMethod(
+        loop="closed" if settings.rate is None else "open",
+        rate=settings.rate,
+        order="one classifier after the other" if n_groups > 1 or settings.rate else "classifiers in turns",
+        input=settings.input,
+        n_requests=settings.n_requests,
+        n_warm_up=settings.n_warm_up,
+        n_repeats=settings.n_repeats,
     )
 
 

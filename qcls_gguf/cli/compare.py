@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..compare.peers import METHOD_NAMES, PeerKernels, Peers
-from ..data.queries import check_source, read_queries
+from ..data.queries import read_queries
 from ..errors import ConfigError
 from ..report.files import Output, check_writable
 from .option_names import with_options
@@ -170,7 +170,6 @@ def _queries(texts: list[str] | None, source: str | None) -> tuple[str, ...] | N
         return None
     queries = list(texts or ())
     if source is not None:
-        check_source(source)
         for line in read_queries(source):
             if line.error:
                 raise ConfigError(f"--input {source}: {line.error}")

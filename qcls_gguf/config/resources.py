@@ -28,6 +28,11 @@ def embedded_model() -> Path:
     return path
 
 
+def is_embedded(path: Path) -> bool:
+    """Whether a model's file came with the package."""
+    return path.resolve().parent == _folder("models").resolve()
+
+
 def config_names() -> list[str]:
     """The names of the configurations that come with the package, such as `fashion-8`."""
     return sorted(path.stem for path in _folder("configs").glob(f"*{_SUFFIX}"))

@@ -53,9 +53,10 @@ def queries_of_column(column: pa.ChunkedArray | pa.Array, numbers: Sequence[int]
     if pa.types.is_dictionary(chunked.type):
         chunked = chunked.cast(chunked.type.value_type)
     # As bytes, since a file may have text that is no UTF-8, which only its own row is to suffer from.
-    encoded = pc.dictionary_encode(chunked.cast(pa.large_binary())).combine_chunks()
-    if isinstance(encoded, pa.ChunkedArray):  # of no chunk
-        encoded = pa.array([], pa.dictionary(pa.int32(), pa.large_binary()))
+    if chunked.num_chunks == 0:
+        encoded = pc.dictionary_encode(pa.array([], pa.large_binary()))
+    else:
+        encoded = pc.dictionary_encode(chunked.cast(pa.large_binary())).combine_chunks()
     code = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False).astype(np.int32)
     texts: list[str] = []
     number = np.full(len(encoded.dictionary) + 1, -1, np.int32)

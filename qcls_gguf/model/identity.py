@@ -88,7 +88,7 @@ def identify(path: Path, *, on_progress: Callable[[int, int], None] | None = Non
     parts = model_parts(path)
     try:
         stamps = stamps_of(parts)
-        size_bytes = sum(size for _, size, _ in stamps)
+        size_bytes = sum(size for _, size, *_ in stamps)
         if named := digest_in_name(path):
             return ModelIdentity(path=path, size_bytes=size_bytes, sha256=named)
         if size_bytes < _CACHED_FROM_BYTES:
@@ -106,15 +106,17 @@ def identify(path: Path, *, on_progress: Callable[[int, int], None] | None = Non
     return ModelIdentity(path=path, size_bytes=size_bytes, sha256=sha256)
 
 
-Stamp = tuple[str, int, int]
+Stamp = tuple[str, int, int, int]
 
 
 def stamps_of(parts: Sequence[Path]) -> list[Stamp]:
-    """What has to be unchanged for a digest to hold: resolved path, size in bytes, time of change in ns."""
+    """What has to be unchanged for a digest to hold: resolved path, size in bytes, times in ns of the last change of
+    content and file. Programs set the former: copies and images often keep it, or give all files the same.
+    """
     stamps = []
     for part in parts:
         found = part.stat()
-        stamps.append((str(part.resolve()), found.st_size, found.st_mtime_ns))
+        stamps.append((str(part.resolve()), found.st_size, found.st_mtime_ns, found.st_ctime_ns))
     return stamps
 
 

@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from ..config.resources import embedded_model
 from ..config.schema import Config, ModelConfig, QueryTokens, RuntimeConfig
-from ..config.words import counted
 from ..errors import ModelError
 from ..native import ModelFacts, NativeModel
 from ..timing import Ledger
@@ -21,7 +20,7 @@ from .hashing import Hashing
 from .header import GgufHeader
 from .identity import ModelIdentity, Stamp, check_gguf, model_parts, stamps_of
 from .ollama import find_ollama_model
-from .placement import device_name, gpus, n_gpu_layers, why_not_on_gpu
+from .placement import Placement, device_name, gpus, placement, why_not_on_gpu
 from .rows import HeadRows
 from .trial import try_model
 
@@ -40,7 +39,7 @@ class Model:
         self,
         path: Path,
         header: GgufHeader,
-        n_gpu_layers: int,
+        placement: Placement,
         native: NativeModel,
         hashing: Hashing,
         query_tokens: QueryTokens,
@@ -51,7 +50,7 @@ class Model:
         self.query_tokens = query_tokens
         self.header = header
         self.native = native
-        self.n_gpu_layers = n_gpu_layers
+        self.placement = placement
         self._hashing = hashing
         self._head = cache(partial(HeadRows, path, stamps))
 
@@ -77,15 +76,16 @@ class Model:
         ledger.step("find model", str(path))
         parts = model_parts(path)
         stamps = stamps_of(parts)
-        size_bytes = sum(size for _, size, _ in stamps)
-        layers = n_gpu_layers(runtime, size_bytes, header.n_layer, gpus())
-        if try_model(parts, size_bytes, layers, runtime):
+        size_bytes = sum(size for _, size, *_ in stamps)
+        placed = placement(runtime, size_bytes, header.n_layer, gpus())
+        if try_model(parts, size_bytes, placed, runtime):
             ledger.step("try model", "in a process of its own, once for this file and build")
         hashing = Hashing(path)
         try:
             native = NativeModel(
                 path,
-                n_gpu_layers=layers,
+                n_gpu_layers=placed.n_gpu_layers,
+                one_gpu=placed.n_gpus == 1,
                 progress=_progress(on_load),
                 user_defined=runtime.query_tokens == "user_defined",
             )
@@ -100,14 +100,19 @@ class Model:
         except BaseException:
             hashing.stop()
             raise
-        where = f"{counted(layers, 'layer')} on the GPU" if layers else f"on the CPU{why_not_on_gpu(runtime)}"
+        where = placed.text if placed.n_gpus else f"on the CPU{why_not_on_gpu(runtime)}"
         ledger.step("load model", f"{native.facts.description}, {where}")
-        return cls(path, header, layers, native, hashing, runtime.query_tokens, stamps)
+        return cls(path, header, placed, native, hashing, runtime.query_tokens, stamps)
 
     @property
     def facts(self) -> ModelFacts:
         """What the file says of itself."""
         return self.native.facts
+
+    @property
+    def n_gpu_layers(self) -> int:
+        """Layers on GPUs, with the output layer."""
+        return self.placement.n_gpu_layers
 
     @property
     def first_token(self) -> int:
@@ -173,8 +178,8 @@ class Model:
 
     @property
     def device(self) -> str:
-        """The name of the device that computes most."""
-        return device_name(self.n_gpu_layers)
+        """The names of the GPUs that layers are on, or that of the CPU."""
+        return device_name(self.placement)
 
     @property
     def quantization(self) -> str:

@@ -1,35 +1,59 @@
-"""Where a model's layers go: on the GPU, on the CPU, or on both."""
+"""Where a model's layers go: on one GPU, on several, on the CPU, or on both."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ..config.schema import QUANTISED_KV_TYPES, RuntimeConfig
+from ..config.words import counted
 from ..native import Device, build_info, devices
 
 GPU_RESERVE_BYTES = 1 << 30
-"""What a GPU keeps free for the KV cache, the compute buffers and its driver, when layers are fitted to it."""
+"""What each GPU keeps free for the KV cache, the compute buffers and its driver, when layers are fitted to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Which layers are not on the CPU."""
+
+    n_gpu_layers: int
+    """at most the model's layers and the output layer; 0: no GPU is used"""
+    n_gpus: int
+    """1: the first GPU alone; more: they share the layers, each as its free memory allows"""
+
+    @property
+    def text(self) -> str:
+        """In words, where there are such layers."""
+        return f"{counted(self.n_gpu_layers, 'layer')} on {f'{self.n_gpus} GPUs' if self.n_gpus > 1 else 'the GPU'}"
+
+
+ON_CPU = Placement(0, 0)
 
 
 def gpus() -> list[Device]:
-    """The GPUs that llama.cpp sees."""
-    return [device for device in devices() if device.is_gpu]
+    """The GPUs that llama.cpp uses; those with memory of their own, if there are any."""
+    found = [device for device in devices() if device.is_gpu]
+    return [device for device in found if device.kind == "GPU"] or found
 
 
-def n_gpu_layers(runtime: RuntimeConfig, size_bytes: int, n_layer: int, gpus: Sequence[Device]) -> int:
-    """The layers to put on the GPU, at most n_layer + 1 with the output layer; 0 where there is no GPU.
+def placement(runtime: RuntimeConfig, size_bytes: int, n_layer: int, gpus: Sequence[Device]) -> Placement:
+    """How many layers go to GPUs, and to how many of these.
 
-    `auto` fits them, taken as equally large, to the GPUs' free memory.
+    A request passes through the layers one after the other, so a second GPU makes it no faster: layers are divided only
+    where the first GPU has no room for them. `auto` fits layers, taken as equally large, to the free memory.
     """
     n_all = n_layer + 1
-    if not gpus:
-        return 0
-    if runtime.n_gpu_layers == "all":
-        return n_all
-    if runtime.n_gpu_layers != "auto":
-        return min(runtime.n_gpu_layers, n_all)
-    free = sum(device.free_bytes for device in gpus) - GPU_RESERVE_BYTES
-    return max(0, min(n_all, int(free / size_bytes * n_all)))
+    rooms = [max(0, device.free_bytes - GPU_RESERVE_BYTES) for device in gpus]
+    if not rooms:
+        return ON_CPU
+    if runtime.n_gpu_layers == "auto":
+        n = min(n_all, int(sum(rooms) / size_bytes * n_all))
+    else:
+        n = n_all if runtime.n_gpu_layers == "all" else min(runtime.n_gpu_layers, n_all)
+    fits = size_bytes / n_all * n <= rooms[0]
+    return Placement(n, 0 if n == 0 else 1 if fits else len(rooms))
 
 
 def flash_attention(runtime: RuntimeConfig, n_gpu_layers: int) -> bool | None:
@@ -52,11 +76,14 @@ def why_not_on_gpu(runtime: RuntimeConfig) -> str:
 
 
 def device_index(n_gpu_layers: int) -> int:
-    """The place among `devices()` of the one that computes most: a GPU where layers are on it."""
+    """The place among `devices()` of the one that computes most: the first GPU where layers are on GPUs."""
     fits = (device.is_gpu if n_gpu_layers else device.kind == "CPU" for device in devices())
     return next((index for index, it_does in enumerate(fits) if it_does), 0)
 
 
-def device_name(n_gpu_layers: int) -> str:
-    """The name of the device that computes most."""
-    return list(devices())[device_index(n_gpu_layers)].name
+def device_name(placement: Placement) -> str:
+    """The names of the GPUs that layers are on, or that of the CPU."""
+    if placement.n_gpus < 2:
+        return list(devices())[device_index(placement.n_gpu_layers)].name
+    names = Counter(device.name for device in gpus())
+    return ", ".join(name if n == 1 else f"{n} x {name}" for name, n in names.items())

@@ -16,14 +16,14 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..config.resources import embedded_model
+from ..config.resources import is_embedded
 from ..config.schema import RuntimeConfig
 from ..config.words import printable
 from ..errors import ModelError
 from ..folders import read_cache, write_cache
 from ..native import build_info, library_folder
 from ..native.features import cpu_features
-from .placement import flash_attention
+from .placement import Placement, flash_attention
 
 _PROGRAM = "qcls-trial"
 _REFUSED = 3
@@ -36,24 +36,26 @@ _LONGEST_REASON = 500
 _KNOWN = "tried.json"
 
 
-def try_model(parts: Sequence[Path], size_bytes: int, n_gpu_layers: int, runtime: RuntimeConfig) -> bool:
+def try_model(parts: Sequence[Path], size_bytes: int, placed: Placement, runtime: RuntimeConfig) -> bool:
     """Try a model, all parts of which are given, unless it is known to work; whether it was tried.
 
     size_bytes: of all parts. Raises ModelError if llama.cpp refuses it, or would have ended this process.
     """
     path = parts[0]
-    if not runtime.try_model or path.resolve().parent == embedded_model().parent.resolve():
+    if not runtime.try_model or is_embedded(path):
         return False
-    attention = _FLASH_ATTN[flash_attention(runtime, n_gpu_layers)]
+    n_layers, one_gpu = placed.n_gpu_layers, int(placed.n_gpus == 1)
+    attention = _FLASH_ATTN[flash_attention(runtime, n_layers)]
     try:
-        key = _key(parts, n_gpu_layers > 0, attention, runtime.kv_type)
+        key = _key(parts, n_layers > 0, attention, runtime.kv_type)
     except OSError as e:
         raise ModelError(f"{e.filename} cannot be read ({e.strerror}): check the path and its permissions") from e
     known = _known()
     if key in known:
         return False
     limit_s = _LEAST_S + size_bytes / _SLOWEST_BYTES_S
-    command = [str(library_folder() / _PROGRAM), str(path), str(n_gpu_layers), str(attention), runtime.kv_type]
+    way = [str(number) for number in (n_layers, one_gpu, attention)]
+    command = [str(library_folder() / _PROGRAM), str(path), *way, runtime.kv_type]
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit_s, check=False, errors="replace"

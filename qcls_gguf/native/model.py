@@ -79,10 +79,11 @@ class NativeModel:
         path: Path,
         *,
         n_gpu_layers: int = 0,
+        one_gpu: bool = False,
         progress: Callable[[float], bool] | None = None,
         user_defined: bool = False,
     ) -> None:
-        """Load a GGUF file; n_gpu_layers: on the GPU, if there is one; < 0: all of them.
+        """Load a GGUF file; n_gpu_layers: on GPUs, if there are any; < 0: all of them; one_gpu: on the first one only.
 
         progress(fraction) returns False to stop the load. user_defined: text that spells a token which was added to the
         vocabulary, such as </think>, becomes that token in plain text, too. Raises ModelError.
@@ -90,7 +91,7 @@ class NativeModel:
         self._plain = int(Parse.USER_DEFINED if user_defined else Parse.NOTHING)
         self._handle = c_void_p()
         self._room = _Room()
-        handle = _load(path, int32(n_gpu_layers, "n_gpu_layers"), progress)
+        handle = _load(path, int32(n_gpu_layers, "n_gpu_layers"), one_gpu, progress)
         self._handle = handle
         self._free = weakref.finalize(self, library().qcls_model_close, handle, None)
         self._free.atexit = False  # at the exit of the interpreter another thread may still be decoding
@@ -193,7 +194,7 @@ def _description(text: str, n_params: int) -> str:
     return text.replace("?B", abbreviated(n_params))
 
 
-def _load(path: Path, n_gpu_layers: int, progress: Callable[[float], bool] | None) -> c_void_p:
+def _load(path: Path, n_gpu_layers: int, one_gpu: bool, progress: Callable[[float], bool] | None) -> c_void_p:
     """The handle of a loaded model.
 
     The load runs in a thread of its own, because in this one an interrupt would be raised in the callback and lost.
@@ -212,7 +213,7 @@ def _load(path: Path, n_gpu_layers: int, progress: Callable[[float], bool] | Non
     def load() -> None:
         nonlocal status
         status = library().qcls_model_open(
-            os.fsencode(path), n_gpu_layers, PROGRESS_FUNCTION(go_on), None, byref(handle), byref(error)
+            os.fsencode(path), n_gpu_layers, one_gpu, PROGRESS_FUNCTION(go_on), None, byref(handle), byref(error)
         )
 
     loader = threading.Thread(target=load)

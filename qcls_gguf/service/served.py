@@ -24,7 +24,7 @@ from .sets import SetCache
 from .writing import model_json
 
 Pair = tuple[LoadedPrompts, str]
-FileState = tuple[Path, int, int, int]
+FileState = tuple[Path, int, int, int, int]
 
 
 class Served:
@@ -128,4 +128,4 @@ def file_state(path: Path) -> FileState:
         stat = resolved.stat()
     except OSError as e:
         raise ModelError(f"{path}: the model file cannot be read: {e.strerror}") from None
-    return resolved, stat.st_ino, stat.st_mtime_ns, stat.st_size
+    return resolved, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size

@@ -9,15 +9,17 @@ from pathlib import Path
 
 import pytest
 from conftest import MakeModel, RunPython, WriteConfig
-from gguf_mutator import put_together, take_apart
+from gguf_parts import put_together, take_apart
 from oracle import PromptSpec
 from random_models import WITH_ANOTHER_TAIL
 
 from qcls_gguf import Classifier
+from qcls_gguf.config import resources
 from qcls_gguf.config.resources import embedded_model
 from qcls_gguf.config.schema import RuntimeConfig
 from qcls_gguf.errors import ModelError
 from qcls_gguf.model import trial
+from qcls_gguf.model.placement import ON_CPU
 from qcls_gguf.model.trial import try_model
 from qcls_gguf.native import library_folder
 
@@ -48,7 +50,7 @@ def deadly(make_model: MakeModel, tmp_path: Path) -> Path:
 
 
 def tried(path: Path, runtime: RuntimeConfig = CPU) -> bool:
-    return try_model([path], path.stat().st_size, 0, runtime)
+    return try_model([path], path.stat().st_size, ON_CPU, runtime)
 
 
 def test_a_file_is_tried_once(model_file: Path, cache: Path) -> None:
@@ -76,6 +78,15 @@ def test_where_nothing_can_be_kept(model_file: Path, monkeypatch: pytest.MonkeyP
 def test_models_of_the_package_are_not_tried(cache: Path) -> None:
     assert not tried(embedded_model())
     assert not (cache / "tried.json").exists()
+
+
+def test_another_model_needs_none_of_the_package(
+    model_file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resources, "EMBEDDED_MODEL", "deleted.gguf")
+    with pytest.raises(ModelError, match=r"embedded model .*deleted\.gguf is missing"):
+        embedded_model()
+    assert tried(model_file)
 
 
 def test_it_can_be_left_out(model_file: Path, cache: Path, write_config: WriteConfig) -> None:

@@ -21,7 +21,7 @@ from qcls_gguf.engine.capacity import (
     shapes,
 )
 from qcls_gguf.errors import ConfigError
-from qcls_gguf.model.placement import n_gpu_layers
+from qcls_gguf.model.placement import placement
 from qcls_gguf.native import Device
 from qcls_gguf.plan.planner import Capacity
 from qcls_gguf.prompts.compiled import Prompt
@@ -221,17 +221,52 @@ def gpus_of(*free_bytes: int) -> list[Device]:
 @pytest.mark.parametrize(("given_layers", "layers"), [(0, 0), (1, 1), (37, 37), (38, 37), (99, 37), ("all", 37)])
 def test_given_gpu_layers_are_taken_up_to_all(given_layers: int | Literal["all"], layers: int) -> None:
     config = RuntimeConfig(n_gpu_layers=given_layers)
-    assert n_gpu_layers(config, GIB, 36, gpus_of(0)) == layers
-    assert n_gpu_layers(config, GIB, 36, []) == 0
+    assert placement(config, GIB, 36, gpus_of(0)).n_gpu_layers == layers
+    assert placement(config, GIB, 36, []).n_gpu_layers == 0
 
 
 @pytest.mark.parametrize(
     ("free_gib", "layers"),
-    [((), 0), ((0,), 0), ((1,), 0), ((3,), 18), ((2, 1), 18), ((4.99,), 36), ((5,), 37), ((3, 2), 37), ((80,), 37)],
+    [
+        ((), 0),
+        ((0,), 0),
+        ((1,), 0),
+        ((3,), 18),
+        ((2, 2), 18),
+        ((2, 1), 9),
+        ((4.99,), 36),
+        ((5,), 37),
+        ((4, 2), 37),
+        ((80,), 37),
+    ],
 )
 def test_automatic_gpu_layers_fit_the_free_memory(free_gib: tuple[float, ...], layers: int) -> None:
     gpus = gpus_of(*(round(gib * GIB) for gib in free_gib))
-    assert n_gpu_layers(RuntimeConfig(), 4 * GIB, 36, gpus) == layers
+    assert placement(RuntimeConfig(), 4 * GIB, 36, gpus).n_gpu_layers == layers
+
+
+@pytest.mark.parametrize(
+    ("given_layers", "free_gib", "layers", "n_gpus"),
+    [
+        ("auto", (5, 5), 37, 1),
+        ("auto", (4.9, 5), 37, 2),
+        ("auto", (0.5, 80), 37, 2),
+        ("auto", (2, 2, 2), 27, 3),
+        ("auto", (1, 0.5), 0, 0),
+        ("all", (5, 5), 37, 1),
+        ("all", (3, 1), 37, 2),
+        ("all", (3,), 37, 1),
+        (9, (2, 5), 9, 1),
+        (10, (2, 5), 10, 2),
+        (0, (5, 5), 0, 0),
+    ],
+)
+def test_layers_are_divided_where_the_first_gpu_has_no_room(
+    given_layers: int | Literal["auto", "all"], free_gib: tuple[float, ...], layers: int, n_gpus: int
+) -> None:
+    gpus = gpus_of(*(round(gib * GIB) for gib in free_gib))
+    found = placement(RuntimeConfig(n_gpu_layers=given_layers), 4 * GIB, 36, gpus)
+    assert (found.n_gpu_layers, found.n_gpus) == (layers, n_gpus)
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,19 @@ def test_a_changed_file_is_hashed_again(large: Path) -> None:
     assert hashed(large)[1]
 
 
+def test_a_file_of_the_same_size_and_time_is_hashed_again(large: Path, tmp_path: Path) -> None:
+    """As two models of one shape where all files have one time: in images that can be built again bit by bit."""
+    os.utime(large, ns=(0, 0))
+    before = identify(large)
+    other = tmp_path / "other.gguf"
+    other.write_bytes(b"another" + large.read_bytes()[7:])
+    os.utime(other, ns=(0, 0))
+    other.replace(large)
+    after, read = hashed(large)
+    assert read
+    assert after.sha256 == sha256(large) != before.sha256
+
+
 @pytest.mark.parametrize(
     "damage",
     [

@@ -72,8 +72,8 @@ bool on_progress(float fraction, void * data) {
 
 }  // namespace
 
-int32_t qcls_model_open(const char * path, int32_t n_gpu_layers, qcls_progress_fn progress, void * user,
-                        qcls_model ** model, qcls_error * error) {
+int32_t qcls_model_open(const char * path, int32_t n_gpu_layers, int32_t one_gpu, qcls_progress_fn progress,
+                        void * user, qcls_model ** model, qcls_error * error) {
     return guarded(error, QCLS_LOAD_FAILED, [&] {
         given(model, "model") = nullptr;
         given(path, "path");
@@ -84,9 +84,12 @@ int32_t qcls_model_open(const char * path, int32_t n_gpu_layers, qcls_progress_f
         params.lazy_mode = LLAMA_LAZY_MODE_OFF;
         // Without layers on a GPU none is used at all. llama.cpp would copy weights to it for each larger decode, and
         // keep them in memory from which a copy is quick, where the CPU's own layouts of weights are not used.
-        ggml_backend_dev_t no_devices[] = {nullptr};
-        if (n_gpu_layers == 0) {
-            params.devices = no_devices;
+        ggml_backend_dev_t gpus[] = {nullptr, nullptr};
+        if (n_gpu_layers != 0 && one_gpu) {
+            gpus[0] = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_GPU);
+        }
+        if (n_gpu_layers == 0 || gpus[0]) {
+            params.devices = gpus;
         }
         if (progress) {
             params.progress_callback = on_progress;

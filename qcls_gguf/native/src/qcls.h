@@ -151,12 +151,13 @@ QCLS_API int32_t qcls_probe_product(const qcls_product * product, qcls_seconds *
 typedef int32_t (*qcls_progress_fn)(float fraction, void * user);
 
 /* Loads a GGUF file into *model, which is NULL on failure; close it with qcls_model_close.
- * n_gpu_layers: how many layers go to a GPU; negative: all of them.
+ * n_gpu_layers: how many layers go to GPUs; negative: all of them.
+ * one_gpu: 1: to the first GPU only; 0: to all, in shares of their free memory.
  * progress, user: called while the file is loaded; NULL: nothing is.
  * QCLS_LOAD_FAILED where the file cannot be loaded or `progress` stopped it, QCLS_UNSUPPORTED for a model whose
  * sequences cannot branch. */
-QCLS_API int32_t qcls_model_open(const char * path, int32_t n_gpu_layers, qcls_progress_fn progress, void * user,
-                                 qcls_model ** model, qcls_error * error);
+QCLS_API int32_t qcls_model_open(const char * path, int32_t n_gpu_layers, int32_t one_gpu, qcls_progress_fn progress,
+                                 void * user, qcls_model ** model, qcls_error * error);
 
 /* Frees a model whose contexts are closed. NULL is allowed. */
 QCLS_API int32_t qcls_model_close(qcls_model * model, qcls_error * error);

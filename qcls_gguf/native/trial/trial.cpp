@@ -1,6 +1,6 @@
 // Loads a model, tokenises, and decodes, in a process of its own: some files end the process in which llama.cpp works.
 //
-// qcls-trial FILE N_GPU_LAYERS FLASH_ATTN KV_TYPE, the last two as in qcls_context_params. Exit codes: 0: all went well;
+// qcls-trial FILE N_GPU_LAYERS ONE_GPU FLASH_ATTN KV_TYPE, the last two as in qcls_context_params. Exit codes: 0: all went well;
 // 3: an error, with its message on standard output; 2: wrong usage. What llama.cpp says before it aborts goes to standard
 // error.
 #include "qcls.h"
@@ -75,7 +75,7 @@ void decode(qcls_context * context, const std::vector<int32_t> & token) {
 }  // namespace
 
 int main(int argc, char ** argv) {
-    if (argc != 5) {
+    if (argc != 6) {
         fprintf(stderr, "usage: qcls-trial FILE N_GPU_LAYERS FLASH_ATTN KV_TYPE\n");
         return 2;
     }
@@ -84,7 +84,7 @@ int main(int argc, char ** argv) {
     setenv("GGML_NO_BACKTRACE", "1", 1);  // it would start a debugger
 
     qcls_model * model = nullptr;
-    check(qcls_model_open(argv[1], atoi(argv[2]), nullptr, nullptr, &model, &error));
+    check(qcls_model_open(argv[1], atoi(argv[2]), atoi(argv[3]), nullptr, nullptr, &model, &error));
     qcls_facts facts = {};
     facts.size = sizeof(facts);
     check(qcls_model_describe(model, &facts, &error));
@@ -102,8 +102,8 @@ int main(int argc, char ** argv) {
     params.n_outputs_max = 64;
     params.n_threads = 1;
     params.hidden_only = 1;
-    params.flash_attn = atoi(argv[3]);
-    params.kv_type = argv[4];
+    params.flash_attn = atoi(argv[4]);
+    params.kv_type = argv[5];
     params.visible_cells = 1;
     qcls_context * context = nullptr;
     check(qcls_context_open(model, &params, &context, &error));
