@@ -215,7 +215,7 @@ def _warm_up(config: Config, engine: Engine, active: ActiveSet, pipeline: Pipeli
     for n in range(min(n_warm, n_shapes - 2), -2, -1) if n_warm else ():  # the last ones are kept longest
         if template := active.templates.of_query(n):
             for _ in range(N_UNTIL_CAPTURED if on_gpu else 1):
-                pipeline.rehearse(active, template)
+                pipeline.rehearse(template)
     n_planned = 0
     for n in range(_WARM_TOKENS):
         template = active.templates.of_query(n)

@@ -16,6 +16,7 @@ from .batch_invariant import check_layers, wrong_head
 from .capacity import limits
 from .cores import threads
 from .engine import Engine
+from .kept_queries import KeptQueries
 from .memory import beside_fitted_layers, cache_bytes, check_memory, many_states
 
 
@@ -70,12 +71,12 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
         f"{context.n_ctx} cells, {counted(context.n_batch, 'token')} a decode, "
         f"{counted(context.n_seq_max, 'sequence')}, {computing}",
     )
+    kept_seqs = range(context.n_seq_max - size.n_kept_seqs, context.n_seq_max)
     return Engine(
         model,
         context,
         n_leaf_seqs=size.n_leaf_seqs,
-        n_kept_seqs=size.n_kept_seqs,
-        n_kept_queries=runtime.kept_queries,
+        kept_queries=KeptQueries(kept_seqs, runtime.kept_queries) if kept_seqs else None,
         why_no_logits=why_no_logits,
     )
 

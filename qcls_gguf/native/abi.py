@@ -246,6 +246,8 @@ class Plan(Struct):
         ("n_trim", c_int64),
         ("trim_seq", c_void_p),
         ("trim_from", c_void_p),
+        ("n_keep", c_int64),
+        ("keep", c_void_p),
     ]
 
 

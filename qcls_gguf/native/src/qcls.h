@@ -364,13 +364,17 @@ typedef struct qcls_plan {
     int64_t n_rows;             /* number of tokens for which one is, n_outputs_max at most */
     float * rows;               /* [n_rows][row_size] rows in the order of the tokens. NULL: see qcls_decode */
     int64_t batch_us;           /* written: microseconds of filling llama.cpp's batch */
-    int64_t trim_us;            /* written: microseconds of trimming */
+    int64_t trim_us;            /* written: microseconds of keeping and trimming */
     int64_t n_trim;             /* sequences to trim behind the decode */
     const int32_t * trim_seq;   /* [n_trim] as for qcls_seq_trim */
     const int32_t * trim_from;  /* [n_trim] */
+    int64_t n_keep;             /* sequences that keep cells of the decode, which they get before others are trimmed */
+    const int32_t * keep;       /* [n_keep][4] src, dst, from, to: dst gives up its cells at positions >= from, and
+                                   shares src's at positions [from, to) */
 } qcls_plan;
 
-/* Decodes a plan, gives its rows, and trims sequences; they are trimmed where the decode fails, too.
+/* Decodes a plan, gives its rows, lets sequences keep cells, and trims sequences; where the decode fails, nothing is
+ * kept, and sequences are trimmed, too.
  * With rows == NULL and n_rows > 0 it returns as soon as llama_decode does and sequences are trimmed, which on a GPU is
  * when the work is queued; qcls_decode_rows then waits for it and gives the rows. Whatever else is asked of the context
  * before waits, too, and the rows are lost.
