@@ -240,7 +240,6 @@ def _workload_record(workload: Workload, roofline: Roofline, rate: float | None)
         tokens=Tokens(
             new=fmean(count.n_tokens_new for count in counts),
             cached=fmean(count.n_tokens_cached for count in counts),
-            padded=0.0,
             least=workload.least_tokens,
         ),
         n_positions=n_rows,

@@ -64,11 +64,8 @@ class _Room(threading.local):
 
     def reserve(self, capacity: int) -> None:
         token = np.empty(capacity, np.int32)
-        self.tokens = (
-            token,
-            token.ctypes.data,
-            capacity,
-        )  # in one statement, so that an interrupt cannot leave a pointer without its array
+        # in one statement, so that an interrupt cannot leave a pointer without its array
+        self.tokens = token, token.ctypes.data, capacity
 
 
 class NativeModel:
