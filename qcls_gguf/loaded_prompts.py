@@ -10,10 +10,11 @@ from .active_set import ActiveSet
 from .config.likely_mistake import LikelyMistake
 from .config.prompt import PromptConfig
 from .config.schema import Config
+from .decodes import Tokenized
 from .engine.call import Taker
 from .errors import PlanError, QclsError
 from .model import Model
-from .pipeline import MAX_QUERIES, Prepared, Tokenized
+from .pipeline import MAX_QUERIES, Prepared
 from .prompt_sets import PromptSets
 from .prompts.compiled import Prompt
 from .requests import Requests

@@ -10,12 +10,13 @@ from typing import ParamSpec, TypeVar
 from .active_set import ActiveSet, Item
 from .config.schema import RuntimeConfig
 from .config.words import shown
+from .decodes import Tokenized
 from .engine.batcher import Batcher
 from .engine.call import Taker
 from .engine.capacity import pays_to_repeat_shapes, pays_to_share
 from .engine.turns import TurnCost
 from .errors import DecodeError, PlanError, QclsError, ScoreError
-from .pipeline import Pipeline, Prepared, Tokenized, check_queries
+from .pipeline import Pipeline, Prepared, check_queries
 from .score.result import Counts, Result
 
 P = ParamSpec("P")
@@ -127,7 +128,10 @@ class Requests:
         return self._pipeline.tokenize(item)
 
     def prepare(self, tokenized: Sequence[Tokenized], *, on_rungs: bool = False) -> Prepared:
-        """Plan the decodes of at least one item; one thread at a time. on_rungs: see Pipeline.prepare."""
+        """Plan the decodes of at least one item, which feed all of its query; one thread at a time.
+
+        on_rungs: see Pipeline.prepare.
+        """
         return self._pipeline.prepare(tokenized, on_rungs=on_rungs)
 
     @property

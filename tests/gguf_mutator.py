@@ -9,20 +9,12 @@ from __future__ import annotations
 
 import math
 import random
-import struct
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-from gguf.constants import GGML_QUANT_SIZES
+from gguf_parts import ARRAY, FLOAT_TYPES, NUMBER_TYPES, SIZES, STRING, File, Tensor, n_bytes
 
-_LAYOUTS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
-_FLOATS = (6, 12)
-_STRING, _ARRAY = 8, 9
-_ALIGNMENT = 32
-_SIZES = {int(kind): sizes for kind, sizes in GGML_QUANT_SIZES.items()}
-_TYPES = tuple(_SIZES)
+_TYPES = tuple(SIZES)
 
 NUMBERS = (
     *(0, 1, 2, 3, 7, 8, 31, 32, 33, 63, 64, 65, 128, 255, 256, 257, 511, 512, 1000, 4096, 65_535, 1 << 20),
@@ -86,133 +78,6 @@ TENSORS = (
 )
 
 
-@dataclass(slots=True, kw_only=True)
-class Tensor:
-    """A tensor, and its bytes, which need not be as many as its shape and type ask for."""
-
-    name: bytes
-    shape: list[int]
-    kind: int
-    data: bytes
-
-
-@dataclass(slots=True, kw_only=True)
-class File:
-    """A GGUF file taken apart: keys as (name, type, value), an array's value as (type of the elements, elements)."""
-
-    keys: list[tuple[bytes, int, Any]]
-    tensors: list[Tensor]
-
-    def key(self, name: str) -> int | None:
-        """The index of a key."""
-        return next((i for i, (found, _, _) in enumerate(self.keys) if found == name.encode()), None)
-
-    def copy(self) -> File:
-        """Another file with the same parts."""
-        tensors = [Tensor(name=t.name, shape=list(t.shape), kind=t.kind, data=t.data) for t in self.tensors]
-        return File(keys=list(self.keys), tensors=tensors)
-
-    @property
-    def arch(self) -> str:
-        """The architecture's name, or an empty text."""
-        index = self.key("general.architecture")
-        value = b"" if index is None else self.keys[index][2]
-        return value.decode(errors="replace") if isinstance(value, bytes) else ""
-
-
-def take_apart(path: Path) -> File:
-    """The parts of a whole file."""
-    data = path.read_bytes()
-    pos = 8
-
-    def number(layout: str) -> Any:
-        nonlocal pos
-        (value,) = struct.unpack_from(layout, data, pos)
-        pos += struct.calcsize(layout)
-        return value
-
-    def text() -> bytes:
-        nonlocal pos
-        n = number("<Q")
-        pos += n
-        return data[pos - n : pos]
-
-    def value(kind: int) -> Any:
-        if kind == _STRING:
-            return text()
-        if kind == _ARRAY:
-            inner, n = number("<I"), number("<Q")
-            return inner, [value(inner) for _ in range(n)]
-        return number(_LAYOUTS[kind])
-
-    n_tensors, n_keys = number("<Q"), number("<Q")
-    keys = []
-    for _ in range(n_keys):
-        name, kind = text(), number("<I")
-        keys.append((name, kind, value(kind)))
-    places = [
-        (text(), [number("<Q") for _ in range(number("<I"))], number("<I"), number("<Q")) for _ in range(n_tensors)
-    ]
-    start = -(-pos // _ALIGNMENT) * _ALIGNMENT
-    tensors = [
-        Tensor(name=name, shape=shape, kind=kind, data=data[start + at : start + at + n_bytes(shape, kind)])
-        for name, shape, kind, at in places
-    ]
-    return File(keys=keys, tensors=tensors)
-
-
-def n_bytes(shape: Sequence[int], kind: int) -> int:
-    """What a tensor takes; 0 for a shape or type that no file has."""
-    block, size = _SIZES.get(kind, (1, 0))
-    return math.prod(shape) // block * size
-
-
-def put_together(file: File) -> bytes:
-    """The bytes of a file with these parts."""
-    out = bytearray(b"GGUF" + struct.pack("<IQQ", 3, len(file.tensors), len(file.keys)))
-
-    def add(kind: int, value: Any) -> None:
-        if kind == _STRING:
-            out.extend(struct.pack("<Q", len(value)) + value)
-        elif kind == _ARRAY:
-            inner, values = value
-            out.extend(struct.pack("<IQ", inner, len(values)))
-            if inner == _STRING:
-                out.extend(b"".join([struct.pack("<Q", len(each)) + each for each in values]))
-            else:
-                out.extend(b"".join([_packed(inner, each) for each in values]))
-        else:
-            out.extend(_packed(kind, value))
-
-    for name, kind, value in file.keys:
-        add(_STRING, name)
-        out.extend(struct.pack("<I", kind))
-        add(kind, value)
-    at = 0
-    for tensor in file.tensors:
-        add(_STRING, tensor.name)
-        out.extend(struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape))
-        out.extend(struct.pack("<IQ", tensor.kind, at))
-        at += -(-len(tensor.data) // _ALIGNMENT) * _ALIGNMENT
-    out.extend(bytes(-len(out) % _ALIGNMENT))
-    for tensor in file.tensors:
-        out.extend(tensor.data + bytes(-len(tensor.data) % _ALIGNMENT))
-    return bytes(out)
-
-
-def _packed(kind: int, value: Any) -> bytes:
-    """A number as its type holds it, cut where it does not fit."""
-    layout = _LAYOUTS[kind]
-    if kind in _FLOATS:
-        try:
-            return struct.pack(layout, float(value))
-        except OverflowError:
-            return struct.pack(layout, math.inf)
-    whole = int(value) if not isinstance(value, float) or math.isfinite(value) else 0
-    size = struct.calcsize(layout)
-    return (whole & ((1 << 8 * size) - 1)).to_bytes(size, "little") if kind != 7 else bytes([whole & 1])
-
-
 def mutate(file: File, seed: int) -> str:
     """Change a file in one to three places, as the seed says; what was done, in words."""
     rng = random.Random(seed)
@@ -221,27 +86,27 @@ def mutate(file: File, seed: int) -> str:
 
 
 def _any_value(rng: random.Random) -> tuple[int, Any]:
-    kind = rng.choice((*_LAYOUTS, _STRING, 4, 4, 5, 6, 6, _ARRAY))
-    if kind == _STRING:
+    kind = rng.choice((*NUMBER_TYPES, STRING, 4, 4, 5, 6, 6, ARRAY))
+    if kind == STRING:
         return kind, rng.choice(TEXTS).encode()
-    if kind == _ARRAY:
-        inner = rng.choice((4, 5, 6, 7, _STRING))
+    if kind == ARRAY:
+        inner = rng.choice((4, 5, 6, 7, STRING))
         n = rng.choice((0, 1, 2, 3, 4, 100))
         texts = [rng.choice(TEXTS).encode() for _ in range(n)]
-        return kind, (inner, texts if inner == _STRING else [_number(rng, inner) for _ in range(n)])
+        return kind, (inner, texts if inner == STRING else [_number(rng, inner) for _ in range(n)])
     return kind, _number(rng, kind)
 
 
 def _number(rng: random.Random, kind: int) -> int | float:
-    return rng.choice(FRACTIONS) if kind in _FLOATS and rng.random() < 0.8 else rng.choice(NUMBERS)
+    return rng.choice(FRACTIONS) if kind in FLOAT_TYPES and rng.random() < 0.8 else rng.choice(NUMBERS)
 
 
 def _change_value(file: File, rng: random.Random) -> str:
     i = rng.randrange(len(file.keys))
     name, kind, value = file.keys[i]
-    if kind == _ARRAY:
+    if kind == ARRAY:
         return _change_array(file, rng, i)
-    if kind == _STRING:
+    if kind == STRING:
         value = rng.choice(TEXTS).encode()
     elif isinstance(value, int) and not isinstance(value, bool) and rng.random() < 0.4:
         value = rng.choice((value + 1, value - 1, value * 2, value // 2, -value))
@@ -262,8 +127,8 @@ def _change_array(file: File, rng: random.Random, i: int) -> str:
     elif what == "twice":
         values = values * 2
     elif what == "type":
-        inner = rng.choice((0, 4, 5, 6, 7, 10, 12, _STRING))
-        values = [b"x" if inner == _STRING else 1 for _ in values]
+        inner = rng.choice((0, 4, 5, 6, 7, 10, 12, STRING))
+        values = [b"x" if inner == STRING else 1 for _ in values]
     elif what == "swap":
         rng.shuffle(values)
     else:
@@ -282,8 +147,8 @@ def _change_array(file: File, rng: random.Random, i: int) -> str:
                 b"<0xZZ>",
                 b"x y z",
             )
-            values[at] = rng.choice(odd) if inner == _STRING else _number(rng, inner)
-    file.keys[i] = name, _ARRAY, (inner, values)
+            values[at] = rng.choice(odd) if inner == STRING else _number(rng, inner)
+    file.keys[i] = name, ARRAY, (inner, values)
     return f"{name!r}: {what}"
 
 
@@ -303,7 +168,7 @@ def _set_key(file: File, rng: random.Random) -> str:
     name = f"{file.arch}.{rng.choice(KEYS)}" if own else f"tokenizer.ggml.{rng.choice(TOKENIZER_KEYS)}"
     index = file.key(name)
     kind, value = _any_value(rng)
-    if index is not None and file.keys[index][1] not in (_STRING, _ARRAY) and rng.random() < 0.7:
+    if index is not None and file.keys[index][1] not in (STRING, ARRAY) and rng.random() < 0.7:
         kind = file.keys[index][1]
         value = _number(rng, kind)
     if index is not None:
@@ -318,7 +183,7 @@ def _change_arch(file: File, rng: random.Random) -> str:
     rename = rng.random() < 0.8
     for i, (name, kind, value) in enumerate(file.keys):
         if name == b"general.architecture":
-            file.keys[i] = name, _STRING, new.encode()
+            file.keys[i] = name, STRING, new.encode()
         elif rename and name.startswith(old.encode() + b"."):
             file.keys[i] = name.replace(old.encode(), new.encode(), 1), kind, value
     return f"architecture {new}"
@@ -333,9 +198,9 @@ def _tensor(file: File, rng: random.Random) -> Tensor:
 def _change_type(file: File, rng: random.Random) -> str:
     tensor = _tensor(file, rng)
     tensor.kind = rng.choice(_TYPES)
-    block = _SIZES[tensor.kind][0]
+    block = SIZES[tensor.kind][0]
     if tensor.shape and tensor.shape[0] % block and rng.random() < 0.9:
-        tensor.kind = rng.choice([kind for kind in _TYPES if _SIZES[kind][0] == 1])
+        tensor.kind = rng.choice([kind for kind in _TYPES if SIZES[kind][0] == 1])
     _fill(tensor, rng)
     return f"{tensor.name!r} is of type {tensor.kind}"
 
@@ -343,7 +208,7 @@ def _change_type(file: File, rng: random.Random) -> str:
 def _change_types(file: File, rng: random.Random) -> str:
     kind = rng.choice(_TYPES)
     for tensor in file.tensors:
-        if len(tensor.shape) > 1 and tensor.shape[0] % _SIZES[kind][0] == 0:
+        if len(tensor.shape) > 1 and tensor.shape[0] % SIZES[kind][0] == 0:
             tensor.kind = kind
             _fill(tensor, rng)
     return f"all matrices are of type {kind}"

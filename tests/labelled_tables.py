@@ -23,6 +23,16 @@ CLOSE = 0.02
 """of probabilities: what other queries in a decode do to the arithmetic"""
 
 
+QUERIES = [json.loads(line)["query"] for line in (TINY / "heldout.jsonl").read_text(encoding="utf-8").splitlines()[:30]]
+
+
+def parquet(path: Path, queries: list[str | None], **options: Any) -> Path:
+    """Write a table of ids and queries."""
+    columns = {"id": pa.array(range(len(queries)), pa.int16()), "query": pa.array(queries, pa.large_string())}
+    pq.write_table(pa.table(columns), path, **options)
+    return path
+
+
 def outputs(folder: Path) -> list[str]:
     """The names of the output files."""
     files = [path.name for path in folder.iterdir()] if folder.exists() else []

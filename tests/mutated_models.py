@@ -26,7 +26,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gguf_mutator import mutate, put_together, take_apart
+from gguf_mutator import mutate
+from gguf_parts import put_together, take_apart
 from random_models import write_model
 
 from qcls_gguf import Classifier, Config, ModelConfig, PromptConfig, QclsError, RuntimeConfig

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from contextlib import nullcontext
+from pathlib import Path
 
 from ..bench.roofline import decode_weights
 from ..classifier import Classifier
-from ..config.schema import Config
+from ..config.schema import Config, ModelConfig
 from ..data.labelled import BadRow
 from ..errors import ConfigError, PlanError
 from ..evaluation.kept_scores import KeptScores
@@ -50,14 +51,7 @@ def advise(
     Classifier raises. What concerns single candidates or models is in the record.
     """
     config = dataclasses.replace(opener.rendered(settings.config), cascade=None)
-    queries = read_trial_queries(
-        settings.queries,
-        {prompt.name: prompt.labels for prompt in config.prompts},
-        query_column=settings.query_column,
-        seed=settings.seed,
-    )
-    if settings.resume is not None and settings.resume.exists() and settings.queries.samefile(settings.resume):
-        raise ConfigError(f"`resume` {settings.resume}: is the file of the queries: name one of its own")
+    queries = _queries(settings, config)
     targets = [read_target(path) for path in settings.targets]
     ladder = read_ladder(settings.models) if settings.models else ()
     model = opener.models.of(config)
@@ -74,47 +68,26 @@ def advise(
         queries = usable
         wanted = _wanted(settings, len(queries.rows), notes)
         original = _original(settings, classifier, whole, queries, on_progress)
-        bench = Bench(
-            classifier=classifier,
-            model_name=model_name(config.model),
-            queries=queries.texts,
-            original=original.rows,
-            limit=settings.min_agreement,
-            drop_limit=settings.min_agreement if wanted is None else min(settings.min_agreement, _WORTH_A_CASCADE),
-            level=settings.error_level,
-            keep=_keep(settings, config),
-            on_progress=on_progress,
-        )
-        summariser = Summariser(
-            prompts=config.prompts,
-            rows=queries.rows,
-            original=original.rows,
-            whole=whole,
-            limit=settings.min_agreement,
-            targets=targets,
-            predict_t4=settings.predict_t4,
-        )
         advising = Advising(
             settings=settings,
             opener=opener,
             config=config,
-            bench=bench,
+            bench=_bench(settings, classifier, config, queries, original.rows, wanted, on_progress),
             planner=planner,
             whole=whole,
-            summariser=summariser,
+            summariser=Summariser(
+                prompts=config.prompts,
+                rows=queries.rows,
+                original=original.rows,
+                whole=whole,
+                limit=settings.min_agreement,
+                targets=targets,
+                predict_t4=settings.predict_t4,
+            ),
             wanted=wanted,
             timed=queries.texts[: settings.n_latency],
         )
-        tried = [original, *_try_all(bench, config, chosen, planner, whole)]
-        if advising.timed:
-            bench.time(tried[1:], original, classifier.configured, advising.timed)
-        weights = decode_weights(model.path, head=False)
-        records = [summariser.record(each, classifier, weights) for each in tried]
-        records += [summariser.not_tried(each, bench.model_name, classifier.model) for each in others]
-        records += cascades(advising, bench, tried[1:], weights)
-        for entry in ladder:
-            records += try_model(advising, entry, tried)
-        found = _with_pareto(records)
+        found = _with_pareto(_records(advising, original, chosen, others, ladder))
         best, reason = recommendation(found, settings.min_agreement, by_target=bool(targets))
         return AdviceRecord(
             queries=_queries_record(queries, settings.seed),
@@ -127,8 +100,67 @@ def advise(
             candidates=tuple(found),
             recommended=None if best is None else best.name,
             reason=reason,
-            notes=(*notes, *summariser.notes),
+            notes=(*notes, *advising.summariser.notes),
         )
+
+
+def _queries(settings: AdviceSettings, config: Config) -> TrialQueries:
+    """The queries to try candidates on. Raises ConfigError."""
+    queries = read_trial_queries(
+        settings.queries,
+        {prompt.name: prompt.labels for prompt in config.prompts},
+        query_column=settings.query_column,
+        seed=settings.seed,
+    )
+    if settings.resume is not None and settings.resume.exists() and settings.queries.samefile(settings.resume):
+        raise ConfigError(f"`resume` {settings.resume}: is the file of the queries: name one of its own")
+    return queries
+
+
+def _bench(
+    settings: AdviceSettings,
+    classifier: Classifier,
+    config: Config,
+    queries: TrialQueries,
+    original: Sequence[Row],
+    wanted: Wanted | None,
+    on_progress: OnProgress,
+) -> Bench:
+    """Where candidates on the original's model are tried. original: its answers."""
+    limit = settings.min_agreement
+    return Bench(
+        classifier=classifier,
+        model_name=model_name(config.model),
+        queries=queries.texts,
+        original=original,
+        limit=limit,
+        drop_limit=limit if wanted is None else min(limit, _WORTH_A_CASCADE),
+        level=settings.error_level,
+        keep=_keep(settings, config),
+        on_progress=on_progress,
+    )
+
+
+def _records(
+    advising: Advising,
+    original: Tried,
+    chosen: Sequence[Planned],
+    others: Sequence[NotTried],
+    ladder: Sequence[ModelConfig],
+) -> list[CandidateRecord]:
+    """The original, what is tried beside it, cascades and the ladder's models among it, and what is not."""
+    bench, summariser = advising.bench, advising.summariser
+    classifier = bench.classifier
+    tried = [original, *_try_all(bench, advising.config, chosen, advising.planner, advising.whole)]
+    if advising.timed:
+        bench.time(tried[1:], original, classifier.configured, advising.timed)
+    weights = decode_weights(Path(classifier.model.path), head=False)
+    records = [summariser.record(each, classifier, weights) for each in tried]
+    records += [summariser.not_tried(each, bench.model_name, classifier.model) for each in others]
+    records += cascades(advising, bench, tried[1:], weights)
+    for entry in ladder:
+        records += try_model(advising, entry, tried)
+    return records
 
 
 def _planned(

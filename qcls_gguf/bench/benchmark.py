@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
@@ -23,6 +24,7 @@ from .classifiers import MeasuredClassifier, QuerySource, classifier_groups, sta
 from .decode_records import GrowthRecord
 from .forward import forward_record, forward_tokens, sweep
 from .growth import measure_growth
+from .lane_order import why_no_second
 from .load import Samples
 from .measure import BenchmarkSettings, Workload, check_settings, measure
 from .records import (
@@ -52,6 +54,11 @@ def benchmark(
 
     Raises ConfigError for what cannot be measured, before anything is; and what Classifier raises.
     """
+    with opener.models.in_file_order() if settings.forward and settings.ab == "on" else nullcontext():
+        return _benchmark(settings, opener, on_progress)
+
+
+def _benchmark(settings: BenchmarkSettings, opener: ClassifierOpener, on_progress: OnProgress) -> BenchmarkRecord:
     if settings.sms is not None:
         slice_device(settings.sms)  # before anything asks for a device
     check_settings(settings)
@@ -66,30 +73,10 @@ def benchmark(
         return started_classifier(name, config, source, opener)
 
     before = _gpu_moment()
-    classifiers: list[MeasuredClassifier] = []
-    workloads: list[Workload] = []
-    forward_ms: dict[int, list[float]] | None = None
-    comparison: Comparison | None = None
-    n_groups = 0
-    during = GpuRun()
+    measured = _Measured()
     with closing(classifier_groups(settings.configs, open_one)) as groups:
         for group in groups:
-            n_groups += 1
-            sizes: tuple[int, ...] = ()
-            with_variants = False
-            if settings.forward and forward_ms is None:
-                sizes = forward_tokens(group[0].classifier, settings.forward_tokens)
-                with_variants = _compares_variants(settings, group[0])
-            with watched_gpu(during) if group[0].classifier.model.n_gpu_layers else nullcontext():
-                workloads += measure(settings, group, on_progress)
-                n_rounds = max(1, settings.n_requests // 10)
-                if sizes:
-                    count = counter(on_progress, "forward", n_rounds * len(sizes))
-                    forward_ms = sweep(group[0].classifier, sizes, n_rounds, count)
-                if with_variants:
-                    count = counter(on_progress, "kernels in turns", n_rounds * len(sizes))
-                    comparison = compare_variants(group[0].classifier, sizes, n_rounds, count)
-            classifiers += group
+            _measure_group(settings, group, measured, on_progress)
     growth: GrowthRecord | None = None
     if settings.growth_to is not None:
         n_rounds = max(1, settings.n_requests // 10)
@@ -98,31 +85,73 @@ def benchmark(
     # the system counts the peak in coarser steps
     memory = ProcessMemory(rss_bytes=rss, peak_rss_bytes=None if peak is None else max(peak, rss))
     after = _gpu_moment()
-    rooflines = _rooflines(classifiers)
-    first = classifiers[0].classifier
+    rooflines = _rooflines(measured.classifiers)
+    first, roofline = measured.classifiers[0].classifier, rooflines[measured.classifiers[0].name]
     return BenchmarkRecord(
         environment=environment(first.config, first.model),
         startup_ms=first.startup_ms,
         classifiers=tuple(
-            _classifier_record(measured, rooflines[measured.name], settings.idle_s) for measured in classifiers
+            _classifier_record(each, rooflines[each.name], settings.idle_s) for each in measured.classifiers
         ),
-        method=MeasuringMethod(
-            loop="closed" if settings.rate is None else "open",
-            rate=settings.rate,
-            order="one classifier after the other" if n_groups > 1 or settings.rate else "classifiers in turns",
-            input=settings.input,
-            n_requests=settings.n_requests,
-            n_warm_up=settings.n_warm_up,
-            n_repeats=settings.n_repeats,
-        ),
+        method=_method(settings, measured.n_groups),
         workloads=tuple(
-            _workload_record(workload, rooflines[workload.measured.name], settings.rate) for workload in workloads
+            _workload_record(workload, rooflines[workload.measured.name], settings.rate)
+            for workload in measured.workloads
         ),
-        forward=forward_record(first, forward_ms, rooflines[classifiers[0].name]) if forward_ms else None,
-        forward_ab=variants_record(first, comparison) if comparison else None,
+        forward=forward_record(first, measured.forward_ms, roofline) if measured.forward_ms else None,
+        forward_ab=variants_record(first, measured.comparison) if measured.comparison else None,
         growth=growth,
         memory=memory,
-        gpu=GpuStates(before=before, during=during.record(), after=after, not_known=why_no_gpu()),
+        gpu=GpuStates(before=before, during=measured.gpu.record(), after=after, not_known=why_no_gpu()),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Measured:
+    """What was measured of the groups so far."""
+
+    n_groups: int = 0
+    classifiers: list[MeasuredClassifier] = field(default_factory=list)
+    workloads: list[Workload] = field(default_factory=list)
+    forward_ms: dict[int, list[float]] | None = None
+    """of decodes of the first classifier, by their tokens"""
+    comparison: Comparison | None = None
+    """of the kernels, on the first classifier"""
+    gpu: GpuRun = field(default_factory=GpuRun)
+
+
+def _measure_group(
+    settings: BenchmarkSettings, group: Sequence[MeasuredClassifier], measured: _Measured, on_progress: OnProgress
+) -> None:
+    """Measure requests to some classifiers in turns, and with the first of all also bare decodes."""
+    first = group[0].classifier
+    sizes: tuple[int, ...] = ()
+    with_variants = False
+    if settings.forward and not measured.n_groups:
+        sizes = forward_tokens(first, settings.forward_tokens)
+        with_variants = _compares_variants(settings, group[0])
+    n_rounds = max(1, settings.n_requests // 10)
+    with watched_gpu(measured.gpu) if first.model.n_gpu_layers else nullcontext():
+        measured.workloads += measure(settings, group, on_progress)
+        if sizes:
+            count = counter(on_progress, "forward", n_rounds * len(sizes))
+            measured.forward_ms = sweep(first, sizes, n_rounds, count)
+        if with_variants:
+            count = counter(on_progress, "kernels in turns", n_rounds * len(sizes))
+            measured.comparison = compare_variants(first, sizes, n_rounds, count)
+    measured.classifiers += group
+    measured.n_groups += 1
+
+
+def _method(settings: BenchmarkSettings, n_groups: int) -> MeasuringMethod:
+    return MeasuringMethod(
+        loop="closed" if settings.rate is None else "open",
+        rate=settings.rate,
+        order="one classifier after the other" if n_groups > 1 or settings.rate else "classifiers in turns",
+        input=settings.input,
+        n_requests=settings.n_requests,
+        n_warm_up=settings.n_warm_up,
+        n_repeats=settings.n_repeats,
     )
 
 
@@ -137,6 +166,8 @@ def _compares_variants(settings: BenchmarkSettings, measured: MeasuredClassifier
     why = why_no_steps()
     if why is None and not measured.classifier.model.n_gpu_layers:
         why = "no layer of the model is on the GPU: set runtime.n_gpu_layers to auto or all, or free its memory"
+    if why is None and measured.classifier.model.n_lane_ordered:
+        why = why_no_second(measured.classifier.engine.model)
     if why and settings.ab == "on":
         raise ConfigError(f"`ab`: {why}")
     return why is None
@@ -209,7 +240,6 @@ def _workload_record(workload: Workload, roofline: Roofline, rate: float | None)
         tokens=Tokens(
             new=fmean(count.n_tokens_new for count in counts),
             cached=fmean(count.n_tokens_cached for count in counts),
-            padded=0.0,
             least=workload.least_tokens,
         ),
         n_positions=n_rows,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from ..data.queries import check_source, read_queries
+from ..data.queries import read_queries
 from ..errors import ConfigError
 from ..prompts.compiled import Tokenizer
 
@@ -33,7 +33,6 @@ class QuerySet:
 
 def file_queries(source: str) -> QuerySet:
     """The queries of a file, or of standard input for `-`. Raises ConfigError for one that is empty or not UTF-8."""
-    check_source(source)
     lines = list(read_queries(source))
     for line in lines:
         if line.error:

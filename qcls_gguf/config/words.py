@@ -95,17 +95,23 @@ def kind_of(value: Any) -> str:
 
 
 def hint(name: Any, known: Sequence[str]) -> str:
-    """What an unknown name may have meant: one that looks like it, or has it among its words, as in prompt_template."""
-    import difflib  # for errors only
-
-    close: list[str] = []
+    """What an unknown name may have meant, or else all known ones."""
     if isinstance(name, str) and "\xa0" in name:  # as pages and word processors put it in indentation
         return "it has a no-break space (U+00A0): write plain spaces"
-    if isinstance(name, str):
-        text = name[:_LONGEST]
-        close = difflib.get_close_matches(text, known, n=1, cutoff=_SURE)
-        with_it = [each for each in known if text in each.split("_")]
-        if not close and len(with_it) == 1:
-            close = with_it
-        close = close or difflib.get_close_matches(text, known, n=1)
-    return f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+    close = close_to(name, known)
+    return f"did you mean {close}?" if close else f"known are {', '.join(known)}"
+
+
+def close_to(name: Any, known: Sequence[str]) -> str | None:
+    """The known name that looks like this one, or has it among its words, as in prompt_template."""
+    if not isinstance(name, str):
+        return None
+    import difflib  # for errors only
+
+    text = name[:_LONGEST]
+    if close := difflib.get_close_matches(text, known, n=1, cutoff=_SURE):
+        return close[0]
+    with_it = [each for each in known if text in each.split("_")]
+    if len(with_it) == 1:
+        return with_it[0]
+    return next(iter(difflib.get_close_matches(text, known, n=1)), None)

@@ -47,20 +47,20 @@ class Columns:
         return self.query is not None or self.id is not None
 
 
-def check_source(source: str) -> None:
-    """Raise ConfigError for an input that cannot be read; nothing is read yet."""
+def check_source(source: str, called: str = "input") -> None:
+    """Raise ConfigError for an input that cannot be read, or whose name says that its lines are no rows.
+
+    `read_queries` does this itself when it begins to read; others call it to know before they load a model.
+    """
     if source == "-":
         return
+    name = f"`{called}` {source}"
     if not os.path.exists(source):
-        raise ConfigError(f"`input` {source}: no such file")
+        raise ConfigError(f"{name}: no such file")
     if os.path.isdir(source) or not os.access(source, os.R_OK):
         kind = "is a folder" if os.path.isdir(source) else "cannot be read"
-        raise ConfigError(f"`input` {source}: {kind}: give a readable file, or - for standard input")
-    _check_name(source, f"`input` {source}")
-
-
-def _check_name(source: str, name: str) -> None:
-    suffix = "" if source == "-" else Path(source).suffix
+        raise ConfigError(f"{name}: {kind}: give a readable file, or - for standard input")
+    suffix = Path(source).suffix
     what = "is Parquet, which `qcls-gguf label` reads" if suffix.lower() == ".parquet" else why_no_rows(suffix)
     if what is not None:
         raise ConfigError(f"{name}: {what}")
@@ -93,7 +93,7 @@ def read_queries(
     if kind == "text" and chosen.are_named:
         kind = "csv"
     name = f"`{called}` {source}"
-    _check_name(source, name)
+    check_source(source, called)
     query = chosen.query or QUERY
     try:
         with (

@@ -10,7 +10,7 @@ from ..errors import ConfigError
 from ..plan.planner import Capacity
 from ..prompts.prompt_set import PromptSet
 from .engine import MAX_SEQ
-from .kept_queries import MOST_TOKENS
+from .kept_queries import cells_of
 
 N_UNTIL_CAPTURED = 3
 """decodes of a shape on a GPU until its CUDA graph is captured"""
@@ -133,7 +133,7 @@ def limits(
     n_least = max(*whole, n_seqs, n_outputs)
     n_batch = _n_batch(runtime, prompts, n_least, max(whole), max(n_seqs, n_outputs))
     n_prefix = sum(map(len, prefixes))
-    n_kept = n_kept_seqs * MOST_TOKENS
+    n_kept = cells_of(n_kept_seqs)
     n_needed = n_prefix + n_kept + n_batch
     if runtime.n_ctx == "auto":
         n_question = _QUESTION_CELLS if runtime.question_cells == "auto" else runtime.question_cells

@@ -23,9 +23,8 @@ from ..errors import ConfigError, PlanError, QclsError
 from ..model import Model
 from ..native import NativeContext
 from ..plan.planner import Capacity
-from ..plan.templates import Layout
-from ..plan.tree import Int32Array, Plan, Root
-from .kept_queries import MOST_TOKENS, Continuation, KeptQueries
+from ..plan.tree import Int32Array, KeptRoot, Plan, Root
+from .kept_queries import Kept, KeptQueries
 from .prefix_cache import Prefix, PrefixCache, Tokens, WholePrefixCache
 from .prefix_decode import store_prefixes
 
@@ -57,12 +56,11 @@ class Engine:
         context: NativeContext,
         *,
         n_leaf_seqs: int,
-        n_kept_seqs: int = 0,
-        n_kept_queries: int = 0,
+        kept_queries: KeptQueries | None = None,
         why_no_logits: str | None = None,
     ) -> None:
-        """Take over the context. Of its sequences the first n_leaf_seqs are for the leaves of plans, the last
-        n_kept_seqs for the cells of n_kept_queries queries, and the others for prefixes.
+        """Take over the context. Of its sequences the first n_leaf_seqs are for the leaves of plans, the last are
+        those of kept_queries, and the others are for prefixes.
 
         why_no_logits: what to say where rows are to carry logits, if they must not.
         """
@@ -72,14 +70,11 @@ class Engine:
             n_seqs=n_leaf_seqs, n_tokens=context.n_batch, n_rows=context.n_outputs_max, pass_tokens=model.pass_tokens
         )
         """What one decode holds."""
-        self.n_prefix_cells = context.n_ctx - context.n_batch - n_kept_seqs * MOST_TOKENS
+        self.kept_queries = kept_queries
+        self.n_prefix_cells = context.n_ctx - context.n_batch - (kept_queries.n_cells if kept_queries else 0)
         """Cells that prefixes may occupy: the others are a decode's, or hold kept queries."""
         self._why_no_logits = why_no_logits
-        n_others = context.n_seq_max - n_kept_seqs
-        self.kept_queries = (
-            KeptQueries(context, range(n_others, context.n_seq_max), n_kept_queries) if n_kept_queries else None
-        )
-        self._holders = range(n_leaf_seqs, n_others)
+        self._holders = range(n_leaf_seqs, context.n_seq_max - (kept_queries.n_seqs if kept_queries else 0))
         self.n_found = self.n_stored = self.n_evicted = 0
         """Prefixes that `hold` found in the cache, those that it stored, and those that made room for them."""
         self._cache_kind = WholePrefixCache if model.has_states else PrefixCache
@@ -100,7 +95,7 @@ class Engine:
         uses make room. state: what `saved_prefixes` gave of the same prefixes, to load instead of decoding; the cache
         is empty then. Raises PlanError, with nothing changed, where they do not fit, and DecodeError.
         """
-        self._mend()
+        self.mend()
         distinct = list(dict.fromkeys(wanted))
         known = [prefix for tokens in distinct if (prefix := self.cache.get(tokens))]
         for prefix in known:
@@ -180,8 +175,8 @@ class Engine:
             raise
         self._stored = True
 
-    def _mend(self) -> None:
-        """Store the prefixes in use anew where an interrupt or an error left cells that cannot be trusted."""
+    def mend(self) -> None:
+        """`restore` where an interrupt or an error left cells that cannot be trusted."""
         if not (self._stored and self._clean):
             self.restore()
 
@@ -225,37 +220,30 @@ class Engine:
     def _make_rows(self) -> None:
         self._rows = np.zeros((self.context.n_outputs_max, self.context.row_size), np.float32)
 
-    def continuation(self, layout: Layout, fragments: Sequence[Int32Array] | None) -> Continuation | None:
-        """How a query goes on from a kept one, for the next decode; see KeptQueries.find."""
-        if self.kept_queries is None:
-            return None
-        self._mend()  # which may forget kept queries
-        return self.kept_queries.find(layout, fragments)
-
     def decode(
         self,
         plan: Plan,
         leaf_roots: Sequence[Root],
         token: Int32Array | None = None,
-        continued: Continuation | None = None,
+        kept: Sequence[Kept] = (),
     ) -> Decoded:
         """One llama_decode of a plan whose leaf l is in sequence l and grows from leaf_roots[l], which is cached.
 
-        token: (n_tokens,) instead of the plan's. continued: from which kept query the plan goes on. Afterwards the leaf
-        sequences are trimmed back to what they share of their prefixes; where an interrupt or a DecodeError leaves that
-        open, the next decode stores the prefixes anew. Raises PlanError, before anything is decoded, and DecodeError.
+        token: (n_tokens,) instead of the plan's. kept: what slots keep of it. Afterwards the leaf sequences are trimmed
+        back to what they share of their prefixes; where an interrupt or a DecodeError leaves that open, the next decode
+        stores the prefixes anew. Raises PlanError, before anything is decoded, and DecodeError.
         """
         if plan.n_leaves > self.capacity.n_seqs:
             raise PlanError(
                 f"a plan of {plan.n_leaves} leaves, and there are {self.capacity.n_seqs} sequences for them"
             )
-        self._mend()
+        self.mend()
         self._clean = False
         for leaf, root in enumerate(leaf_roots):
             if self._shared[leaf] is not root and self._shared[leaf] != root:
                 self._share(leaf, root)
-        if continued and self.kept_queries:
-            self.kept_queries.begin(continued, leaf_roots)
+        for each in kept:
+            each.slot.fragments = ()  # until it has the new cells
         if self._rows.shape[1] != self.context.row_size:  # an interrupt came while the label tokens were set
             self._make_rows()
         rows = self._rows[: plan.n_outputs]
@@ -270,17 +258,23 @@ class Engine:
                 rows,
                 self._leaf_seq[:n],
                 self._leaf_start[:n],
+                keep=np.array([cells for each in kept for cells in each.cells], np.int32) if kept else None,
                 queued=self.model.is_all_on_gpu,
             )
         except PlanError:  # nothing was computed
-            self._clean = continued is None  # leaves with a kept query's cells were not trimmed
+            self._clean = self.kept_queries is None  # leaves with a kept query's cells were not trimmed
             raise
-        if continued and self.kept_queries:
-            self.kept_queries.end(continued)
+        for each in kept:
+            each.slot.fragments = each.fragments
         self._clean = True
         return Decoded(rows, batch_us, trim_us)
 
     def _share(self, leaf: int, root: Root) -> None:
+        if isinstance(root, KeptRoot):
+            if self._shared[leaf] != root.prefix:
+                self._share(leaf, root.prefix)
+            self.context.share(root.seq, leaf, root.prefix.n_cached, root.n_cached)
+            return
         self._unshare(leaf)
         if root.n_cached > 0:
             self.context.share(root.holder, leaf, 0, root.n_cached)

@@ -5,9 +5,11 @@ Linux grants more memory than exists, and kills the process that then uses it.
 
 from __future__ import annotations
 
-from ..config.schema import KvType
+from ..config.schema import KvType, RuntimeConfig
+from ..config.words import counted
 from ..errors import ModelError
 from ..model.header import GgufHeader
+from ..model.placement import GPU_RESERVE_BYTES
 
 _BITS: dict[KvType, float] = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8.5, "q4_0": 4.5}
 _MANY_BYTES = 1 << 28
@@ -52,8 +54,8 @@ def check_memory(
         n_free = int(psutil.virtual_memory().available)
     if n_bytes > n_free:
         raise ModelError(
-            f"{path}: a cache of {n_ctx:,} cells takes {n_bytes / (1 << 30):.1f} GiB{_with_states(n_state_bytes)}, and "
-            f"{n_free / (1 << 30):.1f} GiB of memory are free: lower runtime.n_ctx, question_cells or "
+            f"{path}: a cache of {n_ctx:,} cells takes {_gib(n_bytes)}{_with_states(n_state_bytes)}, and "
+            f"{_gib(n_free)} of memory are free: lower runtime.n_ctx, question_cells or "
             "max_query_tokens, or take a smaller kv_type"
         )
 
@@ -63,12 +65,28 @@ def many_states(state_bytes: int, n_seqs: int) -> str:
     if (n_bytes := state_bytes * n_seqs) < _MANY_BYTES:
         return ""
     return (
-        f"\nThe states of {n_seqs:,} sequences take {n_bytes / (1 << 30):.1f} GiB: if memory is lacking, lower "
+        f"\nThe states of {n_seqs:,} sequences take {_gib(n_bytes)}: if memory is lacking, lower "
         "runtime.max_batch or question_prefixes, or take fewer prompts"
     )
 
 
-def _with_states(n_bytes: int) -> str:
-    return f" with {n_bytes / (1 << 30):.1f} GiB of states (fewer with less max_batch and question_prefixes)" * (
-        n_bytes > 0
+def beside_fitted_layers(runtime: RuntimeConfig, n_gpu_layers: int, n_bytes: int) -> str:
+    """What to do if `n_gpu_layers: auto` has left too little memory: it fits layers before the prompts are known.
+
+    n_gpu_layers: that are on GPUs; n_bytes: of the cache with its states. Empty if no layers were fitted to a GPU.
+    """
+    if runtime.n_gpu_layers != "auto" or not n_gpu_layers:
+        return ""
+    return (
+        f"\nn_gpu_layers auto put {counted(n_gpu_layers, 'layer')} on GPUs and left {_gib(GPU_RESERVE_BYTES)} of each "
+        f"for everything else; the cache takes up to {_gib(n_bytes)}, and compute buffers come on top: if memory is "
+        f"lacking, set runtime.n_gpu_layers to less than {n_gpu_layers}"
     )
+
+
+def _gib(n_bytes: int) -> str:
+    return f"{n_bytes / (1 << 30):.1f} GiB"
+
+
+def _with_states(n_bytes: int) -> str:
+    return f" with {_gib(n_bytes)} of states (fewer with less max_batch and question_prefixes)" * (n_bytes > 0)

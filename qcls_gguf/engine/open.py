@@ -16,7 +16,8 @@ from .batch_invariant import check_layers, wrong_head
 from .capacity import limits
 from .cores import threads
 from .engine import Engine
-from .memory import check_memory, many_states
+from .kept_queries import KeptQueries
+from .memory import beside_fitted_layers, cache_bytes, check_memory, many_states
 
 
 def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger: Ledger) -> Engine:
@@ -29,8 +30,8 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
         _check_kept_queries(runtime.kept_queries, model, prompts)
     state_bytes = model.facts.state_bytes
     size = limits(runtime, prompts, model.facts.n_ctx_train, model.n_ctx_short, state_bytes)
+    n_state_bytes = state_bytes * size.n_seq_max
     if model.n_gpu_layers == 0:  # a GPU's driver refuses what it does not have
-        n_state_bytes = state_bytes * size.n_seq_max
         check_memory(model.header, model.path, size.n_ctx, runtime.kv_type, n_state_bytes=n_state_bytes)
     why_no_logits = None
     if runtime.batch_invariant:
@@ -61,18 +62,21 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
             label_tokens=prompts.label_tokens if prompts.exact else None,
         )
     except ModelError as e:
-        raise ModelError(f"{e}{many_states(state_bytes, size.n_seq_max)}") from e
+        n_bytes = cache_bytes(model.header, size.n_ctx, runtime.kv_type) + n_state_bytes
+        raise ModelError(
+            f"{e}{many_states(state_bytes, size.n_seq_max)}{beside_fitted_layers(runtime, model.n_gpu_layers, n_bytes)}"
+        ) from e
     ledger.step(
         "open context",
         f"{context.n_ctx} cells, {counted(context.n_batch, 'token')} a decode, "
         f"{counted(context.n_seq_max, 'sequence')}, {computing}",
     )
+    kept_seqs = range(context.n_seq_max - size.n_kept_seqs, context.n_seq_max)
     return Engine(
         model,
         context,
         n_leaf_seqs=size.n_leaf_seqs,
-        n_kept_seqs=size.n_kept_seqs,
-        n_kept_queries=runtime.kept_queries,
+        kept_queries=KeptQueries(kept_seqs, runtime.kept_queries) if kept_seqs else None,
         why_no_logits=why_no_logits,
     )
 

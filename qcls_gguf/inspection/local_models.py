@@ -30,7 +30,7 @@ class ModelOnDisk(Record):
     size_bytes: int | None
     """of all its parts"""
     fits: bool | None
-    """whether the weights fit into the free memory named in `memory`, with room for the rest"""
+    """whether the weights and 1 GiB for all else fit into the free memory named in `memory`; prompts may need more"""
     error: str | None
     """why the file cannot be used"""
 

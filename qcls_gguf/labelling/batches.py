@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from ..config.schema import Config
+from ..decodes import Tokenized
 from ..errors import DecodeError, PlanError, ScoreError
 from ..loaded_prompts import Answering
-from ..pipeline import Prepared, Tokenized
+from ..pipeline import Prepared
 from ..prompts.prompt_set import PromptSet
 from ..score.result import Result
 from ..threads import start

@@ -6,10 +6,11 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from time import perf_counter
 
+from ..decodes import Tokenized
 from ..engine.capacity import N_UNTIL_CAPTURED
 from ..errors import QclsError
 from ..loaded_prompts import Answering
-from ..pipeline import Prepared, Tokenized
+from ..pipeline import Prepared
 from .batches import MOST, is_one_decode, parts_of, prepared_batch, results_of, sort_key
 from .records import BatchSpeed
 

@@ -227,14 +227,17 @@ class NativeContext:
         trim_seq: Int32Array = _NONE,
         trim_start: Int32Array = _NONE,
         *,
+        keep: Int32Array | None = None,
         queued: bool = False,
     ) -> tuple[int, int]:
         """One llama_decode of a plan (see plan.Plan for the arrays) into rows, shape (n_outputs, row_size).
 
-        Then, also after a DecodeError, sequences are trimmed as by `trim`. queued: trim as soon as the work is queued
-        on a GPU (on a CPU: done), then wait for the rows.
-        Returns the microseconds of filling the batch, and those of trimming (0 with queued, where trimming takes no
-        extra time).
+        Then, also after a DecodeError, sequences are trimmed as by `trim`. keep: (n, 4) int32, each the numbers src,
+        dst, start, end: before that, sequence dst gives up its cells at positions >= start and shares src's at
+        positions [start, end). queued: do both as soon as the work is queued on a GPU (on a CPU: done), then wait for
+        the rows.
+        Returns the microseconds of filling the batch, and those of keeping and trimming (0 with queued, where they take
+        no extra time).
         Raises PlanError for a plan that does not fit, before anything changes, and DecodeError.
         """
         n, n_trim = len(token), len(trim_seq)
@@ -254,6 +257,8 @@ class NativeContext:
         plan.n_trim = n_trim
         plan.trim_seq = address(trim_seq, INT32, 1, n_trim)
         plan.trim_from = address(trim_start, INT32, 1, n_trim)
+        plan.n_keep = 0 if keep is None else len(keep)
+        plan.keep = None if keep is None else address(keep, INT32, 2, 4 * len(keep))
         if status := self._call_decode(self.handle, self._plan_ref, self._error_ref):
             check(status, self._error)
         if not queued:

@@ -12,7 +12,7 @@ from ..prompts.compiled import Prompt
 from ..prompts.trie import LabelTrie
 from .chains import Chains, chains_of
 from .passes import count_passes, leaf_padding
-from .tree import Plan, Root, TokenTree
+from .tree import Int32Array, Plan, Root, TokenTree
 from .unsharing import Branches
 
 IndexArray = npt.NDArray[np.intp]
@@ -58,6 +58,11 @@ class DecodePlan:
     """(n_edges,) addition by addition, each addition's in the order of its trie's edges"""
     n_passes: int = 1
     """how often the model is computed for it"""
+
+    def leaves_of(self, edges: IndexArray) -> Int32Array:
+        """(n,) a leaf of the plan below the node that each of n edges reads; leaf l decodes in sequence l."""
+        node = np.flatnonzero(self.plan.output)[self.rows[edges]]
+        return self.plan.seq_id[self.plan.seq_offset[node]]
 
 
 def additions_of(prompts: Sequence[Prompt], holders: Sequence[int], fragments: Sequence[list[int]]) -> list[Addition]:

@@ -8,14 +8,14 @@ and what follows is fixed. Other requests are planned token by token.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..errors import PlanError
 from ..prompts.prompt_set import PromptSet
 from .planner import Addition, Capacity, DecodePlan, IndexArray, additions_of, plan_decodes
-from .tree import Int32Array, Plan, Root
+from .tree import Int32Array, KeptRoot, Root
 
 _N_KEPT = 4096
 
@@ -33,19 +33,6 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Trunk:
-    """The first nodes of a plan that are filled in, each in a sequence more than the plan has it in."""
-
-    seq_offset: Int32Array
-    seq_id: Int32Array
-    """(n_pairs + n_first,) with -1 for those sequences"""
-    at: IndexArray
-    """(n_first,) where these stand"""
-    root: IndexArray
-    """(n_first,) from which root of the layout the node grows"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
     """A plan of one query that lacks the query's tokens."""
 
@@ -57,39 +44,15 @@ class Template:
     """(n_filled,) the nodes that are filled in"""
     source: IndexArray
     """(n_filled,) with which of the fragments' tokens behind their stable ones, one fragment after the other"""
-    place: IndexArray
-    """(n_filled,) where in its fragment, behind the stable tokens, the token stands"""
-    roots: tuple[Root, ...]
-    """of the layout"""
-    trunks: dict[int, _Trunk] = field(default_factory=dict)
-    """by how many tokens of each fragment are in them; made when first asked for"""
 
-    def continued(self, n_kept: int, seq: Int32Array, n_first: int) -> Plan:
-        """The plan behind n_kept tokens more.
-
-        The first n_first tokens of each fragment are in sequence seq[r], too, where they grow from root r.
-        """
-        plan, trunk = self.decode.plan, self._trunk(n_first)
-        seq_id = trunk.seq_id.copy()
-        seq_id[trunk.at] = seq[trunk.root]
-        return replace(plan, pos=plan.pos + np.int32(n_kept), seq_offset=trunk.seq_offset, seq_id=seq_id)
-
-    def _trunk(self, n_first: int) -> _Trunk:
-        n_first = min(n_first, int(self.place.max(initial=-1)) + 1)
-        if n_first not in self.trunks:
-            plan, node = self.decode.plan, self.node[self.place < n_first]
-            n_more = np.zeros(plan.n_tokens + 1, np.int32)
-            n_more[node + 1] = 1
-            seq_offset = plan.seq_offset + np.cumsum(n_more, dtype=np.int32)
-            leaf = plan.seq_id[plan.seq_offset[node]]  # leaf l decodes in sequence l
-            number = {root: index for index, root in enumerate(self.roots)}
-            self.trunks[n_first] = _Trunk(
-                seq_offset=seq_offset,
-                seq_id=np.insert(plan.seq_id, plan.seq_offset[node + 1], -1).astype(np.int32),
-                at=(seq_offset[node + 1] - 1).astype(np.intp),
-                root=np.array([number[root] for root in self.decode.leaf_roots], np.intp)[leaf],
-            )
-        return self.trunks[n_first]
+    def continued(self, n_kept: int, roots: Sequence[KeptRoot]) -> DecodePlan:
+        """The decode behind n_kept tokens more; roots: those of the layout, with these tokens."""
+        plan = self.decode.plan
+        return replace(
+            self.decode,
+            plan=replace(plan, pos=plan.pos + np.int32(n_kept)),
+            leaf_roots=tuple(roots[root] for root in plan.leaf_root),  # a plan's roots have the order of the layout's
+        )
 
     def any_tokens(self) -> Int32Array:
         """Tokens that compute as much as a query's."""
@@ -179,16 +142,12 @@ class Templates:
         additions, decodes = found
         token = decodes[0].plan.token
         node: IndexArray = np.flatnonzero(token >= self._n_vocab)
-        source = (token[node] - self._n_vocab).astype(np.intp)
-        start = np.cumsum([0, *lengths[:-1]])
         return Template(
             decode=decodes[0],
             additions=tuple(additions),
             n_cached=sum(addition.root.n_cached for addition in additions),
             node=node,
-            source=source,
-            place=source - start[np.searchsorted(start, source, "right") - 1],
-            roots=self.layout.roots,
+            source=(token[node] - self._n_vocab).astype(np.intp),
         )
 
     def _plan(self, lengths: tuple[int, ...]) -> tuple[list[Addition], list[DecodePlan]] | None:

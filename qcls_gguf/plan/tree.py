@@ -24,6 +24,20 @@ class Root:
     """the sequence that holds the prefix"""
     n_cached: int
 
+    def kept(self, seq: int, n_kept: int) -> KeptRoot:
+        """This root with n_kept tokens more, whose cells sequence seq has."""
+        return KeptRoot(holder=self.holder, n_cached=self.n_cached + n_kept, prefix=self, seq=seq)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptRoot(Root):
+    """Where a plan branches off behind the first tokens of a kept query, which are counted in n_cached."""
+
+    prefix: Root
+    """what these tokens stand behind"""
+    seq: int
+    """the sequence that has their cells"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from .bodies import Strict
 from .refusal import RefusedError, no_images
+
+_MESSAGE = "message"
 
 
 class _Part(Strict):
@@ -74,7 +76,19 @@ class CallOutput(BaseModel):
     output: str | list[Part]
 
 
-Item = Message | Call | CallOutput
+def _kind(item: Any) -> str:
+    """Which kind an item is; it is a message if it does not say."""
+    return str(item.get("type", _MESSAGE)) if isinstance(item, dict) else _MESSAGE
+
+
+Item = Annotated[
+    Annotated[Message, Tag(_MESSAGE)]
+    | Annotated[Call, Tag("function_call")]
+    | Annotated[Call, Tag("custom_tool_call")]
+    | Annotated[CallOutput, Tag("function_call_output")]
+    | Annotated[CallOutput, Tag("custom_tool_call_output")],
+    Discriminator(_kind),
+]
 
 
 def text_of_input(given: str | list[Item]) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from ..config.words import counted, hint, shown
+from ..config.words import close_to, counted, hint, shown
 from .refusal import RefusedError
 
 Step = int | str
@@ -41,7 +41,7 @@ def refusal_of_mistakes(error: ValidationError, model: type[BaseModel], value: A
             one += [] if _WANTED[kind] in one else [_WANTED[kind]]
             found[path] = [f"expected {' or '.join(one)}, got {_got(each['input'])}"]
         elif kind in ("union_tag_invalid", "union_tag_not_found"):
-            found.setdefault(f"{path}.{_TAG}", []).append(_no_tag(each.get("ctx", {}), kind))
+            found.setdefault(f"{path}.{_TAG}", []).append(_no_tag(each))
         else:
             found.setdefault(path, []).append(_what(each, model))
     lines = [f"{path}: {what}" for path, texts in found.items() for what in texts]
@@ -102,18 +102,14 @@ def _meant(error: ValidationError, value: Any) -> list[tuple[Any, _Place]]:
             places.setdefault((union, start), {}).setdefault(member, set()).add(walk.place)
     best: set[_Member] = set()
     for (union, start), tried in places.items():
-        fits = {member: _fit(start, found) for member, found in tried.items()}
+        fits = {member: _fit(found) for member, found in tried.items()}
         best.update((union, start, member) for member, fit in fits.items() if fit == max(fits.values()))
     return [(each, walk.place) for each, walk in walks if best.issuperset(walk.members)]
 
 
-def _fit(start: _Place, mistakes: set[_Place]) -> tuple[bool, int, int]:
-    """How well a type fits the value at a place, by its mistakes there: best with the right tag, then with mistakes
-    far inside of it, then with few. Types with the wrong tag fit alike.
-    """
-    if (*start, _TAG) in mistakes:
-        return False, 0, 0
-    return True, max(map(len, mistakes)), -len(mistakes)
+def _fit(mistakes: set[_Place]) -> tuple[int, int]:
+    """How well a type fits a value, by the places of its mistakes: best if they are far inside of it, then if few."""
+    return max(map(len, mistakes)), -len(mistakes)
 
 
 def _what(error: Any, model: type[BaseModel]) -> str:
@@ -134,10 +130,13 @@ def _what(error: Any, model: type[BaseModel]) -> str:
     return str(error["msg"])
 
 
-def _no_tag(context: Mapping[str, Any], kind: str) -> str:
-    if kind == "union_tag_not_found":
+def _no_tag(error: Any) -> str:
+    if error["type"] == "union_tag_not_found":
         return "is missing"
-    return f"{shown(context['tag'])} is not one of {context['expected_tags']}"
+    given, known = error["input"][_TAG], error["ctx"]["expected_tags"]
+    close = close_to(given, [kind.strip("'") for kind in known.split(", ")])
+    said = shown(given) if isinstance(given, str) else _got(given)
+    return f"{said} is not one of {known}{f', did you mean {close}?' if close else ''}"
 
 
 def _got(value: Any) -> str:

@@ -14,7 +14,6 @@ from ..questions.forms import FormSettings
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s?#]*[^/\s?#:]")
 LogFormat = Literal["text", "json", "none"]
-LOG_FORMATS: tuple[LogFormat, ...] = ("text", "json", "none")
 
 
 @dataclass(frozen=True, slots=True)

@@ -212,6 +212,34 @@ def test_a_decode_trims_what_it_is_told_to(model: NativeModel, open_context: Ope
     np.testing.assert_allclose(decode_sequence(context, [8], start=3)[0], before[3], rtol=0, atol=1e-4)
 
 
+def test_a_decode_lets_sequences_keep_cells_before_it_trims(model: NativeModel, open_context: OpenContext) -> None:
+    context = open_context(model)
+    before = decode_good(context)
+    context.trim(NO_SEQ, NO_SEQ)
+    decode_sequence(context, [9, 9, 9], seq=1)  # of which the first stays
+    keep = np.array([[0, 1, 1, 3], [0, 2, 0, 3]], np.int32)
+    context.decode(**good_plan(context), trim_seq=NO_SEQ, trim_start=NO_SEQ, keep=keep)
+    np.testing.assert_allclose(decode_sequence(context, [8], start=3, seq=2)[0], before[3], rtol=0, atol=1e-2)
+    with pytest.raises(DecodeError):  # positions 0 to 2 are taken, 3 is the next one
+        decode_sequence(context, [8], start=2, seq=1)
+    mixed = decode_sequence(context, [8], start=3, seq=1)[0]  # behind its own first cell and two of the decode
+    assert abs(mixed - before[3]).max() > 0.1
+    context.clear()
+    assert (decode_good(context) == before).all()
+
+
+@pytest.mark.parametrize(
+    "cells", [(-1, 1, 0, 1), (8, 1, 0, 1), (0, -1, 0, 1), (0, 8, 0, 1), (1, 1, 0, 1), (0, 1, -1, 1)]
+)
+def test_a_decode_is_refused_for_what_cannot_be_kept(
+    cells: tuple[int, ...], model: NativeModel, open_context: OpenContext
+) -> None:
+    context = open_context(model)
+    assert_refused(context, keep=np.array([(0, 1, 0, 1), cells], np.int32))
+    assert_refused(context, keep=np.array(cells, np.int32))
+    assert_refused(context, keep=np.array([(0, 1, 0)], np.int32))
+
+
 def test_a_decode_that_fails_trims_too(model: NativeModel, open_context: OpenContext) -> None:
     context = open_context(model)
     before = decode_good(context)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from conftest import MakeModel
-from gguf_mutator import put_together, take_apart
+from gguf_parts import put_together, take_apart
 from hostile_rows import Row, sizes
 
 from qcls_gguf.model.rows import HeadRows

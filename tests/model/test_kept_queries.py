@@ -104,6 +104,80 @@ def test_only_what_is_new_is_fed(style: str, make_model: MakeModel, open_classif
     assert assert_alike(kept, plain, "red dress") == 0
 
 
+QUESTION = PromptConfig(name="q", prompt_template="<|im_start|>other {query}\nlabel:", labels=("yes", "no"))
+
+
+@pytest.mark.parametrize("n_kept", [1, 4])
+@pytest.mark.parametrize("style", STYLES)
+def test_queries_that_share_a_decode(
+    style: str, n_kept: int, make_model: MakeModel, open_classifier: OpenClassifier
+) -> None:
+    """Several people's queries in random turns, equal ones, more than there are slots, and another prompt set's."""
+    path = make_model("qwen3", weight_type="F32")
+    options = {"max_query_tokens": 96, "question_cells": 64, "question_prefixes": 1, "max_batch": 6}
+    classifiers = [open_classifier(path, STYLES[style], **options, kept_queries=n) for n in (0, n_kept)]
+    sets = [(each.configured.active, each.prompt_set([QUESTION]).active) for each in classifiers]
+    rng, texts = random.Random(n_kept), typed(n_kept, 240)
+    n_saved = n_shared = 0
+    while turn := [(rng.random() < 0.1, text) for text, _ in zip(texts, range(rng.randint(1, 6)), strict=False)]:
+        turn += rng.sample(turn, rng.randint(0, 1))
+        plain, kept = (
+            each._requests.run_alone(
+                each._requests._pipeline.run, [(active[is_other], text) for is_other, text in turn]
+            )
+            for each, active in zip(classifiers, sets, strict=True)
+        )
+        for found, wanted, (_, text) in zip(kept, plain, turn, strict=True):
+            np.testing.assert_allclose(scores(found), scores(wanted), rtol=0, atol=LARGEST_DIFFERENCE, err_msg=text)
+        n_saved += plain[0].counts.n_tokens_new - kept[0].counts.n_tokens_new
+        n_shared += len({text for _, text in turn}) > 1
+    assert n_saved > 0
+    assert n_shared > 20
+
+
+def test_each_query_of_a_turn_goes_on_from_its_own(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    """As if each were asked alone."""
+    together, alone = (open_classifier(make_model(), SEPARATE, kept_queries=4) for _ in range(2))
+    for turn in (
+        ["red", "blue", "jeans", "👗"],
+        ["red dress", "blue a", "jeans for", "👗 -"],
+        ["red dresses", "👗 - red"],
+    ):
+        found = together.classify_batch(turn)[0].counts
+        each = [alone.classify(query).counts for query in turn]
+        assert found.n_tokens_new == sum(counts.n_tokens_new for counts in each)
+        assert found.n_tokens_cached == sum(counts.n_tokens_cached for counts in each)
+    assert together.engine.kept_queries is not None
+    assert alone.engine.kept_queries is not None
+    assert together.engine.kept_queries.n_found == alone.engine.kept_queries.n_found > 0
+
+
+def test_callers_that_share_decodes(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    """Four threads that each type a query, where waiting callers share the next decode."""
+    path = make_model("qwen3", weight_type="F32")
+    plain, kept = (open_classifier(path, JOINT, kept_queries=n) for n in (0, 4))
+    texts = [[f"{who}{' red' * n}" for n in range(20)] for who in ("red dress", "blue", "jeans", "red shoes")]
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda queries: [kept.classify(query) for query in queries], texts))
+    for queries, found in zip(texts, answers, strict=True):
+        for query, each in zip(queries, found, strict=True):
+            np.testing.assert_allclose(scores(each), scores(plain.classify(query)), rtol=0, atol=LARGEST_DIFFERENCE)
+    assert max(each.counts.n_queries for found in answers for each in found) > 1
+    assert kept.engine.kept_queries is not None
+    assert kept.engine.kept_queries.n_found > 0
+
+
+def test_turns_of_several_decodes(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    """They go on from kept queries, and leave these as they are."""
+    plain, kept = (open_classifier(make_model(), SEPARATE, kept_queries=2, n_batch=128) for _ in range(2))
+    assert_alike(kept, plain, "red dress")
+    for turn in (["red dress " + "for girls " * n for n in range(12)], ["blue", "red dress", *["red " * 5] * 40]):
+        found, wanted = kept.classify_batch(turn), [plain.classify(query) for query in turn]
+        for each, other in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(scores(each), scores(other), rtol=0, atol=LARGEST_DIFFERENCE)
+    assert_alike(kept, plain, "red dress for")
+
+
 def test_cells_do_not_run_out(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
     """A cache without a cell to spare, full slots, and then the largest request."""
     n_most = 2 * MOST_TOKENS
@@ -125,7 +199,6 @@ def test_whatever_comes_between(make_model: MakeModel, open_classifier: OpenClas
     """Batches, prompt sets at run time, an emptied cache, and callers of several threads."""
     path = make_model("qwen3", weight_type="F32")
     plain, kept = (open_classifier(path, SEPARATE, kept_queries=n) for n in (0, 2))
-    question = PromptConfig(name="q", prompt_template="<|im_start|>other {query}\nlabel:", labels=("yes", "no"))
 
     def assert_batch(queries: Sequence[str]) -> None:
         for found, wanted in zip(kept.classify_batch(queries), plain.classify_batch(queries), strict=True):
@@ -134,7 +207,7 @@ def test_whatever_comes_between(make_model: MakeModel, open_classifier: OpenClas
     assert_alike(kept, plain, "red")
     assert_batch(["red dress", "red jeans", "blue"])
     assert assert_alike(kept, plain, "red dress") > 0
-    with kept.prompt_set([question]) as loaded, plain.prompt_set([question]) as wanted:
+    with kept.prompt_set([QUESTION]) as loaded, plain.prompt_set([QUESTION]) as wanted:
         np.testing.assert_allclose(
             scores(loaded.classify("red dress")), scores(wanted.classify("red dress")), rtol=0, atol=LARGEST_DIFFERENCE
         )
@@ -194,7 +267,7 @@ def test_a_model_with_states_cannot_have_it(make_model: MakeModel, open_classifi
         open_classifier(make_model("lfm2"), SEPARATE, kept_queries=2)
 
 
-@pytest.mark.parametrize("place", ["trim", "share", "decode"])
+@pytest.mark.parametrize("place", ["share", "decode"])
 def test_an_interrupt_anywhere_leaves_right_answers(
     place: str, make_model: MakeModel, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,8 +277,8 @@ def test_an_interrupt_anywhere_leaves_right_answers(
     while has_come:
         n += 1
         with interrupted_behind(kept.engine.context, place, n, monkeypatch) as calls:
-            for query in ("red", "red dress", "blue", "red dress for", "red jeans"):
-                kept.classify(query)
+            for queries in (["red"], ["red dress"], ["blue"], ["red dress for", "blue jeans", "red"], ["red jeans"]):
+                kept.classify_batch(queries)
         has_come = calls.left <= 0
         for query in ("red dress for girls", "red jeans", "blue"):
             assert_alike(kept, plain, query)

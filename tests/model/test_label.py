@@ -5,10 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,11 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from labelled_tables import CLOSE, CONFIG, check_like_classify, outputs, rows_of
-from typer.testing import CliRunner
+from labelled_tables import CLOSE, CONFIG, QUERIES, check_like_classify, outputs, parquet, rows_of
 
 from qcls_gguf import Classifier, ConfigError, QclsError, load_config
-from qcls_gguf.cli.app import app
 from qcls_gguf.labelling import label_table
 from qcls_gguf.labelling.job import Job
 from qcls_gguf.labelling.planning import LabelSettings
@@ -30,9 +24,6 @@ from qcls_gguf.labelling.table import labelling_table
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.report.results import console
 
-COMMAND = str(Path(sys.executable).with_name("qcls-gguf"))
-HELDOUT = Path(__file__).parents[2] / "models" / "tiny" / "heldout.jsonl"
-QUERIES = [json.loads(line)["query"] for line in HELDOUT.read_text(encoding="utf-8").splitlines()[:30]]
 ODD = ["", " ", "x" * 9000, "red\ndress", 'a "quoted" one, with; all\t', "</s><|im_end|>"]
 
 
@@ -67,12 +58,6 @@ def notes() -> list[str]:
 def classifier() -> Iterator[Classifier]:
     with Classifier.from_config(CONFIG) as opened:
         yield opened
-
-
-def parquet(path: Path, queries: list[str | None], **options: Any) -> Path:
-    columns = {"id": pa.array(range(len(queries)), pa.int16()), "query": pa.array(queries, pa.large_string())}
-    pq.write_table(pa.table(columns), path, **options)
-    return path
 
 
 def test_parquet_keeps_types_and_order_and_gives_a_row_for_a_row(
@@ -331,59 +316,6 @@ def test_several_processes_give_what_one_gives(run: Run, tmp_path: Path) -> None
         run(tmp_path / "in.jsonl", out=tmp_path / "bad", devices=("cpu",))
     with pytest.raises(ConfigError, match=r"`devices` 99: (this build has no CUDA|the driver knows no such GPU)"):
         run(path, out=tmp_path / "none", devices=("cpu", "99"))
-
-
-def test_the_command_measures_batches_prints_a_summary_and_draws(tmp_path: Path) -> None:
-    path = parquet(tmp_path / "in.parquet", list(QUERIES[:12]))
-    line = ["label", str(path), "--out", str(tmp_path / "out"), "--config", CONFIG, "--threads", "1"]
-    done = CliRunner().invoke(app, [*line, "--summary", "json", "--compare", "--html", str(tmp_path / "look.html")])
-    assert done.exit_code == 0, done.stderr
-    record = LabellingRecord.model_validate_json(done.stdout)
-    assert record.speed.measured[0].size == 1
-    assert record.speed.batch in [each.size for each in record.speed.measured]
-    assert record.speed.roofline_per_s is not None
-    assert record.speed.roofline_per_s > record.speed.measured[0].queries_per_s
-    assert "roofline" in (tmp_path / "look.html").read_text()
-    done = CliRunner().invoke(app, line)
-    assert "1 of 1 shard done already" in done.stderr
-    assert "12 labelled" in done.stdout
-
-
-def test_what_no_row_of_is_labelled_is_a_failure_and_a_wrong_column_is_usage(tmp_path: Path) -> None:
-    path = parquet(tmp_path / "in.parquet", [None, " "])
-    table = tmp_path / "in.csv"
-    table.write_text("id,query\n1,red dress\n")
-    assert (
-        CliRunner().invoke(app, ["label", str(path), "--config", CONFIG, "--out", str(tmp_path / "a")]).exit_code == 1
-    )
-    for wrong in (path, table):
-        line = ["label", str(wrong), "--config", CONFIG, "--out", str(tmp_path / "b"), "--column", "text"]
-        done = CliRunner().invoke(app, line)
-        assert done.exit_code == 2
-        assert (
-            "no column 'text': the columns are 'id', 'query'; name the one with the queries with --column"
-            in done.stderr
-        )
-
-
-@pytest.mark.hostile
-def test_a_killed_run_goes_on_where_it_was(classifier: Classifier, tmp_path: Path) -> None:
-    path = parquet(tmp_path / "in.parquet", [f"{query} {n}" for n in range(5) for query in QUERIES])
-    line = [COMMAND, "label", str(path), "--out", str(tmp_path / "out"), "--config", CONFIG, "--shard-rows", "10"]
-    line += ["--batch", "4", "--threads", "1", "--devices", "cpu"]
-    with subprocess.Popen([*line, "--quiet"], stdout=subprocess.DEVNULL) as process:
-        until = time.monotonic() + 60
-        while time.monotonic() < until and len(outputs(tmp_path / "out")) < 3:
-            time.sleep(0.01)
-        process.send_signal(signal.SIGKILL)
-    n_before = len((tmp_path / "out" / "done.jsonl").read_bytes().splitlines())
-    assert 2 <= n_before < 15
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "of 15 shards done already: labelling the other" in done.stderr
-    rows = [row for name in outputs(tmp_path / "out") for row in rows_of(tmp_path / "out" / name)]
-    assert [row["id"] for row in rows] == list(range(150))
-    check_like_classify(classifier, rows[:30])
 
 
 def test_a_table_in_memory_is_labelled_chunk_by_chunk(classifier: Classifier) -> None:

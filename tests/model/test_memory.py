@@ -10,8 +10,8 @@ from conftest import MakeModel, OpenClassifier, RunPython, WriteConfig
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier, ModelError
-from qcls_gguf.config.schema import KvType
-from qcls_gguf.engine.memory import cache_bytes, check_memory
+from qcls_gguf.config.schema import KvType, RuntimeConfig
+from qcls_gguf.engine.memory import beside_fitted_layers, cache_bytes, check_memory
 from qcls_gguf.model.header import read_header
 
 PROMPT = PromptSpec(name="a", template="the colour of {query} is", labels=("red", "light blue"))
@@ -43,6 +43,16 @@ def test_a_configuration_that_asks_for_too_much(
     config = write_config(make_model(), [PROMPT], n_ctx=1 << 21)
     with pytest.raises(ModelError, match=r"takes 2\.0 GiB, and 0\.5 GiB of memory are free: lower runtime\.n_ctx"):
         Classifier.from_config(config)
+
+
+def test_what_to_do_where_fitted_layers_leave_too_little() -> None:
+    text = beside_fitted_layers(RuntimeConfig(), 30, 5 << 29)
+    assert (
+        "auto put 30 layers on GPUs and left 1.0 GiB of each for everything else; the cache takes up to 2.5 GiB" in text
+    )
+    assert text.endswith("if memory is lacking, set runtime.n_gpu_layers to less than 30")
+    assert not beside_fitted_layers(RuntimeConfig(n_gpu_layers="all"), 37, 5 << 29)
+    assert not beside_fitted_layers(RuntimeConfig(), 0, 5 << 29)
 
 
 RELOADS = """

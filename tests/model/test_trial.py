@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import MakeModel, RunPython, WriteConfig
-from gguf_mutator import put_together, take_apart
+from gguf_parts import put_together, take_apart
 from oracle import PromptSpec
 from random_models import WITH_ANOTHER_TAIL
 

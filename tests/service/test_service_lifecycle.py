@@ -132,11 +132,13 @@ def test_a_full_service_refuses_and_says_when_to_come_again() -> None:
 
 def test_of_a_client_that_left_no_more_lines_are_computed() -> None:
     body = b'{"query": "red dress"}\n' * 2000  # all of which come at once
-    with Server() as server:
+    with Server("--max-tokens", "1") as server:
         n_tokens = server.classify(query="red dress").json()["counts"]["n_tokens_new"]
         with server.connect() as connection:
             connection.sendall(raw(body, "content-type: application/x-ndjson"))
             assert connection.recv(100).startswith(b"HTTP/1.1 200")
+            refused = server.classify(query="red dress")
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "tokens")
         until(lambda: server.metric("qcls_admitted_requests") == 0)
         assert server.metric("qcls_clients_gone_total") == 1
         assert server.metric("qcls_tokens_new_total") < 2000 * n_tokens / 2
@@ -171,9 +173,9 @@ def test_a_reload_while_a_body_arrives(reloading: Server, path: str) -> None:
 
 def test_a_late_request_is_not_computed() -> None:
     """Its deadline counts from its head; the body comes after it."""
-    with Server() as server, server.connect() as connection:
+    with Server("--timeout", "1") as server, server.connect() as connection:
         before = server.metric("qcls_tokens_new_total")
-        data = raw(b'{"query": "red dress"}', "x-request-timeout-ms: 1")
+        data = raw(b'{"query": "red dress"}')
         connection.sendall(data[:-5])
         until(lambda: server.metric("qcls_requests_in_flight") == 2)  # the other one asks for the metrics
         time.sleep(0.01)
@@ -204,7 +206,7 @@ def test_a_killed_service_starts_again_at_the_same_socket(tmp_path: Path) -> Non
         (
             ["--port", "{port}"],
             2,
-            "Address already in use: another process does; name another --port, 0 for a free one",
+            "Address already in use: another process listens there; name another --port, 0 for a free one",
         ),
         (["--uds", "/nowhere/socket"], 2, "--uds /nowhere/socket: cannot listen there"),
         (["--uds", __file__], 2, f"--uds {__file__}: is there and no socket: name another file, or remove it"),

@@ -15,10 +15,15 @@ from qcls_gguf.service.refusal import RefusedError
 from qcls_gguf.service.systemone_api import SystemOneRequest
 
 CHOICE = {"type": "choice", "instructions": "Which?"}
+ITEMS = "'message', 'function_call', 'custom_tool_call', 'function_call_output', 'custom_tool_call_output'"
 
 
 def decisions(*questions: Any) -> dict[str, Any]:
     return {"model": "any", "input": "red dress", "questions": list(questions)}
+
+
+def asked_about(item: Any) -> dict[str, Any]:
+    return decisions(CHOICE | {"choices": [{"value": "a"}, {"value": "b"}]}) | {"input": [item]}
 
 
 @pytest.mark.parametrize(
@@ -45,7 +50,13 @@ def decisions(*questions: Any) -> dict[str, Any]:
             DecisionsRequest,
             decisions({"type": "choce", "instructions": "Which?"}),
             "questions[0].type",
-            "questions[0].type: 'choce' is not one of 'predicate', 'choice', 'score'",
+            "questions[0].type: 'choce' is not one of 'predicate', 'choice', 'score', did you mean choice?",
+        ),
+        (
+            DecisionsRequest,
+            decisions({"type": None, "instructions": "Which?"}),
+            "questions[0].type",
+            "questions[0].type: null is not one of 'predicate', 'choice', 'score'",
         ),
         (DecisionsRequest, decisions({}), "questions[0].type", "questions[0].type: is missing"),
         (
@@ -96,6 +107,32 @@ def decisions(*questions: Any) -> dict[str, Any]:
             "input[0].content",
             "input[0].content: expected a text or a list, got the number 3",
         ),
+        (
+            DecisionsRequest,
+            asked_about({"type": "mesage", "role": "user"}),
+            "input[0].type",
+            f"input[0].type: 'mesage' is not one of {ITEMS}, did you mean message?",
+        ),
+        (
+            DecisionsRequest,
+            asked_about({"type": "reasoning", "summary": []}),
+            "input[0].type",
+            f"input[0].type: 'reasoning' is not one of {ITEMS}",
+        ),
+        (
+            DecisionsRequest,
+            asked_about({"type": 3}),
+            "input[0].type",
+            f"input[0].type: the number 3 is not one of {ITEMS}",
+        ),
+        (
+            DecisionsRequest,
+            asked_about({"type": "custom_tool_call", "output": "a"}),
+            "input[0].name",
+            "input[0].name: is missing",
+        ),
+        (DecisionsRequest, asked_about({"role": "user"}), "input[0].content", "input[0].content: is missing"),
+        (DecisionsRequest, asked_about("a"), "input[0]", "input[0]: expected an object, got the text 'a'"),
         (PredictRequest, {"inputs": {"a": 1}}, "inputs", "inputs: expected a text or a list, got an object"),
         (PredictRequest, {"inputs": ["a", 3]}, "inputs[1]", "inputs[1]: expected a text, got the number 3"),
         (

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
-from gguf_mutator import File, Tensor, put_together, take_apart
+from gguf_parts import File, Tensor, put_together, take_apart
 from random_models import ARCHS, write_model
 
 from qcls_gguf.errors import ModelError

@@ -36,6 +36,10 @@ void check_shape(const qcls_context & context, const qcls_plan & plan) {
     if (!can_trim(context, plan.n_trim, plan.trim_seq, plan.trim_from)) {
         throw bad_plan("a sequence to trim is out of range");
     }
+    check_array(plan.keep, 4 * plan.n_keep, "decode: keep");
+    if (!can_keep(context, plan.n_keep, plan.keep)) {
+        throw bad_plan("a sequence or position to keep is out of range");
+    }
 }
 
 // The plan as a llama_batch, which points into the plan's and the context's arrays.
@@ -125,6 +129,7 @@ int32_t qcls_decode(qcls_context * context, qcls_plan * plan, qcls_error * error
             throw;
         }
         const int64_t decoded = ggml_time_us();
+        keep_cells(*context, known.n_keep, known.keep);
         trim_sequences(*context, known.n_trim, known.trim_seq, known.trim_from);
         plan->batch_us = filled - start;
         plan->trim_us = ggml_time_us() - decoded;

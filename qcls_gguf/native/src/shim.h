@@ -129,6 +129,9 @@ struct qcls_context {
 // Whether trim_sequences can do it.
 bool can_trim(const qcls_context & context, int64_t n, const int32_t * seq, const int32_t * from);
 void trim_sequences(qcls_context & context, int64_t n, const int32_t * seq, const int32_t * from);
+// keep: [n][4] source, destination, from, to; see qcls_plan.
+bool can_keep(const qcls_context & context, int64_t n, const int32_t * keep);
+void keep_cells(qcls_context & context, int64_t n, const int32_t * keep);
 
 // --- arguments ------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,138 @@
+"""The decodes that answer some items: from the tokens of their queries to plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .active_set import Item
+from .engine.engine import Engine
+from .engine.kept_queries import Continuation, Kept
+from .plan.planner import Addition, DecodePlan, additions_of, plan_decodes
+from .plan.rungs import on_a_rung
+from .plan.templates import Templates
+from .plan.tree import Int32Array
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenized:
+    """An item with its tokens."""
+
+    item: Item
+    fragments: Sequence[Int32Array]
+    """of each distinct fragment of its set with the query in it"""
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of all distinct fragments."""
+        return sum(map(len, self.fragments))
+
+
+@dataclass(frozen=True, slots=True)
+class Decodes:
+    """What the decodes of a request feed."""
+
+    plans: Sequence[DecodePlan]
+    tokens: Sequence[Int32Array]
+    """of each decode"""
+    n_cached: int
+    """tokens of the rendered prompts that come from the cache"""
+    fast_path: Sequence[bool]
+    """item by item, prompt by prompt"""
+    kept: Sequence[Kept] = ()
+    """what slots keep of the decode; of several decodes nothing is kept"""
+    order: Sequence[int] | None = None
+    """the items in the order in which they are planned, where it is another one; of this order are the decodes' rows"""
+
+
+def decodes_of(items: Sequence[Tokenized], engine: Engine, *, from_kept: bool = False) -> Decodes:
+    """The decodes of some items. Raises PlanError for nothing to feed.
+
+    from_kept: where the engine keeps queries, those that begin like a kept one go on from there, and are kept; these
+    decodes are its next ones then.
+    """
+    found: Sequence[Continuation | None] = [None] * len(items)
+    if len(items) == 1 or (from_kept and engine.kept_queries):
+        templates = [each.item[0].templates for each in items]
+        behind = [each.behind(item.fragments) for each, item in zip(templates, items, strict=True)]
+        if from_kept and engine.kept_queries:
+            engine.mend()  # which may forget kept queries
+            found = engine.kept_queries.find(
+                [(each.layout, tokens) for each, tokens in zip(templates, behind, strict=True)]
+            )
+        if len(items) == 1 and behind[0] and (one := _of_template(templates[0], behind[0], found[0])):
+            return one
+    by_item = [additions_of_item(item, each) for item, each in zip(items, found, strict=True)]
+    order = None
+    if engine.capacity.pass_tokens is not None and len(items) > 1:
+        # queries of one length stand together: where they take several decodes, each takes few passes
+        order = sorted(range(len(items)), key=lambda item: items[item].n_tokens)
+    plans = plan_decodes(
+        [addition for item in order or range(len(items)) for addition in by_item[item]], engine.capacity
+    )
+    kept = []
+    if len(plans) == 1 and any(found):
+        leaves = _leaves(plans[0], by_item)
+        kept = [left for each, leaf_of in zip(found, leaves, strict=True) if each and (left := each.kept(leaf_of))]
+    additions = [addition for each in by_item for addition in each]
+    return Decodes(
+        plans,
+        [decode.plan.token for decode in plans],
+        sum(addition.root.n_cached for addition in additions),
+        [addition.fast_path for addition in additions],
+        kept,
+        order,
+    )
+
+
+def _of_template(templates: Templates, behind: Sequence[Int32Array], found: Continuation | None) -> Decodes | None:
+    """The decode of a single item by the plan of its length, or of the length of what is not kept."""
+    n_kept = found.n_kept if found else 0
+    rest = [tokens[n_kept:] for tokens in behind] if n_kept else behind
+    template = templates.of_lengths(tuple(map(len, rest)))
+    if template is None:
+        return None
+    decode = template.continued(n_kept, found.roots) if found and n_kept else template.decode
+    n_additions = len(template.additions)
+    kept = found.kept({root.holder: leaf for leaf, root in enumerate(decode.leaf_roots)}) if found else None
+    return Decodes(
+        (decode,),
+        (template.fill(rest),),
+        template.n_cached + n_kept * n_additions,
+        [True] * n_additions,
+        kept=(kept,) if kept else (),
+    )
+
+
+def additions_of_item(item: Tokenized, found: Continuation | None = None) -> list[Addition]:
+    """What each prompt of an item's set adds for its query. Raises PlanError where there is nothing to feed."""
+    active, _ = item.item
+    tokens = {text: tokens.tolist() for text, tokens in zip(active.prompts.fragments, item.fragments, strict=True)}
+    prompts = active.prompts.prompts
+    additions = additions_of(prompts, active.holders, [tokens[prompt.fragment] for prompt in prompts])
+    if found is None or found.n_kept == 0:
+        return additions
+    roots = {root.holder: root for root in found.roots}
+    return [replace(each, root=roots[each.root.holder], tokens=each.tokens[found.n_kept :]) for each in additions]
+
+
+def _leaves(decode: DecodePlan, by_item: Sequence[Sequence[Addition]]) -> Iterator[dict[int, int]]:
+    """For each item a leaf of it behind each of its roots, by the root's holder."""
+    n_edges = [len(addition.trie.edges) for additions in by_item for addition in additions]
+    leaves = iter(decode.leaves_of(np.cumsum([0, *n_edges[:-1]])).tolist())
+    for additions in by_item:
+        yield {addition.root.holder: leaf for addition, leaf in zip(additions, leaves, strict=False)}
+
+
+def filled_up(decodes: Decodes, engine: Engine) -> Decodes:
+    """The same decodes filled up, so that few shapes come again and again."""
+    capacity, n_positions = engine.capacity, engine.model.facts.n_ctx_train
+    if capacity.pass_tokens is not None:  # the shapes of its passes would not be fewer
+        return decodes
+    filled = [
+        on_a_rung(decode, token, most_tokens=capacity.n_tokens, n_positions=n_positions)
+        for decode, token in zip(decodes.plans, decodes.tokens, strict=True)
+    ]
+    return replace(decodes, plans=[each for each, _ in filled], tokens=[each for _, each in filled])

@@ -1,0 +1,147 @@
+"""GGUF files taken apart into keys and tensors, and put together again with offsets that fit."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gguf.constants import GGML_QUANT_SIZES
+
+STRING, ARRAY = 8, 9
+SIZES = {int(kind): sizes for kind, sizes in GGML_QUANT_SIZES.items()}
+"""(values, bytes) of a block of each type"""
+_LAYOUTS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
+NUMBER_TYPES = tuple(_LAYOUTS)
+FLOAT_TYPES = (6, 12)
+_ALIGNMENT = 32
+
+
+@dataclass(slots=True, kw_only=True)
+class Tensor:
+    """A tensor, and its bytes, which need not be as many as its shape and type ask for."""
+
+    name: bytes
+    shape: list[int]
+    kind: int
+    data: bytes
+
+
+@dataclass(slots=True, kw_only=True)
+class File:
+    """A GGUF file taken apart: keys as (name, type, value), an array's value as (type of the elements, elements)."""
+
+    keys: list[tuple[bytes, int, Any]]
+    tensors: list[Tensor]
+
+    def key(self, name: str) -> int | None:
+        """The index of a key."""
+        return next((i for i, (found, _, _) in enumerate(self.keys) if found == name.encode()), None)
+
+    def copy(self) -> File:
+        """Another file with the same parts."""
+        tensors = [Tensor(name=t.name, shape=list(t.shape), kind=t.kind, data=t.data) for t in self.tensors]
+        return File(keys=list(self.keys), tensors=tensors)
+
+    @property
+    def arch(self) -> str:
+        """The architecture's name, or an empty text."""
+        index = self.key("general.architecture")
+        value = b"" if index is None else self.keys[index][2]
+        return value.decode(errors="replace") if isinstance(value, bytes) else ""
+
+
+def take_apart(path: Path) -> File:
+    """The parts of a whole file."""
+    data = path.read_bytes()
+    pos = 8
+
+    def number(layout: str) -> Any:
+        nonlocal pos
+        (value,) = struct.unpack_from(layout, data, pos)
+        pos += struct.calcsize(layout)
+        return value
+
+    def text() -> bytes:
+        nonlocal pos
+        n = number("<Q")
+        pos += n
+        return data[pos - n : pos]
+
+    def value(kind: int) -> Any:
+        if kind == STRING:
+            return text()
+        if kind == ARRAY:
+            inner, n = number("<I"), number("<Q")
+            return inner, [value(inner) for _ in range(n)]
+        return number(_LAYOUTS[kind])
+
+    n_tensors, n_keys = number("<Q"), number("<Q")
+    keys = []
+    for _ in range(n_keys):
+        name, kind = text(), number("<I")
+        keys.append((name, kind, value(kind)))
+    places = [
+        (text(), [number("<Q") for _ in range(number("<I"))], number("<I"), number("<Q")) for _ in range(n_tensors)
+    ]
+    start = -(-pos // _ALIGNMENT) * _ALIGNMENT
+    tensors = [
+        Tensor(name=name, shape=shape, kind=kind, data=data[start + at : start + at + n_bytes(shape, kind)])
+        for name, shape, kind, at in places
+    ]
+    return File(keys=keys, tensors=tensors)
+
+
+def n_bytes(shape: Sequence[int], kind: int) -> int:
+    """What a tensor takes; 0 for a shape or type that no file has."""
+    block, size = SIZES.get(kind, (1, 0))
+    return math.prod(shape) // block * size
+
+
+def put_together(file: File) -> bytes:
+    """The bytes of a file with these parts."""
+    out = bytearray(b"GGUF" + struct.pack("<IQQ", 3, len(file.tensors), len(file.keys)))
+
+    def add(kind: int, value: Any) -> None:
+        if kind == STRING:
+            out.extend(struct.pack("<Q", len(value)) + value)
+        elif kind == ARRAY:
+            inner, values = value
+            out.extend(struct.pack("<IQ", inner, len(values)))
+            if inner == STRING:
+                out.extend(b"".join([struct.pack("<Q", len(each)) + each for each in values]))
+            else:
+                out.extend(b"".join([_packed(inner, each) for each in values]))
+        else:
+            out.extend(_packed(kind, value))
+
+    for name, kind, value in file.keys:
+        add(STRING, name)
+        out.extend(struct.pack("<I", kind))
+        add(kind, value)
+    at = 0
+    for tensor in file.tensors:
+        add(STRING, tensor.name)
+        out.extend(struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape))
+        out.extend(struct.pack("<IQ", tensor.kind, at))
+        at += -(-len(tensor.data) // _ALIGNMENT) * _ALIGNMENT
+    out.extend(bytes(-len(out) % _ALIGNMENT))
+    for tensor in file.tensors:
+        out.extend(tensor.data + bytes(-len(tensor.data) % _ALIGNMENT))
+    return bytes(out)
+
+
+def _packed(kind: int, value: Any) -> bytes:
+    """A number as its type holds it, cut where it does not fit."""
+    layout = _LAYOUTS[kind]
+    if kind in FLOAT_TYPES:
+        try:
+            return struct.pack(layout, float(value))
+        except OverflowError:
+            return struct.pack(layout, math.inf)
+    whole = int(value) if not isinstance(value, float) or math.isfinite(value) else 0
+    size = struct.calcsize(layout)
+    return (whole & ((1 << 8 * size) - 1)).to_bytes(size, "little") if kind != 7 else bytes([whole & 1])

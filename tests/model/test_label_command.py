@@ -1,0 +1,96 @@
+"""`qcls-gguf label` as a command: its options, its summary, its exit codes, and that a killed run goes on."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from labelled_tables import CONFIG, QUERIES, check_like_classify, outputs, parquet, rows_of
+from typer.testing import CliRunner
+
+from qcls_gguf import Classifier
+from qcls_gguf.cli.app import app
+from qcls_gguf.labelling.records import LabellingRecord
+
+COMMAND = str(Path(sys.executable).with_name("qcls-gguf"))
+
+
+def test_the_command_measures_batches_prints_a_summary_and_draws(tmp_path: Path) -> None:
+    path = parquet(tmp_path / "in.parquet", list(QUERIES[:12]))
+    line = ["label", str(path), "--out", str(tmp_path / "out"), "--config", CONFIG, "--threads", "1"]
+    done = CliRunner().invoke(app, [*line, "--summary", "json", "--compare", "--html", str(tmp_path / "look.html")])
+    assert done.exit_code == 0, done.stderr
+    record = LabellingRecord.model_validate_json(done.stdout)
+    assert record.speed.measured[0].size == 1
+    assert record.speed.batch in [each.size for each in record.speed.measured]
+    assert record.speed.roofline_per_s is not None
+    assert record.speed.roofline_per_s > record.speed.measured[0].queries_per_s
+    assert "roofline" in (tmp_path / "look.html").read_text()
+    done = CliRunner().invoke(app, line)
+    assert "1 of 1 shard done already" in done.stderr
+    assert "12 labelled" in done.stdout
+
+
+def test_the_commands_options_reach_the_run(tmp_path: Path) -> None:
+    path, out, cache = tmp_path / "in.csv", tmp_path / "out", tmp_path / "cache.sqlite"
+    path.write_text("query\nred dress\nblue jeans\nred dress\nwool coat\n")
+    line = ["label", str(path), "--out", str(out), "--config", CONFIG, "--threads", "1", "--batch", "2", "--quiet"]
+    line += ["--summary", "json", "--no-state-cache", "--no-try-model"]
+    chosen = ["--limit", "3", "--prefix", "m_", "--top-k", "2", "--format", "jsonl"]
+    chosen += ["--cache", str(cache), "--order", "frequency"]
+
+    def label(*more: str) -> LabellingRecord:
+        done = CliRunner().invoke(app, [*line, *more])
+        assert done.exit_code == 0, done.stderr
+        return LabellingRecord.model_validate_json(done.stdout)
+
+    record = label(*chosen)
+    assert (record.n_rows, record.speed.batch, record.speed.n_computed) == (3, 2, 2)
+    rows = rows_of(out / "in-00000.jsonl")
+    assert [row["m_category"] for row in rows] == ["dress", "jeans", "dress"]
+    assert {len(row["m_category_scores"]) for row in rows} == {2}
+    assert label("--overwrite").n_rows == 4
+    path.write_text("query\nred dress\n")
+    assert label("--redo-changed").n_rows == 1
+
+
+def test_what_no_row_of_is_labelled_is_a_failure_and_a_wrong_column_is_usage(tmp_path: Path) -> None:
+    path = parquet(tmp_path / "in.parquet", [None, " "])
+    table = tmp_path / "in.csv"
+    table.write_text("id,query\n1,red dress\n")
+    assert (
+        CliRunner().invoke(app, ["label", str(path), "--config", CONFIG, "--out", str(tmp_path / "a")]).exit_code == 1
+    )
+    for wrong in (path, table):
+        line = ["label", str(wrong), "--config", CONFIG, "--out", str(tmp_path / "b"), "--column", "text"]
+        done = CliRunner().invoke(app, line)
+        assert done.exit_code == 2
+        assert (
+            "no column 'text': the columns are 'id', 'query'; name the one with the queries with --column"
+            in done.stderr
+        )
+
+
+@pytest.mark.hostile
+def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    path = parquet(tmp_path / "in.parquet", [f"{query} {n}" for n in range(5) for query in QUERIES])
+    line = [COMMAND, "label", str(path), "--out", str(tmp_path / "out"), "--config", CONFIG, "--shard-rows", "10"]
+    line += ["--batch", "4", "--threads", "1", "--devices", "cpu"]
+    with subprocess.Popen([*line, "--quiet"], stdout=subprocess.DEVNULL) as process:
+        until = time.monotonic() + 60
+        while time.monotonic() < until and len(outputs(tmp_path / "out")) < 3:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+    n_before = len((tmp_path / "out" / "done.jsonl").read_bytes().splitlines())
+    assert 2 <= n_before < 15
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "of 15 shards done already: labelling the other" in done.stderr
+    rows = [row for name in outputs(tmp_path / "out") for row in rows_of(tmp_path / "out" / name)]
+    assert [row["id"] for row in rows] == list(range(150))
+    with Classifier.from_config(CONFIG) as classifier:
+        check_like_classify(classifier, rows[:30])

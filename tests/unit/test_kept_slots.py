@@ -1,0 +1,108 @@
+"""Which slots keep which queries of a turn, and where these go on; the cells are plain lists here."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qcls_gguf.engine.kept_queries import MOST_TOKENS, Continuation, KeptQueries
+from qcls_gguf.plan.templates import Layout
+from qcls_gguf.plan.tree import Int32Array, Root
+
+END = 9
+"""the token behind each query"""
+LAYOUT = Layout(
+    roots=(Root(holder=0, n_cached=3), Root(holder=1, n_cached=5)), fragments=(("", ""),) * 2, n_behind=(1,)
+)
+OTHER = Layout(roots=LAYOUT.roots[:1], fragments=LAYOUT.fragments[:1], n_behind=(1,))
+TURNS = st.lists(
+    st.lists(
+        st.tuples(st.sampled_from([LAYOUT, LAYOUT, LAYOUT, OTHER]), st.lists(st.integers(0, 1), max_size=6)),
+        min_size=1,
+        max_size=6,
+    ),
+    max_size=12,
+)
+
+
+def behind(query: list[int]) -> list[Int32Array]:
+    return [np.array([*query, END], np.int32)]
+
+
+def slots(n: int) -> KeptQueries:
+    kept = KeptQueries(range(100, 100 + 2 * n), n)
+    kept.use_layout(LAYOUT)
+    return kept
+
+
+def ask(kept: KeptQueries, *queries: list[int]) -> list[Continuation]:
+    """A turn of some queries whose decode is made."""
+    found = [each for each in kept.find([(LAYOUT, behind(query)) for query in queries]) if each]
+    for each in found:
+        if left := each.kept({0: 0, 1: 0}):
+            left.slot.fragments = left.fragments
+    return found
+
+
+@given(turns=TURNS, n_slots=st.integers(1, 4))
+def test_what_is_read_is_there_and_no_slot_is_written_twice(
+    turns: list[list[tuple[Layout, list[int]]]], n_slots: int
+) -> None:
+    kept = slots(n_slots)
+    cells: dict[int, list[int]] = {}  # sequence: the tokens behind its root
+    for turn in turns:
+        found = kept.find([(layout, behind(query)) for layout, query in turn])
+        written: dict[int, list[int]] = {}
+        for (layout, query), each in zip(turn, found, strict=True):
+            assert (each is not None) == (layout is LAYOUT)
+            if each is None:
+                continue
+            tokens = [*query, END]
+            assert each.n_kept < len(tokens)
+            assert [root.prefix for root in each.roots] == (list(LAYOUT.roots) if each.n_kept else [])
+            for root in each.roots:
+                assert cells[root.seq][: each.n_kept] == tokens[: each.n_kept]
+                assert root.n_cached == root.prefix.n_cached + each.n_kept
+            left = each.kept({0: 7, 1: 8})
+            for leaf, seq, start, end in left.cells if left else ():
+                assert leaf == {3: 7, 5: 8}[start]
+                assert seq not in written
+                written[seq] = tokens[: end - start]
+            if left:
+                left.slot.fragments = left.fragments
+        queries = {tuple(query) for layout, query in turn if layout is LAYOUT}
+        assert len(written) == 2 * min(n_slots, len(queries))  # as many as there are slots, each query once
+        cells.update(written)
+
+
+def test_each_takes_the_slot_that_it_goes_on_from() -> None:
+    kept = slots(3)
+    first = [each.slot for each in ask(kept, [0, 0, 0], [1, 1, 1], [2, 2, 2])]
+    assert [each.slot for each in ask(kept, [2, 2, 2, 2], [0, 0, 0, 0], [1, 1, 1, 1])] == [first[2], *first[:2]]
+    # a new query takes the slot that was used longest ago, of those that no query of its turn goes on from
+    assert [each.slot for each in ask(kept, [3, 3], [2, 2, 2, 3])] == [first[0], first[2]]
+
+
+def test_more_queries_than_slots() -> None:
+    kept = slots(2)
+    found = ask(kept, [0, 0], [0, 0], [1, 1], [2, 2])
+    assert [each.slot is not None for each in found] == [True, False, True, False]
+    assert [each.n_kept for each in ask(kept, [0, 0, 1], [1, 1, 1], [2, 2, 1], [0, 0, 2])] == [2, 2, 0, 2]
+
+
+def test_only_the_first_tokens_of_long_queries_are_kept() -> None:
+    kept = slots(1)
+    long = [1] * (2 * MOST_TOKENS)
+    (found,) = ask(kept, long)
+    left = found.kept({0: 0, 1: 0})
+    assert left is not None
+    assert [end - start for _, _, start, end in left.cells] == [MOST_TOKENS] * 2
+    assert [each.n_kept for each in ask(kept, long)] == [MOST_TOKENS]
+
+
+def test_nothing_is_left_of_an_emptied_cache() -> None:
+    kept = slots(2)
+    ask(kept, [1, 1], [2, 2])
+    kept.forget()
+    assert [each.n_kept for each in ask(kept, [1, 1], [2, 2])] == [0, 0]
