@@ -96,7 +96,7 @@ def _fields(line: str, delimiter: str) -> list[str]:
     except csv.Error as e:
         if "new-line character" in str(e):
             raise ConfigError(
-                "the first line has carriage returns in it, with which old programs end lines: save the file with other "
-                "line ends, or put the field in quotes"
+                "the first line has carriage returns in it, with which old programs end lines: save the file with "
+                "other line ends, or put the field in quotes"
             ) from None
         raise ConfigError(f"the header is not valid CSV: {_said(e)}") from None
