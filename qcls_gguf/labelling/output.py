@@ -71,7 +71,12 @@ class OutputFolder:
         path = self.folder / MANIFEST
         try:
             if not path.exists():
-                others = [each.name for each in self.folder.iterdir() if not each.name.startswith(".")]
+                # An empty list of shards is left where the disk was full for the manifest of a first run.
+                others = [
+                    each.name
+                    for each in self.folder.iterdir()
+                    if not each.name.startswith(".") and (each.name != DONE or each.stat().st_size > 0)
+                ]
                 if others:
                     raise ConfigError(
                         f"`out` {self.folder}: has files and no {MANIFEST}, such as {others[0]}: name an empty folder, "

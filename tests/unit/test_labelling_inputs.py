@@ -212,6 +212,16 @@ def test_a_folder_of_others_is_not_written_to(tmp_path: Path) -> None:
         OutputFolder(tmp_path)
 
 
+def test_a_run_that_ended_before_its_manifest_was_written_can_be_started_again(tmp_path: Path) -> None:
+    """As on a full disk, which still takes the list of shards: it is empty."""
+    done = tmp_path / "done.jsonl"
+    done.touch()
+    OutputFolder(tmp_path).close()
+    done.write_text("{}\n")
+    with pytest.raises(ConfigError, match=r"has files and no manifest\.json, such as done\.jsonl"):
+        OutputFolder(tmp_path)
+
+
 @pytest.mark.parametrize("format_", ["csv", "jsonl", "parquet"])
 def test_files_are_joined_in_order_with_one_header(format_: Format, tmp_path: Path) -> None:
     paths = [tmp_path / f"{n}.{format_}" for n in range(3)]
