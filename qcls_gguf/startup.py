@@ -17,6 +17,7 @@ from .config.words import counted
 from .engine.capacity import N_UNTIL_CAPTURED, shapes
 from .engine.engine import Engine
 from .engine.open import open_engine
+from .engine.prefix_file import StateCache
 from .engine.prefixes import hold_prefixes
 from .errors import ConfigError, DecodeError, ModelError, PlanError, ScoreError
 from .model import Model, OpenModels
@@ -135,15 +136,7 @@ def _start(
         active = sets.add(prompts, held)
         if engine.kept_queries:
             engine.kept_queries.use_layout(active.templates.layout)
-        try:
-            _warm_up(config, engine, active, pipeline)
-        except ScoreError as e:
-            if prefix_file is None:
-                raise
-            # The engine has already computed the prefixes in use again.
-            prefix_file.warn(f"its cells give no scores ({e})")
-            prefix_file.discard()
-            _warm_up(config, engine, active, pipeline)
+        _warm_up(config, engine, active, pipeline, prefix_file)
         kept = engine.context.counters()
         ledger.step("warm-up", f"{counted(kept.n_shapes, 'graph')}, {kept.shapes_bytes / (1 << 20):.0f} MiB")
         sets.calibrate(active, calibration)
@@ -194,10 +187,26 @@ def _model_info(model: Model) -> ModelInfo:
         source_digest=build.source_digest,
         backend=build.backend,
         package_version=__version__,
+        n_lane_ordered=model.facts.n_lane_ordered,
     )
 
 
-def _warm_up(config: Config, engine: Engine, active: ActiveSet, pipeline: Pipeline) -> None:
+def _warm_up(
+    config: Config, engine: Engine, active: ActiveSet, pipeline: Pipeline, prefix_file: StateCache | None
+) -> None:
+    """Warm up. prefix_file: from which prefixes were read; if their cells give no scores, it is removed."""
+    try:
+        _run_decodes(config, engine, active, pipeline)
+    except ScoreError as e:
+        if prefix_file is None:
+            raise
+        # The engine has already computed the prefixes in use again.
+        prefix_file.warn(f"its cells give no scores ({e})")
+        prefix_file.discard()
+        _run_decodes(config, engine, active, pipeline)
+
+
+def _run_decodes(config: Config, engine: Engine, active: ActiveSet, pipeline: Pipeline) -> None:
     """Run decodes like those of requests, because kernels load and graphs are built and captured at first uses."""
     runtime, on_gpu = config.runtime, engine.model.n_gpu_layers > 0
     n_shapes, n_warm = shapes(runtime, engine.model.n_gpu_layers)

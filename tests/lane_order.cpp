@@ -150,7 +150,18 @@ template <int RG> static void check_q6_k(const size_t n_rows, const size_t n_k) 
     printf("q6_k, %d groups a warp: %zu values\n", RG, n_checked);
 }
 
+// The choice by the device itself, whatever code it runs, and what is said instead of it.
+static void check_wish() {
+    for (const int capability : {600, 700, 720, 750, 800, 860, 890, 900, 1000, 1200}) {
+        check(lane_order::is_wanted(nullptr, capability) == (capability == 750), "by device", capability);
+        check(!lane_order::is_wanted("0", capability), "not wanted", capability);
+        check(lane_order::is_wanted("1", capability) && lane_order::is_wanted("yes", capability), "wanted", capability);
+    }
+    printf("by default on 7.5 alone\n");
+}
+
 int main() {
+    check_wish();
     check_permutation<lane_order::q8_0>("q8_0", 32, 256 / 32 * 34);
     check_permutation<lane_order::q8_0>("q8_0", 96, 768 / 32 * 34);
     check_permutation<lane_order::q6_k>("q6_k", 32, 210);

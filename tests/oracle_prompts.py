@@ -40,6 +40,19 @@ def make_template(style: str, topic: str) -> str:
     return TEMPLATES[style].replace("{topic}", topic)
 
 
+def numbered_prompts(n: int, *styles: str) -> list[PromptSpec]:
+    """Any number of prompts with four labels each, of one or more tokens, some of which begin alike."""
+    rng = np.random.default_rng(n)
+    return [
+        PromptSpec(
+            name=name,
+            template=make_template(styles[i % len(styles)], name),
+            labels=tuple(rng.permutation(LABELS)[:4].tolist()),
+        )
+        for i, name in enumerate(f"{TOPICS[i % 4]} {i}" for i in range(n))
+    ]
+
+
 def random_prompts(rng: np.random.Generator, oracle: Oracle, styles: Sequence[str], n: int) -> list[PromptSpec]:
     """Prompts with two to nine labels; every third is scored by first tokens, of which it keeps one of each."""
     prompts = []

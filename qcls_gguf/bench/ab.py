@@ -1,8 +1,8 @@
 """The variants of the CUDA kernels against each other: one decode of n new tokens, over n.
 
-Each variant has a context of its own, on one loaded model, but for weights in lane order, which are those of a second.
-They take turns decode by decode, so that a machine that becomes slower or faster affects all alike. Their hidden states
-are compared, so that a variant that is fast and wrong is found.
+Each variant has a context of its own, on one loaded model whose weights are as the file has them; that with weights in
+lane order is on a second one. They take turns decode by decode, so that a machine that becomes slower or faster affects
+all alike. Their hidden states are compared, so that a variant that is fast and wrong is found.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..native.kernel_steps import LANE_ORDER, STEPS, Step, switched, variants
 from ..plan.tree import Plan, Root
 from .decode_records import KernelStep, KernelVariant, VariantRecord, VariantSize, VariantsRecord
 from .forward import N_COUNTED, N_DISCARDED, N_OUTPUTS, sequence_plan, timed_decode
-from .lane_order import loaded_in_lane_order
+from .lane_order import loaded_in_file_order, loaded_in_lane_order
 from .stats import decode_quantiles, quantiles, spread
 
 Float32Array = npt.NDArray[np.float32]
@@ -73,23 +73,26 @@ class Comparison:
 def compare_variants(
     classifier: Classifier, tokens: Sequence[int], n_rounds: int, on_turn: Callable[[], None]
 ) -> Comparison:
-    """Decodes of each size behind the first prompt's prefix, by every variant in turns."""
+    """Decodes of each size behind the first prompt's prefix, by every variant in turns. Raises ModelError where the
+    model has lane order and cannot be loaded once more without it.
+    """
     model, n_most = classifier.engine.model, max(tokens)
     root = Root(holder=_N_LEAVES, n_cached=len(classifier.prompts[0].prefix))
     with ExitStack() as stack:
         engines = {}
+        in_file_order = stack.enter_context(loaded_in_file_order(model))
         for variant in variants():
             with switched(variant):
-                engines[variant.name] = stack.enter_context(_engine(classifier, model.native, n_most))
+                engines[variant.name] = stack.enter_context(_engine(classifier, in_file_order, n_most))
         steps: tuple[Step, ...] = (*STEPS, LANE_ORDER)
         left_out = None
         last = variants(steps)[-1]
         with switched(last, steps):
-            second = stack.enter_context(loaded_in_lane_order(model))
-            if isinstance(second, str):
-                steps, left_out = STEPS, second
+            in_lane_order = stack.enter_context(loaded_in_lane_order(model))
+            if isinstance(in_lane_order, str):
+                steps, left_out = STEPS, in_lane_order
             else:
-                engines[last.name] = stack.enter_context(_engine(classifier, second, n_most))
+                engines[last.name] = stack.enter_context(_engine(classifier, in_lane_order, n_most))
         stock = next(iter(engines.values()))
         plans = {n: sequence_plan(stock, root, n) for n in tokens}
         samples = {}

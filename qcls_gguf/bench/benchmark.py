@@ -24,6 +24,7 @@ from .classifiers import MeasuredClassifier, QuerySource, classifier_groups, sta
 from .decode_records import GrowthRecord
 from .forward import forward_record, forward_tokens, sweep
 from .growth import measure_growth
+from .lane_order import why_no_second
 from .load import Samples
 from .measure import BenchmarkSettings, Workload, check_settings, measure
 from .records import (
@@ -53,6 +54,11 @@ def benchmark(
 
     Raises ConfigError for what cannot be measured, before anything is; and what Classifier raises.
     """
+    with opener.models.in_file_order() if settings.forward and settings.ab == "on" else nullcontext():
+        return _benchmark(settings, opener, on_progress)
+
+
+def _benchmark(settings: BenchmarkSettings, opener: ClassifierOpener, on_progress: OnProgress) -> BenchmarkRecord:
     if settings.sms is not None:
         slice_device(settings.sms)  # before anything asks for a device
     check_settings(settings)
@@ -160,6 +166,8 @@ def _compares_variants(settings: BenchmarkSettings, measured: MeasuredClassifier
     why = why_no_steps()
     if why is None and not measured.classifier.model.n_gpu_layers:
         why = "no layer of the model is on the GPU: set runtime.n_gpu_layers to auto or all, or free its memory"
+    if why is None and measured.classifier.model.n_lane_ordered:
+        why = why_no_second(measured.classifier.engine.model)
     if why and settings.ab == "on":
         raise ConfigError(f"`ab`: {why}")
     return why is None
@@ -232,7 +240,6 @@ def _workload_record(workload: Workload, roofline: Roofline, rate: float | None)
         tokens=Tokens(
             new=fmean(count.n_tokens_new for count in counts),
             cached=fmean(count.n_tokens_cached for count in counts),
-            padded=0.0,
             least=workload.least_tokens,
         ),
         n_positions=n_rows,

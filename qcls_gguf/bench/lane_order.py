@@ -1,4 +1,4 @@
-"""The variant with weights in lane order: the model loaded once more, where lane order can matter and memory allows it.
+"""A model's file loaded once more, with its weights in the other order: so two contexts can differ in lane order.
 
 Lane order is made as a model is loaded, so two contexts of one loaded model cannot differ in it.
 """
@@ -12,7 +12,7 @@ from ..errors import ModelError
 from ..model import Model
 from ..model.gpu_code import RunningCode, running_code
 from ..model.placement import GPU_RESERVE_BYTES
-from ..native import NativeModel, build_info
+from ..native import NativeModel, WeightOrder, build_info
 from ..native.cuda_driver import first_cuda_device
 from ..native.kernel_steps import LANE_ORDER
 from ..report.machine import gpu_free_bytes
@@ -22,17 +22,17 @@ _GIB = 1 << 30
 
 @contextmanager
 def loaded_in_lane_order(model: Model) -> Iterator[NativeModel | str]:
-    """The model's file, loaded once more with its weights in lane order and closed in the end; or why it is left out.
-
-    The environment says that lane order is wanted: kernel_steps.switched.
-    """
+    """The model with its weights in lane order, or why that is left out; closed in the end if it was loaded here."""
+    if model.facts.n_lane_ordered:
+        yield model.native
+        return
     device = first_cuda_device() if build_info().is_cuda else None
     code = running_code(build_info().architectures, device.capability) if device else None
-    if why := why_left_out(code, _bytes_on_gpu(model), gpu_free_bytes() or 0):
+    if why := why_no_lane_order(code) or why_no_second(model):
         yield why
         return
     try:
-        second = NativeModel(model.path, n_gpu_layers=model.n_gpu_layers)
+        second = _loaded(model, WeightOrder.LANES)
     except ModelError as e:  # what was measured before is worth more
         yield f"the model could not be loaded a second time: {e}"
         return
@@ -44,23 +44,49 @@ def loaded_in_lane_order(model: Model) -> Iterator[NativeModel | str]:
         )
 
 
-def why_left_out(code: RunningCode | None, n_bytes: int, n_free: int) -> str | None:
-    """Why lane order is not compared, in one line; None where it can be.
+@contextmanager
+def loaded_in_file_order(model: Model) -> Iterator[NativeModel]:
+    """The model with its weights as the file has them, loaded here and closed in the end where it has lane order.
 
-    code: that the GPU runs, None where there is none; n_bytes: of the GPU's memory that the model takes; n_free: bytes
-    free there.
+    Raises ModelError.
     """
-    if code is None or code.architecture // 10 != 7:
-        runs = f", and this one runs code for {code.architecture / 10:.1f}" if code else ""
-        return f"it is for cards that run code for 7.5{runs}"
+    if not model.facts.n_lane_ordered:
+        yield model.native
+        return
+    with _loaded(model, WeightOrder.FILE) as second:
+        yield second
+
+
+def _loaded(model: Model, weight_order: WeightOrder) -> NativeModel:
+    one_gpu = model.placement.n_gpus == 1
+    return NativeModel(model.path, n_gpu_layers=model.n_gpu_layers, one_gpu=one_gpu, weight_order=weight_order)
+
+
+def why_no_lane_order(code: RunningCode | None) -> str | None:
+    """Why a GPU has no kernels for lane order, in one line; None where it has them.
+
+    code: that the GPU runs, None where there is none.
+    """
+    if code is not None and code.architecture // 10 == 7:
+        return None
+    runs = f", and this one runs code for {code.architecture / 10:.1f}" if code else ""
+    return f"it is for cards that run code for 7.5{runs}"
+
+
+def why_no_second(model: Model) -> str | None:
+    """Why the GPU cannot hold the model once more, in one line; None where it can."""
+    return why_no_memory(
+        model.facts.size_bytes * model.n_gpu_layers // (model.header.n_layer + 1), gpu_free_bytes() or 0
+    )
+
+
+def why_no_memory(n_bytes: int, n_free: int) -> str | None:
+    """The same for a model that takes n_bytes of the GPU's memory, of which n_free are free."""
     needed = n_bytes + GPU_RESERVE_BYTES
-    if n_free < needed:
-        return (
-            f"loading the model a second time needs {needed / _GIB:.1f} GiB of the GPU's memory, and "
-            f"{n_free / _GIB:.1f} are free: measure with {LANE_ORDER.variable}=1 in the environment and without it"
-        )
-    return None
-
-
-def _bytes_on_gpu(model: Model) -> int:
-    return model.facts.size_bytes * model.n_gpu_layers // (model.header.n_layer + 1)
+    if n_free >= needed:
+        return None
+    return (
+        f"loading the model a second time needs {needed / _GIB:.1f} GiB of the GPU's memory, and "
+        f"{n_free / _GIB:.1f} are free: measure decodes without this comparison twice, with "
+        f"{LANE_ORDER.variable}=1 in the environment and with 0"
+    )

@@ -40,7 +40,9 @@ class BenchmarkSettings:
     """also time single decodes over the number of their tokens"""
     forward_tokens: tuple[int, ...] | None = None
     ab: Literal["off", "on", "where possible"] = "off"
-    """with forward, also compare the variants of the CUDA kernels"""
+    """with forward, also compare the variants of the CUDA kernels; on: everything is measured with the weights in the
+    file's order, so that one loaded model serves llama.cpp's kernels, too
+    """
     growth_to: int | None = None
     """also measure 1, 2, 4, … up to so many prompts, and foreign cells; None: not measured"""
     sms: int | None = None

@@ -146,8 +146,6 @@ class Tokens(Record):
     """tokens fed to the model"""
     cached: float
     """of the rendered prompts, taken from the cache"""
-    padded: float
-    """new tokens that only pad the decode to a shape; 0, because shapes are exact"""
     least: float
     """the least that any plan must feed: the distinct token paths that are not stored"""
 

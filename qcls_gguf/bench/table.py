@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.console import Group
 
+from ..report.environment import weights_text
 from ..report.gpu import GpuSamples, GpuState
 from ..report.numbers import NO_VALUE, difference, measured, percent
 from ..report.tables import Table, fact_table, terminal_table
@@ -168,11 +169,12 @@ def facts(record: BenchmarkRecord) -> list[tuple[str, str]]:
     """Where and how it was measured, in rows of a name and a text."""
     environment, method, memory = record.environment, record.method, record.memory
     driver = (environment.gpu and environment.gpu.driver) or "none"
+    weights = f", weights: {weights_text(environment.n_lane_ordered)}" if environment.n_gpu_layers else ""
     loop = "each when the last is answered" if method.loop == "closed" else f"{method.rate:g} arrive a second"
     rows = [
         ("model", f"{environment.model}, {environment.quantization}, sha256 {environment.model_sha256[:16]}…"),
         ("device", f"{environment.device}, driver {driver}, {environment.n_gpu_layers} layers on the GPU, "
-                   f"{environment.backend}"),
+                   f"{environment.backend}{weights}"),
         ("CPU code", " ".join(environment.instruction_sets) or "no special instruction set"),
         ("machine", f"{environment.cpu}, {environment.n_cores} cores, {environment.n_threads} threads, "
                     f"{environment.os}"),

@@ -130,10 +130,12 @@ def bench_command(
     it is made, so setting it to 0 switches the step off for any command: GGML_CUDA_MMQ_DIRECT (direct),
     GGML_CUDA_QUANTIZE_ONCE (quantize once), GGML_CUDA_FUSE_MATRICES (one launch), GGML_CUDA_FUSE_GLU (glu),
     GGML_CUDA_FUSE_NORM (norm), GGML_CUDA_FUSE_ROPE (rope), GGML_CUDA_SHORT_LOOPS (short loops), QCLS_VISIBLE_CELLS
-    (visible cells). One more, GGML_CUDA_LANE_ORDER (lane order), is off unless it is 1 when the model is loaded: on
-    GPUs that run code for 7.5 it is compared on a second loaded model, where the memory holds it. Besides times, the
-    hidden states are compared: "difference" is the variant's from stock's, "rounding" stock's own where a second
-    sequence shares the decode. The two should be of one size; a variant that is fast and far off is wrong.
+    (visible cells). One more, GGML_CUDA_LANE_ORDER (lane order), is read when the model is loaded, and on by default on
+    cards of compute capability 7.5, such as a Tesla T4: where code for 7.5 runs it is compared on a second loaded
+    model, if the memory holds it. Everything else that --ab measures, requests too, has the weights in the file's
+    order, because llama.cpp's kernels read it. Besides times, the hidden states are compared: "difference" is the
+    variant's from stock's, "rounding" stock's own where a second sequence shares the decode. The two should be of one
+    size; a variant that is fast and far off is wrong.
 
     --growth times requests of 1, 2, 4, … 64 prompts, which should take longer in proportion: those of the first
     configuration repeated, each with a number in front. It also times that configuration while the cache holds 0 to

@@ -35,6 +35,10 @@ METHODS: dict[str, Callable[[Workload, Peers], Method]] = {
 }
 
 
+ON_OUR_MODEL = frozenset((Naive.name, Prefix.name, Batched.name))
+"""those of other methods that decode on the model that is loaded for ours"""
+
+
 def check_peers(peers: Peers) -> None:
     """Refuse options that contradict each other or lead nowhere. Raises ConfigError."""
     if peers.llama_server is not None and peers.spawn_llama_server is not None:

@@ -19,12 +19,12 @@ from ..config.raw import raw_config
 from ..config.schema import Config
 from ..engine.cores import threads
 from ..errors import ConfigError, PlanError
-from ..native.kernel_steps import switched, variants, why_unfair_to_stock
+from ..native.kernel_steps import switched, variants
 from ..opening import ClassifierOpener, OnStep, without_kept_queries
 from ..report.environment import environment
 from ..report.progress import OnProgress
 from .method import AbsentError, Answer, DiedError, Method, PeerError, Workload, WorkloadPrompt, installed_versions
-from .methods import METHODS, QCLS, check_methods, check_peers
+from .methods import METHODS, ON_OUR_MODEL, QCLS, check_methods, check_peers
 from .peers import PeerKernels, Peers
 from .reader import LabelReader
 from .records import AbsentMethod, ComparisonRecord, MethodRecord, PeerEnvironment
@@ -80,8 +80,19 @@ def compare(
     names = check_methods(settings.methods) if settings.methods else tuple(METHODS)
     if not settings.queries:
         raise ConfigError("there is no query to compare with: give one")
-    if settings.peer_kernels is PeerKernels.stock and (why := why_unfair_to_stock()):
-        raise ConfigError(f"`peer_kernels` {settings.peer_kernels}: {why}")
+    # stock kernels would read copies of rearranged weights
+    on_our_model = settings.peer_kernels is PeerKernels.stock and not ON_OUR_MODEL.isdisjoint(names)
+    with opener.models.in_file_order() if on_our_model else nullcontext():
+        return _compare(settings, names, opener, on_step, on_progress)
+
+
+def _compare(
+    settings: ComparisonSettings,
+    names: Sequence[str],
+    opener: ClassifierOpener,
+    on_step: OnStep | None,
+    on_progress: OnProgress,
+) -> ComparisonRecord:
     settings = dataclasses.replace(settings, config=opener.rendered(settings.config))
     prompts, exact_references = _references(settings, opener)
     with opener.open(without_kept_queries(settings.config), quiet=True) as classifier:

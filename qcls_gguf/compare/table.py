@@ -6,6 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from ..config.words import counted, printable
+from ..report.environment import weights_text
 from ..report.numbers import number, percent
 from ..report.tables import Table, terminal_table
 from .records import AbsentMethod, ComparisonRecord, MethodRecord
@@ -46,7 +47,9 @@ def heading(comparison: ComparisonRecord) -> str:
     """What was compared, in a line."""
     model = comparison.model
     kernels = (
-        f"; peers on {comparison.peer_kernels} matrix kernels" if "CUDA" in model.backend and model.n_gpu_layers else ""
+        f"; peers on {comparison.peer_kernels} matrix kernels, weights: {weights_text(model.n_lane_ordered)}"
+        if "CUDA" in model.backend and model.n_gpu_layers
+        else ""
     )
     return (
         f"{counted(comparison.n_prompts, 'prompt')}, {counted(comparison.n_queries, 'query', 'queries')}, "

@@ -52,6 +52,8 @@ class Text(Rule):
     """whether it may be of spaces only"""
     remedy: str = "give it a text or remove it"
     """for a text that is empty or blank"""
+    is_path: bool = False
+    """whether it may have bytes that are no UTF-8, which Python reads as surrogates"""
 
     def check(self, value: Any, info: core_schema.ValidationInfo) -> str:
         if not isinstance(value, str):
@@ -59,7 +61,7 @@ class Text(Rule):
         if len(value) > LONGEST:
             raise refusal(f"{shown(value)} has {len(value)} characters, at most {LONGEST} are allowed")
         try:
-            value.encode()
+            value.encode(errors="surrogateescape" if self.is_path else "strict")
         except UnicodeEncodeError as e:
             raise refusal(f"{shown(value)} is not valid Unicode: {e.reason}") from None
         if (not self.empty and not value) or (not self.blank and not value.strip()):
@@ -80,7 +82,7 @@ class File(Rule):
     """A path; a relative one resolves from the folder of the configuration, or from the working folder."""
 
     def check(self, value: Any, info: core_schema.ValidationInfo) -> Path:
-        text = Text(empty=False).check(str(value) if isinstance(value, Path) else value, info)
+        text = Text(empty=False, is_path=True).check(str(value) if isinstance(value, Path) else value, info)
         if "\0" in text:
             raise refusal(f"{shown(text)} has a null byte, which no path has")
         folder: Path = (info.context or {}).get("folder", Path())

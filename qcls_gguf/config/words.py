@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+import unicodedata
 from collections.abc import Sequence
 from datetime import date
 from typing import Any
@@ -31,6 +32,21 @@ def shown(value: Any, *, quoted: bool = True) -> str:
         return _repr.repr(value)
     except ValueError:  # Python writes no whole number of more than 4,300 digits
         return "a number of thousands of digits"
+
+
+ALIKE = "differ only in case, white space, invisible characters or how accents are stored"
+"""what is said of texts with equal `seen_as`"""
+
+
+def seen_as(text: str) -> str:
+    """What a reader takes a text for: it has no case, white space or invisible characters, and one way of accents."""
+    composed = unicodedata.normalize("NFKC", text).casefold()
+    return "".join(c for c in composed if not c.isspace() and not is_invisible(c))
+
+
+def is_invisible(character: str) -> bool:
+    """Whether a character is one of control or format, or chooses a variant of the one before it."""
+    return unicodedata.category(character) in ("Cc", "Cf") or "\ufe00" <= character <= "\ufe0f"
 
 
 def counted(n: int, one: str, many: str | None = None) -> str:

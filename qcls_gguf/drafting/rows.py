@@ -10,7 +10,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from ..config.words import counted, shown
+from ..config.words import ALIKE, counted, seen_as, shown
 from ..data.csv_file import CsvFile
 from ..data.encoding import utf8_of
 from ..errors import ConfigError
@@ -150,14 +150,12 @@ def _found(n_rows: int, query: str, counts: Mapping[str, Counter[str]], others: 
 
 
 def _alike(name: str, labels: Sequence[str]) -> list[str]:
-    """A sentence for each label that differs from an earlier one by case or spaces only."""
+    """A sentence for each label that a reader takes for an earlier one."""
     seen: dict[str, str] = {}
     sentences = []
     for label in labels:
-        key = " ".join(label.lower().split())
+        key = seen_as(label)
         if key in seen:
-            sentences.append(
-                f"{name}: {shown(seen[key])} and {shown(label)} differ by case or spaces only: correct the data"
-            )
+            sentences.append(f"{name}: {shown(seen[key])} and {shown(label)} {ALIKE}: correct the data")
         seen.setdefault(key, label)
     return sentences

@@ -32,11 +32,10 @@ def threads(runtime: RuntimeConfig, *, root: Path = Path("/")) -> Threads:
     A control group's quota limits them further: threads that have used it up are stopped until its next period.
     root: where `proc` and `sys` are looked for.
     """
+    n_cores = physical_cores()
     if runtime.n_threads != "auto":
-        n_cores = physical_cores()
         slow = f", more than {counted(n_cores, 'core')}: requests may take many times as long"
         return Threads(n=runtime.n_threads, why=f"as configured{slow if runtime.n_threads > n_cores else ''}")
-    n_cores = physical_cores()
     n_free = max(1, n_cores - 1)
     quota = cpu_quota(root)
     if quota is not None and quota < n_free:

@@ -10,6 +10,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from ..config.words import counted, printable
+from ..report.environment import weights_text
 from ..report.numbers import measured
 from ..report.tables import fact_table
 from .records import Answering, HeadTail, Inspection, LongestQuery, PromptInspection, Request, Token, TrieNode
@@ -33,10 +34,11 @@ def _whole(inspection: Inspection) -> Table:
     model, context = inspection.model, inspection.context
     sequences, request = inspection.sequences, inspection.request
     steps = ", ".join(f"{name} {ms:.0f}" for name, ms in inspection.startup_ms.items())
+    weights = f", weights: {weights_text(model.n_lane_ordered)}" if model.n_gpu_layers else ""
     why = context.why_no_visible_cells
     return fact_table(
         [
-            ("model", f"{Path(model.path).name}, {model.description}, {model.device}"),
+            ("model", f"{Path(model.path).name}, {model.description}, {model.device}{weights}"),
             ("CPU code", " ".join(inspection.instruction_sets) or "no special instruction set"),
             ("start-up", f"{sum(inspection.startup_ms.values()):.0f} ms: {steps}"),
             (

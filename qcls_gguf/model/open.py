@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..config.resources import embedded_model
-from ..config.schema import Config, ModelConfig, QueryTokens, RuntimeConfig
+from ..config.schema import ModelConfig, QueryTokens, RuntimeConfig
 from ..errors import ModelError
-from ..native import ModelFacts, NativeModel
+from ..native import ModelFacts, NativeModel, WeightOrder
 from ..timing import Ledger
 from .file_types import quantization_name
 from .hashing import Hashing
@@ -63,11 +63,13 @@ class Model:
         offline: bool = False,
         on_load: Callable[[float], None] | None = None,
         ledger: Ledger | None = None,
+        weight_order: WeightOrder = WeightOrder.BY_DEVICE,
     ) -> Self:
         """Find, check and load a model.
 
         runtime: says how many layers go to the GPU, and whether user-defined tokens are found in plain text; offline:
-        take a model of the hub from the local cache only; on_load(fraction) follows the loading, ledger gets the steps.
+        take a model of the hub from the local cache only; on_load(fraction) follows the loading, ledger gets the steps;
+        weight_order: FILE where llama.cpp's own kernels are to be measured on the model.
         Raises ConfigError or ModelError.
         """
         ledger = ledger or Ledger()
@@ -88,6 +90,7 @@ class Model:
                 one_gpu=placed.n_gpus == 1,
                 progress=_progress(on_load),
                 user_defined=runtime.query_tokens == "user_defined",
+                weight_order=weight_order,
             )
         except ModelError as e:
             hashing.stop()
@@ -101,7 +104,8 @@ class Model:
             hashing.stop()
             raise
         where = placed.text if placed.n_gpus else f"on the CPU{why_not_on_gpu(runtime)}"
-        ledger.step("load model", f"{native.facts.description}, {where}")
+        lanes = f", {native.facts.n_lane_ordered} matrices in lane order" if native.facts.n_lane_ordered else ""
+        ledger.step("load model", f"{native.facts.description}, {where}{lanes}")
         return cls(path, header, placed, native, hashing, runtime.query_tokens, stamps)
 
     @property
@@ -222,49 +226,6 @@ class Model:
         self._hashing.stop()
         self._head.cache_clear()  # and with it the file
         self.native.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class OpenModels:
-    """Opens the model of each configuration once: those of one file and equal settings of the model share it."""
-
-    def __init__(self, *, offline: bool = False, on_load: Callable[[float], None] | None = None) -> None:
-        self._offline = offline
-        self._on_load = on_load
-        self._paths: dict[ModelConfig, Path] = {}
-        self._models: dict[tuple[Path, int | str, QueryTokens], Model] = {}
-
-    def of(self, config: Config, ledger: Ledger | None = None) -> Model:
-        """The model of a configuration, opened when it is first asked for. Raises ConfigError or ModelError."""
-        key = self.path_of(config), config.runtime.n_gpu_layers, config.runtime.query_tokens
-        if key in self._models:
-            if ledger:
-                ledger.step("find model", str(self._models[key].path))
-                ledger.step("load model", "open already")
-            return self._models[key]
-        self._models[key] = Model.open(
-            config.model, config.runtime, offline=self._offline, on_load=self._on_load, ledger=ledger
-        )
-        return self._models[key]
-
-    def path_of(self, config: Config) -> Path:
-        """The model's file. Raises ConfigError or ModelError."""
-        if config.model not in self._paths:
-            self._paths[config.model] = find_model(config.model, offline=self._offline).resolve()
-        return self._paths[config.model]
-
-    def __len__(self) -> int:
-        return len(self._models)
-
-    def close(self) -> None:
-        """Close every model."""
-        while self._models:
-            self._models.popitem()[1].close()
 
     def __enter__(self) -> Self:
         return self

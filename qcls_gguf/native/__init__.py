@@ -1,5 +1,6 @@
 """The compiled part: the patched llama.cpp and the C shim. This is the only package that uses ctypes."""
 
+from .abi import WeightOrder
 from .context import Counters, HeadTail, NativeContext, max_sequences
 from .device import Device, Multiprocessors, Probed, devices, multiprocessors, probe_copy, probe_matmul
 from .library import BuildInfo, build_info, library_folder, set_log
@@ -18,6 +19,7 @@ __all__ = [
     "NativeModel",
     "Probed",
     "TrieScores",
+    "WeightOrder",
     "build_info",
     "dequantised",
     "devices",

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, SupportsIndex
 from ..config.words import printable_lines
 from ..errors import DecodeError, ModelError, PlanError, QclsError
 
-ABI = 7
+ABI = 8
 
 LOG_FUNCTION = ctypes.CFUNCTYPE(None, c_int32, c_char_p, c_void_p)
 PROGRESS_FUNCTION = ctypes.CFUNCTYPE(c_int32, c_float, c_void_p)
@@ -38,6 +38,18 @@ class Parse(IntEnum):
     NOTHING = 0
     SPECIAL = 1
     USER_DEFINED = 2
+
+
+class WeightOrder(IntEnum):
+    """How the weights of Q8_0 and Q6_K matrices lie in a GPU's memory, as far as they can.
+
+    BY_DEVICE: in lane order on cards of compute capability 7.5, but GGML_CUDA_LANE_ORDER says otherwise if it is set.
+    FILE: as the file has them, which llama.cpp's own kernels read. LANES: in lane order wherever code for 7.5 runs.
+    """
+
+    BY_DEVICE = 0
+    FILE = 1
+    LANES = 2
 
 
 class TokenKind(IntEnum):
@@ -287,7 +299,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "qcls_count_multiprocessors": [POINTER(Multiprocessors)],
     "qcls_probe_copy": [POINTER(Copy), POINTER(Seconds)],
     "qcls_probe_product": [POINTER(Product), POINTER(Seconds)],
-    "qcls_model_open": [c_char_p, c_int32, c_int32, PROGRESS_FUNCTION, c_void_p, POINTER(c_void_p)],
+    "qcls_model_open": [c_char_p, c_int32, c_int32, c_int32, PROGRESS_FUNCTION, c_void_p, POINTER(c_void_p)],
     "qcls_model_close": [c_void_p],
     "qcls_model_describe": [c_void_p, POINTER(Facts)],
     "qcls_tokenize": [c_void_p, c_char_p, c_int64, c_int32, c_void_p, c_int64, POINTER(c_int64)],

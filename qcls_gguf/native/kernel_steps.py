@@ -2,7 +2,7 @@
 
 A step is an environment variable that is read whenever a context is made: "0" turns it off for this context, "1" turns
 it on. So contexts on one loaded model can differ. Where the variable is not set a step is on, unless its meaning says
-where. One more, `LANE_ORDER`, is read whenever a model is loaded.
+where. One more, `LANE_ORDER`, is read whenever a model is loaded, unless a WeightOrder is asked for.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ STEPS = (
 LANE_ORDER = Step(
     name="lane order",
     variable="GGML_CUDA_LANE_ORDER",
-    meaning="weights of Q8_0 and Q6_K are rearranged as the model is loaded, for code for 7.5; off by default",
+    meaning="weights of Q8_0 and Q6_K are rearranged as the model is loaded, for code for 7.5; by default on 7.5 alone",
 )
 """All contexts on a model have it, or none; the last that variants add."""
 
@@ -113,17 +113,8 @@ def switched(variant: Variant, steps: tuple[Step, ...] = STEPS) -> Iterator[None
                 os.environ[variable] = value
 
 
-def why_unfair_to_stock() -> str | None:
-    """Why llama.cpp's kernels take longer here than they should, and what to do; None where they do not."""
-    if os.environ.get(LANE_ORDER.variable, "0") == "0":
-        return None
-    return f"{LANE_ORDER.variable} is set: llama.cpp's kernels read copies of the weights that it rearranges: unset it"
-
-
 def why_no_steps() -> str | None:
     """Why the steps cannot be compared with stock here, and what to do; None where a CUDA device has them."""
-    if why := why_unfair_to_stock():
-        return why
     if not build_info().is_cuda:
         return (
             "the steps are of CUDA kernels, and this build is for the CPU, where they change nothing: install with "

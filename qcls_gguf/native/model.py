@@ -17,7 +17,7 @@ import numpy as np
 from ..config.words import abbreviated
 from ..errors import ModelError, PlanError
 from ..threads import start
-from .abi import PROGRESS_FUNCTION, Error, Facts, Parse, Status, TokenKind, check, int32
+from .abi import PROGRESS_FUNCTION, Error, Facts, Parse, Status, TokenKind, WeightOrder, check, int32
 from .arrays import Int32Array
 from .library import library
 
@@ -44,7 +44,7 @@ class ModelFacts:
     token_eot: int
     add_bos: bool
     n_lane_ordered: int
-    """matrices whose weights were put into lane order: kernel_steps.py"""
+    """matrices whose weights were put into lane order: WeightOrder"""
     state_bytes: int
     """bytes of one sequence's recurrent states; 0: the model has none"""
     description: str
@@ -64,11 +64,8 @@ class _Room(threading.local):
 
     def reserve(self, capacity: int) -> None:
         token = np.empty(capacity, np.int32)
-        self.tokens = (
-            token,
-            token.ctypes.data,
-            capacity,
-        )  # in one statement, so that an interrupt cannot leave a pointer without its array
+        # in one statement, so that an interrupt cannot leave a pointer without its array
+        self.tokens = token, token.ctypes.data, capacity
 
 
 class NativeModel:
@@ -82,6 +79,7 @@ class NativeModel:
         one_gpu: bool = False,
         progress: Callable[[float], bool] | None = None,
         user_defined: bool = False,
+        weight_order: WeightOrder = WeightOrder.BY_DEVICE,
     ) -> None:
         """Load a GGUF file; n_gpu_layers: on GPUs, if there are any; < 0: all of them; one_gpu: on the first one only.
 
@@ -91,7 +89,7 @@ class NativeModel:
         self._plain = int(Parse.USER_DEFINED if user_defined else Parse.NOTHING)
         self._handle = c_void_p()
         self._room = _Room()
-        handle = _load(path, int32(n_gpu_layers, "n_gpu_layers"), one_gpu, progress)
+        handle = _load(path, int32(n_gpu_layers, "n_gpu_layers"), one_gpu, weight_order, progress)
         self._handle = handle
         self._free = weakref.finalize(self, library().qcls_model_close, handle, None)
         self._free.atexit = False  # at the exit of the interpreter another thread may still be decoding
@@ -194,7 +192,13 @@ def _description(text: str, n_params: int) -> str:
     return text.replace("?B", abbreviated(n_params))
 
 
-def _load(path: Path, n_gpu_layers: int, one_gpu: bool, progress: Callable[[float], bool] | None) -> c_void_p:
+def _load(
+    path: Path,
+    n_gpu_layers: int,
+    one_gpu: bool,
+    weight_order: WeightOrder,
+    progress: Callable[[float], bool] | None,
+) -> c_void_p:
     """The handle of a loaded model.
 
     The load runs in a thread of its own, because in this one an interrupt would be raised in the callback and lost.
@@ -213,7 +217,14 @@ def _load(path: Path, n_gpu_layers: int, one_gpu: bool, progress: Callable[[floa
     def load() -> None:
         nonlocal status
         status = library().qcls_model_open(
-            os.fsencode(path), n_gpu_layers, one_gpu, PROGRESS_FUNCTION(go_on), None, byref(handle), byref(error)
+            os.fsencode(path),
+            n_gpu_layers,
+            one_gpu,
+            weight_order,
+            PROGRESS_FUNCTION(go_on),
+            None,
+            byref(handle),
+            byref(error),
         )
 
     loader = threading.Thread(target=load)

@@ -78,9 +78,8 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols], finalize=_measured
         )
         del self.globals["lipsum"]
-        self.filters |= dict.fromkeys(
-            _REFUSED_FILTERS, _refuse
-        )  # defined, because a template may name one without using it
+        # They are defined, because a template may name one without using it.
+        self.filters |= dict.fromkeys(_REFUSED_FILTERS, _refuse)
         self.filters |= {"indent": _indent, "join": _join, "replace": _replace, "string": _string, "tojson": _to_json}
         self.globals |= {"raise_exception": _raise, "strftime_now": _DATE.strftime}
 

@@ -67,8 +67,8 @@ class Prompt:
     """the first tokens of the fragment, which are the same for every usual query"""
     tail: tuple[int, ...]
     n_held_back: int | None = None
-    """how many of the last fixed tokens are fed with each query instead of being cached. Only for models with recurrent
-    states; 0 for others, whose keys and values can be used up to any token"""
+    """how many of the last fixed tokens are fed with each query instead of being cached, for models with recurrent
+    states; None for others, whose keys and values can be used up to any token"""
 
     @property
     def prefix(self) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from typing import Protocol
 from ..config.likely_mistake import LikelyMistake, MistakeKind
 from ..config.prompt import PromptConfig
 from ..config.template import DESCRIBED_SLOT, LABELS_SLOT, SLOT, SLOTS, braced_words, meant_slot
-from ..config.words import shown
+from ..config.words import ALIKE, seen_as, shown
 from .compiled import Prompt, Tokenizer
 from .prompt_set import PromptSet
 from .trained import is_trained
@@ -202,19 +202,14 @@ def alike_labels(case: _Case) -> _Found:
     """Labels that a reader takes for the same, and a label of letters that only look like those beside them."""
     groups: dict[str, list[str]] = {}
     for label in case.whole.labels:
-        composed = unicodedata.normalize("NFKC", label)
-        groups.setdefault("".join(composed.casefold().split()), []).append(label)
+        groups.setdefault(seen_as(label), []).append(label)
         if found := _foreign_letters(label):
             letters = ", ".join(f"{c!r} ({unicodedata.name(c).lower()})" for c in found)
             what = f"{shown(label)} has letters that only look like those beside them: write {letters} anew"
             yield "labels_alike", "labels", what
     for labels in groups.values():
         if len(labels) > 1:
-            what = (
-                f"{_named(labels)} differ only in case, white space or how accents are stored, and share their "
-                "probability: keep one of them"
-            )
-            yield "labels_alike", "labels", what
+            yield "labels_alike", "labels", f"{_named(labels)} {ALIKE}, and share their probability: keep one of them"
 
 
 def _foreign_letters(label: str) -> list[str]:

@@ -55,15 +55,16 @@ def show_and_write(show: Callable[[], None], outputs: Sequence[Output]) -> None:
 def write_file(path: Path, text: str, name: str) -> None:
     """Write a text beside the file and rename it when it is whole, so that the old content stays where writing fails.
 
-    What is no plain file, such as a device or a pipe, is written to as it is. Raises QclsError, which says name and
-    path.
+    What is no plain file, such as a device or a pipe, is written to as it is. Bytes of a path that are no UTF-8 are
+    written as escapes, such as `\\udcff`. Raises QclsError, which says name and path.
     """
+    content = text.encode(errors="backslashreplace")
     target = Path(os.path.realpath(path))  # the file of a link, not the link, is replaced
     try:
         if target.exists() and not target.is_file():
-            target.write_text(text, encoding="utf-8")
+            target.write_bytes(content)
             return
-        write_whole(target, text.encode(), mode=0o666)
+        write_whole(target, content, mode=0o666)
     except OSError as e:
         raise QclsError(f"{name} {path}: could not be written: {e.strerror}") from None
 

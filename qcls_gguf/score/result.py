@@ -102,6 +102,8 @@ class ModelInfo:
     """CPU, or CUDA with its version"""
     package_version: str
     """of qcls-gguf"""
+    n_lane_ordered: int = 0
+    """matrices whose weights were rearranged for the GPU's kernels: lane order"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -149,7 +149,11 @@ def _listening(settings: ServiceSettings) -> Iterator[tuple[socket.socket, str]]
         listener = _bound(settings.host, settings.port)
     except OSError as e:
         place = f"`port` {settings.port} of `host` {settings.host}"
-        remedy = ": another process does; name another `port`, 0 for a free one" if e.errno == errno.EADDRINUSE else ""
+        remedy = (
+            ": another process listens there; name another `port`, 0 for a free one"
+            if e.errno == errno.EADDRINUSE
+            else ""
+        )
         raise ConfigError(f"{place}: cannot listen there: {e.strerror or e}{remedy}") from None
     with listener:
         host, port = listener.getsockname()[:2]

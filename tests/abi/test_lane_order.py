@@ -21,6 +21,7 @@ def test_lanes_find_what_blocks_hold(tmp_path: Path) -> None:
     run = subprocess.run([str(program)], check=False, capture_output=True, text=True)
     assert (run.returncode, run.stderr) == (0, ""), run.stdout
     assert run.stdout.splitlines() == [
+        "by default on 7.5 alone",
         "q8_0: 32 rows of 272 bytes",
         "q8_0: 96 rows of 816 bytes",
         "q6_k: 32 rows of 210 bytes",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import threading
 from collections.abc import Iterator
+from ctypes import byref, c_void_p
 from pathlib import Path
 
 import gguf
@@ -14,7 +16,9 @@ from random_models import WITH_ANOTHER_TAIL
 
 from qcls_gguf import __version__
 from qcls_gguf.errors import ModelError
-from qcls_gguf.native import NativeModel, build_info, devices, library_folder, set_log
+from qcls_gguf.native import NativeModel, WeightOrder, build_info, devices, library_folder, set_log
+from qcls_gguf.native.abi import PROGRESS_FUNCTION, Error, Status
+from qcls_gguf.native.library import library
 
 PIN = Path(__file__).parents[2] / "vendor" / "pin.toml"
 
@@ -33,6 +37,20 @@ def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="No such file or directory") as caught:
         NativeModel(path)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("order", list(WeightOrder))
+def test_without_a_gpu_weights_stay_as_the_file_has_them(order: WeightOrder, make_model: MakeModel) -> None:
+    with NativeModel(make_model(weight_type="Q8_0", n_embd=256, n_ff=512), weight_order=order) as model:
+        assert model.facts.n_lane_ordered == 0
+
+
+def test_another_order_of_weights_is_refused(make_model: MakeModel) -> None:
+    error, handle = Error(), c_void_p()
+    path = os.fsencode(make_model())
+    opened = library().qcls_model_open(path, 0, 0, 3, PROGRESS_FUNCTION(), None, byref(handle), error)
+    assert (opened, handle.value) == (Status.BAD_ARGUMENT, None)
+    assert error.message == b"weight_order 3: 0, 1 or 2"
 
 
 def test_a_folder(tmp_path: Path) -> None:

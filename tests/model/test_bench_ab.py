@@ -20,7 +20,7 @@ from qcls_gguf import Classifier
 from qcls_gguf.bench.ab import Comparison, SizeSamples, VariantSamples, compare_variants, variants_record
 from qcls_gguf.bench.decode_records import DecodeQuantiles, VariantRecord
 from qcls_gguf.bench.html import benchmark_html
-from qcls_gguf.bench.lane_order import why_left_out
+from qcls_gguf.bench.lane_order import why_no_lane_order, why_no_memory
 from qcls_gguf.bench.records import BenchmarkRecord
 from qcls_gguf.bench.table import AB_COLUMNS, ab_rows, benchmark_tables
 from qcls_gguf.model.gpu_code import RunningCode
@@ -123,7 +123,8 @@ def test_a_record_by_hand(classifier: Classifier) -> None:
     ],
 )
 def test_lane_order_is_compared_where_it_can_matter_and_fits(code: int | None, n_free: int, why: str | None) -> None:
-    found = why_left_out(RunningCode(code, is_compiled=True) if code else None, 8 << 30, n_free)
+    running = RunningCode(code, is_compiled=True) if code else None
+    found = why_no_lane_order(running) or why_no_memory(8 << 30, n_free)
     assert (found or "").partition(":")[0] == (why or "")
 
 

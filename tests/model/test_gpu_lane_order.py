@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,16 @@ from oracle import PromptSpec
 
 from qcls_gguf import Classifier, load_config
 from qcls_gguf.bench.ab import compare_variants, largest_difference
+from qcls_gguf.bench.benchmark import benchmark
 from qcls_gguf.bench.forward import sequence_plan, timed_decode
+from qcls_gguf.bench.measure import BenchmarkSettings
+from qcls_gguf.inspection.inspect import inspect_classifier
 from qcls_gguf.model import OpenModels
 from qcls_gguf.model.gpu_code import running_code
-from qcls_gguf.native import build_info, multiprocessors
+from qcls_gguf.native import NativeModel, WeightOrder, build_info, multiprocessors
 from qcls_gguf.native.cuda_driver import first_cuda_device
 from qcls_gguf.native.kernel_steps import LANE_ORDER, STEPS
+from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.plan.tree import Root
 
 pytestmark = pytest.mark.skipif(multiprocessors() is None, reason="needs a CUDA device")
@@ -26,7 +31,8 @@ SPECS = [PromptSpec(name="item", template="<|im_start|>{query}<|im_end|>label:",
 SIZES = (1, 2, 3, 8, 9, 16, 17, 26, 33, 40, 57, 64, 65, 72, 73, 81, 104, 112, 113, 129, 161, 225, 300, 512)
 LARGEST_OF_A_LAYER = 0.02
 """of rows of unit size. Measured: 0.004, with one token, which other kernels take in the file's order"""
-TOO_MANY = 600  # columns for the kernels: llama.cpp's take them, and read a copy
+MANY = 600  # columns: of a matrix in the file's order llama.cpp's kernels take them
+TOO_MANY = 2100  # of one in lane order, too: they read a copy
 SHAPES: list[tuple[str, dict[str, Any]]] = [
     ("qwen3", {"n_embd": 512, "n_ff": 1024, "tied": False}),
     ("qwen3", {"n_embd": 1024, "n_ff": 3072, "tied": True, "heads": (128, 8, 2)}),
@@ -47,6 +53,7 @@ def pair(
 ) -> tuple[Classifier, Classifier]:
     """The model with its matrices in the file's order and in lane order."""
     settings = {"n_gpu_layers": "all", "n_batch": 640, "state_cache": False, **runtime}
+    monkeypatch.setenv("GGML_CUDA_LANE_ORDER", "0")
     plain = open_classifier(path, SPECS, **settings)
     monkeypatch.setenv("GGML_CUDA_LANE_ORDER", "1")
     lanes = open_classifier(path, SPECS, **settings)
@@ -71,10 +78,10 @@ def test_hidden_states_differ_by_rounding_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = make_model(name, weight_type=weight_type, head_type=weight_type, **shape)
-    plain, lanes = pair(path, open_classifier, monkeypatch)
+    plain, lanes = pair(path, open_classifier, monkeypatch, n_batch=2176)
     assert lanes.engine.model.facts.n_lane_ordered == (7 * lanes.engine.model.facts.n_layer if has_kernels() else 0)
     rounding = max(largest_difference(rows(plain, n, 8), rows(plain, n)) for n in SIZES)
-    for n in (*SIZES, TOO_MANY):
+    for n in (*SIZES, MANY, 2048, TOO_MANY):
         assert largest_difference(rows(lanes, n), rows(plain, n)) < 3 * rounding, n
 
 
@@ -91,7 +98,7 @@ def test_batch_invariant_contexts_have_the_same_bits(
     """There sums are added in an order that the matrix alone decides, and lane order does not change it."""
     path = make_model(name, weight_type=weight_type, head_type="Q6_K", **shape)
     plain, lanes = pair(path, open_classifier, monkeypatch, batch_invariant=True)
-    for n in (*SIZES, TOO_MANY):
+    for n in (*SIZES, MANY):
         np.testing.assert_array_equal(rows(lanes, n), rows(plain, n), err_msg=f"{n} tokens")
 
 
@@ -112,8 +119,55 @@ def test_llama_cpp_s_kernels_read_a_copy_in_the_file_s_order(
         with Classifier.from_config(config, model=models) as lanes:
             patch.setenv("GGML_CUDA_LANE_ORDER", "0")
             plain = open_classifier(path, SPECS, n_gpu_layers="all", n_batch=640, state_cache=False)
-            for n in (2, 5, 8, 9, 33, 130, TOO_MANY):
+            for n in (2, 5, 8, 9, 33, 130, MANY):
                 np.testing.assert_array_equal(rows(lanes, n), rows(plain, n), err_msg=f"{n} tokens")
+
+
+def test_the_device_decides_where_nobody_else_does(make_model: MakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(LANE_ORDER.variable, raising=False)
+    device = first_cuda_device()
+    path = make_model("qwen3", weight_type="Q8_0", head_type="Q8_0", **SHAPES[0][1])
+
+    def share(order: WeightOrder) -> float:
+        with NativeModel(path, n_gpu_layers=-1, weight_order=order) as model:
+            return model.facts.n_lane_ordered / (7 * model.facts.n_layer)
+
+    by_default = device is not None and device.capability == 75
+    assert share(WeightOrder.BY_DEVICE) == (has_kernels() and by_default)
+    for value in ("0", "1"):
+        monkeypatch.setenv(LANE_ORDER.variable, value)
+        assert share(WeightOrder.BY_DEVICE) == (has_kernels() and value == "1")
+        assert share(WeightOrder.FILE) == 0
+        assert share(WeightOrder.LANES) == has_kernels()
+    monkeypatch.setenv("GGML_CUDA_MMQ_DIRECT", "0")
+    assert share(WeightOrder.LANES) == 0
+
+
+def test_what_measures_llama_cpp_s_kernels_has_the_file_s_order(
+    make_model: MakeModel, write_config: WriteConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the models of all other commands have lane order."""
+    monkeypatch.setenv(LANE_ORDER.variable, "1")
+    path = make_model("qwen3", weight_type="Q8_0", head_type="Q8_0", **SHAPES[0][1])
+    config = load_config(write_config(path, SPECS, n_gpu_layers="all"))
+    settings = BenchmarkSettings(
+        configs=(config,), n_requests=1, n_warm_up=0, n_repeats=1, forward=True, forward_tokens=(2, 33)
+    )
+    with ClassifierOpener() as opener:
+        found = [benchmark(replace(settings, ab=ab), opener) for ab in ("on", "off", "where possible")]
+        counts = [record.environment.n_lane_ordered for record in found]
+        with opener.open(config) as classifier:
+            n_all = classifier.model.n_lane_ordered
+            assert inspect_classifier(classifier).model.n_lane_ordered == n_all
+    assert counts == [0, n_all, n_all]
+    assert (n_all > 0) == has_kernels()
+    assert found[1].forward_ab is None
+    for record in (found[0], found[2]):
+        assert record.forward_ab is not None
+        steps = {step.name for step in record.forward_ab.steps}
+        assert (LANE_ORDER.name in steps) == has_kernels()
+        rounding = max(size.rounding or 1 for size in record.forward_ab.sizes)
+        assert all((each.difference or 0) < 3 * rounding for size in record.forward_ab.sizes for each in size.variants)
 
 
 def test_layers_on_the_cpu_stay_in_the_file_s_order(

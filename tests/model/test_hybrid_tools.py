@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 
-import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier, RunPython, WriteConfig
 from oracle import PromptSpec
-from oracle_prompts import LABELS, TOPICS, make_template
+from oracle_prompts import TOPICS, make_template, numbered_prompts
 
 from qcls_gguf import ConfigError
 from qcls_gguf.advising.candidate import Candidate
@@ -16,19 +15,6 @@ from qcls_gguf.advising.planning import Planned, Planner, worth_trying
 from qcls_gguf.model import Model
 
 QUERIES = ["red dress for girl", "", "dark blue", "x"]
-
-
-def prompts_of(style: str, n: int, n_labels: int = 4) -> list[PromptSpec]:
-    """Labels of several tokens, several of which begin alike."""
-    rng = np.random.default_rng(n)
-    return [
-        PromptSpec(
-            name=f"{TOPICS[i % 4]} {i}",
-            template=make_template(style, f"{TOPICS[i % 4]} {i}"),
-            labels=tuple(rng.permutation(LABELS)[:n_labels].tolist()),
-        )
-        for i in range(n)
-    ]
 
 
 @pytest.mark.parametrize("pass_tokens", [4, 48])
@@ -42,7 +28,7 @@ def test_advise_plans_what_is_fed(
 ) -> None:
     """A candidate is worth trying by its tokens and passes, on a CPU as on a GPU."""
     monkeypatch.setattr(Model, "pass_tokens", pass_tokens)
-    classifier = open_classifier(make_model("qwen35"), prompts_of(style, 4))
+    classifier = open_classifier(make_model("qwen35"), numbered_prompts(4, style))
     planner = Planner(classifier.config, classifier.engine.model, QUERIES)
     planned = planner.plan(Candidate(name="same", why="", config=classifier.config))
     counts = [classifier.classify(query).counts for query in QUERIES]
@@ -75,7 +61,7 @@ def test_one_text_is_not_tried_where_a_pass_more_is_dearer_than_its_tokens(
 def test_settings_without_kernels_for_recurrent_layers(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
     path = make_model("qwen35", weight_type="Q8_0", head_type="Q8_0")
     with pytest.raises(ConfigError, match=r"runtime\.batch_invariant: recurrent layers, .* leave it out, max_batch 1"):
-        open_classifier(path, prompts_of("joint", 2), batch_invariant=True)
+        open_classifier(path, numbered_prompts(2, "joint"), batch_invariant=True)
 
 
 OPEN_WITH_LITTLE_MEMORY = """
@@ -98,7 +84,7 @@ def test_states_for_which_there_is_no_memory(
 ) -> None:
     """Half a MiB for each of 1,400 sequences, where 400 MiB of address space are left."""
     small, large = (
-        write_config(make_model("falcon-h1"), prompts_of("joint", 2), question_prefixes=n) for n in (1, 1400)
+        write_config(make_model("falcon-h1"), numbered_prompts(2, "joint"), question_prefixes=n) for n in (1, 1400)
     )
     done = run_python(OPEN_WITH_LITTLE_MEMORY, small, large)
     assert re.search(

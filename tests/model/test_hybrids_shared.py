@@ -7,13 +7,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 from cascades import write
 from conftest import MakeModel, OpenClassifier, WriteConfig
 from oracle import Oracle, PromptSpec
-from oracle_prompts import EXACT, LABELS, QUERIES, TEMPLATES, TOPICS, assert_same, make_template
+from oracle_prompts import EXACT, QUERIES, TEMPLATES, assert_same, make_template, numbered_prompts
 
 from qcls_gguf import Classifier, Result
 from qcls_gguf.labelling.batches import BatchLabeller, most_queries
@@ -22,23 +21,9 @@ LARGEST = 5e-5
 """From stock llama.cpp, as in test_hybrids.py."""
 
 
-def prompts_of(n: int, *styles: str) -> list[PromptSpec]:
-    """Four labels each, of one or more tokens, some of which begin alike."""
-    rng = np.random.default_rng(n)
-    names = [f"{TOPICS[i % 4]} {i}" for i in range(n)]
-    return [
-        PromptSpec(
-            name=name,
-            template=make_template(styles[i % len(styles)], name),
-            labels=tuple(rng.permutation(LABELS)[:4].tolist()),
-        )
-        for i, name in enumerate(names)
-    ]
-
-
 def test_64_prompts(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
     """In a dozen passes; of every kind of template some are compared."""
-    path, prompts, query = make_model("qwen35"), prompts_of(64, *TEMPLATES), "red dress for girl"
+    path, prompts, query = make_model("qwen35"), numbered_prompts(64, *TEMPLATES), "red dress for girl"
     result = open_classifier(path, prompts, **EXACT).classify(query)
     some = [0, 13, 26, 63]
     with Oracle(path, **EXACT) as oracle:
@@ -51,7 +36,7 @@ def test_eight_queries_of_which_some_are_as_long_as_may_be(
     make_model: MakeModel, open_classifier: OpenClassifier
 ) -> None:
     """They do not fit one decode together."""
-    path, prompts = make_model("lfm2"), prompts_of(2, "separate", "joint")
+    path, prompts = make_model("lfm2"), numbered_prompts(2, "separate", "joint")
     longest = " ".join(["dark"] * 41)  # the first word takes the place of the space that an empty query leaves
     with Oracle(path, **EXACT) as oracle:
         classifier = open_classifier(path, prompts, max_query_tokens=40, max_batch=8, n_batch=200, **EXACT)
@@ -64,9 +49,9 @@ def test_eight_queries_of_which_some_are_as_long_as_may_be(
 
 def test_several_callers(make_model: MakeModel, open_classifier: OpenClassifier, write_config: WriteConfig) -> None:
     """Their queries share decodes, and each has prompts of its own for a while."""
-    path, configured = make_model("qwen35"), prompts_of(2, "separate", "joint")
+    path, configured = make_model("qwen35"), numbered_prompts(2, "separate", "joint")
     classifier = open_classifier(path, configured, max_batch=4, **EXACT)
-    own = [prompts_of(n, "plain", "joint") for n in (1, 2, 3)]
+    own = [numbered_prompts(n, "plain", "joint") for n in (1, 2, 3)]
     configs = [write_config(path, prompts, max_batch=4, **EXACT) for prompts in own]
     queries = list(QUERIES[:2])
 
@@ -108,7 +93,7 @@ def test_a_cascade(tmp_path: Path, make_model: MakeModel, write_config: WriteCon
 def test_a_table_is_labelled_by_length_in_decodes_whose_states_fit(
     make_model: MakeModel, open_classifier: OpenClassifier
 ) -> None:
-    classifier = open_classifier(make_model("lfm2"), prompts_of(2, "separate"), max_batch=4)
+    classifier = open_classifier(make_model("lfm2"), numbered_prompts(2, "separate"), max_batch=4)
     words, n = ("dark", "red", "x", "summer dress"), range(1, 5)
     queries = [" ".join([word] * times) for times in n for word in words]
     batches = list(BatchLabeller(classifier.configured, 4).label(queries[::-1]))
@@ -116,9 +101,5 @@ def test_a_table_is_labelled_by_length_in_decodes_whose_states_fit(
     assert lengths == sorted(lengths)
     prompts = classifier.configured.active.prompts
     n_leaves = sum(prompt.trie.n_leaves for prompt in classifier.prompts)
-    assert [most_queries(prompts, n_bytes) for n_bytes in (0, 1, (2 << 30) // (5 * n_leaves), 2 << 30)] == [
-        32,
-        32,
-        5,
-        1,
-    ]
+    states = (0, 1, (2 << 30) // (5 * n_leaves), 2 << 30)
+    assert [most_queries(prompts, n_bytes) for n_bytes in states] == [32, 32, 5, 1]

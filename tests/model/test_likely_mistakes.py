@@ -116,13 +116,21 @@ def test_a_good_prompt_has_none(model: Model) -> None:
             {"prompt_template": GOOD, "labels": ["light blue", "lightblue", "red"]},
             "labels_alike",
             "prompts.color.labels",
-            "'light blue', 'lightblue' differ only in case, white space or how accents are stored, and share their ",
+            "'light blue', 'lightblue' differ only in case, white space, invisible characters or how accents are "
+            "stored, and share their probability",
         ),
         (
             {"prompt_template": GOOD, "labels": ["ros\u00e9", "rose\u0301", "red"]},
             "labels_alike",
             "prompts.color.labels",
-            "'ros\u00e9', 'rose\u0301' differ only in case, white space or how accents are stored",
+            "'ros\u00e9', 'rose\u0301' differ only in case, white space, invisible characters or how accents are "
+            "stored",
+        ),
+        (
+            {"prompt_template": GOOD, "labels": ["red", "blue", "re\u200bd"]},
+            "labels_alike",
+            "prompts.color.labels",
+            "'red', 're\\u200bd' differ only in case, white space, invisible characters or how accents are stored",
         ),
         (
             {"prompt_template": GOOD, "labels": ["blue", "blu\u0435", "червоний", "β-carotene", "T-рубашка", "Xбокс"]},

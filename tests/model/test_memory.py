@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import MakeModel, OpenClassifier, WriteConfig
+from conftest import MakeModel, OpenClassifier, RunPython, WriteConfig
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier, ModelError
@@ -53,3 +53,32 @@ def test_what_to_do_where_fitted_layers_leave_too_little() -> None:
     assert text.endswith("if memory is lacking, set runtime.n_gpu_layers to less than 30")
     assert not beside_fitted_layers(RuntimeConfig(n_gpu_layers="all"), 37, 5 << 29)
     assert not beside_fitted_layers(RuntimeConfig(), 0, 5 << 29)
+
+
+RELOADS = """
+import threading
+from qcls_gguf import Classifier
+
+def resident_mib():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmRSS")) // 1024
+
+def reload():
+    with Classifier.from_config("mission") as classifier:
+        classifier.classify("red")
+
+reload()
+before = resident_mib()
+for _ in range(8):
+    thread = threading.Thread(target=reload)
+    thread.start()
+    thread.join()
+print(resident_mib() - before)
+"""
+
+
+def test_classifiers_of_many_threads_leave_no_memory(run_python: RunPython) -> None:
+    """As in a service that reloads. Measured: 1 to 7 MiB more, and 34 to 47 where glibc may keep what is freed."""
+    done = run_python(RELOADS)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 20

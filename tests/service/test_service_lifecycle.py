@@ -206,7 +206,7 @@ def test_a_killed_service_starts_again_at_the_same_socket(tmp_path: Path) -> Non
         (
             ["--port", "{port}"],
             2,
-            "Address already in use: another process does; name another --port, 0 for a free one",
+            "Address already in use: another process listens there; name another --port, 0 for a free one",
         ),
         (["--uds", "/nowhere/socket"], 2, "--uds /nowhere/socket: cannot listen there"),
         (["--uds", __file__], 2, f"--uds {__file__}: is there and no socket: name another file, or remove it"),

@@ -84,6 +84,14 @@ def csv(rows: list[tuple[str, str, str, str]], delimiter: str = ";") -> str:
     return "".join(f"{delimiter.join(row)}\n" for row in [("id", "what was said", "topic", "urgency"), *rows])
 
 
+def test_labels_that_look_the_same_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "tickets.csv"
+    labels = ["caf\u00e9", "cafe\u0301", "red", "re\u200bd", "tea"] * 3
+    path.write_text("query,label\n" + "".join(f"text {n},{label}\n" for n, label in enumerate(labels)))
+    named = [remark.partition(" differ only")[0] for remark in find_labels(path).remarks]
+    assert named == ["label: 'cafe\u0301' and 'caf\u00e9'", "label: 'red' and 're\\u200bd'"]
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
 def test_columns_of_few_values_are_labels(encoding: str, tmp_path: Path) -> None:
     path = tmp_path / "tickets.csv"
@@ -97,7 +105,10 @@ def test_columns_of_few_values_are_labels(encoding: str, tmp_path: Path) -> None
     assert found.prompts[0].note == "23 labels in the data; rare: Refund (1), other (1)"
     rare, alike = found.remarks
     assert "topic: rare labels" in rare
-    assert alike == "topic: 'refund' and 'Refund' differ by case or spaces only: correct the data"
+    assert alike == (
+        "topic: 'refund' and 'Refund' differ only in case, white space, invisible characters or how accents are "
+        "stored: correct the data"
+    )
 
 
 def test_columns_may_be_named(tmp_path: Path) -> None:

@@ -72,6 +72,23 @@ def test_kernels_for_lane_order_are_told_apart(monkeypatch: pytest.MonkeyPatch) 
     assert both == lanes != t4_forecast.products_ms("q4_k_m", [loops[0]], 8)
 
 
+@pytest.mark.parametrize(("columns", "is_default"), [(112, False), (120, False), (128, True)])
+def test_two_warps_that_halve_the_columns_are_told_apart(columns: int, is_default: bool) -> None:
+    """Theirs is a T4's kernel from 128 columns on; 120 columns are 15 groups of 8, of which each warp has 8."""
+    n_groups = -(-columns // 16)
+    name = NAME.replace("ggml_type12ELi8E", f"ggml_type8ELi{columns}E").replace("ELb0EEELb1E", "ELb1ELb1ELb1EEELb0E")
+    loop = [
+        "NOP",
+        "NOP",
+        *n_groups * LOOP[1:33],
+        "@P1 BRA 0x20",
+    ]  # products of 32 rows, 8 columns and 128 values of K each
+    (found,) = kernel_loops.loops(listing(*loop, name=name), {})
+    assert isinstance(found, kernel_loops.ProductLoop)
+    assert (found.halves, found.rows, found.is_default) == (True, 16, is_default)
+    assert found.name == f"q8_0, {columns} columns, lanes, halves"
+
+
 def test_a_kernel_without_a_loop_is_left_out() -> None:
     assert kernel_loops.loops(listing("NOP", "BRA 0x10"), {}) == []
 

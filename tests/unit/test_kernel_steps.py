@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from qcls_gguf.bench.ab import largest_difference
-from qcls_gguf.native.kernel_steps import STEPS, Step, Variant, switched, variants, why_no_steps
+from qcls_gguf.native.kernel_steps import STEPS, Step, Variant, switched, variants
 
 ONE_TWO = (
     Step(name="one", variable="QCLS_TEST_ONE", meaning="the first"),
@@ -56,13 +56,6 @@ def test_the_environment_is_put_back_after_an_error(monkeypatch: pytest.MonkeyPa
         raise RuntimeError("no context")
     assert os.environ["QCLS_TEST_ONE"] == "1"
     assert "QCLS_TEST_TWO" not in os.environ
-
-
-def test_rearranged_weights_are_refused_where_stock_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GGML_CUDA_LANE_ORDER", "1")
-    assert (why_no_steps() or "").startswith("GGML_CUDA_LANE_ORDER is set")
-    monkeypatch.setenv("GGML_CUDA_LANE_ORDER", "0")
-    assert "GGML_CUDA_LANE_ORDER" not in (why_no_steps() or "")
 
 
 def test_the_difference_is_that_of_the_worst_row() -> None:

@@ -12,15 +12,21 @@ K_BLOCK = 256
 GGML_TYPES = {8: "q8_0", 12: "q4_k", 14: "q6_k"}
 IMMA_VALUES = {"8816": 16 * 8, "16816": 16 * 16, "16832": 32 * 16}
 """values of K times rows of one int8 product"""
-_PRODUCT = re.compile(r"mul_matINS_5shapeIL9ggml_type(\d+)ELi(\d+)ELNS_10generationE(\d)ELb(\d)(?:ELb(\d))?EEELb(\d)E")
+_PRODUCT = re.compile(
+    r"mul_matINS_5shapeIL9ggml_type(\d+)ELi(\d+)ELNS_10generationE(\d)ELb(\d)(?:ELb(\d))?(?:ELb(\d))?EEELb(\d)E"
+)
 _ATTENTION = re.compile(r"qcls_attend6attendILi(\d+)E")
 
 
 def _short_from(weights: str, lanes: bool) -> int:
     """Columns from which a device of 7.5 takes the kernels with a short loop, as the launches have it."""
+    return _constant("LEAST_COLUMNS_OF_SHORT_LOOP" + ("_Q6_K_LANES" if lanes and weights == "q6_k" else ""))
+
+
+def _constant(name: str) -> int:
+    """A number that the launches have."""
     header = (Path(__file__).parent / "mmq_direct_launch.h").read_text()
-    of = "_Q6_K_LANES" if lanes and weights == "q6_k" else ""
-    found = re.search(rf"LEAST_COLUMNS_OF_SHORT_LOOP{of} = (\d+);", header)
+    found = re.search(rf" {name} = (\d+);", header)
     assert found is not None
     return int(found[1])
 
@@ -32,22 +38,26 @@ class ProductLoop(sass.Loop):
     weights: str
     columns: int
     rows: int
-    """of a warp"""
+    """of a warp; half of them where two warps halve the columns, so that a row and a column are one warp's"""
     generation: int
     """0: code for 7.5; 1: for 8.0 and newer"""
     short_loop: bool
     lanes: bool
     """whether weights are in lane order"""
+    halves: bool
+    """whether two warps halve the columns"""
     glu: bool
 
     @property
     def is_default(self) -> bool:
-        """Whether a device that this code is for runs it where no variable says otherwise."""
-        return self.short_loop == (self.generation == 0 and self.columns >= _short_from(self.weights, self.lanes))
+        """Whether a device that this code is for runs it where no variable says otherwise; for 7.5: a T4."""
+        is_short = self.generation == 0 and self.columns >= _short_from(self.weights, self.lanes)
+        return self.short_loop == is_short and (not self.halves or self.columns >= _constant("LEAST_COLUMNS_OF_HALVES"))
 
     @property
     def name(self) -> str:
-        return f"{self.weights}, {self.columns} columns{', lanes' if self.lanes else ''}{', glu' if self.glu else ''}"
+        marks = {"lanes": self.lanes, "halves": self.halves, "glu": self.glu}
+        return ", ".join([self.weights, f"{self.columns} columns", *(mark for mark, is_so in marks.items() if is_so)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,19 +90,21 @@ def loops(listing: str, registers: dict[str, int]) -> list[ProductLoop | Attenti
         if attends:
             attention.append(AttentionLoop(head_size=int(attends[1]), **sass.of_loop(inside, n_registers)))
         elif product:
-            number, columns, generation, short_loop, lanes, glu = (int(each or 0) for each in product.groups())
+            number, columns, generation, short_loop, lanes, halves, glu = (int(each or 0) for each in product.groups())
             # the rows of a warp follow from the products: those of K_STEP or of K_BLOCK values of K, for 8 columns each
             names = [instruction for _, instruction, _ in inside]
             values = sum(IMMA_VALUES[each.split(".")[1]] for each in names if each.startswith("IMMA"))
             n_k = K_BLOCK // 2 if short_loop else K_BLOCK
+            n_groups = columns / 8 + (columns / 8 % 2 if halves else 0)  # the middle one of an odd number is both's
             products.append(
                 ProductLoop(
                     weights=GGML_TYPES[number],
                     columns=columns,
-                    rows=round(values / (columns / 8) / n_k),
+                    rows=round(values / n_groups / n_k),
                     generation=generation,
                     short_loop=bool(short_loop),
                     lanes=bool(lanes),
+                    halves=bool(halves),
                     glu=bool(glu),
                     **sass.of_loop(inside, n_registers, K_BLOCK / n_k),
                 )

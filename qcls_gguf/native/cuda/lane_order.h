@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstring>
 
 #ifdef __CUDACC__
 #define LANE_ORDER_FN static __host__ __device__ __forceinline__ constexpr
@@ -15,6 +16,12 @@
 #endif
 
 namespace lane_order {
+
+// Whether a device's matrices are to be in lane order. wish: "0", not; anything else: yes; null: nobody says, then on cards
+// of 7.5, where the counts say that it helps, and which have no other code. capability: of the device itself, 750 for 7.5.
+static inline bool is_wanted(const char * wish, const int capability) {
+    return wish == nullptr ? capability == 750 : std::strcmp(wish, "0") != 0;
+}
 
 constexpr int ROWS = 32;       // that stay together
 constexpr int GROUP_ROWS = 8;

@@ -22,16 +22,16 @@ static bool is_only_multiplied(const std::string & name) {
     return false;
 }
 
-int32_t llama_model_put_into_lane_order(llama_model * model) {
+int32_t llama_model_put_into_lane_order(llama_model * model, const char * wish) {
     ggml_backend_reg_t cuda = ggml_backend_reg_by_name("CUDA");
     int32_t n = 0;
     if (cuda == nullptr) {
         return n;
     }
-    auto * const put = (bool (*)(ggml_tensor *)) ggml_backend_reg_get_proc_address(cuda, "qcls_put_into_lane_order");
+    auto * const put = (bool (*)(ggml_tensor *, const char *)) ggml_backend_reg_get_proc_address(cuda, "qcls_put_into_lane_order");
     if (put) {
         for (const auto & [name, tensor] : llama_internal_get_tensor_map(model)) {
-            n += is_only_multiplied(name) && put(tensor);
+            n += is_only_multiplied(name) && put(tensor, wish);
         }
     }
     return n;

@@ -144,10 +144,11 @@ static bool has_kernels(const int device) {
         ggml_cuda_mmq_direct_is_on(ggml_cuda_mmq_direct_steps(), device);
 }
 
-bool qcls_put_into_lane_order(ggml_tensor * t) {
+bool qcls_put_into_lane_order(ggml_tensor * t, const char * wish) {
     const bool fits = (t->type == GGML_TYPE_Q8_0 || t->type == GGML_TYPE_Q6_K) && t->view_src == nullptr && t->extra == nullptr &&
         device_of(t) >= 0 && ggml_cuda_mmq_direct_takes(t) && t->ne[1] % lane_order::ROWS == 0;
-    if (!fits || !has_kernels(device_of(t)) || !permute_in_place<true>(t)) {
+    if (!fits || !lane_order::is_wanted(wish, ggml_cuda_info().devices[device_of(t)].cc) || !has_kernels(device_of(t)) ||
+            !permute_in_place<true>(t)) {
         return false;
     }
     t->extra = &is_in_lane_order;

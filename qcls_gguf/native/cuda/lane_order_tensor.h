@@ -29,5 +29,6 @@ void ggml_cuda_mul_mat_of_stock(ggml_backend_cuda_context & ctx, const ggml_tens
     ggml_tensor * dst);
 
 // Puts a matrix of weights into lane order. False, with nothing changed, for what the direct matrix kernels do not take,
-// where contexts that are made now do not have them for lane order, and where there is no memory for a copy meanwhile.
-extern "C" bool qcls_put_into_lane_order(ggml_tensor * t);
+// where it is not wanted (lane_order::is_wanted), where contexts that are made now do not have them for lane order, and where
+// there is no memory for a copy of the matrix meanwhile.
+extern "C" bool qcls_put_into_lane_order(ggml_tensor * t, const char * wish);

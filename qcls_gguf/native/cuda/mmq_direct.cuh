@@ -13,7 +13,7 @@ namespace mmq_direct {
 // Activations of K_STEP values and J columns: two buffers in shared memory, one filled while the other is read.
 template <typename S> struct activation_buffers {
     static constexpr bool ASYNC = S::GENERATION == generation::AMPERE;
-    static constexpr int BYTES = S::NJ*GROUP_BYTES;
+    static constexpr int BYTES = S::TILE_NJ*GROUP_BYTES;
     static constexpr int THREADS = 32*S::WARPS;
     static constexpr int VECTORS = BYTES/16;
     static constexpr int LOADS = (VECTORS + THREADS - 1)/THREADS;
@@ -124,7 +124,7 @@ static __device__ __forceinline__ void multiply_loaded(const args & g, const par
     const int row0 = min(p.row0, m.n_rows - S::RG*8);  // a warp past the end repeats the last rows and drops them
     activation_buffers<S> y;
     y.tile = tile_y;
-    y.from = g.y.y + ((size_t) 2*p.k0*g.y.n_groups + p.col_tile*S::NJ)*GROUP_BYTES;
+    y.from = g.y.y + ((size_t) 2*p.k0*g.y.n_groups + p.col_tile*S::TILE_NJ)*GROUP_BYTES;
     y.fetch(0);
     typename S::W w;
     if constexpr (S::LANES) {
@@ -144,7 +144,7 @@ static __device__ __forceinline__ void multiply_loaded(const args & g, const par
         if constexpr (S::EARLY) {
             __syncwarp();
         }
-        multiply_step<S>(w, h, tile_y + h*S::NJ*GROUP_BYTES, start, sum);
+        multiply_step<S>(w, h, tile_y + (h*S::TILE_NJ + first_group<S>())*GROUP_BYTES, start, sum);
         y.store(1 - h);
         __syncthreads();
     };
@@ -170,7 +170,7 @@ static __device__ __forceinline__ void multiply_copied(const args & g, const par
     w.start(m.x + (size_t) row0*g.stride_row + (size_t) p.k0*S::W::BLOCK_BYTES, g.stride_row, stage, p.k1 - p.k0);
     activation_buffers<S> y;
     y.tile = tile_y;
-    y.from = g.y.y + ((size_t) 2*p.k0*g.y.n_groups + p.col_tile*S::NJ)*GROUP_BYTES;
+    y.from = g.y.y + ((size_t) 2*p.k0*g.y.n_groups + p.col_tile*S::TILE_NJ)*GROUP_BYTES;
     y.fetch(0);
     close_copy_group();
     ask_next(w, 1);
@@ -189,7 +189,7 @@ static __device__ __forceinline__ void multiply_copied(const args & g, const par
             ask_next(w, h);
             close_copy_group();
             w.open_step(h);
-            multiply_step<S>(w, h, tile_y + h*S::NJ*GROUP_BYTES, start, sum);
+            multiply_step<S>(w, h, tile_y + (h*S::TILE_NJ + first_group<S>())*GROUP_BYTES, start, sum);
             wait_for_copies_but_last_group();
             __syncthreads();
         }
@@ -200,7 +200,7 @@ static __device__ __forceinline__ void multiply_copied(const args & g, const par
 template <typename S, bool glu> static __device__ __forceinline__ void multiply_share(const args & g) {
     extern __shared__ int4 shared[];
     char * const tile_y = (char *) shared;
-    char * const stage = tile_y + 2*S::NJ*GROUP_BYTES + threadIdx.y*S::W::SMEM_BYTES;
+    char * const stage = tile_y + 2*S::TILE_NJ*GROUP_BYTES + threadIdx.y*S::W::SMEM_BYTES;
     int4 start = make_int4(MAGIC_BITS, MAGIC_BITS, MAGIC_BITS, MAGIC_BITS);
     if constexpr (S::START_IS_ARGUMENT) {
         start = g.start;
@@ -229,7 +229,7 @@ template <typename S, bool glu> static __device__ __forceinline__ void multiply_
                 continue;
             }
         }
-        store<S>(m, p.row0, p.col_tile*S::NJ*8, g.n_cols, sum);
+        store<S>(m, p.row0, p.col_tile*S::TILE_NJ*8 + first_group<S>()*8, g.n_cols, sum);
     }
 }
 

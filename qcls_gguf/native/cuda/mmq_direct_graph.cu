@@ -14,6 +14,7 @@ using namespace mmq_direct;
 constexpr int MIN_COLUMNS = 2;
 constexpr int MAX_COLUMNS = 512;
 constexpr int MAX_INVARIANT_COLUMNS = 1024;  // and from one on, where results must not depend on how many there are
+constexpr int MAX_LANE_COLUMNS = 2048;       // the same for a matrix in lane order, of which llama.cpp's kernels need a copy
 constexpr int LOOK_AHEAD = 40;  // nodes; Q, K and V of a layer lie about 12 apart
 
 static bool is_matrix(const ggml_tensor * t) {
@@ -46,15 +47,14 @@ bool ggml_cuda_mmq_direct_graph::can_compute(const ggml_tensor * node) const {
     }
     const ggml_tensor * x = node->src[0];
     const ggml_tensor * y = node->src[1];
-    // in lane order, single tokens are for these kernels, too: llama.cpp's would read a copy
-    const bool takes_one = steps_.batch_invariant || ggml_cuda_is_lane_ordered(x);
+    const bool lanes = ggml_cuda_is_lane_ordered(x);
+    const int most = lanes ? MAX_LANE_COLUMNS : steps_.batch_invariant ? MAX_INVARIANT_COLUMNS : MAX_COLUMNS;
     return ggml_cuda_mmq_direct_takes(x) && is_matrix(y) &&
         y->type == GGML_TYPE_F32 && node->type == GGML_TYPE_F32 &&
         y->nb[0] == sizeof(float) && y->nb[1] % sizeof(float4) == 0 && (uintptr_t) y->data % sizeof(float4) == 0 &&
         node->nb[0] == sizeof(float) && node->nb[1] % sizeof(float) == 0 &&
         n_tiles_at_most(x, y->ne[1]) <= MAX_TILES &&
-        y->ne[1] >= (takes_one ? 1 : MIN_COLUMNS) &&
-        y->ne[1] <= (steps_.batch_invariant ? MAX_INVARIANT_COLUMNS : MAX_COLUMNS) &&
+        y->ne[1] >= (lanes || steps_.batch_invariant ? 1 : MIN_COLUMNS) && y->ne[1] <= most &&
         ggml_backend_buffer_get_usage(x->buffer) != GGML_BACKEND_BUFFER_USAGE_COMPUTE;
 }
 

@@ -20,6 +20,13 @@ constexpr int least_columns_of_short_loop(const ggml_type type, const bool lanes
 }
 bool has_short_loops(const ggml_backend_cuda_context & ctx);
 
+// Kernels of Q8_0 in lane order with short loops have, from so many columns on, two warps for the columns of a tile: on every
+// device, as one warp's sums of all would leave too few registers; on devices of more multiprocessors than these, because
+// more blocks share tiles there, whose parts are then half as large.
+constexpr int LEAST_COLUMNS_OF_HALVES = 128;
+constexpr int LEAST_COLUMNS_OF_HALVES_ON_MANY = 112;
+constexpr int FEW_MULTIPROCESSORS = 48;
+
 // Of the code that a device runs.
 generation generation_of(const ggml_backend_cuda_context & ctx);
 

@@ -76,13 +76,26 @@ static void launch(ggml_backend_cuda_context & ctx, args & g, const product & p)
     CUDA_CHECK(cudaGetLastError());
 }
 
+template <ggml_type type, bool lanes, bool glu, int J>
+static void launch_short_loop(ggml_backend_cuda_context & ctx, args & g, const product & p) {
+    constexpr bool may_halve = type == GGML_TYPE_Q8_0 && lanes;
+    constexpr bool always = may_halve && J >= LEAST_COLUMNS_OF_HALVES;
+    if constexpr (may_halve && !always && J >= LEAST_COLUMNS_OF_HALVES_ON_MANY) {
+        if (ggml_cuda_info().devices[ctx.device].nsm > FEW_MULTIPROCESSORS) {
+            launch<shape<type, J, generation::TURING, true, true, true>, glu>(ctx, g, p);
+            return;
+        }
+    }
+    launch<shape<type, J, generation::TURING, true, lanes, always>, glu>(ctx, g, p);
+}
+
 template <ggml_type type, bool lanes, generation gen, bool glu, int J = 8>
 static void launch_columns(ggml_backend_cuda_context & ctx, args & g, const product & p) {
     const int columns = columns_of_tile(type, gen, g.n_cols);
     if (columns == J) {
         if constexpr (gen == generation::TURING && J >= least_columns_of_short_loop(type, lanes)) {
             if (has_short_loops(ctx)) {
-                launch<shape<type, J, gen, true, lanes>, glu>(ctx, g, p);
+                launch_short_loop<type, lanes, glu, J>(ctx, g, p);
                 return;
             }
         }

@@ -10,14 +10,18 @@
 
 namespace mmq_direct {
 
-// What a kernel for J columns is made of. A warp has RG groups of 8 rows. With lanes, weights are in lane order.
-template <ggml_type type, int J, generation gen, bool short_loop, bool lanes> struct shape;
+// What a kernel for J columns is made of. A warp has RG groups of 8 rows. With lanes, weights are in lane order. With halves,
+// two warps side by side have the same rows, and half of the columns each: a tile has half as many rows.
+template <ggml_type type, int J, generation gen, bool short_loop, bool lanes, bool halves = false> struct shape;
 
-template <ggml_type type, int J, bool short_loop, bool lanes> struct shape<type, J, generation::TURING, short_loop, lanes> {
+template <ggml_type type, int J, bool short_loop, bool lanes, bool halves>
+struct shape<type, J, generation::TURING, short_loop, lanes, halves> {
     static constexpr generation GENERATION = generation::TURING;
     static constexpr bool LANES = lanes;
     static constexpr bool SHORT_LOOP = short_loop;
-    static constexpr int NJ = J/8;
+    static constexpr int TILE_NJ = J/8;  // groups of 8 columns of a tile, and of a warp
+    static constexpr int COLUMN_WARPS = halves ? 2 : 1;
+    static constexpr int NJ = (TILE_NJ + COLUMN_WARPS - 1)/COLUMN_WARPS;
     // What a T4 has decides: 64 KiB of shared memory and 65,536 registers a multiprocessor, and 64 bytes a cycle of shared
     // memory, which more rows a warp save.
     static constexpr int SHARED = 65536 - 64;
@@ -31,7 +35,7 @@ template <ggml_type type, int J, bool short_loop, bool lanes> struct shape<type,
     // The compiler makes the sums' start anew for most products; where the loop is long, two registers are better.
     static constexpr bool START_IS_ARGUMENT = J >= 48;
     using W = std::conditional_t<lanes, lane_weights<type, RG, EARLY, short_loop>, weights<type, RG, EARLY, short_loop>>;
-    static constexpr size_t smem_bytes(const int warps) { return 2*NJ*GROUP_BYTES + warps*W::SMEM_BYTES; }
+    static constexpr size_t smem_bytes(const int warps) { return 2*TILE_NJ*GROUP_BYTES + warps*W::SMEM_BYTES; }
     static constexpr int BLOCKS = J <= 64 && smem_bytes(4) <= SHARED/2 ? 2 : 1;
     static constexpr int WARPS = BLOCKS == 2 ? 4 : 8;
     static constexpr size_t SMEM_BYTES = smem_bytes(WARPS);
@@ -41,7 +45,9 @@ template <ggml_type type, int J, bool short_loop, bool lanes> struct shape<type,
 template <ggml_type type, int J, bool short_loop> struct shape<type, J, generation::AMPERE, short_loop, false> {
     static constexpr generation GENERATION = generation::AMPERE;
     static constexpr bool SHORT_LOOP = false;
-    static constexpr int NJ = J/8;
+    static constexpr int TILE_NJ = J/8;
+    static constexpr int COLUMN_WARPS = 1;
+    static constexpr int NJ = TILE_NJ;
     // The fastest of those tried on an H200. More warps wait less, more rows a block read the activations less often.
     static constexpr int RG = type == GGML_TYPE_Q8_0 && J >= 48 && J <= 88 ? 4 : 2;
     static constexpr int WARPS = RG == 4 || J <= 40 ? 4 : type != GGML_TYPE_Q6_K ? 6 : J <= 72 ? 4 : 8;

@@ -38,12 +38,19 @@ static __device__ __forceinline__ int block_of_unit(const args & g, const int un
     return unit < of_longer ? unit/(g.n_units + 1) : g.n_longer + (unit - of_longer)/g.n_units;
 }
 
+// The first of a warp's groups of 8 columns in its tile. Where two warps halve an odd number, they compute and store one
+// group both, alike.
+template <typename S> static __device__ __forceinline__ int first_group() {
+    return S::COLUMN_WARPS == 1 ? 0 : threadIdx.y % S::COLUMN_WARPS*(S::TILE_NJ - S::NJ);
+}
+
 // A warp's sums: groups of 8 columns, groups of 8 rows, two columns a lane.
 template <typename S> using sums = float[S::NJ][S::RG][2];
 
 // The part of a tile that a block multiplies, and the warp's rows in it.
 template <typename S, bool glu> struct part {
-    static constexpr int ROW_WARPS = glu ? S::WARPS/2 : S::WARPS;
+    static constexpr int MATRIX_WARPS = glu ? S::WARPS/2 : S::WARPS;
+    static constexpr int ROW_WARPS = MATRIX_WARPS/S::COLUMN_WARPS;
     static constexpr int ROWS = ROW_WARPS*S::RG*8;
 
     int tile;
@@ -59,7 +66,7 @@ template <typename S, bool glu> struct part {
         k1 = min(g.n_kblocks, k0 + unit_end - unit);
         int row_tile = tile / g.n_col_tiles;
         col_tile = tile - row_tile*g.n_col_tiles;
-        i_m = glu ? threadIdx.y / ROW_WARPS : 0;
+        i_m = glu ? threadIdx.y / MATRIX_WARPS : 0;
         if (!glu) {
 #pragma unroll
             for (int i = 1; i < MAX_MATRICES; ++i) {
@@ -71,7 +78,7 @@ template <typename S, bool glu> struct part {
                 row_tile -= g.m[i_m - 1].tile_end/g.n_col_tiles;
             }
         }
-        row0 = row_tile*ROWS + threadIdx.y % ROW_WARPS*S::RG*8;
+        row0 = row_tile*ROWS + threadIdx.y % MATRIX_WARPS/S::COLUMN_WARPS*S::RG*8;
     }
 };
 
@@ -118,10 +125,10 @@ static __device__ __forceinline__ bool add_parts(const args & g, const int tile,
 // silu(gate)*up, for which the warps of up hand their sums to those of gate, two groups of rows at a time.
 template <typename S>
 static __device__ __forceinline__ void join_glu(char * const shared, const bool is_up, sums<S> & sum) {
-    constexpr int ROW_WARPS = S::WARPS/2;
+    constexpr int GATE_WARPS = S::WARPS/2;
     constexpr int N = S::NJ*2*2;
-    static_assert(S::RG % 2 == 0 && ROW_WARPS*N*32*sizeof(float) <= 2*S::NJ*GROUP_BYTES, "up does not fit");
-    float * up = (float *) shared + (threadIdx.y % ROW_WARPS)*N*32 + threadIdx.x;
+    static_assert(S::RG % 2 == 0 && GATE_WARPS*N*32*sizeof(float) <= 2*S::TILE_NJ*GROUP_BYTES, "up does not fit");
+    float * up = (float *) shared + (threadIdx.y % GATE_WARPS)*N*32 + threadIdx.x;
 #pragma unroll
     for (int r0 = 0; r0 < S::RG; r0 += 2) {
         __syncthreads();

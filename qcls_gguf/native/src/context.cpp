@@ -10,6 +10,10 @@
 #include <cstdlib>
 #include <memory>
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 namespace {
 
 ggml_type kv_type_from_name(const char * name) {
@@ -197,7 +201,14 @@ int32_t qcls_context_open(const qcls_model * model, const qcls_context_params * 
 }
 
 int32_t qcls_context_close(qcls_context * context, qcls_error * error) {
-    return guarded(error, QCLS_DECODE_FAILED, [&] { delete context; });
+    return guarded(error, QCLS_DECODE_FAILED, [&] {
+        delete context;
+#ifdef __GLIBC__
+        // Caches and compute buffers are large, and glibc would keep their pages for the thread that allocated them:
+        // a service that reloads its configuration in new threads would grow.
+        malloc_trim(0);
+#endif
+    });
 }
 
 int32_t qcls_context_limits(const qcls_context * context, qcls_limits * limits, qcls_error * error) {

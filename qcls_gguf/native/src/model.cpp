@@ -60,6 +60,20 @@ std::string why_unsupported(const llama_model * model) {
     return llama_model_is_hybrid(model) ? why_no_hybrid(arch) : "";
 }
 
+// "1" for lane order, "0" for the file's order, null where the device decides.
+const char * lane_order_wish(const int32_t weight_order) {
+    switch (weight_order) {
+        case QCLS_WEIGHTS_BY_DEVICE:
+            return getenv("GGML_CUDA_LANE_ORDER");
+        case QCLS_WEIGHTS_FILE_ORDER:
+            return "0";
+        case QCLS_WEIGHTS_LANE_ORDER:
+            return "1";
+        default:
+            throw failure{QCLS_BAD_ARGUMENT, "weight_order " + std::to_string(weight_order) + ": 0, 1 or 2"};
+    }
+}
+
 struct progress_call {
     qcls_progress_fn function;
     void * user;
@@ -72,11 +86,12 @@ bool on_progress(float fraction, void * data) {
 
 }  // namespace
 
-int32_t qcls_model_open(const char * path, int32_t n_gpu_layers, int32_t one_gpu, qcls_progress_fn progress,
-                        void * user, qcls_model ** model, qcls_error * error) {
+int32_t qcls_model_open(const char * path, int32_t n_gpu_layers, int32_t one_gpu, int32_t weight_order,
+                        qcls_progress_fn progress, void * user, qcls_model ** model, qcls_error * error) {
     return guarded(error, QCLS_LOAD_FAILED, [&] {
         given(model, "model") = nullptr;
         given(path, "path");
+        const char * lane_order = lane_order_wish(weight_order);
         start_llama();
         progress_call call = {progress, user};
         llama_model_params params = llama_model_default_params();
@@ -103,9 +118,7 @@ int32_t qcls_model_open(const char * path, int32_t n_gpu_layers, int32_t one_gpu
         if (std::string why = why_unsupported(loaded.get()); !why.empty()) {
             throw failure{QCLS_UNSUPPORTED, std::move(why)};
         }
-        const char * wanted = getenv("GGML_CUDA_LANE_ORDER");
-        const bool in_lane_order = wanted && std::string(wanted) != "0";
-        const int32_t n_lane_ordered = in_lane_order ? llama_model_put_into_lane_order(loaded.get()) : 0;
+        const int32_t n_lane_ordered = llama_model_put_into_lane_order(loaded.get(), lane_order);
         const llama_vocab * vocab = llama_model_get_vocab(loaded.get());
         *model = new qcls_model{std::move(loaded), vocab, n_lane_ordered};
     });

@@ -27,7 +27,7 @@
 extern "C" {
 #endif
 
-#define QCLS_ABI 7
+#define QCLS_ABI 8
 #define QCLS_API __attribute__((visibility("default")))
 
 typedef struct qcls_model qcls_model;
@@ -150,14 +150,22 @@ QCLS_API int32_t qcls_probe_product(const qcls_product * product, qcls_seconds *
 /* How much of a file is loaded, 0 to 1; return 0 to stop. */
 typedef int32_t (*qcls_progress_fn)(float fraction, void * user);
 
+/* The order of the weights of Q8_0 and Q6_K matrices in a GPU's memory: docs/kernels.md. */
+typedef enum qcls_weight_order {
+    QCLS_WEIGHTS_BY_DEVICE = 0,  /* lane order on cards of 7.5, unless GGML_CUDA_LANE_ORDER is 0; on others if it is 1 */
+    QCLS_WEIGHTS_FILE_ORDER = 1, /* as the file has them, which llama.cpp's own kernels read */
+    QCLS_WEIGHTS_LANE_ORDER = 2  /* lane order wherever code for 7.5 runs */
+} qcls_weight_order;
+
 /* Loads a GGUF file into *model, which is NULL on failure; close it with qcls_model_close.
  * n_gpu_layers: how many layers go to GPUs; negative: all of them.
  * one_gpu: 1: to the first GPU only; 0: to all, in shares of their free memory.
+ * weight_order: a qcls_weight_order. Matrices that cannot have lane order stay as the file has them.
  * progress, user: called while the file is loaded; NULL: nothing is.
  * QCLS_LOAD_FAILED where the file cannot be loaded or `progress` stopped it, QCLS_UNSUPPORTED for a model whose
  * sequences cannot branch. */
-QCLS_API int32_t qcls_model_open(const char * path, int32_t n_gpu_layers, int32_t one_gpu, qcls_progress_fn progress,
-                                 void * user, qcls_model ** model, qcls_error * error);
+QCLS_API int32_t qcls_model_open(const char * path, int32_t n_gpu_layers, int32_t one_gpu, int32_t weight_order,
+                                 qcls_progress_fn progress, void * user, qcls_model ** model, qcls_error * error);
 
 /* Frees a model whose contexts are closed. NULL is allowed. */
 QCLS_API int32_t qcls_model_close(qcls_model * model, qcls_error * error);
@@ -173,7 +181,7 @@ typedef struct qcls_facts {
     int32_t token_eos;   /* end of text */
     int32_t token_eot;   /* end of a turn */
     int32_t add_bos;     /* 1: texts begin with token_bos; 0 */
-    int32_t n_lane_ordered; /* matrices in lane order: GGML_CUDA_LANE_ORDER, as the model was opened (docs/kernels.md) */
+    int32_t n_lane_ordered; /* matrices in lane order: qcls_weight_order */
     int64_t size_bytes;  /* of all tensors */
     int64_t n_params;    /* numbers in all tensors */
     char description[128]; /* llama.cpp's, such as "qwen3 8B Q4_K - Medium" */

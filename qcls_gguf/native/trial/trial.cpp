@@ -84,7 +84,8 @@ int main(int argc, char ** argv) {
     setenv("GGML_NO_BACKTRACE", "1", 1);  // it would start a debugger
 
     qcls_model * model = nullptr;
-    check(qcls_model_open(argv[1], atoi(argv[2]), atoi(argv[3]), nullptr, nullptr, &model, &error));
+    const int32_t order = QCLS_WEIGHTS_BY_DEVICE;
+    check(qcls_model_open(argv[1], atoi(argv[2]), atoi(argv[3]), order, nullptr, nullptr, &model, &error));
     qcls_facts facts = {};
     facts.size = sizeof(facts);
     check(qcls_model_describe(model, &facts, &error));
