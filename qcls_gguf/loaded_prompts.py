@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import Literal, Self, overload
+from typing import Literal, NoReturn, Self, overload
 
 from .active_set import ActiveSet
 from .config.likely_mistake import LikelyMistake
@@ -37,6 +37,12 @@ class Answering:
         self._sources = sources
         self._config = config
         self._model = model
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} cannot be pickled or copied, since its model is in this process's memory: make "
+            "one in each process, from the same configuration"
+        )
 
     def classify(self, query: str, *, deadline_s: float | None = None) -> Result:
         """Label one query; see `classify_batch`."""

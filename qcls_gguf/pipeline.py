@@ -37,7 +37,9 @@ def check_queries(queries: Sequence[object], runtime: RuntimeConfig) -> None:
             # Of more characters than bytes are allowed, the bytes are not counted.
             n, unit = (len(query), "characters") if len(query) > most else (len(query.encode()), "bytes")
         except UnicodeEncodeError as e:
-            raise PlanError(f"character {e.start} of the query is not valid Unicode ({e.reason})") from None
+            raise PlanError(
+                f"character {e.start} of the query is not valid Unicode ({e.reason}): write the text in UTF-8"
+            ) from None
         if n > most:
             raise PlanError(
                 f"the query has {n} {unit}, more than runtime.max_query_bytes: {most} bytes: shorten it or raise the "

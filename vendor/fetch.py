@@ -10,6 +10,7 @@ done; when only a patch changed, unchanged files keep their times, so that a bui
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -17,6 +18,8 @@ import subprocess
 import sys
 import tarfile
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -50,6 +53,23 @@ def patch_files() -> list[Path]:
 def stamp_text(sha256: str) -> str:
     """What the unpacked tree depends on: the sdist and every patch, in order."""
     return "\n".join([f"sdist {sha256}"] + [f"{path.name} {sha256_of(path)}" for path in patch_files()]) + "\n"
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """While no other build changes the tree."""
+    DOWNLOADS.mkdir(exist_ok=True)
+    with (DOWNLOADS / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("-- qcls-gguf: waiting for another build that makes the source tree", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def is_made(wanted: str) -> bool:
+    return STAMP.exists() and STAMP.read_text() == wanted
 
 
 def check_sdist(path: Path, sha256: str) -> Path:
@@ -120,13 +140,16 @@ def main(arguments: list[str]) -> None:
     if arguments:
         fail(f"vendor/fetch.py {' '.join(arguments)}: the only argument is --pin")
     wanted = stamp_text(pin["sha256"])
-    if STAMP.exists() and STAMP.read_text() == wanted:
+    if is_made(wanted):
         return
-    sdist = fetch_sdist(pin["version"], pin["sha256"])
-    print("-- qcls-gguf: unpacking and patching llama.cpp", flush=True)
-    unpack(sdist)
-    apply_patches()
-    STAMP.write_text(wanted)
+    with alone():
+        if is_made(wanted):
+            return
+        sdist = fetch_sdist(pin["version"], pin["sha256"])
+        print("-- qcls-gguf: unpacking and patching llama.cpp", flush=True)
+        unpack(sdist)
+        apply_patches()
+        STAMP.write_text(wanted)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ for each tenth. All that pip and the compiler say is in build/install.log, whose
 
 from __future__ import annotations
 
+import fcntl
 import re
 import subprocess
 import sys
@@ -64,6 +65,12 @@ def main(extras: str = "") -> None:
     pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-build-isolation"]
     LOG.parent.mkdir(exist_ok=True)
     progress = Progress()
+    lock = LOG.with_suffix(".lock").open("w")  # until the process ends
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        progress.stage("waiting for another build in this folder")
+        fcntl.flock(lock, fcntl.LOCK_EX)
     with (
         LOG.open("w", encoding="utf-8") as log,
         subprocess.Popen(

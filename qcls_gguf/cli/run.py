@@ -271,7 +271,7 @@ def _answer(classifier: Classifier, line: Line, writer: AnswerWriter, printable:
         result = classifier.classify(line.text)
     except QclsError as e:
         place = "" if line.number is None or line.error else f"line {line.number}: "  # an error of the input says it
-        say(f"qcls-gguf: {place}{printable(line.text[:60])!r}: {printable(with_options(str(e)))}")
+        say(f"qcls-gguf: {place}'{printable(line.text[:60])}': {printable(with_options(str(e)))}")
         writer.failure(line, str(e))
         return "failed"
     writer.result(line, result)

@@ -6,6 +6,7 @@ import reprlib
 import unicodedata
 from collections.abc import Sequence
 from datetime import date
+from itertools import pairwise
 from typing import Any
 
 _LONGEST = 80
@@ -60,10 +61,23 @@ def abbreviated(n: int) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with everything that could move a terminal's cursor shown as an escape."""
+    """The text with everything that could move a terminal's cursor, or that nobody would see, shown as an escape.
+
+    What other scripts are written with stays: the wide space of Chinese and Japanese, and joiners within words of
+    Persian or Hindi and within emoji.
+    """
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+    return "".join(
+        c if _is_written(c, before) else c.encode("unicode_escape", "surrogatepass").decode()
+        for before, c in pairwise(f" {text}")
+    )
+
+
+def _is_written(character: str, before: str) -> bool:
+    if character in "\u200c\u200d":
+        return before.isprintable() and not before.isascii()
+    return character.isprintable() or character == "\u3000"
 
 
 def printable_lines(text: str) -> str:

@@ -94,4 +94,9 @@ def _fields(line: str, delimiter: str) -> list[str]:
     try:
         return next(csv.reader([line], delimiter=delimiter, strict=True), [])
     except csv.Error as e:
-        raise ConfigError(f"the header is not valid CSV: {printable(str(e))}") from None
+        if "new-line character" in str(e):
+            raise ConfigError(
+                "the first line has carriage returns in it, with which old programs end lines: save the file with "
+                "other line ends, or put the field in quotes"
+            ) from None
+        raise ConfigError(f"the header is not valid CSV: {_said(e)}") from None

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from ..config.schema import OLLAMA
+from ..control_groups import available_bytes
 from ..model.header import read_header
 from ..model.ollama import find_ollama_model
 from ..model.placement import GPU_RESERVE_BYTES
-from ..report.machine import available_bytes, gpu_free_bytes
+from ..report.machine import gpu_free_bytes
 from .families import LARGEST_FIRST, Choice, Family
 
 _LARGEST_ON_CPU = 2_000_000_000

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..config.schema import RuntimeConfig
 from ..config.words import counted
+from ..control_groups import cpu_quota
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,42 +53,3 @@ def physical_cores() -> int:
         except OSError:
             return max(1, len(usable))
     return max(1, len(siblings))
-
-
-def cpu_quota(root: Path = Path("/")) -> float | None:
-    """The CPU quota of this process's control groups in CPUs, such as 1.5; None without a limit.
-
-    Version 2 has `cpu.max` (quota and period in µs, or `max`), version 1 `cpu.cfs_quota_us` (-1 for none) and
-    `cpu.cfs_period_us`: Linux, Documentation/admin-guide/cgroup-v2.rst and scheduler/sched-bwc.rst. The smallest of
-    the group's own quota and its parents' counts.
-    """
-    quotas = [quota for folder in _groups(root) if (quota := _quota(folder)) is not None]
-    return min(quotas, default=None)
-
-
-def _groups(root: Path) -> Iterator[Path]:
-    """The folders of the process's control groups for CPU time and of their parents, as far as they can be seen."""
-    mount = root / "sys/fs/cgroup"
-    lines = []
-    with suppress(OSError, UnicodeDecodeError):
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    for line in lines:
-        _, controllers, path = [*line.split(":", 2), "", ""][:3]
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        # A container may see its own group as the top of the tree, under the path that the host has for it.
-        parts = [part for part in path.split("/") if part not in ("", ".", "..")]
-        for top in (mount / controllers, mount / "cpu") if controllers else (mount, mount / "unified"):
-            for n in range(len(parts), -1, -1):
-                yield top.joinpath(*parts[:n])
-
-
-def _quota(folder: Path) -> float | None:
-    for quota_file, period_file in (("cpu.max", None), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
-        with suppress(OSError, ValueError, IndexError):
-            words = (folder / quota_file).read_text().split()
-            period = words[1] if period_file is None else (folder / period_file).read_text()
-            quota, length = float(words[0]), float(period)  # `max` is no number: no limit
-            if quota > 0 and length > 0 and math.isfinite(quota):
-                return quota / length
-    return None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ..config.schema import KvType, RuntimeConfig
 from ..config.words import counted
+from ..control_groups import available_bytes
 from ..errors import ModelError
 from ..model.header import GgufHeader
 from ..model.placement import GPU_RESERVE_BYTES
@@ -49,9 +50,7 @@ def check_memory(
     if n_bytes < _ASKED_FROM_BYTES:
         return
     if n_free is None:
-        import psutil  # late: few caches are so large
-
-        n_free = int(psutil.virtual_memory().available)
+        n_free = available_bytes()
     if n_bytes > n_free:
         raise ModelError(
             f"{path}: a cache of {n_ctx:,} cells takes {_gib(n_bytes)}{_with_states(n_state_bytes)}, and "

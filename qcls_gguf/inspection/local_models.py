@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..config.words import abbreviated
+from ..control_groups import available_bytes
 from ..model.local import LocalModel, Source
 from ..model.placement import GPU_RESERVE_BYTES
-from ..report.machine import available_bytes, gpu_free_bytes
+from ..report.machine import gpu_free_bytes
 from ..report.record import Record
 from ..report.tables import Table
 

@@ -30,13 +30,6 @@ def total_bytes() -> int:
     return int(psutil.virtual_memory().total)
 
 
-def available_bytes() -> int:
-    """Memory that could be had without swapping."""
-    import psutil
-
-    return int(psutil.virtual_memory().available)
-
-
 def peak_rss_bytes() -> int | None:
     """The most that the process ever held, where the system tells."""
     try:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
+import pickle
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -101,6 +103,14 @@ def test_batches_and_single_queries_from_threads(classifier: Classifier) -> None
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(work, range(60)))
+
+
+def test_answers_can_be_pickled_and_classifiers_cannot(classifier: Classifier) -> None:
+    result = classifier.classify("red dress")
+    assert pickle.loads(pickle.dumps(result)) == copy.deepcopy(result) == result
+    for take in (pickle.dumps, copy.deepcopy, copy.copy):
+        with pytest.raises(TypeError, match=r"a Classifier cannot be pickled or copied.* make one in each process"):
+            take(classifier)
 
 
 def test_closing_while_others_classify(make_model: MakeModel, open_classifier: OpenClassifier) -> None:

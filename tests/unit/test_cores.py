@@ -1,14 +1,16 @@
-"""The threads that `n_threads: auto` chooses: cores, and the quota of a container, from made-up folders."""
+"""What `auto` settings go by: cores, and the CPU quota and memory of a container, from made-up folders."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from qcls_gguf.config.schema import RuntimeConfig
-from qcls_gguf.engine.cores import cpu_quota, physical_cores, threads
+from qcls_gguf.control_groups import available_bytes, cpu_quota, memory_left
+from qcls_gguf.engine.cores import physical_cores, threads
 
 
 @pytest.mark.parametrize(("n_cores", "n_threads"), [(1, 1), (2, 1), (3, 2), (16, 15)])
@@ -100,3 +102,48 @@ def test_a_quota_limits_the_threads(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     root = make_groups(tmp_path, "0::/\n", **{"cpu.max": quota})
     assert str(threads(RuntimeConfig(), root=root)) == text
     assert str(threads(RuntimeConfig(n_threads=63), root=root)) == "63 threads (as configured)"
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "left"),
+    [
+        ("0::/\n", {"memory.max": "1000\n", "memory.current": "300\n"}, 700),
+        ("0::/\n", {"memory.max": "max\n", "memory.current": "300\n"}, None),
+        (
+            "0::/a\n",
+            {
+                "a__memory.max": "1000\n",
+                "a__memory.current": "900\n",
+                "a__memory.stat": "anon 1\ninactive_file 200\n",
+                "memory.max": "2000\n",
+                "memory.current": "500\n",
+            },
+            300,
+        ),
+        ("0::/a\n", {"a__memory.max": "9\n", "a__memory.current": "1\n", "memory.max": "max\n"}, 8),
+        ("0::/\n", {"memory.max": "100\n", "memory.current": "300\n", "memory.stat": "odd\n"}, 0),
+        (
+            "4:memory:/d\n",
+            {
+                "memory__d__memory.limit_in_bytes": "5000\n",
+                "memory__d__memory.usage_in_bytes": "1000\n",
+                "memory__d__memory.stat": "inactive_file 1\ntotal_inactive_file 50\n",
+                "memory__memory.limit_in_bytes": "9223372036854771712\n",
+                "memory__memory.usage_in_bytes": "4096\n",
+            },
+            4050,
+        ),
+        ("4:cpu:/\n", {"memory.max": "1000\n", "memory.current": "300\n"}, None),
+        ("0::/\n", {"memory.max": "1000\n"}, None),
+        ("", {}, None),
+    ],
+)
+def test_the_memory_of_a_container(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, groups: str, files: dict[str, str], left: int | None
+) -> None:
+    root = make_groups(tmp_path, groups, **files)
+    assert memory_left(root) == left
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=1 << 40))
+    assert available_bytes(root) == (1 << 40 if left is None else left)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=2))
+    assert available_bytes(root) == min(2, left if left is not None else 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import io
 import os
@@ -95,6 +96,21 @@ def test_a_changed_patch_makes_the_tree_anew(project: Project) -> None:
     project.write_patch(PATCH.replace("three", "four"))
     assert project.fetch().returncode == 0
     assert (project.tree / "src" / "a.txt").read_text() == "one\nfour\n"
+
+
+def test_two_builds_make_the_tree_one_after_the_other(project: Project) -> None:
+    (project.folder / "vendor" / "downloads").mkdir()
+    environment = os.environ | {"QCLS_LLAMA_CPP_SDIST": str(project.sdist)}
+    command = [sys.executable, str(project.folder / "vendor" / "fetch.py")]
+    with (project.folder / "vendor" / "downloads" / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        waiting = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        assert waiting.stdout is not None
+        assert "waiting for another build" in waiting.stdout.readline()
+        assert not project.tree.exists()
+    assert "unpacking" in waiting.communicate()[0]
+    assert waiting.returncode == 0
+    assert (project.tree / "src" / "a.txt").read_text() == "one\nthree\n"
 
 
 def test_wrong_checksum_names_both_and_the_remedy(project: Project) -> None:

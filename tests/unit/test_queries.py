@@ -126,7 +126,8 @@ def test_json_lines_keep_their_ids(tmp_path: Path) -> None:
         ("query,title", {"id": "sku"}, "has no column 'sku'"),
         ("query,query", {}, "column 'query' is given twice"),
         ("", {}, "has no header"),
-        ('query,"x', {}, "the header is not valid CSV"),
+        ('query,"x', {}, "the header is not valid CSV: the file ends within a quoted field: close its quotes"),
+        ("query,x\ra,b\rc,d", {}, "the first line has carriage returns in it, with which old programs end lines"),
     ],
 )
 def test_a_table_without_its_columns_is_refused(
