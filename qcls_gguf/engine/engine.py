@@ -242,8 +242,6 @@ class Engine:
         for leaf, root in enumerate(leaf_roots):
             if self._shared[leaf] is not root and self._shared[leaf] != root:
                 self._share(leaf, root)
-        for each in kept:
-            each.slot.fragments = ()  # until it has the new cells
         if self._rows.shape[1] != self.context.row_size:  # an interrupt came while the label tokens were set
             self._make_rows()
         rows = self._rows[: plan.n_outputs]

@@ -229,7 +229,7 @@ def test_a_decode_lets_sequences_keep_cells_before_it_trims(model: NativeModel, 
 
 
 @pytest.mark.parametrize(
-    "cells", [(-1, 1, 0, 1), (8, 1, 0, 1), (0, -1, 0, 1), (0, 8, 0, 1), (1, 1, 0, 1), (0, 1, -1, 1)]
+    "cells", [(-1, 1, 0, 1), (8, 1, 0, 1), (0, -1, 0, 1), (0, 8, 0, 1), (1, 1, 0, 1), (0, 1, -1, 1), (0, 1, 2, 1)]
 )
 def test_a_decode_is_refused_for_what_cannot_be_kept(
     cells: tuple[int, ...], model: NativeModel, open_context: OpenContext

@@ -13,8 +13,9 @@ from conftest import MakeModel, OpenClassifier
 from interrupts import interrupted_behind
 from oracle import COLOR, PromptSpec
 
-from qcls_gguf import Classifier, ConfigError, PromptConfig, Result
+from qcls_gguf import Classifier, ConfigError, PlanError, PromptConfig, Result
 from qcls_gguf.engine.kept_queries import MOST_TOKENS
+from qcls_gguf.plan.templates import Template
 from qcls_gguf.prompts.compiled import common_prefix
 
 SEPARATE = [
@@ -265,6 +266,19 @@ def test_too_many_are_named_in_the_refusal(make_model: MakeModel, open_classifie
 def test_a_model_with_states_cannot_have_it(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
     with pytest.raises(ConfigError, match=r"runtime.kept_queries: 2, and .* has recurrent layers.*set it to 0"):
         open_classifier(make_model("lfm2"), SEPARATE, kept_queries=2)
+
+
+def test_a_decode_that_is_refused_leaves_right_answers(
+    make_model: MakeModel, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its leaves have a kept query's cells by then."""
+    plain, kept = (open_classifier(make_model(), SEPARATE, kept_queries=n) for n in (0, 2))
+    assert_alike(kept, plain, "red dress")
+    with monkeypatch.context() as patch:
+        patch.setattr(Template, "fill", lambda template, behind: np.full_like(template.decode.plan.token, -1))
+        with pytest.raises(PlanError, match="out of range"):
+            kept.classify("red dress for girls")
+    assert_alike(kept, plain, "blue jeans")
 
 
 @pytest.mark.parametrize("place", ["share", "decode"])

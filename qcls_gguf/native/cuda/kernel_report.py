@@ -27,15 +27,15 @@ from .t4_forecast import N_WEIGHTS, TOKENS, forecast_ms
 
 def _print_table(found: Sequence[ProductLoop | AttentionLoop]) -> None:
     print(
-        "kernel                         rows short   code  regs spills  instr | issue tensor   fma   alu  half  conv "
-        "shared | busiest of 4"
+        f"{'kernel':37} rows short   code  regs spills  instr | issue tensor   fma   alu  half  conv shared "
+        "| busiest of 4"
     )
     for each in found:
         rows, short = (each.rows, each.short_loop) if isinstance(each, ProductLoop) else (16, False)
         c = each.cycles
         name, cycles = each.bound
         print(
-            f"{each.name:30} {rows:4} {'yes' if short else 'no':>5} {each.code_bytes:6} {each.registers:5} "
+            f"{each.name:37} {rows:4} {'yes' if short else 'no':>5} {each.code_bytes:6} {each.registers:5} "
             f"{each.spilled_bytes:6.0f} {each.instructions:6.0f} | {c['issue']:5.0f} {c['tensor']:6.0f} "
             f"{c['fma']:5.0f} {c['alu']:5.0f} {c['half']:5.0f} {c['convert']:5.0f} {c['shared']:6.0f} "
             f"| {name} {cycles:.0f}"

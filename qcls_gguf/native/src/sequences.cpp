@@ -22,7 +22,8 @@ void trim_sequences(qcls_context & context, int64_t n, const int32_t * seq, cons
 
 bool can_keep(const qcls_context & context, int64_t n, const int32_t * keep) {
     for (const int32_t * each = keep; each < keep + 4 * n; each += 4) {
-        if (!context.has_seq(each[0]) || !context.has_seq(each[1]) || each[0] == each[1] || each[2] < 0) {
+        if (!context.has_seq(each[0]) || !context.has_seq(each[1]) || each[0] == each[1] || each[2] < 0 ||
+            each[3] < each[2]) {
             return false;
         }
     }
