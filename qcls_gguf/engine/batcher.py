@@ -268,12 +268,17 @@ class Batcher(Generic[Q, R]):
     def run_alone(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an action between two turns and return its result. The action must not call the batcher."""
         thread = threading.get_ident()
-        with self.alone:  # an interrupt comes at calls only, of which none stands before the `try`
+        held: list[bool] = []
+        try:
+            # An interrupt comes behind calls. From Python 3.14 on also behind the one with which `with` takes a lock,
+            # which nobody would then release; this call notes that the lock is taken before it ends.
+            held.extend(map(self.alone.acquire, (True,)))
             self._holder = thread
-            try:
-                return action(*args, **kwargs)
-            finally:
+            return action(*args, **kwargs)
+        finally:
+            if held:
                 self._holder = 0
+                self.alone.release()
 
     def close(self) -> None:
         """Refuse new calls, and serve those that wait. May be called again."""
