@@ -30,6 +30,8 @@ def shown(value: Any, *, quoted: bool = True) -> str:
     if type(value) in (bool, float, type(None)) or (type(value) is int and abs(value) < _LARGE):
         return repr(value)
     try:
+        if isinstance(value, int):
+            str(value)  # from Python 3.14 on reprlib writes an address instead of raising
         return _repr.repr(value)
     except ValueError:  # Python writes no whole number of more than 4,300 digits
         return "a number of thousands of digits"
