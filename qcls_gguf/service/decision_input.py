@@ -8,9 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from .bodies import Strict
+from .mistakes import MESSAGE
 from .refusal import RefusedError, no_images
-
-_MESSAGE = "message"
 
 
 class _Part(Strict):
@@ -78,11 +77,11 @@ class CallOutput(BaseModel):
 
 def _kind(item: Any) -> str:
     """Which kind an item is; it is a message if it does not say."""
-    return str(item.get("type", _MESSAGE)) if isinstance(item, dict) else _MESSAGE
+    return str(item.get("type", MESSAGE)) if isinstance(item, dict) else MESSAGE
 
 
 Item = Annotated[
-    Annotated[Message, Tag(_MESSAGE)]
+    Annotated[Message, Tag(MESSAGE)]
     | Annotated[Call, Tag("function_call")]
     | Annotated[Call, Tag("custom_tool_call")]
     | Annotated[CallOutput, Tag("function_call_output")]

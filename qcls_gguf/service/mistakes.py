@@ -17,7 +17,9 @@ _Member = tuple[_Place, _Place, Step]
 """One of the types that a value may be of: pydantic's location of the value, the value's place, the type's name"""
 
 _MOST_MISTAKES = 20
-_TAG = "type"  # the field that says which kind of question an object is
+_TAG = "type"  # the field that says which kind an object is
+MESSAGE = "message"
+"""the kind of an object that does not say its kind, where one may leave it out"""
 _WANTED = {
     "string_type": "a text",
     "bool_type": "true or false",
@@ -70,27 +72,38 @@ class _Walk:
     """the keys and indices that lead to it"""
     members: tuple[_Member, ...]
     """the types that were tried on the way to it"""
+    end: Any
+    """the value there, or that in which something is missing"""
 
 
 def _walk(error: Any, value: Any) -> _Walk:
-    """Follow a mistake's location from the whole body on; what leads nowhere in it is the name of a type, or a tag."""
+    """Follow a mistake's location from the whole body on.
+
+    Where an object has no tag, the step of that name is its kind, or a key: whichever leads to what pydantic refused.
+    """
+    walk = _followed(error, value, MESSAGE)
+    return walk if walk.end == error["input"] else _followed(error, value, None)
+
+
+def _followed(error: Any, value: Any, untagged: str | None) -> _Walk:
+    """What leads nowhere is the name of a type, or a tag; untagged: that of objects without one."""
     where = error["loc"]
     place: list[Step] = []
     members: list[_Member] = []
     tagged = None  # the object whose tag was passed
     for index, step in enumerate(where):
         is_last = index == len(where) - 1
-        if isinstance(value, dict) and value is not tagged and step == value.get(_TAG) and not is_last:
+        if isinstance(value, dict) and value is not tagged and step == value.get(_TAG, untagged) and not is_last:
             tagged = value
         elif isinstance(value, dict) and (step in value or (is_last and error["type"] == "missing")):
             place.append(step)
-            value = value.get(step)
+            value = value.get(step, value)
         elif isinstance(value, list) and isinstance(step, int) and step < len(value):
             place.append(step)
             value = value[step]
         else:
             members.append((where[:index], tuple(place), step))
-    return _Walk(place=tuple(place), members=tuple(members))
+    return _Walk(place=tuple(place), members=tuple(members), end=value)
 
 
 def _meant(error: ValidationError, value: Any) -> list[tuple[Any, _Place]]:

@@ -132,6 +132,12 @@ def asked_about(item: Any) -> dict[str, Any]:
             "input[0].name: is missing",
         ),
         (DecisionsRequest, asked_about({"role": "user"}), "input[0].content", "input[0].content: is missing"),
+        (
+            DecisionsRequest,
+            asked_about({"role": "user", "message": "red dress"}),
+            "input[0].content",
+            "input[0].content: is missing; input[0].message: unknown field, known are content, phase, role, type",
+        ),
         (DecisionsRequest, asked_about("a"), "input[0]", "input[0]: expected an object, got the text 'a'"),
         (PredictRequest, {"inputs": {"a": 1}}, "inputs", "inputs: expected a text or a list, got an object"),
         (PredictRequest, {"inputs": ["a", 3]}, "inputs[1]", "inputs[1]: expected a text, got the number 3"),
@@ -146,6 +152,18 @@ def asked_about(item: Any) -> dict[str, Any]:
             {"state": "a", "questions": {"q": {"type": "choice", "instructions": "Which?"}}},
             "questions.q.criteria",
             "questions.q.criteria: is missing",
+        ),
+        (
+            SystemOneRequest,
+            {"state": "a", "questions": {"message": {"type": "choice", "instructions": "Which?"}}},
+            "questions.message.criteria",
+            "questions.message.criteria: is missing",
+        ),
+        (
+            SystemOneRequest,
+            {"state": "a", "questions": {"q": {"type": "choice", "criteria": {"message": 3}}}},
+            "questions.q.criteria.message",
+            "questions.q.criteria.message: expected a text or an object or a list, got the number 3",
         ),
     ],
 )
