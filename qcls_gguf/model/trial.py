@@ -23,6 +23,7 @@ from ..errors import ModelError
 from ..folders import read_cache, write_cache
 from ..native import build_info, library_folder
 from ..native.features import cpu_features
+from .identity import stamps_of
 from .placement import Placement, flash_attention
 
 _PROGRAM = "qcls-trial"
@@ -47,7 +48,7 @@ def try_model(parts: Sequence[Path], size_bytes: int, placed: Placement, runtime
     n_layers, one_gpu = placed.n_gpu_layers, int(placed.n_gpus == 1)
     attention = _FLASH_ATTN[flash_attention(runtime, n_layers)]
     try:
-        key = _key(parts, n_layers > 0, attention, runtime.kv_type)
+        key = _key(parts, placed.n_gpus, attention, runtime.kv_type)
     except OSError as e:
         raise ModelError(f"{e.filename} cannot be read ({e.strerror}): check the path and its permissions") from e
     known = _known()
@@ -102,15 +103,11 @@ def _shown(text: str) -> str:
     return printable("; ".join(text.split("\n")).strip("; "))[-_LONGEST_REASON:]
 
 
-def _key(parts: Sequence[Path], on_gpu: bool, attention: int, kv_type: str) -> str:
+def _key(parts: Sequence[Path], n_gpus: int, attention: int, kv_type: str) -> str:
     """A digest of all that a trial's outcome depends on."""
     build = build_info()
-    stamps = []
-    for part in parts:
-        found = part.stat()
-        stamps.append([str(part.resolve()), found.st_size, found.st_mtime_ns, found.st_ctime_ns])
-    way = [build.source_digest, build.backend, cpu_features(), on_gpu, attention, kv_type]
-    return hashlib.sha256(json.dumps([stamps, way]).encode(errors="surrogateescape")).hexdigest()[:32]
+    way = [build.source_digest, build.backend, cpu_features(), n_gpus, attention, kv_type]
+    return hashlib.sha256(json.dumps([stamps_of(parts), way]).encode()).hexdigest()[:32]
 
 
 def _known() -> list[str]:

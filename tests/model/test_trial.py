@@ -19,7 +19,7 @@ from qcls_gguf.config.resources import embedded_model
 from qcls_gguf.config.schema import RuntimeConfig
 from qcls_gguf.errors import ModelError
 from qcls_gguf.model import trial
-from qcls_gguf.model.placement import ON_CPU
+from qcls_gguf.model.placement import ON_CPU, Placement
 from qcls_gguf.model.trial import try_model
 from qcls_gguf.native import library_folder
 
@@ -49,17 +49,19 @@ def deadly(make_model: MakeModel, tmp_path: Path) -> Path:
     return path
 
 
-def tried(path: Path, runtime: RuntimeConfig = CPU) -> bool:
-    return try_model([path], path.stat().st_size, ON_CPU, runtime)
+def tried(path: Path, runtime: RuntimeConfig = CPU, placed: Placement = ON_CPU) -> bool:
+    return try_model([path], path.stat().st_size, placed, runtime)
 
 
 def test_a_file_is_tried_once(model_file: Path, cache: Path) -> None:
     assert tried(model_file)
     assert not tried(model_file)
     assert tried(model_file, RuntimeConfig(kv_type="f32")), "another way to compute"
+    for n_gpus in (1, 2):
+        assert tried(model_file, placed=Placement(1, n_gpus)), "other devices"
     os.utime(model_file)
     assert tried(model_file), "another file under this name"
-    assert len(json.loads((cache / "tried.json").read_bytes())) == 3
+    assert len(json.loads((cache / "tried.json").read_bytes())) == 5
 
 
 def test_a_damaged_memory_is_none(model_file: Path, cache: Path) -> None:

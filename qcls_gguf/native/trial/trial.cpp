@@ -1,8 +1,8 @@
 // Loads a model, tokenises, and decodes, in a process of its own: some files end the process in which llama.cpp works.
 //
-// qcls-trial FILE N_GPU_LAYERS ONE_GPU FLASH_ATTN KV_TYPE, the last two as in qcls_context_params. Exit codes: 0: all went well;
-// 3: an error, with its message on standard output; 2: wrong usage. What llama.cpp says before it aborts goes to standard
-// error.
+// qcls-trial FILE N_GPU_LAYERS ONE_GPU FLASH_ATTN KV_TYPE, the two in the middle as for qcls_model_open, the last two as in
+// qcls_context_params. Exit codes: 0: all went well; 3: an error, with its message on standard output; 2: wrong usage. What
+// llama.cpp says before it aborts goes to standard error.
 #include "qcls.h"
 
 #include <sys/resource.h>
@@ -76,7 +76,7 @@ void decode(qcls_context * context, const std::vector<int32_t> & token) {
 
 int main(int argc, char ** argv) {
     if (argc != 6) {
-        fprintf(stderr, "usage: qcls-trial FILE N_GPU_LAYERS FLASH_ATTN KV_TYPE\n");
+        fprintf(stderr, "usage: qcls-trial FILE N_GPU_LAYERS ONE_GPU FLASH_ATTN KV_TYPE\n");
         return 2;
     }
     const rlimit no_core = {0, 0};
