@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from ..errors import ModelError
 from ..model import Model
 from ..model.gpu_code import RunningCode, running_code
-from ..model.placement import GPU_RESERVE_BYTES
+from ..model.placement import GPU_RESERVE_BYTES, unused_bytes
 from ..native import NativeModel, WeightOrder, build_info
 from ..native.cuda_driver import first_cuda_device
 from ..native.kernel_steps import LANE_ORDER
@@ -74,10 +74,9 @@ def why_no_lane_order(code: RunningCode | None) -> str | None:
 
 
 def why_no_second(model: Model) -> str | None:
-    """Why the GPU cannot hold the model once more, in one line; None where it can."""
-    return why_no_memory(
-        model.facts.size_bytes * model.n_gpu_layers // (model.header.n_layer + 1), gpu_free_bytes() or 0
-    )
+    """Why the GPUs that hold the model cannot hold it once more, in one line; None where they can."""
+    n_bytes = model.facts.size_bytes * model.n_gpu_layers // (model.header.n_layer + 1)
+    return why_no_memory(n_bytes, (gpu_free_bytes() or 0) - unused_bytes(model.placement))
 
 
 def why_no_memory(n_bytes: int, n_free: int) -> str | None:

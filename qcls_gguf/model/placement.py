@@ -56,6 +56,11 @@ def placement(runtime: RuntimeConfig, size_bytes: int, n_layer: int, gpus: Seque
     return Placement(n, 0 if n == 0 else 1 if fits else len(rooms))
 
 
+def unused_bytes(placement: Placement) -> int:
+    """Free memory of the GPUs that no layer is on."""
+    return sum(device.free_bytes for device in gpus()[placement.n_gpus :])
+
+
 def flash_attention(runtime: RuntimeConfig, n_gpu_layers: int) -> bool | None:
     """Whether to use flash attention; none leaves it to llama.cpp.
 

@@ -28,7 +28,8 @@ from qcls_gguf.bench.records import Memory
 from qcls_gguf.bench.workloads import QuerySet, generated_queries, mixed_queries
 from qcls_gguf.config.schema import Config
 from qcls_gguf.errors import ConfigError, QclsError
-from qcls_gguf.native import NativeModel
+from qcls_gguf.model import placement
+from qcls_gguf.native import Device, NativeModel
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.timing import STAGES
 
@@ -180,17 +181,23 @@ def test_classifiers_are_opened_as_memory_allows(
             classifier.classify("red dress")
 
 
+@pytest.mark.parametrize("n_others", [0, 2])
 @pytest.mark.parametrize(("after", "n_more"), [(9.0, 1), (3.3, 1), (5.7, 2), (3.1, 0)])
-def test_a_gpu_holds_more_classifiers_in_what_the_first_left(after: float, n_more: int, classifier: Classifier) -> None:
-    """The first took 2 GiB; each further one is counted as 2.4, and 1 GiB stays free."""
+def test_a_gpu_holds_more_classifiers_in_what_the_first_left(
+    after: float, n_more: int, n_others: int, classifier: Classifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first took 2 GiB; each further one is counted as 2.4, and 1 GiB stays free. Other GPUs do not count."""
     started = dataclasses.replace(classifier._started, info=dataclasses.replace(classifier.model, n_gpu_layers=9))
+    devices = [Device(kind="GPU", name="a", free_bytes=80 << 30, total_bytes=80 << 30)] * (1 + n_others)
+    monkeypatch.setattr(placement, "gpus", lambda: devices)
+    monkeypatch.setattr(classifier.engine.model, "placement", placement.Placement(9, 1))
     on_gpu = Classifier(started, owns_model=False)
     gib = 1 << 30
     memory = Memory(
         rss_before_bytes=0,
         rss_after_bytes=0,
-        vram_free_before_bytes=int((after + 2) * gib),
-        vram_free_after_bytes=int(after * gib),
+        vram_free_before_bytes=int((80 * n_others + after + 2) * gib),
+        vram_free_after_bytes=int((80 * n_others + after) * gib),
     )
     measured = MeasuredClassifier(name="s", classifier=on_gpu, query_sets=(), first_request_ms=0.0, memory=memory)
     assert fits_in_memory(measured, n_more) == (after >= 1 + 2.4 * n_more)
