@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from ..config.schema import OLLAMA
+from ..config.words import shown
 from ..control_groups import available_bytes
+from ..errors import ConfigError
 from ..model.header import read_header
 from ..model.ollama import find_ollama_model
 from ..model.placement import GPU_RESERVE_BYTES
@@ -32,10 +34,17 @@ class DraftModel:
 
 
 def given_model(path: str | None, repo: str | None) -> DraftModel | None:
-    """The model that was named; None where none was. Raises ModelError for a file that is no model."""
+    """The model that was named; None where none was.
+
+    Raises ModelError for a file that is no model, and ConfigError for a path that no configuration can hold.
+    """
     if path is not None:
         is_ollama = path.startswith(OLLAMA)
         file = find_ollama_model(path.removeprefix(OLLAMA)) if is_ollama else Path(path).expanduser().absolute()
+        if any("\ud800" <= character <= "\udfff" for character in str(file)):
+            raise ConfigError(
+                f"{shown(str(file))}: has bytes that are no UTF-8, which YAML cannot hold: rename it, or give a link to it"
+            )
         has_template = read_header(file).chat_template is not None
         why = "as given" if has_template else "as given; the file has no chat template, so the text below has no turns"
         return DraftModel(settings={"path": path if is_ollama else str(file)}, why=why, has_chat_template=has_template)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -204,6 +205,13 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=re.escape(str(tmp_path / "m.gguf"))):
         given_model(str(tmp_path / "m.gguf"), None)
     assert given_model(None, None) is None
+
+
+def test_a_path_that_no_configuration_can_hold_is_refused(tmp_path: Path) -> None:
+    odd = tmp_path / os.fsdecode(b"\xff.gguf")
+    odd.symlink_to(ROOT / "models" / "fashion-tiny-Q8_0.gguf")
+    with pytest.raises(ConfigError, match=r"\\udcff\.gguf': has bytes that are no UTF-8.* or give a link to it"):
+        given_model(str(odd), None)
 
 
 def test_prompts_with_notes_and_odd_texts_survive_yaml(tmp_path: Path) -> None:
