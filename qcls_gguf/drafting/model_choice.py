@@ -43,7 +43,7 @@ def given_model(path: str | None, repo: str | None) -> DraftModel | None:
         file = find_ollama_model(path.removeprefix(OLLAMA)) if is_ollama else Path(path).expanduser().absolute()
         if any("\ud800" <= character <= "\udfff" for character in str(file)):
             raise ConfigError(
-                f"{shown(str(file))}: has bytes that are no UTF-8, which YAML cannot hold: rename it, or give a link to it"
+                f"{shown(str(file))}: has bytes that are no UTF-8, which YAML cannot hold: rename it or give a link"
             )
         has_template = read_header(file).chat_template is not None
         why = "as given" if has_template else "as given; the file has no chat template, so the text below has no turns"
