@@ -4,19 +4,21 @@ Callers queue by their deadlines, then by arrival. A turn takes the first caller
 join it; no caller is held back to wait for others. The thread that holds the lock `alone` serves the turn: the caller
 that finds the engine idle, then one of the waiting callers; or, for callers that do not block, the batcher's thread.
 
-No other lock is ever held, and `with` takes and releases this one in one step of the interpreter, so an interrupt
+No other lock is ever held, and this one is taken and noted in one step of the interpreter, so an interrupt
 (KeyboardInterrupt) may come anywhere: the calls of an interrupted turn stay listed and are served by the next one.
 """
 
 from __future__ import annotations
 
 import atexit
+import operator
 import os
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
@@ -267,13 +269,16 @@ class Batcher(Generic[Q, R]):
 
     def run_alone(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an action between two turns and return its result. The action must not call the batcher."""
-        thread = threading.get_ident()
-        held: list[bool] = []
+        steps: tuple[Callable[[], object], ...] = (
+            self.alone.acquire,
+            partial(setattr, self, "_holder", threading.get_ident()),
+        )
+        held: list[object] = []
         try:
-            # An interrupt comes behind calls. From Python 3.14 on also behind the one with which `with` takes a lock,
-            # which nobody would then release; this call notes that the lock is taken before it ends.
-            held.extend(map(self.alone.acquire, (True,)))
-            self._holder = thread
+            # Interrupts and handlers of signals come behind calls, from Python 3.14 on also behind the one with which
+            # `with` takes a lock. This one call notes, before it ends, that the lock is taken, and by whom: otherwise
+            # nobody would release it, or a handler that asks would wait for its own thread.
+            held.extend(map(operator.call, steps))
             return action(*args, **kwargs)
         finally:
             if held:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 from batcher_calls import Interrupt, Work, gather
@@ -190,6 +193,21 @@ def test_a_call_joins_where_it_is_let() -> None:
             future.result(10)
     assert work.turns == [["a"], ["b", "c"], ["own d"], ["own e"], ["f"]]
     assert asked[:2] == [([["b"]], ["c"], 4), ([["b"], ["c"]], ["own d"], 3)]
+
+
+def test_a_signals_handler_knows_the_turn_as_soon_as_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a request of the handler is refused, and does not wait for its own thread."""
+    batcher = Batcher(Work(), max_batch=4, max_waiting=9)
+    found: list[bool] = []
+    before = signal.signal(signal.SIGUSR1, lambda *_: found.append(batcher.is_inside))
+    raised = partial(getattr(ctypes.CDLL(None), "raise"), signal.SIGUSR1)  # Python's own would run the handler at once
+    monkeypatch.setattr(batcher, "alone", SimpleNamespace(acquire=raised, release=lambda: None))
+    try:
+        assert batcher.run_alone(lambda: "done") == "done"
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert found == [True]
+    assert not batcher.is_inside
 
 
 def test_interrupts_anywhere_lock_nobody_out() -> None:
