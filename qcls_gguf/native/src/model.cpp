@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <iterator>
 #include <memory>
+#include <optional>
+#include <string>
 
 namespace {
 
@@ -60,11 +62,14 @@ std::string why_unsupported(const llama_model * model) {
     return llama_model_is_hybrid(model) ? why_no_hybrid(arch) : "";
 }
 
-// "1" for lane order, "0" for the file's order, null where the device decides.
-const char * lane_order_wish(const int32_t weight_order) {
+// "1" for lane order, "0" for the file's order, nothing where the device decides. A copy: while the file is loaded, another
+// thread may change the environment.
+std::optional<std::string> lane_order_wish(const int32_t weight_order) {
     switch (weight_order) {
-        case QCLS_WEIGHTS_BY_DEVICE:
-            return getenv("GGML_CUDA_LANE_ORDER");
+        case QCLS_WEIGHTS_BY_DEVICE: {
+            const char * wish = getenv("GGML_CUDA_LANE_ORDER");
+            return wish ? std::optional<std::string>(wish) : std::nullopt;
+        }
         case QCLS_WEIGHTS_FILE_ORDER:
             return "0";
         case QCLS_WEIGHTS_LANE_ORDER:
@@ -91,7 +96,7 @@ int32_t qcls_model_open(const char * path, int32_t n_gpu_layers, int32_t one_gpu
     return guarded(error, QCLS_LOAD_FAILED, [&] {
         given(model, "model") = nullptr;
         given(path, "path");
-        const char * lane_order = lane_order_wish(weight_order);
+        const std::optional<std::string> lane_order = lane_order_wish(weight_order);
         start_llama();
         progress_call call = {progress, user};
         llama_model_params params = llama_model_default_params();
@@ -118,7 +123,8 @@ int32_t qcls_model_open(const char * path, int32_t n_gpu_layers, int32_t one_gpu
         if (std::string why = why_unsupported(loaded.get()); !why.empty()) {
             throw failure{QCLS_UNSUPPORTED, std::move(why)};
         }
-        const int32_t n_lane_ordered = llama_model_put_into_lane_order(loaded.get(), lane_order);
+        const int32_t n_lane_ordered =
+            llama_model_put_into_lane_order(loaded.get(), lane_order ? lane_order->c_str() : nullptr);
         const llama_vocab * vocab = llama_model_get_vocab(loaded.get());
         *model = new qcls_model{std::move(loaded), vocab, n_lane_ordered};
     });
