@@ -281,7 +281,7 @@ def test_a_decode_that_is_refused_leaves_right_answers(
     assert_alike(kept, plain, "blue jeans")
 
 
-@pytest.mark.parametrize("place", ["share", "decode"])
+@pytest.mark.parametrize("place", ["trim", "share", "decode"])
 def test_an_interrupt_anywhere_leaves_right_answers(
     place: str, make_model: MakeModel, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
