@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier
-from interrupts import interrupted_behind
+from interrupts import interrupted_before_line, interrupted_behind
 from oracle import COLOR, PromptSpec
 
 from qcls_gguf import Classifier, ConfigError, PlanError, PromptConfig, Result
@@ -297,3 +297,22 @@ def test_an_interrupt_anywhere_leaves_right_answers(
         for query in ("red dress for girls", "red jeans", "blue"):
             assert_alike(kept, plain, query)
     assert n > 4
+
+
+def test_an_interrupt_between_any_two_lines_leaves_right_answers(
+    make_model: MakeModel, open_classifier: OpenClassifier
+) -> None:
+    """Also between what is done in the cache and what is noted of it; here every eleventh of a long run."""
+    files = ("decodes.py", "engine/kept_queries.py", "engine/engine.py", "native/context.py")
+    plain, kept = (open_classifier(make_model(), SEPARATE, kept_queries=n) for n in (0, 2))
+    turns = (["red"], ["red dress"], ["blue"], ["red dress for", "blue jeans", "red"], ["red jeans", "red jeans", "x"])
+    n, has_come = 0, True
+    while has_come:
+        n += 11
+        with interrupted_before_line(files, n) as lines:
+            for queries in turns:
+                kept.classify_batch(queries)
+        has_come = lines.left <= 0
+        for query in ("red dress for girls", "red jeans", "blue"):
+            assert_alike(kept, plain, query)
+    assert n > 500
