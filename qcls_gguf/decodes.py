@@ -44,14 +44,14 @@ class Decodes:
     kept: Sequence[Kept] = ()
     """what slots keep of the decode; of several decodes nothing is kept"""
     order: Sequence[int] | None = None
-    """the items in the order in which they are planned, where it is another one; of this order are the decodes' rows"""
+    """the items' numbers in the order in which they are planned, which the decodes' rows have, too; None: their own"""
 
 
 def decodes_of(items: Sequence[Tokenized], engine: Engine, *, from_kept: bool = False) -> Decodes:
     """The decodes of some items. Raises PlanError for nothing to feed.
 
     from_kept: where the engine keeps queries, those that begin like a kept one go on from there, and are kept; these
-    decodes are its next ones then.
+    decodes are its next ones then. Raises DecodeError where prefixes had to be stored anew for that and could not.
     """
     found: Sequence[Continuation | None] = [None] * len(items)
     if len(items) == 1 or (from_kept and engine.kept_queries):
