@@ -90,7 +90,10 @@ def test_a_common_text_for_the_eight_prompts_is_found_and_recommended(eight: Adv
     assert joint.tokens_share is not None
     assert joint.tokens_share <= 0.35
     assert joint.meets_limit
-    assert eight.recommended in ("joint", "fashion-8-joint")
+    best = found[eight.recommended or ""]  # several have a common text: which of them is the fastest, the clock decides
+    assert best.meets_limit
+    assert best.tokens_share is not None
+    assert best.tokens_share < 1
     assert original.accuracy is not None
     assert joint.accuracy is not None
     assert abs(joint.accuracy - original.accuracy) < 0.05
