@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import sys
 
-from ..native import devices
+from ..model.placement import gpus
 
 
 def gpu_free_bytes() -> int | None:
-    """Free memory of all GPUs; None where there is none."""
-    free = [device.free_bytes for device in devices() if device.is_gpu]
+    """Free memory of all GPUs that models are placed on; None where there is none."""
+    free = [device.free_bytes for device in gpus()]
     return sum(free) if free else None
 
 
