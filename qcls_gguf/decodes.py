@@ -127,7 +127,7 @@ def _leaves(decode: DecodePlan, by_item: Sequence[Sequence[Addition]]) -> Iterat
 
 
 def filled_up(decodes: Decodes, engine: Engine) -> Decodes:
-    """The same decodes filled up, so that few shapes come again and again."""
+    """The same decodes filled up, so that shapes repeat."""
     capacity, n_positions = engine.capacity, engine.model.facts.n_ctx_train
     if capacity.pass_tokens is not None:  # the shapes of its passes would not be fewer
         return decodes

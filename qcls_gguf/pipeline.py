@@ -14,7 +14,6 @@ from .decodes import Decodes, Tokenized, additions_of_item, decodes_of, filled_u
 from .engine.engine import Engine, Float32Array
 from .errors import DecodeError, PlanError, ScoreError
 from .plan.planner import IndexArray
-from .plan.templates import Template
 from .score.result import Counts, ModelInfo, PromptResult, Result
 from .timing import Stopwatch
 
@@ -92,7 +91,7 @@ class Pipeline:
     def prepare(self, tokenized: Sequence[Tokenized], *, on_rungs: bool = False) -> Prepared:
         """Plan the decodes of some items, which feed all of each query. Raises PlanError for nothing to feed.
 
-        on_rungs: fill the decodes up, so that few shapes come again and again.
+        on_rungs: fill the decodes up, so that shapes repeat.
         """
         watch = Stopwatch()
         decodes = decodes_of(tokenized, self._engine)
@@ -128,10 +127,6 @@ class Pipeline:
             )
             for (_, query), answer in zip(items, answers, strict=True)
         ]
-
-    def rehearse(self, template: Template) -> None:
-        """One decode like that of a request with this template, whatever the tokens. Raises DecodeError."""
-        self._engine.decode(template.decode.plan, template.decode.leaf_roots, template.any_tokens())
 
     def check(self, active: ActiveSet, query: str) -> None:
         """Raise PlanError for a query that `run` would refuse; nothing is computed."""

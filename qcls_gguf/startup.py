@@ -223,7 +223,7 @@ def _run_decodes(config: Config, engine: Engine, active: ActiveSet, pipeline: Pi
     for n in range(min(n_warm, n_shapes - 2), -2, -1) if n_warm else ():  # the last ones are kept longest
         if template := active.templates.of_query(n):
             for _ in range(N_UNTIL_CAPTURED if on_gpu else 1):
-                pipeline.rehearse(template)
+                engine.decode(template.decode.plan, template.decode.leaf_roots, template.any_tokens())
     n_planned = 0
     for n in range(_WARM_TOKENS):
         template = active.templates.of_query(n)
