@@ -10,7 +10,6 @@ from ..config.words import counted
 from ..control_groups import available_bytes
 from ..errors import ModelError
 from ..model.header import GgufHeader
-from ..model.placement import GPU_RESERVE_BYTES
 
 _BITS: dict[KvType, float] = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8.5, "q4_0": 4.5}
 _MANY_BYTES = 1 << 28
@@ -70,16 +69,15 @@ def many_states(state_bytes: int, n_seqs: int) -> str:
 
 
 def beside_fitted_layers(runtime: RuntimeConfig, n_gpu_layers: int, n_bytes: int) -> str:
-    """What to do if `n_gpu_layers: auto` has left too little memory: it fits layers before the prompts are known.
+    """What to do if `n_gpu_layers: auto` has left too little memory.
 
     n_gpu_layers: that are on GPUs; n_bytes: of the cache with its states. Empty if no layers were fitted to a GPU.
     """
     if runtime.n_gpu_layers != "auto" or not n_gpu_layers:
         return ""
     return (
-        f"\nn_gpu_layers auto put {counted(n_gpu_layers, 'layer')} on GPUs and left {_gib(GPU_RESERVE_BYTES)} of each "
-        f"for everything else; the cache takes up to {_gib(n_bytes)}, and compute buffers come on top: if memory is "
-        f"lacking, set runtime.n_gpu_layers to less than {n_gpu_layers}"
+        f"\nn_gpu_layers auto put {counted(n_gpu_layers, 'layer')} on GPUs; the cache takes up to {_gib(n_bytes)}, and "
+        f"compute buffers come on top: if memory is lacking, set runtime.n_gpu_layers to less than {n_gpu_layers}"
     )
 
 

@@ -232,7 +232,7 @@ def _most_queries(config: Config, opener: ClassifierOpener) -> int:
     """Queries of a decode at most. The model is opened here only where its states may be large."""
     if not read_header(opener.models.path_of(config)).may_have_states:
         return MOST
-    model = opener.models.of(config)
+    model = opener.model_of(config)
     return most_queries(compile_prompts(opener.rendered(config).prompts, model), model.facts.state_bytes)
 
 

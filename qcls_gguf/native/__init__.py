@@ -1,7 +1,15 @@
 """The compiled part: the patched llama.cpp and the C shim. This is the only package that uses ctypes."""
 
 from .abi import WeightOrder
-from .context import Counters, HeadTail, NativeContext, max_sequences
+from .context import (
+    ContextMemory,
+    ContextSettings,
+    Counters,
+    HeadTail,
+    NativeContext,
+    max_sequences,
+    measure_context,
+)
 from .device import Device, Multiprocessors, Probed, devices, multiprocessors, probe_copy, probe_matmul
 from .library import BuildInfo, build_info, library_folder, set_log
 from .model import ModelFacts, NativeModel
@@ -10,6 +18,8 @@ from .trie import TrieScores
 
 __all__ = [
     "BuildInfo",
+    "ContextMemory",
+    "ContextSettings",
     "Counters",
     "Device",
     "HeadTail",
@@ -25,6 +35,7 @@ __all__ = [
     "devices",
     "library_folder",
     "max_sequences",
+    "measure_context",
     "multiprocessors",
     "probe_copy",
     "probe_matmul",

@@ -21,8 +21,8 @@ from qcls_gguf.engine.capacity import (
     shapes,
 )
 from qcls_gguf.errors import ConfigError
-from qcls_gguf.model.placement import placement
-from qcls_gguf.native import Device
+from qcls_gguf.model.placement import is_scarce, placement, room_bytes
+from qcls_gguf.native import ContextMemory, Device
 from qcls_gguf.plan.planner import Capacity
 from qcls_gguf.prompts.compiled import Prompt
 from qcls_gguf.prompts.prompt_set import PromptSet
@@ -267,6 +267,56 @@ def test_layers_are_divided_where_the_first_gpu_has_no_room(
     gpus = gpus_of(*(round(gib * GIB) for gib in free_gib))
     found = placement(RuntimeConfig(n_gpu_layers=given_layers), 4 * GIB, 36, gpus)
     assert (found.n_gpu_layers, found.n_gpus) == (layers, n_gpus)
+
+
+@pytest.mark.parametrize(
+    ("given_layers", "free_gib", "layers", "n_gpus"),
+    [
+        ("auto", (9.5,), 37, 1),
+        ("auto", (9.4,), 36, 1),
+        ("auto", (5.5,), 18, 1),
+        ("auto", (1.5,), 0, 0),
+        ("auto", (5.5, 5.5), 37, 2),
+        ("auto", (5.5, 1.2), 18, 1),
+        ("all", (9.5, 80), 37, 1),
+        ("all", (9.4, 80), 37, 2),
+        ("all", (5,), 37, 1),
+        (0, (80,), 0, 0),
+    ],
+)
+def test_layers_make_room_for_the_context_where_it_is_known(
+    given_layers: int | Literal["auto", "all"], free_gib: tuple[float, ...], layers: int, n_gpus: int
+) -> None:
+    """4 GiB of weights and as much of cache go where the layers go; 1 GiB of buffers and 0.5 are on each GPU."""
+    gpus = gpus_of(*(round(gib * GIB) for gib in free_gib))
+    context = ContextMemory(cache_bytes=4 * GIB, compute_bytes=GIB)
+    found = placement(RuntimeConfig(n_gpu_layers=given_layers), 4 * GIB, 36, gpus, context)
+    assert (found.n_gpu_layers, found.n_gpus) == (layers, n_gpus)
+
+
+@pytest.mark.parametrize(
+    ("given_layers", "free_gib", "wanted"),
+    [
+        ("auto", (15,), True),
+        ("auto", (16,), False),
+        ("auto", (15, 80), True),
+        ("auto", (), False),
+        ("all", (5,), False),
+        ("all", (5, 5), True),
+        (9, (5, 5), True),
+        (0, (5, 5), False),
+    ],
+)
+def test_the_context_is_measured_where_layers_depend_on_it(
+    given_layers: int | Literal["auto", "all"], free_gib: tuple[float, ...], wanted: bool
+) -> None:
+    gpus = gpus_of(*(round(gib * GIB) for gib in free_gib))
+    assert is_scarce(RuntimeConfig(n_gpu_layers=given_layers), 4 * GIB, gpus) == wanted
+
+
+@pytest.mark.parametrize(("free_gib", "room_gib"), [((), 0), ((3,), 2), ((3, 0.5, 2), 3)])
+def test_each_gpu_keeps_memory_beside_weights(free_gib: tuple[float, ...], room_gib: int) -> None:
+    assert room_bytes(gpus_of(*(round(gib * GIB) for gib in free_gib))) == room_gib * GIB
 
 
 @pytest.mark.parametrize(
