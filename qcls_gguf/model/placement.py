@@ -98,7 +98,7 @@ def placement(
 
 def used_gpus(placement: Placement) -> list[Device]:
     """The GPUs that layers are on, with what they have free now."""
-    return gpus()[: placement.n_gpus]
+    return gpus()[: placement.n_gpus] if placement.n_gpus else []
 
 
 def flash_attention(runtime: RuntimeConfig, n_gpu_layers: int) -> bool | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from conftest import MakeModel, WriteConfig
@@ -148,3 +148,18 @@ def test_a_context_too_small_is_refused_before_weights_are_loaded(
     with pytest.raises(ConfigError, match=r"runtime\.n_ctx: 10 is less than"):
         Classifier.from_config(small, on_load=seen.append)
     assert not seen
+
+
+@pytest.mark.parametrize(("free_mib", "n_shapes", "wanted"), [(300, "auto", 24), (100, "auto", 2), (100, 7, 7)])
+def test_kept_graphs_leave_memory_on_a_gpu(
+    free_mib: int, n_shapes: int | Literal["auto"], wanted: int, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is free does not change with the graphs here, so as few as possible are kept where it is too little."""
+    gpu = Device(kind="GPU", name="made up", free_bytes=free_mib << 20, total_bytes=80 * GIB)
+    monkeypatch.setattr(placement, "gpus", lambda: [gpu])
+    runtime = replace(config.runtime, n_gpu_layers="all", n_shapes=n_shapes)
+    monkeypatch.setattr(model_open, "gpus", lambda: [gpu])
+    with Classifier.from_config(replace(config, runtime=runtime)) as classifier:
+        assert classifier.engine.model.n_gpu_layers == 3
+        assert classifier.engine.context.counters().n_shapes == wanted
+        assert classifier.classify("red").labels
