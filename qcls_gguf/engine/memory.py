@@ -63,7 +63,7 @@ def many_states(state_bytes: int, n_seqs: int) -> str:
     if (n_bytes := state_bytes * n_seqs) < _MANY_BYTES:
         return ""
     return (
-        f"\nThe states of {n_seqs:,} sequences take {_gib(n_bytes)}: if memory is lacking, lower "
+        f"; the states of {n_seqs:,} sequences take {_gib(n_bytes)}: if memory is lacking, lower "
         "runtime.max_batch or question_prefixes, or take fewer prompts"
     )
 
@@ -76,7 +76,7 @@ def beside_fitted_layers(runtime: RuntimeConfig, n_gpu_layers: int, n_bytes: int
     if runtime.n_gpu_layers != "auto" or not n_gpu_layers:
         return ""
     return (
-        f"\nn_gpu_layers auto put {counted(n_gpu_layers, 'layer')} on GPUs; the cache takes up to {_gib(n_bytes)}, and "
+        f"; n_gpu_layers auto put {counted(n_gpu_layers, 'layer')} on GPUs; the cache takes up to {_gib(n_bytes)}, and "
         f"compute buffers come on top: if memory is lacking, set runtime.n_gpu_layers to less than {n_gpu_layers}"
     )
 

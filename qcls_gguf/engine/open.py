@@ -43,10 +43,12 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
         raise ModelError(
             f"{e}{many_states(state_bytes, size.n_seq_max)}{beside_fitted_layers(runtime, model.n_gpu_layers, n_bytes)}"
         ) from e
+    in_part = model.n_gpu_layers > 0 and not model.is_all_on_gpu
     ledger.step(
         "open context",
         f"{context.n_ctx} cells, {counted(context.n_batch, 'token')} a decode, "
-        f"{counted(context.n_seq_max, 'sequence')}, {computing}",
+        f"{counted(context.n_seq_max, 'sequence')}, {computing}"
+        f"{many_states(state_bytes, size.n_seq_max) if in_part else ''}",
     )
     kept_seqs = range(context.n_seq_max - size.n_kept_seqs, context.n_seq_max)
     return Engine(

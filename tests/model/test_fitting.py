@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -12,10 +15,15 @@ from oracle import PromptSpec
 from random_models import WITH_ANOTHER_TAIL
 
 from qcls_gguf import Classifier, Config, ConfigError, Model, ModelError, PlanError, load_config
+from qcls_gguf.config.schema import RuntimeConfig
+from qcls_gguf.engine import memory
 from qcls_gguf.engine.open import context_memory
+from qcls_gguf.labelling.job import Job
+from qcls_gguf.labelling.worker import Worker
 from qcls_gguf.model import open as model_open
 from qcls_gguf.model import placement
 from qcls_gguf.native import ContextMemory, Device, NativeContext, NativeModel, measure_context
+from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.timing import Ledger
 
 COLOUR = PromptSpec(name="colour", template="the colour of {query} is", labels=("red", "light blue", "light green"))
@@ -163,3 +171,55 @@ def test_kept_graphs_leave_memory_on_a_gpu(
         assert classifier.engine.model.n_gpu_layers == 3
         assert classifier.engine.context.counters().n_shapes == wanted
         assert classifier.classify("red").labels
+
+
+@pytest.mark.parametrize("labels", [False, True])
+def test_what_is_opened_is_what_was_measured(
+    labels: bool, make_model: MakeModel, write_config: WriteConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a job decides how many queries a decode has: as many as 2 GiB of states allow, at most 32."""
+    gpu = Device(kind="GPU", name="made up", free_bytes=2 * GIB, total_bytes=80 * GIB)
+    monkeypatch.setattr(model_open, "gpus", lambda: [gpu])
+    monkeypatch.setattr(placement, "_PLENTY", GIB)
+    placed_with: list[ContextMemory | None] = []
+
+    def placed(
+        runtime: RuntimeConfig,
+        size_bytes: int,
+        n_layer: int,
+        gpus: Sequence[Device],
+        context: ContextMemory | None = None,
+    ) -> placement.Placement:
+        placed_with.append(context)
+        return placement.placement(runtime, size_bytes, n_layer, gpus, context)
+
+    monkeypatch.setattr(model_open, "placement", placed)
+    path = write_config(make_model("qwen35"), [COLOUR, KIND], n_gpu_layers="auto", try_model=False)
+    with ExitStack() as stack:
+        opener = stack.enter_context(ClassifierOpener())
+        if labels:
+            job = Job(config=load_config(path), folder=tmp_path)
+            classifier = stack.enter_context(Worker(job, opener, lambda message: None))._classifier
+        else:
+            classifier = stack.enter_context(opener.open(load_config(path)))
+        taken = classifier.engine.context.counters()
+        assert classifier.config.runtime.max_batch == (32 if labels else 4)
+    assert placed_with == [None, ContextMemory(cache_bytes=taken.cache_bytes, compute_bytes=taken.compute_bytes)]
+
+
+def test_states_are_named_where_layers_stay_on_the_cpu(
+    make_model: MakeModel, write_config: WriteConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = Device(kind="GPU", name="made up", free_bytes=2 * GIB, total_bytes=80 * GIB)
+    monkeypatch.setattr(model_open, "gpus", lambda: [gpu])
+    monkeypatch.setattr(memory, "_MANY_BYTES", 1)
+
+    def opened(n_gpu_layers: int | Literal["all"]) -> str:
+        config = load_config(write_config(make_model("qwen35"), [KIND], n_gpu_layers=n_gpu_layers, try_model=False))
+        steps: dict[str, str] = {}
+        Classifier.from_config(config, on_step=lambda name, what, ms: steps.update({name: what})).close()
+        return steps["open context"]
+
+    assert re.search(r"; the states of \d+ sequences take 0\.0 GiB: .* lower runtime\.max_batch", opened(1))
+    assert "states" not in opened("all")
+    assert "states" not in opened(0)
