@@ -11,7 +11,7 @@ from ..model import Model
 from ..model.header import read_header
 from ..model.identity import model_parts
 from ..model.placement import flash_attention
-from ..native import ContextMemory, ContextSettings, NativeContext, measure_context
+from ..native import ContextMemory, ContextSettings, NativeContext, NativeModel, measure_context
 from ..prompts.chat import render_prompts
 from ..prompts.prompt_set import PromptSet, compile_prompts
 from ..timing import Ledger
@@ -32,12 +32,20 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
     size = _size(model, runtime, prompts)
     state_bytes = model.facts.state_bytes
     n_state_bytes = state_bytes * size.n_seq_max
-    if model.n_gpu_layers == 0:  # a GPU's driver refuses what it does not have
-        check_memory(model.header, model.path, size.n_ctx, runtime.kv_type, n_state_bytes=n_state_bytes)
-    why_no_logits = _check_invariant(model, prompts) if runtime.batch_invariant else None
     computing = threads(runtime)
+    settings = _settings(model, runtime, prompts, size, computing.n)
+    if model.n_gpu_layers == 0:  # a GPU's driver refuses what it does not have
+
+        def measure() -> ContextMemory:
+            with NativeModel(model.path, without_weights=True) as native:
+                return measure_context(native, **settings)
+
+        check_memory(
+            model.header, model.path, size.n_ctx, runtime.kv_type, measure=measure, n_state_bytes=n_state_bytes
+        )
+    why_no_logits = _check_invariant(model, prompts) if runtime.batch_invariant else None
     try:
-        context = NativeContext(model.native, **_settings(model, runtime, prompts, size, computing.n))
+        context = NativeContext(model.native, **settings)
     except ModelError as e:
         n_bytes = cache_bytes(model.header, size.n_ctx, runtime.kv_type) + n_state_bytes
         raise ModelError(
