@@ -1,15 +1,8 @@
 """The compiled part: the patched llama.cpp and the C shim. This is the only package that uses ctypes."""
 
 from .abi import WeightOrder
-from .context import (
-    ContextMemory,
-    ContextSettings,
-    Counters,
-    HeadTail,
-    NativeContext,
-    max_sequences,
-    measure_context,
-)
+from .context import Counters, HeadTail, NativeContext, max_sequences
+from .context_settings import ContextMemory, ContextSettings, measure_context
 from .device import Device, Multiprocessors, Probed, devices, multiprocessors, probe_copy, probe_matmul
 from .library import BuildInfo, build_info, library_folder, set_log
 from .model import ModelFacts, NativeModel

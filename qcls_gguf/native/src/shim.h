@@ -126,6 +126,12 @@ struct qcls_context {
     }
 };
 
+// --- threads (threads.cpp) ------------------------------------------------------------------------------------------
+
+// Gives a context threads of its own. Without them llama.cpp starts threads for every decode, and even with a single thread
+// allocates memory. A build without ggml's thread pool still does that.
+void start_threads(qcls_context & context, int32_t n_threads);
+
 // --- sequences (sequences.cpp) --------------------------------------------------------------------------------------
 
 // Whether trim_sequences can do it.
