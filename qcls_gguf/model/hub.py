@@ -293,5 +293,5 @@ def _explain(error: Exception, request: _Request) -> ConfigError | ModelError:
         )
     return ModelError(
         f"{request} cannot be fetched from {constants.ENDPOINT} ({reason}): "
-        "check the network and HF_ENDPOINT, then run again"
+        "check the network and HF_ENDPOINT, then run again, which begins a file anew that was not whole"
     )
