@@ -17,10 +17,10 @@ from ..native import ContextMemory, ModelFacts, NativeModel, WeightOrder
 from ..timing import Ledger
 from .file_types import quantization_name, weights_text
 from .hashing import Hashing
-from .header import GgufHeader
+from .header import GgufHeader, read_header
 from .identity import ModelIdentity, Stamp, check_gguf, model_parts, stamps_of
 from .ollama import find_ollama_model
-from .placement import Placement, device_name, gpus, is_scarce, placement, why_not_on_gpu
+from .placement import Placement, device_name, gpus, is_scarce, placement, weights_of, why_not_on_gpu
 from .rows import HeadRows
 from .trial import try_model
 
@@ -82,7 +82,11 @@ class Model:
         stamps = stamps_of(parts)
         size_bytes = sum(size for _, size, *_ in stamps)
         devices = gpus()
-        placed = placement(runtime, size_bytes, header.n_layer, devices)
+        tensors = header.tensors | {
+            name: each for part in parts[1:] for name, each in read_header(part).tensors.items()
+        }
+        weights = weights_of(tensors, header.n_layer)
+        placed = placement(runtime, weights, devices)
         if try_model(parts, size_bytes, placed, runtime):
             ledger.step("try model", "in a process of its own, once for this file and build")
         hashing = Hashing(path)
@@ -94,7 +98,7 @@ class Model:
                     ledger.step("measure context", f"not possible, 1 GiB of each GPU is left for it: {e}")
                 else:
                     ledger.step("measure context", f"{context}, beside the weights")
-                    placed = placement(runtime, size_bytes, header.n_layer, devices, context)
+                    placed = placement(runtime, weights, devices, context)
                     try_model(parts, size_bytes, placed, runtime)  # once more where the number of GPUs is another
             native = NativeModel(
                 path,

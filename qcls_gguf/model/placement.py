@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..config.schema import QUANTISED_KV_TYPES, RuntimeConfig
 from ..config.words import counted
 from ..native import ContextMemory, Device, build_info, devices
+from .header import TensorInfo
 
 RESERVE_BYTES = 1 << 30
 """What each GPU keeps free beside weights, where it is not known what the context will take."""
@@ -34,6 +35,25 @@ class Placement:
 
 
 ON_CPU = Placement(0, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """Bytes of a model's weights that can be on GPUs; what is read before the first layer stays on the CPU."""
+
+    n_layer: int
+    layers_bytes: int
+    head_bytes: int
+
+
+def weights_of(tensors: Mapping[str, TensorInfo], n_layer: int) -> Weights:
+    """tensors: of all the model's files. A head that is the token embedding is on a GPU a second time."""
+
+    def n_bytes(*beginnings: str) -> int:
+        return sum(tensor.n_bytes for name, tensor in tensors.items() if name.startswith(beginnings))
+
+    head = ("output",) if "output.weight" in tensors else ("output", "token_embd.")
+    return Weights(n_layer=n_layer, layers_bytes=n_bytes("blk."), head_bytes=n_bytes(*head))
 
 
 def gpus() -> list[Device]:
@@ -66,11 +86,7 @@ def is_scarce(runtime: RuntimeConfig, size_bytes: int, gpus: Sequence[Device]) -
 
 
 def placement(
-    runtime: RuntimeConfig,
-    size_bytes: int,
-    n_layer: int,
-    gpus: Sequence[Device],
-    context: ContextMemory | None = None,
+    runtime: RuntimeConfig, weights: Weights, gpus: Sequence[Device], context: ContextMemory | None = None
 ) -> Placement:
     """How many layers go to GPUs, and to how many of these.
 
@@ -78,21 +94,20 @@ def placement(
     buffers; None: not known.
 
     A request passes through the layers one after the other, so a second GPU makes it no faster: layers are divided only
-    where the first GPU has no room for them. `auto` fits layers, taken as equally large, to the free memory.
+    where the first GPU has no room for them. `auto` fits layers, taken as equally large, to the free memory, behind the
+    head, which goes to a GPU first.
     """
-    n_all = n_layer + 1
-    if context is None:
-        rooms = _rooms(gpus, RESERVE_BYTES)
-    else:
-        rooms = _rooms(gpus, _SPARE_BYTES + context.compute_bytes)
-        size_bytes += context.cache_bytes
+    rooms = _rooms(gpus, RESERVE_BYTES if context is None else _SPARE_BYTES + context.compute_bytes)
     if not rooms:
         return ON_CPU
+    n_all = weights.n_layer + 1
+    layer_bytes = max(1, weights.layers_bytes + (context.cache_bytes if context else 0)) / weights.n_layer
     if runtime.n_gpu_layers == "auto":
-        n = min(n_all, int(sum(rooms) / size_bytes * n_all))
+        n_layers = min(weights.n_layer, int((sum(rooms) - weights.head_bytes) / layer_bytes))
+        n = n_layers + 1 if n_layers > 0 else 0
     else:
         n = n_all if runtime.n_gpu_layers == "all" else min(runtime.n_gpu_layers, n_all)
-    fits = size_bytes / n_all * n <= rooms[0]
+    fits = weights.head_bytes + (n - 1) * layer_bytes <= rooms[0]
     return Placement(n, 0 if n == 0 else 1 if fits else len(rooms))
 
 

@@ -22,6 +22,7 @@ from qcls_gguf.labelling.job import Job
 from qcls_gguf.labelling.worker import Worker
 from qcls_gguf.model import open as model_open
 from qcls_gguf.model import placement
+from qcls_gguf.model.header import read_header
 from qcls_gguf.native import ContextMemory, Device, NativeContext, NativeModel, measure_context
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.timing import Ledger
@@ -108,22 +109,23 @@ def config(make_model: MakeModel, write_config: WriteConfig) -> Config:
     return load_config(write_config(make_model(), [COLOUR], n_gpu_layers="auto", try_model=False))
 
 
-@pytest.mark.parametrize(("parts", "n_layers"), [(2.0, 3), (1.5, 2), (0.7, 1), (0.0, 0)])
+@pytest.mark.parametrize(("parts", "n_layers"), [(2.01, 3), (1.99, 2), (0.99, 0)])
 def test_layers_make_room_for_what_was_measured(
     parts: float, n_layers: int, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A model of two layers and a head; its cache takes as much as its weights."""
+    """A model of two layers and a head; its cache takes as much as its layers."""
     assert config.model.path
-    size_bytes = config.model.path.stat().st_size
+    weights = placement.weights_of(read_header(config.model.path).tensors, 2)
 
     def measure(model: Model) -> ContextMemory:
         assert (model.facts.n_layer, model.n_gpu_layers) == (2, 3)
         assert model.tokenize("red", parse_special=False).size
-        return ContextMemory(cache_bytes=size_bytes, compute_bytes=GIB)
+        return ContextMemory(cache_bytes=weights.layers_bytes, compute_bytes=GIB)
 
     # so much more than the model's size is free that nothing would be measured
     monkeypatch.setattr(placement, "_PLENTY", GIB)
-    found, steps = opened(config, SPARE + int(parts * size_bytes) + 1, measure, monkeypatch)
+    free_bytes = SPARE + weights.head_bytes + int(parts * weights.layers_bytes)
+    found, steps = opened(config, free_bytes, measure, monkeypatch)
     assert found == n_layers
     assert steps["measure context"] == "0.00 GiB of cache and states, 1.00 GiB of compute buffers, beside the weights"
 
@@ -185,13 +187,12 @@ def test_what_is_opened_is_what_was_measured(
 
     def placed(
         runtime: RuntimeConfig,
-        size_bytes: int,
-        n_layer: int,
+        weights: placement.Weights,
         gpus: Sequence[Device],
         context: ContextMemory | None = None,
     ) -> placement.Placement:
         placed_with.append(context)
-        return placement.placement(runtime, size_bytes, n_layer, gpus, context)
+        return placement.placement(runtime, weights, gpus, context)
 
     monkeypatch.setattr(model_open, "placement", placed)
     path = write_config(make_model("qwen35"), [COLOUR, KIND], n_gpu_layers="auto", try_model=False)
