@@ -17,6 +17,7 @@ _SPARE_BYTES = 1 << 29
 """What it keeps free beside weights and context: for the driver, code, scratch memory, and kept graphs, of which a
 context keeps fewer where memory is lacking."""
 _PLENTY = 4
+"""A GPU with so many times the memory of a model has room for usual contexts beside it."""
 
 
 @dataclass(frozen=True, slots=True)
