@@ -30,7 +30,7 @@ STEPS = (
     Step(
         name="direct",
         variable="GGML_CUDA_MMQ_DIRECT",
-        meaning="weights are fetched ahead, by the warp that multiplies; by default where code for 7.5 or 9.0 runs",
+        meaning="weights are fetched ahead, by the warp that multiplies; by default in code for 7.5 to 9.0",
     ),
     Step(
         name="quantize once",

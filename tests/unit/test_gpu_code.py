@@ -149,8 +149,10 @@ def test_the_build_says_what_its_architectures_mean(tmp_path: Path) -> None:
         "75;90": [],
         "all": [],
         "61;75": [],
-        "75;86": ["code for 8.6 has", "GGML_CUDA_MMQ_DIRECT=1"],
-        "86-real;120": ["code for 8.6 and 12.0 has", "CUDAARCHS=75 has them on", "A T4 (7.5) cannot"],
+        "75;86": [],
+        "75;80;120": ["code for 12.0 has", "GGML_CUDA_MMQ_DIRECT=1"],
+        "89-real": ["A T4 (7.5) cannot run this build"],
+        "100-real;120": ["code for 10.0 and 12.0 has", "CUDAARCHS=75 has them on", "A T4 (7.5) cannot"],
         "90a": ["A T4 (7.5) cannot run this build"],
     }
     script = tmp_path / "judge.cmake"

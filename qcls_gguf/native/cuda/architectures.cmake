@@ -1,7 +1,7 @@
 # What a choice of architectures means for this project's kernels. docs/building.md says what to choose.
 
 # Puts into `result` what is to be said of a list as in CMAKE_CUDA_ARCHITECTURES; empty where there is nothing.
-# The kernels are on by default in code for 7.5 and 9.0, the two that were measured (mmq_direct_graph.cu). A GPU runs the
+# The kernels are on by default in code for 7.5 and for 8.0 to 9.0, which was measured (mmq_direct_graph.cu). A GPU runs the
 # newest code of the list that is not newer than itself.
 function(qcls_judge_architectures result)
     set(unmeasured "")
@@ -16,9 +16,9 @@ function(qcls_judge_architectures result)
         if(number LESS_EQUAL 75)
             set(for_t4 TRUE)
         endif()
-        if(number EQUAL 75 OR number EQUAL 90)
+        if(number EQUAL 75 OR (number GREATER_EQUAL 80 AND number LESS_EQUAL 90))
             set(measured TRUE)
-        elseif(number GREATER 75)
+        elseif(number GREATER 90)
             list(APPEND unmeasured "${CMAKE_MATCH_1}.${CMAKE_MATCH_2}")
         endif()
     endforeach()

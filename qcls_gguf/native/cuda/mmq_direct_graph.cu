@@ -25,7 +25,8 @@ bool ggml_cuda_mmq_direct_is_on(const ggml_cuda_mmq_direct_steps & steps, const 
     const int cc = ggml_cuda_info().devices[device].cc;
     const int compiled = ggml_cuda_highest_compiled_arch(cc);
     // where nobody says so: where they were measured to be faster than stock's
-    const bool is_measured = compiled == GGML_CUDA_CC_TURING || compiled == GGML_CUDA_CC_HOPPER;
+    const bool is_measured =
+        compiled == GGML_CUDA_CC_TURING || (compiled >= GGML_CUDA_CC_AMPERE && compiled <= GGML_CUDA_CC_HOPPER);
     return turing_mma_available(cc) && (steps.direct == steps.BY_DEVICE ? is_measured : steps.direct == steps.ON);
 }
 
