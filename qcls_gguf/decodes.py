@@ -14,7 +14,7 @@ from .engine.kept_queries import Continuation, Kept
 from .plan.joined import joined
 from .plan.planner import Addition, Capacity, DecodePlan, additions_of, plan_decodes
 from .plan.rungs import on_a_rung
-from .plan.templates import Template, Templates
+from .plan.templates import Templates
 from .plan.tree import Int32Array, KeptRoot, Root
 
 
@@ -64,12 +64,12 @@ def decodes_of(items: Sequence[Tokenized], engine: Engine, *, from_kept: bool = 
         found = engine.kept_queries.find(
             [(each.layout, tokens) for each, tokens in zip(templates, behind, strict=True)]
         )
-    if len(items) == 1 or capacity.pass_tokens is None:
-        asked = [
-            _Asked(each, tokens, go_on) for each, tokens, go_on in zip(templates, behind, found, strict=True) if tokens
-        ]
-        if len(asked) == len(items) and (one := _of_templates(asked, capacity)):
-            return one
+    if len(items) == 1:
+        made = _alone(templates[0], behind[0], found[0])
+    else:
+        made = _side_by_side(templates, behind, found, capacity) if capacity.pass_tokens is None else None
+    if made is not None:
+        return made
     by_item = [additions_of_item(item, each) for item, each in zip(items, found, strict=True)]
     order = None
     if capacity.pass_tokens is not None and len(items) > 1:
@@ -87,67 +87,78 @@ def decodes_of(items: Sequence[Tokenized], engine: Engine, *, from_kept: bool = 
     )
 
 
-class _Asked:
-    """An item on its fast path, with what is left of it to feed."""
-
-    __slots__ = ("found", "n_kept", "rest", "roots", "templates")
-
-    def __init__(self, templates: Templates, behind: Sequence[Int32Array], found: Continuation | None) -> None:
-        """behind: the tokens of each fragment behind its stable ones; found: how it goes on from a kept query."""
-        self.templates = templates
-        self.found = found
-        self.n_kept = found.n_kept if found else 0
-        self.rest = [tokens[self.n_kept :] for tokens in behind] if self.n_kept else behind
-        self.roots: Sequence[Root] = found.roots if found and self.n_kept else templates.layout.roots
-
-    def decode(self, template: Template) -> DecodePlan:
-        """The decode of this item alone; its plan lacks the query's tokens."""
-        return template.continued(self.n_kept, self.roots) if self.n_kept else template.decode
-
-
-def _of_templates(asked: Sequence[_Asked], capacity: Capacity) -> Decodes | None:
-    """One decode of some items by the plans of their lengths, or of the lengths of what is not kept. None where it
-    would not hold them, or two of them share tokens.
-    """
-    if len(asked) > 1 and not _are_apart(asked):
+def _alone(templates: Templates, behind: Sequence[Int32Array] | None, found: Continuation | None) -> Decodes | None:
+    """The decode of a single item by the plan of its length, or of the length of what is not kept."""
+    if not behind:
         return None
-    templates = [each.templates.of_lengths(tuple(map(len, each.rest))) for each in asked]
-    made = [each for each in templates if each]
-    if len(made) < len(asked):
+    n_kept = found.n_kept if found else 0
+    rest = [tokens[n_kept:] for tokens in behind] if n_kept else behind
+    template = templates.of_lengths(tuple(map(len, rest)))
+    if template is None:
         return None
-    decodes = [each.decode(template) for each, template in zip(asked, made, strict=True)]
-    tokens = [template.fill(each.rest) for each, template in zip(asked, made, strict=True)]
-    plans = [each.plan for each in decodes]
-    if not capacity.holds(
-        sum(plan.n_leaves for plan in plans),
-        sum(plan.n_tokens for plan in plans),
-        sum(plan.n_outputs for plan in plans),
+    decode = template.continued(n_kept, found.roots) if found and n_kept else template.decode
+    n_additions = len(template.additions)
+    kept = found.kept([{root.holder: leaf for leaf, root in enumerate(decode.leaf_roots)}]) if found else [()]
+    return Decodes(
+        (decode,),
+        (template.fill(rest),),
+        template.n_cached + n_kept * n_additions,
+        [True] * n_additions,
+        kept,
+    )
+
+
+def _side_by_side(
+    templates: Sequence[Templates],
+    behind: Sequence[Sequence[Int32Array] | None],
+    found: Sequence[Continuation | None],
+    capacity: Capacity,
+) -> Decodes | None:
+    """The decode of several items by the plans of each alone. None where two share tokens, or it would be too large."""
+    if not _are_apart(templates, behind, found):
+        return None
+    parts = [each for each in map(_alone, templates, behind, found) if each is not None]
+    plans = [part.plans[0].plan for part in parts]
+    if len(parts) < len(templates) or not capacity.holds(
+        sum([plan.n_leaves for plan in plans]),
+        sum([plan.n_tokens for plan in plans]),
+        sum([plan.n_outputs for plan in plans]),
     ):
         return None
     kept: list[Kept] = []
-    n_cached = n_prompts = first_leaf = 0
-    for each, template, alone in zip(asked, made, decodes, strict=True):
-        if each.found:
-            leaf_of = {root.holder: first_leaf + leaf for leaf, root in enumerate(alone.leaf_roots)}
-            kept += each.found.kept([leaf_of])[0]
-        first_leaf += alone.plan.n_leaves
-        n_prompts += len(template.additions)
-        n_cached += template.n_cached + each.n_kept * len(template.additions)
-    if len(asked) == 1:
-        return Decodes(decodes, tokens, n_cached, [True] * n_prompts, [kept])
-    decode = joined(decodes, tokens)
-    return Decodes((decode,), (decode.plan.token,), n_cached, [True] * n_prompts, [kept])
+    first_leaf = 0
+    for part, plan in zip(parts, plans, strict=True):
+        for each in part.kept[0]:
+            cells = [(leaf + first_leaf, seq, start, end) for leaf, seq, start, end in each.cells]
+            kept.append(Kept(slot=each.slot, fragments=each.fragments, cells=cells))
+        first_leaf += plan.n_leaves
+    decode = joined([part.plans[0] for part in parts], [part.tokens[0] for part in parts])
+    return Decodes(
+        (decode,),
+        (decode.plan.token,),
+        sum([part.n_cached for part in parts]),
+        [fast for part in parts for fast in part.fast_path],
+        [kept],
+    )
 
 
-def _are_apart(asked: Sequence[_Asked]) -> bool:
+def _are_apart(
+    templates: Sequence[Templates],
+    behind: Sequence[Sequence[Int32Array] | None],
+    found: Sequence[Continuation | None],
+) -> bool:
     """Whether no two items share tokens: none begins like another one behind the same cells."""
     begins = []
-    for each in asked:
-        for root, fragment in zip(each.roots, each.templates.layout.fragment_of, strict=True):
-            if len(each.rest[fragment]) == 0:  # it begins with what follows the query
+    for each, tokens, go_on in zip(templates, behind, found, strict=True):
+        if not tokens:  # off the fast path
+            return False
+        n_kept = go_on.n_kept if go_on else 0
+        roots: Sequence[Root] = go_on.roots if go_on and n_kept else each.layout.roots
+        for root, fragment in zip(roots, each.layout.fragment_of, strict=True):
+            if len(tokens[fragment]) == n_kept:  # it begins with what follows the query
                 return False
             source = root.seq if isinstance(root, KeptRoot) else root.holder
-            begins.append((source, root.n_cached, int(each.rest[fragment][0])))
+            begins.append((source, root.n_cached, int(tokens[fragment][n_kept])))
     return len(set(begins)) == len(begins)
 
 

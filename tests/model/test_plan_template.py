@@ -11,7 +11,7 @@ from conftest import MakeModel, OpenClassifier
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier, PromptConfig
-from qcls_gguf.decodes import _Asked, _of_templates, additions_of_item
+from qcls_gguf.decodes import _alone, _side_by_side, additions_of_item
 from qcls_gguf.plan.planner import additions_of, plan_decodes
 from qcls_gguf.plan.templates import Templates
 
@@ -121,15 +121,14 @@ def test_what_several_queries_share_no_token_of_is_put_together(
         queries = [" ".join(rng.choices(words, k=rng.randint(1, 6))) for _ in range(rng.randint(2, 5))]
         items = [pipeline.tokenize((rng.choice([*sets, sets[0]]), query)) for query in queries]
         templates = [each.item[0].templates for each in items]
-        behind = [each.behind(item.fragments) or [] for each, item in zip(templates, items, strict=True)]
-        asked = [(each.layout, tokens) for each, tokens in zip(templates, behind, strict=True)]
+        behind = [each.behind(item.fragments) for each, item in zip(templates, items, strict=True)]
+        asked = list(zip([each.layout for each in templates], behind, strict=True))
         found = engine.kept_queries.find(asked) if engine.kept_queries else [None] * len(items)
-        parts = [_Asked(each, tokens, go_on) for each, tokens, go_on in zip(templates, behind, found, strict=True)]
-        joined = _of_templates(parts, engine.capacity)
+        joined = _side_by_side(templates, behind, found, engine.capacity)
         additions = [each for item, go_on in zip(items, found, strict=True) for each in additions_of_item(item, go_on)]
         decodes = plan_decodes(additions, engine.capacity)
-        n_alone = sum(part.decode(template).plan.n_tokens for part in parts
-                      if (template := part.templates.of_lengths(tuple(map(len, part.rest)))))  # fmt: skip
+        alone = [_alone(*each) for each in zip(templates, behind, found, strict=True)]
+        n_alone = sum(each.plans[0].plan.n_tokens for each in alone if each)
         is_apart = len(decodes) == 1 and decodes[0].plan.n_tokens == n_alone
         assert (joined is not None) == is_apart, queries
         if joined:
