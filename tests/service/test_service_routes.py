@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 from collections.abc import Iterator
@@ -12,8 +11,7 @@ import httpx
 import openai
 import pytest
 import typesafe_sdk
-import zstandard
-from served import JSON, ROOT, Server
+from served import JSON, ROOT, Server, packed
 
 from qcls_gguf import Classifier
 from qcls_gguf.report.run_record import RunRecord
@@ -95,7 +93,7 @@ def test_lines_are_answered_as_they_come(server: Server) -> None:
 def test_many_lines_keep_their_order(server: Server) -> None:
     queries = [f"{color} dress" for color in ("red", "blue", "green") * 5]
     body = "".join(json.dumps({"query": query}) + "\n" for query in queries).encode()
-    for data, encoding in ((body, "identity"), (gzip.compress(body), "gzip")):
+    for data, encoding in ((body, "identity"), (packed(body, "gzip"), "gzip")):
         headers = {"content-type": "application/x-ndjson", "content-encoding": encoding}
         lines = server.http.post("/v1/classify", content=data, headers=headers).text.splitlines()
         assert [json.loads(line)["query"] for line in lines] == queries
@@ -104,7 +102,7 @@ def test_many_lines_keep_their_order(server: Server) -> None:
 @pytest.mark.parametrize("encoding", ["gzip", "zstd"])
 def test_compressed_bodies(server: Server, encoding: str) -> None:
     body = json.dumps({"query": "red dress"}).encode()
-    data = gzip.compress(body) if encoding == "gzip" else zstandard.compress(body)
+    data = packed(body, encoding)
     response = server.http.post("/v1/classify", content=data, headers={**JSON, "content-encoding": encoding})
     assert response.json()["results"] == server.classify(query="red dress").json()["results"]
 
