@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import huggingface_hub
 import openai
 import pytest
 import typesafe_sdk
@@ -123,11 +124,22 @@ def test_predict_as_tei_and_hugging_face_ask(server: Server, classifier: Classif
     assert predict(server, [["red dress"], ["red dress"]]).json() == [single, single]
     assert len(predict(server, ["red dress"] * 3).json()) == 3
     top = predict(server, "red dress", parameters={"top_k": 2, "function_to_apply": "softmax"}).json()
-    assert top == single[:2]
+    assert top == [single[:2]]
+    assert predict(server, "red dress", parameters={}).json() == [single]
+    assert predict(server, [["red dress"]], parameters={}).json() == [single]
     raw = predict(server, "red dress", raw_scores=True).json()
     assert raw[0]["score"] <= 0
     named = server.http.post("/predict", json={"inputs": "red dress", "model": "default/category"})
     assert named.json() == single
+
+
+def test_the_client_of_hugging_face(server: Server) -> None:
+    client = huggingface_hub.InferenceClient(model=f"{server.address}/predict?prompt=category")
+    found = client.text_classification("red dress")
+    assert (found[0].label, len(found)) == ("dress", 10)
+    assert client.text_classification("red dress", top_k=2) == found[:2]
+    labels = client.zero_shot_classification("red dress", candidate_labels=["light blue", "dark red"])
+    assert [each.label for each in labels] == ["dark red", "light blue"]
 
 
 @pytest.mark.parametrize(
