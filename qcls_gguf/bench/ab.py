@@ -2,7 +2,8 @@
 
 Each variant has a context of its own, on one loaded model whose weights are as the file has them; that with weights in
 lane order is on a second one. They take turns decode by decode, so that a machine that becomes slower or faster affects
-all alike. Their hidden states are compared, so that a variant that is fast and wrong is found.
+all alike. Their hidden states are compared, so that a variant that is fast and wrong is found. The last ones, with
+coarse scales of activations, are less exact than the others by design.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ..engine.cores import threads
 from ..engine.engine import Engine
 from ..model.placement import flash_attention
 from ..native import NativeContext, NativeModel
-from ..native.kernel_steps import LANE_ORDER, STEPS, Step, switched, variants
+from ..native.kernel_steps import COARSE_SCALES, LANE_ORDER, STEPS, Step, Variant, switched, variants
 from ..plan.tree import Plan, Root
 from .decode_records import KernelStep, KernelVariant, VariantRecord, VariantSize, VariantsRecord
 from .forward import N_COUNTED, N_DISCARDED, N_OUTPUTS, sequence_plan, timed_decode
@@ -66,7 +67,7 @@ class Comparison:
     steps: tuple[Step, ...]
     """that the variants add one by one"""
     left_out: str | None
-    """why lane order is none of them; None where it is the last"""
+    """why lane order is none of them; None where it is"""
     sizes: dict[int, SizeSamples]
 
 
@@ -79,20 +80,27 @@ def compare_variants(
     model, n_most = classifier.engine.model, max(tokens)
     root = Root(holder=_N_LEAVES, n_cached=len(classifier.prompts[0].prefix))
     with ExitStack() as stack:
-        engines = {}
+        engines: dict[str, Engine] = {}
+
+        def add(variant: Variant, native: NativeModel) -> None:
+            with switched(variant, steps):
+                engines[variant.name] = stack.enter_context(_engine(classifier, native, n_most))
+
         in_file_order = stack.enter_context(loaded_in_file_order(model))
-        for variant in variants():
-            with switched(variant):
-                engines[variant.name] = stack.enter_context(_engine(classifier, in_file_order, n_most))
-        steps: tuple[Step, ...] = (*STEPS, LANE_ORDER)
+        steps: tuple[Step, ...] = (*STEPS, LANE_ORDER, *COARSE_SCALES)
         left_out = None
-        last = variants(steps)[-1]
-        with switched(last, steps):
+        *in_turn, with_lanes = variants(steps)[: len(STEPS) + 2]
+        for variant in in_turn:
+            add(variant, in_file_order)
+        with switched(with_lanes, steps):
             in_lane_order = stack.enter_context(loaded_in_lane_order(model))
-            if isinstance(in_lane_order, str):
-                steps, left_out = STEPS, in_lane_order
-            else:
-                engines[last.name] = stack.enter_context(_engine(classifier, in_lane_order, n_most))
+        if isinstance(in_lane_order, str):
+            steps, left_out, last_model = (*STEPS, *COARSE_SCALES), in_lane_order, in_file_order
+        else:
+            last_model = in_lane_order
+            add(with_lanes, last_model)
+        for variant in variants(steps)[-len(COARSE_SCALES) :]:
+            add(variant, last_model)
         stock = next(iter(engines.values()))
         plans = {n: sequence_plan(stock, root, n) for n in tokens}
         samples = {}

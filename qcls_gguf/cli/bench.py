@@ -133,9 +133,11 @@ def bench_command(
     (visible cells). One more, GGML_CUDA_LANE_ORDER (lane order), is read when the model is loaded, and on by default on
     cards of compute capability 7.5, such as a Tesla T4: where code for 7.5 runs it is compared on a second loaded
     model, if the memory holds it. Everything else that --ab measures, requests too, has the weights in the file's
-    order, because llama.cpp's kernels read it. Besides times, the hidden states are compared: "difference" is the
-    variant's from stock's, "rounding" stock's own where a second sequence shares the decode. The two should be of one
-    size; a variant that is fast and far off is wrong.
+    order, because llama.cpp's kernels read it. Two steps are off unless their variable is 1, because answers are less
+    exact with them: GGML_CUDA_SCALES_OF_128 (scales of 128) and GGML_CUDA_SCALES_OF_TOKENS (scales of tokens). Besides
+    times, the hidden states are compared: "difference" is the variant's from stock's, "rounding" stock's own where a
+    second sequence shares the decode. The two should be of one size, except with those two steps; a variant that is
+    fast and far off is wrong.
 
     --growth times requests of 1, 2, 4, … 64 prompts, which should take longer in proportion: those of the first
     configuration repeated, each with a number in front. It also times that configuration while the cache holds 0 to

@@ -2,7 +2,8 @@
 
 A step is an environment variable that is read whenever a context is made: "0" turns it off for this context, "1" turns
 it on. So contexts on one loaded model can differ. Where the variable is not set a step is on, unless its meaning says
-where. One more, `LANE_ORDER`, is read whenever a model is loaded, unless a WeightOrder is asked for.
+where. `LANE_ORDER` is read whenever a model is loaded, unless a WeightOrder is asked for. `COARSE_SCALES` change
+answers by more than rounding: these steps are off unless their variable is "1".
 """
 
 from __future__ import annotations
@@ -74,7 +75,21 @@ LANE_ORDER = Step(
     variable="GGML_CUDA_LANE_ORDER",
     meaning="weights of Q8_0 and Q6_K are rearranged as the model is loaded, for code for 7.5; by default on 7.5 alone",
 )
-"""All contexts on a model have it, or none; the last that variants add."""
+"""All contexts on a model have it, or none; variants add it behind STEPS."""
+
+COARSE_SCALES = (
+    Step(
+        name="scales of 128",
+        variable="GGML_CUDA_SCALES_OF_128",
+        meaning="activations have a scale for 128 values instead of 32: less exact, and off by default",
+    ),
+    Step(
+        name="scales of tokens",
+        variable="GGML_CUDA_SCALES_OF_TOKENS",
+        meaning="activations have one scale for all values of a token: the least exact, and off by default",
+    ),
+)
+"""The last that variants add."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

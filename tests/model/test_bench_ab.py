@@ -25,11 +25,12 @@ from qcls_gguf.bench.records import BenchmarkRecord
 from qcls_gguf.bench.table import AB_COLUMNS, ab_rows, benchmark_tables
 from qcls_gguf.model.gpu_code import RunningCode
 from qcls_gguf.native import Multiprocessors, build_info, multiprocessors
-from qcls_gguf.native.kernel_steps import LANE_ORDER, STEPS, variants
+from qcls_gguf.native.kernel_steps import COARSE_SCALES, LANE_ORDER, STEPS, variants
 from qcls_gguf.native.sm_slice import VARIABLE, sliced_multiprocessors
 
 ON_CUDA = build_info().is_cuda
-NAMES = [variant.name for variant in variants()]
+WITHOUT_LANES = (*STEPS, *COARSE_SCALES)
+NAMES = [variant.name for variant in variants(WITHOUT_LANES)]
 SPECS = [
     PromptSpec(
         name="item",
@@ -58,7 +59,7 @@ def test_variants_take_turns_on_one_model(classifier: Classifier, monkeypatch: p
     assert dict(os.environ) == outside
     assert done == [1 + len(NAMES)] * 6  # beside the classifier's own
     assert len(model.contexts) == 1
-    assert found.steps == (STEPS if found.left_out else (*STEPS, LANE_ORDER))
+    assert found.steps == (WITHOUT_LANES if found.left_out else (*STEPS, LANE_ORDER, *COARSE_SCALES))
     assert ON_CUDA or found.left_out == "it is for cards that run code for 7.5"
     assert list(found.sizes) == [1, 3, 17]
     for size in found.sizes.values():
@@ -68,9 +69,10 @@ def test_variants_take_turns_on_one_model(classifier: Classifier, monkeypatch: p
             assert [len(each) for each in measured.rounds_ms] == [5, 5]
             assert min(measured.all_ms) > 0
             assert ON_CUDA or measured.n_cuda_graphs == 0
-            if not ON_CUDA:  # there the last step is the CPU's own attention, and the others change nothing
+            if not ON_CUDA:  # there visible cells are the CPU's own attention, and the other steps change nothing
                 assert max(measured.differences) < 1e-3
-                assert name == NAMES[-1] or measured.differences == [0, 0]
+                is_attention_s = NAMES.index(name) >= NAMES.index("+ visible cells")
+                assert is_attention_s or measured.differences == [0, 0]
     assert classifier.classify("red dress").labels
 
 
@@ -93,13 +95,13 @@ def by_hand(wrong: float) -> Comparison:
             measured.rounds_ms = [[ms / 2] * 3, [ms / 4] * 3] if last else [[ms] * 3, [ms] * 3]
             measured.differences = [0.0 if name == "stock" else 0.02, wrong if last and n == 16 else 0.0]
         found[n] = size
-    return Comparison(steps=STEPS, left_out="no such card", sizes=found)
+    return Comparison(steps=WITHOUT_LANES, left_out="no such card", sizes=found)
 
 
 def test_a_record_by_hand(classifier: Classifier) -> None:
     record = variants_record(classifier, by_hand(0.5))
     assert (record.prompt, record.n_cached) == ("item", len(classifier.prompts[0].prefix))
-    assert [step.variable for step in record.steps] == [step.variable for step in STEPS]
+    assert [step.variable for step in record.steps] == [step.variable for step in WITHOUT_LANES]
     assert [variant.name for variant in record.variants] == NAMES
     assert record.left_out == "no such card"
     assert [size.n_tokens for size in record.sizes] == [16, 64]
@@ -114,17 +116,17 @@ def test_a_record_by_hand(classifier: Classifier) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "n_free", "why"),
+    ("code", "n_room", "why"),
     [
         (None, 0, "it is for cards that run code for 7.5"),
         (90, 99 << 30, "it is for cards that run code for 7.5, and this one runs code for 9.0"),
-        (75, 5 << 30, "loading the model a second time needs 9.0 GiB of the GPU's memory, and 5.0 are free"),
-        (75, 9 << 30, None),
+        (75, 5 << 30, "loading the model a second time takes 8.0 GiB of the GPU's memory, which has room for 5.0"),
+        (75, 8 << 30, None),
     ],
 )
-def test_lane_order_is_compared_where_it_can_matter_and_fits(code: int | None, n_free: int, why: str | None) -> None:
+def test_lane_order_is_compared_where_it_can_matter_and_fits(code: int | None, n_room: int, why: str | None) -> None:
     running = RunningCode(code, is_compiled=True) if code else None
-    found = why_no_lane_order(running) or why_no_memory(8 << 30, n_free)
+    found = why_no_lane_order(running) or why_no_memory(8 << 30, n_room)
     assert (found or "").partition(":")[0] == (why or "")
 
 
@@ -168,7 +170,7 @@ def test_a_comparison_is_shown(record: BenchmarkRecord, classifier: Classifier) 
     assert "time of one decode by every variant" in page
     assert "not compared: no such card" in text
     assert "not compared: no such card" in page
-    for step in STEPS:
+    for step in WITHOUT_LANES:
         assert step.variable in page
     without = record.model_copy(update={"forward_ab": None})
     assert "of stock" not in text_of(without)

@@ -14,7 +14,7 @@ from documents import PAGES, ROOT, Command, anchors, blocks, commands, contains,
 import qcls_gguf
 from qcls_gguf import ConfigError, ModelConfig, PromptConfig, RuntimeConfig, load_config
 from qcls_gguf.cli.app import app
-from qcls_gguf.native.kernel_steps import STEPS
+from qcls_gguf.native.kernel_steps import COARSE_SCALES, STEPS
 
 COMMANDS = typer.main.get_group(app).commands
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -257,8 +257,9 @@ def test_every_patch_is_documented() -> None:
 
 
 def test_the_steps_of_the_kernels_are_documented() -> None:
-    rows = re.findall(r"^\| ([\w ]+) \| `(\w+)=0` \|", text_of("docs/kernels.md"), re.MULTILINE)
-    assert rows == [(step.name, step.variable) for step in STEPS]
+    rows = re.findall(r"^\| ([\w ]+) \| `(\w+)=(\d)` \|", text_of("docs/kernels.md"), re.MULTILINE)
+    by_default = [(step.name, step.variable, "0") for step in STEPS]
+    assert rows == [*by_default, *((step.name, step.variable, "1") for step in COARSE_SCALES)]
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,23 @@ def test_two_warps_that_halve_the_columns_are_told_apart(columns: int, is_defaul
     assert found.name == f"q8_0, {columns} columns, lanes, halves"
 
 
+def test_kernels_for_coarse_scales_run_where_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "_ZN10mmq_direct7mul_matINS_12coarse_shapeIL9ggml_type12ELi8ELb0ELb0EEELb0EEEvNS_4argsE"
+    short = [*PRODUCTS[:32], "@P1 BRA 0x20"]
+    text = listing("NOP", "NOP", *LOOP, name=PLAIN_NAME) + "\n" + listing("NOP", "NOP", *short, name=name)
+    plain, coarse = (each for each in kernel_loops.loops(text, {}) if isinstance(each, kernel_loops.ProductLoop))
+    assert (plain.coarse, plain.is_default, plain.is_chosen) == (False, True, False)
+    assert (coarse.coarse, coarse.is_default, coarse.is_chosen) == (True, False, True)
+    assert (coarse.name, coarse.rows, coarse.short_loop) == ("q4_k, 8 columns, coarse", 32, True)
+    assert kernel_loops.too_large([coarse], 16 * len(short) - 1) != []
+    assert not replace(coarse, halves=True).is_chosen  # of few columns: for devices of many multiprocessors
+    monkeypatch.setitem(t4_forecast.N_WEIGHTS, "q4_k_m", {"q4_k": 1e9})
+    monkeypatch.setitem(t4_forecast.BYTES_PER_WEIGHT, "q4_k", 0.0)
+    slow = replace(coarse, cycles={name: 2 * n for name, n in plain.cycles.items()})
+    by_default, chosen = (t4_forecast.products_ms("q4_k_m", [slow, plain], 8, each) for each in (False, True))
+    assert by_default == t4_forecast.products_ms("q4_k_m", [plain], 8) != chosen
+
+
 def test_a_kernel_without_a_loop_is_left_out() -> None:
     assert kernel_loops.loops(listing("NOP", "BRA 0x10"), {}) == []
 

@@ -2,7 +2,7 @@
 
     python -m qcls_gguf.native.cuda.kernel_report OBJECT …
     python -m qcls_gguf.native.cuda.kernel_report --limit 32768 OBJECT …
-    python -m qcls_gguf.native.cuda.kernel_report --forecast q4_k_m OBJECT …
+    python -m qcls_gguf.native.cuda.kernel_report --forecast q4_k_m [--coarse] OBJECT …
 
 OBJECT: an object file or a cubin of mmq_direct_q4_k.cu and its like, or of attend.cu, with code for --arch (7.5 unless
 said), as in build/*/vendor/llama.cpp/ggml/src/ggml-cuda/CMakeFiles/…/mmq_direct_q4_k.cu.o. Reads it with cuobjdump, of
@@ -42,10 +42,10 @@ def _print_table(found: Sequence[ProductLoop | AttentionLoop]) -> None:
         )
 
 
-def _print_forecast(file: str, found: Sequence[ProductLoop | AttentionLoop]) -> None:
+def _print_forecast(file: str, found: Sequence[ProductLoop | AttentionLoop], coarse: bool) -> None:
     print("tokens  load       products    attention   the rest    all, ms")
     for n_tokens in TOKENS:
-        for load, parts in forecast_ms(file, found, n_tokens).items():
+        for load, parts in forecast_ms(file, found, n_tokens, coarse).items():
             whole = sum(low for low, _ in parts), sum(high for _, high in parts)
             texts = [f"{low:.1f}-{high:.1f}" for low, high in parts]
             print(f"{n_tokens:6}  {load:9}", *(f"{text:11}" for text in texts), f"{whole[0]:.0f}-{whole[1]:.0f}")
@@ -61,13 +61,14 @@ def main() -> int:
         "--limit", type=int, metavar="BYTES", help="fail where a kernel that runs by default has more code"
     )
     parser.add_argument("--forecast", choices=N_WEIGHTS, help="milliseconds of a decode on a T4, over the tokens in it")
+    parser.add_argument("--coarse", action="store_true", help="a forecast with coarse scales of activations")
     arguments = parser.parse_args()
     try:
         found = [loop for path in arguments.object for loop in read(path, arguments.arch)]
         if not found:
             raise ValueError(f"no kernel with code for {arguments.arch} in {', '.join(map(str, arguments.object))}")
         if arguments.forecast:
-            _print_forecast(arguments.forecast, found)
+            _print_forecast(arguments.forecast, found, arguments.coarse)
         elif arguments.json:
             print(json.dumps([asdict(each) for each in found], indent=1))
         else:

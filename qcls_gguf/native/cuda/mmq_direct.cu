@@ -22,6 +22,15 @@ bool has_short_loops(const ggml_backend_cuda_context & ctx) {
     return chosen == steps::BY_DEVICE ? ggml_cuda_info().devices[ctx.device].cc == GGML_CUDA_CC_TURING : chosen == steps::ON;
 }
 
+static scale_of chosen_scale(const ggml_backend_cuda_context & ctx) {
+    const ggml_cuda_mmq_direct_steps & steps = ctx.mmq_direct_steps;
+    return steps.scales_of_tokens ? scale_of::COLUMN : steps.scales_of_128 ? scale_of::STEP : scale_of::VALUES_32;
+}
+
+bool has_coarse_scales(const ggml_backend_cuda_context & ctx) {
+    return chosen_scale(ctx) != scale_of::VALUES_32;
+}
+
 static bool is_split_order(const ggml_type type) {
     return type != GGML_TYPE_Q4_K;
 }
@@ -60,9 +69,16 @@ quantized::quantized(ggml_backend_cuda_context & ctx, const ggml_type type, cons
 
 void quantize(ggml_backend_cuda_context & ctx, const ggml_tensor * x, const quantized & out, const counters & arrived) {
     const int n_k = x->ne[0];
+    const scale_of of = chosen_scale(ctx);
+    const bool by_column = of == scale_of::COLUMN;
+    const auto kernel = by_column ? quantize_columns :
+        of == scale_of::STEP ? quantize_values<scale_of::STEP> : quantize_values<scale_of::VALUES_32>;
     const dim3 grid((n_k + 4*K_STEP - 1)/(4*K_STEP), out.a.n_groups*8);
-    ggml_cuda_kernel_launch(quantize_values, ggml_cuda_kernel_launch_params(grid, dim3(K_STEP), size_t(0), ctx.stream()),
-        (const float *) x->data, (int64_t) (x->nb[1]/sizeof(float)), n_k, (int) x->ne[1], out.a, arrived.ptr);
+    const ggml_cuda_kernel_launch_params params = by_column ?
+        ggml_cuda_kernel_launch_params(dim3(grid.y), dim3(std::min(n_k/4, 1024)), WARP_SIZE*sizeof(float), ctx.stream()) :
+        ggml_cuda_kernel_launch_params(grid, dim3(K_STEP), size_t(0), ctx.stream());
+    ggml_cuda_kernel_launch(kernel, params, (const float *) x->data, (int64_t) (x->nb[1]/sizeof(float)), n_k, (int) x->ne[1],
+        out.a, arrived.ptr);
 }
 
 // How many times four values of K a thread of normalize takes; 0: no number fits.
@@ -75,11 +91,11 @@ static int normalize_share(const int64_t n_k) {
     return 0;
 }
 
-bool can_normalize(const int64_t n_k) {
-    return normalize_share(n_k) > 0;
+bool can_normalize(const ggml_backend_cuda_context & ctx, const int64_t n_k) {
+    return normalize_share(n_k) > 0 && !(ctx.mmq_direct_steps.batch_invariant && has_coarse_scales(ctx));
 }
 
-template <int N>
+template <int N, scale_of of>
 static void launch_normalize(ggml_backend_cuda_context & ctx, const ggml_tensor * add, const ggml_tensor * norm,
         const ggml_tensor * weight, const quantized & out, const quantized * other_out, const counters & arrived) {
     const int n_k = norm->ne[0];
@@ -87,8 +103,8 @@ static void launch_normalize(ggml_backend_cuda_context & ctx, const ggml_tensor 
     const float * b = add != nullptr ? (const float *) add->src[1]->data : nullptr;
     float * sum = add != nullptr ? (float *) add->data : nullptr;
     const int n_groups = std::max(out.a.n_groups, other_out != nullptr ? other_out->a.n_groups : 0);
-    const auto kernel = other_out != nullptr ? normalize<N, 2> : normalize<N, 1>;
-    const ggml_cuda_kernel_launch_params params(dim3(n_groups*8), dim3(n_k/(4*N)), 32*sizeof(float), ctx.stream());
+    const auto kernel = other_out != nullptr ? normalize<N, 2, of> : normalize<N, 1, of>;
+    const ggml_cuda_kernel_launch_params params(dim3(n_groups*8), dim3(n_k/(4*N)), (of == scale_of::COLUMN ? 2 : 1)*WARP_SIZE*sizeof(float), ctx.stream());
     ggml_cuda_kernel_launch(kernel, params, a, b, sum, (const float *) weight->data, ggml_get_op_params_f32(norm, 0), n_k,
         (int) norm->ne[1], out.a, other_out != nullptr ? other_out->a : out.a, arrived.ptr);
 }
@@ -115,6 +131,18 @@ static void launch_normalize_in_order(ggml_backend_cuda_context & ctx, const ggm
         arrived.ptr);
 }
 
+template <scale_of of>
+static void normalize(ggml_backend_cuda_context & ctx, const ggml_tensor * add, const ggml_tensor * norm,
+        const ggml_tensor * weight, const quantized & out, const quantized * other_out, const counters & arrived) {
+    switch (normalize_share(norm->ne[0])) {
+        case 1: launch_normalize<1, of>(ctx, add, norm, weight, out, other_out, arrived); break;
+        case 2: launch_normalize<2, of>(ctx, add, norm, weight, out, other_out, arrived); break;
+        case 3: launch_normalize<3, of>(ctx, add, norm, weight, out, other_out, arrived); break;
+        case 4: launch_normalize<4, of>(ctx, add, norm, weight, out, other_out, arrived); break;
+        default: GGML_ABORT("no norm of %d values", (int) norm->ne[0]);
+    }
+}
+
 void normalize(ggml_backend_cuda_context & ctx, const ggml_tensor * add, const ggml_tensor * norm, const ggml_tensor * weight,
         const quantized & out, const quantized * other_out, const counters & arrived) {
     if (ctx.mmq_direct_steps.batch_invariant) {
@@ -122,12 +150,10 @@ void normalize(ggml_backend_cuda_context & ctx, const ggml_tensor * add, const g
         launch(ctx, add, norm, weight, out, other_out, arrived);
         return;
     }
-    switch (normalize_share(norm->ne[0])) {
-        case 1: launch_normalize<1>(ctx, add, norm, weight, out, other_out, arrived); break;
-        case 2: launch_normalize<2>(ctx, add, norm, weight, out, other_out, arrived); break;
-        case 3: launch_normalize<3>(ctx, add, norm, weight, out, other_out, arrived); break;
-        case 4: launch_normalize<4>(ctx, add, norm, weight, out, other_out, arrived); break;
-        default: GGML_ABORT("no norm of %d values", (int) norm->ne[0]);
+    switch (chosen_scale(ctx)) {
+        case scale_of::VALUES_32: normalize<scale_of::VALUES_32>(ctx, add, norm, weight, out, other_out, arrived); break;
+        case scale_of::STEP:      normalize<scale_of::STEP>(ctx, add, norm, weight, out, other_out, arrived); break;
+        case scale_of::COLUMN:    normalize<scale_of::COLUMN>(ctx, add, norm, weight, out, other_out, arrived); break;
     }
 }
 

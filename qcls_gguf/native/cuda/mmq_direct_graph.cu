@@ -157,7 +157,7 @@ bool ggml_cuda_mmq_direct_graph::find_norm(const int i, norm_nodes & found) cons
     }
     if (norm->op != GGML_OP_RMS_NORM || mul->op != GGML_OP_MUL || (mul->src[0] != norm && mul->src[1] != norm) ||
             !is_plain(norm->src[0]) || !is_plain(mul) || !ggml_are_same_shape(norm, mul) ||
-            !ggml_node_has_n_uses(graph_, n, 1) || !can_normalize(norm->ne[0])) {
+            !ggml_node_has_n_uses(graph_, n, 1) || !can_normalize(ctx_, norm->ne[0])) {
         return false;
     }
     const ggml_tensor * weight = mul->src[0] == norm ? mul->src[1] : mul->src[0];

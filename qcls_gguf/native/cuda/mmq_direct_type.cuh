@@ -76,17 +76,29 @@ static void launch(ggml_backend_cuda_context & ctx, args & g, const product & p)
     CUDA_CHECK(cudaGetLastError());
 }
 
+template <ggml_type type, bool lanes, bool glu, int J, bool halves>
+static void launch_by_scales(ggml_backend_cuda_context & ctx, args & g, const product & p) {
+    if constexpr (has_coarse_kernel(type, lanes, J)) {
+        // not where results must not depend on the number of columns: kernels for fewer add in another order
+        if (has_coarse_scales(ctx) && !ctx.mmq_direct_steps.batch_invariant) {
+            launch<coarse_shape<type, J, lanes, halves>, glu>(ctx, g, p);
+            return;
+        }
+    }
+    launch<shape<type, J, generation::TURING, true, lanes, halves>, glu>(ctx, g, p);
+}
+
 template <ggml_type type, bool lanes, bool glu, int J>
 static void launch_short_loop(ggml_backend_cuda_context & ctx, args & g, const product & p) {
     constexpr bool may_halve = type == GGML_TYPE_Q8_0 && lanes;
     constexpr bool always = may_halve && J >= LEAST_COLUMNS_OF_HALVES;
     if constexpr (may_halve && !always && J >= LEAST_COLUMNS_OF_HALVES_ON_MANY) {
         if (ggml_cuda_info().devices[ctx.device].nsm > FEW_MULTIPROCESSORS) {
-            launch<shape<type, J, generation::TURING, true, true, true>, glu>(ctx, g, p);
+            launch_by_scales<type, lanes, glu, J, true>(ctx, g, p);
             return;
         }
     }
-    launch<shape<type, J, generation::TURING, true, lanes, always>, glu>(ctx, g, p);
+    launch_by_scales<type, lanes, glu, J, always>(ctx, g, p);
 }
 
 template <ggml_type type, bool lanes, generation gen, bool glu, int J = 8>

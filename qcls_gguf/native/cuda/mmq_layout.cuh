@@ -21,7 +21,8 @@ constexpr float MAGIC = 12582912.0f;
 
 // Activations (n_k, n_cols) as int8 with a float scale and a half sum for each 32 values: (K/128, groups of 8 columns) of
 // GROUP_BYTES: [32 values][lane = column, quarter][8 bytes], scales [32 values][column], sums [column][32 values].
-// A lane's 8 bytes of 32 values are contiguous or, in split order, 4 of the first 16 values and 4 of the last.
+// A lane's 8 bytes of 32 values are contiguous or, in split order, 4 of the first 16 values and 4 of the last. More values may
+// share a scale, which each 32 of them have then.
 struct activations {
     char * y;
     int n_groups;  // of 8 columns; those past n_cols are zeros

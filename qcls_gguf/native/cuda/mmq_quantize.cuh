@@ -5,13 +5,31 @@
 
 namespace mmq_direct {
 
-// Four values of a column from k on, by each of 8 lanes that hold 32 values together; quantised as quantize_mmq_q8_1 does.
-static __device__ __forceinline__ void quantize_4(const activations & out, const int col, const int k, const float4 v) {
-    float largest = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+// The values that share a scale: 32, K_STEP, or a column's.
+enum class scale_of { VALUES_32, STEP, COLUMN };
+
+static __device__ __forceinline__ float largest_of_4(const float4 v) {
+    return fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+}
+
+// Four values of a column from k on, by each lane of a warp that holds K_STEP values together; with a scale for 32 values
+// quantised as quantize_mmq_q8_1 does. of_column: the largest of the column, where that has one scale.
+template <scale_of of>
+static __device__ __forceinline__ void quantize_4(const activations & out, const int col, const int k, const float4 v,
+        const float of_column = 0.0f) {
+    float largest = of == scale_of::COLUMN ? of_column : largest_of_4(v);
     float sum = v.x + v.y + v.z + v.w;
+    if constexpr (of == scale_of::STEP) {
+#pragma unroll
+        for (int offset = 16; offset > 4; offset /= 2) {
+            largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFF, largest, offset));
+        }
+    }
 #pragma unroll
     for (int offset = 4; offset > 0; offset /= 2) {
-        largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFF, largest, offset));
+        if constexpr (of != scale_of::COLUMN) {
+            largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFF, largest, offset));
+        }
         sum += __shfl_xor_sync(0xFFFFFFFF, sum, offset);
     }
     if (col >= 8*out.n_groups) {
@@ -31,7 +49,9 @@ static __device__ __forceinline__ void quantize_4(const activations & out, const
     }
 }
 
-// A block each 4*K_STEP values of a column of x (n_k, n_cols); columns past n_cols become zeros. All of arrived become zero.
+// A block each 4*K_STEP values of a column of x (n_k, n_cols), 32 or K_STEP of them to a scale; columns past n_cols become
+// zeros. All of arrived become zero.
+template <scale_of of>
 static __global__ void quantize_values(const float * x, const int64_t stride_col, const int n_k, const int n_cols,
         const activations out, unsigned int * arrived) {
     const int col = blockIdx.y;
@@ -42,13 +62,39 @@ static __global__ void quantize_values(const float * x, const int64_t stride_col
         arrived[i] = 0;
     }
     if (k < n_k) {  // whole warps: n_k is a multiple of K_BLOCK
-        quantize_4(out, col, k, col < n_cols ? *(const float4 *) (x + col*stride_col + k) : make_float4(0, 0, 0, 0));
+        quantize_4<of>(out, col, k, col < n_cols ? *(const float4 *) (x + col*stride_col + k) : make_float4(0, 0, 0, 0));
+    }
+}
+
+// The same with a scale for a column, which is a block's. shared: WARP_SIZE floats.
+static __global__ __launch_bounds__(1024) void quantize_columns(const float * x, const int64_t stride_col, const int n_k,
+        const int n_cols, const activations out, unsigned int * arrived) {
+    extern __shared__ float reduced[];
+    const int col = blockIdx.x;
+    const int k0 = threadIdx.x*4;
+    const int step = blockDim.x*4;
+    const auto values = [&](const int k) {
+        return col < n_cols ? *(const float4 *) (x + col*stride_col + k) : make_float4(0, 0, 0, 0);
+    };
+    ggml_cuda_pdl_lc();
+    ggml_cuda_pdl_sync();
+    for (int i = col*blockDim.x + threadIdx.x; i < MAX_TILES; i += gridDim.x*blockDim.x) {
+        arrived[i] = 0;
+    }
+    float largest = 0.0f;
+    for (int k = k0; k < n_k; k += step) {
+        largest = fmaxf(largest, largest_of_4(values(k)));
+    }
+    largest = block_reduce<block_reduce_method::MAX>(largest, reduced);
+    for (int k = k0; k < n_k; k += step) {  // whole warps: n_k is a multiple of K_BLOCK
+        quantize_4<scale_of::COLUMN>(out, col, k, values(k), largest);
     }
 }
 
 // A block a column: sum = a + b, or a where there is no b, and sum/rms(sum)*weight quantised. (n_k, n_cols), contiguous;
-// n_k = 4*N*blockDim.x. All of arrived become zero.
-template <int N, int N_OUT>
+// n_k = 4*N*blockDim.x. All of arrived become zero. shared: WARP_SIZE floats, twice as many where a column has one scale, so
+// that the second maximum need not wait for the readers of the first sum.
+template <int N, int N_OUT, scale_of of>
 static __global__ __launch_bounds__(1024) void normalize(const float * a, const float * b, float * sum,  // sum may be a or b
         const float * __restrict__ weight, const float eps, const int n_k, const int n_cols, const activations out0,
         const activations out1, unsigned int * arrived) {
@@ -76,14 +122,27 @@ static __global__ __launch_bounds__(1024) void normalize(const float * a, const 
     }
     squares = block_reduce<block_reduce_method::SUM>(squares, reduced);
     const float scale = rsqrtf(squares/n_k + eps);
+    float largest = 0.0f;
+    if constexpr (of == scale_of::COLUMN) {
+#pragma unroll
+        for (int n = 0; n < N; ++n) {
+            const float4 w = *(const float4 *) (weight + (n*blockDim.x + threadIdx.x)*4);
+            v[n] = make_float4(scale*v[n].x*w.x, scale*v[n].y*w.y, scale*v[n].z*w.z, scale*v[n].w*w.w);
+            largest = fmaxf(largest, largest_of_4(v[n]));
+        }
+        largest = block_reduce<block_reduce_method::MAX>(largest, reduced + WARP_SIZE);
+    }
 #pragma unroll
     for (int n = 0; n < N; ++n) {
         const int k = (n*blockDim.x + threadIdx.x)*4;
-        const float4 w = *(const float4 *) (weight + k);
-        const float4 y = make_float4(scale*v[n].x*w.x, scale*v[n].y*w.y, scale*v[n].z*w.z, scale*v[n].w*w.w);
-        quantize_4(out0, col, k, y);
+        float4 y = v[n];
+        if constexpr (of != scale_of::COLUMN) {
+            const float4 w = *(const float4 *) (weight + k);
+            y = make_float4(scale*v[n].x*w.x, scale*v[n].y*w.y, scale*v[n].z*w.z, scale*v[n].w*w.w);
+        }
+        quantize_4<of>(out0, col, k, y, largest);
         if (N_OUT == 2) {
-            quantize_4(out1, col, k, y);
+            quantize_4<of>(out1, col, k, y, largest);
         }
     }
 }
@@ -153,9 +212,9 @@ static __global__ __launch_bounds__(CHUNK/4) void normalize_in_order(const float
             const float4 y = make_float4(
                 __fmul_rn(__fmul_rn(scale, v[n].x), w[n].x), __fmul_rn(__fmul_rn(scale, v[n].y), w[n].y),
                 __fmul_rn(__fmul_rn(scale, v[n].z), w[n].z), __fmul_rn(__fmul_rn(scale, v[n].w), w[n].w));
-            quantize_4(out0, col, k, y);
+            quantize_4<scale_of::VALUES_32>(out0, col, k, y);
             if (out1.y != nullptr) {
-                quantize_4(out1, col, k, y);
+                quantize_4<scale_of::VALUES_32>(out1, col, k, y);
             }
         }
     }

@@ -51,11 +51,12 @@ FROM_MEMORY: Range = (0.5, 1.0)
 """share of the activations between two launches that the cache of 4 MB has lost"""
 
 
-def products_ms(file: str, found: Sequence[ProductLoop], n_tokens: int) -> dict[str, Range]:
-    """Of the products of all layers, by how long the card has been busy."""
-    usual = [each for each in found if not each.glu and each.is_default]
-    # of a type whose kernels for lane order are given, too, those count
-    by_shape = {(each.weights, each.columns): each for each in sorted(usual, key=lambda each: each.lanes)}
+def products_ms(file: str, found: Sequence[ProductLoop], n_tokens: int, coarse: bool = False) -> dict[str, Range]:
+    """Of the products of all layers, by how long the card has been busy; coarse: with coarse scales of activations."""
+    run = [each for each in found if not each.glu and (each.is_default or (coarse and each.is_chosen))]
+    # of a type whose kernels for lane order, or for coarse scales, are given, too, those count
+    run.sort(key=lambda each: (each.lanes, each.coarse))
+    by_shape = {(each.weights, each.columns): each for each in run}
     cycles, n_bytes = 0.0, 0.0
     for weights, n in N_WEIGHTS[file].items():
         widest = max((columns for name, columns in by_shape if name == weights), default=0)
@@ -124,11 +125,11 @@ def rest_ms(n_tokens: int) -> Range:
 
 
 def forecast_ms(
-    file: str, found: Sequence[ProductLoop | AttentionLoop], n_tokens: int
+    file: str, found: Sequence[ProductLoop | AttentionLoop], n_tokens: int, coarse: bool = False
 ) -> dict[str, tuple[Range, Range, Range]]:
-    """Of a decode of n_tokens, by how long the card has been busy: products, attention, the rest. ValueError where
-    a kernel is missing.
+    """Of a decode of n_tokens, by how long the card has been busy: products, attention, the rest; coarse: with coarse
+    scales of activations. ValueError where a kernel is missing.
     """
-    products = products_ms(file, [each for each in found if isinstance(each, ProductLoop)], n_tokens)
+    products = products_ms(file, [each for each in found if isinstance(each, ProductLoop)], n_tokens, coarse)
     attention = attention_ms([each for each in found if isinstance(each, AttentionLoop)], n_tokens)
     return {load: (products[load], attention[load], rest_ms(n_tokens)) for load in CLOCKS_GHZ}
