@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from ..config.schema import Config, RuntimeConfig
 from ..config.words import counted
@@ -69,7 +70,8 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
 
 
 def context_memory(config: Config, *, audit: bool = False) -> Callable[[Model], ContextMemory]:
-    """What the context of `open_engine` takes for a configuration, as a function of its model without weights.
+    """The most that the context of `open_engine` takes for a configuration, also while it is opened: as a function of
+    its model without weights.
 
     audit: as for `compile_prompts`. The function raises what `open_engine` raises, and what rendering and compiling
     the prompts raises.
@@ -81,7 +83,13 @@ def context_memory(config: Config, *, audit: bool = False) -> Callable[[Model], 
         size = _size(model, config.runtime, prompts)
         if config.runtime.batch_invariant:
             _check_invariant(model, prompts)
-        return measure_context(model.native, **_settings(model, config.runtime, prompts, size, n_threads=1))
+        settings = _settings(model, config.runtime, prompts, size, n_threads=1)
+        found = measure_context(model.native, **settings)
+        # llama.cpp opens a context with buffers for all logits, and then makes ours
+        opening = settings.copy()
+        opening["hidden_only"], opening["label_tokens"] = False, None
+        n_opening = measure_context(model.native, **opening).compute_bytes
+        return replace(found, compute_bytes=max(found.compute_bytes, n_opening))
 
     return measured
 

@@ -22,7 +22,7 @@ from .header import GgufHeader, read_header
 from .header_rules import other_purpose
 from .identity import ModelIdentity, Stamp, check_gguf, model_parts, stamps_of
 from .ollama import find_ollama_model
-from .placement import Placement, device_name, gpus, is_scarce, placement, weights_of, why_not_on_gpu
+from .placement import Placement, device_name, fitted, gpus, is_scarce, placement, weights_of, why_not_on_gpu
 from .rows import HeadRows
 from .trial import try_model
 
@@ -96,13 +96,16 @@ class Model:
         hashing = Hashing(path)
         try:
             if measure and is_scarce(runtime, size_bytes, devices):
+
+                def context_with(n_gpu_layers: int) -> ContextMemory:
+                    return cls._measured(measure, n_gpu_layers, path, header, hashing, runtime, stamps)
+
                 try:
-                    context = cls._measured(measure, path, header, hashing, runtime, stamps)
+                    placed, context = fitted(runtime, weights, devices, context_with)
                 except (DecodeError, ModelError, PlanError) as e:  # if the whole model has the same fault, it says so
                     ledger.step("measure context", f"not possible, 1 GiB of each GPU is left for it: {e}")
                 else:
                     ledger.step("measure context", f"{context}, beside the weights")
-                    placed = placement(runtime, weights, devices, context)
                     try_model(parts, size_bytes, placed, runtime)  # once more where the number of GPUs is another
             native = NativeModel(
                 path,
@@ -132,21 +135,22 @@ class Model:
     def _measured(
         cls,
         measure: Callable[[Model], ContextMemory],
+        n_gpu_layers: int,
         path: Path,
         header: GgufHeader,
         hashing: Hashing,
         runtime: RuntimeConfig,
         stamps: Sequence[Stamp],
     ) -> ContextMemory:
-        """What the context takes with all layers on a GPU."""
-        placed = Placement(header.n_layer + 1, 1)
+        """What the context takes with so many layers on the first GPU."""
         with NativeModel(
             path,
-            n_gpu_layers=placed.n_gpu_layers,
+            n_gpu_layers=n_gpu_layers,
             one_gpu=True,
             user_defined=runtime.query_tokens == "user_defined",
             without_weights=True,
         ) as native:
+            placed = Placement(n_gpu_layers, 1)
             return measure(cls(path, header, placed, native, hashing, runtime.query_tokens, stamps))
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..config.schema import QUANTISED_KV_TYPES, RuntimeConfig
@@ -91,8 +91,8 @@ def placement(
 ) -> Placement:
     """How many layers go to GPUs, and to how many of these.
 
-    context: what it takes with all layers on one GPU: its cache goes where the layers go, and each GPU has compute
-    buffers; None: not known.
+    context: what it takes with about so many layers on one GPU: its cache goes where the layers go, and each GPU has
+    compute buffers; None: not known.
 
     A request passes through the layers one after the other, so a second GPU makes it no faster: layers are divided only
     where the first GPU has no room for them. `auto` fits layers, taken as equally large, to the free memory, behind the
@@ -110,6 +110,25 @@ def placement(
         n = n_all if runtime.n_gpu_layers == "all" else min(runtime.n_gpu_layers, n_all)
     fits = weights.head_bytes + (n - 1) * layer_bytes <= rooms[0]
     return Placement(n, 0 if n == 0 else 1 if fits else len(rooms))
+
+
+def fitted(
+    runtime: RuntimeConfig, weights: Weights, gpus: Sequence[Device], context_with: Callable[[int], ContextMemory]
+) -> tuple[Placement, ContextMemory]:
+    """The placement beside a context that is measured, and what that takes.
+
+    context_with: what the context takes with so many layers on a GPU. It is asked a second time where not all of them
+    fit, because the compute buffers are larger then: for decodes of 32 tokens and more llama.cpp copies the weights of
+    layers on the CPU to the GPU.
+    """
+    n_wanted = weights.n_layer + 1 if runtime.n_gpu_layers == "auto" else placement(runtime, weights, gpus).n_gpu_layers
+    context = context_with(n_wanted)
+    placed = placement(runtime, weights, gpus, context)
+    if 0 < placed.n_gpu_layers < n_wanted:
+        context = context_with(placed.n_gpu_layers)
+        again = placement(runtime, weights, gpus, context)
+        placed = min(placed, again, key=lambda each: each.n_gpu_layers)
+    return placed, context
 
 
 def used_gpus(placement: Placement) -> list[Device]:

@@ -23,6 +23,7 @@ from qcls_gguf.labelling.worker import Worker
 from qcls_gguf.model import open as model_open
 from qcls_gguf.model import placement
 from qcls_gguf.model.header import read_header
+from qcls_gguf.model.placement import flash_attention
 from qcls_gguf.native import ContextMemory, Device, NativeContext, NativeModel, measure_context
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.timing import Ledger
@@ -36,6 +37,25 @@ JOINT = [
     for name in ("a", "b", "c")
 ]
 GIB = 1 << 30
+
+
+def most_taken(classifier: Classifier) -> ContextMemory:
+    """What the context of a classifier takes, and took while it was opened, when it had logits."""
+    context, config = classifier.engine.context, classifier.config
+    taken = context.counters()
+    with NativeContext(
+        classifier.engine.model.native,
+        n_ctx=context.n_ctx,
+        n_batch=context.n_batch,
+        n_seq_max=context.n_seq_max,
+        n_outputs_max=context.n_outputs_max,
+        n_threads=1,
+        hidden_only=False,
+        flash_attn=flash_attention(config.runtime, classifier.engine.model.n_gpu_layers),
+        kv_type=config.runtime.kv_type,
+    ) as first:
+        n_opening = first.counters().compute_bytes
+    return ContextMemory(cache_bytes=taken.cache_bytes, compute_bytes=max(taken.compute_bytes, n_opening))
 
 
 @pytest.mark.parametrize(
@@ -68,8 +88,8 @@ def test_what_is_measured_is_what_a_context_takes(
             empty = Model(path, model.header, placed, native, hashing, "plain", ())
             measured = context_memory(config)(empty)
         with Classifier.from_config(config, model=model) as classifier:
-            taken = classifier.engine.context.counters()
-    assert measured == ContextMemory(cache_bytes=taken.cache_bytes, compute_bytes=taken.compute_bytes)
+            taken = most_taken(classifier)
+    assert measured == taken
     assert measured.cache_bytes > 0 < measured.compute_bytes
 
 
@@ -109,25 +129,31 @@ def config(make_model: MakeModel, write_config: WriteConfig) -> Config:
     return load_config(write_config(make_model(), [COLOUR], n_gpu_layers="auto", try_model=False))
 
 
-@pytest.mark.parametrize(("parts", "n_layers"), [(2.01, 3), (1.99, 2), (0.99, 0)])
+@pytest.mark.parametrize(
+    ("parts", "more", "n_layers", "asked"),
+    [(2.01, 0.0, 3, [3]), (1.99, 0.0, 2, [3, 2]), (1.99, 0.5, 2, [3, 2]), (1.99, 1.01, 0, [3, 2]), (0.99, 0.0, 0, [3])],
+)
 def test_layers_make_room_for_what_was_measured(
-    parts: float, n_layers: int, config: Config, monkeypatch: pytest.MonkeyPatch
+    parts: float, more: float, n_layers: int, asked: list[int], config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A model of two layers and a head; its cache takes as much as its layers."""
+    """A model of two layers and a head; its cache takes as much as its layers, its buffers more if not all fit."""
     assert config.model.path
     weights = placement.weights_of(read_header(config.model.path).tensors, 2)
+    measured_with: list[int] = []
 
     def measure(model: Model) -> ContextMemory:
-        assert (model.facts.n_layer, model.n_gpu_layers) == (2, 3)
+        assert model.facts.n_layer == 2
         assert model.tokenize("red", parse_special=False).size
-        return ContextMemory(cache_bytes=weights.layers_bytes, compute_bytes=GIB)
+        measured_with.append(model.n_gpu_layers)
+        n_more = int(more * weights.layers_bytes) if model.n_gpu_layers < 3 else 0
+        return ContextMemory(cache_bytes=weights.layers_bytes, compute_bytes=GIB + n_more)
 
     # so much more than the model's size is free that nothing would be measured
     monkeypatch.setattr(placement, "_PLENTY", GIB)
     free_bytes = SPARE + weights.head_bytes + int(parts * weights.layers_bytes)
     found, steps = opened(config, free_bytes, measure, monkeypatch)
-    assert found == n_layers
-    assert steps["measure context"] == "0.00 GiB of cache and states, 1.00 GiB of compute buffers, beside the weights"
+    assert (found, measured_with) == (n_layers, asked)
+    assert steps["measure context"].startswith("0.00 GiB of cache and states, 1.0")
 
 
 def test_nothing_is_measured_where_memory_is_plenty(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,18 +209,19 @@ def test_what_is_opened_is_what_was_measured(
     gpu = Device(kind="GPU", name="made up", free_bytes=2 * GIB, total_bytes=80 * GIB)
     monkeypatch.setattr(model_open, "gpus", lambda: [gpu])
     monkeypatch.setattr(placement, "_PLENTY", GIB)
-    placed_with: list[ContextMemory | None] = []
+    fitted_to: list[ContextMemory] = []
 
-    def placed(
+    def fitted(
         runtime: RuntimeConfig,
         weights: placement.Weights,
         gpus: Sequence[Device],
-        context: ContextMemory | None = None,
-    ) -> placement.Placement:
-        placed_with.append(context)
-        return placement.placement(runtime, weights, gpus, context)
+        context_with: Callable[[int], ContextMemory],
+    ) -> tuple[placement.Placement, ContextMemory]:
+        placed, context = placement.fitted(runtime, weights, gpus, context_with)
+        fitted_to.append(context)
+        return placed, context
 
-    monkeypatch.setattr(model_open, "placement", placed)
+    monkeypatch.setattr(model_open, "fitted", fitted)
     path = write_config(make_model("qwen35"), [COLOUR, KIND], n_gpu_layers="auto", try_model=False)
     with ExitStack() as stack:
         opener = stack.enter_context(ClassifierOpener())
@@ -203,9 +230,9 @@ def test_what_is_opened_is_what_was_measured(
             classifier = stack.enter_context(Worker(job, opener, lambda message: None))._classifier
         else:
             classifier = stack.enter_context(opener.open(load_config(path)))
-        taken = classifier.engine.context.counters()
+        taken = most_taken(classifier)
         assert classifier.config.runtime.max_batch == (32 if labels else 4)
-    assert placed_with == [None, ContextMemory(cache_bytes=taken.cache_bytes, compute_bytes=taken.compute_bytes)]
+    assert fitted_to == [taken]
 
 
 def test_states_are_named_where_layers_stay_on_the_cpu(
