@@ -6,12 +6,13 @@ import ctypes
 import signal
 import threading
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from random import Random
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from batcher_calls import Interrupt, Work, gather
@@ -26,6 +27,26 @@ def test_one_caller_works_at_once() -> None:
     work.go_on.set()
     results = Batcher(work, max_batch=4, max_waiting=0).submit(["a", "b"])
     assert (results, work.turns) == (["A", "B"], [["a", "b"]])
+
+
+class Changing(deque[Any]):
+    """A queue that others change while it is read, as a free-threaded Python lets them."""
+
+    n_changes = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.n_changes < 3:
+            self.n_changes += 1
+            raise RuntimeError("deque mutated during iteration")
+        return super().__iter__()
+
+
+def test_callers_may_come_while_those_who_wait_are_read() -> None:
+    work = Work()
+    work.go_on.set()
+    batcher = Batcher(work, max_batch=4, max_waiting=4)
+    batcher._waiting = queue = Changing()
+    assert (batcher.submit(["a"]), queue.n_changes) == (["A"], 3)
 
 
 def test_those_who_wait_go_together_in_their_order() -> None:
