@@ -43,10 +43,15 @@ class Changing(deque[Any]):
 
 def test_callers_may_come_while_those_who_wait_are_read() -> None:
     work = Work()
-    work.go_on.set()
     batcher = Batcher(work, max_batch=4, max_waiting=4)
     batcher._waiting = queue = Changing()
-    assert (batcher.submit(["a"]), queue.n_changes) == (["A"], 3)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(batcher.submit, ["a"])
+        assert work.began.wait(10)
+        second = pool.submit(batcher.submit, ["b"])
+        until(lambda: len(queue) == 1)
+        work.go_on.set()
+    assert (first.result(), second.result(), queue.n_changes) == (["A"], ["B"], 3)
 
 
 def test_those_who_wait_go_together_in_their_order() -> None:
