@@ -30,6 +30,7 @@ from .prompts.chat import is_chat, render_prompts
 from .prompts.prompt_set import compile_prompts
 from .score.calibration import content_free_queries
 from .score.result import ModelInfo
+from .threads import check_gil
 from .timing import Ledger
 from .version import __version__
 
@@ -76,6 +77,7 @@ def start(
 
     audit: add exact scores to every answer. Raises ConfigError or ModelError, after closing what it opened.
     """
+    check_gil()
     ledger = Ledger(on_step)
     gpu_code = GpuCode() if config.runtime.n_gpu_layers != 0 else None
     if gpu_code and gpu_code.work.step:

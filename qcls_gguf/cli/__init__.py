@@ -10,7 +10,7 @@ def main() -> None:
         from .signals import end_at_once  # nothing comes before this: Ctrl-C may come while modules are imported
 
         end_at_once()
-        _take_arguments_as_utf8()
+        _begin_again()
     except KeyboardInterrupt:
         os.write(2, b"qcls-gguf: interrupted\n")
         os._exit(130)
@@ -21,10 +21,19 @@ def main() -> None:
         app()
 
 
-def _take_arguments_as_utf8() -> None:
-    """Begin again in Python's UTF-8 mode where the locale has another encoding, such as ISO-8859-1.
+def _begin_again() -> None:
+    """Begin again in Python's UTF-8 mode where the locale has another encoding, and with the GIL where it is off.
 
-    Texts and paths among the arguments would be read in the locale's, and files and standard input are read as UTF-8.
+    In a locale of ISO-8859-1, say, texts and paths among the arguments would be read as that, while files and standard
+    input are read as UTF-8.
     """
-    if not sys.flags.utf8_mode and sys.getfilesystemencoding() != "utf-8" and sys.executable:
-        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
+    from ..threads import has_gil
+
+    options = []
+    if not sys.flags.utf8_mode and sys.getfilesystemencoding() != "utf-8":
+        options += ["-X", "utf8"]
+    if not has_gil():
+        os.environ["PYTHON_GIL"] = "1"  # for processes that this one starts
+        options += ["-X", "gil=1"]
+    if options and sys.executable:
+        os.execv(sys.executable, [sys.executable, *options, *sys.orig_argv[1:]])

@@ -157,10 +157,18 @@ class Batcher(Generic[Q, R]):
         with suppress(ValueError):  # the serving thread may already have removed it
             self._waiting.remove(call)
 
+    def _all_waiting(self) -> Sequence[Call[Q, R]]:
+        """Those that wait. A free-threaded Python, with its GIL or without, lets others change them meanwhile."""
+        while True:
+            try:
+                return list(self._waiting)
+            except RuntimeError:
+                continue
+
     def _wake_next(self) -> None:
         """Wake the next waiting caller, which then serves."""
         if self._turn or self._waiting:
-            for call in (*self._turn, *self._waiting):
+            for call in (*self._turn, *self._all_waiting()):
                 if call.is_open:
                     call.gate.open()
                     return
@@ -172,7 +180,7 @@ class Batcher(Generic[Q, R]):
         turn = self._turn
         turn[:] = [call for call in turn if call.is_open]
         queue = []
-        for call in sorted(self._waiting.copy(), key=lambda call: call.order_ns):
+        for call in sorted(self._all_waiting(), key=lambda call: call.order_ns):
             if call.is_open and call.is_late:
                 self._finish(call, None, call.late_error())
             if call.is_open and call not in turn:  # an interrupt may have left it in both

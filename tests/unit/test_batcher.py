@@ -6,12 +6,13 @@ import ctypes
 import signal
 import threading
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from random import Random
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from batcher_calls import Interrupt, Work, gather
@@ -26,6 +27,32 @@ def test_one_caller_works_at_once() -> None:
     work.go_on.set()
     results = Batcher(work, max_batch=4, max_waiting=0).submit(["a", "b"])
     assert (results, work.turns) == (["A", "B"], [["a", "b"]])
+
+
+class Changing(deque[Any]):
+    """A queue that others change while it is read, as a free-threaded Python lets them."""
+
+    n_reads = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.n_reads += 1
+        if self.n_reads % 2:
+            raise RuntimeError("deque mutated during iteration")
+        return super().__iter__()
+
+
+def test_callers_may_come_while_those_who_wait_are_read() -> None:
+    work = Work()
+    batcher = Batcher(work, max_batch=4, max_waiting=4)
+    batcher._waiting = queue = Changing()
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(batcher.submit, ["a"])
+        assert work.began.wait(10)
+        second = pool.submit(batcher.submit, ["b"])
+        until(lambda: len(queue) == 1)
+        work.go_on.set()
+    assert (first.result(), second.result()) == (["A"], ["B"])
+    assert queue.n_reads > 0
 
 
 def test_those_who_wait_go_together_in_their_order() -> None:
