@@ -43,10 +43,12 @@ def environment(choice: str, short_loops: bool = True) -> dict[str, str]:
 
 
 def activations(rng: np.random.Generator, n_cols: int) -> Floats:
-    """Of many sizes, and in some columns values far from the rest; the last 128 values of the second are zeros."""
+    """Of many sizes, in some columns with values far from the rest, or with 128 that are tiny, or zeros."""
     y = rng.normal(0, 1, (n_cols, N_K)).astype(np.float32) * 10.0 ** rng.uniform(-2, 1, (n_cols, 1)).astype(np.float32)
     y[::3, 5] *= 30
     y[1:2, -128:] = 0
+    y[2:3, 128:256] *= 1e-25
+    y[3:4, 256:384] = 0
     return y
 
 
