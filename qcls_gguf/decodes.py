@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -41,8 +42,8 @@ class Decodes:
     """tokens of the rendered prompts that come from the cache"""
     fast_path: Sequence[bool]
     """item by item, prompt by prompt"""
-    kept: Sequence[Kept] = ()
-    """what slots keep of the decode; of several decodes nothing is kept"""
+    kept: Sequence[Sequence[Kept]]
+    """of each decode, what slots keep of it"""
     order: Sequence[int] | None = None
     """the items' numbers in the order in which they are planned, which the decodes' rows have, too; None: their own"""
 
@@ -72,17 +73,13 @@ def decodes_of(items: Sequence[Tokenized], engine: Engine, *, from_kept: bool = 
     plans = plan_decodes(
         [addition for item in order or range(len(items)) for addition in by_item[item]], engine.capacity
     )
-    kept = []
-    if len(plans) == 1 and any(found):
-        leaves = _leaves(plans[0], by_item)
-        kept = [left for each, leaf_of in zip(found, leaves, strict=True) if each and (left := each.kept(leaf_of))]
     additions = [addition for each in by_item for addition in each]
     return Decodes(
         plans,
         [decode.plan.token for decode in plans],
         sum(addition.root.n_cached for addition in additions),
         [addition.fast_path for addition in additions],
-        kept,
+        _kept(found, plans, by_item) if any(found) else [()] * len(plans),
         order,
     )
 
@@ -96,13 +93,13 @@ def _of_template(templates: Templates, behind: Sequence[Int32Array], found: Cont
         return None
     decode = template.continued(n_kept, found.roots) if found and n_kept else template.decode
     n_additions = len(template.additions)
-    kept = found.kept({root.holder: leaf for leaf, root in enumerate(decode.leaf_roots)}) if found else None
+    kept = found.kept([{root.holder: leaf for leaf, root in enumerate(decode.leaf_roots)}]) if found else [()]
     return Decodes(
         (decode,),
         (template.fill(rest),),
         template.n_cached + n_kept * n_additions,
         [True] * n_additions,
-        kept=(kept,) if kept else (),
+        kept,
     )
 
 
@@ -118,12 +115,35 @@ def additions_of_item(item: Tokenized, found: Continuation | None = None) -> lis
     return [replace(each, root=roots[each.root.holder], tokens=each.tokens[found.n_kept :]) for each in additions]
 
 
-def _leaves(decode: DecodePlan, by_item: Sequence[Sequence[Addition]]) -> Iterator[dict[int, int]]:
-    """For each item a leaf of it behind each of its roots, by the root's holder."""
-    n_edges = [len(addition.trie.edges) for additions in by_item for addition in additions]
-    leaves = iter(decode.leaves_of(np.cumsum([0, *n_edges[:-1]])).tolist())
-    for additions in by_item:
-        yield {addition.root.holder: leaf for addition, leaf in zip(additions, leaves, strict=False)}
+def _kept(
+    found: Sequence[Continuation | None], plans: Sequence[DecodePlan], by_item: Sequence[Sequence[Addition]]
+) -> list[list[Kept]]:
+    """What slots keep of each decode. In several decodes no slot is written that another item goes on from, which a
+    later decode may do.
+    """
+    n_readers = Counter(each.source for each in found if each)
+    kept: list[list[Kept]] = [[] for _ in plans]
+    for each, leaves in zip(found, _leaves(plans, by_item), strict=True):
+        if each and (len(plans) == 1 or n_readers[each.slot] <= (each.source is each.slot)):
+            for of_decode, left in zip(kept, each.kept(leaves), strict=True):
+                of_decode += left
+    return kept
+
+
+def _leaves(plans: Sequence[DecodePlan], by_item: Sequence[Sequence[Addition]]) -> list[list[dict[int, int]]]:
+    """For each item and decode, a leaf of the item behind each of its roots in that decode, by the root's holder."""
+    found: list[list[dict[int, int]]] = [[{} for _ in plans] for _ in by_item]
+    additions = iter([(item, addition) for item, of_item in enumerate(by_item) for addition in of_item])
+    for decode, plan in enumerate(plans):
+        edges = [0]
+        of_decode = []
+        while edges[-1] < len(plan.rows):
+            item, addition = next(additions)
+            of_decode.append((item, addition.root.holder))
+            edges.append(edges[-1] + len(addition.trie.edges))
+        for (item, holder), leaf in zip(of_decode, plan.leaves_of(np.array(edges[:-1])).tolist(), strict=True):
+            found[item][decode][holder] = leaf
+    return found
 
 
 def filled_up(decodes: Decodes, engine: Engine) -> Decodes:

@@ -12,8 +12,9 @@ from .config.likely_mistake import LikelyMistake
 from .config.load import load_config
 from .config.schema import Config, check_config
 from .config.words import shown
+from .engine.open import context_memory
 from .errors import ConfigError
-from .model import OpenModels
+from .model import Model, OpenModels
 from .prompts.chat import is_chat, render_prompts
 
 OnStep = Callable[[str, str, float], None]
@@ -77,6 +78,10 @@ class ClassifierOpener:
             self._warnings[mistake] = None
         return classifier
 
+    def model_of(self, config: Config) -> Model:
+        """The open model of a configuration. Raises ConfigError or ModelError."""
+        return self.models.of(config, measure=context_memory(config))
+
     def rendered(self, config: Config) -> Config:
         """The configuration with the whole text of every prompt, by the chat template of its model where one is needed.
 
@@ -84,7 +89,7 @@ class ClassifierOpener:
         """
         if not is_chat(config.prompts):
             return config
-        found = render_prompts(config.prompts, self.models.of(config), config.model)
+        found = render_prompts(config.prompts, self.model_of(config), config.model)
         return replace(config, prompts=found.prompts)
 
     def close(self) -> None:

@@ -161,8 +161,8 @@ class Pipeline:
         """The hidden states of all decodes, and in which row is that of each edge of the label tries."""
         hidden, rows, n_rows = [], [], 0
         is_one = len(decodes.plans) == 1
-        for decode, token in zip(decodes.plans, decodes.tokens, strict=True):
-            decoded = self._engine.decode(decode.plan, decode.leaf_roots, token, decodes.kept)
+        for decode, token, kept in zip(decodes.plans, decodes.tokens, decodes.kept, strict=True):
+            decoded = self._engine.decode(decode.plan, decode.leaf_roots, token, kept)
             watch.mark("decode")
             watch.move("decode", "batch", decoded.batch_us)
             watch.move("decode", "cleanup", decoded.trim_us)

@@ -12,16 +12,17 @@ import numpy as np
 from .active_set import ActiveSet
 from .config.calibration_file import Calibration, read_calibration
 from .config.prompt import PromptConfig
-from .config.schema import Config
+from .config.schema import Config, RuntimeConfig
 from .config.words import counted
 from .engine.capacity import N_UNTIL_CAPTURED, shapes
 from .engine.engine import Engine
-from .engine.open import open_engine
+from .engine.open import context_memory, open_engine
 from .engine.prefix_file import StateCache
 from .engine.prefixes import hold_prefixes
 from .errors import ConfigError, DecodeError, ModelError, PlanError, ScoreError
 from .model import Model, OpenModels
 from .model.gpu_code import GpuCode
+from .model.placement import used_gpus
 from .native import build_info
 from .pipeline import Pipeline
 from .prompt_sets import PromptSets
@@ -40,6 +41,8 @@ _MOST_PLANNED = 32768
 _LEAST_SHAPES = 2
 _MOST_SHAPES_BYTES = 128 << 20
 """Most memory for the compute buffers of kept graphs on a CPU, where a new graph costs only 2 % of a request."""
+_LEAST_FREE_BYTES = 256 << 20
+"""What kept graphs leave free on a GPU, for the scratch memory of longer requests, which cannot be refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +85,16 @@ def start(
     # If the prompts' texts are known, mistakes in their calibration are reported before the model is loaded.
     calibration = None if is_chat(config.prompts) else read_calibration(config)
     if isinstance(model, OpenModels):
-        opened = model.of(config, ledger)
+        opened = model.of(config, ledger, context_memory(config, audit=audit))
     else:
-        opened = model or Model.open(config.model, config.runtime, offline=offline, on_load=on_load, ledger=ledger)
+        opened = model or Model.open(
+            config.model,
+            config.runtime,
+            offline=offline,
+            on_load=on_load,
+            ledger=ledger,
+            measure=context_memory(config, audit=audit),
+        )
     if opened.query_tokens != config.runtime.query_tokens:
         raise ConfigError(
             f"runtime.query_tokens: {config.runtime.query_tokens}, and the open model was opened with "
@@ -214,6 +224,7 @@ def _run_decodes(config: Config, engine: Engine, active: ActiveSet, pipeline: Pi
     def request(*queries: str) -> None:
         with suppress(PlanError):  # in some vocabularies a query of few letters has too many tokens
             pipeline.run([(active, query) for query in queries], as_new=True)
+        _leave_memory(engine, runtime)
 
     if on_gpu:
         for n in range(n_warm, min(_WARM_TOKENS, runtime.max_query_tokens) + 1, _WARM_STEP):
@@ -224,6 +235,7 @@ def _run_decodes(config: Config, engine: Engine, active: ActiveSet, pipeline: Pi
         if template := active.templates.of_query(n):
             for _ in range(N_UNTIL_CAPTURED if on_gpu else 1):
                 engine.decode(template.decode.plan, template.decode.leaf_roots, template.any_tokens())
+            _leave_memory(engine, runtime)
     n_planned = 0
     for n in range(_WARM_TOKENS):
         template = active.templates.of_query(n)
@@ -237,3 +249,13 @@ def _run_decodes(config: Config, engine: Engine, active: ActiveSet, pipeline: Pi
         if n_fitting < n_shapes:
             engine.context.keep_shapes(n_fitting)  # frees what was built
             request("a")
+
+
+def _leave_memory(engine: Engine, runtime: RuntimeConfig) -> None:
+    """Let the context keep fewer graphs than it has now where a GPU that it uses has little memory left."""
+    if runtime.n_shapes != "auto" or all(
+        gpu.free_bytes >= _LEAST_FREE_BYTES for gpu in used_gpus(engine.model.placement)
+    ):
+        return
+    if (n_kept := engine.context.counters().n_shapes) > _LEAST_SHAPES:
+        engine.context.keep_shapes(n_kept - 1)

@@ -54,7 +54,7 @@ def advise(
     queries = _queries(settings, config)
     targets = [read_target(path) for path in settings.targets]
     ladder = read_ladder(settings.models) if settings.models else ()
-    model = opener.models.of(config)
+    model = opener.model_of(config)
     given = [given_candidate(config, opener.rendered(each), config_name(each)) for each in settings.also]
     derived = derive(config, model)
     notes = [] if derived.no_joint is None else [f"no text for all prompts can be derived: {derived.no_joint}"]

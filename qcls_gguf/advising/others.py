@@ -129,7 +129,7 @@ def try_model(advising: Advising, entry: ModelConfig, tried: Sequence[Tried]) ->
         if not settings.fetch:
             _check_on_disk(entry)
         with ClassifierOpener(offline=not settings.fetch) as own:
-            model = own.models.of(candidates[0].config)
+            model = own.model_of(candidates[0].config)
             texts = [prompt.expanded_template for prompt in config.prompts]
             check_vocabulary(bench.classifier.engine.model, model, texts)
             planner = Planner(candidates[0].config, model, bench.queries)

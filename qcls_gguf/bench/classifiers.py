@@ -12,7 +12,7 @@ from ..config.schema import Config
 from ..config.scoring import EXACT_SCORINGS
 from ..control_groups import available_bytes
 from ..errors import ConfigError, PlanError
-from ..model.placement import GPU_RESERVE_BYTES, unused_bytes
+from ..model.placement import room_bytes, used_gpus
 from ..opening import ClassifierOpener, without_kept_queries
 from ..prompts.compiled import Tokenizer
 from ..report.machine import gpu_free_bytes, rss_bytes
@@ -136,6 +136,6 @@ def fits_in_memory(first: MeasuredClassifier, n_more: int) -> bool:
     """Whether the memory holds n_more classifiers like the first beside it."""
     before, after = first.memory.vram_free_before_bytes, first.memory.vram_free_after_bytes
     if first.classifier.model.n_gpu_layers and before is not None and after is not None:
-        left = after - unused_bytes(first.classifier.engine.model.placement) - GPU_RESERVE_BYTES
+        left = room_bytes(used_gpus(first.classifier.engine.model.placement))
         return left >= n_more * (before - after) * _MARGIN
     return available_bytes() >= n_more * first.classifier.model.size_bytes * _MARGIN

@@ -11,11 +11,10 @@ from contextlib import contextmanager
 from ..errors import ModelError
 from ..model import Model
 from ..model.gpu_code import RunningCode, running_code
-from ..model.placement import GPU_RESERVE_BYTES, unused_bytes
+from ..model.placement import room_bytes, used_gpus
 from ..native import NativeModel, WeightOrder, build_info
 from ..native.cuda_driver import first_cuda_device
 from ..native.kernel_steps import LANE_ORDER
-from ..report.machine import gpu_free_bytes
 
 _GIB = 1 << 30
 
@@ -76,16 +75,15 @@ def why_no_lane_order(code: RunningCode | None) -> str | None:
 def why_no_second(model: Model) -> str | None:
     """Why the GPUs that hold the model cannot hold it once more, in one line; None where they can."""
     n_bytes = model.facts.size_bytes * model.n_gpu_layers // (model.header.n_layer + 1)
-    return why_no_memory(n_bytes, (gpu_free_bytes() or 0) - unused_bytes(model.placement))
+    return why_no_memory(n_bytes, room_bytes(used_gpus(model.placement)))
 
 
-def why_no_memory(n_bytes: int, n_free: int) -> str | None:
-    """The same for a model that takes n_bytes of the GPU's memory, of which n_free are free."""
-    needed = n_bytes + GPU_RESERVE_BYTES
-    if n_free >= needed:
+def why_no_memory(n_bytes: int, n_room: int) -> str | None:
+    """The same for a model that takes n_bytes of GPU memory, which has room for n_room bytes of weights."""
+    if n_room >= n_bytes:
         return None
     return (
-        f"loading the model a second time needs {needed / _GIB:.1f} GiB of the GPU's memory, and "
-        f"{n_free / _GIB:.1f} are free: measure decodes without this comparison twice, with "
-        f"{LANE_ORDER.variable}=1 in the environment and with 0"
+        f"loading the model a second time takes {n_bytes / _GIB:.1f} GiB of the GPU's memory, which has room for "
+        f"{n_room / _GIB:.1f}: measure decodes without this comparison twice, with {LANE_ORDER.variable}=1 in the "
+        "environment and with 0"
     )

@@ -6,6 +6,7 @@ Modules of commands import at their top what parses options, and what works insi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -19,12 +20,15 @@ from .evaluate import eval_command
 from .init import init_command
 from .inspect import inspect_command
 from .label import label_command
+from .likely_arguments import Command, Commands
 from .models import models_command
 from .run import run_command
 from .schema import schema_command
 from .serve import serve_command
 
 app = typer.Typer(
+    cls=Commands,
+    context_settings={"help_option_names": ["--help", "-h"]},
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -58,15 +62,19 @@ def _top(
     pass
 
 
-app.command("run")(run_command)
-app.command("label")(label_command)
-app.command("init")(init_command)
-app.command("inspect")(inspect_command)
-app.command("eval")(eval_command)
-app.command("calibrate")(calibrate_command)
-app.command("advise")(advise_command)
-app.command("compare")(compare_command)
-app.command("bench")(bench_command)
-app.command("models")(models_command)
-app.command("serve")(serve_command)
-app.command("schema")(schema_command)
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "run": run_command,
+    "label": label_command,
+    "init": init_command,
+    "inspect": inspect_command,
+    "eval": eval_command,
+    "calibrate": calibrate_command,
+    "advise": advise_command,
+    "compare": compare_command,
+    "bench": bench_command,
+    "models": models_command,
+    "serve": serve_command,
+    "schema": schema_command,
+}
+for _name, _command in _COMMANDS.items():
+    app.command(_name, cls=Command)(_command)

@@ -19,6 +19,7 @@ _OPTIONS = {
     "forward": "--forward",
     "header": "--header",
     "hf_folder": "--hf-folder",
+    "hf_repo": "--hf-repo",
     "host": "--host",
     "id": "--id",
     "ignore_columns": "--ignore-columns",

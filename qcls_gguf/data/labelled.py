@@ -16,6 +16,7 @@ from ..errors import ConfigError
 from .csv_file import CsvFile
 from .encoding import utf8_of
 from .queries import QUERY
+from .rows import why_no_text
 
 _MAX_LISTED = 20
 
@@ -83,6 +84,8 @@ def read_labelled(
     Raises ConfigError for a file that cannot be read, or has no rows.
     """
     name = f"`{called}` {path}"
+    if what := why_no_text(path.suffix):
+        raise ConfigError(f"{name}: {what}")
     try:
         content = path.read_bytes()
     except OSError as e:

@@ -51,9 +51,23 @@ def kind_of_file(suffix: str) -> Kind:
     return "csv" if lower in TABLES else "jsonl" if lower in OBJECTS else "text"
 
 
+def why_no_text(suffix: str) -> str | None:
+    """What is wrong with a file with such an ending of its name, which is no text; None where nothing is."""
+    lower = suffix.lower()
+    if lower == ".parquet":
+        return "is Parquet: save it as .csv or .jsonl"
+    return None if lower == ".json" else _NO_ROWS.get(lower)
+
+
 def why_no_rows(suffix: str) -> str | None:
     """What is wrong with a file with such an ending of its name, whose lines are no rows; None where nothing is."""
     return _NO_ROWS.get(suffix.lower())
+
+
+def is_file_ending(suffix: str) -> bool:
+    """Whether a name with such an ending is that of a file of data, and of no folder."""
+    lower = suffix.lower()
+    return lower in _NO_ROWS or lower in (*TABLES, *OBJECTS, ".txt", ".parquet", ".arrow", ".feather")
 
 
 class Rows:

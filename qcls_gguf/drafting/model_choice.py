@@ -8,12 +8,10 @@ from typing import Any
 
 from ..config.schema import OLLAMA
 from ..config.words import shown
-from ..control_groups import available_bytes
 from ..errors import ConfigError
 from ..model.header import read_header
 from ..model.ollama import find_ollama_model
-from ..model.placement import GPU_RESERVE_BYTES
-from ..report.machine import gpu_free_bytes
+from ..report.machine import model_room
 from .families import LARGEST_FIRST, Choice, Family
 
 _LARGEST_ON_CPU = 2_000_000_000
@@ -53,25 +51,24 @@ def given_model(path: str | None, repo: str | None) -> DraftModel | None:
 
 def fitting_model(family: Family) -> DraftModel:
     """The largest model of a family that fits the free memory of the GPUs; without a GPU a small one."""
-    gpu = gpu_free_bytes()
-    free = available_bytes() if gpu is None else gpu
-    chosen = choose(free, on_gpu=gpu is not None, family=family)
-    where = "of main memory, and no GPU" if gpu is None else "of GPU memory"
-    larger = "; a larger one labels better and takes longer" if gpu is None else ""
+    room = model_room()
+    chosen = choose(room.weights_bytes, on_gpu=room.on_gpu, family=family)
+    where = "of GPU memory" if room.on_gpu else "of main memory, and no GPU"
+    larger = "" if room.on_gpu else "; a larger one labels better and takes longer"
     states = f", {chosen.state_bytes >> 20} MiB of states a sequence" if chosen.state_bytes else ""
     return DraftModel(
         settings={"hf_repo": chosen.repo}
         | ({} if chosen.quantization is None else {"quantization": chosen.quantization}),
-        why=f"about {chosen.size_bytes / 1e9:.1f} GB, fetched once{states}; chosen for {free / 1e9:.1f} GB {where}"
-        f"{larger}. `qcls-gguf models` lists those that are here",
+        why=f"about {chosen.size_bytes / 1e9:.1f} GB, fetched once{states}; chosen for {room.free_bytes / 1e9:.1f} GB "
+        f"{where}{larger}. `qcls-gguf models` lists those that are here",
     )
 
 
-def choose(free_bytes: int, *, on_gpu: bool, family: Family) -> Choice:
+def choose(room_bytes: int, *, on_gpu: bool, family: Family) -> Choice:
     """The largest model of a family that fits, with its states; the smallest where none does."""
     choices = LARGEST_FIRST[family]
     for choice in choices:
-        needed = choice.size_bytes + GPU_RESERVE_BYTES + _N_SEQUENCES * choice.state_bytes
-        if needed <= free_bytes and (on_gpu or choice.size_bytes <= _LARGEST_ON_CPU):
+        needed = choice.size_bytes + _N_SEQUENCES * choice.state_bytes
+        if needed <= room_bytes and (on_gpu or choice.size_bytes <= _LARGEST_ON_CPU):
             return choice
     return choices[-1]

@@ -46,8 +46,10 @@ class Kept:
 
     slot: Slot
     fragments: Fragments
+    """(): of a query whose other decodes come later"""
     cells: Sequence[tuple[int, int, int, int]]
-    """(n_roots,) leaf sequence, the slot's sequence, and the first and the end position of what both then share"""
+    """(n_roots of the decode,) leaf sequence, the slot's sequence, and the first and the end position of what both then
+    share"""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -61,21 +63,34 @@ class Continuation:
     """tokens behind each root whose cells a slot has; at least one is left to feed"""
     roots: Sequence[KeptRoot]
     """(n_roots,) where it goes on, in the order of the layout's roots; none where n_kept is 0"""
+    source: Slot | None
+    """the slot that it goes on from"""
     own: Slot | None
-    """the slot that begins like it, if that gives up its query for this one"""
+    """a slot that begins like it and gives up its query for this one"""
     slot: Slot | None = None
     """which will keep this query"""
 
-    def kept(self, leaf_of: Mapping[int, int]) -> Kept | None:
-        """What its decode leaves in its slot; leaf_of: one of its leaves behind each root, by the root's holder."""
+    def kept(self, leaves: Sequence[Mapping[int, int]]) -> list[list[Kept]]:
+        """What each of its decodes leaves in its slot: at most one thing.
+
+        leaves: of each decode, one of its leaves behind each root that the decode has, by the root's holder. The slot
+        has nothing that counts until the last of them is made.
+        """
+        left: list[list[Kept]] = [[] for _ in leaves]
         if self.slot is None:
-            return None
+            return left
         n = len(self.fragments[0])
-        cells = [
-            (leaf_of[root.holder], seq, root.n_cached, root.n_cached + n)
-            for root, seq in zip(self.layout.roots, self.slot.seq, strict=True)
-        ]
-        return Kept(slot=self.slot, fragments=self.fragments, cells=cells)
+        last = max(decode for decode, leaf_of in enumerate(leaves) if leaf_of)
+        for decode, leaf_of in enumerate(leaves):
+            cells = [
+                (leaf_of[root.holder], seq, root.n_cached, root.n_cached + n)
+                for root, seq in zip(self.layout.roots, self.slot.seq, strict=True)
+                if root.holder in leaf_of
+            ]
+            if cells:
+                fragments = self.fragments if decode == last else ()
+                left[decode].append(Kept(slot=self.slot, fragments=fragments, cells=cells))
+        return left
 
 
 class KeptQueries:
@@ -139,7 +154,9 @@ class KeptQueries:
                 n, source = n_shared, slot
         n_kept = min(n, n_least - 1)
         if n_kept == 0:
-            return Continuation(layout=layout, fragments=fragments, n_kept=0, roots=(), own=source if n else None)
+            return Continuation(
+                layout=layout, fragments=fragments, n_kept=0, roots=(), source=None, own=source if n else None
+            )
         self._use(source)
         self.n_found += n_kept * self._n_roots
         # A slot gives up its query for one that shares at least half of it; otherwise it keeps it, unless it is the
@@ -150,6 +167,7 @@ class KeptQueries:
             fragments=fragments,
             n_kept=n_kept,
             roots=[root.kept(seq, n_kept) for root, seq in zip(layout.roots, source.seq, strict=True)],
+            source=source,
             own=source if is_given_up else None,
         )
 

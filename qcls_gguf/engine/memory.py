@@ -5,12 +5,14 @@ Linux grants more memory than exists, and kills the process that then uses it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..config.schema import KvType, RuntimeConfig
 from ..config.words import counted
 from ..control_groups import available_bytes
 from ..errors import ModelError
 from ..model.header import GgufHeader
-from ..model.placement import GPU_RESERVE_BYTES
+from ..native import ContextMemory
 
 _BITS: dict[KvType, float] = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8.5, "q4_0": 4.5}
 _MANY_BYTES = 1 << 28
@@ -20,7 +22,10 @@ _ASKED_FROM_BYTES = 1 << 30
 
 
 def cache_bytes(header: GgufHeader, n_ctx: int, kv_type: KvType) -> int:
-    """The bytes of a cache of n_ctx cells in every layer; 0 if the header has a list in place of a needed number."""
+    """The most bytes of a cache of n_ctx cells: of keys and values for each head in every layer.
+
+    Some models keep less, such as hybrids. 0 if the header has a list in place of a needed number.
+    """
 
     def number(key: str) -> int:
         value = header.scalars.get(f"{header.arch}.{key}", 0)
@@ -39,19 +44,21 @@ def check_memory(
     n_ctx: int,
     kv_type: KvType,
     *,
+    measure: Callable[[], ContextMemory],
     n_state_bytes: int = 0,
     n_free: int | None = None,
 ) -> None:
     """Raise ModelError for a cache that does not fit in main memory.
 
-    n_state_bytes: of the states of all sequences; n_free: bytes that are free; none: ask.
+    measure: asked what the cache takes where the most that it may take is too much; n_state_bytes: of the states of all
+    sequences; n_free: bytes that are free; none: ask.
     """
-    n_bytes = cache_bytes(header, n_ctx, kv_type) + n_state_bytes
-    if n_bytes < _ASKED_FROM_BYTES:
+    n_most = cache_bytes(header, n_ctx, kv_type) + n_state_bytes
+    if n_most < _ASKED_FROM_BYTES:
         return
     if n_free is None:
         n_free = available_bytes()
-    if n_bytes > n_free:
+    if n_most > n_free and (n_bytes := measure().cache_bytes) > n_free:
         raise ModelError(
             f"{path}: a cache of {n_ctx:,} cells takes {_gib(n_bytes)}{_with_states(n_state_bytes)}, and "
             f"{_gib(n_free)} of memory are free: lower runtime.n_ctx, question_cells or "
@@ -64,22 +71,21 @@ def many_states(state_bytes: int, n_seqs: int) -> str:
     if (n_bytes := state_bytes * n_seqs) < _MANY_BYTES:
         return ""
     return (
-        f"\nThe states of {n_seqs:,} sequences take {_gib(n_bytes)}: if memory is lacking, lower "
+        f"; the states of {n_seqs:,} sequences take {_gib(n_bytes)}: if memory is lacking, lower "
         "runtime.max_batch or question_prefixes, or take fewer prompts"
     )
 
 
 def beside_fitted_layers(runtime: RuntimeConfig, n_gpu_layers: int, n_bytes: int) -> str:
-    """What to do if `n_gpu_layers: auto` has left too little memory: it fits layers before the prompts are known.
+    """What to do if `n_gpu_layers: auto` has left too little memory.
 
     n_gpu_layers: that are on GPUs; n_bytes: of the cache with its states. Empty if no layers were fitted to a GPU.
     """
     if runtime.n_gpu_layers != "auto" or not n_gpu_layers:
         return ""
     return (
-        f"\nn_gpu_layers auto put {counted(n_gpu_layers, 'layer')} on GPUs and left {_gib(GPU_RESERVE_BYTES)} of each "
-        f"for everything else; the cache takes up to {_gib(n_bytes)}, and compute buffers come on top: if memory is "
-        f"lacking, set runtime.n_gpu_layers to less than {n_gpu_layers}"
+        f"; n_gpu_layers auto put {counted(n_gpu_layers, 'layer')} on GPUs; the cache takes up to {_gib(n_bytes)}, and "
+        f"compute buffers come on top: if memory is lacking, set runtime.n_gpu_layers to less than {n_gpu_layers}"
     )
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from ..config.schema import RuntimeConfig
+from collections.abc import Callable
+
+from ..config.schema import Config, RuntimeConfig
 from ..config.words import counted
 from ..errors import ConfigError, ModelError
 from ..model import Model
 from ..model.header import read_header
 from ..model.identity import model_parts
 from ..model.placement import flash_attention
-from ..native import NativeContext
-from ..prompts.prompt_set import PromptSet
+from ..native import ContextMemory, ContextSettings, NativeContext, NativeModel, measure_context
+from ..prompts.chat import render_prompts
+from ..prompts.prompt_set import PromptSet, compile_prompts
 from ..timing import Ledger
 from .batch_invariant import check_layers, wrong_head
-from .capacity import limits
+from .capacity import Limits, limits
 from .cores import threads
 from .engine import Engine
 from .kept_queries import KeptQueries
@@ -26,50 +29,34 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
     Raises ConfigError if a limit is too small, ModelError for a model whose logits cannot be computed from its hidden
     states, or if memory is lacking.
     """
-    if runtime.kept_queries:
-        _check_kept_queries(runtime.kept_queries, model, prompts)
+    size = _size(model, runtime, prompts)
     state_bytes = model.facts.state_bytes
-    size = limits(runtime, prompts, model.facts.n_ctx_train, model.n_ctx_short, state_bytes)
     n_state_bytes = state_bytes * size.n_seq_max
-    if model.n_gpu_layers == 0:  # a GPU's driver refuses what it does not have
-        check_memory(model.header, model.path, size.n_ctx, runtime.kv_type, n_state_bytes=n_state_bytes)
-    why_no_logits = None
-    if runtime.batch_invariant:
-        if model.has_states:
-            raise ConfigError(
-                "runtime.batch_invariant: recurrent layers, which this model has, have no kernels for that: leave it "
-                "out, max_batch 1 keeps queries apart"
-            )
-        tensors = {
-            name: tensor for part in model_parts(model.path) for name, tensor in read_header(part).tensors.items()
-        }
-        check_layers(tensors)
-        why_no_logits = wrong_head(tensors)
-        if why_no_logits and prompts.exact:
-            raise ConfigError(why_no_logits)
     computing = threads(runtime)
-    try:
-        context = NativeContext(
-            model.native,
-            n_ctx=size.n_ctx,
-            n_batch=size.n_batch,
-            n_seq_max=size.n_seq_max,
-            n_outputs_max=size.n_outputs_max,
-            n_threads=computing.n,
-            flash_attn=flash_attention(runtime, model.n_gpu_layers),
-            batch_invariant=runtime.batch_invariant,
-            kv_type=runtime.kv_type,
-            label_tokens=prompts.label_tokens if prompts.exact else None,
+    settings = _settings(model, runtime, prompts, size, computing.n)
+    if model.n_gpu_layers == 0:  # a GPU's driver refuses what it does not have
+
+        def measure() -> ContextMemory:
+            with NativeModel(model.path, without_weights=True) as native:
+                return measure_context(native, **settings)
+
+        check_memory(
+            model.header, model.path, size.n_ctx, runtime.kv_type, measure=measure, n_state_bytes=n_state_bytes
         )
+    why_no_logits = _check_invariant(model, prompts) if runtime.batch_invariant else None
+    try:
+        context = NativeContext(model.native, **settings)
     except ModelError as e:
         n_bytes = cache_bytes(model.header, size.n_ctx, runtime.kv_type) + n_state_bytes
         raise ModelError(
             f"{e}{many_states(state_bytes, size.n_seq_max)}{beside_fitted_layers(runtime, model.n_gpu_layers, n_bytes)}"
         ) from e
+    in_part = model.n_gpu_layers > 0 and not model.is_all_on_gpu
     ledger.step(
         "open context",
         f"{context.n_ctx} cells, {counted(context.n_batch, 'token')} a decode, "
-        f"{counted(context.n_seq_max, 'sequence')}, {computing}",
+        f"{counted(context.n_seq_max, 'sequence')}, {computing}"
+        f"{many_states(state_bytes, size.n_seq_max) if in_part else ''}",
     )
     kept_seqs = range(context.n_seq_max - size.n_kept_seqs, context.n_seq_max)
     return Engine(
@@ -79,6 +66,61 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
         kept_queries=KeptQueries(kept_seqs, runtime.kept_queries) if kept_seqs else None,
         why_no_logits=why_no_logits,
     )
+
+
+def context_memory(config: Config, *, audit: bool = False) -> Callable[[Model], ContextMemory]:
+    """What the context of `open_engine` takes for a configuration, as a function of its model without weights.
+
+    audit: as for `compile_prompts`. The function raises what `open_engine` raises, and what rendering and compiling
+    the prompts raises.
+    """
+
+    def measured(model: Model) -> ContextMemory:
+        texts = render_prompts(config.prompts, model, config.model).prompts
+        prompts = compile_prompts(texts, model, audit=audit)
+        size = _size(model, config.runtime, prompts)
+        if config.runtime.batch_invariant:
+            _check_invariant(model, prompts)
+        return measure_context(model.native, **_settings(model, config.runtime, prompts, size, n_threads=1))
+
+    return measured
+
+
+def _size(model: Model, runtime: RuntimeConfig, prompts: PromptSet) -> Limits:
+    if runtime.kept_queries:
+        _check_kept_queries(runtime.kept_queries, model, prompts)
+    return limits(runtime, prompts, model.facts.n_ctx_train, model.n_ctx_short, model.facts.state_bytes)
+
+
+def _settings(
+    model: Model, runtime: RuntimeConfig, prompts: PromptSet, size: Limits, n_threads: int
+) -> ContextSettings:
+    return ContextSettings(
+        n_ctx=size.n_ctx,
+        n_batch=size.n_batch,
+        n_seq_max=size.n_seq_max,
+        n_outputs_max=size.n_outputs_max,
+        n_threads=n_threads,
+        flash_attn=flash_attention(runtime, model.n_gpu_layers),
+        batch_invariant=runtime.batch_invariant,
+        kv_type=runtime.kv_type,
+        label_tokens=prompts.label_tokens if prompts.exact else None,
+    )
+
+
+def _check_invariant(model: Model, prompts: PromptSet) -> str | None:
+    """Refuse what cannot be batch-invariant; why there are no logits, if only these cannot."""
+    if model.has_states:
+        raise ConfigError(
+            "runtime.batch_invariant: recurrent layers, which this model has, have no kernels for that: leave it "
+            "out, max_batch 1 keeps queries apart"
+        )
+    tensors = {name: tensor for part in model_parts(model.path) for name, tensor in read_header(part).tensors.items()}
+    check_layers(tensors)
+    why_no_logits = wrong_head(tensors)
+    if why_no_logits and prompts.exact:
+        raise ConfigError(why_no_logits)
+    return why_no_logits
 
 
 def _check_kept_queries(n: int, model: Model, prompts: PromptSet) -> None:

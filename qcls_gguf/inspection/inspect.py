@@ -73,6 +73,7 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
             n_cells_prefixes=engine.cache.n_cells,
             cache_bytes=memory.cache_bytes,
             state_bytes=tokenizer.facts.state_bytes,
+            compute_bytes=memory.compute_bytes,
             graphs_bytes=memory.shapes_bytes,
             why_no_visible_cells=engine.context.why_no_visible_cells,
         ),

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..config.words import abbreviated
-from ..control_groups import available_bytes
 from ..model.local import LocalModel, Source
-from ..model.placement import GPU_RESERVE_BYTES
-from ..report.machine import gpu_free_bytes
+from ..report.machine import model_room
 from ..report.record import Record
 from ..report.tables import Table
 
@@ -31,7 +29,8 @@ class ModelOnDisk(Record):
     size_bytes: int | None
     """of all its parts"""
     fits: bool | None
-    """whether the weights and 1 GiB for all else fit into the free memory named in `memory`; prompts may need more"""
+    """whether the weights fit into the free memory named in `memory`, with 1 GiB of each GPU, or of RAM, for all else;
+    prompts may need more"""
     error: str | None
     """why the file cannot be used"""
 
@@ -49,11 +48,10 @@ class ModelsRecord(Record):
 
 def models_record(found: Iterable[LocalModel]) -> ModelsRecord:
     """Each model beside the memory that is free at this moment."""
-    gpu = gpu_free_bytes()
-    free = available_bytes() if gpu is None else gpu
+    room = model_room()
     return ModelsRecord(
-        memory="RAM" if gpu is None else "GPU",
-        free_bytes=free,
+        memory="GPU" if room.on_gpu else "RAM",
+        free_bytes=room.free_bytes,
         models=tuple(
             ModelOnDisk(
                 source=model.source,
@@ -63,7 +61,7 @@ def models_record(found: Iterable[LocalModel]) -> ModelsRecord:
                 n_parameters=model.n_parameters,
                 quantization=model.quantization,
                 size_bytes=model.size_bytes,
-                fits=None if model.size_bytes is None else model.size_bytes + GPU_RESERVE_BYTES <= free,
+                fits=None if model.size_bytes is None else model.size_bytes <= room.weights_bytes,
                 error=model.error,
             )
             for model in found

@@ -185,6 +185,8 @@ class ContextSizes(Record):
     """memory of the KV cache, on all devices, with the states of all sequences"""
     state_bytes: int
     """what recurrent layers keep of each sequence, used or not; 0 where the model has none"""
+    compute_bytes: int
+    """compute buffers for the largest decode, on all devices"""
     graphs_bytes: int
     """compute buffers of the graphs that the start-up built; other queries add theirs, up to n_shapes graphs"""
     why_no_visible_cells: str | None

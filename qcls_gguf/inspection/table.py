@@ -10,7 +10,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from ..config.words import counted, printable
-from ..report.environment import weights_text
+from ..model.file_types import weights_text
 from ..report.numbers import measured
 from ..report.tables import fact_table
 from .records import Answering, HeadTail, Inspection, LongestQuery, PromptInspection, Request, Token, TrieNode
@@ -64,8 +64,9 @@ def _whole(inspection: Inspection) -> Table:
             ("longest query", _longest(inspection.longest)),
             (
                 "memory",
-                f"{_mib(context.cache_bytes)} MiB KV cache{_states(inspection)}; {_mib(context.graphs_bytes)} MiB "
-                "buffers for the graphs of the start-up",
+                f"{_mib(context.cache_bytes)} MiB KV cache{_states(inspection)}; compute buffers: "
+                f"{_mib(context.compute_bytes)} MiB for the largest decode, {_mib(context.graphs_bytes)} for graphs of "
+                "the start-up",
             ),
         ]
     )

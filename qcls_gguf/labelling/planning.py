@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..config.words import counted
+from ..data.rows import is_file_ending
 from ..errors import ConfigError
 from .answers import ERROR
 from .inputs import Stamp, check_names, find_inputs, format_of, stamp_of
@@ -58,6 +59,9 @@ class RunPlan:
         out = settings.out
         self.joined = out if out.suffix.lower() in ENDINGS.values() and not out.is_dir() else None
         """the one file that all shards become in the end"""
+        if self.joined is None and is_file_ending(out.suffix) and not out.is_dir():
+            endings = ", ".join(dict.fromkeys(ENDINGS.values()))
+            raise ConfigError(f"`out` {out}: cannot be {out.suffix}: name a file that ends in {endings}, or a folder")
         folder = out.with_name(out.name + SHARDS) if self.joined else out
         format_ = settings.job.format or (format_of(out) if self.joined else None)
         if self.joined and format_ != format_of(out):

@@ -14,10 +14,14 @@ import numpy as np
 from ..bench.roofline import Roofline, decode_weights, probe_device
 from ..config.schema import Config
 from ..engine.cores import threads
+from ..engine.open import context_memory
 from ..errors import ConfigError, QclsError
+from ..model import Model
 from ..model.header import read_header
 from ..model.placement import device_index
+from ..native import ContextMemory
 from ..opening import ClassifierOpener
+from ..prompts.chat import render_prompts
 from ..prompts.prompt_set import compile_prompts
 from ..report.environment import environment
 from ..report.machine import peak_rss_bytes
@@ -232,8 +236,15 @@ def _most_queries(config: Config, opener: ClassifierOpener) -> int:
     """Queries of a decode at most. The model is opened here only where its states may be large."""
     if not read_header(opener.models.path_of(config)).may_have_states:
         return MOST
-    model = opener.models.of(config)
-    return most_queries(compile_prompts(opener.rendered(config).prompts, model), model.facts.state_bytes)
+
+    def most(model: Model) -> int:
+        texts = render_prompts(config.prompts, model, config.model).prompts
+        return most_queries(compile_prompts(texts, model), model.facts.state_bytes)
+
+    def measure(model: Model) -> ContextMemory:
+        return context_memory(sharing(config, most(model)))(model)
+
+    return most(opener.models.of(config, measure=measure))
 
 
 def _sample(queries: Sequence[str]) -> Sequence[str]:

@@ -1,6 +1,8 @@
-"""Names of the types that a model file gives itself, for its main quantisation."""
+"""What a model's weights are, in words: the name of their type, and how they lie in a GPU's memory."""
 
 from __future__ import annotations
+
+from ..config.words import counted
 
 _NAMES = {
     0: "F32",
@@ -47,3 +49,10 @@ _NAMES = {
 def quantization_name(file_type: int | None) -> str:
     """llama.cpp's name for a file's main quantisation, such as Q4_K_M; `unknown` where there is none."""
     return "unknown" if file_type is None else _NAMES.get(file_type, "unknown")
+
+
+def weights_text(n_lane_ordered: int) -> str:
+    """How a model's weights lie in the GPU's memory, in a few words."""
+    if not n_lane_ordered:
+        return "in the file's order"
+    return f"{counted(n_lane_ordered, 'matrix', 'matrices')} in lane order"

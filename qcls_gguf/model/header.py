@@ -122,12 +122,22 @@ def read_header(path: Path) -> GgufHeader:
             _check_magic(path, buffer[:512])
             return _parse(Cursor(buffer))
     except FileNotFoundError:
-        raise ModelError(f"{path}: no such file; check the path, or name a repository to download from") from None
+        raise ModelError(f"{path}: no such file; {_other_place(path)}") from None
     except DamagedError as damage:
         raise ModelError(f"{path}: {damage}") from None
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte, or a file emptied meanwhile
         reason = getattr(error, "strerror", None) or error
         raise ModelError(f"{path} cannot be read ({reason}): check the path and its permissions") from error
+
+
+def _other_place(path: Path) -> str:
+    """Where a model may be that was looked for on this disk."""
+    hub = "a repository of the Hugging Face hub is named, as USER/REPO, by `hf_repo`"
+    if any(part in ("http:", "https:") for part in path.parts):
+        return f"an address is no path; {hub}"
+    if path.suffix.lower() == ".gguf":
+        return "check the path"
+    return f"a model of Ollama's store is named ollama:{path.name}" if ":" in path.name else f"check the path; {hub}"
 
 
 def _check_magic(path: Path, head: bytes) -> None:

@@ -14,6 +14,11 @@ from ..errors import ConfigError, ModelError
 DEFAULT_QUANTIZATION = "Q4_K_M"
 
 _SPEC = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?::(?P<quantization>[\w.-]+(?:/[\w.-]+)*))?", re.ASCII)
+_ADDRESS = re.compile(
+    r"(?:(?:https?://)?[\w-]+(?:\.[\w-]+)+/)?(?P<repo>[\w.-]+/[\w.-]+(?::[\w.-]+)?)"
+    r"(?:/(?:(?:blob|resolve|tree)/[^/]+/?)?(?P<file>[\w./-]+\.gguf)?)?(?:\?.*)?",
+    re.ASCII,
+)
 # llama.cpp's names, with the prefix that unsloth gives to its own mixes: UD-Q4_K_XL.
 _LABEL = re.compile(
     r"(?<![A-Z0-9])(?:UD-)?(?:I?Q\d\w*|TQ\d_\d|MXFP4\w*|NVFP4\w*|BF16|FP?16|FP?32)(?![A-Z0-9_])", re.IGNORECASE
@@ -132,7 +137,8 @@ def matching(variants: Iterable[Variant], quantization: str) -> list[Variant]:
 def _parse(spec: str, quantization: str | None, revision: str | None) -> _Request:
     found = _SPEC.fullmatch(spec)
     if found is None:
-        raise ConfigError(f"model {spec!r} is not of the form user/repo or user/repo:quantization: correct it")
+        remedy = _as_spec(spec)
+        raise ConfigError(f"model {spec!r} is not of the form user/repo or user/repo:quantization: {remedy}")
     if quantization == "":
         raise ConfigError("the quantization is empty: name one such as Q4_K_M, or leave it out")
     if found["repo"].lower().endswith(".gguf"):
@@ -140,6 +146,15 @@ def _parse(spec: str, quantization: str | None, revision: str | None) -> _Reques
     if quantization and (found["quantization"] or quantization).upper() != quantization.upper():
         raise ConfigError(f"model {spec!r} and quantization {quantization!r} disagree: give one of them only")
     return _Request(repo=found["repo"], quantization=quantization or found["quantization"], revision=revision or None)
+
+
+def _as_spec(spec: str) -> str:
+    """What to write instead of a page's address, or a path that begins with a repository."""
+    found = _ADDRESS.fullmatch(spec)
+    if found is None:
+        return "a file is named by its path instead" if spec.lower().endswith(".gguf") else "correct it"
+    file = f":{found['file']}" if found["file"] else ""
+    return f"write {found['repo']}{file}"
 
 
 def _fetch(request: _Request) -> Path:
@@ -278,5 +293,5 @@ def _explain(error: Exception, request: _Request) -> ConfigError | ModelError:
         )
     return ModelError(
         f"{request} cannot be fetched from {constants.ENDPOINT} ({reason}): "
-        "check the network and HF_ENDPOINT, then run again"
+        "check the network and HF_ENDPOINT, then run again, which begins a file anew that was not whole"
     )

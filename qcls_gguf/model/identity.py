@@ -23,6 +23,13 @@ _MAX_CACHED = 256
 _DIGESTS = "sha256.json"
 _MAX_LAYERS = 512  # LLAMA_MAX_LAYERS in src/llama-hparams.h
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_OTHER_FILES = {
+    **dict.fromkeys(("mmproj", "clip"), "the part of a model that reads pictures or sound (mmproj)"),
+    "adapter": "an adapter (LoRA)",
+    "controlvector": "a control vector",
+    "imatrix": "an importance matrix",
+}
+"""What GGUF files hold besides models, by their general.type or architecture."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +64,9 @@ def check_gguf(path: Path) -> GgufHeader:
     """
     header = read_header(path)
     parts = model_parts(path)
+    for name in (header.scalars.get("general.type"), header.arch):
+        if what := _OTHER_FILES.get(str(name)):
+            raise ModelError(f"{path} is {what}, not a language model: give the file of the model itself")
     n_parts = header.scalars.get("split.count", 1)
     if type(n_parts) is int and n_parts > 1 and n_parts != len(parts):
         raise ModelError(
@@ -69,7 +79,9 @@ def check_gguf(path: Path) -> GgufHeader:
     if n_layers is not None and (type(n_layers) is not int or not 0 < n_layers <= _MAX_LAYERS):
         raise ModelError(f"{path} has {n_layers} layers (block_count), of 1 to {_MAX_LAYERS}: it is damaged")
     tensors = dict(header.tensors)
-    for part in parts[1:]:
+    for number, part in enumerate(parts[1:], 2):
+        if not part.is_file():
+            raise ModelError(f"part {number} of {len(parts)} of the model is missing: put {part.name} beside {path}")
         tensors |= read_header(part).tensors
     if not tensors:
         raise ModelError(f"{path} has no tensors, only a vocabulary: choose a file with a whole model")

@@ -12,15 +12,15 @@ import numpy.typing as npt
 
 from ..config.resources import embedded_model
 from ..config.schema import ModelConfig, QueryTokens, RuntimeConfig
-from ..errors import ModelError
-from ..native import ModelFacts, NativeModel, WeightOrder
+from ..errors import DecodeError, ModelError, PlanError
+from ..native import ContextMemory, ModelFacts, NativeModel, WeightOrder
 from ..timing import Ledger
-from .file_types import quantization_name
+from .file_types import quantization_name, weights_text
 from .hashing import Hashing
-from .header import GgufHeader
+from .header import GgufHeader, read_header
 from .identity import ModelIdentity, Stamp, check_gguf, model_parts, stamps_of
 from .ollama import find_ollama_model
-from .placement import Placement, device_name, gpus, placement, why_not_on_gpu
+from .placement import Placement, device_name, gpus, is_scarce, placement, weights_of, why_not_on_gpu
 from .rows import HeadRows
 from .trial import try_model
 
@@ -64,13 +64,15 @@ class Model:
         on_load: Callable[[float], None] | None = None,
         ledger: Ledger | None = None,
         weight_order: WeightOrder = WeightOrder.BY_DEVICE,
+        measure: Callable[[Model], ContextMemory] | None = None,
     ) -> Self:
         """Find, check and load a model.
 
         runtime: says how many layers go to the GPU, and whether user-defined tokens are found in plain text; offline:
         take a model of the hub from the local cache only; on_load(fraction) follows the loading, ledger gets the steps;
-        weight_order: FILE where llama.cpp's own kernels are to be measured on the model.
-        Raises ConfigError or ModelError.
+        weight_order: FILE where llama.cpp's own kernels are to be measured on the model; measure: what the context will
+        take (`context_memory`), asked of the model without its weights where layers may have to make room for it; None:
+        1 GiB of each GPU is left for it. Raises ConfigError or ModelError.
         """
         ledger = ledger or Ledger()
         path = find_model(config, offline=offline)
@@ -79,11 +81,25 @@ class Model:
         parts = model_parts(path)
         stamps = stamps_of(parts)
         size_bytes = sum(size for _, size, *_ in stamps)
-        placed = placement(runtime, size_bytes, header.n_layer, gpus())
+        devices = gpus()
+        tensors = header.tensors | {
+            name: each for part in parts[1:] for name, each in read_header(part).tensors.items()
+        }
+        weights = weights_of(tensors, header.n_layer)
+        placed = placement(runtime, weights, devices)
         if try_model(parts, size_bytes, placed, runtime):
             ledger.step("try model", "in a process of its own, once for this file and build")
         hashing = Hashing(path)
         try:
+            if measure and is_scarce(runtime, size_bytes, devices):
+                try:
+                    context = cls._measured(measure, path, header, hashing, runtime, stamps)
+                except (DecodeError, ModelError, PlanError) as e:  # if the whole model has the same fault, it says so
+                    ledger.step("measure context", f"not possible, 1 GiB of each GPU is left for it: {e}")
+                else:
+                    ledger.step("measure context", f"{context}, beside the weights")
+                    placed = placement(runtime, weights, devices, context)
+                    try_model(parts, size_bytes, placed, runtime)  # once more where the number of GPUs is another
             native = NativeModel(
                 path,
                 n_gpu_layers=placed.n_gpu_layers,
@@ -104,9 +120,30 @@ class Model:
             hashing.stop()
             raise
         where = placed.text if placed.n_gpus else f"on the CPU{why_not_on_gpu(runtime)}"
-        lanes = f", {native.facts.n_lane_ordered} matrices in lane order" if native.facts.n_lane_ordered else ""
+        lanes = f", {weights_text(native.facts.n_lane_ordered)}" if native.facts.n_lane_ordered else ""
         ledger.step("load model", f"{native.facts.description}, {where}{lanes}")
         return cls(path, header, placed, native, hashing, runtime.query_tokens, stamps)
+
+    @classmethod
+    def _measured(
+        cls,
+        measure: Callable[[Model], ContextMemory],
+        path: Path,
+        header: GgufHeader,
+        hashing: Hashing,
+        runtime: RuntimeConfig,
+        stamps: Sequence[Stamp],
+    ) -> ContextMemory:
+        """What the context takes with all layers on a GPU."""
+        placed = Placement(header.n_layer + 1, 1)
+        with NativeModel(
+            path,
+            n_gpu_layers=placed.n_gpu_layers,
+            one_gpu=True,
+            user_defined=runtime.query_tokens == "user_defined",
+            without_weights=True,
+        ) as native:
+            return measure(cls(path, header, placed, native, hashing, runtime.query_tokens, stamps))
 
     @property
     def facts(self) -> ModelFacts:

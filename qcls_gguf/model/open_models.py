@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from ..config.schema import Config, ModelConfig, QueryTokens
-from ..native import WeightOrder
+from ..native import ContextMemory, WeightOrder
 from ..timing import Ledger
 from .open import Model, find_model
 
@@ -23,8 +23,16 @@ class OpenModels:
         self._models: dict[tuple[Path, int | str, QueryTokens, WeightOrder], Model] = {}
         self._weight_order = WeightOrder.BY_DEVICE
 
-    def of(self, config: Config, ledger: Ledger | None = None) -> Model:
-        """The model of a configuration, opened when it is first asked for. Raises ConfigError or ModelError."""
+    def of(
+        self,
+        config: Config,
+        ledger: Ledger | None = None,
+        measure: Callable[[Model], ContextMemory] | None = None,
+    ) -> Model:
+        """The model of a configuration, opened when it is first asked for. Raises ConfigError or ModelError.
+
+        measure: see `Model.open`; of configurations that share a model, the first one's counts.
+        """
         key = self.path_of(config), config.runtime.n_gpu_layers, config.runtime.query_tokens, self._weight_order
         if key in self._models:
             if ledger:
@@ -38,6 +46,7 @@ class OpenModels:
             on_load=self._on_load,
             ledger=ledger,
             weight_order=self._weight_order,
+            measure=measure,
         )
         return self._models[key]
 

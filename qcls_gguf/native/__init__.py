@@ -2,6 +2,7 @@
 
 from .abi import WeightOrder
 from .context import Counters, HeadTail, NativeContext, max_sequences
+from .context_settings import ContextMemory, ContextSettings, measure_context
 from .device import Device, Multiprocessors, Probed, devices, multiprocessors, probe_copy, probe_matmul
 from .library import BuildInfo, build_info, library_folder, set_log
 from .model import ModelFacts, NativeModel
@@ -10,6 +11,8 @@ from .trie import TrieScores
 
 __all__ = [
     "BuildInfo",
+    "ContextMemory",
+    "ContextSettings",
     "Counters",
     "Device",
     "HeadTail",
@@ -25,6 +28,7 @@ __all__ = [
     "devices",
     "library_folder",
     "max_sequences",
+    "measure_context",
     "multiprocessors",
     "probe_copy",
     "probe_matmul",

@@ -225,6 +225,16 @@ class Counters(Struct):
         ("shapes_bytes", c_int64),
         ("n_cuda_graphs", c_int64),
         ("cache_bytes", c_int64),
+        ("compute_bytes", c_int64),
+    ]
+
+
+class ContextMemory(Struct):
+    _fields_: ClassVar = [
+        ("size", c_uint32),
+        ("reserved", c_int32),
+        ("cache_bytes", c_int64),
+        ("compute_bytes", c_int64),
     ]
 
 
@@ -279,6 +289,7 @@ STRUCTS: dict[str, type[Struct]] = {
     "qcls_context_params": ContextParams,
     "qcls_limits": Limits,
     "qcls_head_tail": HeadTail,
+    "qcls_context_memory": ContextMemory,
     "qcls_counters": Counters,
     "qcls_attention": Attention,
     "qcls_plan": Plan,
@@ -300,6 +311,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "qcls_probe_copy": [POINTER(Copy), POINTER(Seconds)],
     "qcls_probe_product": [POINTER(Product), POINTER(Seconds)],
     "qcls_model_open": [c_char_p, c_int32, c_int32, c_int32, PROGRESS_FUNCTION, c_void_p, POINTER(c_void_p)],
+    "qcls_model_open_without_weights": [c_char_p, c_int32, c_int32, POINTER(c_void_p)],
     "qcls_model_close": [c_void_p],
     "qcls_model_describe": [c_void_p, POINTER(Facts)],
     "qcls_tokenize": [c_void_p, c_char_p, c_int64, c_int32, c_void_p, c_int64, POINTER(c_int64)],
@@ -307,6 +319,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "qcls_type_block": [c_int32, POINTER(c_int64), POINTER(c_int64)],
     "qcls_dequantise": [c_int32, c_void_p, c_int64, c_void_p, c_int64],
     "qcls_context_open": [c_void_p, POINTER(ContextParams), POINTER(c_void_p)],
+    "qcls_context_measure": [c_void_p, POINTER(ContextParams), POINTER(ContextMemory)],
     "qcls_context_close": [c_void_p],
     "qcls_context_limits": [c_void_p, POINTER(Limits)],
     "qcls_context_head_tail": [c_void_p, POINTER(HeadTail)],

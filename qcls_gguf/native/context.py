@@ -6,7 +6,7 @@ import os
 import weakref
 from ctypes import byref, c_int64, c_void_p, create_string_buffer
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +15,12 @@ from ..errors import DecodeError, PlanError
 from . import abi
 from .abi import Error, Status, check, int32
 from .arrays import BOOL, FLOAT32, INT32, Float32Array, Int32Array, address
+from .context_settings import ContextSettings, params_of
 from .library import library
 from .model import NativeModel
 
 FORKED = "this was made in another process: make one in each process after forking"
 _NONE: Int32Array = np.empty(0, np.int32)
-_FLASH_ATTN = {None: 0, False: 1, True: 2}  # qcls_flash_attn
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,9 @@ class Counters:
     n_cuda_graphs: int
     """CUDA graphs launched by this process; -1 in a build without CUDA"""
     cache_bytes: int
-    """the KV cache, on all devices"""
+    """the KV cache, with the states of all sequences, on all devices"""
+    compute_bytes: int
+    """the compute buffers for the largest decode, on all devices"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,48 +59,13 @@ def max_sequences() -> int:
 class NativeContext:
     """A llama.cpp context with a unified KV cache. One thread at a time; `close` is idempotent."""
 
-    def __init__(
-        self,
-        model: NativeModel,
-        *,
-        n_ctx: int,
-        n_batch: int,
-        n_seq_max: int,
-        n_outputs_max: int,
-        n_threads: int,
-        hidden_only: bool = True,
-        label_tokens: Int32Array | None = None,
-        flash_attn: bool | None = None,
-        visible_cells: bool = True,
-        batch_invariant: bool = False,
-        kv_type: str = "f16",
-    ) -> None:
-        """Open a context; with hidden_only its rows are final-norm hidden states, else logits (stock llama.cpp).
-
-        label_tokens: (n,) int32, as for `set_label_tokens`. flash_attn: None lets llama.cpp choose. visible_cells: read
-        in attention only the cells that a token may see, if this context can (`why_no_visible_cells`); this needs
-        flash_attn False on a CPU, None on a GPU. batch_invariant: a token's row does not depend on what else is decoded
-        with it; this needs attention to visible cells on CUDA devices, and weights that this project's kernels can
-        multiply.
+    def __init__(self, model: NativeModel, **settings: Unpack[ContextSettings]) -> None:
+        """Open a context.
 
         Raises PlanError for a limit out of range, ModelError for a model whose hidden states do not give its logits.
         """
         self._handle = c_void_p()
-        tokens = _NONE if label_tokens is None else label_tokens
-        params = abi.ContextParams(
-            n_ctx=n_ctx,
-            n_batch=n_batch,
-            n_seq_max=n_seq_max,
-            n_outputs_max=n_outputs_max,
-            n_threads=n_threads,
-            hidden_only=int(hidden_only),
-            flash_attn=_FLASH_ATTN[flash_attn],
-            kv_type=kv_type.encode(),
-            label_token=address(tokens, INT32, 1, 0),
-            n_label_tokens=len(tokens),
-            visible_cells=int(visible_cells),
-            batch_invariant=int(batch_invariant),
-        )
+        params = params_of(settings)
         handle, self._error = c_void_p(), Error()
         self._error_ref = byref(self._error)
         status = library().qcls_context_open(model.handle, byref(params), byref(handle), self._error_ref)
@@ -184,6 +151,7 @@ class NativeContext:
             shapes_bytes=counters.shapes_bytes,
             n_cuda_graphs=counters.n_cuda_graphs,
             cache_bytes=counters.cache_bytes,
+            compute_bytes=counters.compute_bytes,
         )
 
     def share(self, src: int, dst: int, start: int, end: int) -> None:

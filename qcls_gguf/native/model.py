@@ -80,16 +80,22 @@ class NativeModel:
         progress: Callable[[float], bool] | None = None,
         user_defined: bool = False,
         weight_order: WeightOrder = WeightOrder.BY_DEVICE,
+        without_weights: bool = False,
     ) -> None:
         """Load a GGUF file; n_gpu_layers: on GPUs, if there are any; < 0: all of them; one_gpu: on the first one only.
 
         progress(fraction) returns False to stop the load. user_defined: text that spells a token which was added to the
-        vocabulary, such as </think>, becomes that token in plain text, too. Raises ModelError.
+        vocabulary, such as </think>, becomes that token in plain text, too. without_weights: load all but the weights,
+        which is enough for facts, the tokenizer and `measure_context`. Raises ModelError.
         """
         self._plain = int(Parse.USER_DEFINED if user_defined else Parse.NOTHING)
         self._handle = c_void_p()
         self._room = _Room()
-        handle = _load(path, int32(n_gpu_layers, "n_gpu_layers"), one_gpu, weight_order, progress)
+        n_gpu_layers = int32(n_gpu_layers, "n_gpu_layers")
+        if without_weights:
+            handle = _load_without_weights(path, n_gpu_layers, one_gpu)
+        else:
+            handle = _load(path, n_gpu_layers, one_gpu, weight_order, progress)
         self._handle = handle
         self._free = weakref.finalize(self, library().qcls_model_close, handle, None)
         self._free.atexit = False  # at the exit of the interpreter another thread may still be decoding
@@ -190,6 +196,15 @@ class NativeModel:
 def _description(text: str, n_params: int) -> str:
     """llama.cpp's description, with the number of weights if it has no name for the size."""
     return text.replace("?B", abbreviated(n_params))
+
+
+def _load_without_weights(path: Path, n_gpu_layers: int, one_gpu: bool) -> c_void_p:
+    handle, error = c_void_p(), Error()
+    status = library().qcls_model_open_without_weights(
+        os.fsencode(path), n_gpu_layers, one_gpu, byref(handle), byref(error)
+    )
+    check(status, error, path)
+    return handle
 
 
 def _load(

@@ -8,14 +8,14 @@ and what follows is fixed. Other requests are planned token by token.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from ..errors import PlanError
 from ..prompts.prompt_set import PromptSet
 from .planner import Addition, Capacity, DecodePlan, IndexArray, additions_of, plan_decodes
-from .tree import Int32Array, KeptRoot, Root
+from .tree import Int32Array, KeptRoot, Plan, Root
 
 _N_KEPT = 4096
 
@@ -48,10 +48,19 @@ class Template:
     def continued(self, n_kept: int, roots: Sequence[KeptRoot]) -> DecodePlan:
         """The decode behind n_kept tokens more; roots: those of the layout, with these tokens."""
         plan = self.decode.plan
-        return replace(
-            self.decode,
-            plan=replace(plan, pos=plan.pos + np.int32(n_kept)),
-            leaf_roots=tuple(roots[root] for root in plan.leaf_root),  # a plan's roots have the order of the layout's
+        return DecodePlan(  # each by its constructor, as this is done for each request: dataclasses.replace is slow
+            plan=Plan(
+                token=plan.token,
+                pos=plan.pos + np.int32(n_kept),
+                seq_offset=plan.seq_offset,
+                seq_id=plan.seq_id,
+                output=plan.output,
+                leaf_root=plan.leaf_root,
+                node_row=plan.node_row,
+                n_outputs=plan.n_outputs,
+            ),
+            leaf_roots=tuple([roots[root] for root in plan.leaf_root]),  # a plan's roots have the layout's order
+            rows=self.decode.rows,
         )
 
     def any_tokens(self) -> Int32Array:

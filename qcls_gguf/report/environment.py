@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 
 from ..config.schema import Config
-from ..config.words import counted
 from ..engine.cores import physical_cores, threads
 from ..native import Multiprocessors, devices
 from ..native.features import instruction_sets
@@ -70,13 +69,6 @@ class Environment(Record):
     """type of the weights, such as Q4_K_M"""
     n_lane_ordered: int
     """matrices whose weights were rearranged for the GPU's kernels: lane order"""
-
-
-def weights_text(n_lane_ordered: int) -> str:
-    """How a model's weights lie in the GPU's memory, in a few words."""
-    if not n_lane_ordered:
-        return "in the file's order"
-    return f"{counted(n_lane_ordered, 'matrix', 'matrices')} in lane order"
 
 
 def environment(config: Config, model: ModelInfo) -> Environment:

@@ -6,8 +6,30 @@ psutil is imported where it is asked: other commands start sooner.
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 
-from ..model.placement import gpus
+from ..control_groups import available_bytes
+from ..model.placement import RESERVE_BYTES, gpus, room_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRoom:
+    """The memory that a model would go to: the GPUs', or without one the machine's."""
+
+    on_gpu: bool
+    free_bytes: int
+    """in all"""
+    weights_bytes: int
+    """of it for weights; on each GPU, or in the machine's memory, something is left for all else"""
+
+
+def model_room() -> ModelRoom:
+    """What is free at this moment."""
+    found = gpus()
+    if found:
+        return ModelRoom(True, sum(device.free_bytes for device in found), room_bytes(found))
+    free = available_bytes()
+    return ModelRoom(False, free, max(0, free - RESERVE_BYTES))
 
 
 def gpu_free_bytes() -> int | None:

@@ -50,8 +50,10 @@ class Admission:
         self.n_tokens += n_tokens
         self._n_ahead += n_at_once
 
-    def learn(self, n_tokens: int, ms: float) -> None:
-        """Note that a request's turn fed so many tokens and took so long."""
+    def learn(self, n_tokens: float, ms: float) -> None:
+        """Note that a request's turn took so long. n_tokens: of its queries, as `admitted` counts them; kept queries
+        leave fewer to feed.
+        """
         if n_tokens > 0:
             share = _SMOOTHING if self._ms_per_token else 1.0
             self._ms_per_token += (ms / n_tokens - self._ms_per_token) * share

@@ -198,7 +198,8 @@ async def _results(
         raise refusal_of(e) from None
     for result in results:
         counts = result.counts  # of the turn, which others' queries may share
-        usage.new += counts.n_tokens_new / counts.n_queries
+        n_new = counts.n_tokens_new / counts.n_queries
+        usage.new += n_new
         usage.cached += counts.n_tokens_cached / counts.n_queries
-        service.note(exchange, result)
+        service.note(exchange, result, n_new)
     return list(results)

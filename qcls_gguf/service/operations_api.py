@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from prometheus_client.core import Metric
 from pydantic import BaseModel
 
+from ..config.words import shown
 from ..report.gpu import GpuState, gpu_state
 from ..version import __version__
 from .description_page import description_page
@@ -29,6 +31,7 @@ _POLICY = (
 )
 """for the page: nothing comes from elsewhere, and no other page shows it within itself"""
 DOCS, HEALTH, READY, METRICS, MODELS, RELOAD = "/docs", "/health", "/ready", "/metrics", "/v1/models", "/admin/reload"
+ONE_MODEL = f"{MODELS}/{{name:path}}"
 MODEL = "default"
 """what the models of `/v1/models` are named for: all configured prompts; one of them is `default/<prompt>`"""
 
@@ -123,6 +126,16 @@ def add_operations(app: FastAPI, service: Service) -> None:
         Exchange.of(request.scope).route = MODELS
         return json_response(_models(serving.served))
 
+    @app.get(ONE_MODEL, summary="A configured prompt, as a model", response_class=Response,
+             responses=gives(OpenAIModel, "it is there", 401, 404, 503))  # fmt: skip
+    async def model(request: Request, name: str) -> Response:
+        Exchange.of(request.scope).route = ONE_MODEL
+        known = {each["id"]: each for each in _models(serving.served)["data"]}
+        if name not in known:
+            what = f"there is no model {shown(name)}: this service has {', '.join(map(shown, known))}"
+            raise RefusedError(404, "unknown prompt", what)
+        return json_response(known[name])
+
     @app.post(RELOAD, summary="Read the configuration anew", response_class=Response,
               responses=gives(Reloaded, "it answers now", 401, 403, 409, 422, 503))  # fmt: skip
     async def reload(request: Request) -> Response:
@@ -136,7 +149,7 @@ def add_operations(app: FastAPI, service: Service) -> None:
         )
 
 
-def _models(served: Served) -> dict[str, object]:
+def _models(served: Served) -> dict[str, Any]:
     info = served.classifier.model
     about = f"{info.description}, {info.quantization}"
     named = {MODEL: f"all prompts by {about}"} | {

@@ -135,7 +135,7 @@ class _Asked:
         self._release()
         try:
             (result,) = with_wait(results, self._began_ns)
-            self._service.note(self._exchange, result)
+            self._service.note(self._exchange, result, self._served.n_tokens(result.query))
             body = json_bytes(answer(result, self._served.model_json))
         except Exception:
             self._refuse(self._door.failure(self._exchange))

@@ -59,15 +59,15 @@ class Service:
             (result,) = await served.ask([(loaded, query)], deadline_s)
         except QclsError as e:
             raise refusal_of(e, param) from None
-        self.note(exchange, result)
+        self.note(exchange, result, served.n_tokens(query))
         return result
 
-    def note(self, exchange: Exchange, result: Result) -> None:
-        """Count an answer to a query."""
+    def note(self, exchange: Exchange, result: Result, n_tokens: float) -> None:
+        """Count an answer to a query. n_tokens: of the query, as they are counted when one like it is admitted."""
         exchange.answered(result)
         if result.counts.n_decodes:  # else it was kept
             self.metrics.labelled(result)
-            self.serving.admission.learn(result.counts.n_tokens_new, result.total_ms)
+            self.serving.admission.learn(n_tokens * result.counts.n_queries, result.total_ms)
 
     async def ask_all(
         self, exchange: Exchange, served: Served, loaded: LoadedPrompts, queries: Sequence[str]

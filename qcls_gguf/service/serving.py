@@ -10,6 +10,7 @@ from time import monotonic
 
 from ..classifier import Classifier
 from ..config.schema import Config
+from ..engine.open import context_memory
 from ..errors import QclsError
 from ..model import Model
 from ..model.open import find_model
@@ -134,7 +135,12 @@ class Serving:
         else:
             ledger = Ledger(self._step)
             model = Model.open(
-                config.model, config.runtime, offline=self._offline, on_load=self._on_load, ledger=ledger
+                config.model,
+                config.runtime,
+                offline=self._offline,
+                on_load=self._on_load,
+                ledger=ledger,
+                measure=context_memory(config),
             )
         try:
             classifier = Classifier.from_config(config, model=model, on_step=self._step)

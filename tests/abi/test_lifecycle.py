@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from ctypes import c_int32, c_int64
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from oracle import decode_sequence
 from random_models import WITH_ANOTHER_TAIL
 
 from qcls_gguf.errors import DecodeError, ModelError
-from qcls_gguf.native import NativeContext, NativeModel
+from qcls_gguf.native import NativeContext, NativeModel, measure_context
 from qcls_gguf.native.abi import SIGNATURES, Error, Status
 from qcls_gguf.native.library import library
 
@@ -143,13 +144,14 @@ print("fine")
 
 
 def cycle(path: Path) -> float:
-    """Open, use and close a model with a context of each kind."""
+    """Open, use and close a model with a context of each kind, which is measured first."""
+    sizes: dict[str, Any] = {"n_ctx": 256, "n_batch": 64, "n_seq_max": 8, "n_outputs_max": 64, "n_threads": 1}
+    with NativeModel(path, without_weights=True) as model:
+        measure_context(model, **sizes)
     with NativeModel(path) as model:
         total = 0.0
         for hidden_only in (False, True):
-            with NativeContext(
-                model, n_ctx=256, n_batch=64, n_seq_max=8, n_outputs_max=64, n_threads=1, hidden_only=hidden_only
-            ) as context:
+            with NativeContext(model, **sizes, hidden_only=hidden_only) as context:
                 total = float(decode_sequence(context, [1, 2, 3]).sum())
         return total
 

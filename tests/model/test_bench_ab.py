@@ -116,17 +116,17 @@ def test_a_record_by_hand(classifier: Classifier) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "n_free", "why"),
+    ("code", "n_room", "why"),
     [
         (None, 0, "it is for cards that run code for 7.5"),
         (90, 99 << 30, "it is for cards that run code for 7.5, and this one runs code for 9.0"),
-        (75, 5 << 30, "loading the model a second time needs 9.0 GiB of the GPU's memory, and 5.0 are free"),
-        (75, 9 << 30, None),
+        (75, 5 << 30, "loading the model a second time takes 8.0 GiB of the GPU's memory, which has room for 5.0"),
+        (75, 8 << 30, None),
     ],
 )
-def test_lane_order_is_compared_where_it_can_matter_and_fits(code: int | None, n_free: int, why: str | None) -> None:
+def test_lane_order_is_compared_where_it_can_matter_and_fits(code: int | None, n_room: int, why: str | None) -> None:
     running = RunningCode(code, is_compiled=True) if code else None
-    found = why_no_lane_order(running) or why_no_memory(8 << 30, n_free)
+    found = why_no_lane_order(running) or why_no_memory(8 << 30, n_room)
     assert (found or "").partition(":")[0] == (why or "")
 
 

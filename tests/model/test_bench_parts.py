@@ -187,17 +187,18 @@ def test_a_gpu_holds_more_classifiers_in_what_the_first_left(
     after: float, n_more: int, n_others: int, classifier: Classifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first took 2 GiB; each further one is counted as 2.4, and 1 GiB stays free. Other GPUs do not count."""
+    gib = 1 << 30
     started = dataclasses.replace(classifier._started, info=dataclasses.replace(classifier.model, n_gpu_layers=9))
-    devices = [Device(kind="GPU", name="a", free_bytes=80 << 30, total_bytes=80 << 30)] * (1 + n_others)
+    free = [int(after * gib)] + [80 * gib] * n_others
+    devices = [Device(kind="GPU", name="a", free_bytes=each, total_bytes=80 * gib) for each in free]
     monkeypatch.setattr(placement, "gpus", lambda: devices)
     monkeypatch.setattr(classifier.engine.model, "placement", placement.Placement(9, 1))
     on_gpu = Classifier(started, owns_model=False)
-    gib = 1 << 30
     memory = Memory(
         rss_before_bytes=0,
         rss_after_bytes=0,
-        vram_free_before_bytes=int((80 * n_others + after + 2) * gib),
-        vram_free_after_bytes=int((80 * n_others + after) * gib),
+        vram_free_before_bytes=sum(free) + 2 * gib,
+        vram_free_after_bytes=sum(free),
     )
     measured = MeasuredClassifier(name="s", classifier=on_gpu, query_sets=(), first_request_ms=0.0, memory=memory)
     assert fits_in_memory(measured, n_more) == (after >= 1 + 2.4 * n_more)

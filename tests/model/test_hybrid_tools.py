@@ -88,7 +88,7 @@ def test_states_for_which_there_is_no_memory(
     )
     done = run_python(OPEN_WITH_LITTLE_MEMORY, small, large)
     assert re.search(
-        r"could not make a context: (.|\n)*The states of 1,4\d\d sequences take 0\.7 GiB: if memory is lacking, lower "
+        r"could not make a context: (.|\n)*the states of 1,4\d\d sequences take 0\.7 GiB: if memory is lacking, lower "
         r"runtime\.max_batch or question_prefixes",
         done.stdout,
     ), done

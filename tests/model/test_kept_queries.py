@@ -168,15 +168,28 @@ def test_callers_that_share_decodes(make_model: MakeModel, open_classifier: Open
     assert kept.engine.kept_queries.n_found > 0
 
 
+SMALL = {"n_batch": 48, "max_query_tokens": 24}
+"""decodes that do not hold three usual queries of SEPARATE"""
+
+
 def test_turns_of_several_decodes(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
-    """They go on from kept queries, and leave these as they are."""
-    plain, kept = (open_classifier(make_model(), SEPARATE, kept_queries=2, n_batch=128) for _ in range(2))
-    assert_alike(kept, plain, "red dress")
-    for turn in (["red dress " + "for girls " * n for n in range(12)], ["blue", "red dress", *["red " * 5] * 40]):
+    """They go on from kept queries and are kept, except in slots that another query of the turn goes on from."""
+    plain, kept = (open_classifier(make_model(), SEPARATE, **SMALL, kept_queries=n) for n in (0, 3))
+    long = "q w e r t z u i o p a s"
+    for turn, n_decodes, n_saved in (
+        ([long], 2, 0),
+        ([long + " a"], 1, 39),
+        (["red dress", "blue", "jeans"], 2, 0),
+        (["red dress for", "blue jeans", "jeans -"], 2, 12),
+        (["red dress -", "red dress for me", "red", "jeans - 👗", "blue"], 4, 24),
+        (["red dress for boys", "jeans - 👗", "blue"], 2, 30),
+    ):
         found, wanted = kept.classify_batch(turn), [plain.classify(query) for query in turn]
         for each, other in zip(found, wanted, strict=True):
             np.testing.assert_allclose(scores(each), scores(other), rtol=0, atol=LARGEST_DIFFERENCE)
-    assert_alike(kept, plain, "red dress for")
+        counts = found[0].counts
+        assert counts.n_decodes == n_decodes
+        assert counts.n_tokens_new == sum(each.counts.n_tokens_new for each in wanted) - n_saved
 
 
 def test_cells_do_not_run_out(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
@@ -281,12 +294,17 @@ def test_a_decode_that_is_refused_leaves_right_answers(
     assert_alike(kept, plain, "blue jeans")
 
 
+@pytest.mark.parametrize("options", [{}, SMALL])
 @pytest.mark.parametrize("place", ["trim", "share", "decode"])
 def test_an_interrupt_anywhere_leaves_right_answers(
-    place: str, make_model: MakeModel, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
+    place: str,
+    options: dict[str, int],
+    make_model: MakeModel,
+    open_classifier: OpenClassifier,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The native call is made, then the interrupt comes, at each call of requests that go on from each other."""
-    plain, kept = (open_classifier(make_model(), SEPARATE, kept_queries=n) for n in (0, 2))
+    plain, kept = (open_classifier(make_model(), SEPARATE, **options, kept_queries=n) for n in (0, 2))
     n, has_come = 0, True
     while has_come:
         n += 1
@@ -299,12 +317,13 @@ def test_an_interrupt_anywhere_leaves_right_answers(
     assert n > 4
 
 
+@pytest.mark.parametrize("options", [{}, SMALL])
 def test_an_interrupt_between_any_two_lines_leaves_right_answers(
-    make_model: MakeModel, open_classifier: OpenClassifier
+    options: dict[str, int], make_model: MakeModel, open_classifier: OpenClassifier
 ) -> None:
     """Also between what is done in the cache and what is noted of it; here every eleventh of a long run."""
-    files = ("decodes.py", "engine/kept_queries.py", "engine/engine.py", "native/context.py")
-    plain, kept = (open_classifier(make_model(), SEPARATE, kept_queries=n) for n in (0, 2))
+    files = ("decodes.py", "pipeline.py", "engine/kept_queries.py", "engine/engine.py", "native/context.py")
+    plain, kept = (open_classifier(make_model(), SEPARATE, **options, kept_queries=n) for n in (0, 2))
     turns = (["red"], ["red dress"], ["blue"], ["red dress for", "blue jeans", "red"], ["red jeans", "red jeans", "x"])
     n, has_come = 0, True
     while has_come:

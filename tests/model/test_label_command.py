@@ -58,13 +58,18 @@ def test_the_commands_options_reach_the_run(tmp_path: Path) -> None:
     assert label("--redo-changed").n_rows == 1
 
 
-def test_what_no_row_of_is_labelled_is_a_failure_and_a_wrong_column_is_usage(tmp_path: Path) -> None:
+def test_what_no_row_of_is_labelled_is_a_failure_and_wrong_columns_and_outputs_are_usage(tmp_path: Path) -> None:
     path = parquet(tmp_path / "in.parquet", [None, " "])
     table = tmp_path / "in.csv"
     table.write_text("id,query\n1,red dress\n")
     assert (
         CliRunner().invoke(app, ["label", str(path), "--config", CONFIG, "--out", str(tmp_path / "a")]).exit_code == 1
     )
+    for name in ("out.xlsx", "out.csv.gz", "out.txt"):
+        done = CliRunner().invoke(app, ["label", str(table), "--config", CONFIG, "--out", str(tmp_path / name)])
+        assert done.exit_code == 2
+        assert "name a file that ends in .parquet, .csv, .tsv, .jsonl, or a folder" in done.stderr
+        assert not (tmp_path / name).exists()
     for wrong in (path, table):
         line = ["label", str(wrong), "--config", CONFIG, "--out", str(tmp_path / "b"), "--column", "text"]
         done = CliRunner().invoke(app, line)

@@ -12,8 +12,10 @@ from oracle import PromptSpec
 
 from qcls_gguf import Classifier, ModelError
 from qcls_gguf.config.schema import KvType, RuntimeConfig
+from qcls_gguf.engine import memory
 from qcls_gguf.engine.memory import beside_fitted_layers, cache_bytes, check_memory
 from qcls_gguf.model.header import read_header
+from qcls_gguf.native import ContextMemory
 
 PROMPT = PromptSpec(name="a", template="the colour of {query} is", labels=("red", "light blue"))
 
@@ -32,9 +34,13 @@ def test_what_does_not_fit_is_refused_with_both_numbers(make_model: MakeModel) -
     header = read_header(make_model())
     n_ctx = 4 << 20
     n_bytes = cache_bytes(header, n_ctx, "f16")
-    check_memory(header, Path("m.gguf"), n_ctx, "f16", n_free=n_bytes)
+
+    def measure() -> ContextMemory:
+        return ContextMemory(cache_bytes=n_bytes, compute_bytes=0)
+
+    check_memory(header, Path("m.gguf"), n_ctx, "f16", measure=measure, n_free=n_bytes)
     with pytest.raises(ModelError, match=r"m\.gguf: a cache of 4,194,304 cells takes 4\.0 GiB, and 2\.0 GiB of memory"):
-        check_memory(header, Path("m.gguf"), n_ctx, "f16", n_free=2 << 30)
+        check_memory(header, Path("m.gguf"), n_ctx, "f16", measure=measure, n_free=2 << 30)
 
 
 def test_a_configuration_that_asks_for_too_much(
@@ -46,11 +52,25 @@ def test_a_configuration_that_asks_for_too_much(
         Classifier.from_config(config)
 
 
+def test_a_hybrid_is_not_refused_for_a_cache_that_it_does_not_have(
+    make_model: MakeModel, write_config: WriteConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has attention in every second layer only, so its cache takes half of what the header says at most."""
+    path = make_model("qwen35")
+    config = write_config(path, [PROMPT], n_ctx=1 << 14)
+    most = cache_bytes(read_header(path), 1 << 14, "f16")
+    monkeypatch.setattr(memory, "_ASKED_FROM_BYTES", most)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=int(0.8 * most)))
+    with Classifier.from_config(config) as classifier:
+        assert 0.5 * most <= classifier.engine.context.counters().cache_bytes < 0.8 * most
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=int(0.5 * most)))
+    with pytest.raises(ModelError, match=r"a cache of 16,384 cells takes .* with 0\.0 GiB of states"):
+        Classifier.from_config(config)
+
+
 def test_what_to_do_where_fitted_layers_leave_too_little() -> None:
     text = beside_fitted_layers(RuntimeConfig(), 30, 5 << 29)
-    assert (
-        "auto put 30 layers on GPUs and left 1.0 GiB of each for everything else; the cache takes up to 2.5 GiB" in text
-    )
+    assert "auto put 30 layers on GPUs; the cache takes up to 2.5 GiB" in text
     assert text.endswith("if memory is lacking, set runtime.n_gpu_layers to less than 30")
     assert not beside_fitted_layers(RuntimeConfig(n_gpu_layers="all"), 37, 5 << 29)
     assert not beside_fitted_layers(RuntimeConfig(), 0, 5 << 29)

@@ -20,6 +20,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from qcls_gguf import DecodeError, load_config
 from qcls_gguf.service.access_log import log
+from qcls_gguf.service.admission import Admission
 from qcls_gguf.service.app import build_app
 from qcls_gguf.service.door import Door
 from qcls_gguf.service.protocol import Protocol
@@ -149,6 +150,19 @@ def test_plain_requests_are_quick(service: Service, data: bytes) -> None:
     ((status, body),) = service.ask(data)
     assert (status, body["query"]) == (200, "red dress")
     assert not service.usual
+
+
+def test_a_wait_is_foretold_by_tokens_as_they_are_admitted(service: Service) -> None:
+    """However many of them are fed: fewer for some of the prompts, or where kept queries have some."""
+    few = {"query": "red dress", "prompts": [next(iter(service.serving.served.prompts))]}
+    for body in (QUERY, json.dumps(few).encode()):
+        service.serving.admission = admission = Admission(RequestLimits())
+        ((status, answer),) = service.ask(asked(body=body))
+        assert status == 200
+        service.settle()
+        n_tokens = service.serving.served.n_tokens("red dress")
+        with admission.admitted(n_tokens, n_tokens):
+            assert admission.wait_ms() == pytest.approx(answer["total_ms"])
 
 
 def test_a_query_that_the_engine_refuses(service: Service) -> None:

@@ -21,8 +21,9 @@ from qcls_gguf.engine.capacity import (
     shapes,
 )
 from qcls_gguf.errors import ConfigError
-from qcls_gguf.model.placement import placement
-from qcls_gguf.native import Device
+from qcls_gguf.model.header import TensorInfo
+from qcls_gguf.model.placement import Weights, is_scarce, placement, room_bytes, weights_of
+from qcls_gguf.native import ContextMemory, Device
 from qcls_gguf.plan.planner import Capacity
 from qcls_gguf.prompts.compiled import Prompt
 from qcls_gguf.prompts.prompt_set import PromptSet
@@ -214,6 +215,11 @@ def test_a_given_batch_sizes_the_context() -> None:
         limits(runtime(n_batch=1024, n_ctx=1043), set_of(prompts, [0]), 0)
 
 
+def weights(gib: int) -> Weights:
+    """36 layers, and a head as large as one."""
+    return Weights(n_layer=36, layers_bytes=gib * GIB * 36 // 37, head_bytes=gib * GIB // 37)
+
+
 def gpus_of(*free_bytes: int) -> list[Device]:
     return [Device(kind="GPU", name="", free_bytes=free, total_bytes=free) for free in free_bytes]
 
@@ -221,8 +227,8 @@ def gpus_of(*free_bytes: int) -> list[Device]:
 @pytest.mark.parametrize(("given_layers", "layers"), [(0, 0), (1, 1), (37, 37), (38, 37), (99, 37), ("all", 37)])
 def test_given_gpu_layers_are_taken_up_to_all(given_layers: int | Literal["all"], layers: int) -> None:
     config = RuntimeConfig(n_gpu_layers=given_layers)
-    assert placement(config, GIB, 36, gpus_of(0)).n_gpu_layers == layers
-    assert placement(config, GIB, 36, []).n_gpu_layers == 0
+    assert placement(config, weights(1), gpus_of(0)).n_gpu_layers == layers
+    assert placement(config, weights(1), []).n_gpu_layers == 0
 
 
 @pytest.mark.parametrize(
@@ -231,6 +237,8 @@ def test_given_gpu_layers_are_taken_up_to_all(given_layers: int | Literal["all"]
         ((), 0),
         ((0,), 0),
         ((1,), 0),
+        ((1.2,), 0),
+        ((1.25,), 2),
         ((3,), 18),
         ((2, 2), 18),
         ((2, 1), 9),
@@ -242,7 +250,7 @@ def test_given_gpu_layers_are_taken_up_to_all(given_layers: int | Literal["all"]
 )
 def test_automatic_gpu_layers_fit_the_free_memory(free_gib: tuple[float, ...], layers: int) -> None:
     gpus = gpus_of(*(round(gib * GIB) for gib in free_gib))
-    assert placement(RuntimeConfig(), 4 * GIB, 36, gpus).n_gpu_layers == layers
+    assert placement(RuntimeConfig(), weights(4), gpus).n_gpu_layers == layers
 
 
 @pytest.mark.parametrize(
@@ -265,8 +273,71 @@ def test_layers_are_divided_where_the_first_gpu_has_no_room(
     given_layers: int | Literal["auto", "all"], free_gib: tuple[float, ...], layers: int, n_gpus: int
 ) -> None:
     gpus = gpus_of(*(round(gib * GIB) for gib in free_gib))
-    found = placement(RuntimeConfig(n_gpu_layers=given_layers), 4 * GIB, 36, gpus)
+    found = placement(RuntimeConfig(n_gpu_layers=given_layers), weights(4), gpus)
     assert (found.n_gpu_layers, found.n_gpus) == (layers, n_gpus)
+
+
+@pytest.mark.parametrize(
+    ("given_layers", "free_gib", "layers", "n_gpus"),
+    [
+        ("auto", (9.5,), 37, 1),
+        ("auto", (9.4,), 36, 1),
+        ("auto", (5.5,), 18, 1),
+        ("auto", (1.5,), 0, 0),
+        ("auto", (5.5, 5.5), 37, 2),
+        ("auto", (5.5, 1.2), 18, 1),
+        ("all", (9.5, 80), 37, 1),
+        ("all", (9.4, 80), 37, 2),
+        ("all", (5,), 37, 1),
+        (0, (80,), 0, 0),
+    ],
+)
+def test_layers_make_room_for_the_context_where_it_is_known(
+    given_layers: int | Literal["auto", "all"], free_gib: tuple[float, ...], layers: int, n_gpus: int
+) -> None:
+    """4 GiB of weights and as much of cache go where the layers go; 1 GiB of buffers and 0.5 are on each GPU."""
+    gpus = gpus_of(*(round(gib * GIB) for gib in free_gib))
+    context = ContextMemory(cache_bytes=4 * GIB, compute_bytes=GIB)
+    found = placement(RuntimeConfig(n_gpu_layers=given_layers), weights(4), gpus, context)
+    assert (found.n_gpu_layers, found.n_gpus) == (layers, n_gpus)
+
+
+def test_what_is_read_before_the_layers_needs_no_gpu() -> None:
+    def tensors(**n_bytes: int) -> dict[str, TensorInfo]:
+        names = {name.replace("__", "."): each for name, each in n_bytes.items()}
+        return {
+            name: TensorInfo(name=name, shape=(1,), ggml_type=0, offset=0, n_bytes=each) for name, each in names.items()
+        }
+
+    untied = tensors(token_embd__weight=1000, blk__0__a=1, blk__1__a=2, output_norm__weight=10, output__weight=20)
+    assert weights_of(untied, 2) == Weights(n_layer=2, layers_bytes=3, head_bytes=30)
+    tied = tensors(token_embd__weight=1000, per_layer_token_embd__weight=5000, blk__0__a=1, output_norm__weight=10)
+    assert weights_of(tied, 1) == Weights(n_layer=1, layers_bytes=1, head_bytes=1010)
+
+
+@pytest.mark.parametrize(
+    ("given_layers", "free_gib", "wanted"),
+    [
+        ("auto", (15,), True),
+        ("auto", (16,), False),
+        ("auto", (15, 80), True),
+        ("auto", (), False),
+        ("all", (5,), False),
+        ("all", (5, 5), True),
+        (9, (5, 5), True),
+        (0, (5, 5), False),
+    ],
+)
+def test_the_context_is_measured_where_layers_depend_on_it(
+    given_layers: int | Literal["auto", "all"], free_gib: tuple[float, ...], wanted: bool
+) -> None:
+    gpus = gpus_of(*(round(gib * GIB) for gib in free_gib))
+    assert is_scarce(RuntimeConfig(n_gpu_layers=given_layers), 4 * GIB, gpus) == wanted
+
+
+@pytest.mark.parametrize(("free_gib", "room_gib"), [((), 0), ((3,), 2), ((3, 0.5, 2), 3)])
+def test_each_gpu_keeps_memory_beside_weights(free_gib: tuple[float, ...], room_gib: int) -> None:
+    assert room_bytes(gpus_of(*(round(gib * GIB) for gib in free_gib))) == room_gib * GIB
 
 
 @pytest.mark.parametrize(

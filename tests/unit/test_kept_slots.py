@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qcls_gguf.engine.kept_queries import MOST_TOKENS, Continuation, KeptQueries
+from qcls_gguf.engine.kept_queries import MOST_TOKENS, Continuation, Kept, KeptQueries
 from qcls_gguf.plan.templates import Layout
 from qcls_gguf.plan.tree import Int32Array, Root
 
@@ -36,12 +36,17 @@ def slots(n: int) -> KeptQueries:
     return kept
 
 
+def done(left: list[list[Kept]]) -> None:
+    """Note what decodes leave in slots, as the engine does."""
+    for each in [each for of_decode in left for each in of_decode]:
+        each.slot.fragments = each.fragments
+
+
 def ask(kept: KeptQueries, *queries: list[int]) -> list[Continuation]:
     """A turn of some queries whose decode is made."""
     found = [each for each in kept.find([(LAYOUT, behind(query)) for query in queries]) if each]
     for each in found:
-        if left := each.kept({0: 0, 1: 0}):
-            left.slot.fragments = left.fragments
+        done(each.kept([{0: 0, 1: 0}]))
     return found
 
 
@@ -64,13 +69,12 @@ def test_what_is_read_is_there_and_no_slot_is_written_twice(
             for root in each.roots:
                 assert cells[root.seq][: each.n_kept] == tokens[: each.n_kept]
                 assert root.n_cached == root.prefix.n_cached + each.n_kept
-            left = each.kept({0: 7, 1: 8})
-            for leaf, seq, start, end in left.cells if left else ():
+            left = each.kept([{0: 7, 1: 8}])
+            for leaf, seq, start, end in [cells for each in left[0] for cells in each.cells]:
                 assert leaf == {3: 7, 5: 8}[start]
                 assert seq not in written
                 written[seq] = tokens[: end - start]
-            if left:
-                left.slot.fragments = left.fragments
+            done(left)
         queries = {tuple(query) for layout, query in turn if layout is LAYOUT}
         assert len(written) == 2 * min(n_slots, len(queries))  # as many as there are slots, each query once
         cells.update(written)
@@ -95,10 +99,25 @@ def test_only_the_first_tokens_of_long_queries_are_kept() -> None:
     kept = slots(1)
     long = [1] * (2 * MOST_TOKENS)
     (found,) = ask(kept, long)
-    left = found.kept({0: 0, 1: 0})
-    assert left is not None
+    ((left,),) = found.kept([{0: 0, 1: 0}])
     assert [end - start for _, _, start, end in left.cells] == [MOST_TOKENS] * 2
     assert [each.n_kept for each in ask(kept, long)] == [MOST_TOKENS]
+
+
+def test_a_slot_counts_when_the_last_decode_of_its_query_is_made() -> None:
+    kept = slots(1)
+    ask(kept, [1, 1])
+    (found,) = [each for each in kept.find([(LAYOUT, behind([1, 1, 1]))]) if each]
+    of_decodes = found.kept([{0: 4}, {}, {0: 5, 1: 6}])
+    assert [[each.cells for each in left] for left in of_decodes] == [
+        [[(4, 100, 3, 7)]],
+        [],
+        [[(5, 100, 3, 7), (6, 101, 5, 9)]],
+    ]
+    done(of_decodes[:1])  # the interrupt comes behind the first
+    assert [each.n_kept for each in ask(kept, [1, 1, 1])] == [0]
+    done(of_decodes)
+    assert [each.n_kept for each in ask(kept, [1, 1, 1])] == [3]
 
 
 def test_nothing_is_left_of_an_emptied_cache() -> None:

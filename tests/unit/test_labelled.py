@@ -110,6 +110,9 @@ def test_bad_csv_rows_have_a_place_and_a_reason(tmp_path: Path, line: bytes, rea
         ("rows.csv", "text,user\nx,boy\n", "has no column 'query'"),
         ("rows.csv", "query,usr\nx,boy\n", "column 'usr' is no prompt, did you mean 'user'?"),
         ("rows.csv", "query,user,user\nx,boy,boy\n", "column 'user' is given twice"),
+        ("rows.xlsx", "PK", "is a spreadsheet: save it as .csv"),
+        ("rows.csv.gz", "\x1f", "is packed: unpack it"),
+        ("rows.parquet", "PAR1", "is Parquet: save it as .csv or .jsonl"),
     ],
 )
 def test_files_that_cannot_be_used(tmp_path: Path, name: str, text: str, words: str) -> None:

@@ -33,9 +33,11 @@ def large(tmp_path: Path) -> Path:
     return path
 
 
-def write_gguf(path: Path, *, arch: str = "qwen3", n_tensors: int = 1) -> Path:
+def write_gguf(path: Path, *, arch: str = "qwen3", kind: str | None = None, n_tensors: int = 1) -> Path:
     """Write a GGUF file with little in it."""
     writer = gguf.GGUFWriter(path, arch)
+    if kind is not None:
+        writer.add_type(kind)
     for number in range(n_tensors):
         writer.add_tensor(f"tensor.{number}", np.zeros(8, dtype=np.float32))
     writer.write_header_to_file()
@@ -206,9 +208,39 @@ def test_check_says_what_kind_of_path_it_got(tmp_path: Path) -> None:
         check_gguf(tmp_path / "missing.gguf")
     with pytest.raises(ModelError, match="is a directory"):
         check_gguf(tmp_path)
+    for name, words in [
+        ("user/repo", "as USER/REPO, by `hf_repo`"),
+        ("qwen3:8b", "is named ollama:qwen3:8b"),
+        ("https://hub.example/user/repo/a.gguf", "an address is no path; a repository"),
+    ]:
+        with pytest.raises(ModelError, match=words):
+            check_gguf(tmp_path / name)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ModelError, match="not a regular file"):
         check_gguf(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize(
+    ("arch", "kind", "words"),
+    [
+        ("clip", None, "pictures or sound"),
+        ("clip", "mmproj", "pictures or sound"),
+        ("qwen3", "adapter", "an adapter"),
+        ("controlvector", None, "a control vector"),
+        ("", "imatrix", "an importance matrix"),
+    ],
+)
+def test_files_that_only_accompany_a_model_are_told(tmp_path: Path, arch: str, kind: str | None, words: str) -> None:
+    path = write_gguf(tmp_path / "x.gguf", arch=arch, kind=kind)
+    with pytest.raises(ModelError, match=f"{words}.* not a language model: give the file of the model itself"):
+        check_gguf(path)
+
+
+def test_a_missing_part_is_told(tmp_path: Path) -> None:
+    first, second = write_split(tmp_path)
+    second.unlink()
+    with pytest.raises(ModelError, match=f"part 2 of 2 of the model is missing: put {second.name} beside "):
+        check_gguf(first)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

@@ -1,7 +1,6 @@
 // Contexts: opening them, what their rows hold, what they keep.
 #include "shim.h"
 
-#include "ggml-backend.h"
 #include "ggml.h"
 #include "llama-ext.h"
 
@@ -80,6 +79,15 @@ llama_context_params llama_params(const qcls_context_params & from) {
     return params;
 }
 
+llama_memory_breakdown_data memory_of(const llama_context * ctx) {
+    llama_memory_breakdown_data sum;
+    for (const auto & [_, bytes] : llama_get_memory_breakdown(ctx)) {
+        sum.context += bytes.context;
+        sum.compute += bytes.compute;
+    }
+    return sum;
+}
+
 // Contexts created while it lives are batch-invariant, if that is asked for.
 struct batch_invariant_scope {
     explicit batch_invariant_scope(bool is_wanted) {
@@ -123,29 +131,48 @@ void set_label_tokens(qcls_context & context, int64_t n, const int32_t * token) 
                                                        : "label tokens: the context is lost: close it");
     }
     context.label_token = std::move(wanted);
+    context.compute_bytes = (int64_t) memory_of(ctx).compute;
 }
 
-// Gives a context threads of its own. Without them llama.cpp starts threads for every decode, and even with a single thread
-// allocates memory. A build without ggml's thread pool still does that.
-void start_threads(qcls_context & context, int32_t n_threads) {
-    ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
-    if (!cpu) {
-        return;
+// A context but for its threads.
+std::unique_ptr<qcls_context> make_context(const qcls_model & model, const qcls_context_params * given_params) {
+    const qcls_context_params params =
+        taken(given_params, QCLS_UP_TO(qcls_context_params, n_threads), "qcls_context_params");
+    check_params(params);
+    llama_context_params wanted = llama_params(params);
+    const batch_invariant_scope invariant(params.batch_invariant != 0);
+
+    auto made = std::make_unique<qcls_context>();
+    made->ctx.reset(llama_init_from_model(model.model.get(), wanted));
+    if (!made->ctx && wanted.flash_attn_type != flash_attn_type(params.flash_attn)) {
+        // a graph that has no such attention says so when it is built
+        wanted.flash_attn_type = flash_attn_type(params.flash_attn);
+        made->ctx.reset(llama_init_from_model(model.model.get(), wanted));
     }
-    ggml_backend_reg_t backend = ggml_backend_dev_backend_reg(cpu);
-    const auto make = (ggml_threadpool * (*) (ggml_threadpool_params *) )
-        ggml_backend_reg_get_proc_address(backend, "ggml_threadpool_new");
-    context.pool.free = (void (*)(ggml_threadpool *)) ggml_backend_reg_get_proc_address(backend, "ggml_threadpool_free");
-    if (!make || !context.pool.free) {
-        return;
+    llama_context * ctx = made->ctx.get();
+    if (!ctx) {
+        throw llama_failure(QCLS_LOAD_FAILED, "llama.cpp could not make a context");
     }
-    ggml_threadpool_params params = ggml_threadpool_params_default(n_threads);
-    params.poll = 1;  // threads spin for about 5 ms before they sleep; ggml's default 50 would keep cores busy for 0.3 s
-    context.pool.threads = make(&params);
-    if (!context.pool.threads) {
-        throw failure{QCLS_LOAD_FAILED, std::to_string(n_threads) + " threads could not be started"};
+    if (const char * why = llama_why_no_visible_cells(ctx); why && params.batch_invariant) {
+        throw failure{QCLS_UNSUPPORTED, std::string("batch_invariant: attention reads every used cell, since ") + why +
+                                            "; leave it out, max_batch 1 keeps queries apart"};
     }
-    llama_attach_threadpool(context.ctx.get(), context.pool.threads, nullptr);
+    if (params.hidden_only && !llama_set_hidden_only(ctx, true)) {
+        throw llama_failure(QCLS_UNSUPPORTED, "no exact hidden-state path for this model");
+    }
+    made->memory = llama_get_memory(ctx);
+    made->n_batch = (int32_t) llama_n_batch(ctx);
+    made->n_seq_max = params.n_seq_max;
+    made->n_outputs_max = params.n_outputs_max;
+    made->is_batch_invariant = params.batch_invariant != 0;
+    made->compute_bytes = (int64_t) memory_of(ctx).compute;
+    made->n_vocab = model.n_vocab();
+    made->n_hidden = params.hidden_only ? llama_model_n_embd_out(model.model.get()) : 0;
+    made->n_seq_id.resize(made->n_batch);
+    made->seq_id.resize(made->n_batch);
+    made->output.resize(made->n_batch);
+    set_label_tokens(*made, params.n_label_tokens, params.label_token);
+    return made;
 }
 
 }  // namespace
@@ -154,49 +181,32 @@ int32_t qcls_max_sequences(void) {
     return (int32_t) llama_max_parallel_sequences();
 }
 
-int32_t qcls_context_open(const qcls_model * model, const qcls_context_params * given_params, qcls_context ** context,
+int32_t qcls_context_open(const qcls_model * model, const qcls_context_params * params, qcls_context ** context,
                           qcls_error * error) {
     return guarded(error, QCLS_LOAD_FAILED, [&] {
         given(context, "context") = nullptr;
-        given(model, "model");
-        const qcls_context_params params =
-            taken(given_params, QCLS_UP_TO(qcls_context_params, n_threads), "qcls_context_params");
-        check_params(params);
-        llama_context_params wanted = llama_params(params);
+        if (!given(model, "model").has_weights) {
+            throw bad_argument("the model was opened without weights: qcls_context_measure takes it");
+        }
         const assertions_throw scope;
-        const batch_invariant_scope invariant(params.batch_invariant != 0);
-
-        auto made = std::make_unique<qcls_context>();
-        made->ctx.reset(llama_init_from_model(model->model.get(), wanted));
-        if (!made->ctx && wanted.flash_attn_type != flash_attn_type(params.flash_attn)) {
-            // a graph that has no such attention says so when it is built
-            wanted.flash_attn_type = flash_attn_type(params.flash_attn);
-            made->ctx.reset(llama_init_from_model(model->model.get(), wanted));
-        }
-        llama_context * ctx = made->ctx.get();
-        if (!ctx) {
-            throw llama_failure(QCLS_LOAD_FAILED, "llama.cpp could not make a context");
-        }
-        if (const char * why = llama_why_no_visible_cells(ctx); why && params.batch_invariant) {
-            throw failure{QCLS_UNSUPPORTED, std::string("batch_invariant: attention reads every used cell, since ") + why +
-                                                "; leave it out, max_batch 1 keeps queries apart"};
-        }
-        if (params.hidden_only && !llama_set_hidden_only(ctx, true)) {
-            throw llama_failure(QCLS_UNSUPPORTED, "no exact hidden-state path for this model");
-        }
-        start_threads(*made, params.n_threads);
-        made->memory = llama_get_memory(ctx);
-        made->n_batch = (int32_t) llama_n_batch(ctx);
-        made->n_seq_max = params.n_seq_max;
-        made->n_outputs_max = params.n_outputs_max;
-        made->is_batch_invariant = params.batch_invariant != 0;
-        made->n_vocab = model->n_vocab();
-        made->n_hidden = params.hidden_only ? llama_model_n_embd_out(model->model.get()) : 0;
-        made->n_seq_id.resize(made->n_batch);
-        made->seq_id.resize(made->n_batch);
-        made->output.resize(made->n_batch);
-        set_label_tokens(*made, params.n_label_tokens, params.label_token);
+        auto made = make_context(*model, params);
+        start_threads(*made, given(params, "params").n_threads);
         *context = made.release();
+    });
+}
+
+int32_t qcls_context_measure(const qcls_model * model, const qcls_context_params * params, qcls_context_memory * memory,
+                             qcls_error * error) {
+    return guarded(error, QCLS_LOAD_FAILED, [&] {
+        if (given(model, "model").has_weights) {
+            throw bad_argument("the model was opened with its weights: qcls_context_open and qcls_context_counters tell");
+        }
+        const assertions_throw scope;
+        const auto made = make_context(*model, params);
+        qcls_context_memory found = {};
+        found.cache_bytes = (int64_t) memory_of(made->ctx.get()).context;
+        found.compute_bytes = made->compute_bytes;
+        fill(memory, "memory", found);
     });
 }
 
@@ -273,9 +283,8 @@ int32_t qcls_context_counters(const qcls_context * context, qcls_counters * coun
         found.n_shapes = llama_get_n_shapes(ctx, &shapes_bytes);
         found.shapes_bytes = (int64_t) shapes_bytes;
         found.n_cuda_graphs = n_cuda_graph_launches();
-        for (const auto & [_, bytes] : llama_get_memory_breakdown(ctx)) {
-            found.cache_bytes += (int64_t) bytes.context;
-        }
+        found.cache_bytes = (int64_t) memory_of(ctx).context;
+        found.compute_bytes = context->compute_bytes;
         fill(counters, "counters", found);
     });
 }

@@ -89,6 +89,29 @@ bool on_progress(float fraction, void * data) {
     return call.function(fraction, call.user) != 0;
 }
 
+// Loads a model, or all of it but its weights where params.no_alloc says so; n_gpu_layers, one_gpu: as qcls_model_open.
+llama_model_ptr load(const char * path, llama_model_params params, int32_t n_gpu_layers, int32_t one_gpu) {
+    params.n_gpu_layers = n_gpu_layers;
+    params.lazy_mode = LLAMA_LAZY_MODE_OFF;
+    // Without layers on a GPU none is used at all. llama.cpp would copy weights to it for each larger decode, and
+    // keep them in memory from which a copy is quick, where the CPU's own layouts of weights are not used.
+    ggml_backend_dev_t gpus[] = {nullptr, nullptr};
+    if (n_gpu_layers != 0 && one_gpu) {
+        gpus[0] = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_GPU);
+    }
+    if (n_gpu_layers == 0 || gpus[0]) {
+        params.devices = gpus;
+    }
+    llama_model_ptr loaded(llama_model_load_from_file(path, params));
+    if (!loaded) {
+        throw llama_failure(QCLS_LOAD_FAILED, "llama.cpp could not load the model");
+    }
+    if (std::string why = why_unsupported(loaded.get()); !why.empty()) {
+        throw failure{QCLS_UNSUPPORTED, std::move(why)};
+    }
+    return loaded;
+}
+
 }  // namespace
 
 int32_t qcls_model_open(const char * path, int32_t n_gpu_layers, int32_t one_gpu, int32_t weight_order,
@@ -100,33 +123,32 @@ int32_t qcls_model_open(const char * path, int32_t n_gpu_layers, int32_t one_gpu
         start_llama();
         progress_call call = {progress, user};
         llama_model_params params = llama_model_default_params();
-        params.n_gpu_layers = n_gpu_layers;
-        params.lazy_mode = LLAMA_LAZY_MODE_OFF;
-        // Without layers on a GPU none is used at all. llama.cpp would copy weights to it for each larger decode, and
-        // keep them in memory from which a copy is quick, where the CPU's own layouts of weights are not used.
-        ggml_backend_dev_t gpus[] = {nullptr, nullptr};
-        if (n_gpu_layers != 0 && one_gpu) {
-            gpus[0] = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_GPU);
-        }
-        if (n_gpu_layers == 0 || gpus[0]) {
-            params.devices = gpus;
-        }
         if (progress) {
             params.progress_callback = on_progress;
             params.progress_callback_user_data = &call;
         }
         const assertions_throw scope;
-        llama_model_ptr loaded(llama_model_load_from_file(path, params));
-        if (!loaded) {
-            throw llama_failure(QCLS_LOAD_FAILED, "llama.cpp could not load the model");
-        }
-        if (std::string why = why_unsupported(loaded.get()); !why.empty()) {
-            throw failure{QCLS_UNSUPPORTED, std::move(why)};
-        }
+        llama_model_ptr loaded = load(path, params, n_gpu_layers, one_gpu);
         const int32_t n_lane_ordered =
             llama_model_put_into_lane_order(loaded.get(), lane_order ? lane_order->c_str() : nullptr);
         const llama_vocab * vocab = llama_model_get_vocab(loaded.get());
-        *model = new qcls_model{std::move(loaded), vocab, n_lane_ordered};
+        *model = new qcls_model{std::move(loaded), vocab, n_lane_ordered, true};
+    });
+}
+
+int32_t qcls_model_open_without_weights(const char * path, int32_t n_gpu_layers, int32_t one_gpu, qcls_model ** model,
+                                        qcls_error * error) {
+    return guarded(error, QCLS_LOAD_FAILED, [&] {
+        given(model, "model") = nullptr;
+        given(path, "path");
+        start_llama();
+        llama_model_params params = llama_model_default_params();
+        params.no_alloc = true;
+        params.load_mode = LLAMA_LOAD_MODE_NONE;
+        const assertions_throw scope;
+        llama_model_ptr loaded = load(path, params, n_gpu_layers, one_gpu);
+        const llama_vocab * vocab = llama_model_get_vocab(loaded.get());
+        *model = new qcls_model{std::move(loaded), vocab, 0, false};
     });
 }
 

@@ -167,6 +167,12 @@ typedef enum qcls_weight_order {
 QCLS_API int32_t qcls_model_open(const char * path, int32_t n_gpu_layers, int32_t one_gpu, int32_t weight_order,
                                  qcls_progress_fn progress, void * user, qcls_model ** model, qcls_error * error);
 
+/* Loads all of a GGUF file but its weights into *model, which is NULL on failure: enough for qcls_model_describe, the
+ * tokenizer and qcls_context_measure. n_gpu_layers and one_gpu are those of the model that is meant; no memory of a GPU is
+ * taken for them. Fails as qcls_model_open does. */
+QCLS_API int32_t qcls_model_open_without_weights(const char * path, int32_t n_gpu_layers, int32_t one_gpu,
+                                                 qcls_model ** model, qcls_error * error);
+
 /* Frees a model whose contexts are closed. NULL is allowed. */
 QCLS_API int32_t qcls_model_close(qcls_model * model, qcls_error * error);
 
@@ -268,6 +274,19 @@ typedef struct qcls_context_params {
 QCLS_API int32_t qcls_context_open(const qcls_model * model, const qcls_context_params * params,
                                    qcls_context ** context, qcls_error * error);
 
+/* The memory of a context, on all devices. */
+typedef struct qcls_context_memory {
+    uint32_t size;         /* required */
+    int32_t reserved;
+    int64_t cache_bytes;   /* the KV cache, with the states of all sequences */
+    int64_t compute_bytes; /* the compute buffers for the largest decode */
+} qcls_context_memory;
+
+/* What a context with these parameters would take, for a model without weights; nothing of it is allocated. Fails as
+ * qcls_context_open does. */
+QCLS_API int32_t qcls_context_measure(const qcls_model * model, const qcls_context_params * params,
+                                      qcls_context_memory * memory, qcls_error * error);
+
 /* Frees a context. NULL is allowed. */
 QCLS_API int32_t qcls_context_close(qcls_context * context, qcls_error * error);
 
@@ -321,7 +340,8 @@ typedef struct qcls_counters {
     int64_t n_shapes;        /* graphs kept now */
     int64_t shapes_bytes;    /* their compute buffers, on all devices */
     int64_t n_cuda_graphs;   /* CUDA graphs launched by this process; -1 in a build without CUDA */
-    int64_t cache_bytes;     /* the KV cache, on all devices */
+    int64_t cache_bytes;     /* the KV cache, with the states of all sequences, on all devices */
+    int64_t compute_bytes;   /* the compute buffers for the largest decode, on all devices */
 } qcls_counters;
 
 QCLS_API int32_t qcls_context_counters(const qcls_context * context, qcls_counters * counters, qcls_error * error);

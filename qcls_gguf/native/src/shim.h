@@ -73,6 +73,7 @@ struct qcls_model {
     llama_model_ptr model;
     const llama_vocab * vocab;
     int32_t n_lane_ordered;
+    bool has_weights;
 
     int32_t n_vocab() const { return llama_vocab_n_tokens(vocab); }
 };
@@ -100,6 +101,7 @@ struct qcls_context {
     int32_t n_seq_max;
     int32_t n_outputs_max;
     bool is_batch_invariant = false;
+    int64_t compute_bytes = 0;          // of the buffers for the largest decode
     int32_t n_vocab;
     int32_t n_hidden;                   // floats of a hidden state; 0 where rows are logits
     std::vector<llama_token> label_token;
@@ -123,6 +125,12 @@ struct qcls_context {
         }
     }
 };
+
+// --- threads (threads.cpp) ------------------------------------------------------------------------------------------
+
+// Gives a context threads of its own. Without them llama.cpp starts threads for every decode, and even with a single thread
+// allocates memory. A build without ggml's thread pool still does that.
+void start_threads(qcls_context & context, int32_t n_threads);
 
 // --- sequences (sequences.cpp) --------------------------------------------------------------------------------------
 

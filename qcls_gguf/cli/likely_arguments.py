@@ -1,0 +1,93 @@
+"""What the command line says of arguments in the wrong place: the option or place that they probably belong to."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+from ..config.resources import config_names
+
+_TEXTS = ("--query",)
+_FILES = ("--input", "--data", "--queries", *_TEXTS)
+_CONFIGS = ("--config", "--from")
+_MODELS = ("--model",)
+_BY_SUFFIX = {".yaml": _CONFIGS, ".yml": _CONFIGS, ".gguf": _MODELS}
+_LONG_WITH_ONE_DASH = re.compile(r"-([a-z][a-z-]+)(=.*)?")
+
+
+def likely_option(argument: str, options: Iterable[str]) -> str | None:
+    """Which of a command's options such an argument probably belongs to; None where nothing suggests one."""
+    path = Path(argument)
+    wanted = _BY_SUFFIX.get(path.suffix.lower(), _TEXTS)
+    if argument in config_names():
+        wanted = _CONFIGS
+    elif argument.startswith("ollama:"):
+        wanted = _MODELS
+    elif argument == "-" or (wanted is _TEXTS and path.is_file()):
+        wanted = _FILES
+    elif "=" in argument and "--labels" in options:
+        wanted = ("--labels",)
+    return next((option for option in wanted if option in options), None)
+
+
+class Command(TyperCommand):
+    """A command that says what to write instead of an argument that it does not take."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; fail with the likely option where some are left over."""
+        ctx.allow_extra_args = True
+        given = list(args)
+        rest = super().parse_args(ctx, args)
+        if rest and not ctx.resilient_parsing:
+            ctx.fail(self._remedy(ctx.info_name, given, rest))
+        return rest
+
+    def _remedy(self, name: str, given: list[str], rest: list[str]) -> str:
+        options = [option for param in self.params for option in param.opts]
+        for argument in given:
+            found = _LONG_WITH_ONE_DASH.fullmatch(argument)
+            if found and f"--{found[1]}" in options and argument not in options:
+                return f"{argument} begins with one dash: write -{argument}"
+        option = likely_option(rest[0], options)
+        # words of a text without quotes are arguments of their own
+        value = " ".join(rest) if option in _TEXTS else rest[0]
+        remedy = f"write {option} {shlex.quote(value)}" if option else f"`qcls-gguf {name} --help` lists its options"
+        return f"{name} takes no argument {rest[0]!r}: {remedy}"
+
+
+class Commands(TyperGroup):
+    """All commands; `help` and `version` are the options of these names."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse what stands before the command."""
+        if args[:1] == ["help"]:
+            args = [*args[1:2], "--help"]
+        elif args == ["version"]:
+            args = ["--version"]
+        if args and not ctx.resilient_parsing:
+            self._check_place(ctx, args)
+        return super().parse_args(ctx, args)
+
+    def _check_place(self, ctx: Any, args: list[str]) -> None:
+        """Fail where the first argument is an option of commands, and no command stands before it."""
+        option, *value = args[0].split("=", 1)
+        having = [name for name, each in self.commands.items() if any(option in param.opts for param in each.params)]
+        if having and not any(option in param.opts for param in self.params):
+            name = next((argument for argument in args if argument in having), having[0])
+            example = shlex.join([name, option, *(value or args[1:2])])
+            ctx.fail(f"{option} is an option of commands: write it behind one, as in qcls-gguf {example}")
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command; where there is none of the name, and none like it, list all."""
+        try:
+            return super().resolve_command(ctx, args)
+        except Exception as e:
+            message = getattr(e, "message", "")
+            if message.endswith("."):  # with a suggestion it ends in a question mark
+                e.message = f"{message} The commands are {', '.join(self.commands)}."  # type: ignore[attr-defined]
+            raise

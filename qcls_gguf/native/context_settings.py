@@ -1,0 +1,85 @@
+"""How a context is opened, and what it would take, known before anything is allocated."""
+
+from __future__ import annotations
+
+from ctypes import byref
+from dataclasses import dataclass
+from typing import NotRequired, TypedDict, Unpack
+
+import numpy as np
+
+from . import abi
+from .abi import Error, Status, check
+from .arrays import INT32, Int32Array, address
+from .library import library
+from .model import NativeModel
+
+_NONE: Int32Array = np.empty(0, np.int32)
+_FLASH_ATTN = {None: 0, False: 1, True: 2}  # qcls_flash_attn
+
+
+@dataclass(frozen=True, slots=True)
+class ContextMemory:
+    """The memory of a context in bytes, on all devices."""
+
+    cache_bytes: int
+    """the KV cache, with the states of all sequences"""
+    compute_bytes: int
+    """the compute buffers for the largest decode"""
+
+    def __str__(self) -> str:
+        gib = [n / (1 << 30) for n in (self.cache_bytes, self.compute_bytes)]
+        return f"{gib[0]:.2f} GiB of cache and states, {gib[1]:.2f} GiB of compute buffers"
+
+
+class ContextSettings(TypedDict):
+    """How a context is opened: its limits, as llama.cpp names them, and what it computes with."""
+
+    n_ctx: int
+    n_batch: int
+    n_seq_max: int
+    n_outputs_max: int
+    n_threads: int
+    hidden_only: NotRequired[bool]
+    """rows are final-norm hidden states, as by default; else logits (stock llama.cpp)"""
+    label_tokens: NotRequired[Int32Array | None]
+    """(n,) int32, as for `set_label_tokens`"""
+    flash_attn: NotRequired[bool | None]
+    """None lets llama.cpp choose, as by default"""
+    visible_cells: NotRequired[bool]
+    """read in attention only the cells that a token may see, if the context can (`why_no_visible_cells`), as by
+    default; this needs flash_attn False on a CPU, None on a GPU"""
+    batch_invariant: NotRequired[bool]
+    """a token's row does not depend on what else is decoded with it; this needs attention to visible cells on CUDA
+    devices, and weights that this project's kernels can multiply"""
+    kv_type: NotRequired[str]
+    """f16 by default"""
+
+
+def params_of(settings: ContextSettings) -> abi.ContextParams:
+    """The struct of the settings, which must live as long as it. Raises PlanError for a limit out of range."""
+    tokens = settings.get("label_tokens")
+    if tokens is None:
+        tokens = _NONE
+    return abi.ContextParams(
+        n_ctx=settings["n_ctx"],
+        n_batch=settings["n_batch"],
+        n_seq_max=settings["n_seq_max"],
+        n_outputs_max=settings["n_outputs_max"],
+        n_threads=settings["n_threads"],
+        hidden_only=int(settings.get("hidden_only", True)),
+        flash_attn=_FLASH_ATTN[settings.get("flash_attn")],
+        kv_type=settings.get("kv_type", "f16").encode(),
+        label_token=address(tokens, INT32, 1, 0),
+        n_label_tokens=len(tokens),
+        visible_cells=int(settings.get("visible_cells", True)),
+        batch_invariant=int(settings.get("batch_invariant", False)),
+    )
+
+
+def measure_context(model: NativeModel, **settings: Unpack[ContextSettings]) -> ContextMemory:
+    """What a context would take, for a model without weights; nothing of it is allocated. Raises as NativeContext."""
+    found, error = abi.ContextMemory(), Error()
+    status = library().qcls_context_measure(model.handle, byref(params_of(settings)), byref(found), byref(error))
+    check(status, error, None if status == Status.BAD_ARGUMENT else model.path)
+    return ContextMemory(cache_bytes=found.cache_bytes, compute_bytes=found.compute_bytes)

@@ -1,0 +1,226 @@
+"""What a context takes is known before the weights are loaded, and layers make room for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from conftest import MakeModel, WriteConfig
+from oracle import PromptSpec
+from random_models import WITH_ANOTHER_TAIL
+
+from qcls_gguf import Classifier, Config, ConfigError, Model, ModelError, PlanError, load_config
+from qcls_gguf.config.schema import RuntimeConfig
+from qcls_gguf.engine import memory
+from qcls_gguf.engine.open import context_memory
+from qcls_gguf.labelling.job import Job
+from qcls_gguf.labelling.worker import Worker
+from qcls_gguf.model import open as model_open
+from qcls_gguf.model import placement
+from qcls_gguf.model.header import read_header
+from qcls_gguf.native import ContextMemory, Device, NativeContext, NativeModel, measure_context
+from qcls_gguf.opening import ClassifierOpener
+from qcls_gguf.timing import Ledger
+
+COLOUR = PromptSpec(name="colour", template="the colour of {query} is", labels=("red", "light blue", "light green"))
+KIND = PromptSpec(name="kind", template="the kind of {query} is", labels=("dress", "shirt"))
+EXACT = PromptSpec(name="exact", template="the size of {query} is", labels=("small", "very large"), scoring="joint")
+MANY = [PromptSpec(name=f"p{n}", template=f"{n} of {{query}} is", labels=("red", "blue", "{n}")) for n in range(64)]
+JOINT = [
+    PromptSpec(name=name, template=f"of {{query}} the {name} is", labels=("red", "light blue"))
+    for name in ("a", "b", "c")
+]
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("name", "prompts", "runtime"),
+    [
+        ("qwen3", [COLOUR, KIND], {}),
+        ("qwen3", MANY, {}),
+        ("qwen3", JOINT, {"max_query_tokens": 400, "max_batch": 9}),
+        ("qwen3", [COLOUR, EXACT], {}),
+        ("qwen3", [COLOUR, KIND], {"kept_queries": 5}),
+        ("qwen3", [COLOUR, KIND], {"kv_type": "f32", "flash_attn": True}),
+        ("qwen3", [COLOUR, KIND], {"kv_type": "q8_0"}),
+        ("qwen3", [COLOUR, KIND], {"kv_type": "q4_0", "max_query_tokens": 300}),
+        ("gemma3", [COLOUR, KIND], {}),
+        ("qwen35", [COLOUR, KIND], {}),
+        ("qwen35", MANY, {"max_batch": 1}),
+        ("qwen3next", [COLOUR, EXACT], {}),
+        ("falcon-h1", [COLOUR, KIND], {"max_batch": 16}),
+        ("kimi-linear", [COLOUR, KIND], {}),
+    ],
+)
+def test_what_is_measured_is_what_a_context_takes(
+    name: str, prompts: list[PromptSpec], runtime: dict[str, Any], make_model: MakeModel, write_config: WriteConfig
+) -> None:
+    path = make_model(name)
+    config = load_config(write_config(path, prompts, n_shapes=0, **runtime))
+    with Model.open(config.model, config.runtime) as model:
+        hashing, placed = model._hashing, model.placement
+        with NativeModel(path, without_weights=True) as native:
+            empty = Model(path, model.header, placed, native, hashing, "plain", ())
+            measured = context_memory(config)(empty)
+        with Classifier.from_config(config, model=model) as classifier:
+            taken = classifier.engine.context.counters()
+    assert measured == ContextMemory(cache_bytes=taken.cache_bytes, compute_bytes=taken.compute_bytes)
+    assert measured.cache_bytes > 0 < measured.compute_bytes
+
+
+def test_a_model_without_weights_opens_no_context(make_model: MakeModel) -> None:
+    sizes: dict[str, Any] = {"n_ctx": 256, "n_batch": 64, "n_seq_max": 8, "n_outputs_max": 64, "n_threads": 1}
+    with NativeModel(make_model(), without_weights=True) as model:
+        assert model.tokenize("red dress", parse_special=False).size > 0
+        assert measure_context(model, **sizes).compute_bytes > 0
+        with pytest.raises(PlanError, match="the model was opened without weights"):
+            NativeContext(model, **sizes)
+        with pytest.raises(PlanError, match="n_batch is 7"):
+            measure_context(model, **{**sizes, "n_batch": 7})
+    with NativeModel(make_model()) as model, pytest.raises(PlanError, match="opened with its weights"):
+        measure_context(model, **sizes)
+    other = NativeModel(make_model(**WITH_ANOTHER_TAIL), without_weights=True)
+    with other, pytest.raises(ModelError, match="no exact hidden-state path"):
+        measure_context(other, **sizes)
+
+
+SPARE = GIB + GIB // 2
+
+
+def opened(
+    config: Config, free_bytes: int, measure: Callable[[Model], ContextMemory] | None, patch: pytest.MonkeyPatch
+) -> tuple[int, dict[str, str]]:
+    """The layers on a GPU with so many bytes free, and the steps of opening the model; it then computes on the CPU."""
+    gpu = Device(kind="GPU", name="made up", free_bytes=free_bytes, total_bytes=80 * GIB)
+    patch.setattr(model_open, "gpus", lambda: [gpu])
+    steps: dict[str, str] = {}
+    ledger = Ledger(lambda name, what, ms: steps.update({name: what}))
+    with Model.open(config.model, config.runtime, measure=measure, ledger=ledger) as model:
+        return model.n_gpu_layers, steps
+
+
+@pytest.fixture
+def config(make_model: MakeModel, write_config: WriteConfig) -> Config:
+    return load_config(write_config(make_model(), [COLOUR], n_gpu_layers="auto", try_model=False))
+
+
+@pytest.mark.parametrize(("parts", "n_layers"), [(2.01, 3), (1.99, 2), (0.99, 0)])
+def test_layers_make_room_for_what_was_measured(
+    parts: float, n_layers: int, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model of two layers and a head; its cache takes as much as its layers."""
+    assert config.model.path
+    weights = placement.weights_of(read_header(config.model.path).tensors, 2)
+
+    def measure(model: Model) -> ContextMemory:
+        assert (model.facts.n_layer, model.n_gpu_layers) == (2, 3)
+        assert model.tokenize("red", parse_special=False).size
+        return ContextMemory(cache_bytes=weights.layers_bytes, compute_bytes=GIB)
+
+    # so much more than the model's size is free that nothing would be measured
+    monkeypatch.setattr(placement, "_PLENTY", GIB)
+    free_bytes = SPARE + weights.head_bytes + int(parts * weights.layers_bytes)
+    found, steps = opened(config, free_bytes, measure, monkeypatch)
+    assert found == n_layers
+    assert steps["measure context"] == "0.00 GiB of cache and states, 1.00 GiB of compute buffers, beside the weights"
+
+
+def test_nothing_is_measured_where_memory_is_plenty(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure(model: Model) -> ContextMemory:
+        raise AssertionError
+
+    n_layers, steps = opened(config, 2 * GIB, measure, monkeypatch)
+    assert (n_layers, "measure context" in steps) == (3, False)
+
+
+def test_what_cannot_be_measured_leaves_a_gib(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure(model: Model) -> ContextMemory:
+        raise ModelError("no such cache")
+
+    monkeypatch.setattr(placement, "_PLENTY", GIB)
+    n_layers, steps = opened(config, 2 * GIB, measure, monkeypatch)
+    assert n_layers == 3
+    assert steps["measure context"] == "not possible, 1 GiB of each GPU is left for it: no such cache"
+
+
+def test_a_context_too_small_is_refused_before_weights_are_loaded(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = replace(config, runtime=replace(config.runtime, n_ctx=10))
+    monkeypatch.setattr(placement, "_PLENTY", GIB)
+    seen: list[float] = []
+    monkeypatch.setattr(model_open, "gpus", lambda: [Device(kind="GPU", name="", free_bytes=GIB, total_bytes=GIB)])
+    with pytest.raises(ConfigError, match=r"runtime\.n_ctx: 10 is less than"):
+        Classifier.from_config(small, on_load=seen.append)
+    assert not seen
+
+
+@pytest.mark.parametrize(("free_mib", "n_shapes", "wanted"), [(300, "auto", 24), (100, "auto", 2), (100, 7, 7)])
+def test_kept_graphs_leave_memory_on_a_gpu(
+    free_mib: int, n_shapes: int | Literal["auto"], wanted: int, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is free does not change with the graphs here, so as few as possible are kept where it is too little."""
+    gpu = Device(kind="GPU", name="made up", free_bytes=free_mib << 20, total_bytes=80 * GIB)
+    monkeypatch.setattr(placement, "gpus", lambda: [gpu])
+    runtime = replace(config.runtime, n_gpu_layers="all", n_shapes=n_shapes)
+    monkeypatch.setattr(model_open, "gpus", lambda: [gpu])
+    with Classifier.from_config(replace(config, runtime=runtime)) as classifier:
+        assert classifier.engine.model.n_gpu_layers == 3
+        assert classifier.engine.context.counters().n_shapes == wanted
+        assert classifier.classify("red").labels
+
+
+@pytest.mark.parametrize("labels", [False, True])
+def test_what_is_opened_is_what_was_measured(
+    labels: bool, make_model: MakeModel, write_config: WriteConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a job decides how many queries a decode has: as many as 2 GiB of states allow, at most 32."""
+    gpu = Device(kind="GPU", name="made up", free_bytes=2 * GIB, total_bytes=80 * GIB)
+    monkeypatch.setattr(model_open, "gpus", lambda: [gpu])
+    monkeypatch.setattr(placement, "_PLENTY", GIB)
+    placed_with: list[ContextMemory | None] = []
+
+    def placed(
+        runtime: RuntimeConfig,
+        weights: placement.Weights,
+        gpus: Sequence[Device],
+        context: ContextMemory | None = None,
+    ) -> placement.Placement:
+        placed_with.append(context)
+        return placement.placement(runtime, weights, gpus, context)
+
+    monkeypatch.setattr(model_open, "placement", placed)
+    path = write_config(make_model("qwen35"), [COLOUR, KIND], n_gpu_layers="auto", try_model=False)
+    with ExitStack() as stack:
+        opener = stack.enter_context(ClassifierOpener())
+        if labels:
+            job = Job(config=load_config(path), folder=tmp_path)
+            classifier = stack.enter_context(Worker(job, opener, lambda message: None))._classifier
+        else:
+            classifier = stack.enter_context(opener.open(load_config(path)))
+        taken = classifier.engine.context.counters()
+        assert classifier.config.runtime.max_batch == (32 if labels else 4)
+    assert placed_with == [None, ContextMemory(cache_bytes=taken.cache_bytes, compute_bytes=taken.compute_bytes)]
+
+
+def test_states_are_named_where_layers_stay_on_the_cpu(
+    make_model: MakeModel, write_config: WriteConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = Device(kind="GPU", name="made up", free_bytes=2 * GIB, total_bytes=80 * GIB)
+    monkeypatch.setattr(model_open, "gpus", lambda: [gpu])
+    monkeypatch.setattr(memory, "_MANY_BYTES", 1)
+
+    def opened(n_gpu_layers: int | Literal["all"]) -> str:
+        config = load_config(write_config(make_model("qwen35"), [KIND], n_gpu_layers=n_gpu_layers, try_model=False))
+        steps: dict[str, str] = {}
+        Classifier.from_config(config, on_step=lambda name, what, ms: steps.update({name: what})).close()
+        return steps["open context"]
+
+    assert re.search(r"; the states of \d+ sequences take 0\.0 GiB: .* lower runtime\.max_batch", opened(1))
+    assert "states" not in opened("all")
+    assert "states" not in opened(0)

@@ -1,0 +1,64 @@
+"""What the command line says of arguments in the wrong place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from qcls_gguf.cli.app import app
+
+
+@pytest.fixture(autouse=True)
+def _a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "texts.txt").touch()
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "red dress"], "run takes no argument 'red dress': write --query 'red dress'"),
+        (["run", "red", "dress"], "write --query 'red dress'"),
+        (["run", "-t", "1", "-"], "write --input -"),
+        (["run", "texts.txt"], "write --input texts.txt"),
+        (["run", "my.gguf"], "write --model my.gguf"),
+        (["run", "ollama:qwen3:8b"], "write --model ollama:qwen3:8b"),
+        (["run", "-query", "red"], "-query begins with one dash: write --query"),
+        (["run", "-model=x.gguf", "red"], "write --model=x.gguf"),
+        (["serve", "mission"], "write --config mission"),
+        (["inspect", "my.yaml"], "write --config my.yaml"),
+        (["init", "mission"], "write --from mission"),
+        (["init", "texts.txt"], "write --data texts.txt"),
+        (["init", "kind=a,b"], "write --labels kind=a,b"),
+        (["advise", "--queries", "x", "texts.txt"], "write --queries texts.txt"),
+        (["schema", "x"], "schema takes no argument 'x': `qcls-gguf schema --help` lists its options"),
+        (["--config", "mission", "inspect"], "write it behind one, as in qcls-gguf inspect --config mission"),
+        (["-m=x.gguf"], "write it behind one, as in qcls-gguf run -m x.gguf"),
+        (["red dress"], "No such command 'red dress'. The commands are run, label, init,"),
+        (["lable"], "Did you mean 'label'?"),
+        (["help", "nothing"], "No such command 'nothing'."),
+        (["--nothing"], "No such option"),
+    ],
+)
+def test_an_argument_in_the_wrong_place_is_told_its_place(arguments: list[str], words: str) -> None:
+    done = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
+    assert done.exit_code == 2
+    assert words in done.output
+
+
+@pytest.mark.parametrize("arguments", [["run", "-h"], ["run", "--help"], ["help", "run"]])
+def test_help_has_several_names(arguments: list[str]) -> None:
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0
+    assert "--query" in done.output
+    short = CliRunner().invoke(app, ["-h"])
+    assert short.output == CliRunner().invoke(app, ["help"]).output
+    assert "calibrate" in short.output
+
+
+def test_the_version_has_two_names() -> None:
+    done = CliRunner().invoke(app, ["version"])
+    assert done.exit_code == 0
+    assert done.output == CliRunner().invoke(app, ["--version"]).output
