@@ -11,10 +11,11 @@ import numpy as np
 from .active_set import Item
 from .engine.engine import Engine
 from .engine.kept_queries import Continuation, Kept
-from .plan.planner import Addition, DecodePlan, additions_of, plan_decodes
+from .plan.joined import joined
+from .plan.planner import Addition, Capacity, DecodePlan, additions_of, plan_decodes
 from .plan.rungs import on_a_rung
 from .plan.templates import Templates
-from .plan.tree import Int32Array
+from .plan.tree import Int32Array, KeptRoot, Root
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,25 +55,27 @@ def decodes_of(items: Sequence[Tokenized], engine: Engine, *, from_kept: bool = 
     from_kept: where the engine keeps queries, those that begin like a kept one go on from there, and are kept; these
     decodes are its next ones then. Raises DecodeError where prefixes had to be stored anew for that and could not.
     """
+    capacity = engine.capacity
+    templates = [each.item[0].templates for each in items]
+    behind = [each.behind(item.fragments) for each, item in zip(templates, items, strict=True)]
     found: Sequence[Continuation | None] = [None] * len(items)
-    if len(items) == 1 or (from_kept and engine.kept_queries):
-        templates = [each.item[0].templates for each in items]
-        behind = [each.behind(item.fragments) for each, item in zip(templates, items, strict=True)]
-        if from_kept and engine.kept_queries:
-            engine.mend()  # which may forget kept queries
-            found = engine.kept_queries.find(
-                [(each.layout, tokens) for each, tokens in zip(templates, behind, strict=True)]
-            )
-        if len(items) == 1 and behind[0] and (one := _of_template(templates[0], behind[0], found[0])):
-            return one
+    if from_kept and engine.kept_queries:
+        engine.mend()  # which may forget kept queries
+        found = engine.kept_queries.find(
+            [(each.layout, tokens) for each, tokens in zip(templates, behind, strict=True)]
+        )
+    if len(items) == 1:
+        made = _alone(templates[0], behind[0], found[0])
+    else:
+        made = _side_by_side(templates, behind, found, capacity) if capacity.pass_tokens is None else None
+    if made is not None:
+        return made
     by_item = [additions_of_item(item, each) for item, each in zip(items, found, strict=True)]
     order = None
-    if engine.capacity.pass_tokens is not None and len(items) > 1:
+    if capacity.pass_tokens is not None and len(items) > 1:
         # queries of one length stand together: where they take several decodes, each takes few passes
         order = sorted(range(len(items)), key=lambda item: items[item].n_tokens)
-    plans = plan_decodes(
-        [addition for item in order or range(len(items)) for addition in by_item[item]], engine.capacity
-    )
+    plans = plan_decodes([addition for item in order or range(len(items)) for addition in by_item[item]], capacity)
     additions = [addition for each in by_item for addition in each]
     return Decodes(
         plans,
@@ -84,8 +87,10 @@ def decodes_of(items: Sequence[Tokenized], engine: Engine, *, from_kept: bool = 
     )
 
 
-def _of_template(templates: Templates, behind: Sequence[Int32Array], found: Continuation | None) -> Decodes | None:
+def _alone(templates: Templates, behind: Sequence[Int32Array] | None, found: Continuation | None) -> Decodes | None:
     """The decode of a single item by the plan of its length, or of the length of what is not kept."""
+    if not behind:
+        return None
     n_kept = found.n_kept if found else 0
     rest = [tokens[n_kept:] for tokens in behind] if n_kept else behind
     template = templates.of_lengths(tuple(map(len, rest)))
@@ -101,6 +106,60 @@ def _of_template(templates: Templates, behind: Sequence[Int32Array], found: Cont
         [True] * n_additions,
         kept,
     )
+
+
+def _side_by_side(
+    templates: Sequence[Templates],
+    behind: Sequence[Sequence[Int32Array] | None],
+    found: Sequence[Continuation | None],
+    capacity: Capacity,
+) -> Decodes | None:
+    """The decode of several items by the plans of each alone. None where two share tokens, or it would be too large."""
+    if not _are_apart(templates, behind, found):
+        return None
+    parts = [each for each in map(_alone, templates, behind, found) if each is not None]
+    plans = [part.plans[0].plan for part in parts]
+    if len(parts) < len(templates) or not capacity.holds(
+        sum([plan.n_leaves for plan in plans]),
+        sum([plan.n_tokens for plan in plans]),
+        sum([plan.n_outputs for plan in plans]),
+    ):
+        return None
+    kept: list[Kept] = []
+    first_leaf = 0
+    for part, plan in zip(parts, plans, strict=True):
+        for each in part.kept[0]:
+            cells = [(leaf + first_leaf, seq, start, end) for leaf, seq, start, end in each.cells]
+            kept.append(Kept(slot=each.slot, fragments=each.fragments, cells=cells))
+        first_leaf += plan.n_leaves
+    decode = joined([part.plans[0] for part in parts], [part.tokens[0] for part in parts])
+    return Decodes(
+        (decode,),
+        (decode.plan.token,),
+        sum([part.n_cached for part in parts]),
+        [fast for part in parts for fast in part.fast_path],
+        [kept],
+    )
+
+
+def _are_apart(
+    templates: Sequence[Templates],
+    behind: Sequence[Sequence[Int32Array] | None],
+    found: Sequence[Continuation | None],
+) -> bool:
+    """Whether no two items share tokens: none begins like another one behind the same cells."""
+    begins = []
+    for each, tokens, go_on in zip(templates, behind, found, strict=True):
+        if not tokens:  # off the fast path
+            return False
+        n_kept = go_on.n_kept if go_on else 0
+        roots: Sequence[Root] = go_on.roots if go_on and n_kept else each.layout.roots
+        for root, fragment in zip(roots, each.layout.fragment_of, strict=True):
+            if len(tokens[fragment]) == n_kept:  # it begins with what follows the query
+                return False
+            source = root.seq if isinstance(root, KeptRoot) else root.holder
+            begins.append((source, root.n_cached, int(tokens[fragment][n_kept])))
+    return len(set(begins)) == len(begins)
 
 
 def additions_of_item(item: Tokenized, found: Continuation | None = None) -> list[Addition]:

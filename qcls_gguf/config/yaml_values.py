@@ -48,6 +48,8 @@ def read_text(path: Path, what: str) -> str:
         raise ConfigError(f"{what} cannot be read: {e.strerror}") from None
     except ValueError as e:  # a NUL in the path
         raise ConfigError(f"{what} cannot be read: {e}") from None
+    if content.startswith(b"GGUF"):
+        raise ConfigError(f"{what} is a GGUF file, which is a model: give it as the model, and a YAML file here")
     if len(content) > MAX_BYTES:
         raise ConfigError(f"{what} is larger than {MAX_BYTES} bytes, the most that is read")
     try:

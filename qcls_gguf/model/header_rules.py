@@ -25,6 +25,7 @@ _COUNTS = (
     *("rope.dimension_count_swa", "attention.key_length_swa", "attention.value_length_swa"),
 )
 _MOST = (1 << 31) - 1
+_RANKING = 4  # LLAMA_POOLING_TYPE_RANK in include/llama.h
 _TOKENS = ("bos", "eos", "eot")
 """Those that a prompt or a label may hold; of others llama.cpp ignores an id that no token has."""
 _NO_TOKEN = (1 << 32) - 1
@@ -37,6 +38,15 @@ def wrong_in_header(header: GgufHeader, tensors: Mapping[str, TensorInfo]) -> st
     tensors: of all parts of the model.
     """
     return next(_wrong(header, tensors), None)
+
+
+def other_purpose(header: GgufHeader) -> str | None:
+    """What such a model was made for instead of going on with a text; none where it was made for that."""
+    key = f"{header.arch}.pooling_type"
+    if not (pooling := header.scalars.get(key)):
+        return None
+    purpose = "ranking texts" if pooling == _RANKING else "embeddings"
+    return f"the model was made for {purpose} ({key} is {pooling}), and may label no better than chance"
 
 
 def _wrong(header: GgufHeader, tensors: Mapping[str, TensorInfo]) -> Iterator[str]:

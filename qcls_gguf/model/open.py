@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from ..timing import Ledger
 from .file_types import quantization_name, weights_text
 from .hashing import Hashing
 from .header import GgufHeader, read_header
+from .header_rules import other_purpose
 from .identity import ModelIdentity, Stamp, check_gguf, model_parts, stamps_of
 from .ollama import find_ollama_model
 from .placement import Placement, device_name, gpus, is_scarce, placement, weights_of, why_not_on_gpu
@@ -78,6 +80,8 @@ class Model:
         path = find_model(config, offline=offline)
         header = check_gguf(path)
         ledger.step("find model", str(path))
+        if what := other_purpose(header):
+            warnings.warn(f"{path}: {what}: choose the model that it was made from", stacklevel=2)
         parts = model_parts(path)
         stamps = stamps_of(parts)
         size_bytes = sum(size for _, size, *_ in stamps)

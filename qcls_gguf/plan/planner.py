@@ -34,6 +34,10 @@ class Capacity:
     """of a model that keeps a state of each sequence, whose decodes may take several passes: how many tokens take as
     long as a pass more; none for others"""
 
+    def holds(self, n_seqs: int, n_tokens: int, n_rows: int) -> bool:
+        """Whether one decode can be so large."""
+        return n_seqs <= self.n_seqs and n_tokens <= self.n_tokens and n_rows <= self.n_rows
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addition:
@@ -129,11 +133,7 @@ class _Growth:
         self._roots = list(handles)
 
     def fits(self, capacity: Capacity) -> bool:
-        return (
-            self._tree.n_leaves() <= capacity.n_seqs
-            and len(self._tree) <= capacity.n_tokens
-            and len(set(self._read)) <= capacity.n_rows
-        )
+        return capacity.holds(self._tree.n_leaves(), len(self._tree), len(set(self._read)))
 
     def finish(self, capacity: Capacity) -> DecodePlan:
         if capacity.pass_tokens is None:

@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import PlanError
 from ..prompts.prompt_set import PromptSet
 from .planner import Addition, Capacity, DecodePlan, IndexArray, additions_of, plan_decodes
-from .tree import Int32Array, KeptRoot, Plan, Root
+from .tree import Int32Array, Plan, Root
 
 _N_KEPT = 4096
 
@@ -28,6 +28,8 @@ class Layout:
     """the cached prefixes that the prompts grow from"""
     fragments: tuple[tuple[str, str], ...]
     """what surrounds the query behind each root"""
+    fragment_of: tuple[int, ...]
+    """of each root: which of the distinct fragments stands behind it"""
     n_behind: tuple[int, ...]
     """of each distinct fragment, about how many tokens follow the query"""
 
@@ -45,7 +47,7 @@ class Template:
     source: IndexArray
     """(n_filled,) with which of the fragments' tokens behind their stable ones, one fragment after the other"""
 
-    def continued(self, n_kept: int, roots: Sequence[KeptRoot]) -> DecodePlan:
+    def continued(self, n_kept: int, roots: Sequence[Root]) -> DecodePlan:
         """The decode behind n_kept tokens more; roots: those of the layout, with these tokens."""
         plan = self.decode.plan
         return DecodePlan(  # each by its constructor, as this is done for each request: dataclasses.replace is slow
@@ -97,6 +99,7 @@ class Templates:
         self.layout = Layout(
             roots=tuple(fragment_of_root),
             fragments=tuple(fragment_of_root.values()),
+            fragment_of=tuple(fragments.index(fragment) for fragment in fragment_of_root.values()),
             n_behind=tuple(max(0, n) for n in self._lengths(0)),
         )
         self._kept: dict[tuple[int, ...], Template | None] = {}

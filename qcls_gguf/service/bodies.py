@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import sys
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any, TypeVar
 
-import zstandard
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import from_json
 
@@ -15,6 +16,14 @@ from .mistakes import refusal_of_mistakes
 from .protocol import Protocol
 from .refusal import ClientGoneError, RefusedError
 from .settings import RequestLimits
+
+try:
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+except ImportError:  # a Python that was built without libzstd
+    zstd = None  # type: ignore[assignment,unused-ignore]
 
 M = TypeVar("M", bound=BaseModel)
 Scope = MutableMapping[str, Any]
@@ -24,7 +33,7 @@ JSON = "application/json"
 LINES = ("application/x-ndjson", "application/jsonl", "application/jsonlines")
 _HEADERS = "qcls_gguf.headers"
 _GZIP = 31  # zlib's window bits: the largest window, in a gzip header
-_ZSTD_WINDOW = 8 << 20  # what RFC 8878 wants every decoder to take
+_ZSTD_WINDOW_LOG = 23  # 8 MiB, which RFC 8878 wants every decoder to take
 
 
 class Strict(BaseModel):
@@ -165,20 +174,30 @@ def decompressed(body: bytes, encoding: str, most_bytes: int) -> bytes:
         if encoding == "gzip":
             text = _gunzip(body, most_bytes)
         elif encoding == "zstd":
-            reader = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW).stream_reader(
-                body, read_across_frames=True
-            )
-            text = reader.read(most_bytes + 1)
+            text = _unzstd(body, most_bytes)
         else:
             what = f"content-encoding {encoding[:40]!r} is not gzip, zstd or identity"
             raise RefusedError(415, "media type", what, param="content-encoding")
-    except (zlib.error, zstandard.ZstdError, EOFError) as e:
+    except (zlib.error, EOFError) as e:
         raise RefusedError(
             400, "malformed", f"the body is not valid {encoding}: {e}", param="content-encoding"
         ) from None
     if len(text) > most_bytes:
         raise too_large(most_bytes)
     return text
+
+
+def _unzstd(body: bytes, most_bytes: int) -> bytes:
+    """What the frames of a zstd file hold, no more than a byte beyond the limit."""
+    if zstd is None:
+        what = "content-encoding zstd is not known here, as Python was built without it: send gzip"
+        raise RefusedError(415, "media type", what, param="content-encoding")
+    options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG}
+    try:
+        with zstd.ZstdFile(io.BytesIO(body), options=options) as file:
+            return file.read(most_bytes + 1)
+    except zstd.ZstdError as e:
+        raise EOFError(str(e)) from None
 
 
 def _gunzip(body: bytes, most_bytes: int) -> bytes:

@@ -51,6 +51,7 @@ class PredictRequest(BaseModel):
     model: str | None = None
     """which prompt: its name, or default/<prompt>"""
     parameters: PredictParameters | None = None
+    """with them, unless they have candidate_labels, a single text is answered by a list of one list of labels, too"""
 
 
 class PredictedLabel(BaseModel):
@@ -126,7 +127,9 @@ def add_predict(app: FastAPI, service: Service) -> None:
             results = await answered(_ask(service, served, exchange, name, texts, "inputs"), request.scope)
             labelled = [_labelled(result, raw=asked.raw_scores) for result in results]
         found = [_sorted(each, parameters.top_k) for each in labelled]
-        return json_response(found[0] if is_single else found)
+        # Clients of Hugging Face send parameters, empty ones too, and want a list of lists from a classification.
+        is_nested = asked.parameters is not None and labels is None
+        return json_response(found[0] if is_single and not is_nested else found)
 
     @app.post(CLASSIFY, summary="Label texts by one prompt, as vLLM does", openapi_extra=takes(VllmRequest),
               responses=gives(VllmAnswer, "the labels", *errors, error=VllmError), response_class=Response)  # fmt: skip

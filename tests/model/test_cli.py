@@ -93,6 +93,14 @@ def test_table_escapes_what_could_move_the_cursor() -> None:
     assert rb"red \x1b[31mdress [bold]" in text
 
 
+def test_arguments_are_utf_8_in_every_locale() -> None:
+    """The C locale without what Python makes of it stands for others than UTF-8, which a system may lack."""
+    plain = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [COMMAND, "run", "-c", "mission", "--quiet", "--format", "labels", "--query", "孕妇牛仔裤"]
+    done = subprocess.run(command, env=plain, capture_output=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"jeans\tpregnant\n", b"")
+
+
 def test_lines_are_answered_while_the_input_is_open() -> None:
     with subprocess.Popen(
         [COMMAND, "run", "--input", "-", "--format", "jsonl", "--quiet"], stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from chat_templates import CHATML, CHATS
 from conftest import MakeModel
+from gguf_parts import put_together, take_apart
 from typer.testing import CliRunner
 
 from qcls_gguf import ConfigError, Model, ModelConfig, RuntimeConfig, load_config
@@ -268,3 +269,16 @@ def test_commands_tell_them_once_and_keep_them(tmp_path: Path) -> None:
     assert (
         "warning" not in CliRunner().invoke(app, ["run", "-q", "red", "-c", str(path)], catch_exceptions=False).stderr
     )
+
+
+@pytest.mark.parametrize(("pooling", "purpose"), [(3, "embeddings"), (4, "ranking texts")])
+def test_a_model_made_for_another_purpose_is_told(
+    pooling: int, purpose: str, make_model: MakeModel, tmp_path: Path
+) -> None:
+    file = take_apart(make_model())
+    file.keys.append((b"qwen3.pooling_type", 4, pooling))
+    path = tmp_path / "other.gguf"
+    path.write_bytes(put_together(file))
+    said = rf"was made for {purpose} \(qwen3\.pooling_type is {pooling}\), .* choose the model that it was made from"
+    with pytest.warns(UserWarning, match=said), Model.open(ModelConfig(path=path), RuntimeConfig(try_model=False)):
+        pass

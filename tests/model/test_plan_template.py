@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 from conftest import MakeModel, OpenClassifier
 from oracle import PromptSpec
 
-from qcls_gguf import Classifier
+from qcls_gguf import Classifier, PromptConfig
+from qcls_gguf.decodes import _alone, _side_by_side, additions_of_item
 from qcls_gguf.plan.planner import additions_of, plan_decodes
 from qcls_gguf.plan.templates import Templates
 
@@ -98,3 +100,49 @@ def test_templates_are_kept(make_model: MakeModel, open_classifier: OpenClassifi
     templates = templates_of(classifier)
     assert templates.of_lengths((3,)) is templates.of_lengths((3,))
     assert templates.of_lengths((3,)) is not templates.of_lengths((4,))
+
+
+QUESTION = PromptConfig(name="q", prompt_template="of {query} the colour is", labels=("yes", "no", "not known"))
+
+
+@pytest.mark.parametrize("n_kept", [0, 3])
+def test_what_several_queries_share_no_token_of_is_put_together(
+    n_kept: int, make_model: MakeModel, open_classifier: OpenClassifier
+) -> None:
+    """As the tree that their tokens give; where they share tokens, or fill more than a decode, it is left to that."""
+    prompts = [spec("a", "of {query} the colour is"), spec("b", "a thing: {query}<|im_start|>colour"),
+               spec("c", "a thing: {query}<|im_start|>hue")]  # fmt: skip
+    classifier = open_classifier(make_model(), prompts, kept_queries=n_kept, max_batch=6, n_batch=130)
+    engine, pipeline = classifier.engine, classifier._requests._pipeline
+    sets = [classifier.configured.active, classifier.prompt_set([QUESTION]).active]
+    rng, n_joined = random.Random(0), 0
+    words = ["red", "blue", "dress", "jeans", "for me", "👗", "1"]
+    for _ in range(60):
+        queries = [" ".join(rng.choices(words, k=rng.randint(1, 6))) for _ in range(rng.randint(2, 5))]
+        items = [pipeline.tokenize((rng.choice([*sets, sets[0]]), query)) for query in queries]
+        templates = [each.item[0].templates for each in items]
+        behind = [each.behind(item.fragments) for each, item in zip(templates, items, strict=True)]
+        asked = list(zip([each.layout for each in templates], behind, strict=True))
+        found = engine.kept_queries.find(asked) if engine.kept_queries else [None] * len(items)
+        joined = _side_by_side(templates, behind, found, engine.capacity)
+        additions = [each for item, go_on in zip(items, found, strict=True) for each in additions_of_item(item, go_on)]
+        decodes = plan_decodes(additions, engine.capacity)
+        alone = [_alone(*each) for each in zip(templates, behind, found, strict=True)]
+        n_alone = sum(each.plans[0].plan.n_tokens for each in alone if each)
+        is_apart = len(decodes) == 1 and decodes[0].plan.n_tokens == n_alone
+        assert (joined is not None) == is_apart, queries
+        if joined:
+            n_joined += 1
+            (decode,), (wanted,) = joined.plans, decodes
+            for name in ("token", "pos", "seq_offset", "seq_id", "output", "node_row"):
+                one, other = getattr(decode.plan, name), getattr(wanted.plan, name)
+                assert one.dtype == other.dtype
+                np.testing.assert_array_equal(one, other, err_msg=name)
+            np.testing.assert_array_equal(decode.rows, wanted.rows)
+            assert (decode.leaf_roots, decode.n_passes) == (wanted.leaf_roots, 1)
+            assert joined.n_cached == sum(addition.root.n_cached for addition in additions)
+            assert joined.fast_path == [True] * len(additions)
+        for each in found:
+            for left in each.kept([{root.holder: 0 for root in each.layout.roots}])[0] if each else ():
+                left.slot.fragments = left.fragments  # as if it were decoded
+    assert 15 < n_joined < 45

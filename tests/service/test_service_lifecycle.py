@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -240,17 +241,15 @@ def test_an_empty_variable_for_the_key_opens_the_service_to_nobody(key: str) -> 
 def test_a_full_disk_for_the_log_ends_nothing(tmp_path: Path) -> None:
     uds = tmp_path / "qcls.sock"
     command = [str(BIN / "qcls-gguf"), "serve", "--config", "mission", "-t", "1", "--uds", str(uds)]
+
+    def listens() -> bool:  # the socket is there somewhat earlier; httpx leaves its own open where it cannot connect
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(str(uds)) == 0
+
     with open("/dev/full", "wb") as full, subprocess.Popen(command, stderr=full) as process:
-        until(uds.exists)
+        until(listens)
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(uds)), base_url="http://qcls", timeout=60) as client:
-
-            def is_ready() -> bool:
-                try:
-                    return client.get("/ready").status_code == 200
-                except httpx.ConnectError:  # the socket is there somewhat earlier than anybody listens
-                    return False
-
-            until(is_ready)
+            until(lambda: client.get("/ready").status_code == 200)
             assert client.post("/v1/classify", json={"query": "red dress"}).status_code == 200
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0

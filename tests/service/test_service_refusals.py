@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 import socket
 from collections.abc import Iterator
 
 import pytest
-import zstandard
-from served import JSON, Server, answers, exchange, raw, received
+from served import JSON, Server, answers, exchange, packed, raw, received
 
 QUERY = json.dumps({"query": "red dress"}).encode()
 
@@ -86,18 +84,24 @@ def test_paths_and_methods_that_are_wrong(server: Server) -> None:
 @pytest.mark.parametrize("encoding", ["gzip", "zstd"])
 def test_a_bomb_is_not_unpacked(server: Server, encoding: str) -> None:
     zeros = b"\0" * (200 << 20)
-    data = gzip.compress(zeros, 1) if encoding == "gzip" else zstandard.compress(zeros)
+    data = packed(zeros, encoding)
     before = server.metric("process_resident_memory_bytes")
     response = server.http.post("/v1/classify", content=data, headers={**JSON, "content-encoding": encoding})
     assert response.status_code == 413
     assert server.metric("process_resident_memory_bytes") - before < (100 << 20)
 
 
-def test_gzip_that_is_cut_or_has_more_behind_it(server: Server) -> None:
-    packed = gzip.compress(QUERY)
-    for data in (packed[:-9], packed + b"x", packed * 1000):
-        response = server.http.post("/v1/classify", content=data, headers={**JSON, "content-encoding": "gzip"})
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+def test_a_body_that_is_cut_or_has_more_behind_it(server: Server, encoding: str) -> None:
+    data = packed(QUERY, encoding)
+    headers = {**JSON, "content-encoding": encoding}
+    for wrong in (data[:-9], data + b"x", b"x" + data):
+        response = server.http.post("/v1/classify", content=wrong, headers=headers)
         assert response.status_code == 400
+        assert f"the body is not valid {encoding}" in response.json()["error"]["message"]
+    members = packed(QUERY[:9], encoding) + packed(QUERY[9:], encoding)
+    status = server.http.post("/v1/classify", content=members, headers=headers).status_code
+    assert status == (200 if encoding == "zstd" else 400)
 
 
 # --- keys ------------------------------------------------------------------------------------------------------------

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import huggingface_hub
 import openai
 import pytest
 import typesafe_sdk
-import zstandard
-from served import JSON, ROOT, Server
+from served import JSON, ROOT, Server, packed
 
 from qcls_gguf import Classifier
 from qcls_gguf.report.run_record import RunRecord
@@ -95,7 +94,7 @@ def test_lines_are_answered_as_they_come(server: Server) -> None:
 def test_many_lines_keep_their_order(server: Server) -> None:
     queries = [f"{color} dress" for color in ("red", "blue", "green") * 5]
     body = "".join(json.dumps({"query": query}) + "\n" for query in queries).encode()
-    for data, encoding in ((body, "identity"), (gzip.compress(body), "gzip")):
+    for data, encoding in ((body, "identity"), (packed(body, "gzip"), "gzip")):
         headers = {"content-type": "application/x-ndjson", "content-encoding": encoding}
         lines = server.http.post("/v1/classify", content=data, headers=headers).text.splitlines()
         assert [json.loads(line)["query"] for line in lines] == queries
@@ -104,7 +103,7 @@ def test_many_lines_keep_their_order(server: Server) -> None:
 @pytest.mark.parametrize("encoding", ["gzip", "zstd"])
 def test_compressed_bodies(server: Server, encoding: str) -> None:
     body = json.dumps({"query": "red dress"}).encode()
-    data = gzip.compress(body) if encoding == "gzip" else zstandard.compress(body)
+    data = packed(body, encoding)
     response = server.http.post("/v1/classify", content=data, headers={**JSON, "content-encoding": encoding})
     assert response.json()["results"] == server.classify(query="red dress").json()["results"]
 
@@ -125,11 +124,22 @@ def test_predict_as_tei_and_hugging_face_ask(server: Server, classifier: Classif
     assert predict(server, [["red dress"], ["red dress"]]).json() == [single, single]
     assert len(predict(server, ["red dress"] * 3).json()) == 3
     top = predict(server, "red dress", parameters={"top_k": 2, "function_to_apply": "softmax"}).json()
-    assert top == single[:2]
+    assert top == [single[:2]]
+    assert predict(server, "red dress", parameters={}).json() == [single]
+    assert predict(server, [["red dress"]], parameters={}).json() == [single]
     raw = predict(server, "red dress", raw_scores=True).json()
     assert raw[0]["score"] <= 0
     named = server.http.post("/predict", json={"inputs": "red dress", "model": "default/category"})
     assert named.json() == single
+
+
+def test_the_client_of_hugging_face(server: Server) -> None:
+    client = huggingface_hub.InferenceClient(model=f"{server.address}/predict?prompt=category")
+    found = client.text_classification("red dress")
+    assert (found[0].label, len(found)) == ("dress", 10)
+    assert client.text_classification("red dress", top_k=2) == found[:2]
+    labels = client.zero_shot_classification("red dress", candidate_labels=["light blue", "dark red"])
+    assert [each.label for each in labels] == ["dark red", "light blue"]
 
 
 @pytest.mark.parametrize(

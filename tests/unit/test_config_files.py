@@ -71,6 +71,13 @@ def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
         load_config(file)
 
 
+def test_a_model_is_no_configuration(tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    path.write_bytes(b"GGUF" + bytes(2 << 20))
+    with pytest.raises(ConfigError, match="is a GGUF file, which is a model: give it as the model"):
+        load_config(path)
+
+
 def test_a_byte_order_mark_and_dos_line_ends_change_nothing(tmp_path: Path) -> None:
     file = tmp_path / "dos.yaml"
     file.write_bytes(b"\xef\xbb\xbf" + MISSION.replace("\n", "\r\n").encode())

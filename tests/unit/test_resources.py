@@ -37,6 +37,14 @@ def test_a_file_of_that_name_goes_first(tmp_path: Path, monkeypatch: pytest.Monk
     assert config_path("mission") == Path("mission")
 
 
+@pytest.mark.parametrize("name", ["mission.yaml", "configs/mission.yaml"])
+def test_a_file_that_is_not_there_and_is_named_like_ours_tells_our_name(name: str, tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match="no such file; the configuration that comes with the package is named mission"
+    ):
+        config_path(tmp_path / name)
+
+
 @pytest.mark.parametrize("name", ["fashion-9", "", "x" * 5000])
 def test_an_unknown_name_tells_the_known_ones(name: str) -> None:
     with pytest.raises(ConfigError, match=r"none of this name comes with the package, which has fashion-8, fashion-8-"):

@@ -196,6 +196,8 @@ def test_the_limits_of_depth_and_number_are_exact() -> None:
 def test_what_is_not_plain_is_refused_by_its_line(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as error:
         load_yaml(text)
+    if not yaml.__with_libyaml__:  # PyYAML's own reader says what is wrong in a few other words
+        message = message.split(": ")[0]
     assert str(error.value).startswith(f"not valid YAML: {message}")
     assert "\n" not in str(error.value)
 
