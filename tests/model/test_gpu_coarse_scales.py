@@ -26,8 +26,11 @@ N_K = 1024
 N_OF_SCALE = {"32": 32, "128": 128, "token": N_K}
 SIZES = (2, 3, 5, 8, 9, 26, 57, 64, 72, 80, 88, 96, 104, 107, 112, 113, 120, 128, 129, 160, 257)
 N_ROWS = (544, 96)  # neither is a whole number of tiles
-LARGEST_OF_ROUNDING = {"Q4_K": 2e-4, "Q6_K": 2e-6, "Q8_0": 2e-6}
-"""of a column, usually; Q4_K adds its minimums as halves"""
+LARGEST_OF_ROUNDING = {"Q4_K": 6e-4, "Q6_K": 6e-6, "Q8_0": 6e-6}
+"""Of a column, usually. Q4_K multiplies its minimums by sums of activations that are rounded to halves, which is 2.9e-4
+of these products in the mean, with glu 4.2e-4, whether the sums are in the unit of a relative scale or not."""
+LARGEST_BETWEEN_KERNELS = {"Q4_K": 1.2e-3, "Q6_K": 6e-6, "Q8_0": 6e-6}
+"""Halves of both kinds differ by up to 6.3e-4 in these products."""
 LARGEST_OF_A_VALUE = 3e-3  # where an activation lies between two int8 values, and the GPU's choice is the other one
 KINDS: list[dict[str, Any]] = [{}, {"glu": True}, {"norm": True}, {"glu": True, "norm": True}]
 SPECS = [PromptSpec(name="item", template="<|im_start|>{query}<|im_end|>label:", labels=("dress", "coat", "none"))]
@@ -43,10 +46,12 @@ def environment(choice: str, short_loops: bool = True) -> dict[str, str]:
 
 
 def activations(rng: np.random.Generator, n_cols: int) -> Floats:
-    """Of many sizes, and in some columns values far from the rest; the last 128 values of the second are zeros."""
+    """Of many sizes, in some columns with values far from the rest, or with 128 that are tiny, or zeros."""
     y = rng.normal(0, 1, (n_cols, N_K)).astype(np.float32) * 10.0 ** rng.uniform(-2, 1, (n_cols, 1)).astype(np.float32)
     y[::3, 5] *= 30
     y[1:2, -128:] = 0
+    y[2:3, 128:256] *= 1e-25
+    y[3:4, 256:384] = 0
     return y
 
 
@@ -72,8 +77,9 @@ def test_products_are_exact(weight_type: str, lanes: bool, choice: str) -> None:
                 for one, other, right in zip(*found, wanted, strict=True):
                     columns = [distance(one[c], right[c]) for c in range(n_cols)]
                     assert max(columns) < LARGEST_OF_A_VALUE, (n_cols, kind, max(columns))
-                    assert "norm" in kind or np.median(columns) < 3 * limit, (n_cols, kind, np.median(columns))
-                    assert distance(one, other.astype(np.float64)) < 3 * limit, (n_cols, kind)
+                    assert "norm" in kind or np.median(columns) < limit, (n_cols, kind, np.median(columns))
+                    between = distance(one, other.astype(np.float64))
+                    assert between < LARGEST_BETWEEN_KERNELS[weight_type], (n_cols, kind, between)
                     if not np.array_equal(one, other):
                         differing.add(n_cols)
     if runs_code_for_75() and choice != "32" and (weight_type == "Q4_K" or lanes):

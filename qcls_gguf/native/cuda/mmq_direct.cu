@@ -27,7 +27,7 @@ static scale_of chosen_scale(const ggml_backend_cuda_context & ctx) {
     return steps.scales_of_tokens ? scale_of::COLUMN : steps.scales_of_128 ? scale_of::STEP : scale_of::VALUES_32;
 }
 
-bool has_coarse_scales(const ggml_backend_cuda_context & ctx) {
+static bool has_coarse_scales(const ggml_backend_cuda_context & ctx) {
     return chosen_scale(ctx) != scale_of::VALUES_32;
 }
 
@@ -59,11 +59,19 @@ int n_fixed_parts(const ggml_backend_cuda_context & ctx, const ggml_tensor * x) 
     return n_parts;
 }
 
-quantized::quantized(ggml_backend_cuda_context & ctx, const ggml_type type, const int64_t n_k, const int64_t n_cols)
-        : memory(ctx.pool()) {
+bool reads_relative_scales(const ggml_backend_cuda_context & ctx, const ggml_tensor * x, const int64_t n_cols) {
+    const generation gen = generation_of(ctx);
+    // not where results must not depend on the number of columns: kernels for fewer add in another order
+    return has_coarse_scales(ctx) && !ctx.mmq_direct_steps.batch_invariant && gen == generation::TURING && has_short_loops(ctx) &&
+        has_coarse_kernel(x->type, ggml_cuda_is_lane_ordered(x), columns_of_tile(x->type, gen, n_cols));
+}
+
+quantized::quantized(ggml_backend_cuda_context & ctx, const ggml_type type, const int64_t n_k, const int64_t n_cols,
+        const bool has_relative_scales) : memory(ctx.pool()) {
     const generation gen = generation_of(ctx);
     a.n_groups = n_col_tiles(type, gen, n_cols)*columns_of_tile(type, gen, n_cols)/8;
     a.split_order = is_split_order(type);
+    a.has_relative_scales = has_relative_scales;
     a.y = memory.alloc(n_k/K_STEP*a.n_groups*GROUP_BYTES);
 }
 
@@ -104,7 +112,8 @@ static void launch_normalize(ggml_backend_cuda_context & ctx, const ggml_tensor 
     float * sum = add != nullptr ? (float *) add->data : nullptr;
     const int n_groups = std::max(out.a.n_groups, other_out != nullptr ? other_out->a.n_groups : 0);
     const auto kernel = other_out != nullptr ? normalize<N, 2, of> : normalize<N, 1, of>;
-    const ggml_cuda_kernel_launch_params params(dim3(n_groups*8), dim3(n_k/(4*N)), (of == scale_of::COLUMN ? 2 : 1)*WARP_SIZE*sizeof(float), ctx.stream());
+    const size_t n_shared = WARP_SIZE + (of == scale_of::VALUES_32 ? 0 : n_k/K_STEP);
+    const ggml_cuda_kernel_launch_params params(dim3(n_groups*8), dim3(n_k/(4*N)), n_shared*sizeof(float), ctx.stream());
     ggml_cuda_kernel_launch(kernel, params, a, b, sum, (const float *) weight->data, ggml_get_op_params_f32(norm, 0), n_k,
         (int) norm->ne[1], out.a, other_out != nullptr ? other_out->a : out.a, arrived.ptr);
 }

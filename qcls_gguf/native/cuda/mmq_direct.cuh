@@ -50,19 +50,22 @@ template <typename S> struct activation_buffers {
     }
 };
 
-// Adds products of 32 values, of the values of K that share a scale of activations the n-th 32: to v, and the last v to sum.
 template <typename S>
 static __device__ __forceinline__ void add_scaled(const int (*c)[GROUPS_OF_PRODUCT<S::GENERATION>][2], const int g, const float * s,
-        const float * nb, const float2 dy, const int n, float (&v)[2], float (&sum)[2]) {
+        const float * nb, const float2 dy, const int kb, float (&sum)[2]) {
+    float v[2];
 #pragma unroll
     for (int l = 0; l < 2; ++l) {
-        const float first = fmaf(__int_as_float(c[0][g][l]), s[0], nb[0]);
-        v[l] = n == 0 ? first : v[l] + first;
+        v[l] = fmaf(__int_as_float(c[0][g][l]), s[0], nb[0]);
         if constexpr (S::W::N_SCALES == 2) {
             v[l] += fmaf(__int_as_float(c[1][g][l]), s[1], nb[1]);
         }
     }
-    if (n == S::SUMS_OF_SCALE - 1) {
+    if constexpr (S::RELATIVE_SCALES) {
+        // what was summed so far, from the unit of the step before to that of this one
+        sum[0] = kb == 0 ? fmaf(sum[0], dy.x, v[0]) : sum[0] + v[0];
+        sum[1] = kb == 0 ? fmaf(sum[1], dy.y, v[1]) : sum[1] + v[1];
+    } else {
         sum[0] = fmaf(v[0], dy.x, sum[0]);
         sum[1] = fmaf(v[1], dy.y, sum[1]);
     }
@@ -72,45 +75,36 @@ static __device__ __forceinline__ void add_scaled(const int (*c)[GROUPS_OF_PRODU
 template <typename S>
 static __device__ __forceinline__ void multiply_step(typename S::W & w, const int h, const char * y, const int4 & start, sums<S> & sum) {
     constexpr int RG = S::RG;
-    constexpr int N = S::SUMS_OF_SCALE;
     constexpr int N_SCALES = S::W::N_SCALES;
     constexpr int GROUPS = GROUPS_OF_PRODUCT<S::GENERATION>;
     const int q = threadIdx.x % 4;
 #pragma unroll
-    for (int kb = 0; kb < K_STEP/32; kb += N) {
-        int a[N][RG][2];
-        float s[N][RG][N_SCALES];
-        float nb[N][RG][N_SCALES];  // takes MAGIC off again, exactly: a scale has at most 19 bits
+    for (int kb = 0; kb < K_STEP/32; ++kb) {
+        int a[RG][2];
+        float s[RG][N_SCALES];
+        float nb[RG][N_SCALES];  // takes MAGIC off again, exactly: a scale has at most 19 bits
+        w.unpack(h, kb/2, kb % 2, a, s);
 #pragma unroll
-        for (int n = 0; n < N; ++n) {
-            w.unpack(h, (kb + n)/2, (kb + n) % 2, a[n], s[n]);
+        for (int r = 0; r < RG; ++r) {
 #pragma unroll
-            for (int r = 0; r < RG; ++r) {
-#pragma unroll
-                for (int i = 0; i < N_SCALES; ++i) {
-                    nb[n][r][i] = -MAGIC*s[n][r][i];
-                }
+            for (int i = 0; i < N_SCALES; ++i) {
+                nb[r][i] = -MAGIC*s[r][i];
             }
         }
 #pragma unroll
         for (int j = 0; j < S::NJ; ++j) {
-            int2 b[N];
-#pragma unroll
-            for (int n = 0; n < N; ++n) {
-                b[n] = *(const int2 *) (y + j*GROUP_BYTES + (kb + n)*256 + threadIdx.x*8);
+            const int2 b = *(const int2 *) (y + j*GROUP_BYTES + kb*256 + threadIdx.x*8);
+            float2 dy = {};  // scales of two columns, or ratios
+            if (!S::RELATIVE_SCALES || kb == 0) {
+                dy = *(const float2 *) (y + j*GROUP_BYTES + (S::RELATIVE_SCALES ? GROUP_RATIOS : GROUP_SCALES + kb*32) + q*8);
             }
-            const float2 dy = *(const float2 *) (y + j*GROUP_BYTES + GROUP_SCALES + kb*32 + q*8);
 #pragma unroll
             for (int r = 0; r < RG; r += GROUPS) {
-                float v[GROUPS][2];
+                int c[N_SCALES][GROUPS][2];
+                multiply_32<S::GENERATION, S::W::IS_UNSIGNED, N_SCALES>(c, a + r, b, start);
 #pragma unroll
-                for (int n = 0; n < N; ++n) {
-                    int c[N_SCALES][GROUPS][2];
-                    multiply_32<S::GENERATION, S::W::IS_UNSIGNED, N_SCALES>(c, a[n] + r, b[n], start);
-#pragma unroll
-                    for (int g = 0; g < GROUPS; ++g) {
-                        add_scaled<S>(c, g, s[n][r + g], nb[n][r + g], dy, n, v[g], sum[j][r + g]);
-                    }
+                for (int g = 0; g < GROUPS; ++g) {
+                    add_scaled<S>(c, g, s[r + g], nb[r + g], dy, kb, sum[j][r + g]);
                 }
             }
         }
@@ -172,6 +166,18 @@ static __device__ __forceinline__ void multiply_loaded(const args & g, const par
         } else {
             step(k, 0);
             step(k, 1);
+        }
+    }
+    if constexpr (S::RELATIVE_SCALES) {  // out of the unit of the last step, which the second buffer still holds
+        const char * last = tile_y + (S::TILE_NJ + first_group<S>())*GROUP_BYTES + GROUP_SCALES + threadIdx.x % 4*8;
+#pragma unroll
+        for (int j = 0; j < S::NJ; ++j) {
+            const float2 dy = *(const float2 *) (last + j*GROUP_BYTES);
+#pragma unroll
+            for (int r = 0; r < S::RG; ++r) {
+                sum[j][r][0] *= dy.x;
+                sum[j][r][1] *= dy.y;
+            }
         }
     }
 }

@@ -231,10 +231,15 @@ void ggml_cuda_mmq_direct_graph::multiply_all(const int first, const std::vector
         const norm_nodes * norm, const bool glu) {
     const ggml_tensor * x = graph_->nodes[first]->src[1];
     const counters arrived(ctx_.pool(), MAX_TILES);
-    const quantized y(ctx_, types[0], x->ne[0], x->ne[1]);
+    const auto wants_relative = [&](const ggml_type type) {  // all that read them, or none
+        return std::all_of(nodes.begin(), nodes.end(), [&](const int k) {
+            return type_of(k) != type || reads_relative_scales(ctx_, graph_->nodes[k]->src[0], x->ne[1]);
+        });
+    };
+    const quantized y(ctx_, types[0], x->ne[0], x->ne[1], wants_relative(types[0]));
     std::optional<quantized> other;
     if (types.size() == 2) {
-        other.emplace(ctx_, types[1], x->ne[0], x->ne[1]);
+        other.emplace(ctx_, types[1], x->ne[0], x->ne[1], wants_relative(types[1]));
     }
     if (norm != nullptr) {
         normalize(ctx_, norm->sum, norm->norm, norm->weight, y, other ? &*other : nullptr, arrived);

@@ -20,11 +20,8 @@ constexpr int least_columns_of_short_loop(const ggml_type type, const bool lanes
 }
 bool has_short_loops(const ggml_backend_cuda_context & ctx);
 
-// Whether activations have a scale for K_STEP values, or for all of a column; for each 32 values otherwise.
-bool has_coarse_scales(const ggml_backend_cuda_context & ctx);
-
-// Kernels with short loops that read such a scale once: those of weights that come straight to registers, from so many columns
-// on. Below, Q6_K in lane order is bound by multiply-adds, which they have as many of.
+// Kernels with short loops for relative scales: those of weights that come straight to registers, from so many columns on.
+// With fewer, Q6_K in lane order is bound by multiply-adds, of which they have as many.
 constexpr int LEAST_COLUMNS_OF_COARSE_Q6_K = 80;
 constexpr bool has_coarse_kernel(const ggml_type type, const bool lanes, const int columns) {
     return type == GGML_TYPE_Q4_K ? columns >= LEAST_COLUMNS_OF_SHORT_LOOP :
@@ -51,6 +48,9 @@ constexpr int max_columns_of_tile(const ggml_type type, const generation gen) {
 
 bool is_direct_type(ggml_type type);
 
+// Whether the kernel for a product with x of so many columns wants relative scales.
+bool reads_relative_scales(const ggml_backend_cuda_context & ctx, const ggml_tensor * x, int64_t n_cols);
+
 // Tiles of columns that a matrix of this type needs for so many columns, and the columns of each, a multiple of 8.
 int n_col_tiles(ggml_type type, generation gen, int64_t n_cols);
 int columns_of_tile(ggml_type type, generation gen, int64_t n_cols);
@@ -65,7 +65,7 @@ struct quantized {
     activations a;
 
     // For products with matrices of this type, (n_k, n_cols).
-    quantized(ggml_backend_cuda_context & ctx, ggml_type type, int64_t n_k, int64_t n_cols);
+    quantized(ggml_backend_cuda_context & ctx, ggml_type type, int64_t n_k, int64_t n_cols, bool has_relative_scales);
 };
 
 // The counters that all launches which follow one of these two share: (MAX_TILES), zero before and after each.

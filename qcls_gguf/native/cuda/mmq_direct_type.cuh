@@ -42,6 +42,7 @@ static void launch(ggml_backend_cuda_context & ctx, args & g, const product & p)
     constexpr int ROWS = part<S, glu>::ROWS;
     static_assert(ROWS >= (glu ? LEAST_TILE_ROWS/2 : LEAST_TILE_ROWS), "more tiles than counted");
     const auto kernel = mul_mat<S, glu>;
+    GGML_ASSERT(g.y.has_relative_scales == S::RELATIVE_SCALES);
     CUDA_SET_SHARED_MEMORY_LIMIT(kernel, S::SMEM_BYTES);
 
     for (int i = 0; i < MAX_MATRICES; ++i) {
@@ -79,8 +80,7 @@ static void launch(ggml_backend_cuda_context & ctx, args & g, const product & p)
 template <ggml_type type, bool lanes, bool glu, int J, bool halves>
 static void launch_by_scales(ggml_backend_cuda_context & ctx, args & g, const product & p) {
     if constexpr (has_coarse_kernel(type, lanes, J)) {
-        // not where results must not depend on the number of columns: kernels for fewer add in another order
-        if (has_coarse_scales(ctx) && !ctx.mmq_direct_steps.batch_invariant) {
+        if (g.y.has_relative_scales) {
             launch<coarse_shape<type, J, lanes, halves>, glu>(ctx, g, p);
             return;
         }

@@ -8,26 +8,30 @@ namespace mmq_direct {
 // The values that share a scale: 32, K_STEP, or a column's.
 enum class scale_of { VALUES_32, STEP, COLUMN };
 
+// A relative scale is that of values of this size at least, so that none is zero.
+constexpr float LEAST_OF_RELATIVE = 1e-18f;
+
 static __device__ __forceinline__ float largest_of_4(const float4 v) {
     return fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
 }
 
+// One over the scale of values the largest of which this is.
+static __device__ __forceinline__ float inverse_scale(const float largest) {
+    return 127.0f/largest;
+}
+
 // Four values of a column from k on, by each lane of a warp that holds K_STEP values together; with a scale for 32 values
-// quantised as quantize_mmq_q8_1 does. of_column: the largest of the column, where that has one scale.
+// quantised as quantize_mmq_q8_1 does. For other scales: the largest of those that share this one, and the step before's.
 template <scale_of of>
 static __device__ __forceinline__ void quantize_4(const activations & out, const int col, const int k, const float4 v,
-        const float of_column = 0.0f) {
-    float largest = of == scale_of::COLUMN ? of_column : largest_of_4(v);
-    float sum = v.x + v.y + v.z + v.w;
-    if constexpr (of == scale_of::STEP) {
-#pragma unroll
-        for (int offset = 16; offset > 4; offset /= 2) {
-            largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFF, largest, offset));
-        }
+        float largest = 0.0f, const float largest_before = 0.0f) {
+    if constexpr (of == scale_of::VALUES_32) {
+        largest = largest_of_4(v);
     }
+    float sum = v.x + v.y + v.z + v.w;
 #pragma unroll
     for (int offset = 4; offset > 0; offset /= 2) {
-        if constexpr (of != scale_of::COLUMN) {
+        if constexpr (of == scale_of::VALUES_32) {
             largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFF, largest, offset));
         }
         sum += __shfl_xor_sync(0xFFFFFFFF, sum, offset);
@@ -35,8 +39,12 @@ static __device__ __forceinline__ void quantize_4(const activations & out, const
     if (col >= 8*out.n_groups) {
         return;
     }
+    const bool is_relative = of != scale_of::VALUES_32 && out.has_relative_scales;
+    if (is_relative && largest < LEAST_OF_RELATIVE) {
+        largest = LEAST_OF_RELATIVE;
+    }
     const bool is_zero = largest == 0.0f;  // not so for NaN, whose scale must be NaN: a damaged model is to show
-    const float inverse = is_zero ? 0.0f : 127.0f/largest;
+    const float inverse = is_zero ? 0.0f : inverse_scale(largest);
     const int kb = k/32 % 4;
     const int quarter = out.split_order ? k/4 % 4 : k/8 % 4;
     const int byte = out.split_order ? k/16 % 2*4 : k % 8;
@@ -44,6 +52,15 @@ static __device__ __forceinline__ void quantize_4(const activations & out, const
     *(char4 *) (group + kb*256 + (col % 8*4 + quarter)*8 + byte) =
         make_char4(roundf(v.x*inverse), roundf(v.y*inverse), roundf(v.z*inverse), roundf(v.w*inverse));
     if (k % 32 == 0) {
+        if (of != scale_of::VALUES_32 && is_relative) {
+            *(half *) (group + GROUP_SUMS + col % 8*8 + kb*2) = __float2half(sum*inverse);
+            if (kb == 0) {
+                const float before = largest_before < LEAST_OF_RELATIVE ? LEAST_OF_RELATIVE : largest_before;
+                *(float *) (group + GROUP_SCALES + col % 8*4) = 1.0f/inverse;
+                *(float *) (group + GROUP_RATIOS + col % 8*4) = k < K_STEP ? 1.0f : __fdiv_rn(inverse, inverse_scale(before));
+            }
+            return;
+        }
         *(float *) (group + GROUP_SCALES + kb*32 + col % 8*4) = is_zero ? 0.0f : 1.0f/inverse;
         *(half *) (group + GROUP_SUMS + col % 8*8 + kb*2) = __float2half(sum);
     }
@@ -61,8 +78,18 @@ static __global__ void quantize_values(const float * x, const int64_t stride_col
     for (int i = (col*gridDim.x + blockIdx.x)*blockDim.x + threadIdx.x; i < MAX_TILES; i += gridDim.x*gridDim.y*blockDim.x) {
         arrived[i] = 0;
     }
-    if (k < n_k) {  // whole warps: n_k is a multiple of K_BLOCK
-        quantize_4<of>(out, col, k, col < n_cols ? *(const float4 *) (x + col*stride_col + k) : make_float4(0, 0, 0, 0));
+    if (k >= n_k) {  // whole warps: n_k is a multiple of K_BLOCK
+        return;
+    }
+    const auto values = [&](const int from) {
+        return col < n_cols ? *(const float4 *) (x + col*stride_col + from) : make_float4(0, 0, 0, 0);
+    };
+    const float4 v = values(k);
+    if constexpr (of == scale_of::STEP) {
+        const float before = out.has_relative_scales && k >= K_STEP ? warp_reduce_max(largest_of_4(values(k - K_STEP))) : 0.0f;
+        quantize_4<of>(out, col, k, v, warp_reduce_max(largest_of_4(v)), before);
+    } else {
+        quantize_4<of>(out, col, k, v);
     }
 }
 
@@ -87,13 +114,12 @@ static __global__ __launch_bounds__(1024) void quantize_columns(const float * x,
     }
     largest = block_reduce<block_reduce_method::MAX>(largest, reduced);
     for (int k = k0; k < n_k; k += step) {  // whole warps: n_k is a multiple of K_BLOCK
-        quantize_4<scale_of::COLUMN>(out, col, k, values(k), largest);
+        quantize_4<scale_of::COLUMN>(out, col, k, values(k), largest, largest);
     }
 }
 
 // A block a column: sum = a + b, or a where there is no b, and sum/rms(sum)*weight quantised. (n_k, n_cols), contiguous;
-// n_k = 4*N*blockDim.x. All of arrived become zero. shared: WARP_SIZE floats, twice as many where a column has one scale, so
-// that the second maximum need not wait for the readers of the first sum.
+// n_k = 4*N*blockDim.x. All of arrived become zero. shared: WARP_SIZE floats; with coarse scales n_k/K_STEP more.
 template <int N, int N_OUT, scale_of of>
 static __global__ __launch_bounds__(1024) void normalize(const float * a, const float * b, float * sum,  // sum may be a or b
         const float * __restrict__ weight, const float eps, const int n_k, const int n_cols, const activations out0,
@@ -122,27 +148,38 @@ static __global__ __launch_bounds__(1024) void normalize(const float * a, const 
     }
     squares = block_reduce<block_reduce_method::SUM>(squares, reduced);
     const float scale = rsqrtf(squares/n_k + eps);
-    float largest = 0.0f;
-    if constexpr (of == scale_of::COLUMN) {
+    float * steps = reduced + WARP_SIZE;  // the largest of each step
+    float of_column = 0.0f;
+    if constexpr (of != scale_of::VALUES_32) {
 #pragma unroll
         for (int n = 0; n < N; ++n) {
-            const float4 w = *(const float4 *) (weight + (n*blockDim.x + threadIdx.x)*4);
+            const int k = (n*blockDim.x + threadIdx.x)*4;
+            const float4 w = *(const float4 *) (weight + k);
             v[n] = make_float4(scale*v[n].x*w.x, scale*v[n].y*w.y, scale*v[n].z*w.z, scale*v[n].w*w.w);
-            largest = fmaxf(largest, largest_of_4(v[n]));
+            steps[k/K_STEP] = warp_reduce_max(largest_of_4(v[n]));  // a warp's
         }
-        largest = block_reduce<block_reduce_method::MAX>(largest, reduced + WARP_SIZE);
+        __syncthreads();
+        for (int i = 0; of == scale_of::COLUMN && i < n_k/K_STEP; ++i) {
+            of_column = fmaxf(of_column, steps[i]);
+        }
     }
 #pragma unroll
     for (int n = 0; n < N; ++n) {
         const int k = (n*blockDim.x + threadIdx.x)*4;
-        float4 y = v[n];
-        if constexpr (of != scale_of::COLUMN) {
+        if constexpr (of == scale_of::VALUES_32) {
             const float4 w = *(const float4 *) (weight + k);
-            y = make_float4(scale*v[n].x*w.x, scale*v[n].y*w.y, scale*v[n].z*w.z, scale*v[n].w*w.w);
-        }
-        quantize_4<of>(out0, col, k, y, largest);
-        if (N_OUT == 2) {
-            quantize_4<of>(out1, col, k, y, largest);
+            const float4 y = make_float4(scale*v[n].x*w.x, scale*v[n].y*w.y, scale*v[n].z*w.z, scale*v[n].w*w.w);
+            quantize_4<of>(out0, col, k, y);
+            if (N_OUT == 2) {
+                quantize_4<of>(out1, col, k, y);
+            }
+        } else {
+            const float largest = of == scale_of::COLUMN ? of_column : steps[k/K_STEP];
+            const float before = of == scale_of::COLUMN ? of_column : k < K_STEP ? 0.0f : steps[k/K_STEP - 1];
+            quantize_4<of>(out0, col, k, v[n], largest, before);
+            if (N_OUT == 2) {
+                quantize_4<of>(out1, col, k, v[n], largest, before);
+            }
         }
     }
 }

@@ -19,7 +19,7 @@ struct shape<type, J, generation::TURING, short_loop, lanes, halves> {
     static constexpr generation GENERATION = generation::TURING;
     static constexpr bool LANES = lanes;
     static constexpr bool SHORT_LOOP = short_loop;
-    static constexpr int SUMS_OF_SCALE = 1;  // of 32 values each
+    static constexpr bool RELATIVE_SCALES = false;
     static constexpr int TILE_NJ = J/8;  // groups of 8 columns of a tile, and of a warp
     static constexpr int COLUMN_WARPS = halves ? 2 : 1;
     static constexpr int NJ = (TILE_NJ + COLUMN_WARPS - 1)/COLUMN_WARPS;
@@ -46,7 +46,7 @@ struct shape<type, J, generation::TURING, short_loop, lanes, halves> {
 template <ggml_type type, int J, bool short_loop> struct shape<type, J, generation::AMPERE, short_loop, false> {
     static constexpr generation GENERATION = generation::AMPERE;
     static constexpr bool SHORT_LOOP = false;
-    static constexpr int SUMS_OF_SCALE = 1;
+    static constexpr bool RELATIVE_SCALES = false;
     static constexpr int TILE_NJ = J/8;
     static constexpr int COLUMN_WARPS = 1;
     static constexpr int NJ = TILE_NJ;
@@ -61,10 +61,10 @@ template <ggml_type type, int J, bool short_loop> struct shape<type, J, generati
     static_assert(SMEM_BYTES <= 99*1024, "too much shared memory for a block of 8.6, 8.9 and 12.0");
 };
 
-// The same for activations whose scales are the same for K_STEP values: sums of 32 values are added before they are scaled.
+// The same for relative scales of activations, which are read once for K_STEP values.
 template <ggml_type type, int J, bool lanes, bool halves>
 struct coarse_shape : shape<type, J, generation::TURING, true, lanes, halves> {
-    static constexpr int SUMS_OF_SCALE = K_STEP/32;
+    static constexpr bool RELATIVE_SCALES = true;
 };
 
 } // namespace mmq_direct
