@@ -18,7 +18,8 @@ class Admission:
         self.n_requests = 0
         self.n_tokens = 0
         self._n_ahead = 0
-        self._ms_per_token = 0.0
+        self._query_tokens = 0.0
+        self._query_ms = 0.0
         self._request_ms = 0.0
 
     def admitted(self, n_tokens: int, n_at_once: int, turn_ms: float = 0.0) -> Place:
@@ -50,14 +51,20 @@ class Admission:
         self.n_tokens += n_tokens
         self._n_ahead += n_at_once
 
-    def learn(self, n_tokens: float, ms: float) -> None:
-        """Note that a request's turn took so long. n_tokens: of its queries, as `admitted` counts them; kept queries
-        leave fewer to feed.
+    def learn(self, n_tokens: float, ms: float, n_queries: int = 1) -> None:
+        """Note a query whose turn took so long and answered so many. n_tokens: of the query, as `admitted` counts them;
+        kept queries leave fewer to feed.
         """
         if n_tokens > 0:
-            share = _SMOOTHING if self._ms_per_token else 1.0
-            self._ms_per_token += (ms / n_tokens - self._ms_per_token) * share
+            share = _SMOOTHING if self._query_tokens else 1.0
+            self._query_tokens += (n_tokens - self._query_tokens) * share
+            self._query_ms += (ms / n_queries - self._query_ms) * share
             self._request_ms += (ms - self._request_ms) * share
+
+    @property
+    def _ms_per_token(self) -> float:
+        """Of long and short queries together: each has a share of its turn's time, whatever its length."""
+        return self._query_ms / self._query_tokens if self._query_tokens else 0.0
 
     def wait_ms(self, turn_ms: float = 0.0) -> float:
         """How long a request that comes now would wait for those before it.

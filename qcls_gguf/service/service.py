@@ -63,11 +63,13 @@ class Service:
         return result
 
     def note(self, exchange: Exchange, result: Result, n_tokens: float) -> None:
-        """Count an answer to a query. n_tokens: of the query, as they are counted when one like it is admitted."""
+        """Count an answer to a query. n_tokens: of the query, as they are counted when one like it is admitted; of an
+        item of `/v1/decisions`, as they were fed.
+        """
         exchange.answered(result)
         if result.counts.n_decodes:  # else it was kept
             self.metrics.labelled(result)
-            self.serving.admission.learn(n_tokens * result.counts.n_queries, result.total_ms)
+            self.serving.admission.learn(n_tokens, result.total_ms, result.counts.n_queries)
 
     async def ask_all(
         self, exchange: Exchange, served: Served, loaded: LoadedPrompts, queries: Sequence[str]

@@ -64,6 +64,15 @@ def test_a_long_request_lets_others_in_between() -> None:
         assert admission.wait_ms() == 50
 
 
+def test_long_and_short_queries_that_share_a_turn_are_averaged_by_their_tokens() -> None:
+    admission = Admission(RequestLimits(longest_wait=LongestWait(100)))
+    for _ in range(200):
+        for n_tokens in (20, 528):
+            admission.learn(n_tokens, 30.0, 2)
+    with admission.admitted(548, 548):
+        assert 0.9 * 30 < admission.wait_ms() < 1.1 * 30
+
+
 def test_what_is_computed_counts_by_what_is_left_of_it() -> None:
     admission = Admission(RequestLimits(longest_wait=LongestWait(1.5, is_multiple=True)))
     admission.learn(10, 10.0)
