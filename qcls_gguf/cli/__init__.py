@@ -31,9 +31,10 @@ def _begin_again() -> None:
 
     options = []
     if not sys.flags.utf8_mode and sys.getfilesystemencoding() != "utf-8":
+        os.environ["PYTHONUTF8"] = "1"  # for processes that this one starts
         options += ["-X", "utf8"]
     if not has_gil():
-        os.environ["PYTHON_GIL"] = "1"  # for processes that this one starts
+        os.environ["PYTHON_GIL"] = "1"
         options += ["-X", "gil=1"]
     if options and sys.executable:
         os.execv(sys.executable, [sys.executable, *options, *sys.orig_argv[1:]])

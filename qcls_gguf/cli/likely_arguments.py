@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,11 @@ _TEXTS = ("--query",)
 _FILES = ("--input", "--data", "--queries", *_TEXTS)
 _CONFIGS = ("--config", "--from")
 _MODELS = ("--model",)
-_BY_SUFFIX = {".yaml": _CONFIGS, ".yml": _CONFIGS, ".gguf": _MODELS}
+_BY_SUFFIX = {
+    **dict.fromkeys((".yaml", ".yml"), _CONFIGS),
+    ".gguf": _MODELS,
+    **dict.fromkeys((".txt", ".csv", ".tsv", ".jsonl"), _FILES),
+}
 _LONG_WITH_ONE_DASH = re.compile(r"-([a-z][a-z-]+)(=.*)?")
 
 
@@ -39,23 +44,30 @@ class Command(TyperCommand):
     """A command that says what to write instead of an argument that it does not take."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; fail with the likely option where some are left over."""
-        ctx.allow_extra_args = True
-        given = list(args)
-        rest = super().parse_args(ctx, args)
-        if rest and not ctx.resilient_parsing:
-            ctx.fail(self._remedy(ctx.info_name, given, rest))
-        return rest
+        """Parse the arguments; fail with the likely option where some belong to none."""
+        if not ctx.resilient_parsing:
+            values, rest, _ = self.make_parser(ctx).parse_args(list(args))
+            # before what is missing is told: that may be what an argument without its option was meant for
+            if not values.get("help") and (remedy := self._remedy(ctx.info_name, args, rest)):
+                ctx.fail(remedy)
+        return super().parse_args(ctx, args)
 
-    def _remedy(self, name: str, given: list[str], rest: list[str]) -> str:
+    def _remedy(self, name: str, given: list[str], rest: list[str]) -> str | None:
         options = [option for param in self.params for option in param.opts]
-        for argument in given:
+        for before, argument in pairwise(["", *given]):
             found = _LONG_WITH_ONE_DASH.fullmatch(argument)
-            if found and f"--{found[1]}" in options and argument not in options:
+            if found and f"--{found[1]}" in options and argument not in options and not before.startswith("-"):
                 return f"{argument} begins with one dash: write -{argument}"
+        if not rest:
+            return None
         option = likely_option(rest[0], options)
-        # words of a text without quotes are arguments of their own
-        value = " ".join(rest) if option in _TEXTS else rest[0]
+        value = rest[0]
+        if option in _TEXTS:  # words of a text without quotes are arguments of their own
+            names = next(param.opts for param in self.params if option in param.opts)
+            first = [word for before, word in pairwise(given) if before in names]
+            value = " ".join([*first[-1:], *rest])
+            if first:
+                return f"{name} takes no argument {rest[0]!r}: put a text in quotes, {option} {shlex.quote(value)}"
         remedy = f"write {option} {shlex.quote(value)}" if option else f"`qcls-gguf {name} --help` lists its options"
         return f"{name} takes no argument {rest[0]!r}: {remedy}"
 
@@ -76,10 +88,11 @@ class Commands(TyperGroup):
     def _check_place(self, ctx: Any, args: list[str]) -> None:
         """Fail where the first argument is an option of commands, and no command stands before it."""
         option, *value = args[0].split("=", 1)
-        having = [name for name, each in self.commands.items() if any(option in param.opts for param in each.params)]
+        having = {name: param for name, each in self.commands.items() for param in each.params if option in param.opts}
         if having and not any(option in param.opts for param in self.params):
-            name = next((argument for argument in args if argument in having), having[0])
-            example = shlex.join([name, option, *(value or args[1:2])])
+            name = next((argument for argument in args if argument in having), next(iter(having)))
+            has_value = not getattr(having[name], "is_flag", False)
+            example = shlex.join([name, option, *((value or args[1:2]) if has_value else [])])
             ctx.fail(f"{option} is an option of commands: write it behind one, as in qcls-gguf {example}")
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

@@ -44,7 +44,7 @@ def config_path(name: str | Path) -> Path:
     A file of the working folder with that very name goes first. Raises ConfigError for a bare name that neither has.
     """
     path = Path(name)
-    if path.name == f"{path.stem}{_SUFFIX}" and path.stem in config_names() and not os.path.exists(path):
+    if path.name == f"{path.stem}{_SUFFIX}" and path.stem in config_names() and not os.path.exists(path.expanduser()):
         raise ConfigError(f"{name}: no such file; the configuration that comes with the package is named {path.stem}")
     if path.suffix or path.name != str(name) or os.path.isfile(path):
         return path

@@ -150,6 +150,8 @@ def _parse(spec: str, quantization: str | None, revision: str | None) -> _Reques
 
 def _as_spec(spec: str) -> str:
     """What to write instead of a page's address, or a path that begins with a repository."""
+    if Path(spec).is_file():
+        return "a file on this disk is given as the model's `path`"
     found = _ADDRESS.fullmatch(spec)
     if found is None:
         return "a file is named by its path instead" if spec.lower().endswith(".gguf") else "correct it"

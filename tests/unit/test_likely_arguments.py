@@ -21,6 +21,10 @@ def _a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["run", "red dress"], "run takes no argument 'red dress': write --query 'red dress'"),
         (["run", "red", "dress"], "write --query 'red dress'"),
+        (["run", "-q", "red", "dress"], "put a text in quotes, --query 'red dress'"),
+        (["run", "-i", "texts.txt", "more.txt"], "write --input more.txt"),
+        (["run", "-query=red"], "-query=red begins with one dash: write --query=red"),
+        (["eval", "data.csv"], "eval takes no argument 'data.csv': write --data data.csv"),
         (["run", "-t", "1", "-"], "write --input -"),
         (["run", "texts.txt"], "write --input texts.txt"),
         (["run", "my.gguf"], "write --model my.gguf"),
@@ -35,6 +39,7 @@ def _a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["advise", "--queries", "x", "texts.txt"], "write --queries texts.txt"),
         (["schema", "x"], "schema takes no argument 'x': `qcls-gguf schema --help` lists its options"),
         (["--config", "mission", "inspect"], "write it behind one, as in qcls-gguf inspect --config mission"),
+        (["--offline", "inspect", "-c", "mission"], "write it behind one, as in qcls-gguf inspect --offline"),
         (["-m=x.gguf"], "write it behind one, as in qcls-gguf run -m x.gguf"),
         (["red dress"], "No such command 'red dress'. The commands are run, label, init,"),
         (["lable"], "Did you mean 'label'?"),
