@@ -233,11 +233,19 @@ def _run_decodes(config: Config, engine: Engine, active: ActiveSet, pipeline: Pi
             request(" a" * n)
         for n in range(2, runtime.max_batch + 1):
             request(*(f" a{' b' * i}" for i in range(n)))
-    for n in range(min(n_warm, n_shapes - 2), -2, -1) if n_warm else ():  # the last ones are kept longest
+
+    def build(n: int) -> int | None:
         if template := active.templates.of_query(n):
             for _ in range(N_UNTIL_CAPTURED if on_gpu else 1):
                 engine.decode(template.decode.plan, template.decode.leaf_roots, template.any_tokens())
-            _leave_memory(engine, runtime)
+        return _leave_memory(engine, runtime)
+
+    lengths = range(min(n_warm, n_shapes - 2), -2, -1) if n_warm else range(0)  # the last ones are kept longest
+    most = None
+    for n in lengths:
+        most = build(n) or most
+    for n in lengths[-most:] if most else ():  # some of these were freed
+        build(n)
     n_planned = 0
     for n in range(_WARM_TOKENS):
         template = active.templates.of_query(n)
@@ -253,11 +261,17 @@ def _run_decodes(config: Config, engine: Engine, active: ActiveSet, pipeline: Pi
             request("a")
 
 
-def _leave_memory(engine: Engine, runtime: RuntimeConfig) -> None:
-    """Let the context keep fewer graphs than it has now where a GPU that it uses has little memory left."""
+def _leave_memory(engine: Engine, runtime: RuntimeConfig) -> int | None:
+    """Let the context keep fewer graphs than it has now where a GPU that it uses has little memory left.
+
+    How many; None where nothing is to be done. All graphs are freed then.
+    """
     if runtime.n_shapes != "auto" or all(
         gpu.free_bytes >= _LEAST_FREE_BYTES for gpu in used_gpus(engine.model.placement)
     ):
-        return
-    if (n_kept := engine.context.counters().n_shapes) > _LEAST_SHAPES:
-        engine.context.keep_shapes(n_kept - 1)
+        return None
+    n_kept = engine.context.counters().n_shapes
+    if n_kept <= _LEAST_SHAPES:
+        return None
+    engine.context.keep_shapes(n_kept - 1)
+    return n_kept - 1

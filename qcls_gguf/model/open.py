@@ -106,7 +106,8 @@ class Model:
                     ledger.step("measure context", f"not possible, 1 GiB of each GPU is left for it: {e}")
                 else:
                     ledger.step("measure context", f"{context}, beside the weights")
-                    try_model(parts, size_bytes, placed, runtime)  # once more where the number of GPUs is another
+                    if try_model(parts, size_bytes, placed, runtime):  # once more where the number of GPUs is another
+                        ledger.step("try model", "once more, on another number of GPUs")
             native = NativeModel(
                 path,
                 n_gpu_layers=placed.n_gpu_layers,

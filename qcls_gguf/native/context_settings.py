@@ -58,6 +58,8 @@ class ContextSettings(TypedDict):
 
 def params_of(settings: ContextSettings) -> abi.ContextParams:
     """The struct of the settings, which must live as long as it. Raises PlanError for a limit out of range."""
+    if unknown := settings.keys() - ContextSettings.__annotations__.keys():
+        raise TypeError(f"a context has no settings {sorted(unknown)}")
     tokens = settings.get("label_tokens")
     if tokens is None:
         tokens = _NONE
