@@ -115,7 +115,7 @@ def _side_by_side(
     capacity: Capacity,
 ) -> Decodes | None:
     """The decode of several items by the plans of each alone. None where two share tokens, or it would be too large."""
-    if not _are_apart(templates, behind, found):
+    if not _are_apart(templates, behind, found) or _n_least(templates, behind, found) > capacity.n_tokens:
         return None
     parts = [each for each in map(_alone, templates, behind, found) if each is not None]
     plans = [part.plans[0].plan for part in parts]
@@ -139,6 +139,20 @@ def _side_by_side(
         sum([part.n_cached for part in parts]),
         [fast for part in parts for fast in part.fast_path],
         [kept],
+    )
+
+
+def _n_least(
+    templates: Sequence[Templates],
+    behind: Sequence[Sequence[Int32Array] | None],
+    found: Sequence[Continuation | None],
+) -> int:
+    """How many tokens of queries are fed at least, before a plan is made of each."""
+    return sum(
+        len(tokens[fragment]) - (go_on.n_kept if go_on else 0)
+        for each, tokens, go_on in zip(templates, behind, found, strict=True)
+        if tokens
+        for fragment in each.layout.fragment_of
     )
 
 

@@ -22,7 +22,7 @@ try:
         from compression import zstd
     else:
         from backports import zstd
-except ImportError:  # a Python that was built without libzstd
+except ImportError:  # no package, or a Python that was built without libzstd
     zstd = None  # type: ignore[assignment,unused-ignore]
 
 M = TypeVar("M", bound=BaseModel)
@@ -190,7 +190,7 @@ def decompressed(body: bytes, encoding: str, most_bytes: int) -> bytes:
 def _unzstd(body: bytes, most_bytes: int) -> bytes:
     """What the frames of a zstd file hold, no more than a byte beyond the limit."""
     if zstd is None:
-        what = "content-encoding zstd is not known here, as Python was built without it: send gzip"
+        what = "content-encoding zstd is not known here, as Python has no zstd: send gzip"
         raise RefusedError(415, "media type", what, param="content-encoding")
     options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG}
     try:

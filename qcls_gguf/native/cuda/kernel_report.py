@@ -58,7 +58,10 @@ def main() -> int:
     parser.add_argument("--arch", default="sm_75")
     parser.add_argument("--json", action="store_true", help="everything, as JSON")
     parser.add_argument(
-        "--limit", type=int, metavar="BYTES", help="fail where a kernel that runs by default has more code"
+        "--limit",
+        type=int,
+        metavar="BYTES",
+        help="fail where a kernel that a T4 runs, by default or with coarse scales, has more code",
     )
     parser.add_argument("--forecast", choices=N_WEIGHTS, help="milliseconds of a decode on a T4, over the tokens in it")
     parser.add_argument("--coarse", action="store_true", help="a forecast with coarse scales of activations")
