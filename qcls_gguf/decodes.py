@@ -115,7 +115,7 @@ def _side_by_side(
     capacity: Capacity,
 ) -> Decodes | None:
     """The decode of several items by the plans of each alone. None where two share tokens, or it would be too large."""
-    if not _are_apart(templates, behind, found) or _n_least(templates, behind, found) > capacity.n_tokens:
+    if not _are_apart(templates, behind, found, capacity.n_tokens):
         return None
     parts = [each for each in map(_alone, templates, behind, found) if each is not None]
     plans = [part.plans[0].plan for part in parts]
@@ -142,27 +142,16 @@ def _side_by_side(
     )
 
 
-def _n_least(
-    templates: Sequence[Templates],
-    behind: Sequence[Sequence[Int32Array] | None],
-    found: Sequence[Continuation | None],
-) -> int:
-    """How many tokens of queries are fed at least, before a plan is made of each."""
-    return sum(
-        len(tokens[fragment]) - (go_on.n_kept if go_on else 0)
-        for each, tokens, go_on in zip(templates, behind, found, strict=True)
-        if tokens
-        for fragment in each.layout.fragment_of
-    )
-
-
 def _are_apart(
     templates: Sequence[Templates],
     behind: Sequence[Sequence[Int32Array] | None],
     found: Sequence[Continuation | None],
+    n_most: int,
 ) -> bool:
-    """Whether no two items share tokens: none begins like another one behind the same cells."""
-    begins = []
+    """Whether no two items share tokens, none beginning like another one behind the same cells, and whether what they
+    feed of their queries is no more than n_most tokens.
+    """
+    begins, n_fed = [], 0
     for each, tokens, go_on in zip(templates, behind, found, strict=True):
         if not tokens:  # off the fast path
             return False
@@ -173,7 +162,8 @@ def _are_apart(
                 return False
             source = root.seq if isinstance(root, KeptRoot) else root.holder
             begins.append((source, root.n_cached, int(tokens[fragment][n_kept])))
-    return len(set(begins)) == len(begins)
+            n_fed += len(tokens[fragment]) - n_kept
+    return n_fed <= n_most and len(set(begins)) == len(begins)
 
 
 def additions_of_item(item: Tokenized, found: Continuation | None = None) -> list[Addition]:
