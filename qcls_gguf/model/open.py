@@ -97,8 +97,8 @@ class Model:
         try:
             if measure and is_scarce(runtime, size_bytes, devices):
 
-                def context_with(n_gpu_layers: int) -> ContextMemory:
-                    return cls._measured(measure, n_gpu_layers, path, header, hashing, runtime, stamps)
+                def context_with(placed: Placement) -> ContextMemory:
+                    return cls._measured(measure, placed, path, header, hashing, runtime, stamps)
 
                 try:
                     placed, context = fitted(runtime, weights, devices, context_with)
@@ -136,22 +136,21 @@ class Model:
     def _measured(
         cls,
         measure: Callable[[Model], ContextMemory],
-        n_gpu_layers: int,
+        placed: Placement,
         path: Path,
         header: GgufHeader,
         hashing: Hashing,
         runtime: RuntimeConfig,
         stamps: Sequence[Stamp],
     ) -> ContextMemory:
-        """What the context takes with so many layers on the first GPU."""
+        """What the context takes with layers so placed."""
         with NativeModel(
             path,
-            n_gpu_layers=n_gpu_layers,
-            share=(1,),
+            n_gpu_layers=placed.n_gpu_layers,
+            share=placed.gpu_layers,
             user_defined=runtime.query_tokens == "user_defined",
             without_weights=True,
         ) as native:
-            placed = Placement((n_gpu_layers,))
             return measure(cls(path, header, placed, native, hashing, runtime.query_tokens, stamps))
 
     @property

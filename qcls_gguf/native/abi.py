@@ -232,9 +232,10 @@ class Counters(Struct):
 class ContextMemory(Struct):
     _fields_: ClassVar = [
         ("size", c_uint32),
-        ("reserved", c_int32),
+        ("n_gpus", c_int32),
         ("cache_bytes", c_int64),
         ("compute_bytes", c_int64),
+        ("gpu_cache_bytes", c_int64 * 16),
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ctypes import byref
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NotRequired, TypedDict, Unpack
 
 import numpy as np
@@ -26,6 +26,8 @@ class ContextMemory:
     """the KV cache, with the states of all sequences"""
     compute_bytes: int
     """the compute buffers for the largest decode"""
+    gpu_cache_bytes: tuple[int, ...] = field(default=(), compare=False)
+    """of the cache and states what is on each GPU with memory of its own"""
 
     def __str__(self) -> str:
         gib = [n / (1 << 30) for n in (self.cache_bytes, self.compute_bytes)]
@@ -84,4 +86,8 @@ def measure_context(model: NativeModel, **settings: Unpack[ContextSettings]) -> 
     found, error = abi.ContextMemory(), Error()
     status = library().qcls_context_measure(model.handle, byref(params_of(settings)), byref(found), byref(error))
     check(status, error, None if status == Status.BAD_ARGUMENT else model.path)
-    return ContextMemory(cache_bytes=found.cache_bytes, compute_bytes=found.compute_bytes)
+    return ContextMemory(
+        cache_bytes=found.cache_bytes,
+        compute_bytes=found.compute_bytes,
+        gpu_cache_bytes=tuple(found.gpu_cache_bytes[: found.n_gpus]),
+    )

@@ -215,7 +215,7 @@ def test_what_is_opened_is_what_was_measured(
         runtime: RuntimeConfig,
         weights: placement.Weights,
         gpus: Sequence[Device],
-        context_with: Callable[[int], ContextMemory],
+        context_with: Callable[[placement.Placement], ContextMemory],
     ) -> tuple[placement.Placement, ContextMemory]:
         placed, context = placement.fitted(runtime, weights, gpus, context_with)
         fitted_to.append(context)

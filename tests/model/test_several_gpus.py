@@ -17,7 +17,7 @@ from qcls_gguf.engine.open import context_memory
 from qcls_gguf.model import open as model_open
 from qcls_gguf.model.header import read_header
 from qcls_gguf.model.placement import Placement, gpus, weights_of
-from qcls_gguf.native import ContextMemory, NativeModel, set_log
+from qcls_gguf.native import ContextMemory, NativeModel, measure_context, set_log
 
 pytestmark = pytest.mark.skipif(len(gpus()) < 2, reason="needs two GPUs")
 PROMPTS = [
@@ -26,7 +26,7 @@ PROMPTS = [
 ]
 QUERIES = ["red dress", "a long light blue shirt with green dots, for the summer", "b"]
 MIB = 1 << 20
-SIZES = {"n_ctx": 1024, "n_batch": 128, "n_outputs_max": 128, "n_seq_max": 12}
+SIZES: dict[str, Any] = {"n_ctx": 1024, "n_batch": 128, "n_outputs_max": 128, "n_seq_max": 12}
 
 
 def logged_buffers(path: Path, *share: int) -> set[str]:
@@ -45,6 +45,26 @@ def test_one_gpu_has_all_layers_or_all_gpus_have_some(make_model: MakeModel) -> 
     assert {name for name in logged_buffers(path, 1) if "Host" not in name} == {"CUDA0"}
     assert {"CUDA0", "CUDA1"} <= logged_buffers(path)
     assert {name for name in logged_buffers(path, 0, 1) if "Host" not in name} == {"CUDA1"}
+
+
+@pytest.mark.parametrize("share", [(5, 8), (1, 12), (12, 1), (7, 6), (0, 13), (4, 5)])
+def test_each_gpu_has_the_layers_that_it_is_told(share: tuple[int, int], make_model: MakeModel) -> None:
+    """12 layers and a head; told by the cache, of which all layers have as much."""
+    path = make_model("qwen3", n_layer=12)
+    with NativeModel(path, n_gpu_layers=sum(share), share=share, without_weights=True) as native:
+        found = measure_context(native, n_threads=1, **SIZES)
+    layer_bytes = found.cache_bytes // 12
+    assert found.gpu_cache_bytes[:2] == (share[0] * layer_bytes, (share[1] - 1) * layer_bytes)
+
+
+@pytest.mark.parametrize("share", [(4, 9), (9, 4)])
+def test_states_are_where_their_layers_are(share: tuple[int, int], make_model: MakeModel) -> None:
+    path = make_model("qwen35", n_layer=12)
+    with NativeModel(path, n_gpu_layers=13, share=share, without_weights=True) as native:
+        found = measure_context(native, n_threads=1, **SIZES)
+    on_gpus = found.gpu_cache_bytes[:2]
+    assert sum(on_gpus) == found.cache_bytes
+    assert (on_gpus[0] < on_gpus[1]) == (share[0] < share[1])
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gemma3"])

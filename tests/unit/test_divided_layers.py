@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 from qcls_gguf.config.schema import RuntimeConfig
 from qcls_gguf.model import placement as module
-from qcls_gguf.model.placement import ON_CPU, Placement, Weights, placement, used_gpus
+from qcls_gguf.model.placement import ON_CPU, Placement, Weights, fitted, placement, used_gpus
 from qcls_gguf.native import ContextMemory, Device
 
 MIB = 1 << 20
@@ -99,3 +101,69 @@ def test_only_gpus_with_layers_are_used(monkeypatch: pytest.MonkeyPatch) -> None
     assert used_gpus(Placement((0, 5, 6))) == found[1:]
     assert used_gpus(Placement((5,))) == found[:1]
     assert used_gpus(ON_CPU) == []
+
+
+def fitted_to(
+    layers: Sequence[int],
+    head: int,
+    caches: Sequence[int],
+    free: Sequence[int],
+    given_layers: int | Literal["auto", "all"],
+) -> tuple[Placement, list[float], int]:
+    """The placement of a model whose layers' caches are only known as sums over each GPU's layers, what it leaves of
+    each GPU that it uses, and how many measurements it took."""
+    measured: list[Placement] = []
+
+    def context_with(placed: Placement) -> ContextMemory:
+        measured.append(placed)
+        starts = accumulate(placed.gpu_layers, initial=len(layers) + 1 - placed.n_gpu_layers)
+        on_gpus = tuple(sum(caches[start:end]) for start, end in pairwise(starts))
+        return ContextMemory(cache_bytes=sum(caches), compute_bytes=MIB, gpu_cache_bytes=(*on_gpus, 0, 0))
+
+    weights = Weights(layer_bytes=tuple(layers), head_bytes=head)
+    placed, _ = fitted(RuntimeConfig(n_gpu_layers=given_layers), weights, gpus_of(*free), context_with)
+    sizes = [*map(sum, zip(layers, caches, strict=True)), head][-placed.n_gpu_layers :]
+    return placed, spares(sizes, placed.gpu_layers, [each - SPARE - MIB for each in free]), len(measured)
+
+
+@given(
+    layers=st.lists(st.tuples(SIZES, st.integers(0, 900).map(lambda n: n * MIB)), min_size=1, max_size=7),
+    head=SIZES,
+    free=st.lists(st.integers(0, 6000).map(lambda n: n * MIB), min_size=2, max_size=3),
+)
+def test_unequal_caches_fit_too(layers: list[tuple[int, int]], head: int, free: list[int]) -> None:
+    placed, left, _ = fitted_to([each for each, _ in layers], head, [each for _, each in layers], free, "auto")
+    if placed.n_gpus > 1:  # with one GPU layers count as equally large
+        assert min(left) >= -1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_unequal_caches_of_many_layers_fit_too(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    n, n_gpus = random.integers(24, 65), random.integers(2, 5)
+    layers, caches = ([int(each) * MIB for each in random.integers(*ends, n)] for ends in ((80, 140), (0, 400)))
+    fair = (sum(layers) + sum(caches)) / n_gpus
+    free = [SPARE + int(each) for each in random.uniform(0.2, 1.2, n_gpus) * fair]
+    _, left, n_measured = fitted_to(layers, 300 * MIB, caches, free, "auto")
+    assert min(left) >= -1
+    assert n_measured <= 10
+
+
+@pytest.mark.parametrize("given_layers", ["auto", "all", 40])
+@pytest.mark.parametrize(
+    ("first", "rest", "period"), [(300, 20, 4), (20, 300, 4), (300, 0, 9), (0, 300, 2), (100, 100, 1)], ids=str
+)
+def test_a_hybrid_is_divided_by_what_its_layers_keep(
+    first: int, rest: int, period: int, given_layers: int | Literal["auto", "all"]
+) -> None:
+    """48 layers, every nth of which keeps something else; on three GPUs all of them just fit, on two not."""
+    caches = [(first if n % period == 0 else rest) * MIB for n in range(48)]
+    n_all = sum(caches) + 48 * 100 * MIB + 500 * MIB
+    free = [SPARE + round(n_all * part) + 200 * MIB for part in (0.3, 0.5, 0.2)]
+    placed, left, n_measured = fitted_to([100 * MIB] * 48, 500 * MIB, caches, free, given_layers)
+    assert placed.n_gpu_layers == (40 if given_layers == 40 else 49)
+    assert min(left) >= 0
+    assert n_measured <= 6
+    placed, left, _ = fitted_to([100 * MIB] * 48, 500 * MIB, caches, free[:2], "auto")
+    assert 30 < placed.n_gpu_layers < 45
+    assert min(left) >= 0

@@ -206,6 +206,14 @@ int32_t qcls_context_measure(const qcls_model * model, const qcls_context_params
         qcls_context_memory found = {};
         found.cache_bytes = (int64_t) memory_of(made->ctx.get()).context;
         found.compute_bytes = made->compute_bytes;
+        const std::vector<ggml_backend_dev_t> gpus = discrete_gpus();
+        found.n_gpus = (int32_t) gpus.size();
+        for (const auto & [buft, bytes] : llama_get_memory_breakdown(made->ctx.get())) {
+            const auto gpu = std::find(gpus.begin(), gpus.end(), ggml_backend_buft_get_device(buft));
+            if (gpu != gpus.end() && !ggml_backend_buft_is_host(buft)) {
+                found.gpu_cache_bytes[gpu - gpus.begin()] += (int64_t) bytes.context;
+            }
+        }
         fill(memory, "memory", found);
     });
 }

@@ -15,6 +15,17 @@ int64_t n_cuda_graph_launches() {
     return launches ? reinterpret_cast<int64_t (*)()>(launches)() : -1;
 }
 
+std::vector<ggml_backend_dev_t> discrete_gpus() {
+    std::vector<ggml_backend_dev_t> found;
+    for (size_t i = 0; i < ggml_backend_dev_count() && found.size() < QCLS_MAX_GPUS; ++i) {
+        ggml_backend_dev_t dev = ggml_backend_dev_get(i);
+        if (ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_GPU) {
+            found.push_back(dev);
+        }
+    }
+    return found;
+}
+
 int32_t qcls_device_describe(int32_t index, qcls_device * device, qcls_error * error) {
     return guarded(error, QCLS_DECODE_FAILED, [&] {
         start_llama();

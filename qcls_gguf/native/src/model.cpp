@@ -96,18 +96,6 @@ struct layers_on_gpus {
     int64_t n_gpus;
 };
 
-// The GPUs with memory of their own; where there is none, llama.cpp uses others, or the CPU.
-std::vector<ggml_backend_dev_t> discrete_gpus() {
-    std::vector<ggml_backend_dev_t> found;
-    for (size_t i = 0; i < std::min(ggml_backend_dev_count(), llama_max_devices()); ++i) {
-        ggml_backend_dev_t dev = ggml_backend_dev_get(i);
-        if (ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_GPU) {
-            found.push_back(dev);
-        }
-    }
-    return found;
-}
-
 // Loads a model, or all of it but its weights where params.no_alloc says so.
 llama_model_ptr load(const char * path, llama_model_params params, const layers_on_gpus & layers) {
     params.n_gpu_layers = layers.n;

@@ -277,12 +277,16 @@ typedef struct qcls_context_params {
 QCLS_API int32_t qcls_context_open(const qcls_model * model, const qcls_context_params * params,
                                    qcls_context ** context, qcls_error * error);
 
+/* The most GPUs that a model can be on: llama.cpp's GGML_CUDA_MAX_DEVICES, of llama_max_devices() */
+#define QCLS_MAX_GPUS 16
+
 /* The memory of a context, on all devices. */
 typedef struct qcls_context_memory {
     uint32_t size;         /* required */
-    int32_t reserved;
+    int32_t n_gpus;        /* with memory of their own */
     int64_t cache_bytes;   /* the KV cache, with the states of all sequences */
     int64_t compute_bytes; /* the compute buffers for the largest decode */
+    int64_t gpu_cache_bytes[QCLS_MAX_GPUS]; /* of the cache and states what is on each GPU, in the order of `share` */
 } qcls_context_memory;
 
 /* What a context with these parameters would take, for a model without weights; nothing of it is allocated. Fails as

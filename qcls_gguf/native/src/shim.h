@@ -67,6 +67,9 @@ void * cuda_function(const char * name);
 // The CUDA graphs that this process launched; -1 in a build without CUDA.
 int64_t n_cuda_graph_launches();
 
+// The GPUs with memory of their own; where there is none, llama.cpp uses others, or the CPU.
+std::vector<ggml_backend_dev_t> discrete_gpus();
+
 // --- handles --------------------------------------------------------------------------------------------------------
 
 struct qcls_model {
