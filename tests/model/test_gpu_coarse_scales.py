@@ -89,6 +89,36 @@ def test_products_are_exact(weight_type: str, lanes: bool, choice: str) -> None:
         assert differing == {n for n, columns in columns_of_tile.items() if columns >= n_least}  # else one kernel
 
 
+@pytest.mark.parametrize("choice", N_OF_SCALE)
+@pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(
+    ("weight_type", "lanes"), [("Q4_K", False), ("Q6_K", False), ("Q6_K", True), ("Q8_0", False), ("Q8_0", True)]
+)
+def test_what_is_not_finite_shows(weight_type: str, lanes: bool, value: float, choice: str) -> None:
+    """One activation, at any place, or a whole column: no product of that column is a number, and no other changes."""
+    if lanes and not runs_code_for_75():
+        pytest.skip("needs code for 7.5")
+    rng = np.random.default_rng(9)
+    matrices = [Matrix.random(rng, weight_type, 96, N_K) for _ in range(2)]
+    for is_short, is_invariant in ((True, False), (False, False), (False, True)):
+        with backend(environment(choice, is_short), batch_invariant=is_invariant) as gpu:
+            for n_cols in (2, 8, 26, 64, 107, 128, 160):
+                y = activations(rng, n_cols)
+                damaged = y.copy()
+                one, whole = rng.choice(n_cols, 2, replace=False)
+                damaged[one, rng.integers(N_K)] = value
+                damaged[whole] = value
+                for kind in KINDS:
+                    before = gpu.multiply(matrices, y, **kind, lanes=lanes)
+                    after = gpu.multiply(matrices, damaged, **kind, lanes=lanes)
+                    for sound, found in zip(before, after, strict=True):
+                        assert np.isfinite(sound).all()
+                        where = f"{n_cols} columns, {kind}, short {is_short}, invariant {is_invariant}"
+                        assert not np.isfinite(found[[one, whole]]).any(), where
+                        others = np.delete(np.arange(n_cols), [one, whole])
+                        np.testing.assert_array_equal(found[others], sound[others], err_msg=where)
+
+
 @pytest.mark.parametrize("choice", ["128", "token"])
 @pytest.mark.parametrize("weight_type", ["Q4_K", "Q6_K", "Q8_0"])
 def test_batch_invariant_products_have_the_same_bits(weight_type: str, choice: str) -> None:
