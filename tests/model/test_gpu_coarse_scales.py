@@ -13,9 +13,10 @@ from conftest import MakeModel, OpenClassifier
 from gpu_products import Floats, Matrix, backend, distance, exact, normalized, quantized, runs_code_for_75
 from oracle import PromptSpec
 
-from qcls_gguf import Classifier, load_config
+from qcls_gguf import Classifier, ModelError, load_config
 from qcls_gguf.bench.ab import largest_difference
 from qcls_gguf.bench.forward import sequence_plan, timed_decode
+from qcls_gguf.model.header import read_header
 from qcls_gguf.native import multiprocessors
 from qcls_gguf.native.kernel_steps import COARSE_SCALES, LANE_ORDER
 from qcls_gguf.plan.tree import Root
@@ -117,6 +118,30 @@ def test_what_is_not_finite_shows(weight_type: str, lanes: bool, value: float, c
                         assert not np.isfinite(found[[one, whole]]).any(), where
                         others = np.delete(np.arange(n_cols), [one, whole])
                         np.testing.assert_array_equal(found[others], sound[others], err_msg=where)
+
+
+@pytest.mark.parametrize("lanes", ["0", "1"])
+@pytest.mark.parametrize(("weight_type", "place_of_scale"), [("Q8_0", 0), ("Q6_K", 208), ("Q4_K", 0)])
+def test_a_model_with_one_damaged_block_is_refused(
+    weight_type: str,
+    place_of_scale: int,
+    lanes: str,
+    make_model: MakeModel,
+    open_classifier: OpenClassifier,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """A scale of the gate is NaN, so that one activation in a thousand is, which the next product quantises."""
+    source = make_model("qwen3", weight_type=weight_type, n_embd=512, n_ff=1024)
+    tensor = read_header(source).tensors["blk.1.ffn_gate.weight"]
+    data = bytearray(source.read_bytes())
+    start = tensor.offset + place_of_scale
+    data[start : start + 2] = np.float16("nan").tobytes()
+    path = tmp_path / "damaged.gguf"
+    path.write_bytes(data)
+    monkeypatch.setenv(LANE_ORDER.variable, lanes)
+    with pytest.raises(ModelError, match="not finite"):
+        open_classifier(path, SPECS, n_gpu_layers="all", state_cache=False)
 
 
 @pytest.mark.parametrize("choice", ["128", "token"])
