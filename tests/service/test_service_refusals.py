@@ -55,6 +55,13 @@ def test_bodies_that_are_wrong(server: Server, body: bytes, status: int, param: 
     assert len(error["message"]) < 1000
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_byte_order_mark_is_named(server: Server, encoding: str) -> None:
+    answer = server.http.post("/v1/classify", content='{"query": "a"}'.encode(encoding), headers=JSON)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].endswith("it begins with a byte order mark: send UTF-8 without one")
+
+
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
@@ -79,6 +86,8 @@ def test_paths_and_methods_that_are_wrong(server: Server) -> None:
     assert server.http.get("/v1/classify").headers["allow"] == "POST"
     for path in ("/v1", "/v1/classify/", "/v1/CLASSIFY", "/v1/%63lassif%79/x"):
         assert server.http.post(path, json={"query": "a"}).status_code == 404, path
+    error = server.http.post("/v1/chat/completions", json={"messages": []}).json()["error"]
+    assert "no path generates or embeds text" in error["message"]
     assert server.http.post("/admin/reload").status_code == 403  # nobody has a key
 
 
