@@ -5,23 +5,21 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
-from pathlib import Path
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from ..config.resources import embedded_model
 from ..config.schema import ModelConfig, QueryTokens, RuntimeConfig
 from ..errors import DecodeError, ModelError, PlanError
 from ..native import ContextMemory, ModelFacts, NativeModel, WeightOrder
 from ..timing import Ledger
 from .file_types import quantization_name, weights_text
+from .find import find_model
 from .hashing import Hashing
 from .header import GgufHeader, TensorInfo, all_tensors
 from .header_rules import other_purpose
 from .identity import ModelIdentity, check_gguf
-from .ollama import find_ollama_model
 from .placement import Placement, device_name, fitted, gpus, is_scarce, placement, weights_of, why_not_on_gpu
 from .rows import HeadRows
 from .trial import try_model
@@ -276,22 +274,6 @@ class Model:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def find_model(model: ModelConfig, *, offline: bool) -> Path:
-    """The model's file: the one named, Ollama's, one of the hub, or the embedded one.
-
-    Raises ConfigError or ModelError.
-    """
-    if model.ollama:
-        return find_ollama_model(model.ollama)
-    if model.hf_repo:
-        from .hub import fetch_model  # most models are files
-
-        return fetch_model(
-            model.hf_repo, quantization=model.quantization, revision=model.revision, offline=offline, progress=True
-        )
-    return model.path or embedded_model()
 
 
 def _progress(on_load: Callable[[float], None] | None) -> Callable[[float], bool] | None:
