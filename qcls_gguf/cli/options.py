@@ -44,7 +44,7 @@ ModelOption = Annotated[
 ]
 RepoOption = Annotated[
     str | None,
-    typer.Option("--hf-repo", "-hf", help="A model on the Hugging Face hub.", metavar="USER/REPO[:QUANT]"),
+    typer.Option("--hf-repo", "-hf", help="A model on the Hugging Face hub.", metavar="USER/REPO[@REVISION][:QUANT]"),
 ]
 OfflineOption = Annotated[
     bool, typer.Option("--offline", help="Download nothing: take models of the hub from the local cache.")
