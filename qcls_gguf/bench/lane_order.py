@@ -57,8 +57,9 @@ def loaded_in_file_order(model: Model) -> Iterator[NativeModel]:
 
 
 def _loaded(model: Model, weight_order: WeightOrder) -> NativeModel:
-    one_gpu = model.placement.n_gpus == 1
-    return NativeModel(model.path, n_gpu_layers=model.n_gpu_layers, one_gpu=one_gpu, weight_order=weight_order)
+    return NativeModel(
+        model.path, n_gpu_layers=model.n_gpu_layers, share=model.placement.gpu_layers, weight_order=weight_order
+    )
 
 
 def why_no_lane_order(code: RunningCode | None) -> str | None:

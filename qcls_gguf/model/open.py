@@ -104,7 +104,7 @@ class Model:
             native = NativeModel(
                 path,
                 n_gpu_layers=placed.n_gpu_layers,
-                one_gpu=placed.n_gpus == 1,
+                share=placed.gpu_layers,
                 progress=_progress(on_load),
                 user_defined=runtime.query_tokens == "user_defined",
                 weight_order=weight_order,
@@ -138,11 +138,11 @@ class Model:
         with NativeModel(
             headers[0].path,
             n_gpu_layers=n_gpu_layers,
-            one_gpu=True,
+            share=(1,),
             user_defined=runtime.query_tokens == "user_defined",
             without_weights=True,
         ) as native:
-            placed = Placement(n_gpu_layers, 1)
+            placed = Placement((n_gpu_layers,))
             return measure(cls(headers, placed, native, hashing, runtime.query_tokens))
 
     @property

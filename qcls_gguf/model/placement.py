@@ -24,27 +24,47 @@ _PLENTY = 4
 class Placement:
     """Which layers are not on the CPU."""
 
-    n_gpu_layers: int
-    """at most the model's layers and the output layer; 0: no GPU is used"""
-    n_gpus: int
-    """1: the first GPU alone; more: they share the layers, each as its free memory allows"""
+    gpu_layers: tuple[int, ...]
+    """how many of the model's last layers each of the first GPUs has, in their order; the output layer is the last"""
+
+    @property
+    def n_gpu_layers(self) -> int:
+        """At most the model's layers and the output layer; 0: no GPU is used."""
+        return sum(self.gpu_layers)
+
+    @property
+    def n_gpus(self) -> int:
+        """How many GPUs are used, with those before them that have no room for a layer."""
+        return len(self.gpu_layers)
 
     @property
     def text(self) -> str:
         """In words, where there are such layers."""
-        return f"{counted(self.n_gpu_layers, 'layer')} on {f'{self.n_gpus} GPUs' if self.n_gpus > 1 else 'the GPU'}"
+        layers = counted(self.n_gpu_layers, "layer")
+        if self.n_gpus == 1:
+            return f"{layers} on the GPU"
+        return f"{layers} on {self.n_gpus} GPUs ({' + '.join(map(str, self.gpu_layers))})"
 
 
-ON_CPU = Placement(0, 0)
+ON_CPU = Placement(())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
     """Bytes of a model's weights that can be on GPUs; what is read before the first layer stays on the CPU."""
 
-    n_layer: int
-    layers_bytes: int
+    layer_bytes: tuple[int, ...]
     head_bytes: int
+
+    @property
+    def n_layer(self) -> int:
+        """Layers without the output layer."""
+        return len(self.layer_bytes)
+
+    @property
+    def layers_bytes(self) -> int:
+        """Of all layers but the output layer."""
+        return sum(self.layer_bytes)
 
 
 def weights_of(tensors: Mapping[str, TensorInfo], n_layer: int) -> Weights:
@@ -54,7 +74,7 @@ def weights_of(tensors: Mapping[str, TensorInfo], n_layer: int) -> Weights:
         return sum(tensor.n_bytes for name, tensor in tensors.items() if name.startswith(beginnings))
 
     head = ("output",) if "output.weight" in tensors else ("output", "token_embd.")
-    return Weights(n_layer=n_layer, layers_bytes=n_bytes("blk."), head_bytes=n_bytes(*head))
+    return Weights(layer_bytes=tuple(n_bytes(f"blk.{n}.") for n in range(n_layer)), head_bytes=n_bytes(*head))
 
 
 def gpus() -> list[Device]:
@@ -94,22 +114,57 @@ def placement(
     context: what it takes with about so many layers on one GPU: its cache goes where the layers go, and each GPU has
     compute buffers; None: not known.
 
-    A request passes through the layers one after the other, so a second GPU makes it no faster: layers are divided only
-    where the first GPU has no room for them. `auto` fits layers, taken as equally large, to the free memory, behind the
-    head, which goes to a GPU first.
+    A request passes through the layers one after the other, so a second GPU makes it no faster: as few GPUs take the
+    layers as have room for them. `auto` fits layers to the free memory, behind the head, which goes to a GPU first.
     """
-    rooms = _rooms(gpus, RESERVE_BYTES if context is None else _SPARE_BYTES + context.compute_bytes)
+    reserve_bytes = RESERVE_BYTES if context is None else _SPARE_BYTES + context.compute_bytes
+    rooms = [device.free_bytes - reserve_bytes for device in gpus]
     if not rooms:
         return ON_CPU
-    n_all = weights.n_layer + 1
-    layer_bytes = max(1, weights.layers_bytes + (context.cache_bytes if context else 0)) / weights.n_layer
+    cache_bytes = (context.cache_bytes if context else 0) / weights.n_layer
+    layers = weights.layer_bytes if len(rooms) > 1 else (weights.layers_bytes / weights.n_layer,) * weights.n_layer
+    sizes = [*(each + cache_bytes for each in layers), weights.head_bytes]
     if runtime.n_gpu_layers == "auto":
-        n_layers = min(weights.n_layer, int((sum(rooms) - weights.head_bytes) / layer_bytes))
-        n = n_layers + 1 if n_layers > 0 else 0
+        n = next((n for n in range(len(sizes), 1, -1) if _divided(sizes[-n:], rooms, 0)), 0)
     else:
-        n = n_all if runtime.n_gpu_layers == "all" else min(runtime.n_gpu_layers, n_all)
-    fits = weights.head_bytes + (n - 1) * layer_bytes <= rooms[0]
-    return Placement(n, 0 if n == 0 else 1 if fits else len(rooms))
+        n = len(sizes) if runtime.n_gpu_layers == "all" else min(runtime.n_gpu_layers, len(sizes))
+    if n == 0:
+        return ON_CPU
+    used = next((rooms[:k] for k in range(1, len(rooms)) if _divided(sizes[-n:], rooms[:k], 0)), rooms)
+    return Placement(_evenly_divided(sizes[-n:], used))
+
+
+def _divided(sizes: Sequence[float], rooms: Sequence[float], spare: float) -> tuple[int, ...] | None:
+    """How many of the sizes each room takes, in their order, with so much left; none where not all of them fit.
+
+    Each room takes as many as it can, so no other division leaves fewer to the rooms behind it.
+    """
+    taken = [0] * len(rooms)
+    n, left = 0, rooms[0] - spare
+    for size in sizes:
+        while size > left:
+            n += 1
+            if n == len(rooms):
+                return None
+            left = rooms[n] - spare
+        taken[n] += 1
+        left -= size
+    return tuple(taken)
+
+
+def _evenly_divided(sizes: Sequence[float], rooms: Sequence[float]) -> tuple[int, ...]:
+    """The division which leaves the most in the room that has least left; less than nothing where not all fit."""
+    least, most = 0.0, max(rooms) + 1.0
+    found = _divided(sizes, rooms, least)
+    if not found:  # the first room has it all
+        found, least = (len(sizes),), rooms[0] - sum(sizes)
+    while most - least > 1:
+        middle = (least + most) / 2
+        if better := _divided(sizes, rooms, middle):
+            found, least = better, middle
+        else:
+            most = middle
+    return found
 
 
 def fitted(
@@ -133,7 +188,9 @@ def fitted(
 
 def used_gpus(placement: Placement) -> list[Device]:
     """The GPUs that layers are on, with what they have free now."""
-    return gpus()[: placement.n_gpus] if placement.n_gpus else []
+    if not placement.n_gpus:
+        return []
+    return [device for device, n_layers in zip(gpus(), placement.gpu_layers, strict=False) if n_layers]
 
 
 def flash_attention(runtime: RuntimeConfig, n_gpu_layers: int) -> bool | None:

@@ -45,8 +45,7 @@ def try_model(parts: Sequence[Path], size_bytes: int, placed: Placement, runtime
     path = parts[0]
     if not runtime.try_model or is_embedded(path):
         return False
-    n_layers, one_gpu = placed.n_gpu_layers, int(placed.n_gpus == 1)
-    attention = _FLASH_ATTN[flash_attention(runtime, n_layers)]
+    attention = _FLASH_ATTN[flash_attention(runtime, placed.n_gpu_layers)]
     try:
         key = _key(parts, placed.n_gpus, attention, runtime.kv_type)
     except OSError as e:
@@ -55,8 +54,8 @@ def try_model(parts: Sequence[Path], size_bytes: int, placed: Placement, runtime
     if key in known:
         return False
     limit_s = _LEAST_S + size_bytes / _SLOWEST_BYTES_S
-    way = [str(number) for number in (n_layers, one_gpu, attention)]
-    command = [str(library_folder() / _PROGRAM), str(path), *way, runtime.kv_type]
+    layers = map(str, placed.gpu_layers)
+    command = [str(library_folder() / _PROGRAM), str(path), str(attention), runtime.kv_type, *layers]
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit_s, check=False, errors="replace"

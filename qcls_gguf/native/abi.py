@@ -15,7 +15,7 @@ from typing import Any, ClassVar, SupportsIndex
 from ..config.words import printable_lines
 from ..errors import DecodeError, ModelError, PlanError, QclsError
 
-ABI = 8
+ABI = 9
 
 LOG_FUNCTION = ctypes.CFUNCTYPE(None, c_int32, c_char_p, c_void_p)
 PROGRESS_FUNCTION = ctypes.CFUNCTYPE(c_int32, c_float, c_void_p)
@@ -310,8 +310,17 @@ SIGNATURES: dict[str, list[Any]] = {
     "qcls_count_multiprocessors": [POINTER(Multiprocessors)],
     "qcls_probe_copy": [POINTER(Copy), POINTER(Seconds)],
     "qcls_probe_product": [POINTER(Product), POINTER(Seconds)],
-    "qcls_model_open": [c_char_p, c_int32, c_int32, c_int32, PROGRESS_FUNCTION, c_void_p, POINTER(c_void_p)],
-    "qcls_model_open_without_weights": [c_char_p, c_int32, c_int32, POINTER(c_void_p)],
+    "qcls_model_open": [
+        c_char_p,
+        c_int32,
+        c_void_p,
+        c_int64,
+        c_int32,
+        PROGRESS_FUNCTION,
+        c_void_p,
+        POINTER(c_void_p),
+    ],
+    "qcls_model_open_without_weights": [c_char_p, c_int32, c_void_p, c_int64, POINTER(c_void_p)],
     "qcls_model_close": [c_void_p],
     "qcls_model_describe": [c_void_p, POINTER(Facts)],
     "qcls_tokenize": [c_void_p, c_char_p, c_int64, c_int32, c_void_p, c_int64, POINTER(c_int64)],

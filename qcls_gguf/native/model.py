@@ -6,7 +6,7 @@ import ctypes
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ctypes import byref, c_int32, c_int64, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,14 +76,16 @@ class NativeModel:
         path: Path,
         *,
         n_gpu_layers: int = 0,
-        one_gpu: bool = False,
+        share: Sequence[int] = (),
         progress: Callable[[float], bool] | None = None,
         user_defined: bool = False,
         weight_order: WeightOrder = WeightOrder.BY_DEVICE,
         without_weights: bool = False,
     ) -> None:
-        """Load a GGUF file; n_gpu_layers: on GPUs, if there are any; < 0: all of them; one_gpu: on the first one only.
+        """Load a GGUF file; n_gpu_layers: on GPUs, if there are any; < 0: all of them.
 
+        share: of these layers on each of the first GPUs; numbers of layers whose sum is n_gpu_layers are kept exactly,
+        the output layer being the last one; (1,): all on the first GPU; none: llama.cpp divides them among all GPUs.
         progress(fraction) returns False to stop the load. user_defined: text that spells a token which was added to the
         vocabulary, such as </think>, becomes that token in plain text, too. without_weights: load all but the weights,
         which is enough for facts, the tokenizer and `measure_context`. Raises ModelError.
@@ -93,9 +95,9 @@ class NativeModel:
         self._room = _Room()
         n_gpu_layers = int32(n_gpu_layers, "n_gpu_layers")
         if without_weights:
-            handle = _load_without_weights(path, n_gpu_layers, one_gpu)
+            handle = _load_without_weights(path, n_gpu_layers, share)
         else:
-            handle = _load(path, n_gpu_layers, one_gpu, weight_order, progress)
+            handle = _load(path, n_gpu_layers, share, weight_order, progress)
         self._handle = handle
         self._free = weakref.finalize(self, library().qcls_model_close, handle, None)
         self._free.atexit = False  # at the exit of the interpreter another thread may still be decoding
@@ -198,10 +200,11 @@ def _description(text: str, n_params: int) -> str:
     return text.replace("?B", abbreviated(n_params))
 
 
-def _load_without_weights(path: Path, n_gpu_layers: int, one_gpu: bool) -> c_void_p:
+def _load_without_weights(path: Path, n_gpu_layers: int, share: Sequence[int]) -> c_void_p:
     handle, error = c_void_p(), Error()
+    shares = np.array(share, np.int32)
     status = library().qcls_model_open_without_weights(
-        os.fsencode(path), n_gpu_layers, one_gpu, byref(handle), byref(error)
+        os.fsencode(path), n_gpu_layers, shares.ctypes.data, shares.size, byref(handle), byref(error)
     )
     check(status, error, path)
     return handle
@@ -210,7 +213,7 @@ def _load_without_weights(path: Path, n_gpu_layers: int, one_gpu: bool) -> c_voi
 def _load(
     path: Path,
     n_gpu_layers: int,
-    one_gpu: bool,
+    share: Sequence[int],
     weight_order: WeightOrder,
     progress: Callable[[float], bool] | None,
 ) -> c_void_p:
@@ -219,6 +222,7 @@ def _load(
     The load runs in a thread of its own, because in this one an interrupt would be raised in the callback and lost.
     """
     handle, error = c_void_p(), Error()
+    shares = np.array(share, np.int32)
     status = int(Status.LOAD_FAILED)
     stop: list[BaseException] = []  # the exception that ends the load: from `progress`, or an interrupt of this thread
 
@@ -234,7 +238,8 @@ def _load(
         status = library().qcls_model_open(
             os.fsencode(path),
             n_gpu_layers,
-            one_gpu,
+            shares.ctypes.data,
+            shares.size,
             weight_order,
             PROGRESS_FUNCTION(go_on),
             None,

@@ -48,9 +48,17 @@ def test_without_a_gpu_weights_stay_as_the_file_has_them(order: WeightOrder, mak
 def test_another_order_of_weights_is_refused(make_model: MakeModel) -> None:
     error, handle = Error(), c_void_p()
     path = os.fsencode(make_model())
-    opened = library().qcls_model_open(path, 0, 0, 3, PROGRESS_FUNCTION(), None, byref(handle), error)
+    opened = library().qcls_model_open(path, 0, None, 0, 3, PROGRESS_FUNCTION(), None, byref(handle), error)
     assert (opened, handle.value) == (Status.BAD_ARGUMENT, None)
     assert error.message == b"weight_order 3: 0, 1 or 2"
+
+
+def test_shares_of_layers_that_are_missing_are_refused(make_model: MakeModel) -> None:
+    error, handle = Error(), c_void_p()
+    path = os.fsencode(make_model())
+    opened = library().qcls_model_open_without_weights(path, 1, None, 2, byref(handle), error)
+    assert (opened, handle.value) == (Status.BAD_ARGUMENT, None)
+    assert error.message == b"share is NULL"
 
 
 def test_a_folder(tmp_path: Path) -> None:

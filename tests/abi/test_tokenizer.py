@@ -139,7 +139,7 @@ def test_a_long_message_is_cut(tmp_path: Path) -> None:
     error, handle = Error(), c_void_p()
     error.size = Error.message.offset + 20
     path = str(tmp_path / "none.gguf").encode()
-    opened = library().qcls_model_open(path, 0, 0, 0, PROGRESS_FUNCTION(), None, byref(handle), error)
+    opened = library().qcls_model_open(path, 0, None, 0, 0, PROGRESS_FUNCTION(), None, byref(handle), error)
     assert (opened, handle.value) == (Status.LOAD_FAILED, None)
     assert error.message == b"llama.cpp could not"
 

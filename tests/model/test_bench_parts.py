@@ -192,7 +192,7 @@ def test_a_gpu_holds_more_classifiers_in_what_the_first_left(
     free = [int(after * gib)] + [80 * gib] * n_others
     devices = [Device(kind="GPU", name="a", free_bytes=each, total_bytes=80 * gib) for each in free]
     monkeypatch.setattr(placement, "gpus", lambda: devices)
-    monkeypatch.setattr(classifier.engine.model, "placement", placement.Placement(9, 1))
+    monkeypatch.setattr(classifier.engine.model, "placement", placement.Placement((9,)))
     on_gpu = Classifier(started, owns_model=False)
     memory = Memory(
         rss_before_bytes=0,

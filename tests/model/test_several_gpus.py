@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from conftest import MakeModel, OpenContext
+from conftest import MakeModel, OpenContext, WriteConfig
 from nodes import random_decodes
+from oracle import PromptSpec
 
-from qcls_gguf import Classifier, load_config
-from qcls_gguf.model.placement import Placement, gpus
-from qcls_gguf.native import NativeModel, set_log
+from qcls_gguf import Classifier, Config, Model, load_config
+from qcls_gguf.engine.open import context_memory
+from qcls_gguf.model import open as model_open
+from qcls_gguf.model.header import read_header
+from qcls_gguf.model.placement import Placement, gpus, weights_of
+from qcls_gguf.native import ContextMemory, NativeModel, set_log
 
 pytestmark = pytest.mark.skipif(len(gpus()) < 2, reason="needs two GPUs")
+PROMPTS = [
+    PromptSpec(name="colour", template="the colour of {query} is", labels=("red", "light blue", "light green")),
+    PromptSpec(name="kind", template="the kind of {query} is", labels=("dress", "shirt"), scoring="joint"),
+]
+QUERIES = ["red dress", "a long light blue shirt with green dots, for the summer", "b"]
+MIB = 1 << 20
 SIZES = {"n_ctx": 1024, "n_batch": 128, "n_outputs_max": 128, "n_seq_max": 12}
 
 
-def logged_buffers(path: Path, *, one_gpu: bool) -> set[str]:
+def logged_buffers(path: Path, *share: int) -> set[str]:
     """On which GPUs llama.cpp says that weights of a model are, as it loads it."""
     lines: list[str] = []
     set_log(lambda _level, text: lines.append(text))
     try:
-        NativeModel(path, n_gpu_layers=-1, one_gpu=one_gpu).close()
+        NativeModel(path, n_gpu_layers=-1, share=share).close()
     finally:
         set_log(None)
     return {word for line in lines if "model buffer size" in line for word in line.split() if word.startswith("CUDA")}
@@ -30,14 +42,15 @@ def logged_buffers(path: Path, *, one_gpu: bool) -> set[str]:
 
 def test_one_gpu_has_all_layers_or_all_gpus_have_some(make_model: MakeModel) -> None:
     path = make_model("qwen3", n_layer=8)
-    assert {name for name in logged_buffers(path, one_gpu=True) if "Host" not in name} == {"CUDA0"}
-    assert {"CUDA0", "CUDA1"} <= logged_buffers(path, one_gpu=False)
+    assert {name for name in logged_buffers(path, 1) if "Host" not in name} == {"CUDA0"}
+    assert {"CUDA0", "CUDA1"} <= logged_buffers(path)
+    assert {name for name in logged_buffers(path, 0, 1) if "Host" not in name} == {"CUDA1"}
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gemma3"])
 def test_a_divided_model_computes_the_same(name: str, make_model: MakeModel, open_context: OpenContext) -> None:
     path = make_model(name, weight_type="Q8_0")
-    with NativeModel(path, n_gpu_layers=-1) as divided, NativeModel(path, n_gpu_layers=-1, one_gpu=True) as whole:
+    with NativeModel(path, n_gpu_layers=-1) as divided, NativeModel(path, n_gpu_layers=-1, share=(1,)) as whole:
         both = [open_context(divided, **SIZES), open_context(whole, **SIZES)]
         for found, wanted in random_decodes(np.random.default_rng(4), whole, both, 30, 24):
             np.testing.assert_array_equal(found, wanted)
@@ -47,4 +60,68 @@ def test_a_divided_model_computes_the_same(name: str, make_model: MakeModel, ope
 
 def test_a_small_model_is_on_the_first_gpu() -> None:
     with Classifier.from_config(load_config("fashion-8")) as classifier:
-        assert classifier.engine.model.placement == Placement(classifier.model.n_gpu_layers, 1)
+        assert classifier.engine.model.placement == Placement((classifier.model.n_gpu_layers,))
+
+
+def probabilities(classifier: Classifier, query: str) -> list[float]:
+    """Of all labels of all prompts."""
+    return [score.probability for result in classifier.classify(query).results for score in result.scores]
+
+
+def measured(model: Model, config: Config) -> ContextMemory:
+    """What the context of a configuration takes with all layers on one GPU."""
+    n_all = model.header.n_layer + 1
+    with NativeModel(model.path, n_gpu_layers=n_all, share=(1,), without_weights=True) as native:
+        empty = Model(model.headers, Placement((n_all,)), native, model._hashing, "plain")
+        return context_memory(config)(empty)
+
+
+@pytest.mark.parametrize(
+    ("name", "given_layers", "rooms", "n_layers", "n_gpus"),
+    [
+        ("qwen3", "auto", (0.45, 0.75), 13, 2),
+        ("qwen3", "auto", (0.25, 0.45), None, 2),
+        ("qwen3", "auto", (-9, 1.5), 13, 2),
+        ("qwen3", "all", (0.8, 0.4), 13, 2),
+        ("qwen3", 9, (0.2, 0.7), 9, 2),
+        ("qwen3", 5, (0.7, 0.7), 5, 1),
+        ("qwen35", "auto", (0.45, 0.8), 13, 2),
+        ("qwen35", "auto", (0.25, 0.35), None, 2),
+    ],
+)
+def test_each_gpu_takes_no_more_than_it_has_free(
+    name: str,
+    given_layers: Any,
+    rooms: tuple[float, float],
+    n_layers: int | None,
+    n_gpus: int,
+    make_model: MakeModel,
+    write_config: WriteConfig,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """GPUs that say they have so little free, beside 0.5 GiB and compute buffers: parts of what all layers take.
+
+    12 layers and a head; n_layers: how many of them are on GPUs; None: some, but not all.
+    """
+    path = make_model(name, n_layer=12, n_embd=1024, n_ff=4096, weight_type="F16")
+    config = load_config(write_config(path, PROMPTS, n_gpu_layers=given_layers, n_threads=4))
+    on_cpu = replace(config, runtime=replace(config.runtime, n_gpu_layers=0))
+    with Classifier.from_config(on_cpu) as classifier:
+        wanted = [probabilities(classifier, query) for query in QUERIES]
+        context = measured(classifier.engine.model, config)
+    weights = weights_of(read_header(path).tensors, 12)
+    all_bytes = weights.layers_bytes + weights.head_bytes + context.cache_bytes
+    before = [gpu.free_bytes for gpu in gpus()]
+    free = [max(0, round(512 * MIB + context.compute_bytes + room * all_bytes)) for room in rooms]
+    scarce = [replace(gpu, free_bytes=each) for gpu, each in zip(gpus(), free, strict=False)]
+    monkeypatch.setattr(model_open, "gpus", lambda: scarce)
+    with Classifier.from_config(config) as classifier:
+        placed = classifier.engine.model.placement
+        found = [probabilities(classifier, query) for query in QUERIES]
+        taken = [was - gpu.free_bytes for was, gpu in zip(before, gpus(), strict=True)]
+    print(placed, "MiB taken and free:", *(each // MIB for each in (*taken, *free)))
+    assert placed.n_gpu_layers == n_layers if n_layers else 0 < placed.n_gpu_layers < 13
+    assert placed.n_gpus == n_gpus
+    for gpu_layers, n_taken, n_free in zip(placed.gpu_layers, taken, free, strict=False):
+        assert n_taken <= n_free if gpu_layers else n_taken < 16 * MIB
+    np.testing.assert_allclose(found, wanted, atol=0.05)

@@ -217,7 +217,7 @@ def test_a_given_batch_sizes_the_context() -> None:
 
 def weights(gib: int) -> Weights:
     """36 layers, and a head as large as one."""
-    return Weights(n_layer=36, layers_bytes=gib * GIB * 36 // 37, head_bytes=gib * GIB // 37)
+    return Weights(layer_bytes=(gib * GIB // 37,) * 36, head_bytes=gib * GIB // 37)
 
 
 def gpus_of(*free_bytes: int) -> list[Device]:
@@ -244,7 +244,8 @@ def test_given_gpu_layers_are_taken_up_to_all(given_layers: int | Literal["all"]
         ((2, 1), 9),
         ((4.99,), 36),
         ((5,), 37),
-        ((4, 2), 37),
+        ((4, 2), 36),
+        ((4, 2.1), 37),
         ((80,), 37),
     ],
 )
@@ -284,7 +285,8 @@ def test_layers_are_divided_where_the_first_gpu_has_no_room(
         ("auto", (9.4,), 36, 1),
         ("auto", (5.5,), 18, 1),
         ("auto", (1.5,), 0, 0),
-        ("auto", (5.5, 5.5), 37, 2),
+        ("auto", (5.5, 5.5), 36, 2),
+        ("auto", (5.5, 5.6), 37, 2),
         ("auto", (5.5, 1.2), 18, 1),
         ("all", (9.5, 80), 37, 1),
         ("all", (9.4, 80), 37, 2),
@@ -310,9 +312,9 @@ def test_what_is_read_before_the_layers_needs_no_gpu() -> None:
         }
 
     untied = tensors(token_embd__weight=1000, blk__0__a=1, blk__1__a=2, output_norm__weight=10, output__weight=20)
-    assert weights_of(untied, 2) == Weights(n_layer=2, layers_bytes=3, head_bytes=30)
+    assert weights_of(untied, 2) == Weights(layer_bytes=(1, 2), head_bytes=30)
     tied = tensors(token_embd__weight=1000, per_layer_token_embd__weight=5000, blk__0__a=1, output_norm__weight=10)
-    assert weights_of(tied, 1) == Weights(n_layer=1, layers_bytes=1, head_bytes=1010)
+    assert weights_of(tied, 1) == Weights(layer_bytes=(1,), head_bytes=1010)
 
 
 @pytest.mark.parametrize(

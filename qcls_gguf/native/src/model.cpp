@@ -89,18 +89,52 @@ bool on_progress(float fraction, void * data) {
     return call.function(fraction, call.user) != 0;
 }
 
-// Loads a model, or all of it but its weights where params.no_alloc says so; n_gpu_layers, one_gpu: as qcls_model_open.
-llama_model_ptr load(const char * path, llama_model_params params, int32_t n_gpu_layers, int32_t one_gpu) {
-    params.n_gpu_layers = n_gpu_layers;
+// Where the layers of a model go, as qcls_model_open takes it.
+struct layers_on_gpus {
+    int32_t n;
+    const int32_t * share;
+    int64_t n_gpus;
+};
+
+// The GPUs with memory of their own; where there is none, llama.cpp uses others, or the CPU.
+std::vector<ggml_backend_dev_t> discrete_gpus() {
+    std::vector<ggml_backend_dev_t> found;
+    for (size_t i = 0; i < std::min(ggml_backend_dev_count(), llama_max_devices()); ++i) {
+        ggml_backend_dev_t dev = ggml_backend_dev_get(i);
+        if (ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_GPU) {
+            found.push_back(dev);
+        }
+    }
+    return found;
+}
+
+// Loads a model, or all of it but its weights where params.no_alloc says so.
+llama_model_ptr load(const char * path, llama_model_params params, const layers_on_gpus & layers) {
+    params.n_gpu_layers = layers.n;
     params.lazy_mode = LLAMA_LAZY_MODE_OFF;
     // Without layers on a GPU none is used at all. llama.cpp would copy weights to it for each larger decode, and
     // keep them in memory from which a copy is quick, where the CPU's own layouts of weights are not used.
-    ggml_backend_dev_t gpus[] = {nullptr, nullptr};
-    if (n_gpu_layers != 0 && one_gpu) {
-        gpus[0] = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_GPU);
+    check_array(layers.share, layers.n_gpus, "share");
+    const std::vector<ggml_backend_dev_t> found = discrete_gpus();
+    std::vector<ggml_backend_dev_t> gpus;
+    std::vector<float> split;
+    for (int64_t i = 0; i < layers.n_gpus && layers.n != 0 && !found.empty(); ++i) {
+        if (i >= (int64_t) found.size() || layers.share[i] < 0) {
+            throw bad_argument("share[" + std::to_string(i) + "] is " + std::to_string(layers.share[i]) + ": there are " +
+                               std::to_string(found.size()) + " GPUs, and none has less than 0");
+        }
+        if (layers.share[i] > 0) {
+            gpus.push_back(found[i]);
+            split.push_back((float) layers.share[i]);
+        }
     }
-    if (n_gpu_layers == 0 || gpus[0]) {
-        params.devices = gpus;
+    if (gpus.size() > 1) {
+        split.resize(llama_max_devices());  // llama.cpp copies as many
+        params.tensor_split = split.data();
+    }
+    if (layers.n == 0 || !gpus.empty()) {
+        gpus.push_back(nullptr);
+        params.devices = gpus.data();
     }
     llama_model_ptr loaded(llama_model_load_from_file(path, params));
     if (!loaded) {
@@ -114,8 +148,9 @@ llama_model_ptr load(const char * path, llama_model_params params, int32_t n_gpu
 
 }  // namespace
 
-int32_t qcls_model_open(const char * path, int32_t n_gpu_layers, int32_t one_gpu, int32_t weight_order,
-                        qcls_progress_fn progress, void * user, qcls_model ** model, qcls_error * error) {
+int32_t qcls_model_open(const char * path, int32_t n_gpu_layers, const int32_t * share, int64_t n_gpus,
+                        int32_t weight_order, qcls_progress_fn progress, void * user, qcls_model ** model,
+                        qcls_error * error) {
     return guarded(error, QCLS_LOAD_FAILED, [&] {
         given(model, "model") = nullptr;
         given(path, "path");
@@ -128,7 +163,7 @@ int32_t qcls_model_open(const char * path, int32_t n_gpu_layers, int32_t one_gpu
             params.progress_callback_user_data = &call;
         }
         const assertions_throw scope;
-        llama_model_ptr loaded = load(path, params, n_gpu_layers, one_gpu);
+        llama_model_ptr loaded = load(path, params, {n_gpu_layers, share, n_gpus});
         const int32_t n_lane_ordered =
             llama_model_put_into_lane_order(loaded.get(), lane_order ? lane_order->c_str() : nullptr);
         const llama_vocab * vocab = llama_model_get_vocab(loaded.get());
@@ -136,8 +171,8 @@ int32_t qcls_model_open(const char * path, int32_t n_gpu_layers, int32_t one_gpu
     });
 }
 
-int32_t qcls_model_open_without_weights(const char * path, int32_t n_gpu_layers, int32_t one_gpu, qcls_model ** model,
-                                        qcls_error * error) {
+int32_t qcls_model_open_without_weights(const char * path, int32_t n_gpu_layers, const int32_t * share, int64_t n_gpus,
+                                        qcls_model ** model, qcls_error * error) {
     return guarded(error, QCLS_LOAD_FAILED, [&] {
         given(model, "model") = nullptr;
         given(path, "path");
@@ -146,7 +181,7 @@ int32_t qcls_model_open_without_weights(const char * path, int32_t n_gpu_layers,
         params.no_alloc = true;
         params.load_mode = LLAMA_LOAD_MODE_NONE;
         const assertions_throw scope;
-        llama_model_ptr loaded = load(path, params, n_gpu_layers, one_gpu);
+        llama_model_ptr loaded = load(path, params, {n_gpu_layers, share, n_gpus});
         const llama_vocab * vocab = llama_model_get_vocab(loaded.get());
         *model = new qcls_model{std::move(loaded), vocab, 0, false};
     });

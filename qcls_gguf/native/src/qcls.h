@@ -27,7 +27,7 @@
 extern "C" {
 #endif
 
-#define QCLS_ABI 8
+#define QCLS_ABI 9
 #define QCLS_API __attribute__((visibility("default")))
 
 typedef struct qcls_model qcls_model;
@@ -159,19 +159,22 @@ typedef enum qcls_weight_order {
 
 /* Loads a GGUF file into *model, which is NULL on failure; close it with qcls_model_close.
  * n_gpu_layers: how many layers go to GPUs; negative: all of them.
- * one_gpu: 1: to the first GPU only; 0: to all, in shares of their free memory.
+ * share: of these layers on each of the first n_gpus GPUs, in the order of qcls_device_describe. Numbers of layers whose
+ * sum is n_gpu_layers are kept exactly; the output layer is the last one. A GPU whose share is 0 is not used. n_gpus 0: all
+ * are, in shares of their free memory. On a machine without GPUs share has no effect.
  * weight_order: a qcls_weight_order. Matrices that cannot have lane order stay as the file has them.
  * progress, user: called while the file is loaded; NULL: nothing is.
  * QCLS_LOAD_FAILED where the file cannot be loaded or `progress` stopped it, QCLS_UNSUPPORTED for a model whose
  * sequences cannot branch. */
-QCLS_API int32_t qcls_model_open(const char * path, int32_t n_gpu_layers, int32_t one_gpu, int32_t weight_order,
-                                 qcls_progress_fn progress, void * user, qcls_model ** model, qcls_error * error);
+QCLS_API int32_t qcls_model_open(const char * path, int32_t n_gpu_layers, const int32_t * share, int64_t n_gpus,
+                                 int32_t weight_order, qcls_progress_fn progress, void * user, qcls_model ** model,
+                                 qcls_error * error);
 
 /* Loads all of a GGUF file but its weights into *model, which is NULL on failure: enough for qcls_model_describe, the
- * tokenizer and qcls_context_measure. n_gpu_layers and one_gpu are those of the model that is meant; no memory of a GPU is
- * taken for them. Fails as qcls_model_open does. */
-QCLS_API int32_t qcls_model_open_without_weights(const char * path, int32_t n_gpu_layers, int32_t one_gpu,
-                                                 qcls_model ** model, qcls_error * error);
+ * tokenizer and qcls_context_measure. n_gpu_layers, share and n_gpus are those of the model that is meant; no memory of
+ * a GPU is taken for them. Fails as qcls_model_open does. */
+QCLS_API int32_t qcls_model_open_without_weights(const char * path, int32_t n_gpu_layers, const int32_t * share,
+                                                 int64_t n_gpus, qcls_model ** model, qcls_error * error);
 
 /* Frees a model whose contexts are closed. NULL is allowed. */
 QCLS_API int32_t qcls_model_close(qcls_model * model, qcls_error * error);

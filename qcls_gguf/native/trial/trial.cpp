@@ -1,15 +1,17 @@
 // Loads a model, tokenises, and decodes, in a process of its own: some files end the process in which llama.cpp works.
 //
-// qcls-trial FILE N_GPU_LAYERS ONE_GPU FLASH_ATTN KV_TYPE, the two in the middle as for qcls_model_open, the last two as in
-// qcls_context_params. Exit codes: 0: all went well; 3: an error, with its message on standard output; 2: wrong usage. What
+// qcls-trial FILE FLASH_ATTN KV_TYPE [GPU_LAYERS]…, the two in the middle as in qcls_context_params, then how many layers
+// each GPU has. Exit codes: 0: all went well; 3: an error, with its message on standard output; 2: wrong usage. What
 // llama.cpp says before it aborts goes to standard error.
 #include "qcls.h"
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 namespace {
@@ -75,8 +77,8 @@ void decode(qcls_context * context, const std::vector<int32_t> & token) {
 }  // namespace
 
 int main(int argc, char ** argv) {
-    if (argc != 6) {
-        fprintf(stderr, "usage: qcls-trial FILE N_GPU_LAYERS ONE_GPU FLASH_ATTN KV_TYPE\n");
+    if (argc < 4) {
+        fprintf(stderr, "usage: qcls-trial FILE FLASH_ATTN KV_TYPE [GPU_LAYERS]...\n");
         return 2;
     }
     const rlimit no_core = {0, 0};
@@ -85,7 +87,11 @@ int main(int argc, char ** argv) {
 
     qcls_model * model = nullptr;
     const int32_t order = QCLS_WEIGHTS_BY_DEVICE;
-    check(qcls_model_open(argv[1], atoi(argv[2]), atoi(argv[3]), order, nullptr, nullptr, &model, &error));
+    std::vector<int32_t> layers(argc - 4);
+    std::transform(argv + 4, argv + argc, layers.begin(), atoi);
+    const int32_t n_layers = std::accumulate(layers.begin(), layers.end(), 0);
+    check(qcls_model_open(argv[1], n_layers, layers.data(), (int64_t) layers.size(), order, nullptr, nullptr, &model,
+                          &error));
     qcls_facts facts = {};
     facts.size = sizeof(facts);
     check(qcls_model_describe(model, &facts, &error));
@@ -103,8 +109,8 @@ int main(int argc, char ** argv) {
     params.n_outputs_max = 64;
     params.n_threads = 1;
     params.hidden_only = 1;
-    params.flash_attn = atoi(argv[4]);
-    params.kv_type = argv[5];
+    params.flash_attn = atoi(argv[2]);
+    params.kv_type = argv[3];
     params.visible_cells = 1;
     qcls_context * context = nullptr;
     check(qcls_context_open(model, &params, &context, &error));

@@ -1,0 +1,101 @@
+"""How several GPUs divide a model's layers: against all divisions there are, and against llama.cpp's rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qcls_gguf.config.schema import RuntimeConfig
+from qcls_gguf.model import placement as module
+from qcls_gguf.model.placement import ON_CPU, Placement, Weights, placement, used_gpus
+from qcls_gguf.native import ContextMemory, Device
+
+MIB = 1 << 20
+SPARE = 512 * MIB
+"""What each GPU keeps free beside what is known."""
+SIZES = st.integers(1, 900).map(lambda n: n * MIB)
+
+
+def gpus_of(*free_bytes: int) -> list[Device]:
+    return [Device(kind="GPU", name="", free_bytes=free, total_bytes=free) for free in free_bytes]
+
+
+def divisions(n: int, n_gpus: int) -> Iterator[tuple[int, ...]]:
+    """All ways in which GPUs can share n layers."""
+    if n_gpus == 1:
+        yield (n,)
+        return
+    for first in range(n + 1):
+        yield from ((first, *rest) for rest in divisions(n - first, n_gpus - 1))
+
+
+def spares(sizes: Sequence[float], gpu_layers: Sequence[int], rooms: Sequence[float]) -> list[float]:
+    """What each GPU that has layers has left; sizes: of all these layers, in their order."""
+    ends = np.cumsum(gpu_layers)
+    return [
+        room - sum(sizes[end - n : end]) for room, end, n in zip(rooms, ends.tolist(), gpu_layers, strict=False) if n
+    ]
+
+
+@given(
+    layers=st.lists(SIZES, min_size=1, max_size=7),
+    head=SIZES,
+    cache=SIZES,
+    free=st.lists(st.integers(0, 6000).map(lambda n: n * MIB), min_size=2, max_size=3),
+    compute=st.integers(0, 400).map(lambda n: n * MIB),
+)
+def test_no_share_exceeds_its_room_and_no_division_holds_more(
+    layers: list[int], head: int, cache: int, free: list[int], compute: int
+) -> None:
+    sizes = [*(each + cache for each in layers), head]
+    context = ContextMemory(cache_bytes=cache * len(layers), compute_bytes=compute)
+    weights = Weights(layer_bytes=tuple(layers), head_bytes=head)
+    rooms = [each - SPARE - compute for each in free]
+
+    def fitting(n: int) -> list[float]:
+        """What each division of n layers leaves on the GPU with the least left, where that is not less than nothing."""
+        found = [min(spares(sizes[-n:], each, rooms)) for each in divisions(n, len(rooms))]
+        return [each for each in found if each >= 0]
+
+    most = next((n for n in range(len(sizes), 1, -1) if fitting(n)), 0)
+    for given_layers in ("auto", "all", *range(len(sizes) + 1)):
+        placed = placement(RuntimeConfig(n_gpu_layers=given_layers), weights, gpus_of(*free), context)
+        n = most if given_layers == "auto" else len(sizes) if given_layers == "all" else given_layers
+        assert placed.n_gpu_layers == n
+        if n and fitting(n):
+            left = min(spares(sizes[-n:], placed.gpu_layers, rooms))
+            assert left >= 0
+            for n_fewer in range(1, placed.n_gpus):  # as few GPUs as hold them, of the first ones
+                assert all(min(spares(sizes[-n:], each, rooms)) < 0 for each in divisions(n, n_fewer))
+            best = max(min(spares(sizes[-n:], each, rooms)) for each in divisions(n, placed.n_gpus))
+            assert left >= best - 1  # and these share them so that the fullest has the most left
+
+
+def test_layers_that_fit_nowhere_are_divided_all_the_same() -> None:
+    """As many as were asked for; llama.cpp then says that memory is lacking, if it really is."""
+    weights = Weights(layer_bytes=(100 * MIB,) * 20, head_bytes=100 * MIB)
+    context = ContextMemory(cache_bytes=0, compute_bytes=0)
+    placed = placement(RuntimeConfig(n_gpu_layers="all"), weights, gpus_of(SPARE + 1000 * MIB, SPARE), context)
+    assert placed == Placement((16, 5))
+
+
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=16).filter(any))
+def test_llama_cpp_keeps_numbers_of_layers(gpu_layers: list[int]) -> None:
+    """load_tensors in src/llama-model.cpp: sums of shares and a layer's place, both divided, as 32-bit floats."""
+    shares = np.array([n for n in gpu_layers if n], np.float32)  # other GPUs are left out
+    n = np.float32(sum(gpu_layers))
+    splits = np.cumsum(shares, dtype=np.float32) / n
+    gpu = [int(np.searchsorted(splits, np.float32(place) / n, side="right")) for place in range(int(n))]
+    assert np.bincount(gpu).tolist() == shares.tolist()
+
+
+def test_only_gpus_with_layers_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = gpus_of(1, 2, 3)
+    monkeypatch.setattr(module, "gpus", lambda: found)
+    assert used_gpus(Placement((0, 5, 6))) == found[1:]
+    assert used_gpus(Placement((5,))) == found[:1]
+    assert used_gpus(ON_CPU) == []
