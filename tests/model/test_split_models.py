@@ -11,6 +11,8 @@ from conftest import MakeModel, OpenClassifier, WriteConfig
 from gguf_parts import File, put_together, take_apart
 from oracle import PromptSpec
 
+from qcls_gguf import ConfigError
+
 PROMPTS = [PromptSpec(name="colour", template="the colour of {query} is", labels=("red", "light blue"))]
 UINT16, INT32 = 2, 5
 START = """
@@ -30,11 +32,18 @@ print(*maps)
 
 @pytest.fixture
 def parts(make_model: MakeModel, tmp_path: Path) -> tuple[Path, Path]:
-    """Two files of a model whose head is in the second."""
-    whole = take_apart(make_model())
-    divided = [tensor for tensor in whole.tensors if not tensor.name.startswith((b"blk.1.", b"output"))]
-    tensors = [divided, [tensor for tensor in whole.tensors if tensor not in divided]]
-    paths = tmp_path / "m-00001-of-00002.gguf", tmp_path / "m-00002-of-00002.gguf"
+    return write_parts(tmp_path, make_model(), make_model())
+
+
+def write_parts(folder: Path, first: Path, second: Path) -> tuple[Path, Path]:
+    """Two files of a model; the second has the last layer and the head of another model of the same shape."""
+    whole, other = take_apart(first), take_apart(second)
+    last = (b"blk.1.", b"output")
+    tensors = [
+        [tensor for tensor in whole.tensors if not tensor.name.startswith(last)],
+        [tensor for tensor in other.tensors if tensor.name.startswith(last)],
+    ]
+    paths = folder / "m-00001-of-00002.gguf", folder / "m-00002-of-00002.gguf"
     for number, (path, held) in enumerate(zip(paths, tensors, strict=True)):
         keys = [
             *([] if number else whole.keys),
@@ -59,3 +68,12 @@ def test_the_header_of_each_part_is_read_once(parts: tuple[Path, Path], write_co
     config = write_config(parts[0], PROMPTS)
     done = subprocess.run([sys.executable, "-c", START, str(config)], capture_output=True, text=True, check=True)
     assert done.stdout.split() == [path.name for path in parts]
+
+
+def test_layers_of_every_part_are_checked_for_batch_invariance(
+    make_model: MakeModel, open_classifier: OpenClassifier, tmp_path: Path
+) -> None:
+    shape = {"n_embd": 256, "n_ff": 512}
+    first, _ = write_parts(tmp_path, make_model(weight_type="Q8_0", **shape), make_model(**shape))
+    with pytest.raises(ConfigError, match=r"batch_invariant: tensor 'blk\.1\.\w+\.weight' is F32"):
+        open_classifier(first, PROMPTS, batch_invariant=True)
