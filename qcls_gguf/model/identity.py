@@ -17,7 +17,7 @@ from .ollama import digest_in_name
 from .stamps import Stamp, stamps_of
 
 _SPLIT_NAME = re.compile(r"(?P<prefix>.+)-(?P<part>\d{5})-of-(?P<n_parts>\d{5})\.gguf")
-_CHUNK_BYTES = 4 << 20
+_CHUNK_BYTES = 256 << 10
 # Below this a file is hashed faster than a cache entry is worth.
 _CACHED_FROM_BYTES = 16 << 20
 _MAX_CACHED = 256
