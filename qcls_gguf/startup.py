@@ -16,6 +16,7 @@ from .config.schema import Config, RuntimeConfig
 from .config.words import counted
 from .engine.capacity import N_UNTIL_CAPTURED, shapes
 from .engine.engine import Engine
+from .engine.memory import LEAST_FREE_BYTES
 from .engine.open import context_memory, open_engine
 from .engine.prefix_file import StateCache
 from .engine.prefixes import hold_prefixes
@@ -42,8 +43,6 @@ _MOST_PLANNED = 32768
 _LEAST_SHAPES = 2
 _MOST_SHAPES_BYTES = 128 << 20
 """Most memory for the compute buffers of kept graphs on a CPU, where a new graph costs only 2 % of a request."""
-_LEAST_FREE_BYTES = 256 << 20
-"""What kept graphs leave free on a GPU, for the scratch memory of longer requests, which cannot be refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,7 +266,7 @@ def _leave_memory(engine: Engine, runtime: RuntimeConfig) -> int | None:
     How many; None where nothing is to be done. All graphs are freed then.
     """
     if runtime.n_shapes != "auto" or all(
-        gpu.free_bytes >= _LEAST_FREE_BYTES for gpu in used_gpus(engine.model.placement)
+        gpu.free_bytes >= LEAST_FREE_BYTES for gpu in used_gpus(engine.model.placement)
     ):
         return None
     n_kept = engine.context.counters().n_shapes

@@ -17,6 +17,8 @@ from ..native import ContextMemory
 _BITS: dict[KvType, float] = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8.5, "q4_0": 4.5}
 _MANY_BYTES = 1 << 28
 """States of all sequences that are worth a word where a context cannot be made."""
+LEAST_FREE_BYTES = 256 << 20
+"""What contexts leave free on a GPU, for the scratch memory of decodes: where that is lacking, the process ends."""
 _ASKED_FROM_BYTES = 1 << 30
 """For smaller caches the free memory is not checked, because that would take longer than opening the context."""
 
@@ -76,16 +78,25 @@ def many_states(state_bytes: int, n_seqs: int) -> str:
     )
 
 
-def beside_fitted_layers(runtime: RuntimeConfig, n_gpu_layers: int, n_bytes: int) -> str:
-    """What to do if `n_gpu_layers: auto` has left too little memory.
+def beside_layers(
+    runtime: RuntimeConfig, n_gpu_layers: int, taken: ContextMemory, n_free_bytes: int, n_others: int
+) -> str:
+    """Why a context has too little memory on GPUs that layers are on, and what to do.
 
-    n_gpu_layers: that are on GPUs; n_bytes: of the cache with its states. Empty if no layers were fitted to a GPU.
+    taken: what it takes; n_free_bytes: on these GPUs, without it; n_others: other open contexts of the model.
     """
-    if runtime.n_gpu_layers != "auto" or not n_gpu_layers:
-        return ""
+    is_auto = runtime.n_gpu_layers == "auto"
+    others = f" and {counted(n_others, 'other context', 'other contexts')} of the model" if n_others else ""
+    remedies = [
+        f"set runtime.n_gpu_layers to less than {n_gpu_layers}",
+        *(["open first the configuration that takes most, to which auto then fits the layers"] * is_auto),
+        *(["close the other contexts first, which a service does when it is started again"] * (n_others > 0)),
+        "lower runtime.max_query_tokens, question_cells or kept_queries",
+    ]
     return (
-        f"; n_gpu_layers auto put {counted(n_gpu_layers, 'layer')} on GPUs; the cache takes up to {_gib(n_bytes)}, and "
-        f"compute buffers come on top: if memory is lacking, set runtime.n_gpu_layers to less than {n_gpu_layers}"
+        f"it takes {taken}, and {_gib(n_free_bytes)} are free on the GPUs beside "
+        f"{counted(n_gpu_layers, 'layer')}{' that n_gpu_layers auto put there' * is_auto}{others}: "
+        f"{', or '.join(remedies)}"
     )
 
 

@@ -9,7 +9,7 @@ from ..config.schema import Config, RuntimeConfig
 from ..config.words import counted
 from ..errors import ConfigError, ModelError
 from ..model import Model
-from ..model.placement import flash_attention
+from ..model.placement import flash_attention, used_gpus
 from ..native import ContextMemory, ContextSettings, NativeContext, NativeModel, measure_context
 from ..prompts.chat import render_prompts
 from ..prompts.prompt_set import PromptSet, compile_prompts
@@ -19,7 +19,7 @@ from .capacity import Limits, limits
 from .cores import threads
 from .engine import Engine
 from .kept_queries import KeptQueries
-from .memory import beside_fitted_layers, cache_bytes, check_memory, many_states
+from .memory import LEAST_FREE_BYTES, beside_layers, check_memory, many_states
 
 
 def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger: Ledger) -> Engine:
@@ -43,13 +43,7 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
             model.header, model.path, size.n_ctx, runtime.kv_type, measure=measure, n_state_bytes=n_state_bytes
         )
     why_no_logits = _check_invariant(model, prompts) if runtime.batch_invariant else None
-    try:
-        context = NativeContext(model.native, **settings)
-    except ModelError as e:
-        n_bytes = cache_bytes(model.header, size.n_ctx, runtime.kv_type) + n_state_bytes
-        raise ModelError(
-            f"{e}{many_states(state_bytes, size.n_seq_max)}{beside_fitted_layers(runtime, model.n_gpu_layers, n_bytes)}"
-        ) from e
+    context = _open_context(model, runtime, settings)
     in_part = model.n_gpu_layers > 0 and not model.is_all_on_gpu
     ledger.step(
         "open context",
@@ -81,15 +75,55 @@ def context_memory(config: Config, *, audit: bool = False) -> Callable[[Model], 
         size = _size(model, config.runtime, prompts)
         if config.runtime.batch_invariant:
             _check_invariant(model, prompts)
-        settings = _settings(model, config.runtime, prompts, size, n_threads=1)
-        found = measure_context(model.native, **settings)
-        # llama.cpp opens a context with buffers for all logits, and then makes ours
-        opening = settings.copy()
-        opening["hidden_only"], opening["label_tokens"] = False, None
-        n_opening = measure_context(model.native, **opening).compute_bytes
-        return replace(found, compute_bytes=max(found.compute_bytes, n_opening))
+        return _most_memory(model.native, _settings(model, config.runtime, prompts, size, n_threads=1))
 
     return measured
+
+
+def _most_memory(without_weights: NativeModel, settings: ContextSettings) -> ContextMemory:
+    """The most that a context takes, also while it is opened."""
+    found = measure_context(without_weights, **settings)
+    # llama.cpp opens a context with buffers for all logits, and then makes ours
+    opening = settings.copy()
+    opening["hidden_only"], opening["label_tokens"] = False, None
+    n_opening = measure_context(without_weights, **opening).compute_bytes
+    return replace(found, compute_bytes=max(found.compute_bytes, n_opening))
+
+
+def _open_context(model: Model, runtime: RuntimeConfig, settings: ContextSettings) -> NativeContext:
+    """Open a context, unless it would leave too little of a GPU's memory for its decodes.
+
+    That is checked where layers were fitted to a context, which may be another configuration's, and beside other
+    contexts: their process, such as a service that reloads, must not end for it. Raises ModelError.
+    """
+    n_others = len(model.native.contexts)
+    states = many_states(model.facts.state_bytes, settings["n_seq_max"])
+    try:
+        context = NativeContext(model.native, **settings)
+    except ModelError as e:
+        if model.n_gpu_layers == 0:
+            raise ModelError(f"{e}{states}") from e
+        raise ModelError(f"{e}{states}; {_why_too_little(model, runtime, settings, n_others)}") from e
+    if runtime.n_gpu_layers == "auto" or n_others:
+        n_least = min((gpu.free_bytes for gpu in used_gpus(model.placement)), default=LEAST_FREE_BYTES)
+        if n_least < LEAST_FREE_BYTES:
+            context.close()
+            raise ModelError(
+                f"{model.path}: a context would leave {n_least >> 20} MiB of a GPU free, and decodes need "
+                f"{LEAST_FREE_BYTES >> 20}{states}; {_why_too_little(model, runtime, settings, n_others)}"
+            )
+    return context
+
+
+def _why_too_little(model: Model, runtime: RuntimeConfig, settings: ContextSettings, n_others: int) -> str:
+    """Why there is no memory for a context; what else is wrong with it is raised as ModelError."""
+    placed = model.placement
+    with NativeModel(
+        model.path, n_gpu_layers=placed.n_gpu_layers, share=placed.gpu_layers, without_weights=True
+    ) as native:
+        taken = _most_memory(native, settings)
+    n_free_bytes = sum(gpu.free_bytes for gpu in used_gpus(placed))
+    return beside_layers(runtime, placed.n_gpu_layers, taken, n_free_bytes, n_others)
 
 
 def _size(model: Model, runtime: RuntimeConfig, prompts: PromptSet) -> Limits:

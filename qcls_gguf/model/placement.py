@@ -89,11 +89,7 @@ def _gpus_of(devices: Iterable[Device]) -> list[Device]:
 
 def room_bytes(gpus: Sequence[Device]) -> int:
     """What GPUs have free for weights, with something left on each for all else."""
-    return sum(_rooms(gpus, RESERVE_BYTES))
-
-
-def _rooms(gpus: Sequence[Device], reserve_bytes: int) -> list[int]:
-    return [max(0, device.free_bytes - reserve_bytes) for device in gpus]
+    return sum(max(0, device.free_bytes - RESERVE_BYTES) for device in gpus)
 
 
 def is_scarce(runtime: RuntimeConfig, size_bytes: int, gpus: Sequence[Device]) -> bool:

@@ -238,6 +238,7 @@ class NativeContext:
         if self._handle:
             self._free()
             self._handle = c_void_p()
+            self._model.contexts.discard(self)
 
     def __enter__(self) -> Self:
         return self

@@ -103,6 +103,7 @@ class NativeModel:
         self._free.atexit = False  # at the exit of the interpreter another thread may still be decoding
         self.path = path
         self.contexts: weakref.WeakSet[NativeContext] = weakref.WeakSet()
+        """Those that are open."""
         found, error = Facts(), Error()
         check(library().qcls_model_describe(handle, byref(found), byref(error)), error, path)
         self.facts = ModelFacts(

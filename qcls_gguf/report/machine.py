@@ -34,8 +34,8 @@ def model_room() -> ModelRoom:
 
 def gpu_free_bytes() -> int | None:
     """Free memory of all GPUs that models are placed on; None where there is none."""
-    free = [device.free_bytes for device in gpus()]
-    return sum(free) if free else None
+    room = model_room()
+    return room.free_bytes if room.on_gpu else None
 
 
 def rss_bytes() -> int:

@@ -11,9 +11,9 @@ from conftest import MakeModel, OpenClassifier, RunPython, WriteConfig
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier, ModelError
-from qcls_gguf.config.schema import KvType, RuntimeConfig
+from qcls_gguf.config.schema import KvType
 from qcls_gguf.engine import memory
-from qcls_gguf.engine.memory import beside_fitted_layers, cache_bytes, check_memory
+from qcls_gguf.engine.memory import cache_bytes, check_memory
 from qcls_gguf.model.header import read_header
 from qcls_gguf.native import ContextMemory
 
@@ -66,14 +66,6 @@ def test_a_hybrid_is_not_refused_for_a_cache_that_it_does_not_have(
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=int(0.5 * most)))
     with pytest.raises(ModelError, match=r"a cache of 16,384 cells takes .* with 0\.0 GiB of states"):
         Classifier.from_config(config)
-
-
-def test_what_to_do_where_fitted_layers_leave_too_little() -> None:
-    text = beside_fitted_layers(RuntimeConfig(), 30, 5 << 29)
-    assert "auto put 30 layers on GPUs; the cache takes up to 2.5 GiB" in text
-    assert text.endswith("if memory is lacking, set runtime.n_gpu_layers to less than 30")
-    assert not beside_fitted_layers(RuntimeConfig(n_gpu_layers="all"), 37, 5 << 29)
-    assert not beside_fitted_layers(RuntimeConfig(), 0, 5 << 29)
 
 
 RESIDENT = """
