@@ -97,13 +97,12 @@ def _alone(templates: Templates, behind: Sequence[Int32Array] | None, found: Con
     if template is None:
         return None
     decode = template.continued(n_kept, found.roots) if found and n_kept else template.decode
-    n_additions = len(template.additions)
     kept = found.kept([{root.holder: leaf for leaf, root in enumerate(decode.leaf_roots)}]) if found else [()]
     return Decodes(
         (decode,),
         (template.fill(rest),),
-        template.n_cached + n_kept * n_additions,
-        [True] * n_additions,
+        template.n_cached + n_kept * template.n_prompts,
+        [True] * template.n_prompts,
         kept,
     )
 

@@ -22,12 +22,14 @@ _RANGE = re.compile(r"bytes=(\d+)-")
 
 @dataclass(kw_only=True)
 class HubRepo:
-    """A model repository whose one branch, `main`, holds `files`; `token` is what a private or gated one asks for."""
+    """A model repository whose one branch, `main`, holds `files`; `token` is what a private or gated one asks for,
+    `tags` are names of commits."""
 
     files: dict[str, bytes]
     token: str | None = None
     gated: bool = False
     past: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
 
     @property
     def commit(self) -> str:
@@ -105,7 +107,7 @@ class _Handler(BaseHTTPRequestHandler):
         hub: HubServer = self.server.hub  # type: ignore[attr-defined]
         path = unquote(urlsplit(self.path).path)
         hub.requests.append(f"{self.command} {path}")
-        match path.strip("/").split("/"):
+        match [unquote(part) for part in urlsplit(self.path).path.strip("/").split("/")]:
             case _ if hub.status is not None:
                 self._send(hub.status)
             case ["api", "models", user, name]:
@@ -128,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
             # The Hub does not tell a private repository from a missing one.
             self._send(401, {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"})
             return None
-        commit = repo.commit if revision == "main" else revision
+        commit = repo.commit if revision == "main" else repo.tags.get(revision, revision)
         if commit not in repo.commits():
             self._send(404, {"X-Error-Code": "RevisionNotFound", "X-Error-Message": f"Invalid rev id: {revision}"})
             return None

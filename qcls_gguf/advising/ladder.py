@@ -42,8 +42,10 @@ def read_ladder(path: Path) -> tuple[ModelConfig, ...]:
 def model_name(model: ModelConfig) -> str:
     """A model as a table names it."""
     if model.hf_repo:
-        quantization = f":{model.quantization}" if model.quantization else ""
-        return model.hf_repo.rpartition("/")[2] + quantization
+        repo, _, quantization = model.hf_repo.partition("/")[2].partition(":")
+        revision = f"@{model.revision}" if model.revision and "@" not in repo else ""
+        quantization = model.quantization or quantization
+        return f"{repo}{revision}" + (f":{quantization}" if quantization else "")
     if model.ollama:
         return f"ollama:{model.ollama}"
     return model.path.stem if model.path else "embedded"

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 import gguf
 
-from ..model.header import GgufHeader, TensorInfo, read_header
-from ..model.identity import model_parts
+from ..model.header import GgufHeader, TensorInfo, all_tensors
+from ..model.identity import check_gguf
 from ..native import devices, probe_copy, probe_matmul
 from .records import ProbeMethod, RooflineRecord, SampleTimes
 
@@ -55,12 +55,11 @@ def decode_weights(path: Path, *, head: bool) -> Weights:
     Without a head in the graph neither the head nor the token embeddings count, of which single rows are read.
     Raises ModelError for a file that cannot be read.
     """
-    headers = [read_header(part) for part in model_parts(path)]
-    tensors = [tensor for header in headers for tensor in header.tensors.values()]
-    return count_weights(headers[0], tensors, head=head)
+    headers = check_gguf(path)
+    return count_weights(headers[0], all_tensors(headers).values(), head=head)
 
 
-def count_weights(header: GgufHeader, tensors: Sequence[TensorInfo], *, head: bool) -> Weights:
+def count_weights(header: GgufHeader, tensors: Collection[TensorInfo], *, head: bool) -> Weights:
     """The same for the tensors of all parts."""
     names = {tensor.name for tensor in tensors}
     head_name = "output.weight" if "output.weight" in names else "token_embd.weight"

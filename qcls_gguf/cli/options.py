@@ -44,7 +44,7 @@ ModelOption = Annotated[
 ]
 RepoOption = Annotated[
     str | None,
-    typer.Option("--hf-repo", "-hf", help="A model on the Hugging Face hub.", metavar="USER/REPO[:QUANT]"),
+    typer.Option("--hf-repo", "-hf", help="A model on the Hugging Face hub.", metavar="USER/REPO[@REVISION][:QUANT]"),
 ]
 OfflineOption = Annotated[
     bool, typer.Option("--offline", help="Download nothing: take models of the hub from the local cache.")
@@ -128,7 +128,7 @@ def settings(
     from ..config.schema import ModelConfig
 
     if hf_repo is not None and not hf_repo.strip():
-        raise ConfigError("--hf-repo is empty: give USER/REPO[:QUANT], or leave it out")
+        raise ConfigError("--hf-repo is empty: give USER/REPO[@REVISION][:QUANT], or leave it out")
     if model is not None and hf_repo is not None:
         raise ConfigError("--model and --hf-repo are both given: keep one of them")
     config = load_config(path or DEFAULT_CONFIG)

@@ -42,7 +42,7 @@ class ModelConfig(Settings):
     ollama: FilledText | None = None
     """`NAME[:TAG]` of a model in Ollama's store on this machine"""
     hf_repo: FilledText | None = None
-    """`user/repo`, or `user/repo:quantization`"""
+    """`user/repo`, which `@revision` and `:quantization` may follow: `user/repo@v2:Q4_K_M`"""
     quantization: FilledText | None = None
     """such as Q4_K_M; only with hf_repo"""
     revision: FilledText | None = None

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ..config.words import counted, printable, shown
 from ..errors import ConfigError
+from .encoding import is_text
 
 DELIMITERS = (",", ";", "\t")
 _MAX_LISTED = 20
@@ -29,9 +30,14 @@ class CsvFile:
 
     def __init__(self, lines: Iterator[str], *, wanted: Collection[str] = ()) -> None:
         """lines: with their line breaks. wanted: columns by which the delimiter is known; else it is the one that
-        parts the header most often. Raises ConfigError where the header is none, or names a column twice.
+        parts the header most often; a byte that is no UTF-8 is a surrogate. Raises ConfigError where the header is
+        none, or names a column twice.
         """
         first = next(lines, "")
+        if not is_text(first):
+            raise ConfigError("the header is not valid UTF-8: save the file as UTF-8")
+        if first.startswith("sep="):
+            raise ConfigError("the first line, sep=, is a note for spreadsheets and no header: remove it")
         self.delimiter, header = max(
             ((delimiter, _fields(first, delimiter)) for delimiter in DELIMITERS),
             key=lambda found: (len(set(found[1]) & set(wanted)), len(found[1])),
@@ -40,6 +46,8 @@ class CsvFile:
         if not any(self.header):
             raise ConfigError("has no header: the first line names the columns")
         twice = next((name for name, n in Counter(self.header).items() if n > 1), None)
+        if twice == "":
+            raise ConfigError("several columns have no name: name them, or remove those that are empty")
         if twice is not None:
             raise ConfigError(f"column {shown(twice)} is given twice: rename one")
         self._reader = csv.reader(lines, delimiter=self.delimiter, strict=True)
@@ -98,5 +106,9 @@ def _fields(line: str, delimiter: str) -> list[str]:
             raise ConfigError(
                 "the first line has carriage returns in it, with which old programs end lines: save the file with "
                 "other line ends, or put the field in quotes"
+            ) from None
+        if "unexpected end" in str(e):
+            raise ConfigError(
+                "the first line ends within a quoted name of a column: write the names on one line, with closed quotes"
             ) from None
         raise ConfigError(f"the header is not valid CSV: {_said(e)}") from None

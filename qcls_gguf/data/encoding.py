@@ -100,3 +100,8 @@ def _utf16(beginning: bytes) -> str | None:
         if len(nulls) >= 2 and nulls.count(0) * 2 >= len(nulls) and 0 not in others:
             return encoding
     return None
+
+
+def is_text(text: str) -> bool:
+    """Whether a text has no surrogates, which stand for bytes that are no UTF-8."""
+    return not any("\ud800" <= c <= "\udfff" for c in text)

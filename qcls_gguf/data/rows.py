@@ -10,7 +10,7 @@ from typing import Literal
 
 from ..config.words import kind_of
 from .csv_file import CsvFile
-from .encoding import LONGEST_LINE
+from .encoding import LONGEST_LINE, is_text
 
 NULL = "the query is null"
 _N_SHOWN = 60  # characters of a line that is refused
@@ -171,11 +171,6 @@ def _decoded(line: bytes, number: int) -> Row:
     except UnicodeDecodeError as e:
         error = f"line {number} is not valid UTF-8 at byte {e.start}: save the input as UTF-8"
         return Row(number, line.decode(errors="backslashreplace"), error, line)
-
-
-def is_text(text: str) -> bool:
-    """Whether a text has no surrogates, which stand for bytes that are no UTF-8."""
-    return not any("\ud800" <= c <= "\udfff" for c in text)
 
 
 def shown_bytes(text: str) -> str:

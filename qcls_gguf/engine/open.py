@@ -9,8 +9,6 @@ from ..config.schema import Config, RuntimeConfig
 from ..config.words import counted
 from ..errors import ConfigError, ModelError
 from ..model import Model
-from ..model.header import read_header
-from ..model.identity import model_parts
 from ..model.placement import flash_attention, used_gpus
 from ..native import ContextMemory, ContextSettings, NativeContext, NativeModel, measure_context
 from ..prompts.chat import render_prompts
@@ -157,7 +155,7 @@ def _check_invariant(model: Model, prompts: PromptSet) -> str | None:
             "runtime.batch_invariant: recurrent layers, which this model has, have no kernels for that: leave it "
             "out, max_batch 1 keeps queries apart"
         )
-    tensors = {name: tensor for part in model_parts(model.path) for name, tensor in read_header(part).tensors.items()}
+    tensors = model.tensors
     check_layers(tensors)
     why_no_logits = wrong_head(tensors)
     if why_no_logits and prompts.exact:

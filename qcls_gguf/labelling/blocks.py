@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..data.rows import NULL, Row, is_text, shown_bytes
+from ..data.encoding import is_text
+from ..data.rows import NULL, Row, shown_bytes
 from ..errors import ConfigError
 from .inputs import check_names
 from .shards import LineReader, Shard

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import math
 import mmap
+import os
 import stat
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ModelError
 from ..native import type_block
 from .gguf_cursor import Cursor, DamagedError
+from .stamps import Stamp, stamp_of
 
 Scalar = int | float | str | bool
 
@@ -67,6 +70,9 @@ class TensorInfo:
 class GgufHeader:
     """All of a GGUF header but the contents of its arrays; `data_offset` and `alignment` are in bytes."""
 
+    path: Path
+    stamp: Stamp
+    """of the file that it was read from"""
     version: int
     n_tensors: int
     alignment: int
@@ -74,6 +80,11 @@ class GgufHeader:
     scalars: dict[str, Scalar]
     arrays: dict[str, ArrayInfo]
     tensors: dict[str, TensorInfo]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the whole file."""
+        return self.stamp[1]
 
     @property
     def arch(self) -> str:
@@ -120,7 +131,7 @@ def read_header(path: Path) -> GgufHeader:
             raise ModelError(f"{path} is empty: download or copy it again")
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as buffer:
             _check_magic(path, buffer[:512])
-            return _parse(Cursor(buffer))
+            return _parse(path, stamp_of(path, os.fstat(file.fileno())), Cursor(buffer))
     except FileNotFoundError:
         raise ModelError(f"{path}: no such file; {_other_place(path)}") from None
     except DamagedError as damage:
@@ -128,6 +139,11 @@ def read_header(path: Path) -> GgufHeader:
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte, or a file emptied meanwhile
         reason = getattr(error, "strerror", None) or error
         raise ModelError(f"{path} cannot be read ({reason}): check the path and its permissions") from error
+
+
+def all_tensors(headers: Iterable[GgufHeader]) -> dict[str, TensorInfo]:
+    """The tensors of all parts of a model."""
+    return {name: tensor for header in headers for name, tensor in header.tensors.items()}
 
 
 def _other_place(path: Path) -> str:
@@ -166,7 +182,7 @@ def _guess(head: bytes) -> str:
     return ": choose a .gguf file"
 
 
-def _parse(cursor: Cursor) -> GgufHeader:
+def _parse(path: Path, stamp: Stamp, cursor: Cursor) -> GgufHeader:
     cursor.skip(4)
     version = cursor.u32()
     if version & 0xFFFF == 0:
@@ -188,6 +204,8 @@ def _parse(cursor: Cursor) -> GgufHeader:
         raise DamagedError(f"general.alignment is {alignment!r}, not a power of two")
     tensors, data_offset = _tensors(cursor, n_tensors, alignment)
     return GgufHeader(
+        path=path,
+        stamp=stamp,
         version=version,
         n_tensors=n_tensors,
         alignment=alignment,

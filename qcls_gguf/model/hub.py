@@ -10,15 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from ..errors import ConfigError, ModelError
+from .hub_name import HubRequest, parse_name
 
 DEFAULT_QUANTIZATION = "Q4_K_M"
 
-_SPEC = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?::(?P<quantization>[\w.-]+(?:/[\w.-]+)*))?", re.ASCII)
-_ADDRESS = re.compile(
-    r"(?:(?:https?://)?[\w-]+(?:\.[\w-]+)+/)?(?P<repo>[\w.-]+/[\w.-]+(?::[\w.-]+)?)"
-    r"(?:/(?:(?:blob|resolve|tree)/[^/]+/?)?(?P<file>[\w./-]+\.gguf)?)?(?:\?.*)?",
-    re.ASCII,
-)
 # llama.cpp's names, with the prefix that unsloth gives to its own mixes: UD-Q4_K_XL.
 _LABEL = re.compile(
     r"(?<![A-Z0-9])(?:UD-)?(?:I?Q\d\w*|TQ\d_\d|MXFP4\w*|NVFP4\w*|BF16|FP?16|FP?32)(?![A-Z0-9_])", re.IGNORECASE
@@ -38,16 +33,6 @@ class Variant:
     complete: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
-    repo: str
-    quantization: str | None
-    revision: str | None
-
-    def __str__(self) -> str:
-        return self.repo + (f"@{self.revision}" if self.revision else "")
-
-
 def fetch_model(
     spec: str,
     *,
@@ -58,14 +43,15 @@ def fetch_model(
 ) -> Path:
     """Return the local path of a GGUF model on the Hub, downloading what the Hub's cache does not hold.
 
-    `spec` is `user/repo` or `user/repo:quantization`, as for llama.cpp's `-hf`; a GGUF file's name in the repository
-    may stand for the quantisation. For a split model all parts are fetched and the path is that of the first.
-    With no quantisation Q4_K_M is chosen, or else the repository's only model. HF_TOKEN, HF_HOME, HF_ENDPOINT and
-    HF_HUB_OFFLINE are obeyed. A model in the cache is used, too, if the Hub cannot be reached.
+    `spec` is `user/repo` or `user/repo:quantization`, as for llama.cpp's `-hf`, and `@revision` may follow the
+    repository; a GGUF file's name in the repository may stand for the quantisation. For a split model all parts are
+    fetched and the path is that of the first. With no quantisation Q4_K_M is chosen, or else the repository's only
+    model. HF_TOKEN, HF_HOME, HF_ENDPOINT and HF_HUB_OFFLINE are obeyed. A model in the cache is used, too, if the Hub
+    cannot be reached.
 
     Raises ConfigError for an unusable `spec` or a quantisation that is not there, ModelError if fetching fails.
     """
-    request = _parse(spec, quantization, revision)
+    request = parse_name(spec, quantization, revision)
     try:
         # Imported late: a run with a local file must not wait for it.
         from huggingface_hub import constants
@@ -134,32 +120,7 @@ def matching(variants: Iterable[Variant], quantization: str) -> list[Variant]:
     return [v for v in variants if v.label == wanted] or [v for v in variants if word.search(v.files[0])]
 
 
-def _parse(spec: str, quantization: str | None, revision: str | None) -> _Request:
-    found = _SPEC.fullmatch(spec)
-    if found is None:
-        remedy = _as_spec(spec)
-        raise ConfigError(f"model {spec!r} is not of the form user/repo or user/repo:quantization: {remedy}")
-    if quantization == "":
-        raise ConfigError("the quantization is empty: name one such as Q4_K_M, or leave it out")
-    if found["repo"].lower().endswith(".gguf"):
-        raise ConfigError(f"model {spec!r} looks like a file's path, but there is no such file: correct it")
-    if quantization and (found["quantization"] or quantization).upper() != quantization.upper():
-        raise ConfigError(f"model {spec!r} and quantization {quantization!r} disagree: give one of them only")
-    return _Request(repo=found["repo"], quantization=quantization or found["quantization"], revision=revision or None)
-
-
-def _as_spec(spec: str) -> str:
-    """What to write instead of a page's address, or a path that begins with a repository."""
-    if Path(spec).is_file():
-        return "a file on this disk is given as the model's `path`"
-    found = _ADDRESS.fullmatch(spec)
-    if found is None:
-        return "a file is named by its path instead" if spec.lower().endswith(".gguf") else "correct it"
-    file = f":{found['file']}" if found["file"] else ""
-    return f"write {found['repo']}{file}"
-
-
-def _fetch(request: _Request) -> Path:
+def _fetch(request: HubRequest) -> Path:
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import EntryNotFoundError
 
@@ -181,7 +142,7 @@ def _fetch(request: _Request) -> Path:
     return _download(request, chosen)
 
 
-def _download(request: _Request, variant: Variant) -> Path:
+def _download(request: HubRequest, variant: Variant) -> Path:
     from huggingface_hub import hf_hub_download
 
     first = Path(hf_hub_download(request.repo, variant.files[0], revision=request.revision))
@@ -193,7 +154,7 @@ def _download(request: _Request, variant: Variant) -> Path:
     return first
 
 
-def _find_cached(request: _Request) -> Path:
+def _find_cached(request: HubRequest) -> Path:
     folder, variants = _cached_variants(request)
     if folder is None or not variants:
         raise ModelError(f"{request} is not in the local cache: {_GO_ONLINE} to download it")
@@ -203,7 +164,7 @@ def _find_cached(request: _Request) -> Path:
     return folder / chosen.files[0]
 
 
-def _cached_variants(request: _Request) -> tuple[Path | None, list[Variant]]:
+def _cached_variants(request: HubRequest) -> tuple[Path | None, list[Variant]]:
     """The folder of the requested revision in the Hub's cache, if there is one, and the models in it."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
@@ -218,7 +179,7 @@ def _cached_variants(request: _Request) -> tuple[Path | None, list[Variant]]:
     return root, list_variants(p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file())
 
 
-def _choose(variants: Sequence[Variant], request: _Request, *, offline: bool) -> Variant:
+def _choose(variants: Sequence[Variant], request: HubRequest, *, offline: bool) -> Variant:
     """The one variant that the request names or that the default picks; a miss lists what there is instead."""
     if not variants:
         raise ConfigError(f"{request} has no GGUF model: name a repository with .gguf files, often one ending in -GGUF")
@@ -231,7 +192,7 @@ def _choose(variants: Sequence[Variant], request: _Request, *, offline: bool) ->
         files = ", ".join(variant.files[0] for variant in found)
         raise ConfigError(
             f"{request} has several files for {request.quantization or DEFAULT_QUANTIZATION}: name one, as "
-            f"{request.repo}:FILE, of {files}"
+            f"{request}:FILE, of {files}"
         )
     labels = ", ".join(dict.fromkeys(variant.label for variant in variants))
     where = "the local cache" if offline else "the repository"
@@ -262,7 +223,7 @@ def _progress_bars(*, shown: bool) -> Iterator[None]:
         enable_progress_bars()
 
 
-def _explain(error: Exception, request: _Request) -> ConfigError | ModelError:
+def _explain(error: Exception, request: HubRequest) -> ConfigError | ModelError:
     """Say in one sentence what failed and what to do, whichever library it came from."""
     if isinstance(error, ImportError):
         return ModelError(f"{request} cannot be downloaded, huggingface_hub does not load ({error}): install it again")

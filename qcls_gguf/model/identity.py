@@ -11,12 +11,13 @@ from typing import Any
 
 from ..errors import ModelError
 from ..folders import read_cache, write_cache
-from .header import GgufHeader, read_header
+from .header import GgufHeader, all_tensors, read_header
 from .header_rules import wrong_in_header
 from .ollama import digest_in_name
+from .stamps import Stamp, stamps_of
 
 _SPLIT_NAME = re.compile(r"(?P<prefix>.+)-(?P<part>\d{5})-of-(?P<n_parts>\d{5})\.gguf")
-_CHUNK_BYTES = 4 << 20
+_CHUNK_BYTES = 256 << 10
 # Below this a file is hashed faster than a cache entry is worth.
 _CACHED_FROM_BYTES = 16 << 20
 _MAX_CACHED = 256
@@ -57,10 +58,10 @@ def model_parts(path: Path) -> tuple[Path, ...]:
     )
 
 
-def check_gguf(path: Path) -> GgufHeader:
+def check_gguf(path: Path) -> tuple[GgufHeader, ...]:
     """Refuse a file that cannot be a whole GGUF model, with all its parts, before llama.cpp sees it.
 
-    Returns the header of `path`. Raises ModelError that names what is wrong and the remedy.
+    Returns the headers of all parts, that of `path` first. Raises ModelError that names what is wrong and the remedy.
     """
     header = read_header(path)
     parts = model_parts(path)
@@ -78,16 +79,16 @@ def check_gguf(path: Path) -> GgufHeader:
     n_layers = header.scalars.get(f"{header.arch}.block_count")
     if n_layers is not None and (type(n_layers) is not int or not 0 < n_layers <= _MAX_LAYERS):
         raise ModelError(f"{path} has {n_layers} layers (block_count), of 1 to {_MAX_LAYERS}: it is damaged")
-    tensors = dict(header.tensors)
+    headers = [header]
     for number, part in enumerate(parts[1:], 2):
         if not part.is_file():
             raise ModelError(f"part {number} of {len(parts)} of the model is missing: put {part.name} beside {path}")
-        tensors |= read_header(part).tensors
-    if not tensors:
+        headers.append(read_header(part))
+    if not (tensors := all_tensors(headers)):
         raise ModelError(f"{path} has no tensors, only a vocabulary: choose a file with a whole model")
     if wrong := wrong_in_header(header, tensors):
         raise ModelError(f"{path}: {wrong}: fetch the file again, or choose another")
-    return header
+    return tuple(headers)
 
 
 def identify(path: Path, *, on_progress: Callable[[int, int], None] | None = None) -> ModelIdentity:
@@ -116,20 +117,6 @@ def identify(path: Path, *, on_progress: Callable[[int, int], None] | None = Non
         name = getattr(error, "filename", None) or path
         raise ModelError(f"{name} cannot be read ({reason}): check the path and its permissions") from error
     return ModelIdentity(path=path, size_bytes=size_bytes, sha256=sha256)
-
-
-Stamp = tuple[str, int, int, int]
-
-
-def stamps_of(parts: Sequence[Path]) -> list[Stamp]:
-    """What has to be unchanged for a digest to hold: resolved path, size in bytes, times in ns of the last change of
-    content and file. Programs set the former: copies and images often keep it, or give all files the same.
-    """
-    stamps = []
-    for part in parts:
-        found = part.stat()
-        stamps.append((str(part.resolve()), found.st_size, found.st_mtime_ns, found.st_ctime_ns))
-    return stamps
 
 
 def _hash(parts: Sequence[Path], size_bytes: int, on_progress: Callable[[int, int], None] | None) -> str:

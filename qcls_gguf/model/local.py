@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +13,9 @@ from ..config.resources import embedded_model
 from ..config.schema import OLLAMA
 from ..errors import ModelError
 from .file_types import quantization_name
-from .header import GgufHeader, read_header
+from .header import GgufHeader
 from .hub import cached_models
-from .identity import check_gguf, model_parts
+from .identity import check_gguf
 from .ollama import installed
 
 Source = Literal["embedded", "ollama", "hub"]
@@ -47,25 +47,22 @@ def local_models() -> Iterator[LocalModel]:
         yield _described("hub", spec, path)
 
 
-def n_parameters(headers: list[GgufHeader]) -> int:
+def n_parameters(headers: Iterable[GgufHeader]) -> int:
     """The number of weights in a model's parts."""
     return sum(math.prod(tensor.shape) for header in headers for tensor in header.tensors.values())
 
 
 def _described(source: Source, name: str, path: Path) -> LocalModel:
     try:
-        header = check_gguf(path)
-        parts = model_parts(path)
-        headers = [header, *(read_header(part) for part in parts[1:])]
-        size_bytes = sum(part.stat().st_size for part in parts)
-    except (ModelError, OSError) as e:
+        headers = check_gguf(path)
+    except ModelError as e:
         return LocalModel(source=source, name=name, path=path, error=str(e))
     return LocalModel(
         source=source,
         name=name,
         path=path,
-        arch=header.arch,
+        arch=headers[0].arch,
         n_parameters=n_parameters(headers),
-        quantization=quantization_name(header.file_type),
-        size_bytes=size_bytes,
+        quantization=quantization_name(headers[0].file_type),
+        size_bytes=sum(header.size_bytes for header in headers),
     )

@@ -5,23 +5,21 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
-from pathlib import Path
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from ..config.resources import embedded_model
 from ..config.schema import ModelConfig, QueryTokens, RuntimeConfig
 from ..errors import DecodeError, ModelError, PlanError
 from ..native import ContextMemory, ModelFacts, NativeModel, WeightOrder
 from ..timing import Ledger
 from .file_types import quantization_name, weights_text
+from .find import find_model
 from .hashing import Hashing
-from .header import GgufHeader, read_header
+from .header import GgufHeader, TensorInfo, all_tensors
 from .header_rules import other_purpose
-from .identity import ModelIdentity, Stamp, check_gguf, model_parts, stamps_of
-from .ollama import find_ollama_model
+from .identity import ModelIdentity, check_gguf
 from .placement import Placement, device_name, fitted, gpus, is_scarce, placement, weights_of, why_not_on_gpu
 from .rows import HeadRows
 from .trial import try_model
@@ -39,22 +37,21 @@ class Model:
 
     def __init__(
         self,
-        path: Path,
-        header: GgufHeader,
+        headers: Sequence[GgufHeader],
         placement: Placement,
         native: NativeModel,
         hashing: Hashing,
         query_tokens: QueryTokens,
-        stamps: Sequence[Stamp],
     ) -> None:
         """Use `open`."""
-        self.path = path
+        self.path = headers[0].path
         self.query_tokens = query_tokens
-        self.header = header
+        self.header = headers[0]
+        self.headers = headers
         self.native = native
         self.placement = placement
         self._hashing = hashing
-        self._head = cache(partial(HeadRows, path, stamps))
+        self._head = cache(partial(HeadRows, headers))
 
     @classmethod
     def open(
@@ -78,18 +75,14 @@ class Model:
         """
         ledger = ledger or Ledger()
         path = find_model(config, offline=offline)
-        header = check_gguf(path)
+        header, *_ = headers = check_gguf(path)
         ledger.step("find model", str(path))
         if what := other_purpose(header):
             warnings.warn(f"{path}: {what}: choose the model that it was made from", stacklevel=2)
-        parts = model_parts(path)
-        stamps = stamps_of(parts)
-        size_bytes = sum(size for _, size, *_ in stamps)
+        parts = [each.path for each in headers]
+        size_bytes = sum(each.size_bytes for each in headers)
         devices = gpus()
-        tensors = header.tensors | {
-            name: each for part in parts[1:] for name, each in read_header(part).tensors.items()
-        }
-        weights = weights_of(tensors, header.n_layer)
+        weights = weights_of(all_tensors(headers), header.n_layer)
         placed = placement(runtime, weights, devices)
         if try_model(parts, size_bytes, placed, runtime):
             ledger.step("try model", "in a process of its own, once for this file and build")
@@ -98,7 +91,7 @@ class Model:
             if measure and is_scarce(runtime, size_bytes, devices):
 
                 def context_with(placed: Placement) -> ContextMemory:
-                    return cls._measured(measure, placed, path, header, hashing, runtime, stamps)
+                    return cls._measured(measure, placed, headers, hashing, runtime)
 
                 try:
                     placed, context = fitted(runtime, weights, devices, context_with)
@@ -130,33 +123,36 @@ class Model:
         where = placed.text if placed.n_gpus else f"on the CPU{why_not_on_gpu(runtime)}"
         lanes = f", {weights_text(native.facts.n_lane_ordered)}" if native.facts.n_lane_ordered else ""
         ledger.step("load model", f"{native.facts.description}, {where}{lanes}")
-        return cls(path, header, placed, native, hashing, runtime.query_tokens, stamps)
+        return cls(headers, placed, native, hashing, runtime.query_tokens)
 
     @classmethod
     def _measured(
         cls,
         measure: Callable[[Model], ContextMemory],
         placed: Placement,
-        path: Path,
-        header: GgufHeader,
+        headers: Sequence[GgufHeader],
         hashing: Hashing,
         runtime: RuntimeConfig,
-        stamps: Sequence[Stamp],
     ) -> ContextMemory:
         """What the context takes with layers so placed."""
         with NativeModel(
-            path,
+            headers[0].path,
             n_gpu_layers=placed.n_gpu_layers,
             share=placed.gpu_layers,
             user_defined=runtime.query_tokens == "user_defined",
             without_weights=True,
         ) as native:
-            return measure(cls(path, header, placed, native, hashing, runtime.query_tokens, stamps))
+            return measure(cls(headers, placed, native, hashing, runtime.query_tokens))
 
     @property
     def facts(self) -> ModelFacts:
         """What the file says of itself."""
         return self.native.facts
+
+    @property
+    def tensors(self) -> dict[str, TensorInfo]:
+        """The tensors of all its files."""
+        return all_tensors(self.headers)
 
     @property
     def n_gpu_layers(self) -> int:
@@ -277,22 +273,6 @@ class Model:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def find_model(model: ModelConfig, *, offline: bool) -> Path:
-    """The model's file: the one named, Ollama's, one of the hub, or the embedded one.
-
-    Raises ConfigError or ModelError.
-    """
-    if model.ollama:
-        return find_ollama_model(model.ollama)
-    if model.hf_repo:
-        from .hub import fetch_model  # most models are files
-
-        return fetch_model(
-            model.hf_repo, quantization=model.quantization, revision=model.revision, offline=offline, progress=True
-        )
-    return model.path or embedded_model()
 
 
 def _progress(on_load: Callable[[float], None] | None) -> Callable[[float], bool] | None:

@@ -10,7 +10,8 @@ from typing import Self
 from ..config.schema import Config, ModelConfig, QueryTokens
 from ..native import ContextMemory, WeightOrder
 from ..timing import Ledger
-from .open import Model, find_model
+from .find import find_model
+from .open import Model
 
 
 class OpenModels:

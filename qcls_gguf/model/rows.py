@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from ..errors import ModelError, PlanError
 from ..native import dequantised
-from .header import GgufHeader, TensorInfo, read_header
-from .identity import Stamp, model_parts, stamps_of
+from .header import GgufHeader, TensorInfo
+from .stamps import stamps_of
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -24,21 +24,16 @@ Float32Array = npt.NDArray[np.float32]
 class HeadRows:
     """The rows of one model's LM head; what was read once is kept."""
 
-    def __init__(self, path: Path, stamps: Sequence[Stamp] | None = None) -> None:
-        """path: the model's first file; stamps: of its parts as it was opened.
-
-        Raises ModelError where the file has no head, or is another one by now.
-        """
-        self._path = path
-        parts = model_parts(path)
-        headers = [(part, read_header(part)) for part in parts]
+    def __init__(self, headers: Sequence[GgufHeader]) -> None:
+        """headers: of the model's parts. Raises ModelError where it has no head, or a part is another file by now."""
+        self._path = path = headers[0].path
         head = _find(headers, "output.weight") or _find(headers, "token_embd.weight")  # where the two are tied
         if head is None:
             raise ModelError(f"{path} has neither output.weight nor token_embd.weight: it is no language model")
         bias = _find(headers, "output.bias")
         self._head = _Tensor(*head)
         self._bias_tensor = _Tensor(*bias) if bias else None
-        if stamps is not None and stamps_of(parts) != stamps:
+        if stamps_of(header.path for header in headers) != [header.stamp for header in headers]:
             raise _changed(path)
         self._bias: Float32Array | None = None
         self._rows: dict[int, Float32Array] = {}
@@ -112,6 +107,6 @@ def _changed(part: Path) -> ModelError:
     return ModelError(f"{part} has changed since the model was opened: open it again")
 
 
-def _find(headers: Sequence[tuple[Path, GgufHeader]], name: str) -> tuple[Path, TensorInfo] | None:
+def _find(headers: Iterable[GgufHeader], name: str) -> tuple[Path, TensorInfo] | None:
     """The part of a model that has a tensor, and where it lies in it."""
-    return next(((part, header.tensors[name]) for part, header in headers if name in header.tensors), None)
+    return next(((header.path, header.tensors[name]) for header in headers if name in header.tensors), None)

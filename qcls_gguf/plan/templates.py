@@ -17,7 +17,10 @@ from ..prompts.prompt_set import PromptSet
 from .planner import Addition, Capacity, DecodePlan, IndexArray, additions_of, plan_decodes
 from .tree import Int32Array, Plan, Root
 
-_N_KEPT = 4096
+_MOST_BYTES = 32 << 20
+"""of kept templates; those of all queries of up to 256 tokens take 10.5 MiB for the eight prompts of fashion-8"""
+_OBJECTS_BYTES = 2048
+"""about what the objects around the arrays of a template take"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +42,20 @@ class Template:
     """A plan of one query that lacks the query's tokens."""
 
     decode: DecodePlan
-    additions: tuple[Addition, ...]
+    n_prompts: int
     n_cached: int
     """tokens of the rendered prompts that come from the cache"""
     node: IndexArray
     """(n_filled,) the nodes that are filled in"""
     source: IndexArray
     """(n_filled,) with which of the fragments' tokens behind their stable ones, one fragment after the other"""
+
+    @property
+    def n_bytes(self) -> int:
+        """What its arrays take."""
+        plan = self.decode.plan
+        arrays = (plan.token, plan.pos, plan.seq_offset, plan.seq_id, plan.output, plan.node_row)
+        return sum(each.nbytes for each in (*arrays, self.decode.rows, self.node, self.source))
 
     def continued(self, n_kept: int, roots: Sequence[Root]) -> DecodePlan:
         """The decode behind n_kept tokens more; roots: those of the layout, with these tokens."""
@@ -103,6 +113,7 @@ class Templates:
             n_behind=tuple(max(0, n) for n in self._lengths(0)),
         )
         self._kept: dict[tuple[int, ...], Template | None] = {}
+        self._n_bytes = 0
 
     def behind(self, fragments: Sequence[Int32Array]) -> list[Int32Array] | None:
         """The tokens of each distinct fragment behind its stable ones; none for a query off the fast path.
@@ -122,8 +133,11 @@ class Templates:
             return self._kept[lengths]
         except KeyError:
             made = self._make(lengths)
-        if len(self._kept) >= _N_KEPT:  # another thread may ask meanwhile
+        n_bytes = _OBJECTS_BYTES + (made.n_bytes if made else 0)
+        self._n_bytes += n_bytes  # of two threads that make one at the same time, one may go uncounted
+        if self._n_bytes > _MOST_BYTES:
             self._kept.clear()
+            self._n_bytes = n_bytes
         self._kept[lengths] = made
         return made
 
@@ -156,7 +170,7 @@ class Templates:
         node: IndexArray = np.flatnonzero(token >= self._n_vocab)
         return Template(
             decode=decodes[0],
-            additions=tuple(additions),
+            n_prompts=len(additions),
             n_cached=sum(addition.root.n_cached for addition in additions),
             node=node,
             source=(token[node] - self._n_vocab).astype(np.intp),

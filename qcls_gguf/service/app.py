@@ -127,8 +127,11 @@ def _refusal(error: Exception) -> RefusedError:
     assert isinstance(error, HTTPException)
     match error.status_code:
         case 404:
-            what = "there is no such path: /v1/classify labels a text by the configured prompts, /v1/decisions by "
-            return RefusedError(404, "unknown path", f"{what}questions of the request; /docs lists the others")
+            what = (
+                "there is no such path, and no path generates or embeds text: /v1/classify labels a text by the "
+                "configured prompts, /v1/decisions by questions of the request; /docs lists the others"
+            )
+            return RefusedError(404, "unknown path", what)
         case 405:
             allowed = (error.headers or {}).get("Allow", "")
             return RefusedError(405, "method", f"this path takes {allowed}", allow=allowed)

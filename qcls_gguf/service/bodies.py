@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import io
 import sys
 import zlib
@@ -100,7 +101,9 @@ def _json(data: bytes) -> Any:
     try:
         return from_json(data, allow_inf_nan=False)
     except ValueError as e:
-        raise RefusedError(400, "malformed", f"the body is not valid JSON: {e}") from None
+        has_mark = data.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        hint = "; it begins with a byte order mark: send UTF-8 without one" if has_mark else ""
+        raise RefusedError(400, "malformed", f"the body is not valid JSON in UTF-8: {e}{hint}") from None
 
 
 async def read_body(scope: Scope, receive: Receive, limits: RequestLimits) -> bytes:

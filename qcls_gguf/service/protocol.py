@@ -1,5 +1,9 @@
 """uvicorn's HTTP connection, with a limit on the size of a request's head, which httptools does not have.
 
+A request may offer another protocol, as `curl --http2` and Java's HttpClient offer HTTP/2 with their first request. It
+is answered in HTTP/1.1, as RFC 9110, section 7.8 allows. httptools ends such a request behind its head, without its
+body; so its head is parsed once more, without the header `Upgrade`, and then what came behind it.
+
 A request finds its connection in its scope. So it knows whether its body has come as a whole, and hears of a client
 that leaves, without a timer and a task of its own.
 
@@ -9,9 +13,11 @@ not answer is served as usual, in a task of its own.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 MOST_HEAD_BYTES = 65_536
@@ -33,6 +39,8 @@ class Protocol(HttpToolsProtocol):
     _is_receiving = False
     _unstarted: tuple[RequestResponseCycle, Any] | None = None
     """the request whose head has just come, and its application, until all is read that came with it"""
+    _n_parsed: int | None = None
+    """bytes of the data at hand up to the end of a head that offers another protocol"""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -64,6 +72,12 @@ class Protocol(HttpToolsProtocol):
         self._is_head_only = self._is_in_head
         self._is_receiving = True
         super().data_received(data)
+        rest = memoryview(data)
+        while self._n_parsed is not None:
+            rest, self._n_parsed = rest[self._n_parsed :], None
+            super().data_received(self._head_without_offer())
+            if not self.transport.is_closing():
+                super().data_received(rest)  # type: ignore[arg-type]  # any buffer, which is not copied
         self._is_receiving = False
         if self._unstarted is not None:
             (request, app), self._unstarted = self._unstarted, None
@@ -73,6 +87,23 @@ class Protocol(HttpToolsProtocol):
             self._n_head_bytes += len(data)
             if self._n_head_bytes > MOST_HEAD_BYTES and not self.transport.is_closing():
                 self.send_400_response(f"The head of a request has more than {MOST_HEAD_BYTES} bytes.")
+
+    def _should_upgrade(self) -> bool:
+        """For uvicorn: whether it calls `handle_websocket_upgrade` instead of serving the request that was parsed."""
+        return bool(self.scope["method"] != "CONNECT")
+
+    def handle_websocket_upgrade(self) -> None:
+        """For uvicorn, when the head of a request that offers another protocol has come."""
+        error = sys.exception()
+        assert isinstance(error, httptools.HttpParserUpgrade)
+        self._n_parsed = error.args[0]
+
+    def _head_without_offer(self) -> bytes:
+        """The head that was parsed last, without the protocols that it offers."""
+        version = self.scope["http_version"].encode()
+        lines = [b"%s %s HTTP/%s" % (self.scope["method"].encode(), self.url, version)]
+        lines += [b"%s: %s" % header for header in self.headers if header[0] != b"upgrade"]
+        return b"\r\n".join((*lines, b"", b""))
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """For uvicorn, when a request's head has come, or when the request before it is answered."""

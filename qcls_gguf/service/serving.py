@@ -12,8 +12,7 @@ from ..classifier import Classifier
 from ..config.schema import Config
 from ..engine.open import context_memory
 from ..errors import QclsError
-from ..model import Model
-from ..model.open import find_model
+from ..model import Model, find_model
 from ..timing import Ledger
 from .access_log import log
 from .admission import Admission

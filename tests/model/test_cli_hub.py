@@ -44,6 +44,27 @@ def test_a_model_of_the_hub_is_fetched_once_and_found_offline(tmp_path: Path) ->
     assert "Traceback" not in absent.stderr + missing.stderr
 
 
+def test_a_revision_is_kept_and_shown(tmp_path: Path) -> None:
+    environment = os.environ | {"HF_HOME": str(tmp_path), "HF_HUB_DISABLE_XET": "1"}
+    repo = HubRepo(files={"Fashion-Q8_0.gguf": MODEL.read_bytes()})
+    repo.tags = {"v1": repo.commit}
+    repo.replace({"Fashion-Q8_0.gguf": b"no model"})
+    with HubServer(repos={"some/fashion": repo}) as hub:
+        environment["HF_ENDPOINT"] = hub.url
+
+        def inspect(name: str) -> subprocess.CompletedProcess[str]:
+            words = [COMMAND, "inspect", "-hf", name, "--n-gpu-layers", "0"]
+            return subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+
+        done = inspect("some/fashion@v1:Q8_0")
+        newest = inspect("some/fashion:Q8_0")
+        address = inspect(f"{hub.url}/some/fashion/resolve/v1/Fashion-Q8_0.gguf")
+    assert done.returncode == 0, done.stderr
+    assert f"/snapshots/{repo.tags['v1']}/Fashion-Q8_0.gguf" in done.stdout + done.stderr
+    assert "is not a GGUF file" in newest.stderr
+    assert "write some/fashion@v1:Fashion-Q8_0.gguf" in address.stderr
+
+
 def test_models_of_a_ladder_are_fetched_once_and_what_cannot_be_is_told(tmp_path: Path) -> None:
     queries, ladder = tmp_path / "queries.txt", tmp_path / "ladder.yaml"
     queries.write_text("blue jeans\nred dress for girls\n", encoding="utf-8")

@@ -85,7 +85,7 @@ def test_what_is_measured_is_what_a_context_takes(
     with Model.open(config.model, config.runtime) as model:
         hashing, placed = model._hashing, model.placement
         with NativeModel(path, without_weights=True) as native:
-            empty = Model(path, model.header, placed, native, hashing, "plain", ())
+            empty = Model(model.headers, placed, native, hashing, "plain")
             measured = context_memory(config)(empty)
         with Classifier.from_config(config, model=model) as classifier:
             taken = most_taken(classifier)

@@ -13,9 +13,10 @@ from conftest import MakeModel, OpenClassifier
 from gpu_products import Floats, Matrix, backend, distance, exact, normalized, quantized, runs_code_for_75
 from oracle import PromptSpec
 
-from qcls_gguf import Classifier, load_config
+from qcls_gguf import Classifier, ModelError, load_config
 from qcls_gguf.bench.ab import largest_difference
 from qcls_gguf.bench.forward import sequence_plan, timed_decode
+from qcls_gguf.model.header import read_header
 from qcls_gguf.native import multiprocessors
 from qcls_gguf.native.kernel_steps import COARSE_SCALES, LANE_ORDER
 from qcls_gguf.plan.tree import Root
@@ -87,6 +88,60 @@ def test_products_are_exact(weight_type: str, lanes: bool, choice: str) -> None:
         n_tile = {"Q4_K": 120, "Q6_K": 112, "Q8_0": 128}[weight_type]
         columns_of_tile = {n: 8 * -(-n // (8 * -(-n // n_tile))) for n in SIZES}
         assert differing == {n for n, columns in columns_of_tile.items() if columns >= n_least}  # else one kernel
+
+
+@pytest.mark.parametrize("choice", N_OF_SCALE)
+@pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(
+    ("weight_type", "lanes"), [("Q4_K", False), ("Q6_K", False), ("Q6_K", True), ("Q8_0", False), ("Q8_0", True)]
+)
+def test_what_is_not_finite_shows(weight_type: str, lanes: bool, value: float, choice: str) -> None:
+    """One activation, at any place, or a whole column: no product of that column is a number, and no other changes."""
+    if lanes and not runs_code_for_75():
+        pytest.skip("needs code for 7.5")
+    rng = np.random.default_rng(9)
+    matrices = [Matrix.random(rng, weight_type, 96, N_K) for _ in range(2)]
+    for is_short, is_invariant in ((True, False), (False, False), (False, True)):
+        with backend(environment(choice, is_short), batch_invariant=is_invariant) as gpu:
+            for n_cols in (2, 8, 26, 64, 107, 128, 160):
+                y = activations(rng, n_cols)
+                damaged = y.copy()
+                one, whole = rng.choice(n_cols, 2, replace=False)
+                damaged[one, rng.integers(N_K)] = value
+                damaged[whole] = value
+                for kind in KINDS:
+                    before = gpu.multiply(matrices, y, **kind, lanes=lanes)
+                    after = gpu.multiply(matrices, damaged, **kind, lanes=lanes)
+                    for sound, found in zip(before, after, strict=True):
+                        assert np.isfinite(sound).all()
+                        where = f"{n_cols} columns, {kind}, short {is_short}, invariant {is_invariant}"
+                        assert not np.isfinite(found[[one, whole]]).any(), where
+                        others = np.delete(np.arange(n_cols), [one, whole])
+                        np.testing.assert_array_equal(found[others], sound[others], err_msg=where)
+
+
+@pytest.mark.parametrize("lanes", ["0", "1"])
+@pytest.mark.parametrize(("weight_type", "place_of_scale"), [("Q8_0", 0), ("Q6_K", 208), ("Q4_K", 0)])
+def test_a_model_with_one_damaged_block_is_refused(
+    weight_type: str,
+    place_of_scale: int,
+    lanes: str,
+    make_model: MakeModel,
+    open_classifier: OpenClassifier,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """A scale of the gate is NaN, so that one activation in a thousand is, which the next product quantises."""
+    source = make_model("qwen3", weight_type=weight_type, n_embd=512, n_ff=1024)
+    tensor = read_header(source).tensors["blk.1.ffn_gate.weight"]
+    data = bytearray(source.read_bytes())
+    start = tensor.offset + place_of_scale
+    data[start : start + 2] = np.float16("nan").tobytes()
+    path = tmp_path / "damaged.gguf"
+    path.write_bytes(data)
+    monkeypatch.setenv(LANE_ORDER.variable, lanes)
+    with pytest.raises(ModelError, match="not finite"):
+        open_classifier(path, SPECS, n_gpu_layers="all", state_cache=False)
 
 
 @pytest.mark.parametrize("choice", ["128", "token"])

@@ -15,6 +15,7 @@ from qcls_gguf import Classifier, ModelError
 from qcls_gguf.config.scoring import EXACT_SCORINGS, Scoring
 from qcls_gguf.inspection.inspect import inspect_classifier
 from qcls_gguf.inspection.table import logits_text
+from qcls_gguf.model.identity import check_gguf
 from qcls_gguf.model.rows import HeadRows
 from qcls_gguf.native import HeadTail, NativeModel
 from qcls_gguf.score.tail import Tail
@@ -127,7 +128,7 @@ def test_rows_of_the_whole_vocabulary(
         labels = np.array([3, 70, 256, 551], np.int32)
         both = rows_of(model, open_context, tokens, label_tokens=labels)
         logits = rows_of(model, open_context, tokens, hidden_only=False).astype(np.float64)
-    head = HeadRows(path)
+    head = HeadRows(check_gguf(path))
     tail = Tail(scale=found.scale, cap=found.cap, bias=head.biases(vocabulary) if found.has_bias else None)
     mine = hidden @ tail.scaled(np.stack(list(head.of(vocabulary).values()))).T
     if finish := tail.finish(vocabulary):

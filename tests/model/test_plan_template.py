@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from oracle import PromptSpec
 
 from qcls_gguf import Classifier, PromptConfig
 from qcls_gguf.decodes import _alone, _side_by_side, additions_of_item
-from qcls_gguf.plan.planner import additions_of, plan_decodes
+from qcls_gguf.plan.planner import Capacity, additions_of, plan_decodes
 from qcls_gguf.plan.templates import Templates
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -49,9 +50,8 @@ def both(classifier: Classifier, query: str) -> tuple[bool, bool]:
             np.testing.assert_array_equal(getattr(template.decode.plan, name), getattr(decode.plan, name), err_msg=name)
         np.testing.assert_array_equal(template.decode.rows, decode.rows)
         assert template.decode.leaf_roots == decode.leaf_roots
-        assert [(each.trie, each.root, each.fast_path) for each in template.additions] == [
-            (each.trie, each.root, each.fast_path) for each in additions
-        ]
+        assert template.n_prompts == len(additions)
+        assert template.n_cached == sum(each.root.n_cached for each in additions)
     return all(each.fast_path for each in additions), template is not None
 
 
@@ -100,6 +100,37 @@ def test_templates_are_kept(make_model: MakeModel, open_classifier: OpenClassifi
     templates = templates_of(classifier)
     assert templates.of_lengths((3,)) is templates.of_lengths((3,))
     assert templates.of_lengths((3,)) is not templates.of_lengths((4,))
+
+
+def test_templates_of_long_texts_take_no_more_memory_than_is_allowed(
+    make_model: MakeModel, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = 4 << 20
+    monkeypatch.setattr("qcls_gguf.plan.templates._MOST_BYTES", most, raising=False)
+    prompts = [spec(name, f"<|im_start|>the {name} of {{query}} is") for name in ("colour", "kind", "name")]
+    classifier = open_classifier(make_model(), prompts)
+    active, n_vocab = classifier.configured.active, classifier.engine.model.facts.n_vocab
+    capacity = Capacity(n_seqs=256, n_tokens=1 << 20, n_rows=256)
+    templates = Templates(active.prompts, active.holders, capacity, n_vocab)
+    asked = 0
+    for n in range(2_000, 2_050):
+        template = templates.of_query(n)
+        assert template is not None
+        assert template is templates.of_query(n)
+        asked += bytes_of(template)
+        assert sum(bytes_of(each) for each in templates._kept.values()) <= most
+    assert asked > 2 * most
+
+
+def bytes_of(value: object) -> int:
+    """What a template's arrays and lists of tokens take, wherever they are in it."""
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    if dataclasses.is_dataclass(value):
+        return sum(bytes_of(getattr(value, each.name)) for each in dataclasses.fields(value))
+    if isinstance(value, list | tuple):
+        return 8 * len(value) + sum(map(bytes_of, value))
+    return 0
 
 
 QUESTION = PromptConfig(name="q", prompt_template="of {query} the colour is", labels=("yes", "no", "not known"))

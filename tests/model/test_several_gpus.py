@@ -92,7 +92,7 @@ def measured(model: Model, config: Config) -> ContextMemory:
     """What the context of a configuration takes with all layers on one GPU."""
     n_all = model.header.n_layer + 1
     with NativeModel(model.path, n_gpu_layers=n_all, share=(1,), without_weights=True) as native:
-        empty = Model(model.path, model.header, Placement((n_all,)), native, model._hashing, "plain", ())
+        empty = Model(model.headers, Placement((n_all,)), native, model._hashing, "plain")
         return context_memory(config)(empty)
 
 

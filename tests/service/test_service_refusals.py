@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -54,6 +55,13 @@ def test_bodies_that_are_wrong(server: Server, body: bytes, status: int, param: 
     assert len(error["message"]) < 1000
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_byte_order_mark_is_named(server: Server, encoding: str) -> None:
+    answer = server.http.post("/v1/classify", content='{"query": "a"}'.encode(encoding), headers=JSON)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].endswith("it begins with a byte order mark: send UTF-8 without one")
+
+
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
@@ -78,6 +86,8 @@ def test_paths_and_methods_that_are_wrong(server: Server) -> None:
     assert server.http.get("/v1/classify").headers["allow"] == "POST"
     for path in ("/v1", "/v1/classify/", "/v1/CLASSIFY", "/v1/%63lassif%79/x"):
         assert server.http.post(path, json={"query": "a"}).status_code == 404, path
+    error = server.http.post("/v1/chat/completions", json={"messages": []}).json()["error"]
+    assert "no path generates or embeds text" in error["message"]
     assert server.http.post("/admin/reload").status_code == 403  # nobody has a key
 
 
@@ -181,6 +191,40 @@ def test_a_client_that_waits_to_be_asked_for_its_body(server: Server) -> None:
         connection.sendall(QUERY)
         ((status, _),) = answers(received(connection))
     assert status == 200
+
+
+@pytest.mark.parametrize(
+    ("offer", "is_chunked"),
+    [
+        ("connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAARAAAAAAAIAAAAA", False),
+        ("connection: upgrade\r\nUPGRADE: websocket", True),
+    ],
+)
+@pytest.mark.parametrize("n_behind_head", [-10, 4, 9, 10_000])
+def test_a_request_that_offers_another_protocol_is_answered_in_this_one(
+    server: Server, offer: str, is_chunked: bool, n_behind_head: int
+) -> None:
+    """As curl --http2 and Java's HttpClient do; in one packet and in two, with more requests behind it."""
+    request = raw(QUERY, offer)
+    if is_chunked:
+        body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(QUERY), QUERY)
+        request = raw(body, offer).replace(b"content-length: %d" % len(body), b"transfer-encoding: chunked")
+    first = request.index(b"\r\n\r\n") + n_behind_head
+    packets = request * 3 + raw(QUERY)
+    with server.connect() as connection:
+        connection.sendall(packets[:first])
+        time.sleep(0.05)
+        connection.sendall(packets[first:])
+        data = received(connection, 4)
+    assert [(status, json.loads(body)["query"]) for status, body in answers(data)] == [(200, "red dress")] * 4
+
+
+@pytest.mark.parametrize("path", ["/v1/classify", "a b", "//[", "host:1"])
+@pytest.mark.parametrize("method", ["GET", "CONNECT"])
+def test_an_offer_without_a_body_is_refused_once(server: Server, method: str, path: str) -> None:
+    data = f"{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n".encode()
+    ((status, _),) = answers(exchange(server, data + b"\0\0\0", half_close=True))
+    assert 400 <= status < 500
 
 
 @pytest.mark.parametrize(

@@ -92,10 +92,13 @@ def test_a_ladder_is_a_list_of_models(tmp_path: Path) -> None:
     path = tmp_path / "ladder.yaml"
     path.write_text(
         "models:\n  - path: a.gguf\n  - hf_repo: Qwen/Qwen3-4B-GGUF\n    quantization: Q4_K_M\n  - ollama: qwen3:8b\n"
+        "  - hf_repo: a/b@refs/pr/1:q/c.gguf\n  - hf_repo: a/b:Q8_0\n    revision: v2\n"
     )
     found = read_ladder(path)
     assert found[0].path == tmp_path / "a.gguf"
-    assert [model_name(each) for each in found] == ["a", "Qwen3-4B-GGUF:Q4_K_M", "ollama:qwen3:8b"]
+    assert [model_name(each) for each in found] == [
+        *("a", "Qwen3-4B-GGUF:Q4_K_M", "ollama:qwen3:8b", "b@refs/pr/1:q/c.gguf", "b@v2:Q8_0")
+    ]
 
 
 @pytest.mark.parametrize(

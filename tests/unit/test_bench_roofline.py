@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 
 import pytest
@@ -41,6 +42,8 @@ def weights(*without: str, head: bool = False, scalars: Mapping[str, Scalar] = M
         if name not in without
     ]  # fmt: skip
     header = GgufHeader(
+        path=Path("m.gguf"),
+        stamp=("m.gguf", 0, 0, 0),
         version=3,
         n_tensors=len(tensors),
         alignment=32,

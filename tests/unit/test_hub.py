@@ -146,6 +146,24 @@ def test_a_new_version_on_the_hub_is_fetched(hub: HubServer, fetcher: Fetcher) -
     assert fetcher.path("user/Tiny-GGUF", revision=old_commit, offline=True).read_bytes() == Q4
 
 
+def test_a_revision_is_part_of_a_name(hub: HubServer, fetcher: Fetcher) -> None:
+    repo = hub.repos["user/Tiny-GGUF"]
+    repo.tags = {"v1": repo.commit, "refs/pr/1": repo.commit}
+    repo.replace({"Tiny-Q4_K_M.gguf": b"newer", "Tiny-Q8_0.gguf": b"a", "other-Q8_0.gguf": b"b"})
+    repo.tags["v2"] = repo.commit
+    for name in ("user/Tiny-GGUF@v1", "user/Tiny-GGUF@refs/pr/1:Tiny-Q4_K_M.gguf", "user/Tiny-GGUF@v1:Q4_K_M"):
+        assert fetcher.path(name).read_bytes() == Q4
+        assert fetcher.path(name, offline=True).read_bytes() == Q4
+    assert fetcher.path("user/Tiny-GGUF@v1", revision="v1").parent.name == repo.tags["v1"]
+    missing = fetcher.error("ModelError", "user/Tiny-GGUF@v2", offline=True)
+    assert missing.startswith("user/Tiny-GGUF@v2 is not in the local cache: run once online")
+    several = fetcher.error("ConfigError", "user/Tiny-GGUF@v2:Q8_0")
+    assert several.startswith("user/Tiny-GGUF@v2 has several files for Q8_0: name one, as user/Tiny-GGUF@v2:FILE, of ")
+    assert fetcher.path("user/Tiny-GGUF@v2").read_bytes() == b"newer"
+    assert "has no revision 'v9'" in fetcher.error("ModelError", "user/Tiny-GGUF@v9:Q4_K_M")
+    assert "disagree" in fetcher.error("ConfigError", "user/Tiny-GGUF@v1", revision="v2")
+
+
 def test_split_model_brings_all_parts(hub: HubServer, fetcher: Fetcher) -> None:
     path = fetcher.path("user/Tiny-GGUF:bf16")
     assert path.name == "Tiny-BF16-00001-of-00002.gguf"
@@ -223,14 +241,25 @@ def test_a_quantisation_that_is_not_there(hub: HubServer, fetcher: Fetcher) -> N
 @pytest.mark.parametrize(
     ("spec", "options", "words"),
     [
-        ("Tiny-GGUF", {}, "user/repo:quantization"),
-        ("user/repo:", {}, "user/repo:quantization"),
-        ("user/repo/more", {}, "user/repo:quantization"),
-        ("user/repo:Q4_0:Q4_1", {}, "user/repo:quantization"),
+        ("Tiny-GGUF", {}, "user/repo[@revision][:quantization]: correct it"),
+        ("user/repo:", {}, "user/repo[@revision][:quantization]: correct it"),
+        ("user/repo@", {}, "user/repo[@revision][:quantization]: correct it"),
+        ("user/repo@a@b", {}, "user/repo[@revision][:quantization]: correct it"),
+        ("user/repo/more", {}, "user/repo[@revision][:quantization]: correct it"),
+        ("user/repo:Q4_0:Q4_1", {}, "user/repo[@revision][:quantization]: correct it"),
         ("https://hub.example/user/repo", {}, "write user/repo"),
         ("hub.example/user/repo:Q4_0", {}, "write user/repo:Q4_0"),
         ("https://hub.example/user/repo/tree/main", {}, "write user/repo"),
         ("https://hub.example/user/repo/resolve/main/q/a-Q4_0.gguf?download=true", {}, "write user/repo:q/a-Q4_0.gguf"),
+        ("https://hub.example/user/repo/resolve/v2/q/a-Q4_0.gguf", {}, "write user/repo@v2:q/a-Q4_0.gguf"),
+        ("http://127.0.0.1:9/user/repo/blob/0123abc/a-Q4_0.gguf", {}, "write user/repo@0123abc:a-Q4_0.gguf"),
+        ("hub.example/user/repo/blob/refs%2Fpr%2F1/a-Q4_0.gguf", {}, "write user/repo@refs/pr/1:a-Q4_0.gguf"),
+        ("hub.example/user/repo/blob/refs/pr/1/a-Q4_0.gguf", {}, "write user/repo@refs/pr/1:a-Q4_0.gguf"),
+        ("https://hub.example/user/repo/tree/v2", {}, "write user/repo@v2"),
+        ("https://hub.example/user/repo/tree/v2/", {}, "write user/repo@v2"),
+        ("https://hub.example/user/repo/resolve/a-Q4_0.gguf", {}, "/USER/REPO/resolve/REVISION/FILE.gguf"),
+        ("https://hub.example/user/repo/resolve/v2/a-Q4_0.txt", {}, "/USER/REPO/resolve/REVISION/FILE.gguf"),
+        ("https://hub.example/user/repo/resolve//a-Q4_0.gguf", {}, "/USER/REPO/resolve/REVISION/FILE.gguf"),
         ("user/repo/a-Q4_0.gguf", {}, "write user/repo:a-Q4_0.gguf"),
         ("/models/tiny.gguf", {}, "a file is named by its path instead"),
         ("models/tiny.gguf", {}, "no such file"),

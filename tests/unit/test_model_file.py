@@ -252,7 +252,8 @@ def test_check_names_missing_permissions(tmp_path: Path) -> None:
 
 
 def test_check_wants_a_whole_model(tmp_path: Path) -> None:
-    assert check_gguf(write_gguf(tmp_path / "model.gguf")).arch == "qwen3"
+    (header,) = check_gguf(write_gguf(tmp_path / "model.gguf"))
+    assert header.arch == "qwen3"
     with pytest.raises(ModelError, match="only a vocabulary"):
         check_gguf(write_gguf(tmp_path / "vocabulary.gguf", n_tensors=0))
     with pytest.raises(ModelError, match="no architecture"):
@@ -262,7 +263,10 @@ def test_check_wants_a_whole_model(tmp_path: Path) -> None:
 def test_split_models(tmp_path: Path) -> None:
     first, second = write_split(tmp_path)
     assert model_parts(first) == (first, second)
-    assert check_gguf(first).scalars["split.count"] == 2
+    headers = check_gguf(first)
+    assert [(header.path, list(header.tensors)) for header in headers] == [(first, ["a"]), (second, ["b"])]
+    assert [header.size_bytes for header in headers] == [first.stat().st_size, second.stat().st_size]
+    assert headers[0].scalars["split.count"] == 2
     assert identify(first).sha256 == hashlib.sha256(first.read_bytes() + second.read_bytes()).hexdigest()
     assert identify(first).size_bytes == first.stat().st_size + second.stat().st_size
     for function in (check_gguf, identify):

@@ -14,10 +14,10 @@ from qcls_gguf.config.resources import embedded_model
 from qcls_gguf.config.schema import ModelConfig
 from qcls_gguf.errors import ConfigError, ModelError
 from qcls_gguf.inspection.local_models import models_record, models_table
+from qcls_gguf.model.find import find_model
 from qcls_gguf.model.identity import identify
 from qcls_gguf.model.local import local_models
 from qcls_gguf.model.ollama import find_ollama_model, installed, parse_name
-from qcls_gguf.model.open import find_model
 
 MODEL = "application/vnd.ollama.image.model"
 PARAMS = "application/vnd.ollama.image.params"

@@ -88,7 +88,7 @@ def test_half_a_character_of_utf16_is_told_of_its_line(tmp_path: Path) -> None:
 
 def table(folder: Path, name: str, text: str, **columns: str) -> list[Line]:
     path = folder / name
-    path.write_text(text, encoding="utf-8")
+    path.write_text(text, encoding="utf-8", errors="surrogateescape")
     return list(read_queries(str(path), blank=True, columns=Columns(**columns)))
 
 
@@ -126,7 +126,11 @@ def test_json_lines_keep_their_ids(tmp_path: Path) -> None:
         ("query,title", {"id": "sku"}, "has no column 'sku'"),
         ("query,query", {}, "column 'query' is given twice"),
         ("", {}, "has no header"),
-        ('query,"x', {}, "the header is not valid CSV: the file ends within a quoted field: close its quotes"),
+        ("query,,", {}, "several columns have no name: name them, or remove those that are empty"),
+        ('query,"long\nname"', {}, "the first line ends within a quoted name of a column: write the names on one line"),
+        ('query,"a"b', {}, "the header is not valid CSV: .*: double the quotes that are part of a quoted field"),
+        ("query,\udcb1\udce0", {}, "the header is not valid UTF-8: save the file as UTF-8"),
+        ("sep=;\nquery;title", {}, "the first line, sep=, is a note for spreadsheets and no header: remove it"),
         ("query,x\ra,b\rc,d", {}, "the first line has carriage returns in it, with which old programs end lines"),
     ],
 )

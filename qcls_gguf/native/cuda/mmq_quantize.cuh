@@ -11,8 +11,39 @@ enum class scale_of { VALUES_32, STEP, COLUMN };
 // A relative scale is that of values of this size at least, so that none is zero.
 constexpr float LEAST_OF_RELATIVE = 1e-18f;
 
+// The larger of two values, none of them negative, and NaN if one of them is: fmaxf would return the other one, and a
+// damaged model would not show. As integers such values are in the same order, with NaN above all numbers.
+static __device__ __forceinline__ float larger(const float a, const float b) {
+    return __int_as_float(max(__float_as_int(a), __float_as_int(b)));
+}
+
+// fabsf, which may leave NaN its sign.
+static __device__ __forceinline__ float magnitude(const float v) {
+    return __int_as_float(__float_as_int(v) & 0x7FFFFFFF);
+}
+
 static __device__ __forceinline__ float largest_of_4(const float4 v) {
-    return fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+    return larger(larger(magnitude(v.x), magnitude(v.y)), larger(magnitude(v.z), magnitude(v.w)));
+}
+
+template <int N_LANES>
+static __device__ __forceinline__ float largest_of_lanes(float largest) {
+#pragma unroll
+    for (int offset = N_LANES/2; offset > 0; offset /= 2) {
+        largest = larger(largest, __shfl_xor_sync(0xFFFFFFFF, largest, offset));
+    }
+    return largest;
+}
+
+// shared: WARP_SIZE floats.
+static __device__ __forceinline__ float largest_of_block(float largest, float * shared) {
+    const int lane = threadIdx.x % WARP_SIZE;
+    largest = largest_of_lanes<WARP_SIZE>(largest);
+    if (lane == 0) {
+        shared[threadIdx.x/WARP_SIZE] = largest;
+    }
+    __syncthreads();
+    return largest_of_lanes<WARP_SIZE>(lane < blockDim.x/WARP_SIZE ? shared[lane] : 0.0f);
 }
 
 // One over the scale of values the largest of which this is.
@@ -26,14 +57,11 @@ template <scale_of of>
 static __device__ __forceinline__ void quantize_4(const activations & out, const int col, const int k, const float4 v,
         float largest = 0.0f, const float largest_before = 0.0f) {
     if constexpr (of == scale_of::VALUES_32) {
-        largest = largest_of_4(v);
+        largest = largest_of_lanes<8>(largest_of_4(v));
     }
     float sum = v.x + v.y + v.z + v.w;
 #pragma unroll
     for (int offset = 4; offset > 0; offset /= 2) {
-        if constexpr (of == scale_of::VALUES_32) {
-            largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFF, largest, offset));
-        }
         sum += __shfl_xor_sync(0xFFFFFFFF, sum, offset);
     }
     if (col >= 8*out.n_groups) {
@@ -43,7 +71,7 @@ static __device__ __forceinline__ void quantize_4(const activations & out, const
     if (is_relative && largest < LEAST_OF_RELATIVE) {
         largest = LEAST_OF_RELATIVE;
     }
-    const bool is_zero = largest == 0.0f;  // not so for NaN, whose scale must be NaN: a damaged model is to show
+    const bool is_zero = largest == 0.0f;  // not so for NaN, whose scale is NaN
     const float inverse = is_zero ? 0.0f : inverse_scale(largest);
     const int kb = k/32 % 4;
     const int quarter = out.split_order ? k/4 % 4 : k/8 % 4;
@@ -86,8 +114,8 @@ static __global__ void quantize_values(const float * x, const int64_t stride_col
     };
     const float4 v = values(k);
     if constexpr (of == scale_of::STEP) {
-        const float before = out.has_relative_scales && k >= K_STEP ? warp_reduce_max(largest_of_4(values(k - K_STEP))) : 0.0f;
-        quantize_4<of>(out, col, k, v, warp_reduce_max(largest_of_4(v)), before);
+        const auto largest = [](const float4 of_lane) { return largest_of_lanes<WARP_SIZE>(largest_of_4(of_lane)); };
+        quantize_4<of>(out, col, k, v, largest(v), out.has_relative_scales && k >= K_STEP ? largest(values(k - K_STEP)) : 0.0f);
     } else {
         quantize_4<of>(out, col, k, v);
     }
@@ -110,9 +138,9 @@ static __global__ __launch_bounds__(1024) void quantize_columns(const float * x,
     }
     float largest = 0.0f;
     for (int k = k0; k < n_k; k += step) {
-        largest = fmaxf(largest, largest_of_4(values(k)));
+        largest = larger(largest, largest_of_4(values(k)));
     }
-    largest = block_reduce<block_reduce_method::MAX>(largest, reduced);
+    largest = largest_of_block(largest, reduced);
     for (int k = k0; k < n_k; k += step) {  // whole warps: n_k is a multiple of K_BLOCK
         quantize_4<scale_of::COLUMN>(out, col, k, values(k), largest, largest);
     }
@@ -156,11 +184,11 @@ static __global__ __launch_bounds__(1024) void normalize(const float * a, const 
             const int k = (n*blockDim.x + threadIdx.x)*4;
             const float4 w = *(const float4 *) (weight + k);
             v[n] = make_float4(scale*v[n].x*w.x, scale*v[n].y*w.y, scale*v[n].z*w.z, scale*v[n].w*w.w);
-            steps[k/K_STEP] = warp_reduce_max(largest_of_4(v[n]));  // a warp's
+            steps[k/K_STEP] = largest_of_lanes<WARP_SIZE>(largest_of_4(v[n]));  // a warp's
         }
         __syncthreads();
         for (int i = 0; of == scale_of::COLUMN && i < n_k/K_STEP; ++i) {
-            of_column = fmaxf(of_column, steps[i]);
+            of_column = larger(of_column, steps[i]);
         }
     }
 #pragma unroll
