@@ -83,9 +83,9 @@ def init_command(
         if (column or query_column) and data is None:
             raise ConfigError("--column and --query-column are for --data, which is not given")
         check_writable(out, "--out", {"--data": data, "--from": Path(from_) if from_ else None}, force=force)
-        given = given_model(None if model is None else str(model), hf_repo)
-        chosen = given or fitting_model(family or Family.QWEN3)
         folder = out.absolute().parent
+        given = given_model(None if model is None else str(model), hf_repo, folder)
+        chosen = given or fitting_model(family or Family.QWEN3)
         found: FoundLabels | None = None
         remarks: list[str] = []
         if from_ is not None:

@@ -38,10 +38,7 @@ class CsvFile:
             raise ConfigError("the header is not valid UTF-8: save the file as UTF-8")
         if first.startswith("sep="):
             raise ConfigError("the first line, sep=, is a note for spreadsheets and no header: remove it")
-        self.delimiter, header = max(
-            ((delimiter, _fields(first, delimiter)) for delimiter in DELIMITERS),
-            key=lambda found: (len(set(found[1]) & set(wanted)), len(found[1])),
-        )
+        self.delimiter, header = _header(first, wanted)
         self.header = tuple(name.strip() for name in header)
         if not any(self.header):
             raise ConfigError("has no header: the first line names the columns")
@@ -96,6 +93,21 @@ def _said(error: csv.Error) -> str:
     if "new-line character" in what:
         return "a carriage return stands within a field: put the field in quotes"
     return f"{what}: double the quotes that are part of a quoted field"
+
+
+def _header(first: str, wanted: Collection[str]) -> tuple[str, list[str]]:
+    """The delimiter and the names. A line with quotes may be valid CSV with some of the delimiters only."""
+    found: list[tuple[str, list[str]]] = []
+    errors: list[ConfigError] = []
+    for delimiter in DELIMITERS:
+        try:
+            found.append((delimiter, _fields(first, delimiter)))
+        except ConfigError as e:
+            errors.append(e)
+    best = max(found, key=lambda each: (len(set(each[1]) & set(wanted)), len(each[1])), default=("", []))
+    if errors and len(best[1]) < 2:  # with the delimiter that was meant it is not valid
+        raise errors[0]
+    return best
 
 
 def _fields(line: str, delimiter: str) -> list[str]:

@@ -31,8 +31,9 @@ class DraftModel:
     has_chat_template: bool = True
 
 
-def given_model(path: str | None, repo: str | None) -> DraftModel | None:
-    """The model that was named; None where none was.
+def given_model(path: str | None, repo: str | None, folder: Path | None = None) -> DraftModel | None:
+    """The model that was named; None where none was. A file in the configuration's folder, or below it, is named from
+    there, so that both can be moved together; any other by its whole path.
 
     Raises ModelError for a file that is no model, and ConfigError for a path that no configuration can hold.
     """
@@ -45,8 +46,16 @@ def given_model(path: str | None, repo: str | None) -> DraftModel | None:
             )
         has_template = read_header(file).chat_template is not None
         why = "as given" if has_template else "as given; the file has no chat template, so the text below has no turns"
-        return DraftModel(settings={"path": path if is_ollama else str(file)}, why=why, has_chat_template=has_template)
+        name = path if is_ollama else _name_from(folder, file)
+        return DraftModel(settings={"path": name}, why=why, has_chat_template=has_template)
     return None if repo is None else DraftModel(settings={"hf_repo": repo}, why="as given")
+
+
+def _name_from(folder: Path | None, file: Path) -> str:
+    if folder is None or not file.is_relative_to(folder):
+        return str(file)
+    name = str(file.relative_to(folder))
+    return str(file) if name.startswith("~") else name  # which a configuration takes for the home folder
 
 
 def fitting_model(family: Family) -> DraftModel:

@@ -1,5 +1,10 @@
 """Whole tables labelled: files of any size in shards, and Arrow tables in memory. Needs the extra `label`."""
 
+try:
+    import pyarrow  # noqa: F401  # whose absence is told here
+except ImportError as e:
+    raise ImportError("qcls_gguf.labelling needs pyarrow: pip install 'qcls-gguf[label]'") from e
+
 from .arrow import label_table
 
 __all__ = ["label_table"]

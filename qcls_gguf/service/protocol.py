@@ -1,7 +1,7 @@
 """uvicorn's HTTP connection, with a limit on the size of a request's head, which httptools does not have.
 
-A request may offer another protocol, as curl, if told to, and Java's HttpClient offer HTTP/2 with their first request.
-It is answered in HTTP/1.1, as RFC 9110, section 7.8 allows. httptools ends such a request behind its head, without its
+A request may offer another protocol, as Java's HttpClient and curl, when asked, offer HTTP/2 with their first request. It
+is answered in HTTP/1.1, as RFC 9110, section 7.8 allows. httptools ends such a request behind its head, without its
 body; so its head is parsed once more, without the header `Upgrade`, and then what came behind it.
 
 A request finds its connection in its scope. So it knows whether its body has come as a whole, and hears of a client

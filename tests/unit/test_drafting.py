@@ -212,6 +212,21 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
     assert given_model(None, None) is None
 
 
+def test_a_model_below_the_configuration_is_named_from_there(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    for name in ("models/小 model.gguf", "~model.gguf"):
+        (tmp_path / name).symlink_to(ROOT / "models" / "fashion-tiny-Q8_0.gguf")
+    within, home = str(tmp_path / "models" / "小 model.gguf"), str(tmp_path / "~model.gguf")
+    for path, folder, named in (
+        (within, tmp_path, "models/小 model.gguf"),
+        (within, tmp_path / "configs", within),
+        (home, tmp_path, home),
+    ):
+        model = given_model(path, None, folder)
+        assert model is not None
+        assert model.settings == {"path": named}
+
+
 def test_a_path_that_no_configuration_can_hold_is_refused(tmp_path: Path) -> None:
     odd = tmp_path / os.fsdecode(b"\xff.gguf")
     odd.symlink_to(ROOT / "models" / "fashion-tiny-Q8_0.gguf")

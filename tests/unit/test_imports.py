@@ -34,6 +34,12 @@ def test_a_name_that_is_none_is_an_attribute_error() -> None:
         exec("from qcls_gguf import Clasifier")
 
 
+def test_tables_say_which_package_they_need() -> None:
+    code = "import sys; sys.modules['pyarrow'] = None; import qcls_gguf.labelling"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "ImportError: qcls_gguf.labelling needs pyarrow: pip install 'qcls-gguf[label]'" in done.stderr
+
+
 def test_errors_can_be_caught_without_what_computes() -> None:
     assert not {"numpy", "pydantic", "qcls_gguf.native"} & modules_after("from qcls_gguf import QclsError")
 

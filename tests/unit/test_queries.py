@@ -104,6 +104,15 @@ def test_a_table_keeps_its_ids_and_lines(delimiter: str, tmp_path: Path) -> None
     assert short == Line("short", "line 7 has 2 fields, the header 3: write empty ones, too", 7, "A4")
 
 
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize("names", [["sku", "query"], ["query", "a, b; c\td"], ["query"]])
+def test_names_of_columns_may_all_be_quoted(delimiter: str, names: list[str], tmp_path: Path) -> None:
+    rows = [names, ["red dress"] * len(names)]
+    text = "".join(delimiter.join(f'"{field}"' for field in row) + "\r\n" for row in rows)
+    (line,) = table(tmp_path, "items.csv", text)
+    assert (line.text, line.error) == ("red dress", None)
+
+
 def test_a_carriage_return_inside_a_field_is_called_so(tmp_path: Path) -> None:
     first, bad, last = table(tmp_path, "items.csv", "query\nred\nblue\r jeans\ncoat\n")
     assert (first.text, last.text) == ("red", "coat")
