@@ -33,6 +33,8 @@ class Protocol(HttpToolsProtocol):
     _is_receiving = False
     _unstarted: tuple[RequestResponseCycle, Any] | None = None
     """the request whose head has just come, and its application, until all is read that came with it"""
+    _served: RequestResponseCycle | None = None
+    """the request that was started last; uvicorn's `cycle` is the one that came last, which may wait behind it"""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -56,6 +58,8 @@ class Protocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """For the event loop."""
         super().connection_lost(exc)
+        if self._served is not None and not self._served.response_complete:
+            self._served.disconnected = True  # an answer to it would be an error
         if self.on_lost is not None:
             self.on_lost()
 
@@ -83,6 +87,7 @@ class Protocol(HttpToolsProtocol):
 
     def _start(self, request: RequestResponseCycle, app: Any) -> None:
         """Serve a request as usual, in a task of its own."""
+        self._served = request
         request.scope[_KEY] = self  # type: ignore[literal-required]
         super()._start_asgi_task(request, app)
 
