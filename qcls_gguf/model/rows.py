@@ -20,9 +20,12 @@ from .stamps import stamps_of
 
 Float32Array = npt.NDArray[np.float32]
 
+_KEPT_BYTES = 64 << 20
+"""Rows to keep: labels that requests bring may in time have every token, 2.3 GiB of an 8B model's head."""
+
 
 class HeadRows:
-    """The rows of one model's LM head; what was read once is kept."""
+    """The rows of one model's LM head; the last that were read are kept."""
 
     def __init__(self, headers: Sequence[GgufHeader]) -> None:
         """headers: of the model's parts. Raises ModelError where it has no head, or a part is another file by now."""
@@ -44,9 +47,13 @@ class HeadRows:
         Raises ModelError where the head has a type that cannot be dequantised, or a row is not finite.
         """
         tokens = list(tokens)
-        if missing := [token for token in tokens if token not in self._rows]:
-            self._rows |= self._read(missing)
-        return {token: self._rows[token] for token in tokens}
+        kept = self._rows
+        if missing := [token for token in tokens if token not in kept]:
+            if 4 * self._head.info.shape[0] * (len(kept) + len(missing)) > _KEPT_BYTES:
+                missing, kept = tokens, {}
+                self._rows = kept  # another thread goes on with the former ones
+            kept |= self._read(missing)
+        return {token: kept[token] for token in tokens}
 
     def biases(self, tokens: Iterable[int]) -> dict[int, float]:
         """The values of output.bias for some tokens. Raises ModelError where the file has none."""

@@ -336,6 +336,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "qcls_context_set_label_tokens": [c_void_p, c_int64, c_void_p],
     "qcls_context_attention": [c_void_p, c_char_p, c_int64],
     "qcls_context_keep_shapes": [c_void_p, c_int32],
+    "qcls_context_graphs": [c_void_p, POINTER(c_int64), POINTER(c_int64)],
     "qcls_context_counters": [c_void_p, POINTER(Counters)],
     "qcls_context_clear": [c_void_p],
     "qcls_seq_share": [c_void_p, c_int32, c_int32, c_int32, c_int32],

@@ -141,6 +141,12 @@ class NativeContext:
         n = int32(n_shapes, "n_shapes")
         check(library().qcls_context_keep_shapes(self.handle, n, self._error_ref), self._error)
 
+    def graphs(self) -> tuple[int, int]:
+        """(decodes that reused a graph, graphs kept) as of the last decode. Any thread may ask, also during one."""
+        n_reused, n_kept, error = c_int64(), c_int64(), Error()
+        check(library().qcls_context_graphs(self.handle, byref(n_reused), byref(n_kept), byref(error)), error)
+        return n_reused.value, n_kept.value
+
     def counters(self) -> Counters:
         """Counts since the context was opened, and its memory now."""
         counters = abi.Counters()

@@ -180,7 +180,7 @@ def at_scrape(serving: Serving) -> Iterator[Metric]:
 
 def _engine(served: Served) -> Iterator[Metric]:
     engine = served.classifier.engine
-    cache, counts = engine.cache, engine.context.counters()
+    cache, (n_reused, n_graphs) = engine.cache, engine.context.graphs()  # while another thread decodes
     yield gauge("qcls_prefix_cells", "Cells of the KV cache that prefixes occupy.", cache.n_cells)
     yield gauge("qcls_prefix_cells_most", "Cells that prefixes may occupy.", engine.n_prefix_cells)
     yield gauge("qcls_prefixes", "Prefixes in the cache.", len(cache))
@@ -199,8 +199,8 @@ def _engine(served: Served) -> Iterator[Metric]:
         yield gauge("qcls_results", "Answers kept.", len(served.results))
         yield counter("qcls_results_found", "Queries whose answer was kept.", served.results.n_hits)
         yield counter("qcls_results_missed", "Queries whose answer was not kept.", served.results.n_misses)
-    yield counter("qcls_graphs_reused", "Decodes that reused a graph.", counts.n_graphs_reused)
-    yield gauge("qcls_graphs", "Graphs kept.", counts.n_shapes)
+    yield counter("qcls_graphs_reused", "Decodes that reused a graph.", n_reused)
+    yield gauge("qcls_graphs", "Graphs kept.", n_graphs)
 
 
 def _gpu(state: GpuState) -> Iterator[Metric]:

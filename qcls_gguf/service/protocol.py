@@ -1,7 +1,7 @@
 """uvicorn's HTTP connection, with a limit on the size of a request's head, which httptools does not have.
 
-A request may offer another protocol, as Java's HttpClient and curl, when asked, offer HTTP/2 with their first request. It
-is answered in HTTP/1.1, as RFC 9110, section 7.8 allows. httptools ends such a request behind its head, without its
+A request may offer another protocol, as Java's HttpClient and curl, when asked, offer HTTP/2 with their first request.
+It is answered in HTTP/1.1, as RFC 9110, section 7.8 allows. httptools ends such a request behind its head, without its
 body; so its head is parsed once more, without the header `Upgrade`, and then what came behind it.
 
 A request finds its connection in its scope. So it knows whether its body has come as a whole, and hears of a client
@@ -41,6 +41,8 @@ class Protocol(HttpToolsProtocol):
     """the request whose head has just come, and its application, until all is read that came with it"""
     _n_parsed: int | None = None
     """bytes of the data at hand up to the end of a head that offers another protocol"""
+    _served: RequestResponseCycle | None = None
+    """the request that was started last; uvicorn's `cycle` is the one that came last, which may wait behind it"""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -64,6 +66,8 @@ class Protocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """For the event loop."""
         super().connection_lost(exc)
+        if self._served is not None and not self._served.response_complete:
+            self._served.disconnected = True  # an answer to it would be an error
         if self.on_lost is not None:
             self.on_lost()
 
@@ -114,6 +118,7 @@ class Protocol(HttpToolsProtocol):
 
     def _start(self, request: RequestResponseCycle, app: Any) -> None:
         """Serve a request as usual, in a task of its own."""
+        self._served = request
         request.scope[_KEY] = self  # type: ignore[literal-required]
         super()._start_asgi_task(request, app)
 

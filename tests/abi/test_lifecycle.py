@@ -67,6 +67,7 @@ def test_a_closed_context_says_so(model: NativeModel, open_context: OpenContext)
         lambda: context.load_state(b""),
         context.save_state,
         context.counters,
+        context.graphs,
         context.clear,
     ]
     for call in calls:

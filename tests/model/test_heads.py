@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from qcls_gguf import Classifier, ModelError
 from qcls_gguf.config.scoring import EXACT_SCORINGS, Scoring
 from qcls_gguf.inspection.inspect import inspect_classifier
 from qcls_gguf.inspection.table import logits_text
+from qcls_gguf.model import rows
 from qcls_gguf.model.identity import check_gguf
 from qcls_gguf.model.rows import HeadRows
 from qcls_gguf.native import HeadTail, NativeModel
@@ -139,6 +141,19 @@ def test_rows_of_the_whole_vocabulary(
     np.testing.assert_array_equal(both[:, hidden.shape[1] : -1], logits[:, labels])
     log_sum = np.log(np.exp(logits - logits.max(axis=1, keepdims=True)).sum(axis=1)) + logits.max(axis=1)
     np.testing.assert_allclose(both[:, -1], log_sum, rtol=0, atol=2e-6)
+
+
+def test_rows_that_were_read_long_ago_are_not_kept(make_model: MakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests may bring ever other labels."""
+    head, all_rows = HeadRows(make_model()), HeadRows(make_model()).of(range(64))
+    n_bytes = all_rows[0].nbytes
+    monkeypatch.setattr(rows, "_KEPT_BYTES", 8 * n_bytes)
+    former = weakref.ref(head.of([0])[0])
+    for token in range(1, 64):
+        for each, row in head.of([token - 1, token]).items():
+            np.testing.assert_array_equal(row, all_rows[each])
+    assert former() is None
+    np.testing.assert_array_equal(np.stack(list(head.of(range(64)).values())), np.stack(list(all_rows.values())))
 
 
 def test_another_tail_is_refused_by_its_name(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
-from conftest import MakeModel, OpenClassifier, OpenContext
+from conftest import MakeModel, OpenClassifier, OpenContext, RunPython
 from oracle import PromptSpec, decode_sequence
 from random_models import ARCHS
 
@@ -125,3 +125,39 @@ def test_a_classifier_keeps_the_shapes_that_it_is_told_to(
         answers.append([classifier.classify(query).results for query in queries * 2])
         assert counters().n_shapes <= n_shapes
     assert answers[0] == answers[1] == answers[2]
+
+
+WHILE_DECODING = """
+import threading
+from dataclasses import replace
+from qcls_gguf import Classifier, load_config
+
+config = load_config("mission")
+config = replace(config, runtime=replace(config.runtime, n_threads=1, n_gpu_layers=0, n_shapes=8))
+exact = replace(config, prompts=tuple(replace(prompt, scoring="joint") for prompt in config.prompts))
+is_over, seen = threading.Event(), set()
+
+def ask(classifier):
+    for n in range(30):
+        for length in range(4):
+            classifier.classify("red " * (1 + (n + length) % 12))
+        with classifier.prompt_set(exact) as other:  # all graphs are freed before it and behind it
+            other.classify("blue")
+    is_over.set()
+
+with Classifier.from_config(config) as classifier:
+    asking = threading.Thread(target=ask, args=(classifier,))
+    asking.start()
+    while not is_over.is_set():
+        seen.add(classifier.engine.context.graphs()[1])
+    asking.join()
+    counters = classifier.engine.context.counters()
+    assert classifier.engine.context.graphs() == (counters.n_graphs_reused, counters.n_shapes)
+print(0 <= min(seen) < max(seen) <= 8)
+"""
+
+
+def test_graphs_are_counted_while_another_thread_decodes(run_python: RunPython) -> None:
+    """As by who scrapes the metrics of a service."""
+    done = run_python(WHILE_DECODING)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr

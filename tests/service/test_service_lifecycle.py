@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import struct
 import subprocess
 import threading
 import time
@@ -143,6 +144,22 @@ def test_of_a_client_that_left_no_more_lines_are_computed() -> None:
         until(lambda: server.metric("qcls_admitted_requests") == 0)
         assert server.metric("qcls_clients_gone_total") == 1
         assert server.metric("qcls_tokens_new_total") < 2000 * n_tokens / 2
+
+
+def test_a_client_that_leaves_while_more_of_its_requests_wait() -> None:
+    """It left before the first answer: that is no fault of the service."""
+    with Server() as server:
+        long = json.dumps({"queries": [f"red dress {n}" for n in range(250)]}).encode()
+        for close in (False, True):
+            with server.connect() as connection:
+                connection.sendall(raw(long) * 3)
+                until(lambda: server.metric("qcls_requests_in_flight") > 1)
+                if close:  # with a reset
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            until(lambda: server.metric("qcls_requests_in_flight") == 1)
+        assert server.metric("qcls_clients_gone_total") == 2
+        assert server.classify(query="red dress").status_code == 200
+    assert not [line for line in server.lines if "failed" in line or "Traceback" in line]
 
 
 @pytest.fixture(scope="module")

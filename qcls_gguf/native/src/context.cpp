@@ -131,6 +131,7 @@ void set_label_tokens(qcls_context & context, int64_t n, const int32_t * token) 
                                                        : "label tokens: the context is lost: close it");
     }
     context.label_token = std::move(wanted);
+    context.note_graphs();
     context.compute_bytes = (int64_t) memory_of(ctx).compute;
 }
 
@@ -176,6 +177,12 @@ std::unique_ptr<qcls_context> make_context(const qcls_model & model, const qcls_
 }
 
 }  // namespace
+
+void qcls_context::note_graphs() {
+    size_t shapes_bytes = 0;
+    n_graphs_reused = llama_perf_context(ctx.get()).n_reused;
+    n_shapes = llama_get_n_shapes(ctx.get(), &shapes_bytes);
+}
 
 int32_t qcls_max_sequences(void) {
     return (int32_t) llama_max_parallel_sequences();
@@ -279,6 +286,7 @@ int32_t qcls_context_keep_shapes(qcls_context * context, int32_t n_shapes, qcls_
         if (!llama_set_n_shapes(context->ctx.get(), n_shapes)) {
             throw llama_failure(QCLS_DECODE_FAILED, "the kept graphs could not be freed");
         }
+        context->note_graphs();
     });
 }
 
@@ -294,5 +302,12 @@ int32_t qcls_context_counters(const qcls_context * context, qcls_counters * coun
         found.cache_bytes = (int64_t) memory_of(ctx).context;
         found.compute_bytes = context->compute_bytes;
         fill(counters, "counters", found);
+    });
+}
+
+int32_t qcls_context_graphs(const qcls_context * context, int64_t * n_reused, int64_t * n_kept, qcls_error * error) {
+    return guarded(error, QCLS_BAD_ARGUMENT, [&] {
+        given(n_reused, "n_reused") = given(context, "context").n_graphs_reused;
+        given(n_kept, "n_kept") = context->n_shapes;
     });
 }

@@ -101,6 +101,7 @@ void take_rows(qcls_context & context, float * rows, int64_t n_rows) {
 void compute(qcls_context & context, const llama_batch & batch, float * rows, int64_t n_rows) {
     const assertions_throw scope;
     const int32_t result = llama_decode(context.ctx.get(), batch);
+    context.note_graphs();
     if (result != 0) {
         throw llama_failure(QCLS_DECODE_FAILED,
                             result == 1 ? "llama_decode found no free cells for the plan" : "llama_decode failed");

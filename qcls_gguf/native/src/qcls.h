@@ -353,6 +353,11 @@ typedef struct qcls_counters {
 
 QCLS_API int32_t qcls_context_counters(const qcls_context * context, qcls_counters * counters, qcls_error * error);
 
+/* The decodes that found their graph built, and the graphs kept, as they were behind the last decode or change of the
+ * context. Any thread may ask, also while another one decodes. */
+QCLS_API int32_t qcls_context_graphs(const qcls_context * context, int64_t * n_reused, int64_t * n_kept,
+                                     qcls_error * error);
+
 /* --- sequences ---------------------------------------------------------------------------------------------------- */
 
 /* Lets sequence dst have src's cells at positions [from, to), too; to < 0: to the end. Copies nothing. */

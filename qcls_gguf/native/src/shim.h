@@ -6,6 +6,7 @@
 #include "llama-cpp.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstring>
 #include <exception>
@@ -109,6 +110,9 @@ struct qcls_context {
     int32_t n_hidden;                   // floats of a hidden state; 0 where rows are logits
     std::vector<llama_token> label_token;
     int64_t n_rows_left = 0;            // of the last decode, for qcls_decode_rows
+    // for qcls_context_graphs, which other threads may call
+    std::atomic<int64_t> n_graphs_reused{0};
+    std::atomic<int64_t> n_shapes{0};
     // arrays that llama_batch needs besides the caller's own, [n_batch] each
     std::vector<int32_t> n_seq_id;
     std::vector<llama_seq_id *> seq_id;
@@ -119,6 +123,8 @@ struct qcls_context {
     size_t n_label_logits() const { return label_token.empty() ? 0 : label_token.size() + 1; }
     size_t row_size() const { return is_hidden_only() ? n_hidden + n_label_logits() : n_vocab; }
     bool has_seq(int32_t seq) const { return seq >= 0 && seq < n_seq_max; }
+
+    void note_graphs();
 
     // Waits for a decode whose rows were not fetched, as after an interrupt.
     void settle() {
