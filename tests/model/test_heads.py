@@ -145,7 +145,8 @@ def test_rows_of_the_whole_vocabulary(
 
 def test_rows_that_were_read_long_ago_are_not_kept(make_model: MakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests may bring ever other labels."""
-    head, all_rows = HeadRows(make_model()), HeadRows(make_model()).of(range(64))
+    headers = check_gguf(make_model())
+    head, all_rows = HeadRows(headers), HeadRows(headers).of(range(64))
     n_bytes = all_rows[0].nbytes
     monkeypatch.setattr(rows, "_KEPT_BYTES", 8 * n_bytes)
     former = weakref.ref(head.of([0])[0])
