@@ -179,7 +179,7 @@ def _rooflines(classifiers: Sequence[MeasuredClassifier]) -> dict[str, Roofline]
     rooflines = {}
     for measured in classifiers:
         model, config = measured.classifier.model, measured.classifier.config
-        index = device_index(model.n_gpu_layers)
+        index = device_index(measured.classifier.engine.model.placement)
         weights = decode_weights(Path(model.path), head=measured.exact)
         key = index, threads(config.runtime).n, weights.ggml_type
         if key not in rates:

@@ -5,7 +5,7 @@ Linux grants more memory than exists, and kills the process that then uses it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ..config.schema import KvType, RuntimeConfig
 from ..config.words import counted
@@ -79,14 +79,16 @@ def many_states(state_bytes: int, n_seqs: int) -> str:
 
 
 def beside_layers(
-    runtime: RuntimeConfig, n_gpu_layers: int, taken: ContextMemory, n_free_bytes: int, n_others: int
+    runtime: RuntimeConfig, n_gpu_layers: int, taken: ContextMemory, free_bytes: Sequence[int], n_others: int
 ) -> str:
     """Why a context has too little memory on GPUs that layers are on, and what to do.
 
-    taken: what it takes; n_free_bytes: on these GPUs, without it; n_others: other open contexts of the model.
+    taken: what it takes, on all of them; free_bytes: of each of these GPUs, without it; n_others: other open contexts
+    on GPUs.
     """
     is_auto = runtime.n_gpu_layers == "auto"
-    others = f" and {counted(n_others, 'other context', 'other contexts')} of the model" if n_others else ""
+    others = f" and {counted(n_others, 'other open context', 'other open contexts')}" if n_others else ""
+    where = "the GPU" if len(free_bytes) == 1 else f"the fullest of {len(free_bytes)} GPUs"
     remedies = [
         f"set runtime.n_gpu_layers to less than {n_gpu_layers}",
         *(["open first the configuration that takes most, to which auto then fits the layers"] * is_auto),
@@ -94,7 +96,7 @@ def beside_layers(
         "lower runtime.max_query_tokens, question_cells or kept_queries",
     ]
     return (
-        f"it takes {taken}, and {_gib(n_free_bytes)} are free on the GPUs beside "
+        f"it takes {taken}, and {_gib(min(free_bytes, default=0))} are free on {where} beside "
         f"{counted(n_gpu_layers, 'layer')}{' that n_gpu_layers auto put there' * is_auto}{others}: "
         f"{', or '.join(remedies)}"
     )

@@ -10,7 +10,7 @@ from ..config.words import counted
 from ..errors import ConfigError, ModelError
 from ..model import Model
 from ..model.placement import flash_attention, used_gpus
-from ..native import ContextMemory, ContextSettings, NativeContext, NativeModel, measure_context
+from ..native import ContextMemory, ContextSettings, NativeContext, NativeModel, measure_context, n_contexts_on_gpus
 from ..prompts.chat import render_prompts
 from ..prompts.prompt_set import PromptSet, compile_prompts
 from ..timing import Ledger
@@ -96,7 +96,7 @@ def _open_context(model: Model, runtime: RuntimeConfig, settings: ContextSetting
     That is checked where layers were fitted to a context, which may be another configuration's, and beside other
     contexts: their process, such as a service that reloads, must not end for it. Raises ModelError.
     """
-    n_others = len(model.native.contexts)
+    n_others = n_contexts_on_gpus()
     states = many_states(model.facts.state_bytes, settings["n_seq_max"])
     try:
         context = NativeContext(model.native, **settings)
@@ -122,8 +122,8 @@ def _why_too_little(model: Model, runtime: RuntimeConfig, settings: ContextSetti
         model.path, n_gpu_layers=placed.n_gpu_layers, share=placed.gpu_layers, without_weights=True
     ) as native:
         taken = _most_memory(native, settings)
-    n_free_bytes = sum(gpu.free_bytes for gpu in used_gpus(placed))
-    return beside_layers(runtime, placed.n_gpu_layers, taken, n_free_bytes, n_others)
+    free_bytes = [gpu.free_bytes for gpu in used_gpus(placed)]
+    return beside_layers(runtime, placed.n_gpu_layers, taken, free_bytes, n_others)
 
 
 def _size(model: Model, runtime: RuntimeConfig, prompts: PromptSet) -> Limits:

@@ -202,7 +202,7 @@ class Worker:
         if not classifier.has_steps:
             return Speeds(batch=size, measured=tuple(measured), roofline_error="not known of a cascade")
         weights = decode_weights(Path(classifier.model.path), head=classifier.configured.active.prompts.exact)
-        index = device_index(classifier.model.n_gpu_layers)
+        index = device_index(classifier.engine.model.placement)
         try:
             n_threads = threads(classifier.config.runtime).n
             rates = probe_device(index, n_threads=n_threads, ggml_type=weights.ggml_type)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from operator import add
+from operator import add, itemgetter
 
 import numpy as np
 
@@ -50,7 +50,9 @@ class Placement:
         layers = counted(self.n_gpu_layers, "layer")
         if self.n_gpus == 1:
             return f"{layers} on the GPU"
-        return f"{layers} on {self.n_gpus} GPUs ({' + '.join(map(str, self.gpu_layers))})"
+        n_used = sum(map(bool, self.gpu_layers))
+        of = f"{n_used} of " if n_used < self.n_gpus else ""
+        return f"{layers} on {of}{self.n_gpus} GPUs ({' + '.join(map(str, self.gpu_layers))})"
 
 
 ON_CPU = Placement(())
@@ -80,8 +82,11 @@ def weights_of(tensors: Mapping[str, TensorInfo], n_layer: int) -> Weights:
     def n_bytes(*beginnings: str) -> int:
         return sum(tensor.n_bytes for name, tensor in tensors.items() if name.startswith(beginnings))
 
+    layer_bytes = Counter[str]()
+    for name, tensor in tensors.items():
+        layer_bytes[".".join(name.split(".")[:2])] += tensor.n_bytes
     head = ("output",) if "output.weight" in tensors else ("output", "token_embd.")
-    return Weights(layer_bytes=tuple(n_bytes(f"blk.{n}.") for n in range(n_layer)), head_bytes=n_bytes(*head))
+    return Weights(layer_bytes=tuple(layer_bytes[f"blk.{n}"] for n in range(n_layer)), head_bytes=n_bytes(*head))
 
 
 def gpus() -> list[Device]:
@@ -186,12 +191,18 @@ def fitted(
     better division that follows, until what lies below each GPU's first layer is known.
     """
     n_wanted = weights.n_layer + 1 if runtime.n_gpu_layers == "auto" else placement(runtime, weights, gpus).n_gpu_layers
-    context = context_with(Placement((n_wanted,)))
-    placed = placement(runtime, weights, gpus, context)
-    if 0 < placed.n_gpu_layers < n_wanted:
-        context = context_with(Placement((placed.n_gpu_layers,)))
-        again = placement(runtime, weights, gpus, context)
-        placed = min(again, placed, key=lambda each: each.n_gpu_layers)
+    of_all = context = context_with(Placement((n_wanted,)))
+
+    def placed_beside(caches: Sequence[float] = ()) -> Placement:
+        nonlocal context
+        placed = placement(runtime, weights, gpus, context, caches)
+        if 0 < placed.n_gpu_layers < n_wanted and context is of_all:
+            context = context_with(Placement((placed.n_gpu_layers,)))
+            again = placement(runtime, weights, gpus, context, caches)
+            placed = min(again, placed, key=lambda each: each.n_gpu_layers)
+        return placed
+
+    placed = placed_beside()
     if placed.n_gpus < 2:
         return placed, context
     below = {0: 0, weights.n_layer: context.cache_bytes}
@@ -205,7 +216,7 @@ def fitted(
             break
         n_on_cpu = measured.cache_bytes - sum(on_gpus)
         below |= zip(starts, accumulate(on_gpus, initial=n_on_cpu), strict=False)
-        placed = placement(runtime, weights, gpus, context, _caches(weights, below))
+        placed = placed_beside(_caches(weights, below))
     return placed, context
 
 
@@ -241,16 +252,17 @@ def why_not_on_gpu(runtime: RuntimeConfig) -> str:
     return f"; `n_gpu_layers` {runtime.n_gpu_layers} has no effect: {why}"
 
 
-def device_index(n_gpu_layers: int) -> int:
-    """The place among `devices()` of the one that computes most: the first GPU where layers are on GPUs."""
+def device_index(placement: Placement) -> int:
+    """The place among `devices()` of the one that computes most: the GPU with the most layers, or the CPU."""
     found = list(devices())
-    chosen = _gpus_of(found) if n_gpu_layers else [device for device in found if device.kind == "CPU"]
-    return found.index(chosen[0]) if chosen else 0
+    used = zip(placement.gpu_layers, _gpus_of(found), strict=False)
+    cpus = (device for device in found if device.kind == "CPU")
+    return found.index(max(used, key=itemgetter(0), default=(0, next(cpus)))[1])
 
 
 def device_name(placement: Placement) -> str:
     """The names of the GPUs that layers are on, or that of the CPU."""
     if placement.n_gpus < 2:
-        return list(devices())[device_index(placement.n_gpu_layers)].name
+        return list(devices())[device_index(placement)].name
     names = Counter(device.name for device in used_gpus(placement))
     return ", ".join(name if n == 1 else f"{n} x {name}" for name, n in names.items())

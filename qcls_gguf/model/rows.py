@@ -36,7 +36,13 @@ class HeadRows:
         bias = _find(headers, "output.bias")
         self._head = _Tensor(*head)
         self._bias_tensor = _Tensor(*bias) if bias else None
-        if stamps_of(header.path for header in headers) != [header.stamp for header in headers]:
+        try:
+            are_same = stamps_of(header.path for header in headers) == [header.stamp for header in headers]
+        except OSError as e:
+            raise ModelError(
+                f"{e.filename} cannot be read ({e.strerror}): it was there when the model was opened"
+            ) from e
+        if not are_same:
             raise _changed(path)
         self._bias: Float32Array | None = None
         self._rows: dict[int, Float32Array] = {}

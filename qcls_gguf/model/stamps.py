@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 Stamp = tuple[str, int, int, int]
-"""Resolved path, size in bytes, times in ns of the last change of content and file. Programs set the former: copies and
-images often keep it, or give all files the same."""
+"""Resolved path, size in bytes, times in ns of the last change of the content and of the file. Programs can set the
+first of these times: copies and images often keep it, or give all files the same."""
 
 
 def stamp_of(path: Path, found: os.stat_result) -> Stamp:

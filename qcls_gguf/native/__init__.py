@@ -1,7 +1,7 @@
 """The compiled part: the patched llama.cpp and the C shim. This is the only package that uses ctypes."""
 
 from .abi import WeightOrder
-from .context import Counters, HeadTail, NativeContext, max_sequences
+from .context import Counters, HeadTail, NativeContext, max_sequences, n_contexts_on_gpus
 from .context_settings import ContextMemory, ContextSettings, measure_context
 from .device import Device, Multiprocessors, Probed, devices, multiprocessors, probe_copy, probe_matmul
 from .library import BuildInfo, build_info, library_folder, set_log
@@ -30,6 +30,7 @@ __all__ = [
     "max_sequences",
     "measure_context",
     "multiprocessors",
+    "n_contexts_on_gpus",
     "probe_copy",
     "probe_matmul",
     "set_log",

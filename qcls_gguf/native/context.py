@@ -76,7 +76,7 @@ class NativeContext:
         self._free.atexit = False  # at the exit of the interpreter another thread may still be decoding
         self._pid = os.getpid()
         model.contexts.add(self)
-        _contexts.add(self)
+        _contexts[id(self)] = self
         self._call_decode = library().qcls_decode
         self._plan = abi.Plan()
         self._plan_ref = byref(self._plan)
@@ -246,6 +246,15 @@ class NativeContext:
             self._handle = c_void_p()
             self._model.contexts.discard(self)
 
+    @property
+    def is_open(self) -> bool:
+        return bool(self._handle)
+
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether its model has layers on GPUs, if there are any."""
+        return self._model.n_gpu_layers != 0
+
     def __enter__(self) -> Self:
         return self
 
@@ -253,12 +262,19 @@ class NativeContext:
         self.close()
 
 
-_contexts: weakref.WeakSet[NativeContext] = weakref.WeakSet()
+_contexts: weakref.WeakValueDictionary[int, NativeContext] = weakref.WeakValueDictionary()
+
+
+def n_contexts_on_gpus() -> int:
+    """The open contexts of this process whose models have layers on GPUs."""
+    found = [reference() for reference in _contexts.valuerefs()]  # at once: other threads may add some meanwhile
+    return sum(context is not None and context.is_open and context.is_on_gpu for context in found)
 
 
 def _abandon_all() -> None:
-    for context in list(_contexts):
-        context.abandon()
+    for reference in _contexts.valuerefs():
+        if context := reference():
+            context.abandon()
     _contexts.clear()
 
 

@@ -102,6 +102,7 @@ class NativeModel:
         self._free = weakref.finalize(self, library().qcls_model_close, handle, None)
         self._free.atexit = False  # at the exit of the interpreter another thread may still be decoding
         self.path = path
+        self.n_gpu_layers = n_gpu_layers
         self.contexts: weakref.WeakSet[NativeContext] = weakref.WeakSet()
         """Those that are open."""
         found, error = Facts(), Error()

@@ -106,7 +106,7 @@ def test_templates_of_long_texts_take_no_more_memory_than_is_allowed(
     make_model: MakeModel, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most = 4 << 20
-    monkeypatch.setattr("qcls_gguf.plan.templates._MOST_BYTES", most, raising=False)
+    monkeypatch.setattr("qcls_gguf.plan.templates._MOST_BYTES", most)
     prompts = [spec(name, f"<|im_start|>the {name} of {{query}} is") for name in ("colour", "kind", "name")]
     classifier = open_classifier(make_model(), prompts)
     active, n_vocab = classifier.configured.active, classifier.engine.model.facts.n_vocab

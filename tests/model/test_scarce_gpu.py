@@ -26,15 +26,16 @@ TAKEN = ContextMemory(cache_bytes=GIB, compute_bytes=GIB // 2)
 
 
 def test_what_is_said_where_memory_is_lacking() -> None:
-    text = beside_layers(RuntimeConfig(), 30, TAKEN, 5 << 28, 0)
+    text = beside_layers(RuntimeConfig(), 30, TAKEN, [5 << 28], 0)
     assert text == (
-        "it takes 1.00 GiB of cache and states, 0.50 GiB of compute buffers, and 1.2 GiB are free on the GPUs beside "
+        "it takes 1.00 GiB of cache and states, 0.50 GiB of compute buffers, and 1.2 GiB are free on the GPU beside "
         "30 layers that n_gpu_layers auto put there: set runtime.n_gpu_layers to less than 30, or open first the "
         "configuration that takes most, to which auto then fits the layers, or lower runtime.max_query_tokens, "
         "question_cells or kept_queries"
     )
-    text = beside_layers(RuntimeConfig(n_gpu_layers=20), 20, TAKEN, 5 << 28, 2)
-    assert "beside 20 layers and 2 other contexts of the model: set runtime.n_gpu_layers to less than 20, or" in text
+    text = beside_layers(RuntimeConfig(n_gpu_layers=20), 20, TAKEN, [7 << 28, 5 << 28], 2)
+    assert "1.2 GiB are free on the fullest of 2 GPUs beside 20 layers and 2 other open contexts: set" in text
+    assert "runtime.n_gpu_layers to less than 20, or" in text
     assert "close the other contexts first" in text
     assert "auto" not in text
 
@@ -65,7 +66,7 @@ def test_a_context_that_leaves_too_little_is_refused(config: Config, leave: Call
         leave(255)
         words = (
             r"a context would leave 255 MiB of a GPU free, and decodes need 256; it takes 0\.02 GiB of cache and "
-            r"states, 0\.\d\d GiB of compute buffers, and 0\.2 GiB are free on the GPUs beside 3 layers that .* than 3,"
+            r"states, 0\.\d\d GiB of compute buffers, and 0\.2 GiB are free on the GPU beside 3 layers that .* than 3,"
         )
         with pytest.raises(ModelError, match=words):
             Classifier.from_config(larger, model=model)
@@ -79,14 +80,25 @@ def test_what_answers_goes_on_where_another_is_refused(config: Config, leave: Ca
     config = replace(config, runtime=replace(config.runtime, n_gpu_layers="all"))
     with Model.open(config.model, config.runtime) as model, Classifier.from_config(config, model=model) as first:
         wanted = first.classify("red").labels
-        with pytest.raises(
-            ModelError, match=r"beside 3 layers and 1 other context of the model: set .* close the other"
-        ):
+        with pytest.raises(ModelError, match=r"beside 3 layers and 1 other open context: set .* close the other"):
             Classifier.from_config(config, model=model)
         assert first.classify("red").labels == wanted
         assert len(model.native.contexts) == 1
         first.close()
         Classifier.from_config(config, model=model).close()
+
+
+def test_other_models_on_the_gpu_count(config: Config, leave: Callable[[int], None]) -> None:
+    """As where a service reloads, and the configuration names another model by now."""
+    leave(100)
+    config = replace(config, runtime=replace(config.runtime, n_gpu_layers="all"))
+    with Model.open(config.model, config.runtime) as first, Model.open(config.model, config.runtime) as second:
+        with (
+            Classifier.from_config(config, model=first),
+            pytest.raises(ModelError, match=r"a context would leave 100 MiB of a GPU free.* 1 other open context"),
+        ):
+            Classifier.from_config(config, model=second)
+        Classifier.from_config(config, model=second).close()
 
 
 NO_MEMORY = """
@@ -122,5 +134,5 @@ def test_a_context_that_finds_no_memory(
     error = lines[-1]
     assert "could not make a context" in lines[0]
     assert "it takes 2.00 GiB of cache and states, 0." in error
-    assert "3.0 GiB are free on the GPUs beside 3 layers and 1 other context of the model: set runtime" in error
+    assert "3.0 GiB are free on the GPU beside 3 layers and 1 other open context: set runtime" in error
     assert "colour" in answer

@@ -138,12 +138,14 @@ exact = replace(config, prompts=tuple(replace(prompt, scoring="joint") for promp
 is_over, seen = threading.Event(), set()
 
 def ask(classifier):
-    for n in range(30):
-        for length in range(4):
-            classifier.classify("red " * (1 + (n + length) % 12))
-        with classifier.prompt_set(exact) as other:  # all graphs are freed before it and behind it
-            other.classify("blue")
-    is_over.set()
+    try:
+        for n in range(30):
+            for length in range(4):
+                classifier.classify("red " * (1 + (n + length) % 12))
+            with classifier.prompt_set(exact) as other:  # all graphs are freed before and after it
+                other.classify("blue")
+    finally:
+        is_over.set()
 
 with Classifier.from_config(config) as classifier:
     asking = threading.Thread(target=ask, args=(classifier,))

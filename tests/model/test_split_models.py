@@ -11,7 +11,8 @@ from conftest import MakeModel, OpenClassifier, WriteConfig
 from gguf_parts import File, put_together, take_apart
 from oracle import PromptSpec
 
-from qcls_gguf import ConfigError
+from qcls_gguf import ConfigError, Model, ModelError
+from qcls_gguf.config.schema import ModelConfig, RuntimeConfig
 
 PROMPTS = [PromptSpec(name="colour", template="the colour of {query} is", labels=("red", "light blue"))]
 UINT16, INT32 = 2, 5
@@ -77,3 +78,10 @@ def test_layers_of_every_part_are_checked_for_batch_invariance(
     first, _ = write_parts(tmp_path, make_model(weight_type="Q8_0", **shape), make_model(**shape))
     with pytest.raises(ConfigError, match=r"batch_invariant: tensor 'blk\.1\.\w+\.weight' is F32"):
         open_classifier(first, PROMPTS, batch_invariant=True)
+
+
+def test_a_part_that_is_gone_is_named(parts: tuple[Path, Path]) -> None:
+    with Model.open(ModelConfig(path=parts[0]), RuntimeConfig(n_gpu_layers=0, try_model=False)) as model:
+        parts[0].unlink()
+        with pytest.raises(ModelError, match=r"m-00001-of-00002\.gguf cannot be read .* when the model was opened"):
+            model.rows([1])

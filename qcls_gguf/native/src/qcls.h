@@ -160,8 +160,8 @@ typedef enum qcls_weight_order {
 /* Loads a GGUF file into *model, which is NULL on failure; close it with qcls_model_close.
  * n_gpu_layers: how many layers go to GPUs; negative: all of them.
  * share: of these layers on each of the first n_gpus GPUs, in the order of qcls_device_describe. Numbers of layers whose
- * sum is n_gpu_layers are kept exactly; the output layer is the last one. A GPU whose share is 0 is not used. n_gpus 0: all
- * are, in shares of their free memory. On a machine without GPUs share has no effect.
+ * sum is n_gpu_layers are kept exactly, other numbers are proportions; the output layer is the last one. A GPU whose share is
+ * 0 is not used. n_gpus 0, or no share above 0: all are, in shares of their free memory. On a machine without GPUs share has no effect.
  * weight_order: a qcls_weight_order. Matrices that cannot have lane order stay as the file has them.
  * progress, user: called while the file is loaded; NULL: nothing is.
  * QCLS_LOAD_FAILED where the file cannot be loaded or `progress` stopped it, QCLS_UNSUPPORTED for a model whose
@@ -353,7 +353,7 @@ typedef struct qcls_counters {
 
 QCLS_API int32_t qcls_context_counters(const qcls_context * context, qcls_counters * counters, qcls_error * error);
 
-/* The decodes that found their graph built, and the graphs kept, as they were behind the last decode or change of the
+/* The decodes that found their graph built, and the graphs kept, as they were after the last decode or change of the
  * context. Any thread may ask, also while another one decodes. */
 QCLS_API int32_t qcls_context_graphs(const qcls_context * context, int64_t * n_reused, int64_t * n_kept,
                                      qcls_error * error);
