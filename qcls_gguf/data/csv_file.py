@@ -105,7 +105,8 @@ def _header(first: str, wanted: Collection[str]) -> tuple[str, list[str]]:
         except ConfigError as e:
             errors.append(e)
     best = max(found, key=lambda each: (len(set(each[1]) & set(wanted)), len(each[1])), default=("", []))
-    if errors and len(best[1]) < 2:  # with the delimiter that was meant it is not valid
+    # one name only, or part of one: the line is meant for a delimiter with which it is not valid
+    if errors and (len(best[1]) < 2 or any(name.count('"') % 2 for name in best[1])):
         raise errors[0]
     return best
 

@@ -55,7 +55,7 @@ def _name_from(folder: Path | None, file: Path) -> str:
     if folder is None or not file.is_relative_to(folder):
         return str(file)
     name = str(file.relative_to(folder))
-    return str(file) if name.startswith("~") else name  # which a configuration takes for the home folder
+    return str(file) if name.startswith(("~", OLLAMA)) else name  # which a configuration takes for something else
 
 
 def fitting_model(family: Family) -> DraftModel:

@@ -16,7 +16,7 @@ _FORM = "user/repo[@revision][:quantization]"
 _REVISION = r"(?P<revision>refs/[^/]+/[^/]+|(?![^/]*\.gguf\b)[^/?]+)"
 _ADDRESS = re.compile(
     r"(?:https?://[^/]+/|[\w-]+(?:\.[\w-]+)+/)?(?P<repo>[\w.-]+/[\w.-]+)(?P<quantization>:[\w.-]+)?"
-    rf"(?:/(?:(?:blob|resolve|tree)/{_REVISION}(?:/|$))?(?P<file>(?!(?:blob|resolve|tree)/)[\w./-]+\.gguf)?)?(?:\?.*)?",
+    rf"(?:/(?:(?:blob|raw|resolve|tree)/{_REVISION}(?:/|$))?(?P<file>(?!(?:blob|raw|resolve|tree)/)[\w./-]+\.gguf)?)?(?:[?#].*)?",
     re.ASCII,
 )
 
@@ -34,7 +34,7 @@ class HubRequest:
 
 
 def parse_name(spec: str, quantization: str | None, revision: str | None) -> HubRequest:
-    """What `spec` asks for, with what is given beside it. Raises ConfigError for a name that none has."""
+    """What `spec` asks for, with what is given beside it. Raises ConfigError for a text that is no such name."""
     found = _SPEC.fullmatch(spec)
     if found is None:
         remedy = _as_spec(spec)

@@ -27,13 +27,14 @@ _KEY = "qcls_gguf.connection"
 
 
 class Protocol(HttpToolsProtocol):
-    """A connection. A head that is too long ends it with 400, before it is whole."""
+    """A connection. A head or trailers that are too long end it with 400, before they are whole."""
 
     _n_head_bytes = 0
-    """of the head that is not whole yet"""
+    """of the head, or of the trailers, that are not whole yet"""
     _is_head_only = True
-    """whether what has come at once was nothing but part of a head"""
-    _is_in_head = True
+    """whether what has come at once was nothing but part of these"""
+    _has_head = False
+    """of the request that is received"""
     on_lost: Callable[[], None] | None = None
     """called once when the connection ends; whoever sets it takes it away again"""
     _is_receiving = False
@@ -73,7 +74,7 @@ class Protocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """For the event loop."""
-        self._is_head_only = self._is_in_head
+        self._is_head_only = True
         self._is_receiving = True
         super().data_received(data)
         rest = memoryview(data)
@@ -90,7 +91,7 @@ class Protocol(HttpToolsProtocol):
         if self._is_head_only:
             self._n_head_bytes += len(data)
             if self._n_head_bytes > MOST_HEAD_BYTES and not self.transport.is_closing():
-                self.send_400_response(f"The head of a request has more than {MOST_HEAD_BYTES} bytes.")
+                self.send_400_response(f"The head or the trailers of a request have more than {MOST_HEAD_BYTES} bytes.")
 
     def _should_upgrade(self) -> bool:
         """For uvicorn: whether it calls `handle_websocket_upgrade` instead of serving the request that was parsed."""
@@ -101,6 +102,12 @@ class Protocol(HttpToolsProtocol):
         error = sys.exception()
         assert isinstance(error, httptools.HttpParserUpgrade)
         self._n_parsed = error.args[0]
+        self.parser = httptools.HttpRequestParser(self)  # the old one ignores what follows on a connection that ends
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """For uvicorn, behind a CONNECT: what follows it is not HTTP and is not read."""
+        self.cycle.keep_alive = False
 
     def _head_without_offer(self) -> bytes:
         """The head that was parsed last, without the protocols that it offers."""
@@ -140,13 +147,25 @@ class Protocol(HttpToolsProtocol):
             self.transport.close()
         self.on_response_complete()
 
+    def on_message_begin(self) -> None:
+        """For the parser."""
+        self._has_head = False
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """For the parser, also for a trailer."""
+        if not self._has_head:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         """For the parser."""
-        self._is_in_head = self._is_head_only = False
+        self._has_head = True
+        self._is_head_only = False
         self._n_head_bytes = 0
         super().on_headers_complete()
 
-    def on_message_complete(self) -> None:
-        """For the parser."""
-        self._is_in_head = True
-        super().on_message_complete()
+    def on_body(self, body: bytes) -> None:
+        """For the parser, with some of a body."""
+        self._is_head_only = False
+        self._n_head_bytes = 0
+        super().on_body(body)

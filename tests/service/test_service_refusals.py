@@ -219,6 +219,46 @@ def test_a_request_that_offers_another_protocol_is_answered_in_this_one(
     assert [(status, json.loads(body)["query"]) for status, body in answers(data)] == [(200, "red dress")] * 4
 
 
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+@pytest.mark.parametrize("connection", ["upgrade, close", "upgrade"])
+@pytest.mark.parametrize("first", [-10, 4, 10_000])
+def test_an_offer_on_a_connection_that_ends_is_answered(
+    server: Server, version: str, connection: str, first: int
+) -> None:
+    request = raw(QUERY, f"connection: {connection}\r\nupgrade: h2c").replace(
+        b"HTTP/1.1", b"HTTP/%s" % version.encode()
+    )
+    end = request.index(b"\r\n\r\n") + first
+    with server.connect() as client:
+        client.sendall(request[:end])
+        time.sleep(0.05)
+        client.sendall(request[end:])
+        data = received(client, 1)
+    ((status, body),) = answers(data)
+    assert (status, json.loads(body)["query"]) == (200, "red dress")
+
+
+def test_trailers_are_not_kept_without_end(server: Server) -> None:
+    with server.connect() as client:
+        client.sendall(b"POST /v1/classify HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n")
+        client.sendall(b"transfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n" % (len(QUERY), QUERY))
+
+        def send() -> None:
+            for _ in range(20_000):
+                client.sendall(b"x: %s\r\n" % (b"a" * 1000))
+
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):  # the service ends the connection
+            send()
+
+
+def test_nothing_behind_connect_is_taken_for_a_request(server: Server) -> None:
+    data = b"CONNECT /v1/classify HTTP/1.1\r\nhost: x\r\n\r\nGET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
+    with server.connect() as client:
+        client.sendall(data)
+        ((status, _),) = answers(received(client, 2))  # until the service ends the connection
+    assert status == 405
+
+
 @pytest.mark.parametrize("path", ["/v1/classify", "a b", "//[", "host:1"])
 @pytest.mark.parametrize("method", ["GET", "CONNECT"])
 def test_an_offer_without_a_body_is_refused_once(server: Server, method: str, path: str) -> None:

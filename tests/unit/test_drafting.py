@@ -214,13 +214,15 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
 
 def test_a_model_below_the_configuration_is_named_from_there(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
-    for name in ("models/小 model.gguf", "~model.gguf"):
+    for name in ("models/小 model.gguf", "~model.gguf", "ollama:model.gguf"):
         (tmp_path / name).symlink_to(ROOT / "models" / "fashion-tiny-Q8_0.gguf")
     within, home = str(tmp_path / "models" / "小 model.gguf"), str(tmp_path / "~model.gguf")
+    other = str(tmp_path / "ollama:model.gguf")
     for path, folder, named in (
         (within, tmp_path, "models/小 model.gguf"),
         (within, tmp_path / "configs", within),
         (home, tmp_path, home),
+        (other, tmp_path, other),
     ):
         model = given_model(path, None, folder)
         assert model is not None
