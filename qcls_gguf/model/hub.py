@@ -67,9 +67,9 @@ def fetch_model(
 
 
 def cached_models() -> Iterator[tuple[str, Path]]:
-    """(`user/repo:QUANT`, first file) of every whole GGUF model in the Hub's cache; nothing where there is no cache.
+    """(`user/repo[@REVISION]:QUANT`, first file) of every whole GGUF model in the Hub's cache; none without a cache.
 
-    A repository's newest revision counts.
+    A repository's newest revision counts; it is named unless it is `main`.
     """
     try:
         from huggingface_hub import scan_cache_dir
@@ -82,9 +82,10 @@ def cached_models() -> Iterator[tuple[str, Path]]:
             continue
         newest = max(repo.revisions, key=lambda revision: revision.last_modified)
         root = newest.snapshot_path
+        at = "" if "main" in newest.refs else f"@{min(newest.refs, default=newest.commit_hash)}"
         for variant in list_variants(file.file_path.relative_to(root).as_posix() for file in newest.files):
             if variant.complete:
-                yield f"{repo.repo_id}:{variant.label}", root / variant.files[0]
+                yield f"{repo.repo_id}{at}:{variant.label}", root / variant.files[0]
 
 
 def list_variants(names: Iterable[str]) -> list[Variant]:

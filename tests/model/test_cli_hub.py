@@ -57,10 +57,12 @@ def test_a_revision_is_kept_and_shown(tmp_path: Path) -> None:
             return subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
 
         done = inspect("some/fashion@v1:Q8_0")
+        listed = subprocess.run([COMMAND, "models", "--json"], env=environment, capture_output=True, check=True).stdout
         newest = inspect("some/fashion:Q8_0")
         address = inspect(f"{hub.url}/some/fashion/resolve/v1/Fashion-Q8_0.gguf")
     assert done.returncode == 0, done.stderr
     assert f"/snapshots/{repo.tags['v1']}/Fashion-Q8_0.gguf" in done.stdout + done.stderr
+    assert "some/fashion@v1:Q8_0" in [each["name"] for each in json.loads(listed)["models"]]
     assert "is not a GGUF file" in newest.stderr
     assert "write some/fashion@v1:Fashion-Q8_0.gguf" in address.stderr
 
