@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from contextlib import nullcontext
-from pathlib import Path
 
 from ..bench.roofline import decode_weights
 from ..classifier import Classifier
@@ -154,7 +153,7 @@ def _records(
     tried = [original, *_try_all(bench, advising.config, chosen, advising.planner, advising.whole)]
     if advising.timed:
         bench.time(tried[1:], original, classifier.configured, advising.timed)
-    weights = decode_weights(Path(classifier.model.path), head=False)
+    weights = decode_weights(classifier.engine.model, head=False)
     records = [summariser.record(each, classifier, weights) for each in tried]
     records += [summariser.not_tried(each, bench.model_name, classifier.model) for each in others]
     records += cascades(advising, bench, tried[1:], weights)

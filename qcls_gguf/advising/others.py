@@ -141,7 +141,7 @@ def try_model(advising: Advising, entry: ModelConfig, tried: Sequence[Tried]) ->
                 found = [here.try_one(planned, may_part=False) for planned in chosen]
                 if advising.timed:
                     here.time(found, None, bench.classifier.configured, advising.timed)
-                weights = decode_weights(model.path, head=False)
+                weights = decode_weights(model, head=False)
                 records = [summariser.record(each, classifier, weights) for each in found]
                 records += [summariser.not_tried(each, name, classifier.model) for each in others]
                 return records + cascades(advising, here, found, None)

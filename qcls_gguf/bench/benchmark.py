@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import fmean
 
 from ..config.schema import Config
@@ -178,9 +177,9 @@ def _rooflines(classifiers: Sequence[MeasuredClassifier]) -> dict[str, Roofline]
     rates: dict[tuple[int, int, int], DeviceRates | str] = {}
     rooflines = {}
     for measured in classifiers:
-        model, config = measured.classifier.model, measured.classifier.config
-        index = device_index(measured.classifier.engine.model.placement)
-        weights = decode_weights(Path(model.path), head=measured.exact)
+        model, config = measured.classifier.engine.model, measured.classifier.config
+        index = device_index(model.placement)
+        weights = decode_weights(model, head=measured.exact)
         key = index, threads(config.runtime).n, weights.ggml_type
         if key not in rates:
             try:

@@ -15,12 +15,11 @@ import math
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
 
 import gguf
 
-from ..model.header import GgufHeader, TensorInfo, all_tensors
-from ..model.identity import check_gguf
+from ..model import Model
+from ..model.header import GgufHeader, TensorInfo
 from ..native import devices, probe_copy, probe_matmul
 from .records import ProbeMethod, RooflineRecord, SampleTimes
 
@@ -49,14 +48,12 @@ class Weights:
         return gguf.GGMLQuantizationType(self.ggml_type).name
 
 
-def decode_weights(path: Path, *, head: bool) -> Weights:
-    """The weights of a model file that a decode uses; head: whether it computes logits.
+def decode_weights(model: Model, *, head: bool) -> Weights:
+    """The weights of a model that a decode uses; head: whether it computes logits.
 
     Without a head in the graph neither the head nor the token embeddings count, of which single rows are read.
-    Raises ModelError for a file that cannot be read.
     """
-    headers = check_gguf(path)
-    return count_weights(headers[0], all_tensors(headers).values(), head=head)
+    return count_weights(model.header, model.tensors.values(), head=head)
 
 
 def count_weights(header: GgufHeader, tensors: Collection[TensorInfo], *, head: bool) -> Weights:

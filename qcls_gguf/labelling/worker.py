@@ -201,8 +201,9 @@ class Worker:
         classifier = self._classifier
         if not classifier.has_steps:
             return Speeds(batch=size, measured=tuple(measured), roofline_error="not known of a cascade")
-        weights = decode_weights(Path(classifier.model.path), head=classifier.configured.active.prompts.exact)
-        index = device_index(classifier.engine.model.placement)
+        model = classifier.engine.model
+        weights = decode_weights(model, head=classifier.configured.active.prompts.exact)
+        index = device_index(model.placement)
         try:
             n_threads = threads(classifier.config.runtime).n
             rates = probe_device(index, n_threads=n_threads, ggml_type=weights.ggml_type)

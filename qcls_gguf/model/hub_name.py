@@ -14,9 +14,10 @@ _SPEC = re.compile(
 )
 _FORM = "user/repo[@revision][:quantization]"
 _REVISION = r"(?P<revision>refs/[^/]+/[^/]+|(?![^/]*\.gguf\b)[^/?]+)"
+_PAGE = "(?:blob|raw|resolve|tree)/"
 _ADDRESS = re.compile(
     r"(?:https?://[^/]+/|[\w-]+(?:\.[\w-]+)+/)?(?P<repo>[\w.-]+/[\w.-]+)(?P<quantization>:[\w.-]+)?"
-    rf"(?:/(?:(?:blob|raw|resolve|tree)/{_REVISION}(?:/|$))?(?P<file>(?!(?:blob|raw|resolve|tree)/)[\w./-]+\.gguf)?)?(?:[?#].*)?",
+    rf"(?:/(?:{_PAGE}{_REVISION}(?:/|$))?(?P<file>(?!{_PAGE})[\w./-]+\.gguf)?)?(?:[?#].*)?",
     re.ASCII,
 )
 

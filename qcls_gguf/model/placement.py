@@ -78,15 +78,14 @@ class Weights:
 
 def weights_of(tensors: Mapping[str, TensorInfo], n_layer: int) -> Weights:
     """tensors: of all the model's files. A head that is the token embedding is on a GPU a second time."""
-
-    def n_bytes(*beginnings: str) -> int:
-        return sum(tensor.n_bytes for name, tensor in tensors.items() if name.startswith(beginnings))
-
     layer_bytes = Counter[str]()
     for name, tensor in tensors.items():
         layer_bytes[".".join(name.split(".")[:2])] += tensor.n_bytes
     head = ("output",) if "output.weight" in tensors else ("output", "token_embd.")
-    return Weights(layer_bytes=tuple(layer_bytes[f"blk.{n}"] for n in range(n_layer)), head_bytes=n_bytes(*head))
+    return Weights(
+        layer_bytes=tuple(layer_bytes[f"blk.{n}"] for n in range(n_layer)),
+        head_bytes=sum(tensor.n_bytes for name, tensor in tensors.items() if name.startswith(head)),
+    )
 
 
 def gpus() -> list[Device]:

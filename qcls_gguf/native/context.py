@@ -245,10 +245,7 @@ class NativeContext:
             self._free()
             self._handle = c_void_p()
             self._model.contexts.discard(self)
-
-    @property
-    def is_open(self) -> bool:
-        return bool(self._handle)
+            _contexts.pop(id(self), None)
 
     @property
     def is_on_gpu(self) -> bool:
@@ -263,12 +260,13 @@ class NativeContext:
 
 
 _contexts: weakref.WeakValueDictionary[int, NativeContext] = weakref.WeakValueDictionary()
+"""Those that are open, by id."""
 
 
 def n_contexts_on_gpus() -> int:
     """The open contexts of this process whose models have layers on GPUs."""
     found = [reference() for reference in _contexts.valuerefs()]  # at once: other threads may add some meanwhile
-    return sum(context is not None and context.is_open and context.is_on_gpu for context in found)
+    return sum(context is not None and context.is_on_gpu for context in found)
 
 
 def _abandon_all() -> None:

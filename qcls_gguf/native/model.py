@@ -94,10 +94,11 @@ class NativeModel:
         self._handle = c_void_p()
         self._room = _Room()
         n_gpu_layers = int32(n_gpu_layers, "n_gpu_layers")
+        shares = np.array(share, np.int32)
         if without_weights:
-            handle = _load_without_weights(path, n_gpu_layers, share)
+            handle = _load_without_weights(path, n_gpu_layers, shares)
         else:
-            handle = _load(path, n_gpu_layers, share, weight_order, progress)
+            handle = _load(path, n_gpu_layers, shares, weight_order, progress)
         self._handle = handle
         self._free = weakref.finalize(self, library().qcls_model_close, handle, None)
         self._free.atexit = False  # at the exit of the interpreter another thread may still be decoding
@@ -202,9 +203,8 @@ def _description(text: str, n_params: int) -> str:
     return text.replace("?B", abbreviated(n_params))
 
 
-def _load_without_weights(path: Path, n_gpu_layers: int, share: Sequence[int]) -> c_void_p:
+def _load_without_weights(path: Path, n_gpu_layers: int, shares: Int32Array) -> c_void_p:
     handle, error = c_void_p(), Error()
-    shares = np.array(share, np.int32)
     status = library().qcls_model_open_without_weights(
         os.fsencode(path), n_gpu_layers, shares.ctypes.data, shares.size, byref(handle), byref(error)
     )
@@ -215,7 +215,7 @@ def _load_without_weights(path: Path, n_gpu_layers: int, share: Sequence[int]) -
 def _load(
     path: Path,
     n_gpu_layers: int,
-    share: Sequence[int],
+    shares: Int32Array,
     weight_order: WeightOrder,
     progress: Callable[[float], bool] | None,
 ) -> c_void_p:
@@ -224,7 +224,6 @@ def _load(
     The load runs in a thread of its own, because in this one an interrupt would be raised in the callback and lost.
     """
     handle, error = c_void_p(), Error()
-    shares = np.array(share, np.int32)
     status = int(Status.LOAD_FAILED)
     stop: list[BaseException] = []  # the exception that ends the load: from `progress`, or an interrupt of this thread
 

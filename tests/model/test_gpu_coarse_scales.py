@@ -33,6 +33,7 @@ of these products in the mean, with glu 4.2e-4, whether the sums are in the unit
 LARGEST_BETWEEN_KERNELS = {"Q4_K": 1.2e-3, "Q6_K": 6e-6, "Q8_0": 6e-6}
 """Halves of both kinds differ by up to 6.3e-4 in these products."""
 LARGEST_OF_A_VALUE = 3e-3  # where an activation lies between two int8 values, and the GPU's choice is the other one
+LAYOUTS = [("Q4_K", False), ("Q6_K", False), ("Q6_K", True), ("Q8_0", False), ("Q8_0", True)]
 KINDS: list[dict[str, Any]] = [{}, {"glu": True}, {"norm": True}, {"glu": True, "norm": True}]
 SPECS = [PromptSpec(name="item", template="<|im_start|>{query}<|im_end|>label:", labels=("dress", "coat", "none"))]
 
@@ -57,9 +58,7 @@ def activations(rng: np.random.Generator, n_cols: int) -> Floats:
 
 
 @pytest.mark.parametrize("choice", N_OF_SCALE)
-@pytest.mark.parametrize(
-    ("weight_type", "lanes"), [("Q4_K", False), ("Q6_K", False), ("Q6_K", True), ("Q8_0", False), ("Q8_0", True)]
-)
+@pytest.mark.parametrize(("weight_type", "lanes"), LAYOUTS)
 def test_products_are_exact(weight_type: str, lanes: bool, choice: str) -> None:
     """Beside each other, kernels that read such a scale once and those that read it for each 32 values."""
     if lanes and not runs_code_for_75():
@@ -92,9 +91,7 @@ def test_products_are_exact(weight_type: str, lanes: bool, choice: str) -> None:
 
 @pytest.mark.parametrize("choice", N_OF_SCALE)
 @pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize(
-    ("weight_type", "lanes"), [("Q4_K", False), ("Q6_K", False), ("Q6_K", True), ("Q8_0", False), ("Q8_0", True)]
-)
+@pytest.mark.parametrize(("weight_type", "lanes"), LAYOUTS)
 def test_what_is_not_finite_shows(weight_type: str, lanes: bool, value: float, choice: str) -> None:
     """One activation, at any place, or a whole column: no product of that column is a number, and no other changes."""
     if lanes and not runs_code_for_75():
