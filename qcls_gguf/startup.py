@@ -31,7 +31,7 @@ from .prompts.chat import is_chat, render_prompts
 from .prompts.prompt_set import compile_prompts
 from .score.calibration import content_free_queries
 from .score.result import ModelInfo
-from .threads import check_gil
+from .system.threads import check_gil
 from .timing import Ledger
 from .version import __version__
 

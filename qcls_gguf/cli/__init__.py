@@ -27,7 +27,7 @@ def _begin_again() -> None:
     In a locale of ISO-8859-1, say, texts and paths among the arguments would be read as that, while files and standard
     input are read as UTF-8.
     """
-    from ..threads import has_gil
+    from ..system.threads import has_gil
 
     options = []
     if not sys.flags.utf8_mode and sys.getfilesystemencoding() != "utf-8":

@@ -23,7 +23,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from ..errors import BusyError, DecodeError
-from ..threads import start
+from ..system.threads import start
 from .call import Call, Gate, Taker
 
 if TYPE_CHECKING:  # callers that await have imported asyncio; others need not

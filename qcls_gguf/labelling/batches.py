@@ -15,7 +15,7 @@ from ..loaded_prompts import Answering
 from ..pipeline import Prepared
 from ..prompts.prompt_set import PromptSet
 from ..score.result import Result
-from ..threads import start
+from ..system.threads import start
 
 MOST = 32
 """Queries of a decode: on a GPU a forward over so many is bound by arithmetic, whatever is added"""

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from ..errors import ModelError
-from ..threads import start
+from ..system.threads import start
 from .identity import ModelIdentity, identify
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..config.words import abbreviated
 from ..errors import ModelError, PlanError
-from ..threads import start
+from ..system.threads import start
 from .abi import PROGRESS_FUNCTION, Error, Facts, Parse, Status, TokenKind, WeightOrder, check, int32
 from .arrays import Int32Array
 from .library import library

@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from .errors import ConfigError, QclsError
+from ..errors import ConfigError, QclsError
 
 
 def start(thread: threading.Thread, error: Callable[[str], QclsError], what_for: str) -> None:

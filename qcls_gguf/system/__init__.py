@@ -1,0 +1,1 @@
+"""What the operating system and the interpreter give a process: threads, files, memory, CPU time."""
