@@ -1,6 +1,6 @@
-"""HTML reports: pages from the templates beside this file, and drawings that stand in them. Needs the extra `report`.
+"""Documents as HTML pages, each one file that fetches nothing. Needs the extra `report`.
 
-A page is one file and fetches nothing. Templates escape whatever they are given; drawings come as `Markup`.
+The templates escape whatever they are given; drawings come as `Markup`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from . import document
+
 # Text stays text, so that the reader's fonts show every script; a $ in a label is no formula.
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -25,6 +27,18 @@ _STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.size": 9,
 }
+
+
+def document_page(shown: document.Document) -> str:
+    """The HTML of a document, with its figures drawn."""
+    with drawing():
+        return page("document.html", document=shown, shown_parts=document.shown_parts, image=_image)
+
+
+def _image(figure: document.Figure) -> Markup:
+    drawn = Figure(figsize=figure.size, layout="constrained")
+    figure.draw(drawn.add_subplot())
+    return svg_image(drawn, figure.name)
 
 
 @contextmanager

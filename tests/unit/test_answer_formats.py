@@ -16,7 +16,6 @@ from qcls_gguf.data.queries import Line
 from qcls_gguf.report.answer_formats import AnswerWriter, JsonDocument, JsonLines, Labels, Rows, Tables
 from qcls_gguf.report.results import result_table
 from qcls_gguf.report.run_record import RunRecord
-from qcls_gguf.report.tables import Table, terminal_table
 from qcls_gguf.score.result import Audit, Counts, LabelScore, ModelInfo, PromptResult, Result
 
 MODEL = ModelInfo(
@@ -160,25 +159,3 @@ def test_a_result_is_shown_on_a_line_and_is_a_row_of_a_table() -> None:
         "audience": "audience label 0",
         "audience_probability": 0.75,
     }
-
-
-TABLE = Table(
-    columns=("mode", "rows", "accuracy (95 %)", "macro-F1", "log-loss", "Brier"),
-    rows=[
-        ["first_token", "6400", "94.6% (94.0%–95.1%)", "0.912", "0.2226", "0.081"],
-        ["another with a long name", "6400", "94.6% (94.0%–95.1%)", "0.912", "0.2226", "0.081"],
-    ],
-)
-
-
-@pytest.mark.parametrize(("width", "n_tables"), [(100, 1), (60, 2), (40, 4), (30, 5)])
-def test_numbers_of_a_wide_table_stay_whole_in_several(width: int, n_tables: int) -> None:
-    screen = Console(width=width, file=io.StringIO(), color_system=None)
-    screen.print(terminal_table(TABLE))
-    assert isinstance(screen.file, io.StringIO)
-    text = screen.file.getvalue()
-    assert all(cell_len(line.rstrip()) <= width for line in text.splitlines())
-    assert text.split().count("mode") == n_tables
-    for column in range(1, len(TABLE.columns)):
-        for cell in (TABLE.columns[column], TABLE.rows[0][column]):
-            assert cell in text

@@ -1,0 +1,226 @@
+"""What a command shows, as a value: tables, facts, paragraphs, figures and sections.
+
+`console().print(document)` shows it on a terminal, `html.page` makes it one HTML page. Both leave out tables without
+rows, and sections with nothing in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
+
+import rich.table
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.text import Text
+
+from ..config.words import counted, printable
+from ..score.result import ModelInfo
+from .environment import Environment
+from .numbers import NO_VALUE
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Format = str | Callable[[object], str]
+"""a format specification of Python, such as `.1%`, or a function of the value"""
+
+TEXT: Final = "s"
+"""the format of columns that stand to the left and are folded where they are long; all others stand to the right"""
+
+_LEAST_TEXT = 16
+"""columns of the terminal that a text keeps beside numbers, if it has so many; it is folded then"""
+_STYLES = {"plain": "", "strong": "bold", "faint": "dim", "warning": "yellow", "code": ""}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows of values, and how each column is headed and formatted.
+
+    A value of None is shown as a dash, a string as it is, whatever the column's format.
+    """
+
+    kind: ClassVar = "table"
+    columns: Mapping[str, Format]
+    """headings with their formats"""
+    rows: Sequence[Sequence[object]]
+    """for each row the values of all columns"""
+    title: str = ""
+    note: str = ""
+    """explains the columns; only on a page"""
+    bold: Collection[int] = ()
+    """indices of the rows that stand out"""
+    n_terminal: int | None = None
+    """the number of rows that a terminal shows, from the first; None: all"""
+
+    def cells(self) -> list[list[str]]:
+        """The rows as text."""
+        formats = list(self.columns.values())
+        return [[_cell(value, form) for value, form in zip(row, formats, strict=True)] for row in self.rows]
+
+    def is_text(self) -> list[bool]:
+        """For each column whether it stands to the left."""
+        return [form == TEXT for form in self.columns.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Texts by their names, a line each."""
+
+    kind: ClassVar = "facts"
+    texts: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """A text. `code` keeps its line breaks."""
+
+    kind: ClassVar = "paragraph"
+    text: str
+    style: Literal["plain", "strong", "faint", "warning", "code"] = "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A drawing, which only a page shows."""
+
+    kind: ClassVar = "figure"
+    name: str
+    """what it shows, for readers who cannot see it"""
+    size: tuple[float, float]
+    """width and height in inches"""
+    draw: Callable[[Axes], object]
+    """draws into empty axes of matplotlib"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """Parts below a title."""
+
+    kind: ClassVar = "section"
+    title: str
+    parts: Sequence[Part | None]
+    """None is left out"""
+    on_terminal: bool = True
+    folded: bool = False
+    """a page shows only the title until the reader opens it"""
+
+
+Part = Table | Facts | Paragraph | Figure | Section
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """All that a command shows of its record."""
+
+    title: str
+    """of the page; a terminal does not show it"""
+    parts: Sequence[Part | None]
+    """None is left out"""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """For rich."""
+        yield from _renderables(self.parts, options.max_width)
+
+
+def provenance(model: ModelInfo, environment: Environment) -> dict[str, str]:
+    """Facts of the model, the machine and the software, as every page has them."""
+    return {
+        "model": f"{model.path}: {model.description}",
+        "model sha256": model.sha256,
+        "device": f"{model.device}, {model.backend}, {counted(model.n_gpu_layers, 'layer')} on the GPU, "
+        f"{counted(environment.n_threads, 'thread')}, {environment.os}",
+        "versions": f"qcls-gguf {model.package_version}, llama.cpp {model.llama_cpp_commit} patched",
+    }
+
+
+def shown_parts(parts: Sequence[Part | None]) -> list[Part]:
+    """The parts that have something in them."""
+    return [part for part in parts if part is not None and not _is_empty(part)]
+
+
+def _is_empty(part: Part) -> bool:
+    if isinstance(part, Table):
+        return not part.rows
+    return isinstance(part, Section) and not shown_parts(part.parts)
+
+
+def _cell(value: object, form: Format) -> str:
+    if value is None:
+        return NO_VALUE
+    if isinstance(value, str):
+        return value
+    return form(value) if callable(form) else format(value, "" if form == TEXT else form)
+
+
+def _renderables(parts: Sequence[Part | None], width: int) -> Iterator[RenderableType]:
+    """What rich shows for the parts on a terminal of so many columns."""
+    for part in shown_parts(parts):
+        match part:
+            case Table():
+                if part.title:
+                    yield Text(printable(part.title), style="bold")
+                yield from _rich_tables(part, width)
+                yield Text()
+            case Facts():
+                yield _rich_facts(part)
+                yield Text()
+            case Paragraph():
+                text = part.text if part.style == "code" else printable(part.text)
+                yield Text(text, style=_STYLES[part.style])
+            case Section() if part.on_terminal:
+                yield Text(printable(part.title), style="bold")
+                yield from _renderables(part.parts, width)
+
+
+def _rich_facts(facts: Facts) -> rich.table.Table:
+    shown = rich.table.Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    shown.add_column(style="bold", no_wrap=True)
+    shown.add_column(overflow="fold")
+    for name, text in facts.texts.items():
+        shown.add_row(Text(printable(name)), Text(printable(text)))
+    return shown
+
+
+def _rich_tables(table: Table, width: int) -> Iterator[RenderableType]:
+    """The table without its title. Numbers are never cut.
+
+    Where not all columns fit the width, the numbers stand in several tables below each other, each with the texts.
+    """
+    headings, is_text = [printable(heading) for heading in table.columns], table.is_text()
+    rows = [[printable(cell) for cell in row] for row in table.cells()[: table.n_terminal]]
+    widths = [max(map(cell_len, column)) for column in zip(headings, *rows, strict=True)]
+    gap = 2
+    split = _split(widths, is_text, width, gap)
+    if len(split) > 1:
+        gap = 1
+        split = _split(widths, is_text, width, gap)
+    for index, numbers in enumerate(split):
+        if index:
+            yield Text()
+        shown = rich.table.Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
+        columns = [column for column in range(len(widths)) if is_text[column] or column in numbers]
+        for column in columns:
+            text = is_text[column]
+            justify: Literal["left", "right"] = "left" if text else "right"
+            shown.add_column(Text(headings[column]), justify=justify, overflow="fold", no_wrap=not text)
+        for number, row in enumerate(rows):
+            shown.add_row(*(Text(row[column]) for column in columns), style="bold" if number in table.bold else None)
+        yield shown
+
+
+def _split(widths: Sequence[int], is_text: Sequence[bool], width: int, gap: int) -> list[list[int]]:
+    """The indices of the columns of numbers, in as many groups as the width asks for beside the texts."""
+    texts = sum(min(each, _LEAST_TEXT) + gap for each, text in zip(widths, is_text, strict=True) if text)
+    groups: list[list[int]] = [[]]
+    room = width - texts
+    for index, text in enumerate(is_text):
+        if text:
+            continue
+        if groups[-1] and room < widths[index]:
+            groups.append([])
+            room = width - texts
+        groups[-1].append(index)
+        room -= widths[index] + gap
+    return groups
