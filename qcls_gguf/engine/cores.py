@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..config.schema import RuntimeConfig
 from ..config.words import counted
-from ..control_groups import cpu_quota
+from ..system.control_groups import cpu_quota
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

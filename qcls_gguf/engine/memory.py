@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 
 from ..config.schema import KvType, RuntimeConfig
 from ..config.words import counted
-from ..control_groups import available_bytes
 from ..errors import ModelError
 from ..model.header import GgufHeader
 from ..native import ContextMemory
+from ..system.control_groups import available_bytes
 
 _BITS: dict[KvType, float] = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8.5, "q4_0": 4.5}
 _MANY_BYTES = 1 << 28

@@ -21,8 +21,8 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..folders import PART_SUFFIX, write_whole
 from ..plan.block_hashes import block_digests
+from ..system.folders import PART_SUFFIX, write_whole
 
 MAGIC = b"qcls-gguf prefix cells 2\n"
 N_KEPT = 16

@@ -9,9 +9,9 @@ from time import perf_counter
 from ..config.schema import RuntimeConfig
 from ..config.words import counted
 from ..errors import DecodeError
-from ..folders import cache_folder
 from ..native import build_info
 from ..native.features import instruction_sets
+from ..system.folders import cache_folder
 from ..timing import Ledger
 from ..version import __version__
 from .cores import threads

@@ -17,8 +17,8 @@ from pydantic import ValidationError
 
 from ..config.words import counted
 from ..errors import ConfigError, QclsError
-from ..folders import PART_SUFFIX
 from ..report.json_text import json_text
+from ..system.folders import PART_SUFFIX
 from .inputs import Stamp
 from .records import ShardCounts
 from .shards import PlannedInput, Shard

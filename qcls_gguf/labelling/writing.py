@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import QclsError
-from ..folders import part_of
+from ..system.folders import part_of
 from .answers import PROBABILITY
 from .blocks import Block
 from .inputs import Format

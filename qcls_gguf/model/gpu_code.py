@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ..folders import cache_folder
 from ..native import build_info, library_folder
 from ..native.cuda_driver import CudaDevice, first_cuda_device, why_not_loaded
+from ..system.folders import cache_folder
 from .placement import gpus
 
 _USUAL_BYTES = 1 << 30

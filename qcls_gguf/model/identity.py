@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ModelError
-from ..folders import read_cache, write_cache
+from ..system.folders import read_cache, write_cache
 from .header import GgufHeader, all_tensors, read_header
 from .header_rules import wrong_in_header
 from .ollama import digest_in_name

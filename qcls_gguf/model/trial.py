@@ -20,9 +20,9 @@ from ..config.resources import is_embedded
 from ..config.schema import RuntimeConfig
 from ..config.words import printable
 from ..errors import ModelError
-from ..folders import read_cache, write_cache
 from ..native import build_info, library_folder
 from ..native.features import cpu_features
+from ..system.folders import read_cache, write_cache
 from .placement import Placement, flash_attention
 from .stamps import stamps_of
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ConfigError, QclsError
-from ..folders import part_of, write_whole
+from ..system.folders import part_of, write_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from ..control_groups import available_bytes
 from ..model.placement import RESERVE_BYTES, gpus, room_bytes
+from ..system.control_groups import available_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""What the operating system and the interpreter give a process: threads, files, memory, CPU time."""
+"""What the operating system gives a process: threads, CPU time, memory, folders."""

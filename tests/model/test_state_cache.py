@@ -15,7 +15,7 @@ from oracle import PromptSpec
 from qcls_gguf import Classifier
 from qcls_gguf.engine import prefixes
 from qcls_gguf.engine.prefix_file import N_KEPT, StateCache, prefix_digest
-from qcls_gguf.folders import cache_folder
+from qcls_gguf.system.folders import cache_folder
 
 PROMPTS = [
     PromptSpec(name="a", template="<|im_start|>user\nwhat colour is {query}\nanswer:", labels=("red", "light blue")),

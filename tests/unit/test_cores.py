@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from qcls_gguf.config.schema import RuntimeConfig
-from qcls_gguf.control_groups import available_bytes, cpu_quota, memory_left
 from qcls_gguf.engine.cores import physical_cores, threads
+from qcls_gguf.system.control_groups import available_bytes, cpu_quota, memory_left
 
 
 @pytest.mark.parametrize(("n_cores", "n_threads"), [(1, 1), (2, 1), (3, 2), (16, 15)])
