@@ -29,7 +29,7 @@ _EPS = 1e-6
 
 
 def runs_code_for_75() -> bool:
-    """Whether the first GPU does, which alone has kernels for lane order, and others for coarse scales."""
+    """Whether the first GPU does, which alone has kernels for lane order."""
     device = first_cuda_device()
     code = running_code(build_info().architectures, device.capability) if device else None
     return code is not None and code.architecture == 75
@@ -173,9 +173,9 @@ def backend(environment: dict[str, str], *, name: str = "CUDA", batch_invariant:
         ggml.ggml_backend_free(handle)
 
 
-def quantized(y: Floats, n_of_scale: int) -> Floats:
-    """y (n_cols, n_k) as int8 values with a scale for each n_of_scale of a column, times that scale."""
-    parts = y.reshape(len(y), -1, n_of_scale)
+def quantized(y: Floats) -> Floats:
+    """y (n_cols, n_k) as int8 values with a scale for each 32 of a column, times that scale."""
+    parts = y.reshape(len(y), -1, 32)
     largest = np.abs(parts).max(axis=2, keepdims=True)
     inverse = np.divide(np.float32(127), largest, out=np.zeros_like(largest), where=largest > 0)
     scale = np.divide(np.float32(1), inverse, out=np.zeros_like(largest), where=largest > 0)

@@ -2,8 +2,7 @@
 
 Each variant has a context of its own, on one loaded model whose weights are as the file has them; that with weights in
 lane order is on a second one. They take turns decode by decode, so that a machine that becomes slower or faster affects
-all alike. Their hidden states are compared, so that a variant that is fast and wrong is found. The last ones, with
-coarse scales of activations, are less exact than the others by design.
+all alike. Their hidden states are compared, so that a variant that is fast and wrong is found.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from ..engine.cores import threads
 from ..engine.engine import Engine
 from ..model.placement import flash_attention
 from ..native import NativeContext, NativeModel
-from ..native.kernel_steps import COARSE_SCALES, LANE_ORDER, STEPS, Step, Variant, switched, variants
+from ..native.kernel_steps import LANE_ORDER, STEPS, Step, Variant, switched, variants
 from ..plan.tree import Plan, Root
 from .decode_records import KernelStep, KernelVariant, VariantRecord, VariantSize, VariantsRecord
 from .forward import N_COUNTED, N_DISCARDED, N_OUTPUTS, sequence_plan, timed_decode
@@ -87,20 +86,17 @@ def compare_variants(
                 engines[variant.name] = stack.enter_context(_engine(classifier, native, n_most))
 
         in_file_order = stack.enter_context(loaded_in_file_order(model))
-        steps: tuple[Step, ...] = (*STEPS, LANE_ORDER, *COARSE_SCALES)
+        steps: tuple[Step, ...] = (*STEPS, LANE_ORDER)
         left_out = None
-        *in_turn, with_lanes = variants(steps)[: len(STEPS) + 2]
+        *in_turn, with_lanes = variants(steps)
         for variant in in_turn:
             add(variant, in_file_order)
         with switched(with_lanes, steps):
             in_lane_order = stack.enter_context(loaded_in_lane_order(model))
         if isinstance(in_lane_order, str):
-            steps, left_out, last_model = (*STEPS, *COARSE_SCALES), in_lane_order, in_file_order
+            steps, left_out = STEPS, in_lane_order
         else:
-            last_model = in_lane_order
-            add(with_lanes, last_model)
-        for variant in variants(steps)[-len(COARSE_SCALES) :]:
-            add(variant, last_model)
+            add(with_lanes, in_lane_order)
         stock = next(iter(engines.values()))
         plans = {n: sequence_plan(stock, root, n) for n in tokens}
         samples = {}

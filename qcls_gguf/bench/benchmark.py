@@ -12,7 +12,6 @@ from ..engine.cores import threads
 from ..errors import ConfigError, DecodeError, PlanError
 from ..model.placement import device_index
 from ..native.kernel_steps import why_no_steps
-from ..native.sm_slice import slice_device
 from ..opening import ClassifierOpener
 from ..report.environment import environment
 from ..report.gpu import GpuRun, gpu_state, watched_gpu, why_no_gpu
@@ -20,9 +19,7 @@ from ..report.machine import gpu_free_bytes, peak_rss_bytes, rss_bytes
 from ..report.progress import OnProgress, counter
 from .ab import Comparison, compare_variants, variants_record
 from .classifiers import MeasuredClassifier, QuerySource, classifier_groups, started_classifier
-from .decode_records import GrowthRecord
 from .forward import forward_record, forward_tokens, sweep
-from .growth import measure_growth
 from .lane_order import why_no_second
 from .load import Samples
 from .measure import BenchmarkSettings, Workload, check_settings, measure
@@ -58,8 +55,6 @@ def benchmark(
 
 
 def _benchmark(settings: BenchmarkSettings, opener: ClassifierOpener, on_progress: OnProgress) -> BenchmarkRecord:
-    if settings.sms is not None:
-        slice_device(settings.sms)  # before anything asks for a device
     check_settings(settings)
     source = QuerySource(
         queries=None if settings.input is None else file_queries(settings.input),
@@ -76,10 +71,6 @@ def _benchmark(settings: BenchmarkSettings, opener: ClassifierOpener, on_progres
     with closing(classifier_groups(settings.configs, open_one)) as groups:
         for group in groups:
             _measure_group(settings, group, measured, on_progress)
-    growth: GrowthRecord | None = None
-    if settings.growth_to is not None:
-        n_rounds = max(1, settings.n_requests // 10)
-        growth = measure_growth(settings.configs[0], settings.growth_to, source, n_rounds, opener, on_progress)
     rss, peak = rss_bytes(), peak_rss_bytes()
     # the system counts the peak in coarser steps
     memory = ProcessMemory(rss_bytes=rss, peak_rss_bytes=None if peak is None else max(peak, rss))
@@ -99,7 +90,6 @@ def _benchmark(settings: BenchmarkSettings, opener: ClassifierOpener, on_progres
         ),
         forward=forward_record(first, measured.forward_ms, roofline) if measured.forward_ms else None,
         forward_ab=variants_record(first, measured.comparison) if measured.comparison else None,
-        growth=growth,
         memory=memory,
         gpu=GpuStates(before=before, during=measured.gpu.record(), after=after, not_known=why_no_gpu()),
     )

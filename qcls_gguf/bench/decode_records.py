@@ -1,4 +1,4 @@
-"""The parts of a benchmark's record that are made on request: decodes by tokens, kernels in turns, growth."""
+"""The parts of a benchmark's record that are made on request: decodes by tokens, kernels in turns."""
 
 from __future__ import annotations
 
@@ -114,38 +114,3 @@ class VariantsRecord(Record):
     """each has one step more than the one before"""
     sizes: tuple[VariantSize, ...]
     """by number of new tokens"""
-
-
-class GrowthPoint(Record):
-    """Requests of one query to one number of prompts beside one number of foreign cells."""
-
-    n_prompts: int
-    """prompts that a request answers"""
-    n_foreign_cells: int
-    """tokens of other prompt sets in the cache"""
-    ms: DecodeQuantiles
-    """times of a request"""
-    ms_a_prompt: float
-    """the median divided by n_prompts"""
-    n_tokens: float
-    """tokens fed by a request, on average"""
-    n_decodes: float
-    """decodes of a request, on average"""
-    startup_ms: float
-    """of the classifier, without the model, which was open"""
-
-
-class GrowthRecord(Record):
-    """How a request's time grows with the number of prompts, and with the cells of other prompt sets in the cache.
-
-    The classifiers of a series take turns, request by request.
-    """
-
-    config: str | None
-    """the configuration's file"""
-    n_requests: int
-    """of each classifier"""
-    by_prompts: tuple[GrowthPoint, ...]
-    """the configuration's prompts again and again, each with its number in front, so that they share no beginning"""
-    by_foreign_cells: tuple[GrowthPoint, ...]
-    """the configuration's prompts beside prefixes of 256 tokens that no request uses"""

@@ -13,7 +13,7 @@ from ..report.html import drawing, page, svg_image
 from ..report.numbers import number
 from ..report.tables import Table
 from ..timing import STAGES
-from .decode_records import ForwardRecord, GrowthRecord, VariantsRecord
+from .decode_records import ForwardRecord, VariantsRecord
 from .records import BenchmarkRecord, WorkloadRecord
 from .table import facts, record_tables
 
@@ -22,7 +22,7 @@ _ROOFLINE_COLOUR = "black"
 
 def benchmark_html(record: BenchmarkRecord) -> str:
     """The page of a record."""
-    forward, variants, growth = record.forward, record.forward_ab, record.growth
+    forward, variants = record.forward, record.forward_ab
     steps = [[step.name, step.variable, step.meaning] for step in variants.steps] if variants else []
     with drawing():
         return page(
@@ -37,8 +37,6 @@ def benchmark_html(record: BenchmarkRecord) -> str:
             sweep=[_forward_image(forward)] if forward else [],
             variants=variants,
             ab=[_variants_image(variants)] if variants else [],
-            growth=growth,
-            growing=[_growth_image(growth)] if growth else [],
             steps=Table(columns=("step", "variable", "what it does"), rows=steps, n_text=3),
         )
 
@@ -122,33 +120,3 @@ def _variants_image(comparison: VariantsRecord) -> Markup:
     ratios.set(xlabel="new tokens of one decode", ylabel="p50 by stock's", ylim=(0, None), xlim=(0, None))
     times.legend(frameon=False)
     return svg_image(figure, "time of one decode by every variant of the kernels")
-
-
-def _growth_image(growth: GrowthRecord) -> Markup:
-    """A request's time over its prompts, both in powers of two; that of a prompt; and over the foreign cells."""
-    figure = Figure(figsize=(11, 3.6), layout="constrained")
-    request, prompt, cells = figure.subplots(1, 3)
-    numbers = [point.n_prompts for point in growth.by_prompts]
-    times = [point.ms.p50 for point in growth.by_prompts]
-    request.plot(numbers, times, marker="o", markersize=3, label="measured")
-    by_first = [times[0] * n / numbers[0] for n in numbers]
-    request.plot(numbers, by_first, color=_ROOFLINE_COLOUR, linestyle="--", linewidth=1, label="in proportion")
-    request.set_xscale("log", base=2)
-    request.set_yscale("log")
-    request.yaxis.set_major_formatter("{x:g}")
-    request.set(xlabel="prompts", ylabel="p50 ms of a request")
-    request.legend(frameon=False)
-    prompt.plot(numbers, [point.ms_a_prompt for point in growth.by_prompts], marker="o", markersize=3)
-    prompt.set_xscale("log", base=2)
-    prompt.set(xlabel="prompts", ylabel="p50 ms by the number of prompts", ylim=(0, None))
-    for axes in (request, prompt):
-        axes.set_xticks(numbers, [str(n) for n in numbers])
-    low, middle, high = ([getattr(each.ms, name) for each in growth.by_foreign_cells] for name in ("min", "p50", "p90"))
-    n_cells = [point.n_foreign_cells for point in growth.by_foreign_cells]
-    cells.fill_between(n_cells, low, high, alpha=0.25, label="min to p90")
-    cells.plot(n_cells, middle, marker="o", markersize=3, label="p50")
-    cells.locator_params(axis="x", nbins=4)
-    n = growth.by_foreign_cells[0].n_prompts
-    cells.set(xlabel="foreign cells", ylabel=f"ms of a request, {n} prompts", ylim=(0, None))
-    cells.legend(frameon=False)
-    return svg_image(figure, "time of a request over prompts and foreign cells")

@@ -43,10 +43,6 @@ class BenchmarkSettings:
     """with forward, also compare the variants of the CUDA kernels; on: everything is measured with the weights in the
     file's order, so that one loaded model serves llama.cpp's kernels, too
     """
-    growth_to: int | None = None
-    """also measure 1, 2, 4, … up to so many prompts, and foreign cells; None: not measured"""
-    sms: int | None = None
-    """multiprocessors to compute on; None: the whole device"""
 
 
 @dataclass(slots=True, kw_only=True)

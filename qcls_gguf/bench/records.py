@@ -9,7 +9,7 @@ from ..report.environment import Environment
 from ..report.gpu import GpuSamples, GpuState
 from ..report.record import Record, left_out_if_none
 from ..score.result import ModelInfo
-from .decode_records import DecodeQuantiles, ForwardRecord, GrowthRecord, VariantsRecord
+from .decode_records import DecodeQuantiles, ForwardRecord, VariantsRecord
 
 
 class Quantiles(DecodeQuantiles):
@@ -243,7 +243,5 @@ class BenchmarkRecord(Record):
     """null where it was not asked for"""
     forward_ab: VariantsRecord | None
     """null where it was not asked for, or there is nothing to compare"""
-    growth: GrowthRecord | None
-    """null where it was not asked for"""
     memory: ProcessMemory
     gpu: GpuStates

@@ -20,17 +20,6 @@ FORWARD_COLUMNS = ("tokens", "min ms", "p50 ms", "p90 ms", "tokens/s", "roofline
 
 AB_COLUMNS = ("kernels", "tokens", "min ms", "p50 ms", "spread", "of stock", "range", "difference", "rounding")
 CASCADE_COLUMNS = ("cascade", "stage", "of the answers")
-GROWTH_COLUMNS = (
-    "prompts",
-    "foreign cells",
-    "tokens",
-    "decodes",
-    "min ms",
-    "p50 ms",
-    "p90 ms",
-    "ms a prompt",
-    "start ms",
-)
 
 Rows = list[list[str]]
 
@@ -150,21 +139,6 @@ def ab_rows(record: BenchmarkRecord) -> Rows:
     ]
 
 
-def growth_rows(record: BenchmarkRecord) -> Rows:
-    """The cells of GROWTH_COLUMNS, by prompts and then by foreign cells; none where growth was not measured."""
-    return [
-        [
-            str(point.n_prompts),
-            str(point.n_foreign_cells),
-            f"{point.n_tokens:.1f}",
-            f"{point.n_decodes:.1f}",
-            *map(measured, (point.ms.min, point.ms.p50, point.ms.p90, point.ms_a_prompt)),
-            f"{point.startup_ms:.0f}",
-        ]
-        for point in ((*record.growth.by_prompts, *record.growth.by_foreign_cells) if record.growth else ())
-    ]
-
-
 def facts(record: BenchmarkRecord) -> list[tuple[str, str]]:
     """Where and how it was measured, in rows of a name and a text."""
     environment, method, memory = record.environment, record.method, record.memory
@@ -186,12 +160,6 @@ def facts(record: BenchmarkRecord) -> list[tuple[str, str]]:
     texts = dict.fromkeys(_roofline_text(classifier.roofline) for classifier in record.classifiers)
     rows += [("roofline", text) for text in texts]
     rows += _gpu_rows(record.gpu) if environment.n_gpu_layers else []
-    if cut := environment.sm_slice:
-        text = (
-            f"{cut.n_given} of {cut.n_device} multiprocessors, kernels planned for {cut.n_planned}, without "
-            "CUDA graphs: these are no figures of the whole card; its memory, caches and clocks are all there"
-        )
-        rows.insert(2, ("a slice", text))
     if record.forward_ab and record.forward_ab.left_out:
         rows.append(("lane order", f"not compared: {record.forward_ab.left_out}"))
     if memory.peak_rss_bytes is not None:
@@ -248,7 +216,6 @@ def record_tables(record: BenchmarkRecord) -> dict[str, Table]:
         "cascade": Table(columns=CASCADE_COLUMNS, rows=cascade_rows(record), n_text=2),
         "start": Table(columns=START_COLUMNS, rows=start_rows(record)),
         "forward": Table(columns=FORWARD_COLUMNS, rows=forward_rows(record), n_text=0),
-        "growth": Table(columns=GROWTH_COLUMNS, rows=growth_rows(record), n_text=0),
         "ab": Table(columns=AB_COLUMNS, rows=ab_rows(record)),
     }
 

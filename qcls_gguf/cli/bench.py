@@ -31,7 +31,6 @@ _FULL_BATCHES = (1, 4)
 # Unpatched, CUDA graphs that idled for 10 s are dropped: this would show it.
 _FULL_IDLE_S = 12.0
 _LEAST_RATE = 0.001
-_GROWTH_TO = 64
 
 
 def bench_command(
@@ -87,18 +86,6 @@ def bench_command(
         bool,
         typer.Option("--ab", help="Also compare --forward with stock llama.cpp's CUDA kernels, step by step."),
     ] = False,
-    growth: Annotated[
-        bool,
-        typer.Option("--growth", help="Also time requests by number of prompts, and by cells of other prompt sets."),
-    ] = False,
-    growth_to: Annotated[
-        int | None,
-        typer.Option("--growth-to", min=1, max=1000, metavar="N", help="Most prompts of --growth. Default: 64."),
-    ] = None,
-    sms: Annotated[
-        int | None,
-        typer.Option("--sms", min=1, max=1024, metavar="N", help="Compute on N multiprocessors of the GPU only."),
-    ] = None,
     full: Annotated[
         bool,
         typer.Option("--full", help="Everything: three configurations, --batch 1,4 --idle 12 --forward, on CUDA --ab."),
@@ -118,7 +105,6 @@ def bench_command(
     qcls-gguf bench -c fashion-8 -c fashion-8-joint --batch 1,4
     qcls-gguf bench --input queries.txt --rate 20 --format json
     qcls-gguf bench --forward --tokens 1,8,16,32,64
-    qcls-gguf bench --growth --html growth.html
     qcls-gguf bench --forward --ab -hf Qwen/Qwen3-8B-GGUF:Q4_K_M --out ab.json --html ab.html
     qcls-gguf bench --full -hf Qwen/Qwen3-8B-GGUF:Q4_K_M --out report.json --html report.html
 
@@ -133,21 +119,9 @@ def bench_command(
     (visible cells). One more, GGML_CUDA_LANE_ORDER (lane order), is read when the model is loaded, and on by default on
     cards of compute capability 7.5, such as a Tesla T4: where code for 7.5 runs it is compared on a second loaded
     model, if the memory holds it. Everything else that --ab measures, requests too, has the weights in the file's
-    order, because llama.cpp's kernels read it. Two steps are off unless their variable is 1, because answers are less
-    exact with them: GGML_CUDA_SCALES_OF_128 (scales of 128) and GGML_CUDA_SCALES_OF_TOKENS (scales of tokens). Besides
-    times, the hidden states are compared: "difference" is the variant's from stock's, "rounding" stock's own where a
-    second sequence shares the decode. The two should be of one size, except with those two steps; a variant that is
-    fast and far off is wrong.
-
-    --growth times requests of 1, 2, 4, … 64 prompts, which should take longer in proportion: those of the first
-    configuration repeated, each with a number in front. It also times that configuration while the cache holds 0 to
-    16,384 cells of other prompt sets, which should cost nothing. All classifiers of a series are open at once, to take
-    turns: choose a smaller --growth-to if they do not fit into memory. Each gets a tenth of the -n requests.
-
-    --sms N makes a large card stand in for a smaller one, such as --sms 40 for the 40 multiprocessors of a Tesla T4:
-    kernels plan their work for N and run on N, or, with a warning, on the next number that the hardware can be split
-    into. CUDA graphs are off. The split of work is the smaller card's, but clock, memory and arithmetic are the large
-    card's: use this to compare variants, not to predict times. It needs CUDA 12.5 in build and driver.
+    order, because llama.cpp's kernels read it. Besides times, the hidden states are compared: "difference" is the
+    variant's from stock's, "rounding" stock's own where a second sequence shares the decode. The two should be of one
+    size; a variant that is fast and far off is wrong.
 
     The roofline of a decode is the larger of two times: reading its weights once at the bandwidth of a copy; and 2
     operations for each weight and each token of the smallest possible plan, at the speed of a product of 4096 × 4096
@@ -180,8 +154,6 @@ def bench_command(
             forward=forward or full or ab or tokens is not None,
             forward_tokens=_numbers(tokens, "--tokens"),
             ab="on" if ab else "where possible" if full else "off",
-            growth_to=(growth_to or _GROWTH_TO) if growth or growth_to is not None else None,
-            sms=sms,
         )
         inputs = {"--input": Path(input_) if input_ else None, "--model": model}
         inputs |= {f"--config {path}": path for path in config or []}

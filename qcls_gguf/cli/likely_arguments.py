@@ -22,6 +22,12 @@ _BY_SUFFIX = {
     ".gguf": _MODELS,
     **dict.fromkeys((".txt", ".csv", ".tsv", ".jsonl"), _FILES),
 }
+_REMOVED = {
+    ("bench", "--growth"): "give configurations with 1, 2, 4, … prompts, as in -c one.yaml -c two.yaml",
+    ("bench", "--growth-to"): "give configurations with 1, 2, 4, … prompts, as in -c one.yaml -c two.yaml",
+    ("bench", "--sms"): "a part of a card says nothing of another card, so no measurement takes its place",
+}
+"""Options that commands had, and what there is instead."""
 _LONG_WITH_ONE_DASH = re.compile(r"-([a-z][a-z-]+)(=.*)?")
 
 
@@ -46,6 +52,9 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments; fail with the likely option where some belong to none."""
         if not ctx.resilient_parsing:
+            for option in (argument.partition("=")[0] for argument in args):
+                if instead := _REMOVED.get((ctx.info_name, option)):
+                    ctx.fail(f"{option} was removed: {instead}")
             values, rest, _ = self.make_parser(ctx).parse_args(list(args))
             # before what is missing is told: that may be what an argument without its option was meant for
             if not values.get("help") and (remedy := self._remedy(ctx.info_name, args, rest)):

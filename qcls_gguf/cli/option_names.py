@@ -50,7 +50,6 @@ _OPTIONS = {
     "sample": "--sample",
     "shuffle_labels": "--shuffle-labels",
     "skip_bad": "--skip-bad",
-    "sms": "--sms",
     "spawn_llama_server": "--spawn-llama-server",
     "synthetic": "--synthetic",
     "target": "--target",

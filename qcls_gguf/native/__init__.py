@@ -3,7 +3,7 @@
 from .abi import WeightOrder
 from .context import Counters, HeadTail, NativeContext, max_sequences, n_contexts_on_gpus
 from .context_settings import ContextMemory, ContextSettings, measure_context
-from .device import Device, Multiprocessors, Probed, devices, multiprocessors, probe_copy, probe_matmul
+from .device import Device, Probed, devices, probe_copy, probe_matmul, sees_cuda_gpu
 from .library import BuildInfo, build_info, library_folder, set_log
 from .model import ModelFacts, NativeModel
 from .tensor_types import dequantised, type_block
@@ -17,7 +17,6 @@ __all__ = [
     "Device",
     "HeadTail",
     "ModelFacts",
-    "Multiprocessors",
     "NativeContext",
     "NativeModel",
     "Probed",
@@ -29,10 +28,10 @@ __all__ = [
     "library_folder",
     "max_sequences",
     "measure_context",
-    "multiprocessors",
     "n_contexts_on_gpus",
     "probe_copy",
     "probe_matmul",
+    "sees_cuda_gpu",
     "set_log",
     "type_block",
 ]

@@ -9,7 +9,7 @@ from typing import Literal
 
 from . import abi
 from .abi import Error, Status, check, int32
-from .library import library
+from .library import build_info, library
 
 _KINDS: tuple[Literal["CPU", "GPU", "iGPU", "other"], ...] = ("CPU", "GPU", "iGPU", "other")
 
@@ -27,18 +27,6 @@ class Device:
     def is_gpu(self) -> bool:
         """Whether it is a GPU, with memory of its own or the CPU's."""
         return self.kind in ("GPU", "iGPU")
-
-
-@dataclass(frozen=True, slots=True)
-class Multiprocessors:
-    """Numbers of a CUDA device's multiprocessors; they differ if a slice of it stands in for a smaller one."""
-
-    n_planned: int
-    """that kernels plan their work for"""
-    n_given: int
-    """that they run on"""
-    n_device: int
-    """of the whole device"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,14 +53,9 @@ def devices() -> Iterator[Device]:
         check(status, error)
 
 
-def multiprocessors() -> Multiprocessors | None:
-    """The multiprocessors of the first CUDA device; None without one."""
-    counts, error = abi.Multiprocessors(), Error()
-    status = library().qcls_count_multiprocessors(byref(counts), byref(error))
-    if status == Status.UNSUPPORTED:
-        return None
-    check(status, error)
-    return Multiprocessors(n_planned=counts.n_planned, n_given=counts.n_given, n_device=counts.n_device)
+def sees_cuda_gpu() -> bool:
+    """Whether this build computes on CUDA, and CUDA sees a GPU."""
+    return build_info().is_cuda and any(device.kind == "GPU" for device in devices())
 
 
 def probe_copy(device: int, *, n_threads: int, n_bytes: int, budget_s: float) -> Probed:

@@ -2,8 +2,7 @@
 
 A step is an environment variable that is read whenever a context is made: "0" turns it off for this context, "1" turns
 it on. So contexts on one loaded model can differ. Where the variable is not set a step is on, unless its meaning says
-where. `LANE_ORDER` is read whenever a model is loaded, unless a WeightOrder is asked for. `COARSE_SCALES` change
-answers by more than rounding: these steps are off unless their variable is "1".
+where. `LANE_ORDER` is read whenever a model is loaded, unless a WeightOrder is asked for.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from .device import multiprocessors
+from .device import sees_cuda_gpu
 from .library import build_info
 
 
@@ -77,20 +76,6 @@ LANE_ORDER = Step(
 )
 """All contexts on a model have it, or none; variants add it behind STEPS."""
 
-COARSE_SCALES = (
-    Step(
-        name="scales of 128",
-        variable="GGML_CUDA_SCALES_OF_128",
-        meaning="activations have a scale for 128 values instead of 32: less exact, and off by default",
-    ),
-    Step(
-        name="scales of tokens",
-        variable="GGML_CUDA_SCALES_OF_TOKENS",
-        meaning="activations have one scale for all values of a token: the least exact, and off by default",
-    ),
-)
-"""The last that variants add."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
@@ -135,6 +120,6 @@ def why_no_steps() -> str | None:
             "the steps are of CUDA kernels, and this build is for the CPU, where they change nothing: install with "
             "QCLS_CUDA=ON on a machine with an NVIDIA GPU"
         )
-    if multiprocessors() is None:
+    if not sees_cuda_gpu():
         return "the steps are of CUDA kernels, and no CUDA device is seen: nvidia-smi tells what the driver sees"
     return None

@@ -11,9 +11,8 @@ import numpy as np
 
 from ..config.schema import Config
 from ..engine.cores import physical_cores, threads
-from ..native import Multiprocessors, devices
+from ..native import devices
 from ..native.features import instruction_sets
-from ..native.sm_slice import sliced_multiprocessors
 from ..score.result import ModelInfo
 from .gpu import GpuFacts, gpu_facts
 from .machine import total_bytes
@@ -47,8 +46,6 @@ class Environment(Record):
     """layers on the GPU"""
     gpu: GpuFacts | None
     """the first NVIDIA GPU that the process may see; null if there is none or it cannot be queried"""
-    sm_slice: Multiprocessors | None
-    """the part of the GPU that computed; null if the whole GPU did, or none"""
     backend: str
     """CPU, or CUDA with its version"""
     llama_cpp_commit: str
@@ -86,7 +83,6 @@ def environment(config: Config, model: ModelInfo) -> Environment:
         device=model.device,
         n_gpu_layers=model.n_gpu_layers,
         gpu=gpu_facts(),
-        sm_slice=sliced_multiprocessors(),
         backend=model.backend,
         llama_cpp_commit=model.llama_cpp_commit,
         source_digest=model.source_digest,

@@ -53,11 +53,10 @@ def test_a_record_has_every_part(written: Written) -> None:
     assert BenchmarkRecord.model_validate(record).to_dict() == record
     assert written.stderr == ""
     assert list(record) == [
-        "environment", "startup_ms", "classifiers", "method", "workloads", "forward", "forward_ab", "growth", "memory",
-        "gpu",
+        "environment", "startup_ms", "classifiers", "method", "workloads", "forward", "forward_ab", "memory", "gpu",
     ]  # fmt: skip
     assert {"device", "gpu", "cpu", "n_cores", "n_threads", "os", "llama_cpp_commit", "source_digest", "date",
-            "model_sha256", "quantization", "package_version", "sm_slice"} <= set(record["environment"])  # fmt: skip
+            "model_sha256", "quantization", "package_version"} <= set(record["environment"])  # fmt: skip
     assert record["startup_ms"] == record["classifiers"][0]["startup_ms"]
     assert record["method"]["order"] == "classifiers in turns"
     assert [each["name"] for each in record["workloads"]] == [

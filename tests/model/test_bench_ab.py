@@ -24,13 +24,11 @@ from qcls_gguf.bench.lane_order import why_no_lane_order, why_no_memory
 from qcls_gguf.bench.records import BenchmarkRecord
 from qcls_gguf.bench.table import AB_COLUMNS, ab_rows, benchmark_tables
 from qcls_gguf.model.gpu_code import RunningCode
-from qcls_gguf.native import Multiprocessors, build_info, multiprocessors
-from qcls_gguf.native.kernel_steps import COARSE_SCALES, LANE_ORDER, STEPS, variants
-from qcls_gguf.native.sm_slice import VARIABLE, sliced_multiprocessors
+from qcls_gguf.native import build_info, sees_cuda_gpu
+from qcls_gguf.native.kernel_steps import LANE_ORDER, STEPS, variants
 
 ON_CUDA = build_info().is_cuda
-WITHOUT_LANES = (*STEPS, *COARSE_SCALES)
-NAMES = [variant.name for variant in variants(WITHOUT_LANES)]
+NAMES = [variant.name for variant in variants(STEPS)]
 SPECS = [
     PromptSpec(
         name="item",
@@ -59,7 +57,7 @@ def test_variants_take_turns_on_one_model(classifier: Classifier, monkeypatch: p
     assert dict(os.environ) == outside
     assert done == [1 + len(NAMES)] * 6  # beside the classifier's own
     assert len(model.contexts) == 1
-    assert found.steps == (WITHOUT_LANES if found.left_out else (*STEPS, LANE_ORDER, *COARSE_SCALES))
+    assert found.steps == (STEPS if found.left_out else (*STEPS, LANE_ORDER))
     assert ON_CUDA or found.left_out == "it is for cards that run code for 7.5"
     assert list(found.sizes) == [1, 3, 17]
     for size in found.sizes.values():
@@ -95,13 +93,13 @@ def by_hand(wrong: float) -> Comparison:
             measured.rounds_ms = [[ms / 2] * 3, [ms / 4] * 3] if last else [[ms] * 3, [ms] * 3]
             measured.differences = [0.0 if name == "stock" else 0.02, wrong if last and n == 16 else 0.0]
         found[n] = size
-    return Comparison(steps=WITHOUT_LANES, left_out="no such card", sizes=found)
+    return Comparison(steps=STEPS, left_out="no such card", sizes=found)
 
 
 def test_a_record_by_hand(classifier: Classifier) -> None:
     record = variants_record(classifier, by_hand(0.5))
     assert (record.prompt, record.n_cached) == ("item", len(classifier.prompts[0].prefix))
-    assert [step.variable for step in record.steps] == [step.variable for step in WITHOUT_LANES]
+    assert [step.variable for step in record.steps] == [step.variable for step in STEPS]
     assert [variant.name for variant in record.variants] == NAMES
     assert record.left_out == "no such card"
     assert [size.n_tokens for size in record.sizes] == [16, 64]
@@ -170,7 +168,7 @@ def test_a_comparison_is_shown(record: BenchmarkRecord, classifier: Classifier) 
     assert "time of one decode by every variant" in page
     assert "not compared: no such card" in text
     assert "not compared: no such card" in page
-    for step in WITHOUT_LANES:
+    for step in STEPS:
         assert step.variable in page
     without = record.model_copy(update={"forward_ab": None})
     assert "of stock" not in text_of(without)
@@ -187,33 +185,15 @@ def test_hidden_states_that_are_not_finite_cannot_be_overlooked(
     assert text_of(shown).count("NOT FINITE") == benchmark_html(shown).count("NOT FINITE") == 1
 
 
-def test_a_record_of_a_slice_says_so(record: BenchmarkRecord) -> None:
-    cut = Multiprocessors(n_planned=40, n_given=48, n_device=132)
-    environment = record.environment.model_copy(update={"sm_slice": cut})
-    shown = record.model_copy(update={"environment": environment})
-    for text in (" ".join(text_of(shown).split()), benchmark_html(shown)):
-        assert "48 of 132 multiprocessors, kernels planned for 40" in text
-    assert record.environment.sm_slice is None
-    assert "multiprocessors" not in text_of(record)
-
-
 @pytest.mark.skipif(ON_CUDA, reason="what a build for the CPU refuses")
-@pytest.mark.parametrize(
-    ("option", "what"),
-    [(["--ab"], "--ab: the steps are of CUDA kernels"), (["--sms", 40], "--sms 40: takes a part of a CUDA device")],
-)
-def test_without_cuda_it_is_refused(option: list[object], what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
-    done = bench("--forward", *option, "--quiet")
+def test_without_cuda_it_is_refused() -> None:
+    done = bench("--forward", "--ab", "--quiet")
     assert done.exit_code == 2
     assert done.stdout == ""
-    assert re.search(f"{what}.*this build is for the CPU.*QCLS_CUDA=ON", done.stderr)
-    assert VARIABLE not in os.environ
-    assert multiprocessors() is None
-    assert sliced_multiprocessors() is None
+    assert re.search("--ab: the steps are of CUDA kernels.*this build is for the CPU.*QCLS_CUDA=ON", done.stderr)
 
 
-@pytest.mark.skipif(multiprocessors() is None, reason="needs a CUDA device")
+@pytest.mark.skipif(not sees_cuda_gpu(), reason="needs a CUDA device")
 def test_on_cuda_every_variant_is_right_within_rounding(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
     classifier = open_classifier(make_model(), SPECS, n_gpu_layers="all")
     for size in compare_variants(classifier, [1, 8, 9, 26, 64, 104], 1, lambda: None).sizes.values():

@@ -33,7 +33,7 @@ from qcls_gguf.compare.records import ComparisonRecord
 from qcls_gguf.compare.table import heading
 from qcls_gguf.config.resources import config_path
 from qcls_gguf.errors import ConfigError
-from qcls_gguf.native import multiprocessors
+from qcls_gguf.native import sees_cuda_gpu
 from qcls_gguf.native.kernel_steps import STEPS
 
 __all__ = ["compare_here"]  # a fixture
@@ -245,7 +245,7 @@ def test_stock_kernels_are_not_measured_on_rearranged_weights(
     monkeypatch.setenv("GGML_CUDA_LANE_ORDER", "1")
     record = compared(config, "batched")
     assert record["environment"]["n_lane_ordered"] == record["model"]["n_lane_ordered"] == 0
-    if multiprocessors() is not None:
+    if sees_cuda_gpu():
         assert "stock matrix kernels, weights: in the file's order" in heading(ComparisonRecord.model_validate(record))
 
 

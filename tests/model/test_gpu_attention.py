@@ -11,9 +11,9 @@ from conftest import MakeModel, OpenClassifier, OpenContext
 from nodes import Float32Array, Node, decode, random_decodes, random_tokens
 from oracle import PromptSpec, decode_sequence
 
-from qcls_gguf.native import NativeModel, multiprocessors
+from qcls_gguf.native import NativeModel, sees_cuda_gpu
 
-pytestmark = pytest.mark.skipif(multiprocessors() is None, reason="needs a CUDA device")
+pytestmark = pytest.mark.skipif(not sees_cuda_gpu(), reason="needs a CUDA device")
 LARGEST_DIFFERENCE = 0.05
 """From the CPU's, root mean square of a row of unit size. Products with Q8_0 weights round activations: where attention
 alone was another, rows differed by up to 0.022 on a CPU; one other cell among 40 made 0.13 and more.

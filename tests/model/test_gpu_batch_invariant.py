@@ -10,10 +10,10 @@ from conftest import MakeModel, OpenClassifier
 from oracle import PromptSpec
 
 from qcls_gguf.bench.forward import sequence_plan, timed_decode
-from qcls_gguf.native import multiprocessors
+from qcls_gguf.native import sees_cuda_gpu
 from qcls_gguf.plan.tree import Root
 
-pytestmark = pytest.mark.skipif(multiprocessors() is None, reason="needs a CUDA device")
+pytestmark = pytest.mark.skipif(not sees_cuda_gpu(), reason="needs a CUDA device")
 LABELS = ("dress", "jump", "jumper", "tank top", "none")
 TEXTS = {"short": "what is", "long": "one of many words, " * 34 + "what is"}  # the second: more than 256 cells
 RUNTIME: dict[str, Any] = {"n_gpu_layers": "all", "batch_invariant": True, "max_query_tokens": 32}

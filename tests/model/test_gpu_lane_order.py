@@ -20,13 +20,13 @@ from qcls_gguf.bench.forward import sequence_plan, timed_decode
 from qcls_gguf.bench.measure import BenchmarkSettings
 from qcls_gguf.inspection.inspect import inspect_classifier
 from qcls_gguf.model import OpenModels
-from qcls_gguf.native import NativeModel, WeightOrder, multiprocessors
+from qcls_gguf.native import NativeModel, WeightOrder, sees_cuda_gpu
 from qcls_gguf.native.cuda_driver import first_cuda_device
-from qcls_gguf.native.kernel_steps import COARSE_SCALES, LANE_ORDER, STEPS
+from qcls_gguf.native.kernel_steps import LANE_ORDER, STEPS
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.plan.tree import Root
 
-pytestmark = pytest.mark.skipif(multiprocessors() is None, reason="needs a CUDA device")
+pytestmark = pytest.mark.skipif(not sees_cuda_gpu(), reason="needs a CUDA device")
 SPECS = [PromptSpec(name="item", template="<|im_start|>{query}<|im_end|>label:", labels=("dress", "coat", "none"))]
 SIZES = (1, 2, 3, 8, 9, 16, 17, 26, 33, 40, 57, 64, 65, 72, 73, 81, 104, 112, 113, 129, 161, 225, 300, 512)
 LARGEST_OF_A_LAYER = 0.02
@@ -162,9 +162,8 @@ def test_what_measures_llama_cpp_s_kernels_has_the_file_s_order(
         steps = {step.name for step in record.forward_ab.steps}
         assert (LANE_ORDER.name in steps) == runs_code_for_75()
         rounding = max(size.rounding or 1 for size in record.forward_ab.sizes)
-        coarse = {f"+ {step.name}" for step in COARSE_SCALES}
         for size in record.forward_ab.sizes:
-            assert all((each.difference or 0) < 3 * rounding for each in size.variants if each.name not in coarse)
+            assert all((each.difference or 0) < 3 * rounding for each in size.variants)
 
 
 def test_layers_on_the_cpu_stay_in_the_file_s_order(
@@ -193,7 +192,7 @@ def test_it_is_compared_on_a_second_loaded_model(
         assert (found.left_out or "").startswith("the model has nothing to rearrange")
     else:
         assert found.left_out is None
-        assert found.steps == (*STEPS, LANE_ORDER, *COARSE_SCALES)
+        assert found.steps == (*STEPS, LANE_ORDER)
         rounding = max(size.rounding for size in found.sizes.values())
         for n, size in found.sizes.items():
             assert max(size.variants[f"+ {LANE_ORDER.name}"].differences) < 3 * rounding, n

@@ -6,9 +6,9 @@ import pytest
 from conftest import MakeModel, RunPython, WriteConfig
 from oracle import COLOR
 
-from qcls_gguf.native import multiprocessors
+from qcls_gguf.native import sees_cuda_gpu
 
-pytestmark = pytest.mark.skipif(multiprocessors() is None, reason="needs a CUDA device")
+pytestmark = pytest.mark.skipif(not sees_cuda_gpu(), reason="needs a CUDA device")
 CODE = """
 import os, sys
 if sys.argv[2] == "hidden":

@@ -17,7 +17,7 @@ from qcls_gguf import Classifier, DecodeError
 from qcls_gguf.engine import prefixes
 from qcls_gguf.model import Model
 from qcls_gguf.model.header import read_header
-from qcls_gguf.native import NativeModel, multiprocessors
+from qcls_gguf.native import NativeModel, sees_cuda_gpu
 
 LARGEST = 5e-5
 """Between scores, and between log-probabilities. Measured: 6.2e-6, with F32 weights, head and cache."""
@@ -97,7 +97,7 @@ def test_quantised_weights_in_products_of_several_sequences(
                 np.testing.assert_allclose([score.score for score in answer.scores], scores, rtol=0, atol=ROUNDING)
 
 
-@pytest.mark.skipif(multiprocessors() is None, reason="needs a CUDA device")
+@pytest.mark.skipif(not sees_cuda_gpu(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", [*HYBRIDS, *OTHERS])
 def test_a_gpu_answers_as_the_cpu_does(name: str, make_model: MakeModel, open_classifier: OpenClassifier) -> None:
     """With the settings that are usual there: flash attention where llama.cpp has it, cells of F16."""

@@ -14,7 +14,7 @@ from documents import PAGES, ROOT, Command, anchors, blocks, commands, contains,
 import qcls_gguf
 from qcls_gguf import ConfigError, ModelConfig, PromptConfig, RuntimeConfig, load_config
 from qcls_gguf.cli.app import app
-from qcls_gguf.native.kernel_steps import COARSE_SCALES, STEPS
+from qcls_gguf.native.kernel_steps import STEPS
 
 COMMANDS = typer.main.get_group(app).commands
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -258,8 +258,7 @@ def test_every_patch_is_documented() -> None:
 
 def test_the_steps_of_the_kernels_are_documented() -> None:
     rows = re.findall(r"^\| ([\w ]+) \| `(\w+)=(\d)` \|", text_of("docs/kernels.md"), re.MULTILINE)
-    by_default = [(step.name, step.variable, "0") for step in STEPS]
-    assert rows == [*by_default, *((step.name, step.variable, "1") for step in COARSE_SCALES)]
+    assert rows == [(step.name, step.variable, "0") for step in STEPS]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import qcls_gguf
-from qcls_gguf.native.kernel_steps import COARSE_SCALES, LANE_ORDER, STEPS
+from qcls_gguf.native.kernel_steps import LANE_ORDER, STEPS
 
 
 def modules_after(code: str) -> set[str]:
@@ -64,5 +64,5 @@ for words in (["--help"], ["run", "--help"], ["bench", "--help"]):
 def test_help_names_the_switch_of_every_step_of_the_kernels() -> None:
     from qcls_gguf.cli.bench import bench_command
 
-    for step in (*STEPS, LANE_ORDER, *COARSE_SCALES):
+    for step in (*STEPS, LANE_ORDER):
         assert f"{step.variable} ({step.name})" in " ".join((bench_command.__doc__ or "").split())

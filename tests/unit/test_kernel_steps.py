@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from qcls_gguf.bench.ab import largest_difference
-from qcls_gguf.native.kernel_steps import COARSE_SCALES, LANE_ORDER, STEPS, Step, Variant, switched, variants
+from qcls_gguf.native.kernel_steps import LANE_ORDER, STEPS, Step, Variant, switched, variants
 
 ONE_TWO = (
     Step(name="one", variable="QCLS_TEST_ONE", meaning="the first"),
@@ -26,7 +26,7 @@ def test_variants_add_a_step_at_a_time() -> None:
 
 
 def test_steps_tell_themselves_apart() -> None:
-    steps = (*STEPS, LANE_ORDER, *COARSE_SCALES)
+    steps = (*STEPS, LANE_ORDER)
     for texts in ([step.name for step in steps], [step.variable for step in steps]):
         assert len(set(texts)) == len(texts)
     assert all(step.variable.startswith(("GGML_CUDA_", "QCLS_")) for step in steps)

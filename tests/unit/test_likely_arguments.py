@@ -37,6 +37,7 @@ def _a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["init", "texts.txt"], "write --data texts.txt"),
         (["init", "kind=a,b"], "write --labels kind=a,b"),
         (["advise", "--queries", "x", "texts.txt"], "write --queries texts.txt"),
+        (["bench", "--growth-to=4"], "--growth-to was removed: give configurations with 1, 2, 4,"),
         (["schema", "x"], "schema takes no argument 'x': `qcls-gguf schema --help` lists its options"),
         (["--config", "mission", "inspect"], "write it behind one, as in qcls-gguf inspect --config mission"),
         (["--offline", "inspect", "-c", "mission"], "write it behind one, as in qcls-gguf inspect --offline"),

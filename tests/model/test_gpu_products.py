@@ -1,35 +1,28 @@
-"""Coarse scales of activations on a CUDA device: products are those of activations quantised so, by every kernel."""
+"""The direct matrix kernels on a CUDA device: products are those of quantised activations, in double precision."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from conftest import MakeModel, OpenClassifier
 from gpu_products import Floats, Matrix, backend, distance, exact, normalized, quantized, runs_code_for_75
 from oracle import PromptSpec
 
-from qcls_gguf import Classifier, ModelError, load_config
-from qcls_gguf.bench.ab import largest_difference
-from qcls_gguf.bench.forward import sequence_plan, timed_decode
+from qcls_gguf import ModelError
 from qcls_gguf.model.header import read_header
-from qcls_gguf.native import multiprocessors
-from qcls_gguf.native.kernel_steps import COARSE_SCALES, LANE_ORDER
-from qcls_gguf.plan.tree import Root
+from qcls_gguf.native import sees_cuda_gpu
+from qcls_gguf.native.kernel_steps import LANE_ORDER
 
-pytestmark = pytest.mark.skipif(multiprocessors() is None, reason="needs a CUDA device")
-ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(not sees_cuda_gpu(), reason="needs a CUDA device")
 N_K = 1024
-N_OF_SCALE = {"32": 32, "128": 128, "token": N_K}
 SIZES = (2, 3, 5, 8, 9, 26, 57, 64, 72, 80, 88, 96, 104, 107, 112, 113, 120, 128, 129, 160, 257)
 N_ROWS = (544, 96)  # neither is a whole number of tiles
 LARGEST_OF_ROUNDING = {"Q4_K": 6e-4, "Q6_K": 6e-6, "Q8_0": 6e-6}
 """Of a column, usually. Q4_K multiplies its minimums by sums of activations that are rounded to halves, which is 2.9e-4
-of these products in the mean, with glu 4.2e-4, whether the sums are in the unit of a relative scale or not."""
+of these products in the mean, with glu 4.2e-4."""
 LARGEST_BETWEEN_KERNELS = {"Q4_K": 1.2e-3, "Q6_K": 6e-6, "Q8_0": 6e-6}
 """Halves of both kinds differ by up to 6.3e-4 in these products."""
 LARGEST_OF_A_VALUE = 3e-3  # where an activation lies between two int8 values, and the GPU's choice is the other one
@@ -38,13 +31,8 @@ KINDS: list[dict[str, Any]] = [{}, {"glu": True}, {"norm": True}, {"glu": True, 
 SPECS = [PromptSpec(name="item", template="<|im_start|>{query}<|im_end|>label:", labels=("dress", "coat", "none"))]
 
 
-def environment(choice: str, short_loops: bool = True) -> dict[str, str]:
-    values = ("1" if choice == "128" else "0", "1" if choice == "token" else "0")
-    return {
-        "GGML_CUDA_MMQ_DIRECT": "1",
-        "GGML_CUDA_SHORT_LOOPS": str(int(short_loops)),
-        **{step.variable: value for step, value in zip(COARSE_SCALES, values, strict=True)},
-    }
+def environment(short_loops: bool = True) -> dict[str, str]:
+    return {"GGML_CUDA_MMQ_DIRECT": "1", "GGML_CUDA_SHORT_LOOPS": str(int(short_loops))}
 
 
 def activations(rng: np.random.Generator, n_cols: int) -> Floats:
@@ -57,22 +45,20 @@ def activations(rng: np.random.Generator, n_cols: int) -> Floats:
     return y
 
 
-@pytest.mark.parametrize("choice", N_OF_SCALE)
 @pytest.mark.parametrize(("weight_type", "lanes"), LAYOUTS)
-def test_products_are_exact(weight_type: str, lanes: bool, choice: str) -> None:
-    """Beside each other, kernels that read such a scale once and those that read it for each 32 values."""
+def test_products_are_exact(weight_type: str, lanes: bool) -> None:
+    """With short loops and without."""
     if lanes and not runs_code_for_75():
         pytest.skip("needs code for 7.5")
     rng = np.random.default_rng(7)
     limit = LARGEST_OF_ROUNDING[weight_type]
-    differing = set()
-    with backend(environment(choice)) as short, backend(environment(choice, short_loops=False)) as plain:
+    with backend(environment()) as short, backend(environment(short_loops=False)) as plain:
         for i, n_cols in enumerate((*SIZES, 1) if lanes else SIZES):
             matrices = [Matrix.random(rng, weight_type, N_ROWS[i % 2], N_K) for _ in range(2)]
             y = activations(rng, n_cols)
             for kind in KINDS:
                 given = normalized(y) if "norm" in kind else y
-                wanted = exact(matrices, quantized(given, N_OF_SCALE[choice]), given, glu="glu" in kind)
+                wanted = exact(matrices, quantized(given), given, glu="glu" in kind)
                 found = [each.multiply(matrices, y, **kind, lanes=lanes) for each in (short, plain)]
                 for one, other, right in zip(*found, wanted, strict=True):
                     columns = [distance(one[c], right[c]) for c in range(n_cols)]
@@ -80,26 +66,18 @@ def test_products_are_exact(weight_type: str, lanes: bool, choice: str) -> None:
                     assert "norm" in kind or np.median(columns) < limit, (n_cols, kind, np.median(columns))
                     between = distance(one, other.astype(np.float64))
                     assert between < LARGEST_BETWEEN_KERNELS[weight_type], (n_cols, kind, between)
-                    if not np.array_equal(one, other):
-                        differing.add(n_cols)
-    if runs_code_for_75() and choice != "32" and (weight_type == "Q4_K" or lanes):
-        n_least = 80 if weight_type == "Q6_K" else 64
-        n_tile = {"Q4_K": 120, "Q6_K": 112, "Q8_0": 128}[weight_type]
-        columns_of_tile = {n: 8 * -(-n // (8 * -(-n // n_tile))) for n in SIZES}
-        assert differing == {n for n, columns in columns_of_tile.items() if columns >= n_least}  # else one kernel
 
 
-@pytest.mark.parametrize("choice", N_OF_SCALE)
 @pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize(("weight_type", "lanes"), LAYOUTS)
-def test_what_is_not_finite_shows(weight_type: str, lanes: bool, value: float, choice: str) -> None:
+def test_what_is_not_finite_shows(weight_type: str, lanes: bool, value: float) -> None:
     """One activation, at any place, or a whole column: no product of that column is a number, and no other changes."""
     if lanes and not runs_code_for_75():
         pytest.skip("needs code for 7.5")
     rng = np.random.default_rng(9)
     matrices = [Matrix.random(rng, weight_type, 96, N_K) for _ in range(2)]
     for is_short, is_invariant in ((True, False), (False, False), (False, True)):
-        with backend(environment(choice, is_short), batch_invariant=is_invariant) as gpu:
+        with backend(environment(is_short), batch_invariant=is_invariant) as gpu:
             for n_cols in (2, 8, 26, 64, 107, 128, 160):
                 y = activations(rng, n_cols)
                 damaged = y.copy()
@@ -141,14 +119,13 @@ def test_a_model_with_one_damaged_block_is_refused(
         open_classifier(path, SPECS, n_gpu_layers="all", state_cache=False)
 
 
-@pytest.mark.parametrize("choice", ["128", "token"])
 @pytest.mark.parametrize("weight_type", ["Q4_K", "Q6_K", "Q8_0"])
-def test_batch_invariant_products_have_the_same_bits(weight_type: str, choice: str) -> None:
+def test_batch_invariant_products_have_the_same_bits(weight_type: str) -> None:
     rng = np.random.default_rng(8)
     matrices = [Matrix.random(rng, weight_type, 544, N_K) for _ in range(2)]
     y = activations(rng, 160)
     orders = [False, True] if runs_code_for_75() and weight_type != "Q4_K" else [False]
-    with backend(environment(choice), batch_invariant=True) as invariant:
+    with backend(environment(), batch_invariant=True) as invariant:
         for kind in KINDS:
             whole = invariant.multiply(matrices, y, **kind)
             for n_cols in (1, 2, 8, 26, 64, 107, 128, 160):
@@ -156,48 +133,3 @@ def test_batch_invariant_products_have_the_same_bits(weight_type: str, choice: s
                     part = invariant.multiply(matrices, y[:n_cols], **kind, lanes=lanes)
                     for few, many in zip(part, whole, strict=True):
                         np.testing.assert_array_equal(few, many[:n_cols], err_msg=f"{n_cols} columns, {kind}")
-
-
-def rows(classifier: Classifier, n: int) -> npt.NDArray[np.float32]:
-    prefix = classifier.configured.active.held[0]
-    root = Root(holder=prefix.holder, n_cached=len(prefix.tokens))
-    return timed_decode(classifier.engine, sequence_plan(classifier.engine, root, n), root)[0].hidden.copy()
-
-
-@pytest.mark.parametrize("lanes", ["0", "1"])
-@pytest.mark.parametrize("weight_type", ["Q4_K", "Q6_K", "Q8_0"])
-def test_hidden_states_move_a_little(
-    weight_type: str,
-    lanes: str,
-    make_model: MakeModel,
-    open_classifier: OpenClassifier,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    path = make_model("qwen3", weight_type=weight_type, head_type=weight_type, n_embd=512, n_ff=1024, tied=False)
-    monkeypatch.setenv(LANE_ORDER.variable, lanes)
-    found = {}
-    for choice in N_OF_SCALE:
-        for variable, value in environment(choice).items():
-            monkeypatch.setenv(variable, value)
-        classifier = open_classifier(path, SPECS, n_gpu_layers="all", n_batch=640, state_cache=False)
-        found[choice] = {n: rows(classifier, n) for n in (2, 8, 26, 64, 107, 112, 160, 300)}
-    for choice in ("128", "token"):
-        for n, moved in found[choice].items():
-            assert 1e-4 < largest_difference(moved, found["32"][n]) < 0.2, (choice, n)
-
-
-def test_answers_of_the_embedded_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    config = load_config(Path("configs/fashion-8-joint.yaml"))
-    config = replace(config, runtime=replace(config.runtime, n_gpu_layers="all", state_cache=False))
-    texts = ["red summer dress for girls", "cheap slim fit jeans for men", "wool coat", "light pink cashmere sweater"]
-    answers = []
-    for choice in N_OF_SCALE:
-        for variable, value in environment(choice).items():
-            monkeypatch.setenv(variable, value)
-        with Classifier.from_config(config) as classifier:
-            found = [classifier.classify(text) for text in texts]
-        answers.append([score.probability for each in found for of in each.results for score in of.scores])
-    for moved in answers[1:]:
-        np.testing.assert_allclose(moved, answers[0], rtol=0, atol=0.1)
-    assert answers[0] != answers[1] != answers[2] != answers[0]
