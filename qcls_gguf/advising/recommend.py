@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..evaluation.metrics import wilson
 from ..report.numbers import measured, percent
+from ..statistics import wilson
 from .records import CandidateRecord, Predicted
 
 _MOST_QUERIES = 1_000_000

@@ -9,7 +9,8 @@ import numpy as np
 
 from ..config.prompt import PromptConfig
 from ..data.labelled import LabelledQuery
-from ..evaluation.metrics import SMALLEST, BoolArray, FloatArray, LabelledProbabilities, row_outcomes, wilson
+from ..evaluation.metrics import LabelledProbabilities, row_outcomes
+from ..statistics import SMALLEST, BoolArray, FloatArray, wilson
 from .records import Disagreement, PromptAgreement
 from .trial import Row
 

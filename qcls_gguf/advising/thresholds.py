@@ -14,10 +14,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
+from ..statistics import BoolArray, FloatArray, upper_bound
 
 _MOST_STEPS = 100
 """Thresholds that are proposed."""
@@ -38,13 +36,6 @@ class Threshold:
     """of these, those whose answer is not the last stage's"""
     least_agreement: float
     """the lower Clopper-Pearson bound of the agreement on unseen queries; 0 without a threshold"""
-
-
-def upper_bound(n_other: int, n: int, confidence: float) -> float:
-    """The upper Clopper-Pearson bound of a share of which n_other in n were seen."""
-    from scipy.stats import beta  # an extra, and half a second
-
-    return 1.0 if n_other >= n else float(beta.ppf(confidence, n_other + 1, n - n_other))
 
 
 def n_needed(agreement: float, confidence: float) -> int:

@@ -15,24 +15,16 @@ Rows whose probabilities are not finite are counted and left out of everything.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from ..statistics import N_BINS, SMALLEST, BoolArray, FloatArray, IntArray, wilson
 from .records import Confusion, Coverage, LabelMass, LabelStatistics, PromptStatistics, ReliabilityBin, Statistics
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.intp]
-BoolArray = npt.NDArray[np.bool_]
-
-N_BINS = 15
 THRESHOLDS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
-SMALLEST = 1e-12
-"""The log-loss takes smaller probabilities for this one."""
-_Z95 = 1.959963984540054  # the 97.5 % point of the normal distribution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,16 +105,6 @@ def pooled(parts: Sequence[RowOutcomes]) -> RowOutcomes:
         agrees=np.concatenate(agrees) if agrees else None,
         label_mass=np.concatenate(mass) if mass else None,
     )
-
-
-def wilson(n_right: int, n: int) -> tuple[float, float] | None:
-    """The Wilson 95 % interval of the share n_right / n; None without rows."""
-    if n == 0:
-        return None
-    share, z2 = n_right / n, _Z95 * _Z95
-    middle = (share + z2 / (2 * n)) / (1 + z2 / n)
-    half = _Z95 / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
-    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def reliability(rows: RowOutcomes) -> tuple[ReliabilityBin, ...]:

@@ -19,15 +19,12 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import minimize
 
 from ..errors import ConfigError
-from ..evaluation.metrics import LabelledProbabilities, calibration_error, reliability, row_outcomes
 from ..score.adjustment import Adjustment, adjusted_scores
 from ..score.log_space import FloatArray, log_softmax, log_sum_exp
-
-BoolArray = npt.NDArray[np.bool_]
+from ..statistics import BoolArray, calibration_error, paired_difference
 
 LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 0.05, 20.0
 N_ROWS_A_FOLD = 10
@@ -88,7 +85,7 @@ def cross_validate(
         n_folds=n_folds,
         log_loss_before=float(before.mean()),
         log_loss_after=float(after.mean()),
-        standard_error=float((before - after).std(ddof=1) / math.sqrt(n)),
+        standard_error=paired_difference(before, after)[1],
         ece_before=_ece(raw, accepted),
         ece_after=_ece(held_out, accepted),
     )
@@ -121,14 +118,7 @@ def log_losses(log_p: FloatArray, accepted: BoolArray) -> FloatArray:
 
 
 def _ece(log_p: FloatArray, accepted: BoolArray) -> float:
-    rows = row_outcomes(
-        LabelledProbabilities(
-            labels=(),
-            probability=np.exp(log_p, dtype=np.float64),
-            accepted=accepted,
-            true=accepted.argmax(axis=1),
-            joint_winner=None,
-            label_mass=None,
-        )
-    )
-    return calibration_error(reliability(rows)) or 0.0  # None without rows
+    answer = log_p.argmax(axis=1)[:, None]
+    confidence = np.exp(np.take_along_axis(log_p, answer, 1)[:, 0], dtype=np.float64)
+    right = np.take_along_axis(accepted, answer, 1)[:, 0]
+    return calibration_error(confidence, right) or 0.0  # None without rows

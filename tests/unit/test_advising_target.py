@@ -15,7 +15,7 @@ from qcls_gguf.advising.queries import read_trial_queries
 from qcls_gguf.advising.recommend import pareto, recommendation
 from qcls_gguf.advising.records import CandidateRecord, Latency, Predicted, PromptAgreement
 from qcls_gguf.advising.target import predict_t4, read_target
-from qcls_gguf.evaluation.metrics import wilson
+from qcls_gguf.statistics import wilson
 
 ROOT = Path(__file__).parents[2]
 N_8B = 6.9456e9

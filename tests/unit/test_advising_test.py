@@ -13,7 +13,7 @@ from qcls_gguf.advising.sequential import is_worse, log_evidence
 from qcls_gguf.advising.statistics import disagreements, prompt_agreement
 from qcls_gguf.advising.trial import Row, Rule, parted_rows, try_candidate
 from qcls_gguf.data.labelled import LabelledQuery
-from qcls_gguf.evaluation.metrics import wilson
+from qcls_gguf.statistics import wilson
 
 PROMPT = PromptConfig(name="colour", prompt_template="{query}:", labels=("red", "blue"))
 N_RUNS, N_QUERIES = 4000, 1500

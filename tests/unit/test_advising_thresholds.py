@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from qcls_gguf.advising.thresholds import fit_threshold, n_needed, upper_bound
+from qcls_gguf.advising.thresholds import fit_threshold, n_needed
+from qcls_gguf.statistics import upper_bound
 
 
 def binomial(k: int, n: int, p: float) -> float:

@@ -16,13 +16,13 @@ from qcls_gguf.evaluation.metrics import (
     prompt_statistics,
     reliability,
     row_outcomes,
-    wilson,
 )
 from qcls_gguf.evaluation.modes import compared_prompts, mode_statistics
 from qcls_gguf.evaluation.passes import PromptScores, RowScores
 from qcls_gguf.evaluation.records import Confusion, Coverage, LabelStatistics, ModeStatistics, ReliabilityBin
 from qcls_gguf.prompts.compiled import Prompt
 from qcls_gguf.prompts.trie import build_trie
+from qcls_gguf.statistics import wilson
 
 PROBABILITY = [
     [0.8, 0.1, 0.1],  # a is right

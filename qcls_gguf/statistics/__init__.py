@@ -1,0 +1,126 @@
+"""Statistics of shares, probabilities and times, as functions of arrays.
+
+Shapes: p (n_rows, n_labels) are probabilities, accepted (n_rows, n_labels) says which labels are right; a row's answer
+is its most probable label, of equally probable ones the first. Values are finite. Without rows a mean is None.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.intp]
+BoolArray = npt.NDArray[np.bool_]
+
+N_BINS = 15
+"""bins of the reliability diagram and of the calibration error"""
+SMALLEST = 1e-12
+"""the log-loss takes smaller probabilities for this one"""
+_Z95 = 1.959963984540054  # the 97.5 % point of the normal distribution
+
+
+def mean(values: npt.ArrayLike) -> float | None:
+    """The mean; of truth values their share."""
+    array = np.asarray(values, np.float64)
+    return float(array.mean()) if array.size else None
+
+
+def wilson(n_right: int, n: int) -> tuple[float, float] | None:
+    """The 95 % interval of a share of which n_right in n were seen; None without any.
+
+    (s + z²/2n ± z √(s (1-s)/n + z²/4n²)) / (1 + z²/n) with s = n_right / n: Wilson 1927; method 3 in Newcombe 1998.
+    """
+    if n == 0:
+        return None
+    share, z2 = n_right / n, _Z95 * _Z95
+    middle = (share + z2 / (2 * n)) / (1 + z2 / n)
+    half = _Z95 / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def upper_bound(n_seen: int, n: int, confidence: float) -> float:
+    """The one-sided bound that a share of which n_seen in n were seen lies below with at least this confidence.
+
+    The quantile `confidence` of Beta(n_seen + 1, n - n_seen): Clopper and Pearson 1934. Needs scipy.
+    """
+    from scipy.stats import beta  # an extra, and half a second
+
+    return 1.0 if n_seen >= n else float(beta.ppf(confidence, n_seen + 1, n - n_seen))
+
+
+def paired_difference(before: FloatArray, after: FloatArray) -> tuple[float, float]:
+    """The mean of before - after, each (n_rows,) with at least two rows, and its standard error: s / √n."""
+    differences = before - after
+    return float(differences.mean()), float(differences.std(ddof=1) / math.sqrt(len(differences)))
+
+
+def accepted_probability(p: FloatArray, accepted: BoolArray) -> FloatArray:
+    """(n_rows,) the probability of the accepted labels together, at most 1."""
+    return np.minimum(np.where(accepted, p, 0).sum(axis=1), 1)
+
+
+def log_losses(p_accepted: FloatArray) -> FloatArray:
+    """(n_rows,) -ln max(p of the accepted labels, SMALLEST), in nats; the log-loss is their mean."""
+    return np.asarray(0 - np.log(np.maximum(p_accepted, SMALLEST)))
+
+
+def brier_scores(p: FloatArray, accepted: BoolArray) -> FloatArray:
+    """(n_rows,) (1 - p of the accepted labels)² + Σ of the other labels' p²: the accepted ones are one class.
+
+    The Brier score is their mean (Brier 1950).
+    """
+    others = (np.where(accepted, 0, p) ** 2).sum(axis=1)
+    return np.asarray((1 - accepted_probability(p, accepted)) ** 2 + others)
+
+
+def reliability(confidence: FloatArray, right: BoolArray) -> tuple[IntArray, FloatArray, FloatArray]:
+    """(N_BINS,) each: rows, mean confidence and accuracy in equal bins of the answer's probability; NaN for no rows.
+
+    confidence: (n_rows,) the answers' probabilities; right: (n_rows,) whether they are accepted.
+    """
+    index = np.clip((confidence * N_BINS).astype(np.intp), 0, N_BINS - 1)
+    n = np.bincount(index, minlength=N_BINS)
+    parts = [[values[index == i] for i in range(N_BINS)] for values in (confidence, right.astype(np.float64))]
+    means = [np.array([part.mean() if part.size else np.nan for part in of_bins]) for of_bins in parts]
+    return n, means[0], means[1]
+
+
+def calibration_error(confidence: FloatArray, right: BoolArray) -> float | None:
+    """The expected calibration error: Σ over the bins of n_bin / n · |accuracy - mean confidence|.
+
+    Naeini, Cooper and Hauskrecht 2015, with the bins of `reliability`.
+    """
+    n, mean_confidence, accuracy = reliability(confidence, right)
+    if not n.sum():
+        return None
+    return float((n * np.abs(accuracy - mean_confidence))[n > 0].sum() / n.sum())
+
+
+def confusion_matrix(true: IntArray, answer: IntArray, n_labels: int) -> npt.NDArray[np.int64]:
+    """(n_labels, n_labels) the number of rows of each true label that got each answer."""
+    matrix = np.zeros((n_labels, n_labels), np.int64)
+    np.add.at(matrix, (true, answer), 1)
+    return matrix
+
+
+def f1_scores(matrix: npt.NDArray[np.int64]) -> FloatArray:
+    """(n_labels,) 2·tp / (2·tp + fp + fn) from a confusion matrix; NaN for labels that are neither true nor answered.
+
+    Macro-F1 is the mean of the others.
+    """
+    total = matrix.sum(axis=0) + matrix.sum(axis=1)
+    return np.divide(2.0 * matrix.diagonal(), total, out=np.full(len(matrix), np.nan), where=total > 0)
+
+
+def quantiles(values: npt.ArrayLike, *levels: float) -> tuple[float, ...]:
+    """The quantiles of at least one value, between neighbours by linear interpolation."""
+    return tuple(np.quantile(np.asarray(values, np.float64), levels).tolist())
+
+
+def spread(values: Sequence[float]) -> float | None:
+    """(largest - smallest) / median: how far repetitions lie apart; None for fewer than two."""
+    return (max(values) - min(values)) / float(np.median(values)) if len(values) > 1 else None
