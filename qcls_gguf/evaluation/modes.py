@@ -10,7 +10,8 @@ import numpy as np
 from ..config.scoring import Scoring
 from ..data.labelled import LabelledQuery
 from ..prompts.compiled import Prompt
-from .metrics import FloatArray, LabelledProbabilities, RowOutcomes, overall_statistics, prompt_statistics
+from ..statistics import FloatArray
+from .metrics import LabelledProbabilities, RowOutcomes, overall_statistics, prompt_statistics
 from .passes import PromptScores, RowScores, not_applicable
 from .records import ModeNotApplicable, ModeStatistics, NonFiniteRow, PromptStatistics, RequestCost, WorstRow
 from .robustness_records import NotApplicable

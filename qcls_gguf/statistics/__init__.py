@@ -52,7 +52,7 @@ def upper_bound(n_seen: int, n: int, confidence: float) -> float:
     return 1.0 if n_seen >= n else float(beta.ppf(confidence, n_seen + 1, n - n_seen))
 
 
-def paired_difference(before: FloatArray, after: FloatArray) -> tuple[float, float]:
+def paired_difference(before: npt.NDArray[np.floating], after: npt.NDArray[np.floating]) -> tuple[float, float]:
     """The mean of before - after, each (n_rows,) with at least two rows, and its standard error: s / √n."""
     differences = before - after
     return float(differences.mean()), float(differences.std(ddof=1) / math.sqrt(len(differences)))
@@ -60,7 +60,7 @@ def paired_difference(before: FloatArray, after: FloatArray) -> tuple[float, flo
 
 def accepted_probability(p: FloatArray, accepted: BoolArray) -> FloatArray:
     """(n_rows,) the probability of the accepted labels together, at most 1."""
-    return np.minimum(np.where(accepted, p, 0).sum(axis=1), 1)
+    return np.asarray(np.minimum(np.where(accepted, p, 0).sum(axis=1), 1))
 
 
 def log_losses(p_accepted: FloatArray) -> FloatArray:
@@ -113,7 +113,9 @@ def f1_scores(matrix: npt.NDArray[np.int64]) -> FloatArray:
     Macro-F1 is the mean of the others.
     """
     total = matrix.sum(axis=0) + matrix.sum(axis=1)
-    return np.divide(2.0 * matrix.diagonal(), total, out=np.full(len(matrix), np.nan), where=total > 0)
+    f1 = np.full(len(matrix), np.nan)
+    np.divide(2.0 * matrix.diagonal(), total, out=f1, where=total > 0)
+    return f1
 
 
 def quantiles(values: npt.ArrayLike, *levels: float) -> tuple[float, ...]:

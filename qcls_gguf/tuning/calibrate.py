@@ -23,7 +23,8 @@ from ..opening import ClassifierOpener
 from ..report.files import check_writable
 from ..report.progress import OnProgress
 from ..score.adjustment import Adjustment, FloatArray
-from .fit import BoolArray, Verdict, check_n_rows, cross_validate
+from ..statistics import BoolArray
+from .fit import Verdict, check_n_rows, cross_validate
 from .records import CalibrationError, CalibrationRecord, FitRecord, LogLoss
 
 _DIGITS = 6
