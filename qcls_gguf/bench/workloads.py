@@ -36,9 +36,9 @@ def file_queries(source: str) -> QuerySet:
     lines = list(read_queries(source))
     for line in lines:
         if line.error:
-            raise ConfigError(f"`input` {source}: {line.error}")
+            raise ConfigError(f"`queries` {source}: {line.error}")
     if not lines:
-        raise ConfigError(f"`input` {source}: has no queries: give one a line")
+        raise ConfigError(f"`queries` {source}: has no queries: give one a line")
     different = dict.fromkeys(line.text for line in lines)  # equal queries of a batch would be computed once
     return QuerySet(name="stdin" if source == "-" else Path(source).name, queries=tuple(different))
 
@@ -55,7 +55,7 @@ def generated_queries(tokenizer: Tokenizer, n_tokens: int) -> QuerySet:
     if not texts:
         raise ConfigError(
             f"`query_tokens` {n_tokens}: this model's tokenizer makes no text of {n_tokens} tokens from the built-in "
-            "words: choose another number, or give queries with `input`"
+            "words: choose another number, or give queries with `queries`"
         )
     plural = "s" * (n_tokens > 1)
     return QuerySet(name=f"{n_tokens} token{plural}", queries=tuple(islice(texts, N_GENERATED)))

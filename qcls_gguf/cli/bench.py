@@ -44,8 +44,8 @@ def bench_command(
     n_gpu_layers: LayersOption = None,
     threads: ThreadsOption = None,
     scoring: ScoringOption = None,
-    input_: Annotated[
-        str | None, typer.Option("--input", "-i", metavar="FILE|-", help="A file with one query a line.")
+    queries: Annotated[
+        str | None, typer.Option("--queries", metavar="FILE|-", help="A file with one query a line.")
     ] = None,
     query_tokens: Annotated[
         str | None,
@@ -103,7 +103,7 @@ def bench_command(
 
     \b
     qcls-gguf bench -c fashion-8 -c fashion-8-joint --batch 1,4
-    qcls-gguf bench --input queries.txt --rate 20 --format json
+    qcls-gguf bench --queries queries.txt --rate 20 --format json
     qcls-gguf bench --forward --tokens 1,8,16,32,64
     qcls-gguf bench --forward --ab -hf Qwen/Qwen3-8B-GGUF:Q4_K_M --out ab.json --html ab.html
     qcls-gguf bench --full -hf Qwen/Qwen3-8B-GGUF:Q4_K_M --out report.json --html report.html
@@ -143,7 +143,7 @@ def bench_command(
             configs=tuple(
                 settings(path, model, hf_repo, n_gpu_layers, threads, scoring) for path in _paths(config, full)
             ),
-            input=_input(input_, query_tokens),
+            input=_input(queries, query_tokens),
             query_tokens=_lengths(query_tokens or _QUERY_TOKENS),
             batches=_numbers(batch, "--batch") or (_FULL_BATCHES if full else (1,)),
             rate=_positive(rate, "--rate"),
@@ -155,7 +155,7 @@ def bench_command(
             forward_tokens=_numbers(tokens, "--tokens"),
             ab="on" if ab else "where possible" if full else "off",
         )
-        inputs = {"--input": Path(input_) if input_ else None, "--model": model}
+        inputs = {"--queries": Path(queries) if queries else None, "--model": model}
         inputs |= {f"--config {path}": path for path in config or []}
         if out:
             check_writable(out, "--out", inputs)
@@ -180,7 +180,7 @@ def _paths(paths: list[Path] | None, full: bool) -> list[Path]:
 
 def _input(source: str | None, query_tokens: str | None) -> str | None:
     if source is not None and query_tokens is not None:
-        raise ConfigError("--input and --query-tokens are both given: keep one of them")
+        raise ConfigError("--queries and --query-tokens are both given: keep one of them")
     return source
 
 

@@ -38,8 +38,8 @@ def compare_command(
     query: Annotated[
         list[str] | None, typer.Option("--query", "-q", metavar="TEXT", help="A query to label; repeatable.")
     ] = None,
-    input_: Annotated[
-        str | None, typer.Option("--input", "-i", metavar="FILE|-", help="A file with one query a line.")
+    queries: Annotated[
+        str | None, typer.Option("--queries", metavar="FILE|-", help="A file with one query a line.")
     ] = None,
     rounds: Annotated[
         int, typer.Option("--rounds", min=1, metavar="N", help="Timed requests of every query by every method.")
@@ -116,7 +116,7 @@ def compare_command(
     qcls-gguf compare
     qcls-gguf compare --method naive --method prefix --method batched --rounds 30 --format json
     qcls-gguf compare --spawn-llama-server build/peers/bin/llama-server --html compare.html
-    qcls-gguf compare --ollama http://127.0.0.1:11434 --ollama-model fashion-tiny --input queries.txt
+    qcls-gguf compare --ollama http://127.0.0.1:11434 --ollama-model fashion-tiny --queries queries.txt
     """
     from ..compare.run import QUERIES, ComparisonSettings, compare  # see app.py for why here
     from ..compare.table import comparison_table
@@ -126,7 +126,7 @@ def compare_command(
     with exit_codes():
         comparison = ComparisonSettings(
             config=settings(config, model, hf_repo, n_gpu_layers, threads),
-            queries=QUERIES if (queries := _queries(query, input_)) is None else queries,
+            queries=_queries(query, queries) if query or queries is not None else QUERIES,
             methods=tuple(dict.fromkeys(method or ())),
             n_rounds=rounds,
             n_warm_up=warm_up,
@@ -142,7 +142,7 @@ def compare_command(
             ),
             peer_kernels=peer_kernels,
         )
-        inputs = {"--config": config, "--input": Path(input_) if input_ else None, "--model": model}
+        inputs = {"--config": config, "--queries": Path(queries) if queries else None, "--model": model}
         if out:
             check_writable(out, "--out", inputs)
         if html:
@@ -164,14 +164,12 @@ def compare_command(
         raise typer.Exit(EXIT_OTHER)
 
 
-def _queries(texts: list[str] | None, source: str | None) -> tuple[str, ...] | None:
-    """The queries of both options; None where neither is given."""
-    if not texts and source is None:
-        return None
+def _queries(texts: list[str] | None, source: str | None) -> tuple[str, ...]:
+    """The queries of both options."""
     queries = list(texts or ())
     if source is not None:
         for line in read_queries(source):
             if line.error:
-                raise ConfigError(f"--input {source}: {line.error}")
+                raise ConfigError(f"--queries {source}: {line.error}")
             queries.append(line.text)
     return tuple(queries)

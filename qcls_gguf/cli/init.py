@@ -32,10 +32,10 @@ def init_command(
         Path | None, typer.Option("--data", "-d", metavar="FILE", help="Labelled queries, CSV or JSON lines.")
     ] = None,
     query_column: QueryColumnOption = None,
-    column: Annotated[
+    label_column: Annotated[
         list[str] | None,
         typer.Option(
-            "--column", metavar="NAME", help="A column of labels; repeatable. Default: those with few values."
+            "--label-column", metavar="NAME", help="A column of labels; repeatable. Default: those with few values."
         ),
     ] = None,
     from_: Annotated[
@@ -80,8 +80,8 @@ def init_command(
             raise ConfigError("--model and --hf-repo are both given: keep one of them")
         if family is not None and (model is not None or hf_repo is not None):
             raise ConfigError("--family chooses a model, and --model or --hf-repo names one: keep one of them")
-        if (column or query_column) and data is None:
-            raise ConfigError("--column and --query-column are for --data, which is not given")
+        if (label_column or query_column) and data is None:
+            raise ConfigError("--label-column and --query-column are for --data, which is not given")
         check_writable(out, "--out", {"--data": data, "--from": Path(from_) if from_ else None}, force=force)
         folder = out.absolute().parent
         given = given_model(None if model is None else str(model), hf_repo, folder)
@@ -92,7 +92,7 @@ def init_command(
             text, remarks = modern_text(from_, folder, chosen, override=given is not None)
         else:
             if data is not None:
-                found = find_labels(data, query_column, column or ())
+                found = find_labels(data, query_column, label_column or ())
                 prompts, remarks = found.prompts, list(found.remarks)
                 source = f"{data.name}, {counted(found.n_rows, 'row')}"
             elif labels:

@@ -21,6 +21,7 @@ from .options import (
     LayersOption,
     ModelOption,
     OfflineOption,
+    QueryColumnOption,
     QuietOption,
     RecordFormat,
     RepoOption,
@@ -69,7 +70,7 @@ def label_command(
         Path,
         typer.Option("--out", "-o", metavar="DIR|FILE", help="A folder that gets a file for each shard, or one file."),
     ],
-    column: Annotated[str, typer.Option("--column", metavar="NAME", help="The column with the queries.")] = QUERY,
+    query_column: QueryColumnOption = QUERY,
     format_: Annotated[
         OutputFormat | None,
         typer.Option("--format", "-f", help="Format of the output. Default: the input's; csv for text."),
@@ -147,7 +148,7 @@ def label_command(
 
     \b
     qcls-gguf label queries.parquet --out labelled.parquet
-    qcls-gguf label 'logs/*.csv' --column text --out labelled --format parquet --cache answers.sqlite
+    qcls-gguf label 'logs/*.csv' --query-column text --out labelled --format parquet --cache answers.sqlite
     qcls-gguf label logs --out labelled --devices 0,1 --config qwen3-8b-t4
     qcls-gguf label queries.parquet --out look.csv --sample 1000 --html look.html
     """
@@ -173,7 +174,7 @@ def label_command(
             config=chosen,
             folder=out,
             format=format_ and str(format_),
-            column=column,
+            column=query_column or QUERY,
             prefix=prefix,
             scores=scores,
             top_k=top_k,

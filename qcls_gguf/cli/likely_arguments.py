@@ -12,9 +12,11 @@ from typing import Any
 from typer.core import TyperCommand, TyperGroup
 
 from ..config.resources import config_names
+from ..errors import ConfigError
+from .terminal import exit_codes
 
 _TEXTS = ("--query",)
-_FILES = ("--input", "--data", "--queries", *_TEXTS)
+_FILES = ("--queries", "--data", *_TEXTS)
 _CONFIGS = ("--config", "--from")
 _MODELS = ("--model",)
 _BY_SUFFIX = {
@@ -23,6 +25,11 @@ _BY_SUFFIX = {
     **dict.fromkeys((".txt", ".csv", ".tsv", ".jsonl"), _FILES),
 }
 _REMOVED = {
+    **dict.fromkeys(
+        ((name, old) for name in ("run", "bench", "compare") for old in ("--input", "-i")), "use --queries"
+    ),
+    ("label", "--column"): "use --query-column",
+    ("init", "--column"): "use --label-column",
     ("bench", "--growth"): "give configurations with 1, 2, 4, … prompts, as in -c one.yaml -c two.yaml",
     ("bench", "--growth-to"): "give configurations with 1, 2, 4, … prompts, as in -c one.yaml -c two.yaml",
     ("bench", "--sms"): "a part of a card says nothing of another card, so no measurement takes its place",
@@ -50,16 +57,20 @@ class Command(TyperCommand):
     """A command that says what to write instead of an argument that it does not take."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; fail with the likely option where some belong to none."""
-        if not ctx.resilient_parsing:
-            for option in (argument.partition("=")[0] for argument in args):
-                if instead := _REMOVED.get((ctx.info_name, option)):
-                    ctx.fail(f"{option} was removed: {instead}")
-            values, rest, _ = self.make_parser(ctx).parse_args(list(args))
-            # before what is missing is told: that may be what an argument without its option was meant for
-            if not values.get("help") and (remedy := self._remedy(ctx.info_name, args, rest)):
-                ctx.fail(remedy)
-        return super().parse_args(ctx, args)
+        """Parse the arguments; fail with the likely option where some belong to none, or are out of date."""
+        try:
+            if not ctx.resilient_parsing:
+                values, rest, _ = self.make_parser(ctx).parse_args(list(args))
+                # before what is missing is told: that may be what an argument without its option was meant for
+                if not values.get("help") and (remedy := self._remedy(ctx.info_name, args, rest)):
+                    ctx.fail(remedy)
+            return super().parse_args(ctx, args)
+        except Exception as e:
+            option = getattr(e, "option_name", None)
+            if instead := _REMOVED.get((ctx.info_name, option)):
+                with exit_codes():
+                    raise ConfigError(f"{option} was removed: {instead}") from None
+            raise
 
     def _remedy(self, name: str, given: list[str], rest: list[str]) -> str | None:
         options = [option for param in self.params for option in param.opts]

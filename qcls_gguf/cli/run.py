@@ -52,10 +52,10 @@ def run_command(
     query: Annotated[
         list[str] | None, typer.Option("--query", "-q", metavar="TEXT", help="A query to label; repeatable.")
     ] = None,
-    input_: Annotated[
+    queries: Annotated[
         str | None,
         typer.Option(
-            "--input", "-i", metavar="FILE|-", help="A file with one query a line, or a table: .csv, .tsv, .jsonl."
+            "--queries", metavar="FILE|-", help="A file with one query a line, or a table: .csv, .tsv, .jsonl."
         ),
     ] = None,
     query_column: Annotated[
@@ -111,18 +111,18 @@ def run_command(
 
     \b
     qcls-gguf run --query "red dress for girls" --query "孕妇牛仔裤"
-    qcls-gguf run --input queries.txt --format csv > labels.csv
-    qcls-gguf run --input items.csv --query-column title --id sku --format jsonl --scores top:3 > labels.jsonl
+    qcls-gguf run --queries queries.txt --format csv > labels.csv
+    qcls-gguf run --queries items.csv --query-column title --id sku --format jsonl --scores top:3 > labels.jsonl
     qcls-gguf run --config my.yaml -hf Qwen/Qwen3-8B-GGUF:Q4_K_M -ngl all
     """
     from ..classifier import Classifier  # see app.py for why here
 
     with exit_codes():
-        if input_ is not None:
-            check_source(input_)
+        if queries is not None:
+            check_source(queries)
         columns = Columns(query=query_column, id=id_column)
-        if columns.are_named and input_ is None:
-            raise ConfigError("--query-column and --id are for --input, which is not given")
+        if columns.are_named and queries is None:
+            raise ConfigError("--query-column and --id are for --queries, which is not given")
         n_scores = _n_scores(scores, format_)
         if header and format_ is not Format.jsonl:
             raise ConfigError(f"--header is for --format jsonl, not for {format_}")
@@ -141,10 +141,10 @@ def run_command(
         ) as classifier:
             for mistake in classifier.warnings:
                 print_warning(mistake)
-            only_one = len(query or ()) == 1 and input_ is None and not interactive
-            lines = _queries(query, input_, columns, interactive)
+            only_one = len(query or ()) == 1 and queries is None and not interactive
+            lines = _queries(query, queries, columns, interactive)
             writer = _writer(classifier, format_, top, n_scores, id_column, only_one=only_one, header=header)
-            failed = _label(classifier, lines, writer, input_, quiet=quiet)
+            failed = _label(classifier, lines, writer, queries, quiet=quiet)
     if failed:
         raise typer.Exit(EXIT_OTHER)
 

@@ -47,7 +47,7 @@ class Columns:
         return self.query is not None or self.id is not None
 
 
-def check_source(source: str, called: str = "input") -> None:
+def check_source(source: str, called: str = "queries") -> None:
     """Raise ConfigError for an input that cannot be read, or whose name says that its lines are no rows.
 
     `read_queries` does this itself when it begins to read; others call it to know before they load a model.
@@ -79,7 +79,7 @@ def count_lines(source: str) -> int | None:
 
 
 def read_queries(
-    source: str, *, blank: bool = False, columns: Columns | None = None, called: str = "input"
+    source: str, *, blank: bool = False, columns: Columns | None = None, called: str = "queries"
 ) -> Iterator[Line]:
     """The queries of a file, or of standard input for `-`, UTF-8 or UTF-16: a line each, without its line break.
 

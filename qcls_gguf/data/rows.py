@@ -82,16 +82,13 @@ class Rows:
         others: Collection[str] = (),
         header: bytes | None = None,
         first_line: int = 1,
-        setting: str = "query_column",
     ) -> None:
         """lines: with their line breaks; query: the column or key with the queries; others: columns that a delimiter
         is known by, too. header: the first line of a file of which lines are a later part, that begins on first_line.
-        setting: which of the caller's settings names the column.
 
         Raises ConfigError for CSV without a usable header, or without the column.
         """
         self._query = query
-        self._setting = setting
         self._shift = first_line - 1
         self.header: tuple[str, ...] = ()
         """the columns of CSV"""
@@ -107,7 +104,7 @@ class Rows:
             table = CsvFile(texts, wanted=(query, *others))
             self.header, self.delimiter = table.header, table.delimiter
             self.next_line = table.next_line + self._shift
-            at = table.index(query, f"name the one with the queries with `{setting}`")
+            at = table.index(query, "name the one with the queries with `query_column`")
             self.index = table.index
             self._rows = self._of_csv(table, at)
         else:
@@ -151,7 +148,7 @@ class Rows:
             query = (values or {}).get(self._query)
             if not isinstance(query, str):
                 if values is None or self._query not in values:
-                    error = f"line {number} has no text {self._query!r}: name its key with `{self._setting}`"
+                    error = f"line {number} has no text {self._query!r}: name its key with `query_column`"
                 elif query is None:
                     error = f"line {number}: {NULL}"
                 else:

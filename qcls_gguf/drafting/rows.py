@@ -135,7 +135,7 @@ def _found(n_rows: int, query: str, counts: Mapping[str, Counter[str]], others: 
     if not counts:
         raise ConfigError(
             f"has no column of labels: none but {query!r} has 2 to {_MOST_LABELS} values, each {_LEAST_EACH} times on "
-            "average; name them with `column`"
+            "average; name them with `label_column`"
         )
     prompts, remarks = [], []
     for name, count in counts.items():

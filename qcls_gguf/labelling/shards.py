@@ -115,7 +115,7 @@ class LineReader:
         self._file = path.open("rb")
         self._lines = ByteLines(self._file, str(path), offset=offset)
         try:
-            self._rows = Rows(self._lines, kind, column, header=header, first_line=line, setting="column")
+            self._rows = Rows(self._lines, kind, column, header=header, first_line=line)
         except ConfigError as e:
             self.close()
             raise ConfigError(f"{path}: {e}") from None

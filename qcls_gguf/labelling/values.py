@@ -27,13 +27,13 @@ def check_query_type(schema: pa.Schema, column: str, path: Path | str) -> None:
         names = ", ".join(map(shown, schema.names[:_MAX_LISTED]))
         what = "several columns" if column in schema.names else "no column"
         raise ConfigError(
-            f"{path}: has {what} {column!r}: the columns are {names}; name the one with the queries with `column`"
+            f"{path}: has {what} {column!r}: the columns are {names}; name the one with the queries with `query_column`"
         )
     kind = schema.field(column).type
     value = kind.value_type if pa.types.is_dictionary(kind) else kind
     texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
     if not any(is_text(value) for is_text in texts):
-        raise ConfigError(f"{path}: column {column!r} is {kind}, not text: name another one with `column`")
+        raise ConfigError(f"{path}: column {column!r} is {kind}, not text: name another one with `query_column`")
 
 
 class ColumnTypes:

@@ -91,7 +91,7 @@ def test_a_command_that_waits_for_input_stops(number: signal.Signals) -> None:
 def test_a_command_at_work_stops_and_what_was_printed_is_kept(tmp_path: Path) -> None:
     queries = tmp_path / "queries.txt"
     queries.write_text("red dress\n" * 100_000)
-    process = _started(["run", "--quiet", "--format", "jsonl", "--threads", "1", "--input", str(queries)])
+    process = _started(["run", "--quiet", "--format", "jsonl", "--threads", "1", "--queries", str(queries)])
     assert process.stdout
     for _ in range(3):
         assert process.stdout.readline().endswith("}\n")

@@ -77,7 +77,7 @@ def test_tables_show_escapes_and_json_is_exact(config: Path) -> None:
         ("run", "--query", _QUERY * 1000, "--quiet"),
         ("run", "--config", f"/missing/{_EVIL}.yaml"),
         ("run", "--model", f"/missing/{_EVIL}.gguf", "--query", "red"),
-        ("run", "--input", f"/missing/{_EVIL}.txt"),
+        ("run", "--queries", f"/missing/{_EVIL}.txt"),
         ("eval", "--data", f"/missing/{_EVIL}.jsonl"),
         ("bench", "--out", f"/missing/{_EVIL}.json"),
         ("run", "--scoring", _EVIL, "--query", "red"),

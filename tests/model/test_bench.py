@@ -146,11 +146,11 @@ def test_a_table_at_a_fixed_rate() -> None:
         (["--rate", "1e-300"], "must be at least 0.001"),
         (["--rate", "nan"], "must be at least 0.001"),
         (["--batch", "1" * 5000], "is not a whole number"),
-        (["--input", "x.txt", "--out", "x.txt"], "--out x.txt: is the file of --input: name another"),
+        (["--queries", "x.txt", "--out", "x.txt"], "--out x.txt: is the file of --queries: name another"),
         (["--out", "x.json", "--html", "x.json"], "--html x.json: is the file of --out: name another"),
         (["--idle", "-1"], "seconds from 0"),
-        (["--input", "missing.txt"], "no such file"),
-        (["--input", "x", "--query-tokens", "2"], "both given"),
+        (["--queries", "missing.txt"], "no such file"),
+        (["--queries", "x", "--query-tokens", "2"], "both given"),
         (["--out", "missing/report.json"], "--out missing/report.json: cannot be written"),
         (["--html", "missing/report.html"], "--html missing/report.html: cannot be written"),
     ],
@@ -175,6 +175,6 @@ def test_what_cannot_be_measured_is_refused(arguments: list[str], message: str) 
 def test_a_file_that_cannot_be_asked_is_refused(text: str, options: list[str], message: str, tmp_path: Path) -> None:
     path = tmp_path / "queries.txt"
     path.write_bytes(text.encode(errors="surrogateescape"))
-    done = bench("--input", path, *options, "--quiet")
+    done = bench("--queries", path, *options, "--quiet")
     assert done.exit_code == 2
     assert re.search(message, done.stderr)

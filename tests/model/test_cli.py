@@ -60,7 +60,18 @@ def test_a_table_of_queries_becomes_a_table_of_labels(tmp_path: Path) -> None:
     path = tmp_path / "items.csv"
     path.write_text("sku;title\nA1;red dress\nA2;\n", encoding="utf-16")
     done = run(
-        "-c", "mission", "-i", str(path), "--query-column", "title", "--id", "sku", "-f", "tsv", "--scores", "none"
+        "-c",
+        "mission",
+        "--queries",
+        str(path),
+        "--query-column",
+        "title",
+        "--id",
+        "sku",
+        "-f",
+        "tsv",
+        "--scores",
+        "none",
     )
     assert done.returncode == 0
     assert done.stdout.decode().splitlines() == [
@@ -103,7 +114,9 @@ def test_arguments_are_utf_8_in_every_locale() -> None:
 
 def test_lines_are_answered_while_the_input_is_open() -> None:
     with subprocess.Popen(
-        [COMMAND, "run", "--input", "-", "--format", "jsonl", "--quiet"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [COMMAND, "run", "--queries", "-", "--format", "jsonl", "--quiet"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -130,7 +143,7 @@ def test_bad_queries_are_reported_and_the_others_answered() -> None:
     ("arguments", "code", "words"),
     [
         (["--config", "missing.yaml"], 2, "missing.yaml: the configuration cannot be read"),
-        (["--input", "missing.txt"], 2, "--input missing.txt: no such file"),
+        (["--queries", "missing.txt"], 2, "--queries missing.txt: no such file"),
         (["--model", "a.gguf", "--hf-repo", "b/c"], 2, "--model and --hf-repo are both given"),
         (["-ngl", "many"], 2, "'many' is not a number of layers"),
         (["--threads", "0"], 2, "--threads"),
@@ -141,7 +154,7 @@ def test_bad_queries_are_reported_and_the_others_answered() -> None:
         (["--scores", "top:0", "-f", "jsonl"], 2, "--scores top:0: is not none, all or top:K"),
         (["--scores", "none"], 2, "--scores is not for --format table"),
         (["--header"], 2, "--header is for --format jsonl"),
-        (["--id", "sku"], 2, "--query-column and --id are for --input"),
+        (["--id", "sku"], 2, "--query-column and --id are for --queries"),
     ],
 )
 def test_refusals_have_their_exit_code_and_say_what(arguments: list[str], code: int, words: str) -> None:
@@ -201,7 +214,7 @@ def test_interrupt_on_a_terminal_leaves_a_line_of_its_own() -> None:
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_is_one_line() -> None:
     with subprocess.Popen(
-        [COMMAND, "run", "--input", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [COMMAND, "run", "--queries", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         assert process.stderr is not None
         for line in process.stderr:
@@ -215,7 +228,7 @@ def test_an_interrupt_is_one_line() -> None:
 
 
 def test_closed_pipe_ends_quietly() -> None:
-    command = f"yes 'red dress' | head -2000 | {COMMAND} run --input - --quiet --format jsonl | head -1"
+    command = f"yes 'red dress' | head -2000 | {COMMAND} run --queries - --quiet --format jsonl | head -1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=120, check=False)
     assert len(objects(done.stdout)) == 1
     assert done.stderr == b""
@@ -223,20 +236,20 @@ def test_closed_pipe_ends_quietly() -> None:
 
 def test_help_and_version() -> None:
     text = run("--help").stdout.decode()
-    for option in ("--query", "--input", "--config", "--model", "-hf", "--offline", "-ngl", "-t,", "--format"):
+    for option in ("--query", "--queries", "--config", "--model", "-hf", "--offline", "-ngl", "-t,", "--format"):
         assert option in text
     done = subprocess.run([COMMAND, "--version"], capture_output=True, text=True, check=True)
     assert "llama.cpp 0c1e57098 patched" in done.stdout
 
 
-@pytest.mark.parametrize("arguments", [["--hf-repo", ""], ["--input", ""]])
+@pytest.mark.parametrize("arguments", [["--hf-repo", ""], ["--queries", ""]])
 def test_an_empty_option_is_no_option_left_out(arguments: list[str]) -> None:
     done = run("--query", "x", *arguments)
     assert done.returncode == 2
     assert done.stdout == b""
 
 
-@pytest.mark.parametrize("arguments", ["--query x", "", "--input -", "--query x 2>&-"])
+@pytest.mark.parametrize("arguments", ["--query x", "", "--queries -", "--query x 2>&-"])
 def test_closed_streams_end_nothing(arguments: str) -> None:
     command = f"{COMMAND} run --quiet --format jsonl {arguments} <&-"
     done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=120, check=False)
@@ -268,6 +281,6 @@ def test_a_query_that_is_refused_is_named_by_its_line_and_a_full_disk_for_that_e
 
 
 def test_a_closed_pipe_is_quiet_for_tables_too() -> None:
-    command = f"yes 'red dress' | head -300 | {COMMAND} run --input - --quiet | head -1; exit ${{PIPESTATUS[2]}}"
+    command = f"yes 'red dress' | head -300 | {COMMAND} run --queries - --quiet | head -1; exit ${{PIPESTATUS[2]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, b"")

@@ -71,11 +71,11 @@ def test_what_no_row_of_is_labelled_is_a_failure_and_wrong_columns_and_outputs_a
         assert "name a file that ends in .parquet, .csv, .tsv, .jsonl, or a folder" in done.stderr
         assert not (tmp_path / name).exists()
     for wrong in (path, table):
-        line = ["label", str(wrong), "--config", CONFIG, "--out", str(tmp_path / "b"), "--column", "text"]
+        line = ["label", str(wrong), "--config", CONFIG, "--out", str(tmp_path / "b"), "--query-column", "text"]
         done = CliRunner().invoke(app, line)
         assert done.exit_code == 2
         assert (
-            "no column 'text': the columns are 'id', 'query'; name the one with the queries with --column"
+            "no column 'text': the columns are 'id', 'query'; name the one with the queries with --query-column"
             in done.stderr
         )
 

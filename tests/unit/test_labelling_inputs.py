@@ -133,7 +133,7 @@ def test_shards_of_csv_count_lines_inside_quotes(tmp_path: Path) -> None:
     ("ending", "lines", "message"),
     [
         ("jsonl", '{"text": null}', "line 1: the query is null"),
-        ("jsonl", '{"query": "x"}', "line 1 has no text 'text': name its key with `column`"),
+        ("jsonl", '{"query": "x"}', "line 1 has no text 'text': name its key with `query_column`"),
         ("jsonl", '{"text": 5}', "line 1: 'text' is a number, not text: write it in quotes"),
         ("csv", 'text\n"x', "line 2 is not valid CSV: the file ends within a quoted field: close its quotes"),
         ("csv", f"text\n{'x' * 200_000}", "line 2 is not valid CSV: a field has more than 131072 characters: shorten"),

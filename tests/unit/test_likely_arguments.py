@@ -22,11 +22,11 @@ def _a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["run", "red dress"], "run takes no argument 'red dress': write --query 'red dress'"),
         (["run", "red", "dress"], "write --query 'red dress'"),
         (["run", "-q", "red", "dress"], "put a text in quotes, --query 'red dress'"),
-        (["run", "-i", "texts.txt", "more.txt"], "write --input more.txt"),
+        (["run", "--queries", "texts.txt", "more.txt"], "write --queries more.txt"),
         (["run", "-query=red"], "-query=red begins with one dash: write --query=red"),
         (["eval", "data.csv"], "eval takes no argument 'data.csv': write --data data.csv"),
-        (["run", "-t", "1", "-"], "write --input -"),
-        (["run", "texts.txt"], "write --input texts.txt"),
+        (["run", "-t", "1", "-"], "write --queries -"),
+        (["run", "texts.txt"], "write --queries texts.txt"),
         (["run", "my.gguf"], "write --model my.gguf"),
         (["run", "ollama:qwen3:8b"], "write --model ollama:qwen3:8b"),
         (["run", "-query", "red"], "-query begins with one dash: write --query"),
@@ -37,7 +37,6 @@ def _a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["init", "texts.txt"], "write --data texts.txt"),
         (["init", "kind=a,b"], "write --labels kind=a,b"),
         (["advise", "--queries", "x", "texts.txt"], "write --queries texts.txt"),
-        (["bench", "--growth-to=4"], "--growth-to was removed: give configurations with 1, 2, 4,"),
         (["schema", "x"], "schema takes no argument 'x': `qcls-gguf schema --help` lists its options"),
         (["--config", "mission", "inspect"], "write it behind one, as in qcls-gguf inspect --config mission"),
         (["--offline", "inspect", "-c", "mission"], "write it behind one, as in qcls-gguf inspect --offline"),
@@ -52,6 +51,20 @@ def test_an_argument_in_the_wrong_place_is_told_its_place(arguments: list[str], 
     done = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
     assert done.exit_code == 2
     assert words in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["run", "--input=texts.txt"], "--input was removed: use --queries"),
+        (["bench", "-i", "texts.txt"], "-i was removed: use --queries"),
+        (["label", "a.csv", "--column", "text"], "--column was removed: use --query-column"),
+        (["init", "--data", "a.csv", "--column", "kind"], "--column was removed: use --label-column"),
+    ],
+)
+def test_an_option_that_was_replaced_is_refused_with_the_new_one(arguments: list[str], line: str) -> None:
+    done = CliRunner().invoke(app, arguments)
+    assert (done.exit_code, done.stderr) == (2, f"qcls-gguf: {line}\n")
 
 
 @pytest.mark.parametrize("arguments", [["run", "-h"], ["run", "--help"], ["help", "run"]])
