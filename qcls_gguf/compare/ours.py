@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
+from ..config.scoring import FIRST_TOKEN, TREE
 from .method import Answer, Method
 
 
@@ -24,7 +25,7 @@ class Qcls(Method):
         answers = []
         for answer, prompt in zip(self.workload.classifier.classify(query).results, self.workload.prompts, strict=True):
             scores = answer.scores
-            is_tree = prompt.compiled.trie.scoring in ("tree", "first_token") and all(s.probability > 0 for s in scores)
+            is_tree = prompt.compiled.trie.scoring in (TREE, FIRST_TOKEN) and all(s.probability > 0 for s in scores)
             log_p = tuple(math.log(score.probability) for score in scores) if is_tree else None
             joint = answer.audit.joint if answer.audit else ()
             answers.append(Answer(label=answer.most_probable, tree=log_p, joint=joint))

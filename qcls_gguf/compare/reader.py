@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ..config.scoring import TREE
 from ..prompts.trie import build_trie
 from ..score.log_space import FloatArray, log_softmax, log_sum_exp
 
@@ -18,7 +19,7 @@ class LabelReader:
         """paths[i] are the tokens of labels[i], with the end-of-label token where it has one."""
         self.labels = tuple(labels)
         self.paths = tuple(paths)
-        self.trie = build_trie(labels, paths, -1, "tree")
+        self.trie = build_trie(labels, paths, -1, TREE)
         at: dict[int, list[int]] = {node: [] for node in self.trie.read}
         for index, edge in enumerate(self.trie.edges):
             at[edge.node].append(index)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from ..classifier import Classifier
 from ..config.raw import raw_config
 from ..config.schema import Config
+from ..config.scoring import TREE
 from ..engine.cores import threads
 from ..errors import ConfigError, PlanError
 from ..native.kernel_steps import switched, variants
@@ -137,7 +138,7 @@ def _references(
     settings: ComparisonSettings, opener: ClassifierOpener
 ) -> tuple[tuple[WorkloadPrompt, ...], list[Reference]]:
     """The prompts with their labels' paths, and our exact scores of every query, by a classifier that audits."""
-    config = raw_config(settings.config, "tree")
+    config = raw_config(settings.config, TREE)
     with opener.open(without_kept_queries(config), audit=True) as classifier:
         for query in settings.queries:
             try:

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from ..errors import ConfigError
 from .rules import Choice, Number, Text, Truth, at_least, at_most, distinct
-from .scoring import SCORINGS, Scoring
+from .scoring import FIRST_TOKEN, SCORINGS, TREE, Scoring
 from .settings import Settings, given, refusal, settings, shown_name
 from .template import LABEL_SLOTS, SLOT, Words, check_texts, expand
 from .words import kind_of, shown
@@ -28,7 +28,7 @@ _NO_TEXT = object()
 
 FilledText: TypeAlias = Annotated[str, Text(empty=False)]
 FallbackText: TypeAlias = Annotated[str, Text(blank=False)]
-ScoringName: TypeAlias = Annotated[Scoring, Choice(SCORINGS)]
+ScoringName: TypeAlias = Annotated[Scoring, Choice(tuple(SCORINGS))]
 PriorName: TypeAlias = Annotated[Prior, Choice(PRIORS)]
 Confidence: TypeAlias = Annotated[float, Number(0, 1, above=True)]
 TrueOrFalse: TypeAlias = Annotated[bool, Truth()]
@@ -45,12 +45,12 @@ Queries: TypeAlias = Annotated[
 def resolve_forced(values: dict[str, Any]) -> dict[str, Any]:
     """The same settings with the scoring that `force_single_token_labels` means, which stays only to be told wrong."""
     forced, scoring = values.get("force_single_token_labels"), values.get("scoring")
-    if forced is True and scoring not in (None, "first_token"):
+    if forced is True and scoring not in (None, FIRST_TOKEN):
         what = f"true contradicts scoring: {shown(scoring, quoted=False)}: remove one of the two"
         raise refusal(what, "force_single_token_labels")
     if forced is True:
-        return {**values, "scoring": "first_token"}
-    return {"scoring": "tree", **values} if forced is False else values
+        return {**values, "scoring": FIRST_TOKEN}
+    return {"scoring": TREE, **values} if forced is False else values
 
 
 def _labels_schema(schema: dict[str, Any]) -> None:
@@ -99,7 +99,7 @@ class PromptConfig(Settings):
     """descriptions of the labels in their order, if labels is a list; null for a label without one"""
     label_prefix: Annotated[str, Text()] = " "
     """the text between the template and a label"""
-    scoring: ScoringName = "tree"
+    scoring: ScoringName = TREE
     """how a label's tokens become its score"""
     force_single_token_labels: InitVar[TrueOrFalse | None] = None
     """true: the same as scoring first_token"""

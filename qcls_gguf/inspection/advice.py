@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from ..config.scoring import TREE
 from .records import Advice, PromptInspection, Request, Sequences, TrieNode
 
 _SAVING = 0.8
@@ -72,7 +73,7 @@ def _collisions(prompt: PromptInspection) -> Iterator[Advice]:
         return
     n_tokens = sum(_n_to_forks(node) for node, _ in groups)
     words = ", ".join(f"{_named(labels)} (with {node.text!r})" for node, labels in groups)
-    now = "" if prompt.scoring == "tree" else f"; {prompt.scoring} feeds {prompt.n_tokens_labels}"
+    now = "" if prompt.scoring == TREE else f"; {prompt.scoring} feeds {prompt.n_tokens_labels}"
     yield Advice(
         kind="collision",
         prompts=(prompt.name,),

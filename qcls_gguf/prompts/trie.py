@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..config.scoring import EXACT_SCORINGS, Scoring
+from ..config.scoring import EXACT_SCORINGS, FIRST_TOKEN, Scoring
 from ..errors import ConfigError
 
 
@@ -80,7 +80,7 @@ def build_trie(
     exact: read every node, whatever the scoring needs.
     Raises ConfigError for labels that the scoring cannot tell apart.
     """
-    if scoring == "first_token":
+    if scoring == FIRST_TOKEN:
         fast = _first_token_trie(labels, tokens)
         if not exact:
             return fast
@@ -127,7 +127,7 @@ def _first_token_trie(labels: Sequence[str], tokens: Sequence[tuple[int, ...]]) 
             )
         by_first[path[0]] = label
     return LabelTrie(
-        scoring="first_token",
+        scoring=FIRST_TOKEN,
         fed=(),
         read=(0,),
         edges=tuple(Edge(node=0, token=token) for token in by_first),

@@ -10,6 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ..config.scoring import JOINT, MEAN
 from ..config.words import counted, printable
 from ..score.result import Audit, PromptResult, Result
 
@@ -152,7 +153,7 @@ def _others(answer: PromptResult, n_top: int) -> list[str]:
 def _audit(answer: PromptResult, audit: Audit, width: int) -> Text:
     """The label mass, and what the exact scores find; said aloud where they pick another label."""
     most_probable = answer.most_probable
-    picks = {"joint": audit.joint_label, "mean": audit.mean_label}
+    picks = {JOINT: audit.joint_label, MEAN: audit.mean_label}
     others = [f"{name} picks {printable(label)}" for name, label in picks.items() if label != most_probable]
     agreeing = " and ".join(name for name, label in picks.items() if label == most_probable)
     verb = "agree" if len(others) == 0 else "agrees"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
+from ..config.scoring import SCORE_MEANING
 from ..score.result import Audit, Counts, ModelInfo
 from .record import Record, left_out_if_none
 
@@ -11,9 +14,7 @@ class LabelRecord(Record):
 
     label: str
     """the text of the label"""
-    score: float
-    """first_token: the logit of the label's first token; tree: log-probability among the labels; joint: log-probability
-    in the whole vocabulary; mean: that per token. Without prior, temperature and bias"""
+    score: float = Field(description=f"{SCORE_MEANING}. Without prior, temperature and bias")
     probability: float
     """0 to 1, after prior, temperature and bias"""
     n_tokens: int

@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..config.scoring import EXACT_SCORINGS
+from ..config.scoring import EXACT_SCORINGS, FIRST_TOKEN, JOINT
 from ..errors import ScoreError
 from ..prompts.trie import LabelTrie
 from .log_space import softmax
@@ -116,7 +116,7 @@ class Scorer:
         )
         self._edge_tokens = np.array(tokens, np.int32)
         labels = [(trie.scoring, range(*own)) for trie, own in zip(tries, pairwise(self.first), strict=True)]
-        first_token = [label for scoring, own in labels if scoring == "first_token" for label in own]
+        first_token = [label for scoring, own in labels if scoring == FIRST_TOKEN for label in own]
         self._first_token = np.array(first_token, np.intp)
         self._first_edge = self._label_edge[self._label_start[self._first_token]]
         self._exact = [(scoring, slice(own.start, own.stop)) for scoring, own in labels if scoring in EXACT_SCORINGS]
@@ -153,7 +153,7 @@ class Scorer:
             score[:, self._first_token] = logits
         if exact is not None:
             for scoring, labels in self._exact:
-                score[:, labels] = (exact.joint if scoring == "joint" else exact.mean)[:, labels]
+                score[:, labels] = (exact.joint if scoring == JOINT else exact.mean)[:, labels]
                 probability[:, labels] = softmax(score[:, labels])
         return LabelScores(score, probability, exact)
 

@@ -149,7 +149,7 @@ def test_raw_modes_stay_raw(config: Path, tmp_path: Path) -> None:
     rows.write_text('{"query": "red dress", "labels": {"item": "jump", "user": "boy"}}\n')
     calibrated = changed(config, prior="content_free", min_confidence=1, fallback="?")
     calibrated = changed(calibrated, prompt="user", temperature=5.0)
-    plain, found = (evaluated(path, rows, SCORINGS) for path in (config, calibrated))
+    plain, found = (evaluated(path, rows, tuple(SCORINGS)) for path in (config, calibrated))
     assert list(plain["modes"]) == list(SCORINGS)
     assert list(found["modes"]) == [*SCORINGS, "calibrated"]
     assert {mode: found["modes"][mode] for mode in SCORINGS} == plain["modes"]
