@@ -31,7 +31,7 @@ from gguf_parts import put_together, take_apart
 from random_models import write_model
 
 from qcls_gguf import Classifier, Config, ModelConfig, PromptConfig, QclsError, RuntimeConfig
-from qcls_gguf.model.identity import check_gguf
+from qcls_gguf.model.files import ModelFile
 from qcls_gguf.model.placement import ON_CPU
 from qcls_gguf.model.trial import try_model
 
@@ -92,7 +92,7 @@ def try_all(seeds: Iterable[int], folder: Path, **runtime: Any) -> Iterator[Ende
         what = mutate(file, seed)
         path.write_bytes(put_together(file))
         try:
-            check_gguf(path)
+            ModelFile.read(path)
             try_model([path], path.stat().st_size, ON_CPU, settings)
         except QclsError as e:
             how, text = type(e).__name__, str(e)

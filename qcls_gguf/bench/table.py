@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Group
 
-from ..model.file_types import weights_text
+from ..model.placement import weights_text
 from ..report.gpu import GpuSamples, GpuState
 from ..report.numbers import NO_VALUE, difference, measured, percent
 from ..report.tables import Table, fact_table, terminal_table

@@ -28,7 +28,7 @@ def models_command(
     """
     from ..config.words import printable
     from ..inspection.local_models import models_record, models_table  # see app.py for why here
-    from ..model.local import local_models
+    from ..model.files import local_models
     from ..report.results import console
     from ..report.tables import terminal_table
 

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from ..config.words import counted, printable
-from ..model.file_types import weights_text
+from ..model.placement import weights_text
 from ..report.numbers import number, percent
 from ..report.tables import Table, terminal_table
 from .records import AbsentMethod, ComparisonRecord, MethodRecord

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from ..config.schema import Config, RuntimeConfig
 from ..config.words import counted
 from ..errors import ConfigError, ModelError
-from ..model import Model
-from ..model.placement import flash_attention, used_gpus
-from ..native import ContextMemory, ContextSettings, NativeContext, NativeModel, measure_context, n_contexts_on_gpus
+from ..model import Model, Vocabulary
+from ..model.open import context_memory as context_memory_of
+from ..model.open import most_memory
+from ..model.placement import ON_CPU, flash_attention, used_gpus
+from ..native import ContextMemory, ContextSettings, NativeContext, n_contexts_on_gpus
 from ..prompts.chat import render_prompts
 from ..prompts.prompt_set import PromptSet, compile_prompts
 from ..timing import Ledger
@@ -34,13 +35,13 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
     computing = threads(runtime)
     settings = _settings(model, runtime, prompts, size, computing.n)
     if model.n_gpu_layers == 0:  # a GPU's driver refuses what it does not have
-
-        def measure() -> ContextMemory:
-            with NativeModel(model.path, without_weights=True) as native:
-                return measure_context(native, **settings)
-
         check_memory(
-            model.header, model.path, size.n_ctx, runtime.kv_type, measure=measure, n_state_bytes=n_state_bytes
+            model.header,
+            model.path,
+            size.n_ctx,
+            runtime.kv_type,
+            measure=lambda: context_memory_of(model.file, ON_CPU, settings),
+            n_state_bytes=n_state_bytes,
         )
     why_no_logits = _check_invariant(model, prompts) if runtime.batch_invariant else None
     context = _open_context(model, runtime, settings)
@@ -61,7 +62,7 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
     )
 
 
-def context_memory(config: Config, *, audit: bool = False) -> Callable[[Model], ContextMemory]:
+def context_memory(config: Config, *, audit: bool = False) -> Callable[[Vocabulary], ContextMemory]:
     """The most that the context of `open_engine` takes for a configuration, also while it is opened: as a function of
     its model without weights.
 
@@ -69,25 +70,15 @@ def context_memory(config: Config, *, audit: bool = False) -> Callable[[Model], 
     the prompts raises.
     """
 
-    def measured(model: Model) -> ContextMemory:
+    def measured(model: Vocabulary) -> ContextMemory:
         texts = render_prompts(config.prompts, model, config.model).prompts
         prompts = compile_prompts(texts, model, audit=audit)
         size = _size(model, config.runtime, prompts)
         if config.runtime.batch_invariant:
             _check_invariant(model, prompts)
-        return _most_memory(model.native, _settings(model, config.runtime, prompts, size, n_threads=1))
+        return most_memory(model.native, _settings(model, config.runtime, prompts, size, n_threads=1))
 
     return measured
-
-
-def _most_memory(without_weights: NativeModel, settings: ContextSettings) -> ContextMemory:
-    """The most that a context takes, also while it is opened."""
-    found = measure_context(without_weights, **settings)
-    # llama.cpp opens a context with buffers for all logits, and then makes ours
-    opening = settings.copy()
-    opening["hidden_only"], opening["label_tokens"] = False, None
-    n_opening = measure_context(without_weights, **opening).compute_bytes
-    return replace(found, compute_bytes=max(found.compute_bytes, n_opening))
 
 
 def _open_context(model: Model, runtime: RuntimeConfig, settings: ContextSettings) -> NativeContext:
@@ -118,22 +109,19 @@ def _open_context(model: Model, runtime: RuntimeConfig, settings: ContextSetting
 def _why_too_little(model: Model, runtime: RuntimeConfig, settings: ContextSettings, n_others: int) -> str:
     """Why there is no memory for a context; what else is wrong with it is raised as ModelError."""
     placed = model.placement
-    with NativeModel(
-        model.path, n_gpu_layers=placed.n_gpu_layers, share=placed.gpu_layers, without_weights=True
-    ) as native:
-        taken = _most_memory(native, settings)
+    taken = context_memory_of(model.file, placed, settings)
     free_bytes = [gpu.free_bytes for gpu in used_gpus(placed)]
     return beside_layers(runtime, placed.n_gpu_layers, taken, free_bytes, n_others)
 
 
-def _size(model: Model, runtime: RuntimeConfig, prompts: PromptSet) -> Limits:
+def _size(model: Vocabulary, runtime: RuntimeConfig, prompts: PromptSet) -> Limits:
     if runtime.kept_queries:
         _check_kept_queries(runtime.kept_queries, model, prompts)
     return limits(runtime, prompts, model.facts.n_ctx_train, model.n_ctx_short, model.facts.state_bytes)
 
 
 def _settings(
-    model: Model, runtime: RuntimeConfig, prompts: PromptSet, size: Limits, n_threads: int
+    model: Vocabulary, runtime: RuntimeConfig, prompts: PromptSet, size: Limits, n_threads: int
 ) -> ContextSettings:
     return ContextSettings(
         n_ctx=size.n_ctx,
@@ -148,7 +136,7 @@ def _settings(
     )
 
 
-def _check_invariant(model: Model, prompts: PromptSet) -> str | None:
+def _check_invariant(model: Vocabulary, prompts: PromptSet) -> str | None:
     """Refuse what cannot be batch-invariant; why there are no logits, if only these cannot."""
     if model.has_states:
         raise ConfigError(
@@ -163,7 +151,7 @@ def _check_invariant(model: Model, prompts: PromptSet) -> str | None:
     return why_no_logits
 
 
-def _check_kept_queries(n: int, model: Model, prompts: PromptSet) -> None:
+def _check_kept_queries(n: int, model: Vocabulary, prompts: PromptSet) -> None:
     if model.has_states:
         raise ConfigError(
             f"runtime.kept_queries: {n}, and {model.path} has recurrent layers, which keep their state behind the last "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..config.words import abbreviated
-from ..model.local import LocalModel, Source
+from ..model.files import LocalModel, Source
 from ..report.machine import model_room
 from ..report.record import Record
 from ..report.tables import Table
@@ -52,20 +52,22 @@ def models_record(found: Iterable[LocalModel]) -> ModelsRecord:
     return ModelsRecord(
         memory="GPU" if room.on_gpu else "RAM",
         free_bytes=room.free_bytes,
-        models=tuple(
-            ModelOnDisk(
-                source=model.source,
-                name=model.name,
-                path=str(model.path),
-                arch=model.arch,
-                n_parameters=model.n_parameters,
-                quantization=model.quantization,
-                size_bytes=model.size_bytes,
-                fits=None if model.size_bytes is None else model.size_bytes <= room.weights_bytes,
-                error=model.error,
-            )
-            for model in found
-        ),
+        models=tuple(_on_disk(model, room.weights_bytes) for model in found),
+    )
+
+
+def _on_disk(model: LocalModel, weights_bytes: int) -> ModelOnDisk:
+    file = model.file
+    return ModelOnDisk(
+        source=model.source,
+        name=model.name,
+        path=str(model.path),
+        arch=file.header.arch if file else None,
+        n_parameters=file.n_parameters if file else None,
+        quantization=file.header.quantization if file else None,
+        size_bytes=file.size_bytes if file else None,
+        fits=file.size_bytes <= weights_bytes if file else None,
+        error=model.error,
     )
 
 

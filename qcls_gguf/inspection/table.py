@@ -10,7 +10,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from ..config.words import counted, printable
-from ..model.file_types import weights_text
+from ..model.placement import weights_text
 from ..report.numbers import measured
 from ..report.tables import fact_table
 from .records import Answering, HeadTail, Inspection, LongestQuery, PromptInspection, Request, Token, TrieNode

@@ -16,7 +16,7 @@ from ..config.schema import Config
 from ..engine.cores import threads
 from ..engine.open import context_memory
 from ..errors import ConfigError, QclsError
-from ..model import Model
+from ..model import Vocabulary
 from ..model.header import read_header
 from ..model.placement import device_index
 from ..native import ContextMemory
@@ -238,11 +238,11 @@ def _most_queries(config: Config, opener: ClassifierOpener) -> int:
     if not read_header(opener.models.path_of(config)).may_have_states:
         return MOST
 
-    def most(model: Model) -> int:
+    def most(model: Vocabulary) -> int:
         texts = render_prompts(config.prompts, model, config.model).prompts
         return most_queries(compile_prompts(texts, model), model.facts.state_bytes)
 
-    def measure(model: Model) -> ContextMemory:
+    def measure(model: Vocabulary) -> ContextMemory:
         return context_memory(sharing(config, most(model)))(model)
 
     return most(opener.models.of(config, measure=measure))

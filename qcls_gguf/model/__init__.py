@@ -1,7 +1,6 @@
-"""Which model: the file, the hub, its header, its identity, and the open model that engines share."""
+"""Which model: its file, header, identity, place on devices; and the open model that engines share."""
 
-from .find import find_model
-from .open import Model
-from .open_models import OpenModels
+from .files import ModelFile, find_model
+from .open import Model, OpenModels, Vocabulary
 
-__all__ = ["Model", "OpenModels", "find_model"]
+__all__ = ["Model", "ModelFile", "OpenModels", "Vocabulary", "find_model"]

@@ -18,18 +18,24 @@ _NOT_WEIGHTS = {9: "Q8_1", 15: "Q8_K", 24: "I8", 25: "I16", 26: "I32", 27: "I64"
 """Types for which ggml has no product, look-up of rows, or both (ggml/src/ggml-cpu/ggml-cpu.c)."""
 _F32_ENDINGS = (".bias", "_norm.weight", "_norm_2.weight", ".attn_sinks.weight", ".scale", ".input_scale")
 _NO_TOKENIZER = ("", "none", "no_vocab")
-_EPSILONS = ("layer_norm_epsilon", "layer_norm_rms_epsilon", "group_norm_epsilon")
-_POSITIVE = ("rope.freq_base", "rope.freq_base_swa", "rope.scaling.factor", "rope.scaling.attn_factor")
-_COUNTS = (
-    *("context_length", "embedding_length", "attention.key_length", "attention.value_length", "rope.dimension_count"),
-    *("rope.dimension_count_swa", "attention.key_length_swa", "attention.value_length_swa"),
-)
 _MOST = (1 << 31) - 1
+_MAX_LAYERS = 512  # LLAMA_MAX_LAYERS in src/llama-hparams.h
 _RANKING = 4  # LLAMA_POOLING_TYPE_RANK in include/llama.h
 _TOKENS = ("bos", "eos", "eot")
 """Those that a prompt or a label may hold; of others llama.cpp ignores an id that no token has."""
 _NO_TOKEN = (1 << 32) - 1
 """Such as -1 in a key that has no sign."""
+
+
+_RANGES: tuple[tuple[type[float], int, float, tuple[str, ...]], ...] = (
+    (float, 0, 1, tuple(f"attention.{name}_epsilon" for name in ("layer_norm", "layer_norm_rms", "group_norm"))),
+    (float, 0, math.inf, tuple(f"rope.{name}" for name in ("freq_base", "freq_base_swa"))),
+    (float, 0, math.inf, tuple(f"rope.scaling.{name}" for name in ("factor", "attn_factor"))),
+    (int, 0, _MOST, ("context_length", "embedding_length", "rope.dimension_count", "rope.dimension_count_swa")),
+    (int, 0, _MOST, tuple(f"attention.{part}_length{kind}" for part in ("key", "value") for kind in ("", "_swa"))),
+    (int, 1, _MAX_LAYERS, ("block_count",)),
+)
+"""(int or any number, least, most, keys after the architecture's name)"""
 
 
 def wrong_in_header(header: GgufHeader, tensors: Mapping[str, TensorInfo]) -> str | None:
@@ -77,18 +83,12 @@ def _wrong_tokenizer(header: GgufHeader) -> Iterator[str]:
 
 
 def _wrong_numbers(arch: str, scalars: Mapping[str, Scalar]) -> Iterator[str]:
-    for name in _EPSILONS:
-        value = scalars.get(f"{arch}.attention.{name}")
-        if value is not None and not (_is_number(value) and 0 <= value < 1):
-            yield f"{arch}.attention.{name} is {value!r}, not a number from 0 to 1"
-    for name in _POSITIVE:
-        value = scalars.get(f"{arch}.{name}")
-        if value is not None and not (_is_number(value) and value >= 0):
-            yield f"{arch}.{name} is {value!r}, not a number of 0 or more"
-    for name in _COUNTS:
-        value = scalars.get(f"{arch}.{name}")
-        if value is not None and not (type(value) is int and 0 <= value <= _MOST):
-            yield f"{arch}.{name} is {value!r}, not a whole number from 0 to {_MOST}"
+    for kind, least, most, names in _RANGES:
+        for name in names:
+            value = scalars.get(f"{arch}.{name}")
+            if value is None or (_is_number(value, kind) and least <= value <= most):
+                continue
+            yield f"{arch}.{name} is {value!r}, not a {'whole ' * (kind is int)}number from {least} to {most}"
     n_rot = scalars.get(f"{arch}.rope.dimension_count", 0)
     n_head = scalars.get(f"{arch}.attention.key_length", 0)
     if type(n_rot) is int and type(n_head) is int and (n_rot % 2 or 0 < n_head < n_rot):
@@ -98,5 +98,5 @@ def _wrong_numbers(arch: str, scalars: Mapping[str, Scalar]) -> Iterator[str]:
         yield f"{arch}.embedding_length_out is {n_out!r}, and the head takes embedding_length ({n_embd!r}) values"
 
 
-def _is_number(value: Scalar) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def _is_number(value: Scalar, kind: type[float]) -> TypeGuard[int | float]:
+    return type(value) in (int, kind) and not isinstance(value, str) and math.isfinite(value)

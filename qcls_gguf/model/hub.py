@@ -5,12 +5,11 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from urllib.parse import unquote
 
 from ..errors import ConfigError, ModelError
-from .hub_name import HubRequest, parse_name
 
 DEFAULT_QUANTIZATION = "Q4_K_M"
 
@@ -24,6 +23,19 @@ _GO_ONLINE = "run once online, without `offline` and HF_HUB_OFFLINE,"
 _COMPANIONS = ("mmproj", "mtp-", "eagle3-", "dflash-", "dspark-")
 
 
+_SPEC = re.compile(
+    r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^@:\s]+))?(?::(?P<quantization>[\w.-]+(?:/[\w.-]+)*))?", re.ASCII
+)
+_FORM = "user/repo[@revision][:quantization]"
+_REVISION = r"(?P<revision>refs/[^/]+/[^/]+|(?![^/]*\.gguf\b)[^/?]+)"
+_PAGE = "(?:blob|raw|resolve|tree)/"
+_ADDRESS = re.compile(
+    r"(?:https?://[^/]+/|[\w-]+(?:\.[\w-]+)+/)?(?P<repo>[\w.-]+/[\w.-]+)(?P<quantization>:[\w.-]+)?"
+    rf"(?:/(?:{_PAGE}{_REVISION}(?:/|$))?(?P<file>(?!{_PAGE})[\w./-]+\.gguf)?)?(?:[?#].*)?",
+    re.ASCII,
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
     """One quantisation of a model: `files` are the parts in order, `label` its quantisation or else its file name."""
@@ -33,13 +45,20 @@ class Variant:
     complete: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubRequest:
+    """What a name asks for; what it leaves open is None."""
+
+    repo: str
+    quantization: str | None
+    revision: str | None
+
+    def __str__(self) -> str:
+        return self.repo + (f"@{self.revision}" if self.revision else "")
+
+
 def fetch_model(
-    spec: str,
-    *,
-    quantization: str | None = None,
-    offline: bool = False,
-    revision: str | None = None,
-    progress: bool = True,
+    spec: str, quantization: str | None = None, revision: str | None = None, *, offline: bool = False
 ) -> Path:
     """Return the local path of a GGUF model on the Hub, downloading what the Hub's cache does not hold.
 
@@ -56,14 +75,47 @@ def fetch_model(
         # Imported late: a run with a local file must not wait for it.
         from huggingface_hub import constants
 
-        if offline or constants.HF_HUB_OFFLINE:
-            return _find_cached(request)
-        with _progress_bars(shown=progress):
-            return _fetch(request)
+        return _find_cached(request) if offline or constants.HF_HUB_OFFLINE else _fetch(request)
     except (ConfigError, ModelError):
         raise
     except Exception as error:  # the library's own, its HTTP client's or the system's: they differ between versions
         raise _explain(error, request) from None
+
+
+def parse_name(spec: str, quantization: str | None, revision: str | None) -> HubRequest:
+    """What `spec` asks for, with what is given beside it. Raises ConfigError for a text that is no such name."""
+    found = _SPEC.fullmatch(spec)
+    if found is None:
+        remedy = _as_spec(spec)
+        raise ConfigError(f"model {spec!r} is not of the form {_FORM}: {remedy}")
+    if quantization == "":
+        raise ConfigError("the quantization is empty: name one such as Q4_K_M, or leave it out")
+    if found["repo"].lower().endswith(".gguf"):
+        raise ConfigError(f"model {spec!r} looks like a file's path, but there is no such file: correct it")
+    if quantization and (found["quantization"] or quantization).upper() != quantization.upper():
+        raise ConfigError(f"model {spec!r} and quantization {quantization!r} disagree: give one of them only")
+    if revision and (found["revision"] or revision) != revision:
+        raise ConfigError(f"model {spec!r} and revision {revision!r} disagree: give one of them only")
+    return HubRequest(
+        repo=found["repo"],
+        quantization=quantization or found["quantization"],
+        revision=revision or found["revision"],
+    )
+
+
+def _as_spec(spec: str) -> str:
+    """What to write instead of the address of a page or file, or a path that begins with a repository."""
+    if Path(spec).is_file():
+        return "a file on this disk is given as the model's `path`"
+    found = _ADDRESS.fullmatch(spec)
+    if found is None:
+        if "://" in spec:
+            return "the address of a file has the form https://HOST/USER/REPO/resolve/REVISION/FILE.gguf"
+        return "a file is named by its path instead" if spec.lower().endswith(".gguf") else "correct it"
+    revision = unquote(found["revision"] or "main")  # such as refs%2Fpr%2F1
+    at = "" if revision == "main" else f"@{revision}"
+    file = f":{found['file']}" if found["file"] else found["quantization"] or ""
+    return f"write {found['repo']}{at}{file}"
 
 
 def cached_models() -> Iterator[tuple[str, Path]]:
@@ -207,21 +259,6 @@ def _choose(variants: Sequence[Variant], request: HubRequest, *, offline: bool) 
             f"choose one of these, or {_GO_ONLINE} to download it"
         )
     raise ConfigError(f"{request} has no quantization {request.quantization!r}: choose one that {where} has: {labels}")
-
-
-@contextmanager
-def _progress_bars(*, shown: bool) -> Iterator[None]:
-    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
-
-    # The switch is global in the library: leave it as it was found.
-    if shown or are_progress_bars_disabled():
-        yield
-        return
-    disable_progress_bars()
-    try:
-        yield
-    finally:
-        enable_progress_bars()
 
 
 def _explain(error: Exception, request: HubRequest) -> ConfigError | ModelError:

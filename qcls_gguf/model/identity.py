@@ -1,36 +1,41 @@
-"""A model file on disk: whether it can be used, and which one it is."""
+"""Which file it is: whether it is still the one that was read, and the sha256 of a model, computed while it loads."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import ModelError
 from ..system.folders import read_cache, write_cache
-from .header import GgufHeader, all_tensors, read_header
-from .header_rules import wrong_in_header
+from ..system.threads import start
 from .ollama import digest_in_name
-from .stamps import Stamp, stamps_of
 
-_SPLIT_NAME = re.compile(r"(?P<prefix>.+)-(?P<part>\d{5})-of-(?P<n_parts>\d{5})\.gguf")
+Stamp = tuple[str, int, int, int]
+"""Resolved path, size in bytes, times in ns of the last change of the content and of the file. Programs can set the
+first of these times: copies and images often keep it, or give all files the same."""
+
 _CHUNK_BYTES = 256 << 10
 # Below this a file is hashed faster than a cache entry is worth.
 _CACHED_FROM_BYTES = 16 << 20
 _MAX_CACHED = 256
 _DIGESTS = "sha256.json"
-_MAX_LAYERS = 512  # LLAMA_MAX_LAYERS in src/llama-hparams.h
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_OTHER_FILES = {
-    **dict.fromkeys(("mmproj", "clip"), "the part of a model that reads pictures or sound (mmproj)"),
-    "adapter": "an adapter (LoRA)",
-    "controlvector": "a control vector",
-    "imatrix": "an importance matrix",
-}
-"""What GGUF files hold besides models, by their general.type or architecture."""
+
+
+def stamp_of(path: Path, found: os.stat_result) -> Stamp:
+    """The stamp of a file; found: what the system says of it."""
+    return str(path.resolve()), found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def stamps_of(paths: Iterable[Path]) -> list[Stamp]:
+    """The stamps that some files have now. Raises OSError."""
+    return [stamp_of(path, path.stat()) for path in paths]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,76 +47,24 @@ class ModelIdentity:
     sha256: str
 
 
-def model_parts(path: Path) -> tuple[Path, ...]:
-    """The files of the model that starts at `path`: all parts, in order, of one named `X-00001-of-0000N.gguf`."""
-    # Not resolved: in the Hub's cache the names are links, and what they point to has other names.
-    name = _SPLIT_NAME.fullmatch(path.name)
-    if name is None:
-        return (path,)
-    n_parts = int(name["n_parts"])
-    if int(name["part"]) != 1 and n_parts > 1:
-        first = f"{name['prefix']}-00001-of-{n_parts:05}.gguf"
-        raise ModelError(f"{path} is part {int(name['part'])} of {n_parts} of a split model: give its first, {first}")
-    return (
-        path,
-        *(path.with_name(f"{name['prefix']}-{part:05}-of-{n_parts:05}.gguf") for part in range(2, n_parts + 1)),
-    )
-
-
-def check_gguf(path: Path) -> tuple[GgufHeader, ...]:
-    """Refuse a file that cannot be a whole GGUF model, with all its parts, before llama.cpp sees it.
-
-    Returns the headers of all parts, that of `path` first. Raises ModelError that names what is wrong and the remedy.
-    """
-    header = read_header(path)
-    parts = model_parts(path)
-    for name in (header.scalars.get("general.type"), header.arch):
-        if what := _OTHER_FILES.get(str(name)):
-            raise ModelError(f"{path} is {what}, not a language model: give the file of the model itself")
-    n_parts = header.scalars.get("split.count", 1)
-    if type(n_parts) is int and n_parts > 1 and n_parts != len(parts):
-        raise ModelError(
-            f"{path} holds a part of a model split in {n_parts}, which its name does not say: "
-            f"give the parts their names back, NAME-00001-of-{n_parts:05}.gguf and so on"
-        )
-    if not header.arch:
-        raise ModelError(f"{path} names no architecture (general.architecture): choose a file with a language model")
-    n_layers = header.scalars.get(f"{header.arch}.block_count")
-    if n_layers is not None and (type(n_layers) is not int or not 0 < n_layers <= _MAX_LAYERS):
-        raise ModelError(f"{path} has {n_layers} layers (block_count), of 1 to {_MAX_LAYERS}: it is damaged")
-    headers = [header]
-    for number, part in enumerate(parts[1:], 2):
-        if not part.is_file():
-            raise ModelError(f"part {number} of {len(parts)} of the model is missing: put {part.name} beside {path}")
-        headers.append(read_header(part))
-    if not (tensors := all_tensors(headers)):
-        raise ModelError(f"{path} has no tensors, only a vocabulary: choose a file with a whole model")
-    if wrong := wrong_in_header(header, tensors):
-        raise ModelError(f"{path}: {wrong}: fetch the file again, or choose another")
-    return tuple(headers)
-
-
-def identify(path: Path, *, on_progress: Callable[[int, int], None] | None = None) -> ModelIdentity:
+def identify(parts: Sequence[Path], *, on_chunk: Callable[[], None] = lambda: None) -> ModelIdentity:
     """Find a model's size and SHA-256, from the cache if none of its files has changed since it was last hashed.
 
-    A file of Ollama's store has its SHA-256 as its name, which is believed.
-    `on_progress(n_bytes_done, size_bytes)` is called while a file is hashed, not when the cache answers.
-    Raises ModelError if a file cannot be read or changes meanwhile.
+    A file of Ollama's store has its SHA-256 as its name, which is believed. on_chunk is called after each piece that
+    is read, and may raise an error to end it. Raises ModelError if a file cannot be read or changes meanwhile.
     """
-    parts = model_parts(path)
+    path = parts[0]
     try:
         stamps = stamps_of(parts)
         size_bytes = sum(size for _, size, *_ in stamps)
-        if named := digest_in_name(path):
-            return ModelIdentity(path=path, size_bytes=size_bytes, sha256=named)
-        if size_bytes < _CACHED_FROM_BYTES:
-            return ModelIdentity(path=path, size_bytes=size_bytes, sha256=_hash(parts, size_bytes, on_progress))
-        sha256 = _cached(stamps)
+        is_cached = size_bytes >= _CACHED_FROM_BYTES
+        sha256 = digest_in_name(path) or (_cached(stamps) if is_cached else None)
         if sha256 is None:
-            sha256 = _hash(parts, size_bytes, on_progress)
-            if stamps_of(parts) != stamps:
-                raise ModelError(f"{path} changed while it was read: wait until it is written, and run again")
-            _remember(stamps, sha256)
+            sha256 = _hash(parts, size_bytes, on_chunk)
+            if is_cached:
+                if stamps_of(parts) != stamps:
+                    raise ModelError(f"{path} changed while it was read: wait until it is written, and run again")
+                _remember(stamps, sha256)
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte
         reason = getattr(error, "strerror", None) or error
         name = getattr(error, "filename", None) or path
@@ -119,17 +72,46 @@ def identify(path: Path, *, on_progress: Callable[[int, int], None] | None = Non
     return ModelIdentity(path=path, size_bytes=size_bytes, sha256=sha256)
 
 
-def _hash(parts: Sequence[Path], size_bytes: int, on_progress: Callable[[int, int], None] | None) -> str:
+class Hashing:
+    """Identifies a model beside its loading: both read the file, and a large one is hashed for seconds."""
+
+    def __init__(self, parts: Sequence[Path]) -> None:
+        self._found: ModelIdentity | ModelError | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(parts,), name="qcls-gguf hashing")
+        start(self._thread, ModelError, f"to hash {parts[0]}")
+
+    def _run(self, parts: Sequence[Path]) -> None:
+        try:
+            self._found = identify(parts, on_chunk=self._go_on)
+        except ModelError as e:
+            self._found = e
+
+    def _go_on(self) -> None:
+        if self._stop.is_set():
+            raise ModelError("the model was closed before its file was hashed")
+
+    def stop(self) -> None:
+        """End it, done or not; may be called again."""
+        self._stop.set()
+        self._thread.join()
+
+    def identity(self) -> ModelIdentity:
+        """Size and sha256, when the file is hashed. Raises ModelError."""
+        self._thread.join()
+        if isinstance(self._found, ModelIdentity):
+            return self._found
+        raise self._found or ModelError("the model file could not be hashed")
+
+
+def _hash(parts: Sequence[Path], size_bytes: int, on_chunk: Callable[[], None]) -> str:
     digest = hashlib.sha256()
     chunk = memoryview(bytearray(min(_CHUNK_BYTES, size_bytes + 1)))
-    n_done = 0
     for part in parts:
         with part.open("rb", buffering=0) as file:
             while n_read := file.readinto(chunk):
                 digest.update(chunk[:n_read])
-                n_done += n_read
-                if on_progress is not None:
-                    on_progress(n_done, size_bytes)
+                on_chunk()
     return digest.hexdigest()
 
 

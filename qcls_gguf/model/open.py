@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache, partial
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from ..config.schema import ModelConfig, QueryTokens, RuntimeConfig
+from ..config.schema import Config, ModelConfig, QueryTokens, RuntimeConfig
 from ..errors import DecodeError, ModelError, PlanError
-from ..native import ContextMemory, ModelFacts, NativeModel, WeightOrder
+from ..native import ContextMemory, ContextSettings, ModelFacts, NativeModel, WeightOrder, measure_context
 from ..timing import Ledger
-from .file_types import quantization_name, weights_text
-from .find import find_model
-from .hashing import Hashing
-from .header import GgufHeader, TensorInfo, all_tensors
+from .files import ModelFile, find_model
+from .header import GgufHeader, TensorInfo
 from .header_rules import other_purpose
-from .identity import ModelIdentity, check_gguf
-from .placement import Placement, device_name, fitted, gpus, is_scarce, placement, weights_of, why_not_on_gpu
+from .identity import Hashing, ModelIdentity
+from .ollama import digest_in_name
+from .placement import (
+    Placement,
+    device_name,
+    fitted,
+    gpus,
+    is_scarce,
+    placement,
+    weights_of,
+    weights_text,
+    why_not_on_gpu,
+    with_all_wanted,
+)
 from .rows import HeadRows
 from .trial import try_model
 
@@ -28,121 +41,21 @@ Float32Array = npt.NDArray[np.float32]
 Int32Array = npt.NDArray[np.int32]
 
 
-class Model:
-    """A loaded GGUF file. Any thread may use the tokenizer and read rows. Closing it closes its engines' contexts.
+class Vocabulary:
+    """A model's file, opened without its weights: what compiles prompts and measures contexts, in any thread."""
 
-    with Model.open(config.model, config.runtime) as model:
-        with Classifier.from_config(config, model=model) as classifier: ...
-    """
-
-    def __init__(
-        self,
-        headers: Sequence[GgufHeader],
-        placement: Placement,
-        native: NativeModel,
-        hashing: Hashing,
-        query_tokens: QueryTokens,
-    ) -> None:
-        """Use `open`."""
-        self.path = headers[0].path
-        self.query_tokens = query_tokens
-        self.header = headers[0]
-        self.headers = headers
-        self.native = native
+    def __init__(self, file: ModelFile, placement: Placement, native: NativeModel, query_tokens: QueryTokens) -> None:
+        """Use `open_vocabulary`."""
+        self.file = file
+        self.path = file.path
         self.placement = placement
-        self._hashing = hashing
-        self._head = cache(partial(HeadRows, headers))
+        self.native = native
+        self.query_tokens = query_tokens
 
-    @classmethod
-    def open(
-        cls,
-        config: ModelConfig,
-        runtime: RuntimeConfig,
-        *,
-        offline: bool = False,
-        on_load: Callable[[float], None] | None = None,
-        ledger: Ledger | None = None,
-        weight_order: WeightOrder = WeightOrder.BY_DEVICE,
-        measure: Callable[[Model], ContextMemory] | None = None,
-    ) -> Self:
-        """Find, check and load a model.
-
-        runtime: says how many layers go to the GPU, and whether user-defined tokens are found in plain text; offline:
-        take a model of the hub from the local cache only; on_load(fraction) follows the loading, ledger gets the steps;
-        weight_order: FILE where llama.cpp's own kernels are to be measured on the model; measure: what the context will
-        take (`context_memory`), asked of the model without its weights where layers may have to make room for it; None:
-        1 GiB of each GPU is left for it. Raises ConfigError or ModelError.
-        """
-        ledger = ledger or Ledger()
-        path = find_model(config, offline=offline)
-        header, *_ = headers = check_gguf(path)
-        ledger.step("find model", str(path))
-        if what := other_purpose(header):
-            warnings.warn(f"{path}: {what}: choose the model that it was made from", stacklevel=2)
-        parts = [each.path for each in headers]
-        size_bytes = sum(each.size_bytes for each in headers)
-        devices = gpus()
-        weights = weights_of(all_tensors(headers), header.n_layer)
-        placed = placement(runtime, weights, devices)
-        if try_model(parts, size_bytes, placed, runtime):
-            ledger.step("try model", "in a process of its own, once for this file and build")
-        hashing = Hashing(path)
-        try:
-            if measure and is_scarce(runtime, size_bytes, devices):
-
-                def context_with(placed: Placement) -> ContextMemory:
-                    return cls._measured(measure, placed, headers, hashing, runtime)
-
-                try:
-                    placed, context = fitted(runtime, weights, devices, context_with)
-                except (DecodeError, ModelError, PlanError) as e:  # if the whole model has the same fault, it says so
-                    ledger.step("measure context", f"not possible, 1 GiB of each GPU is left for it: {e}")
-                else:
-                    ledger.step("measure context", f"{context}, beside the weights")
-                    if try_model(parts, size_bytes, placed, runtime):  # once more where the number of GPUs is another
-                        ledger.step("try model", "once more, on another number of GPUs")
-            native = NativeModel(
-                path,
-                n_gpu_layers=placed.n_gpu_layers,
-                share=placed.gpu_layers,
-                progress=_progress(on_load),
-                user_defined=runtime.query_tokens == "user_defined",
-                weight_order=weight_order,
-            )
-        except ModelError as e:
-            hashing.stop()
-            if config.ollama:
-                raise ModelError(
-                    f"{e}; some older models of Ollama's library hold names and types that only Ollama reads: "
-                    "pull a newer one, or take the model's GGUF file from the hub"
-                ) from e
-            raise
-        except BaseException:
-            hashing.stop()
-            raise
-        where = placed.text if placed.n_gpus else f"on the CPU{why_not_on_gpu(runtime)}"
-        lanes = f", {weights_text(native.facts.n_lane_ordered)}" if native.facts.n_lane_ordered else ""
-        ledger.step("load model", f"{native.facts.description}, {where}{lanes}")
-        return cls(headers, placed, native, hashing, runtime.query_tokens)
-
-    @classmethod
-    def _measured(
-        cls,
-        measure: Callable[[Model], ContextMemory],
-        placed: Placement,
-        headers: Sequence[GgufHeader],
-        hashing: Hashing,
-        runtime: RuntimeConfig,
-    ) -> ContextMemory:
-        """What the context takes with layers so placed."""
-        with NativeModel(
-            headers[0].path,
-            n_gpu_layers=placed.n_gpu_layers,
-            share=placed.gpu_layers,
-            user_defined=runtime.query_tokens == "user_defined",
-            without_weights=True,
-        ) as native:
-            return measure(cls(headers, placed, native, hashing, runtime.query_tokens))
+    @property
+    def header(self) -> GgufHeader:
+        """The header with the file's metadata."""
+        return self.file.header
 
     @property
     def facts(self) -> ModelFacts:
@@ -152,7 +65,7 @@ class Model:
     @property
     def tensors(self) -> dict[str, TensorInfo]:
         """The tensors of all its files."""
-        return all_tensors(self.headers)
+        return self.file.tensors
 
     @property
     def n_gpu_layers(self) -> int:
@@ -217,6 +130,90 @@ class Model:
         return self.piece(token)[0].decode(errors="replace") if token >= 0 else ""
 
     @property
+    def n_ctx_short(self) -> int | None:
+        """The original context length of a model with two sets of RoPE factors, such as Phi-3."""
+        if "rope_factors_long.weight" not in self.header.tensors:
+            return None
+        length = self.header.scalars.get(f"{self.header.arch}.rope.scaling.original_context_length")
+        return int(length) if isinstance(length, int) else None
+
+    def tokenize(self, text: str, *, parse_special: bool) -> Int32Array:
+        """Token ids of text, shape (n_tokens,); no BOS is added. parse_special: spelt special tokens become tokens.
+
+        Raises PlanError for text that is not valid Unicode.
+        """
+        return self.native.tokenize(text, parse_special=parse_special)
+
+    def piece(self, token: int) -> tuple[bytes, bool]:
+        """The bytes of a token, and whether it is a special one, which only parse_special finds in text."""
+        return self.native.piece(token)
+
+    def close(self) -> None:
+        """Free what is loaded, and the contexts that still use it first; may be called again."""
+        self.native.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Model(Vocabulary):
+    """A loaded GGUF file. Any thread may use the tokenizer and read rows. Closing it closes its engines' contexts.
+
+    with Model.open(config.model, config.runtime) as model:
+        with Classifier.from_config(config, model=model) as classifier: ...
+    """
+
+    def __init__(
+        self, file: ModelFile, placement: Placement, native: NativeModel, query_tokens: QueryTokens, hashing: Hashing
+    ) -> None:
+        """Use `open`."""
+        super().__init__(file, placement, native, query_tokens)
+        self._hashing = hashing
+        self._head = cache(lambda: HeadRows(file))
+
+    @classmethod
+    def open(
+        cls,
+        config: ModelConfig | ModelFile,
+        runtime: RuntimeConfig,
+        *,
+        offline: bool = False,
+        on_load: Callable[[float], None] | None = None,
+        ledger: Ledger | None = None,
+        weight_order: WeightOrder = WeightOrder.BY_DEVICE,
+        placed: Placement | None = None,
+        measure: Callable[[Vocabulary], ContextMemory] | None = None,
+    ) -> Self:
+        """Find, check and load a model.
+
+        config: its file may be given, if it was found before (`find_file`). runtime: says how many layers go to the
+        GPU, and whether user-defined tokens are found in plain text; offline: take a model of the hub from the local
+        cache only; on_load(fraction) follows the loading, ledger gets the steps; weight_order: FILE where llama.cpp's
+        own kernels are to be measured on the model; placed: where layers go (`placed_beside`); none: as many on GPUs as
+        leave 1 GiB of each. Raises ConfigError or ModelError.
+        """
+        ledger = ledger or Ledger()
+        file = config if isinstance(config, ModelFile) else find_file(config, offline=offline, ledger=ledger)
+        if measure and placed is None:
+            placed = _measured_by(measure, file, runtime, ledger)
+        if placed is None:
+            placed = placement(runtime, weights_of(file.tensors, file.header.n_layer), gpus())
+        _try(file, placed, runtime, ledger)
+        hashing = Hashing(file.parts)
+        try:
+            native = _load(file, placed, runtime, weight_order=weight_order, progress=_progress(on_load))
+        except BaseException:
+            hashing.stop()
+            raise
+        where = placed.text if placed.n_gpus else f"on the CPU{why_not_on_gpu(runtime)}"
+        lanes = f", {weights_text(native.facts.n_lane_ordered)}" if native.facts.n_lane_ordered else ""
+        ledger.step("load model", f"{native.facts.description}, {where}{lanes}")
+        return cls(file, placed, native, runtime.query_tokens, hashing)
+
+    @property
     def is_all_on_gpu(self) -> bool:
         """Whether every layer and the output layer are on a GPU."""
         return self.n_gpu_layers > self.header.n_layer
@@ -229,30 +226,11 @@ class Model:
     @property
     def quantization(self) -> str:
         """The file's own word for its weights' types, such as Q4_K_M."""
-        return quantization_name(self.header.file_type)
-
-    @property
-    def n_ctx_short(self) -> int | None:
-        """The original context length of a model with two sets of RoPE factors, such as Phi-3."""
-        if "rope_factors_long.weight" not in self.header.tensors:
-            return None
-        length = self.header.scalars.get(f"{self.header.arch}.rope.scaling.original_context_length")
-        return int(length) if isinstance(length, int) else None
+        return self.header.quantization
 
     def identity(self) -> ModelIdentity:
         """Size and sha256; waits until the file is hashed, which begins with the loading. Raises ModelError."""
         return self._hashing.identity()
-
-    def tokenize(self, text: str, *, parse_special: bool) -> Int32Array:
-        """Token ids of text, shape (n_tokens,); no BOS is added. parse_special: spelt special tokens become tokens.
-
-        Raises PlanError for text that is not valid Unicode.
-        """
-        return self.native.tokenize(text, parse_special=parse_special)
-
-    def piece(self, token: int) -> tuple[bytes, bool]:
-        """The bytes of a token, and whether it is a special one, which only parse_special finds in text."""
-        return self.native.piece(token)
 
     def rows(self, tokens: Iterable[int]) -> dict[int, Float32Array]:
         """The dequantised rows of the LM head of some tokens, each float32 of shape (n_embd,). Raises ModelError."""
@@ -266,13 +244,96 @@ class Model:
         """Free the weights, and the contexts that still use them first; may be called again."""
         self._hashing.stop()
         self._head.cache_clear()  # and with it the file
-        self.native.close()
+        super().close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+def find_file(config: ModelConfig, *, offline: bool = False, ledger: Ledger | None = None) -> ModelFile:
+    """Find a model's file and check its header. Raises ConfigError or ModelError."""
+    file = ModelFile.read(find_model(config, offline=offline))
+    if ledger:
+        ledger.step("find model", str(file.path))
+    if what := other_purpose(file.header):
+        warnings.warn(f"{file.path}: {what}: choose the model that it was made from", stacklevel=3)
+    return file
+
+
+def open_vocabulary(file: ModelFile, runtime: RuntimeConfig, ledger: Ledger | None = None) -> Vocabulary:
+    """Open a model without its weights, as if all layers that are wanted on GPUs were there: to compile the prompts of
+    a context that decides where layers go (`placed_beside`). Raises ModelError.
+    """
+    weights, found = weights_of(file.tensors, file.header.n_layer), gpus()
+    _try(file, placement(runtime, weights, found), runtime, ledger or Ledger())
+    wanted = with_all_wanted(runtime, weights, found)
+    return Vocabulary(file, wanted, _load(file, wanted, runtime, without_weights=True), runtime.query_tokens)
+
+
+def placed_beside(
+    file: ModelFile, runtime: RuntimeConfig, settings: ContextSettings
+) -> tuple[Placement, ContextMemory]:
+    """Where layers go that make room for a context, and what that takes. Raises DecodeError, ModelError or PlanError
+    where that cannot be measured.
+
+    It is needed only where `is_scarce` says so. settings: for layers on GPUs.
+    """
+    weights = weights_of(file.tensors, file.header.n_layer)
+    return fitted(runtime, weights, gpus(), lambda placed: context_memory(file, placed, settings))
+
+
+def context_memory(file: ModelFile, placed: Placement, settings: ContextSettings) -> ContextMemory:
+    """The most that a context takes beside layers so placed, also while it is opened. Raises as NativeContext."""
+    with _load(file, placed, without_weights=True) as native:
+        return most_memory(native, settings)
+
+
+def most_memory(native: NativeModel, settings: ContextSettings) -> ContextMemory:
+    """The most that a context takes, also while it is opened, for a model without weights. Raises as NativeContext."""
+    found = measure_context(native, **settings)
+    # llama.cpp opens a context with buffers for all logits, and then makes ours
+    opening = settings.copy()
+    opening["hidden_only"], opening["label_tokens"] = False, None
+    n_opening = measure_context(native, **opening).compute_bytes
+    return replace(found, compute_bytes=max(found.compute_bytes, n_opening))
+
+
+def _try(file: ModelFile, placed: Placement, runtime: RuntimeConfig, ledger: Ledger) -> None:
+    with _named_as_of_ollama(file):
+        if try_model(file.parts, file.size_bytes, placed, runtime):
+            ledger.step("try model", "in a process of its own, once for this file, build and number of GPUs")
+
+
+def _load(
+    file: ModelFile,
+    placed: Placement,
+    runtime: RuntimeConfig | None = None,
+    *,
+    weight_order: WeightOrder = WeightOrder.BY_DEVICE,
+    progress: Callable[[float], bool] | None = None,
+    without_weights: bool = False,
+) -> NativeModel:
+    with _named_as_of_ollama(file):
+        return NativeModel(
+            file.path,
+            n_gpu_layers=placed.n_gpu_layers,
+            share=placed.gpu_layers,
+            progress=progress,
+            user_defined=runtime is not None and runtime.query_tokens == "user_defined",
+            weight_order=weight_order,
+            without_weights=without_weights,
+        )
+
+
+@contextmanager
+def _named_as_of_ollama(file: ModelFile) -> Iterator[None]:
+    """Raise the ModelError of a file in Ollama's store with what may be the matter with it."""
+    try:
+        yield
+    except ModelError as e:
+        if digest_in_name(file.path) is None:
+            raise
+        raise ModelError(
+            f"{e}; some older models of Ollama's library hold names and types that only Ollama reads: "
+            "pull a newer one, or take the model's GGUF file from the hub"
+        ) from e
 
 
 def _progress(on_load: Callable[[float], None] | None) -> Callable[[float], bool] | None:
@@ -284,3 +345,100 @@ def _progress(on_load: Callable[[float], None] | None) -> Callable[[float], bool
         return True
 
     return progress
+
+
+def _measured_by(
+    measure: Callable[[Vocabulary], ContextMemory], file: ModelFile, runtime: RuntimeConfig, ledger: Ledger
+) -> Placement | None:
+    """Until the engine hands on its context's settings: the placement beside what it measures, none where it cannot."""
+    weights, found = weights_of(file.tensors, file.header.n_layer), gpus()
+    if not is_scarce(runtime, file.size_bytes, found):
+        return None
+    _try(file, placement(runtime, weights, found), runtime, ledger)
+
+    def context_with(placed: Placement) -> ContextMemory:
+        with _load(file, placed, runtime, without_weights=True) as native:
+            return measure(Vocabulary(file, placed, native, runtime.query_tokens))
+
+    try:
+        placed, context = fitted(runtime, weights, found, context_with)
+    except (DecodeError, ModelError, PlanError) as e:  # if the whole model has the same fault, it says so
+        ledger.step("measure context", f"not possible, 1 GiB of each GPU is left for it: {e}")
+        return None
+    ledger.step("measure context", f"{context}, beside the weights")
+    return placed
+
+
+class OpenModels:
+    """Opens the model of each configuration once: those of one file and equal settings of the model share it."""
+
+    def __init__(self, *, offline: bool = False, on_load: Callable[[float], None] | None = None) -> None:
+        self._offline = offline
+        self._on_load = on_load
+        self._paths: dict[ModelConfig, Path] = {}
+        self._models: dict[tuple[Path, int | str, QueryTokens, WeightOrder], Model] = {}
+        self._weight_order = WeightOrder.BY_DEVICE
+
+    def get(self, config: Config) -> Model | None:
+        """The model of a configuration if it is open. Raises ConfigError or ModelError."""
+        return self._models.get(self._key(config))
+
+    def of(
+        self,
+        config: Config,
+        ledger: Ledger | None = None,
+        measure: Callable[[Vocabulary], ContextMemory] | None = None,
+        placed: Placement | None = None,
+    ) -> Model:
+        """The model of a configuration, opened when it is first asked for. Raises ConfigError or ModelError.
+
+        placed: see `Model.open`; of configurations that share a model, the first one's counts.
+        """
+        if model := self.get(config):
+            if ledger:
+                ledger.step("find model", str(model.path))
+                ledger.step("load model", "open already")
+            return model
+        model = self._models[self._key(config)] = Model.open(
+            config.model,
+            config.runtime,
+            offline=self._offline,
+            on_load=self._on_load,
+            ledger=ledger,
+            weight_order=self._weight_order,
+            placed=placed,
+            measure=measure,
+        )
+        return model
+
+    @contextmanager
+    def in_file_order(self) -> Iterator[None]:
+        """Models that are opened inside have their weights as the file has them, which llama.cpp's own kernels read."""
+        before, self._weight_order = self._weight_order, WeightOrder.FILE
+        try:
+            yield
+        finally:
+            self._weight_order = before
+
+    def path_of(self, config: Config) -> Path:
+        """The model's file. Raises ConfigError or ModelError."""
+        if config.model not in self._paths:
+            self._paths[config.model] = find_model(config.model, offline=self._offline).resolve()
+        return self._paths[config.model]
+
+    def _key(self, config: Config) -> tuple[Path, int | str, QueryTokens, WeightOrder]:
+        return self.path_of(config), config.runtime.n_gpu_layers, config.runtime.query_tokens, self._weight_order
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+    def close(self) -> None:
+        """Close every model."""
+        while self._models:
+            self._models.popitem()[1].close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

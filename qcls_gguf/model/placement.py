@@ -178,6 +178,14 @@ def _evenly_divided(sizes: Sequence[float], rooms: Sequence[float]) -> tuple[int
     return found
 
 
+def with_all_wanted(runtime: RuntimeConfig, weights: Weights, gpus: Sequence[Device]) -> Placement:
+    """All layers that are wanted on GPUs, on the first one."""
+    if runtime.n_gpu_layers == "auto":
+        return Placement((weights.n_layer + 1,)) if gpus else ON_CPU
+    n = placement(runtime, weights, gpus).n_gpu_layers
+    return Placement((n,)) if n else ON_CPU
+
+
 def fitted(
     runtime: RuntimeConfig, weights: Weights, gpus: Sequence[Device], context_with: Callable[[Placement], ContextMemory]
 ) -> tuple[Placement, ContextMemory]:
@@ -189,13 +197,13 @@ def fitted(
     because layers can differ in that: in hybrids some have keys and values, others states. This is repeated with the
     better division that follows, until what lies below each GPU's first layer is known.
     """
-    n_wanted = weights.n_layer + 1 if runtime.n_gpu_layers == "auto" else placement(runtime, weights, gpus).n_gpu_layers
-    of_all = context = context_with(Placement((n_wanted,)))
+    wanted = with_all_wanted(runtime, weights, gpus)
+    of_all = context = context_with(wanted)
 
     def placed_beside(caches: Sequence[float] = ()) -> Placement:
         nonlocal context
         placed = placement(runtime, weights, gpus, context, caches)
-        if 0 < placed.n_gpu_layers < n_wanted and context is of_all:
+        if 0 < placed.n_gpu_layers < wanted.n_gpu_layers and context is of_all:
             context = context_with(Placement((placed.n_gpu_layers,)))
             again = placement(runtime, weights, gpus, context, caches)
             placed = min(again, placed, key=lambda each: each.n_gpu_layers)
@@ -265,3 +273,10 @@ def device_name(placement: Placement) -> str:
         return list(devices())[device_index(placement)].name
     names = Counter(device.name for device in used_gpus(placement))
     return ", ".join(name if n == 1 else f"{n} x {name}" for name, n in names.items())
+
+
+def weights_text(n_lane_ordered: int) -> str:
+    """How a model's weights lie in the GPU's memory, in a few words."""
+    if not n_lane_ordered:
+        return "in the file's order"
+    return f"{counted(n_lane_ordered, 'matrix', 'matrices')} in lane order"

@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from ..errors import ModelError, PlanError
 from ..native import dequantised
+from .files import ModelFile
 from .header import GgufHeader, TensorInfo
-from .stamps import stamps_of
+from .identity import stamp_of
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -27,23 +28,14 @@ _KEPT_BYTES = 64 << 20
 class HeadRows:
     """The rows of one model's LM head; the last that were read are kept."""
 
-    def __init__(self, headers: Sequence[GgufHeader]) -> None:
-        """headers: of the model's parts. Raises ModelError where it has no head, or a part is another file by now."""
-        self._path = path = headers[0].path
-        head = _find(headers, "output.weight") or _find(headers, "token_embd.weight")  # where the two are tied
+    def __init__(self, file: ModelFile) -> None:
+        """Raises ModelError where a model has no head, or the part with it is another file by now."""
+        head = _find(file, "output.weight") or _find(file, "token_embd.weight")  # where the two are tied
         if head is None:
-            raise ModelError(f"{path} has neither output.weight nor token_embd.weight: it is no language model")
-        bias = _find(headers, "output.bias")
-        self._head = _Tensor(*head)
-        self._bias_tensor = _Tensor(*bias) if bias else None
-        try:
-            are_same = stamps_of(header.path for header in headers) == [header.stamp for header in headers]
-        except OSError as e:
-            raise ModelError(
-                f"{e.filename} cannot be read ({e.strerror}): it was there when the model was opened"
-            ) from e
-        if not are_same:
-            raise _changed(path)
+            raise ModelError(f"{file.path} has neither output.weight nor token_embd.weight: it is no language model")
+        self._path = file.path
+        self._head = head
+        self._bias_tensor = _find(file, "output.bias")
         self._bias: Float32Array | None = None
         self._rows: dict[int, Float32Array] = {}
 
@@ -91,14 +83,19 @@ class _Tensor:
     """A tensor in its file. The file stays open, so that rows are read from the file that llama.cpp has loaded even if
     another one has taken its name."""
 
-    def __init__(self, part: Path, info: TensorInfo) -> None:
-        self.part, self.info = part, info
+    def __init__(self, header: GgufHeader, info: TensorInfo) -> None:
+        self.part, self.info = header.path, info
         try:
-            self._file = os.open(part, os.O_RDONLY | os.O_CLOEXEC)
+            self._file = os.open(self.part, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as e:
-            raise ModelError(f"{part} cannot be read ({e.strerror}): check that it is still there") from e
+            raise ModelError(
+                f"{self.part} cannot be read ({e.strerror}): it was there when the model was opened"
+            ) from e
         weakref.finalize(self, os.close, self._file)
-        self._changed_ns = os.fstat(self._file).st_mtime_ns
+        found = os.fstat(self._file)
+        self._changed_ns = found.st_mtime_ns
+        if stamp_of(self.part, found) != header.stamp:
+            raise _changed(self.part)
 
     def read(self, start: int, n_bytes: int) -> bytes:
         """Bytes of the tensor. Raises ModelError where the file was written to since it was opened."""
@@ -120,6 +117,6 @@ def _changed(part: Path) -> ModelError:
     return ModelError(f"{part} has changed since the model was opened: open it again")
 
 
-def _find(headers: Iterable[GgufHeader], name: str) -> tuple[Path, TensorInfo] | None:
-    """The part of a model that has a tensor, and where it lies in it."""
-    return next(((header.path, header.tensors[name]) for header in headers if name in header.tensors), None)
+def _find(file: ModelFile, name: str) -> _Tensor | None:
+    """A tensor in the part of a model that has it."""
+    return next((_Tensor(each, each.tensors[name]) for each in file.headers if name in each.tensors), None)

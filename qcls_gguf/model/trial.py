@@ -23,8 +23,8 @@ from ..errors import ModelError
 from ..native import build_info, library_folder
 from ..native.features import cpu_features
 from ..system.folders import read_cache, write_cache
+from .identity import stamps_of
 from .placement import Placement, flash_attention
-from .stamps import stamps_of
 
 _PROGRAM = "qcls-trial"
 _REFUSED = 3

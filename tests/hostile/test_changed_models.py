@@ -12,7 +12,7 @@ from conftest import MakeModel, WriteConfig
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier, ModelError, QclsError
-from qcls_gguf.model.identity import check_gguf
+from qcls_gguf.model.files import ModelFile
 from qcls_gguf.model.rows import HeadRows
 
 FIRST, LATER = [
@@ -54,7 +54,7 @@ def test_another_file_under_its_name_is_not_read(
 
 def test_a_file_that_is_written_to_is_told(model_file: Path, opened: tuple[Classifier, Path, object]) -> None:
     classifier, later, _ = opened
-    headers = check_gguf(model_file)
+    file_before = ModelFile.read(model_file)
     with model_file.open("r+b") as file:  # with what it holds already
         start = file.read(1)
         file.seek(0)
@@ -63,5 +63,5 @@ def test_a_file_that_is_written_to_is_told(model_file: Path, opened: tuple[Class
     with pytest.raises(QclsError, match=r"model\.gguf has changed since the model was opened: open it again"):
         classifier.prompt_set(later)
     with pytest.raises(ModelError, match="has changed since the model was opened"):
-        HeadRows(headers)
-    HeadRows(check_gguf(model_file))
+        HeadRows(file_before)
+    HeadRows(ModelFile.read(model_file))

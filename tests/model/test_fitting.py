@@ -20,9 +20,10 @@ from qcls_gguf.engine import memory
 from qcls_gguf.engine.open import context_memory
 from qcls_gguf.labelling.job import Job
 from qcls_gguf.labelling.worker import Worker
+from qcls_gguf.model import Vocabulary, placement
 from qcls_gguf.model import open as model_open
-from qcls_gguf.model import placement
 from qcls_gguf.model.header import read_header
+from qcls_gguf.model.open import open_vocabulary
 from qcls_gguf.model.placement import flash_attention
 from qcls_gguf.native import ContextMemory, Device, NativeContext, NativeModel, measure_context
 from qcls_gguf.opening import ClassifierOpener
@@ -83,10 +84,8 @@ def test_what_is_measured_is_what_a_context_takes(
     path = make_model(name)
     config = load_config(write_config(path, prompts, n_shapes=0, **runtime))
     with Model.open(config.model, config.runtime) as model:
-        hashing, placed = model._hashing, model.placement
-        with NativeModel(path, without_weights=True) as native:
-            empty = Model(model.headers, placed, native, hashing, "plain")
-            measured = context_memory(config)(empty)
+        with open_vocabulary(model.file, config.runtime) as vocabulary:
+            measured = context_memory(config)(vocabulary)
         with Classifier.from_config(config, model=model) as classifier:
             taken = most_taken(classifier)
     assert measured == taken
@@ -113,7 +112,7 @@ SPARE = GIB + GIB // 2
 
 
 def opened(
-    config: Config, free_bytes: int, measure: Callable[[Model], ContextMemory] | None, patch: pytest.MonkeyPatch
+    config: Config, free_bytes: int, measure: Callable[[Vocabulary], ContextMemory] | None, patch: pytest.MonkeyPatch
 ) -> tuple[int, dict[str, str]]:
     """The layers on a GPU with so many bytes free, and the steps of opening the model; it then computes on the CPU."""
     gpu = Device(kind="GPU", name="made up", free_bytes=free_bytes, total_bytes=80 * GIB)
@@ -141,7 +140,7 @@ def test_layers_make_room_for_what_was_measured(
     weights = placement.weights_of(read_header(config.model.path).tensors, 2)
     measured_with: list[int] = []
 
-    def measure(model: Model) -> ContextMemory:
+    def measure(model: Vocabulary) -> ContextMemory:
         assert model.facts.n_layer == 2
         assert model.tokenize("red", parse_special=False).size
         measured_with.append(model.n_gpu_layers)
@@ -157,7 +156,7 @@ def test_layers_make_room_for_what_was_measured(
 
 
 def test_nothing_is_measured_where_memory_is_plenty(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    def measure(model: Model) -> ContextMemory:
+    def measure(model: Vocabulary) -> ContextMemory:
         raise AssertionError
 
     n_layers, steps = opened(config, 2 * GIB, measure, monkeypatch)
@@ -165,7 +164,7 @@ def test_nothing_is_measured_where_memory_is_plenty(config: Config, monkeypatch:
 
 
 def test_what_cannot_be_measured_leaves_a_gib(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    def measure(model: Model) -> ContextMemory:
+    def measure(model: Vocabulary) -> ContextMemory:
         raise ModelError("no such cache")
 
     monkeypatch.setattr(placement, "_PLENTY", GIB)

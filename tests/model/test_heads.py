@@ -17,7 +17,7 @@ from qcls_gguf.config.scoring import EXACT_SCORINGS, Scoring
 from qcls_gguf.inspection.inspect import inspect_classifier
 from qcls_gguf.inspection.table import logits_text
 from qcls_gguf.model import rows
-from qcls_gguf.model.identity import check_gguf
+from qcls_gguf.model.files import ModelFile
 from qcls_gguf.model.rows import HeadRows
 from qcls_gguf.native import HeadTail, NativeModel
 from qcls_gguf.score.tail import Tail
@@ -130,7 +130,7 @@ def test_rows_of_the_whole_vocabulary(
         labels = np.array([3, 70, 256, 551], np.int32)
         both = rows_of(model, open_context, tokens, label_tokens=labels)
         logits = rows_of(model, open_context, tokens, hidden_only=False).astype(np.float64)
-    head = HeadRows(check_gguf(path))
+    head = HeadRows(ModelFile.read(path))
     tail = Tail(scale=found.scale, cap=found.cap, bias=head.biases(vocabulary) if found.has_bias else None)
     mine = hidden @ tail.scaled(np.stack(list(head.of(vocabulary).values()))).T
     if finish := tail.finish(vocabulary):
@@ -145,8 +145,8 @@ def test_rows_of_the_whole_vocabulary(
 
 def test_rows_that_were_read_long_ago_are_not_kept(make_model: MakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests may bring ever other labels."""
-    headers = check_gguf(make_model())
-    head, all_rows = HeadRows(headers), HeadRows(headers).of(range(64))
+    file = ModelFile.read(make_model())
+    head, all_rows = HeadRows(file), HeadRows(file).of(range(64))
     n_bytes = all_rows[0].nbytes
     monkeypatch.setattr(rows, "_KEPT_BYTES", 8 * n_bytes)
     former = weakref.ref(head.of([0])[0])

@@ -14,7 +14,7 @@ from oracle import Float32Array, decode_sequence
 from random_models import ARCHS
 
 from qcls_gguf.errors import ModelError
-from qcls_gguf.model.identity import check_gguf
+from qcls_gguf.model.files import ModelFile
 from qcls_gguf.model.rows import HeadRows
 from qcls_gguf.native import NativeModel
 
@@ -43,7 +43,7 @@ def random_tokens(model: NativeModel, n: int, seed: int = 0) -> list[int]:
 
 
 def head_logits(path: Path, model: NativeModel, hidden: Float32Array) -> Float32Array:
-    rows = HeadRows(check_gguf(path)).of(range(model.facts.n_vocab))
+    rows = HeadRows(ModelFile.read(path)).of(range(model.facts.n_vocab))
     return hidden @ np.stack([rows[token] for token in range(model.facts.n_vocab)]).T
 
 

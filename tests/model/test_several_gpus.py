@@ -16,6 +16,7 @@ from qcls_gguf import Classifier, Config, Model, load_config
 from qcls_gguf.engine.open import context_memory
 from qcls_gguf.model import open as model_open
 from qcls_gguf.model.header import read_header
+from qcls_gguf.model.open import open_vocabulary
 from qcls_gguf.model.placement import Placement, gpus, weights_of
 from qcls_gguf.native import ContextMemory, NativeModel, measure_context, set_log
 
@@ -90,10 +91,8 @@ def probabilities(classifier: Classifier, query: str) -> list[float]:
 
 def measured(model: Model, config: Config) -> ContextMemory:
     """What the context of a configuration takes with all layers on one GPU."""
-    n_all = model.header.n_layer + 1
-    with NativeModel(model.path, n_gpu_layers=n_all, share=(1,), without_weights=True) as native:
-        empty = Model(model.headers, Placement((n_all,)), native, model._hashing, "plain")
-        return context_memory(config)(empty)
+    with open_vocabulary(model.file, config.runtime) as vocabulary:
+        return context_memory(config)(vocabulary)
 
 
 @pytest.mark.parametrize(

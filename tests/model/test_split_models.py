@@ -80,8 +80,8 @@ def test_layers_of_every_part_are_checked_for_batch_invariance(
         open_classifier(first, PROMPTS, batch_invariant=True)
 
 
-def test_a_part_that_is_gone_is_named(parts: tuple[Path, Path]) -> None:
+def test_the_part_with_the_head_is_gone(parts: tuple[Path, Path]) -> None:
     with Model.open(ModelConfig(path=parts[0]), RuntimeConfig(n_gpu_layers=0, try_model=False)) as model:
-        parts[0].unlink()
-        with pytest.raises(ModelError, match=r"m-00001-of-00002\.gguf cannot be read .* when the model was opened"):
+        parts[1].unlink()
+        with pytest.raises(ModelError, match=r"m-00002-of-00002\.gguf cannot be read .* when the model was opened"):
             model.rows([1])

@@ -84,9 +84,7 @@ def test_agrees_with_the_gguf_package(tmp_path: Path, alignment: int | None) -> 
     path = write_model(tmp_path / "model.gguf", alignment=alignment)
     header = read_header(path)
     reader = gguf.GGUFReader(path)
-    assert (header.version, header.n_tensors) == (3, 3)
-    assert header.alignment == reader.alignment == (alignment or 32)
-    assert header.data_offset == reader.data_offset
+    assert reader.alignment == (alignment or 32)
     assert list(header.tensors) == [tensor.name for tensor in reader.tensors]
     content = path.read_bytes()
     for tensor in reader.tensors:
@@ -95,7 +93,7 @@ def test_agrees_with_the_gguf_package(tmp_path: Path, alignment: int | None) -> 
         assert (info.ggml_type, info.offset, info.n_bytes) == (tensor.tensor_type, tensor.data_offset, tensor.n_bytes)
         assert content[info.offset : info.offset + info.n_bytes] == tensor.data.tobytes()
     assert header.arch == "qwen3"
-    assert header.file_type == 7
+    assert header.quantization == "Q8_0"
     assert header.scalars["test.bool"] is True
     assert header.scalars["test.i8"] == -8
     assert header.scalars["test.u64"] == 1 << 40
@@ -136,7 +134,7 @@ def test_a_truncated_file_is_refused(model: bytes, tmp_path: Path, data: st.Data
         read_header(path)
     assert str(path) in str(caught.value)
     path.write_bytes(model[:end])  # the padding behind the last tensor may be missing
-    assert read_header(path).n_tensors == 3
+    assert len(read_header(path).tensors) == 3
 
 
 @PROPERTY
@@ -268,4 +266,3 @@ def test_a_real_vocabulary_is_read_at_once(tmp_path: Path) -> None:
     header = read_header(path)
     assert time.perf_counter() - began < 0.5  # 20 ms where it was written; GGUFReader takes seconds
     assert header.arrays["tokenizer.ggml.merges"].length == 152_000
-    assert header.data_offset == path.stat().st_size

@@ -10,7 +10,7 @@ from gguf_parts import File, Tensor, put_together, take_apart
 from random_models import ARCHS, write_model
 
 from qcls_gguf.errors import ModelError
-from qcls_gguf.model.identity import check_gguf
+from qcls_gguf.model.files import ModelFile
 
 ROOT = Path(__file__).parents[2]
 U32, I32, F32, TEXT, ARRAY = 4, 5, 6, 8, 9
@@ -25,7 +25,7 @@ def refusal(file: File, path: Path) -> str:
     """What is said of a file; nothing where it is taken."""
     path.write_bytes(put_together(file))
     try:
-        check_gguf(path)
+        ModelFile.read(path)
     except ModelError as e:
         return str(e)
     return ""
@@ -33,12 +33,12 @@ def refusal(file: File, path: Path) -> str:
 
 @pytest.mark.parametrize("name", ARCHS)
 def test_headers_of_all_architectures_are_taken(name: str, tmp_path: Path) -> None:
-    check_gguf(write_model(tmp_path / "model.gguf", name, n_layer=2))
+    ModelFile.read(write_model(tmp_path / "model.gguf", name, n_layer=2))
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "models").glob("*.gguf")), ids=lambda path: path.name)
 def test_headers_of_the_models_that_come_with_the_package_are_taken(path: Path) -> None:
-    check_gguf(path)
+    ModelFile.read(path)
 
 
 @pytest.mark.parametrize(

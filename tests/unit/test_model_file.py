@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from qcls_gguf.errors import ModelError
-from qcls_gguf.model.identity import ModelIdentity, check_gguf, identify, model_parts
+from qcls_gguf.model.files import ModelFile, model_parts
+from qcls_gguf.model.identity import ModelIdentity, identify
 
 LARGE_BYTES = 16 << 20
 
@@ -61,9 +62,9 @@ def write_split(folder: Path, name: str = "model") -> list[Path]:
 
 def hashed(path: Path) -> tuple[ModelIdentity, bool]:
     """The identity of `path`, and whether the file was read for it."""
-    calls: list[tuple[int, int]] = []
-    identity = identify(path, on_progress=lambda done, size: calls.append((done, size)))
-    return identity, bool(calls)
+    chunks: list[None] = []
+    identity = identify([path], on_chunk=lambda: chunks.append(None))
+    return identity, bool(chunks)
 
 
 def sha256(path: Path) -> str:
@@ -74,17 +75,15 @@ def test_identity_of_a_small_file_is_not_cached(tmp_path: Path, cache: Path) -> 
     path = tmp_path / "small.gguf"
     for content in (b"", b"one", b"x" * (5 << 20)):
         path.write_bytes(content)
-        identity = identify(path)
+        identity = identify([path])
         assert identity == ModelIdentity(path=path, size_bytes=len(content), sha256=sha256(path))
     assert not cache.exists()
 
 
 def test_a_large_file_is_hashed_once(large: Path, cache: Path) -> None:
-    progress: list[tuple[int, int]] = []
-    identity = identify(large, on_progress=lambda done, size: progress.append((done, size)))
+    identity, read = hashed(large)
+    assert read
     assert identity.sha256 == sha256(large)
-    assert progress[-1] == (LARGE_BYTES, LARGE_BYTES)
-    assert progress == sorted(set(progress))
     assert hashed(large) == (identity, False)
     link = large.with_name("link.gguf")
     link.symlink_to(large)
@@ -93,7 +92,7 @@ def test_a_large_file_is_hashed_once(large: Path, cache: Path) -> None:
 
 
 def test_a_changed_file_is_hashed_again(large: Path) -> None:
-    before = identify(large)
+    before = identify([large])
     found = large.stat()
     with large.open("r+b") as file:
         file.write(b"changed")
@@ -110,7 +109,7 @@ def test_a_changed_file_is_hashed_again(large: Path) -> None:
 def test_a_file_of_the_same_size_and_time_is_hashed_again(large: Path, tmp_path: Path) -> None:
     """As two models of one shape where all files have one time: in images that can be built again bit by bit."""
     os.utime(large, ns=(0, 0))
-    before = identify(large)
+    before = identify([large])
     other = tmp_path / "other.gguf"
     other.write_bytes(b"another" + large.read_bytes()[7:])
     os.utime(other, ns=(0, 0))
@@ -136,7 +135,7 @@ def test_a_file_of_the_same_size_and_time_is_hashed_again(large: Path, tmp_path:
     ],
 )
 def test_a_damaged_cache_is_ignored_and_written_anew(large: Path, cache: Path, damage: bytes) -> None:
-    identity = identify(large)
+    identity = identify([large])
     (key, entry), *_ = json.loads(cache.read_bytes()).items()
     cache.write_bytes(damage.replace(b"PATH", key.encode()).replace(b"FILES", json.dumps(entry["files"]).encode()))
     assert hashed(large) == (identity, True)
@@ -154,14 +153,14 @@ def test_the_cache_is_in_the_home_without_xdg(large: Path, tmp_path: Path, monke
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for value in ("", "relative"):
         monkeypatch.setenv("XDG_CACHE_HOME", value)
-        identify(large)
+        identify([large])
         (tmp_path / "home/.cache/qcls-gguf/sha256.json").unlink()
 
 
 def test_the_cache_stays_small(large: Path, cache: Path) -> None:
     cache.parent.mkdir(parents=True)
     cache.write_text(json.dumps({f"/old/{number}": {} for number in range(1000)}))
-    identify(large)
+    identify([large])
     entries = list(json.loads(cache.read_bytes()))
     assert len(entries) == 256
     assert entries[-1] == str(large)
@@ -184,13 +183,13 @@ for number in range(200):
 
 
 def test_a_file_that_grows_while_it_is_hashed(large: Path, cache: Path) -> None:
-    def grow(done: int, size: int) -> None:
-        if done < size:
+    def grow() -> None:
+        if large.stat().st_size == LARGE_BYTES:
             with large.open("ab") as file:
                 file.write(b"more")
 
     with pytest.raises(ModelError, match="changed while it was read"):
-        identify(large, on_progress=grow)
+        identify([large], on_chunk=grow)
     assert not cache.exists()
 
 
@@ -198,26 +197,26 @@ def test_a_file_that_grows_while_it_is_hashed(large: Path, cache: Path) -> None:
 def test_files_that_cannot_be_read(tmp_path: Path, name: str) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(ModelError):
-        identify(tmp_path / name)
+        identify([tmp_path / name])
     with pytest.raises(ModelError):
-        check_gguf(tmp_path / name)
+        ModelFile.read(tmp_path / name)
 
 
 def test_check_says_what_kind_of_path_it_got(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no such file"):
-        check_gguf(tmp_path / "missing.gguf")
+        ModelFile.read(tmp_path / "missing.gguf")
     with pytest.raises(ModelError, match="is a directory"):
-        check_gguf(tmp_path)
+        ModelFile.read(tmp_path)
     for name, words in [
         ("user/repo", "as USER/REPO, by `hf_repo`"),
         ("qwen3:8b", "is named ollama:qwen3:8b"),
         ("https://hub.example/user/repo/a.gguf", "an address is no path; a repository"),
     ]:
         with pytest.raises(ModelError, match=words):
-            check_gguf(tmp_path / name)
+            ModelFile.read(tmp_path / name)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ModelError, match="not a regular file"):
-        check_gguf(tmp_path / "pipe")
+        ModelFile.read(tmp_path / "pipe")
 
 
 @pytest.mark.parametrize(
@@ -233,14 +232,14 @@ def test_check_says_what_kind_of_path_it_got(tmp_path: Path) -> None:
 def test_files_that_only_accompany_a_model_are_told(tmp_path: Path, arch: str, kind: str | None, words: str) -> None:
     path = write_gguf(tmp_path / "x.gguf", arch=arch, kind=kind)
     with pytest.raises(ModelError, match=f"{words}.* not a language model: give the file of the model itself"):
-        check_gguf(path)
+        ModelFile.read(path)
 
 
 def test_a_missing_part_is_told(tmp_path: Path) -> None:
     first, second = write_split(tmp_path)
     second.unlink()
     with pytest.raises(ModelError, match=f"part 2 of 2 of the model is missing: put {second.name} beside "):
-        check_gguf(first)
+        ModelFile.read(first)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -248,38 +247,38 @@ def test_check_names_missing_permissions(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "model.gguf")
     path.chmod(0)
     with pytest.raises(ModelError, match="Permission denied"):
-        check_gguf(path)
+        ModelFile.read(path)
 
 
 def test_check_wants_a_whole_model(tmp_path: Path) -> None:
-    (header,) = check_gguf(write_gguf(tmp_path / "model.gguf"))
-    assert header.arch == "qwen3"
+    assert ModelFile.read(write_gguf(tmp_path / "model.gguf")).header.arch == "qwen3"
     with pytest.raises(ModelError, match="only a vocabulary"):
-        check_gguf(write_gguf(tmp_path / "vocabulary.gguf", n_tensors=0))
+        ModelFile.read(write_gguf(tmp_path / "vocabulary.gguf", n_tensors=0))
     with pytest.raises(ModelError, match="no architecture"):
-        check_gguf(write_gguf(tmp_path / "nothing.gguf", arch=""))
+        ModelFile.read(write_gguf(tmp_path / "nothing.gguf", arch=""))
 
 
 def test_split_models(tmp_path: Path) -> None:
     first, second = write_split(tmp_path)
     assert model_parts(first) == (first, second)
-    headers = check_gguf(first)
+    file = ModelFile.read(first)
+    headers = file.headers
     assert [(header.path, list(header.tensors)) for header in headers] == [(first, ["a"]), (second, ["b"])]
-    assert [header.size_bytes for header in headers] == [first.stat().st_size, second.stat().st_size]
+    assert (file.parts, list(file.tensors)) == ([first, second], ["a", "b"])
     assert headers[0].scalars["split.count"] == 2
-    assert identify(first).sha256 == hashlib.sha256(first.read_bytes() + second.read_bytes()).hexdigest()
-    assert identify(first).size_bytes == first.stat().st_size + second.stat().st_size
-    for function in (check_gguf, identify):
-        with pytest.raises(ModelError, match="part 2 of 2 of a split model: give its first, model-00001-of"):
-            function(second)
+    assert identify(file.parts).sha256 == hashlib.sha256(first.read_bytes() + second.read_bytes()).hexdigest()
+    assert identify(file.parts).size_bytes == file.size_bytes == first.stat().st_size + second.stat().st_size
+    with pytest.raises(ModelError, match="part 2 of 2 of a split model: give its first, model-00001-of"):
+        ModelFile.read(second)
     renamed = first.rename(tmp_path / "renamed.gguf")
     with pytest.raises(ModelError, match="split in 2, which its name does not say"):
-        check_gguf(renamed)
+        ModelFile.read(renamed)
     renamed.rename(first)
     second.write_bytes(second.read_bytes()[:-40])
     with pytest.raises(ModelError, match=r"00002-of-00002\.gguf: .*its tensors end at"):
-        check_gguf(first)
+        ModelFile.read(first)
     second.unlink()
-    for function in (check_gguf, identify):
-        with pytest.raises(ModelError, match="00002-of-00002"):
-            function(first)
+    with pytest.raises(ModelError, match="00002-of-00002"):
+        ModelFile.read(first)
+    with pytest.raises(ModelError, match="00002-of-00002"):
+        identify(file.parts)

@@ -14,9 +14,8 @@ from qcls_gguf.config.resources import embedded_model
 from qcls_gguf.config.schema import ModelConfig
 from qcls_gguf.errors import ConfigError, ModelError
 from qcls_gguf.inspection.local_models import models_record, models_table
-from qcls_gguf.model.find import find_model
+from qcls_gguf.model.files import find_model, local_models
 from qcls_gguf.model.identity import identify
-from qcls_gguf.model.local import local_models
 from qcls_gguf.model.ollama import find_ollama_model, installed, parse_name
 
 MODEL = "application/vnd.ollama.image.model"
@@ -138,10 +137,10 @@ def test_two_models_are_refused() -> None:
 def test_the_name_of_a_blob_is_its_digest(store: Path) -> None:
     content = embedded_model().read_bytes()
     blob = add_model(store, content)
-    assert identify(blob).sha256 == hashlib.sha256(content).hexdigest()
+    assert identify([blob]).sha256 == hashlib.sha256(content).hexdigest()
     other = blob.with_name("sha256-" + "a" * 64)
     blob.rename(other)
-    assert identify(other).sha256 == "a" * 64  # believed, not computed
+    assert identify([other]).sha256 == "a" * 64  # believed, not computed
 
 
 def test_the_models_of_the_machine_are_listed(store: Path, tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import gguf
 import numpy as np
 import pytest
 
 from qcls_gguf.errors import PlanError
-from qcls_gguf.model.file_types import quantization_name
+from qcls_gguf.model.header import GgufHeader, Scalar
 from qcls_gguf.native import dequantised, type_block
 
 OTHER_IN_GGUF = {gguf.GGMLQuantizationType.Q8_1}  # of activations only; ggml's blocks have two F16, gguf's two F32
@@ -49,6 +51,10 @@ def test_blocks_hold_a_certain_number_of_values(n_bytes: int, n_values: int) -> 
 
 
 def test_files_are_named_as_gguf_names_them() -> None:
+    def name(**scalars: Scalar) -> str:
+        keys = {f"general.{key}": value for key, value in scalars.items()}
+        return GgufHeader(path=Path(), stamp=("", 0, 0, 0), scalars=keys, arrays={}, tensors={}).quantization
+
     for kind in gguf.LlamaFileType:
-        assert quantization_name(int(kind)) == kind.name.removeprefix("MOSTLY_").removeprefix("ALL_")
-    assert quantization_name(None) == quantization_name(5) == "unknown"
+        assert name(file_type=int(kind)) == kind.name.removeprefix("MOSTLY_").removeprefix("ALL_")
+    assert {name(), name(file_type=5), name(file_type="7")} == {"unknown"}

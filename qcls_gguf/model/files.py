@@ -1,0 +1,171 @@
+"""From a configured model, or from all that this machine has, to files that were checked before llama.cpp sees them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, Self
+
+from ..config.resources import embedded_model
+from ..config.schema import OLLAMA, ModelConfig
+from ..errors import ModelError
+from .header import GgufHeader, TensorInfo, read_header
+from .header_rules import wrong_in_header
+from .hub import cached_models, fetch_model
+from .ollama import find_ollama_model, installed
+
+_SPLIT_NAME = re.compile(r"(?P<prefix>.+)-(?P<part>\d{5})-of-(?P<n_parts>\d{5})\.gguf")
+_OTHER_FILES = {
+    **dict.fromkeys(("mmproj", "clip"), "the part of a model that reads pictures or sound (mmproj)"),
+    "adapter": "an adapter (LoRA)",
+    "controlvector": "a control vector",
+    "imatrix": "an importance matrix",
+}
+"""What GGUF files hold besides models, by their general.type or architecture."""
+
+Source = Literal["embedded", "ollama", "hub"]
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A whole model on disk, whose headers follow the rules."""
+
+    headers: tuple[GgufHeader, ...]
+    """of all parts; the first has the metadata"""
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Refuse a file that cannot be a whole GGUF model, with all its parts.
+
+        Raises ModelError that names what is wrong and the remedy.
+        """
+        header = read_header(path)
+        parts = model_parts(path)
+        for name in (header.scalars.get("general.type"), header.arch):
+            if what := _OTHER_FILES.get(str(name)):
+                raise ModelError(f"{path} is {what}, not a language model: give the file of the model itself")
+        n_parts = header.scalars.get("split.count", 1)
+        if type(n_parts) is int and n_parts > 1 and n_parts != len(parts):
+            raise ModelError(
+                f"{path} holds a part of a model split in {n_parts}, which its name does not say: "
+                f"give the parts their names back, NAME-00001-of-{n_parts:05}.gguf and so on"
+            )
+        if not header.arch:
+            raise ModelError(
+                f"{path} names no architecture (general.architecture): choose a file with a language model"
+            )
+        headers = [header]
+        for number, part in enumerate(parts[1:], 2):
+            if not part.is_file():
+                raise ModelError(
+                    f"part {number} of {len(parts)} of the model is missing: put {part.name} beside {path}"
+                )
+            headers.append(read_header(part))
+        file = cls(tuple(headers))
+        if not file.tensors:
+            raise ModelError(f"{path} has no tensors, only a vocabulary: choose a file with a whole model")
+        if wrong := wrong_in_header(header, file.tensors):
+            raise ModelError(f"{path}: {wrong}: fetch the file again, or choose another")
+        return file
+
+    @property
+    def header(self) -> GgufHeader:
+        """The header with the metadata, of the first part."""
+        return self.headers[0]
+
+    @property
+    def path(self) -> Path:
+        """The first part."""
+        return self.header.path
+
+    @property
+    def parts(self) -> list[Path]:
+        """All files, in order."""
+        return [header.path for header in self.headers]
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of all files."""
+        return sum(header.size_bytes for header in self.headers)
+
+    @property
+    def n_parameters(self) -> int:
+        """The number of weights."""
+        return sum(math.prod(tensor.shape) for tensor in self.tensors.values())
+
+    @cached_property
+    def tensors(self) -> dict[str, TensorInfo]:
+        """The tensors of all files by name."""
+        return {name: tensor for header in self.headers for name, tensor in header.tensors.items()}
+
+
+def model_parts(path: Path) -> tuple[Path, ...]:
+    """The files of the model that starts at `path`: all parts, in order, of one named `X-00001-of-0000N.gguf`."""
+    # Not resolved: in the Hub's cache the names are links, and what they point to has other names.
+    name = _SPLIT_NAME.fullmatch(path.name)
+    if name is None:
+        return (path,)
+    n_parts = int(name["n_parts"])
+    if int(name["part"]) != 1 and n_parts > 1:
+        first = f"{name['prefix']}-00001-of-{n_parts:05}.gguf"
+        raise ModelError(f"{path} is part {int(name['part'])} of {n_parts} of a split model: give its first, {first}")
+    rest = range(2, n_parts + 1)
+    return (path, *(path.with_name(f"{name['prefix']}-{part:05}-of-{n_parts:05}.gguf") for part in rest))
+
+
+def find_model(model: ModelConfig, *, offline: bool) -> Path:
+    """The model's file: one of Ollama's store, one of the hub, the one named, or the embedded one.
+
+    Raises ConfigError or ModelError.
+    """
+    if model.ollama:
+        return find_ollama_model(model.ollama)
+    if model.hf_repo:
+        return fetch_model(model.hf_repo, model.quantization, model.revision, offline=offline)
+    return model.path or embedded_model()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalModel:
+    """A model on disk."""
+
+    source: Source
+    name: str
+    """what a configuration's `path` or, for the hub, `hf_repo` takes; empty for the embedded model"""
+    path: Path
+    file: ModelFile | None
+    """none where it cannot be used"""
+    error: str | None = None
+    """why it cannot be used"""
+
+
+def local_models() -> Iterator[LocalModel]:
+    """Every model found, the embedded one first. Files are looked at, not loaded."""
+    for source, found in _LOCAL.items():
+        for name, path in found():
+            try:
+                yield LocalModel(source=source, name=name, path=path, file=ModelFile.read(path))
+            except ModelError as e:
+                yield LocalModel(source=source, name=name, path=path, file=None, error=str(e))
+
+
+def _embedded() -> Iterator[tuple[str, Path]]:
+    with suppress(ModelError):
+        yield "", embedded_model()
+
+
+def _ollama() -> Iterator[tuple[str, Path]]:
+    return ((f"{OLLAMA}{name}", path) for name, path in installed())
+
+
+_LOCAL: dict[Source, Callable[[], Iterator[tuple[str, Path]]]] = {
+    "embedded": _embedded,
+    "ollama": _ollama,
+    "hub": cached_models,
+}
+"""The (name, first file) of all models of each source."""
