@@ -34,7 +34,7 @@ from .options import (
 from .terminal import EXIT_OTHER, exit_codes
 
 if TYPE_CHECKING:
-    from ..labelling.progress import Progress
+    from ..labelling.run import RunProgress
 
 _LINE_S = 30.0
 
@@ -46,13 +46,6 @@ class OutputFormat(StrEnum):
     csv = "csv"
     tsv = "tsv"
     jsonl = "jsonl"
-
-
-class Order(StrEnum):
-    """Which queries come first."""
-
-    input = "input"
-    frequency = "frequency"
 
 
 class Engine(StrEnum):
@@ -104,9 +97,6 @@ def label_command(
             help="A file of answers, to reuse them in other shards and runs.",
         ),
     ] = None,
-    order: Annotated[
-        Order, typer.Option("--order", help="frequency: label frequent queries first, into the --cache.")
-    ] = Order.input,
     batch: Annotated[
         int | None, typer.Option("--batch", min=1, max=512, metavar="N", help="Queries in a decode. Default: measured.")
     ] = None,
@@ -117,9 +107,6 @@ def label_command(
     engine: Annotated[
         Engine, typer.Option("--engine", help="ray: label with Ray actors on all machines of the cluster.")
     ] = Engine.local,
-    compare: Annotated[
-        bool, typer.Option("--compare", help="Also measure the device's roofline: a few seconds more.")
-    ] = False,
     summary: Annotated[
         RecordFormat, typer.Option("--summary", help="A table for people, JSON for machines.")
     ] = RecordFormat.table,
@@ -156,10 +143,8 @@ def label_command(
         _check_extra("pyarrow", "label needs pyarrow: pip install 'qcls-gguf[label]'")
         if engine is Engine.ray:
             _check_extra("ray", "--engine ray needs Ray: pip install 'qcls-gguf[ray]'")
-        from ..labelling.job import Job  # see app.py for why here
-        from ..labelling.planning import LabelSettings
-        from ..labelling.run import label_files
-        from ..labelling.table import labelling_table
+        from ..labelling.results import labelling_document  # see app.py for why here
+        from ..labelling.run import LabelSettings, label_files
         from ..report.files import Output
         from .long_work import check_html, classifier_opener
         from .shown import show_record
@@ -170,29 +155,23 @@ def label_command(
             config, model, hf_repo, n_gpu_layers, threads, scoring,
             no_state_cache=no_state_cache, no_try_model=no_try_model,
         )  # fmt: skip
-        job = Job(
+        labelling = LabelSettings(
             config=chosen,
-            folder=out,
-            format=format_ and str(format_),
-            column=query_column or QUERY,
+            format=None if format_ is None else format_.value,
+            query_column=query_column or QUERY,
             prefix=prefix,
             scores=scores,
             top_k=top_k,
             strict=strict,
             cache=cache,
             batch=batch,
-            compare=compare,
             offline=offline,
-        )
-        labelling = LabelSettings(
-            job=job,
             inputs=tuple(inputs),
             out=out,
             shard_rows=shard_rows,
             limit=limit,
             sample=sample,
             seed=seed,
-            order=order.value,
             overwrite=overwrite,
             redo_changed=redo_changed,
             devices=_devices(devices),
@@ -202,11 +181,10 @@ def label_command(
             record = label_files(labelling, opener, on_progress=on_progress, on_note=_note(quiet))
         outputs = []
         if html:
-            from ..labelling.html import labelling_html  # matplotlib is an extra
+            from ..report.html import document_page  # matplotlib is an extra
 
-            outputs.append(Output(name="--html", path=html, text=lambda: labelling_html(record)))
-
-        show_record(record, summary, lambda: labelling_table(record), outputs)
+            outputs.append(Output(name="--html", path=html, text=lambda: document_page(labelling_document(record))))
+        show_record(record, summary, lambda: labelling_document(record), outputs)
     if record.n_rows and not record.n_labelled:
         raise typer.Exit(EXIT_OTHER)
 
@@ -237,13 +215,13 @@ def _note(quiet: bool) -> Callable[[str], None]:
 
 
 @contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[Progress], None]]:
+def _progress(quiet: bool) -> Iterator[Callable[[RunProgress], None]]:
     """One line that changes on a terminal, else a line now and then."""
     is_terminal = sys.stderr is not None and sys.stderr.isatty()
     every_s = 0.2 if is_terminal else _LINE_S
     told = perf_counter()
 
-    def on_progress(progress: Progress) -> None:
+    def on_progress(progress: RunProgress) -> None:
         nonlocal told
         if quiet or perf_counter() - told < every_s:
             return

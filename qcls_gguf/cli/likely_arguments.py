@@ -29,6 +29,8 @@ _REMOVED = {
         ((name, old) for name in ("run", "bench", "compare") for old in ("--input", "-i")), "use --queries"
     ),
     ("label", "--column"): "use --query-column",
+    ("label", "--compare"): "`qcls-gguf bench --batch N` shows the roofline of N queries in a decode",
+    ("label", "--order"): "with --cache a query is computed once in any order",
     ("init", "--column"): "use --label-column",
     ("bench", "--growth"): "give configurations with 1, 2, 4, … prompts, as in -c one.yaml -c two.yaml",
     ("bench", "--growth-to"): "give configurations with 1, 2, 4, … prompts, as in -c one.yaml -c two.yaml",

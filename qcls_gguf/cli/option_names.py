@@ -34,7 +34,6 @@ _OPTIONS = {
     "offline": "--offline",
     "ollama": "--ollama",
     "ollama_model": "--ollama-model",
-    "order": "--order",
     "other_weights": "--other-weights",
     "out": "--out",
     "overwrite": "--overwrite",

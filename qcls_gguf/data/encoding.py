@@ -104,4 +104,16 @@ def _utf16(beginning: bytes) -> str | None:
 
 def is_text(text: str) -> bool:
     """Whether a text has no surrogates, which stand for bytes that are no UTF-8."""
-    return not any("\ud800" <= c <= "\udfff" for c in text)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def shown_bytes(text: str) -> str:
+    """The text with such bytes as escapes, such as `\\xff`."""
+    try:
+        return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    except UnicodeEncodeError:  # half of a pair that JSON has as an escape
+        return text.encode(errors="backslashreplace").decode()

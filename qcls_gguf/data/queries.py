@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ConfigError
-from .encoding import ByteLines, is_text
-from .rows import Row, Rows, kind_of_file, shown_bytes, why_no_rows
+from .encoding import ByteLines, is_text, shown_bytes
+from .rows import Row, Rows, kind_of_file, why_no_rows
 
 QUERY = "query"
 

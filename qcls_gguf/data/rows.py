@@ -10,7 +10,7 @@ from typing import Literal
 
 from ..config.words import kind_of
 from .csv_file import CsvFile
-from .encoding import LONGEST_LINE, is_text
+from .encoding import LONGEST_LINE, is_text, shown_bytes
 
 NULL = "the query is null"
 _N_SHOWN = 60  # characters of a line that is refused
@@ -168,8 +168,3 @@ def _decoded(line: bytes, number: int) -> Row:
     except UnicodeDecodeError as e:
         error = f"line {number} is not valid UTF-8 at byte {e.start}: save the input as UTF-8"
         return Row(number, line.decode(errors="backslashreplace"), error, line)
-
-
-def shown_bytes(text: str) -> str:
-    """The text with such bytes as escapes."""
-    return text.encode(errors="surrogateescape").decode(errors="backslashreplace")

@@ -1,178 +1,281 @@
-"""Distinct queries to answers: tokenised and planned by one thread while another one's decode computes."""
+"""Distinct queries to answers, several in a decode: the next decodes are planned while one computes.
+
+How many queries a decode should have is measured on a sample of them.
+"""
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import islice
+from time import perf_counter
 
 from ..config.schema import Config
 from ..decodes import Tokenized
-from ..errors import DecodeError, PlanError, ScoreError
+from ..engine.capacity import N_UNTIL_CAPTURED
+from ..engine.open import context_memory
+from ..errors import PlanError, QclsError, ScoreError
 from ..loaded_prompts import Answering
+from ..model import Vocabulary
+from ..model.header import read_header
+from ..native import ContextMemory
+from ..opening import ClassifierOpener
 from ..pipeline import Prepared
-from ..prompts.prompt_set import PromptSet
+from ..prompts.chat import render_prompts
+from ..prompts.prompt_set import PromptSet, compile_prompts
 from ..score.result import Result
-from ..system.threads import start
+from .records import BatchSpeed
 
 MOST = 32
-"""Queries of a decode: on a GPU a forward over so many is bound by arithmetic, whatever is added"""
+"""queries of a decode: on a GPU a forward over so many is bound by arithmetic, whatever is added"""
 _N_AHEAD = 2
+"""decodes that are planned while one computes"""
 _STATES_BYTES = 2 << 30
 """of the states of a decode's sequences, where nobody asked for so many queries in one"""
+_N_MEASURED = 64
+_MOST_S = 6.0
+_GAIN = 0.97
+"""of the time of fewer queries a decode: a smaller gain is within the noise of such a short measurement"""
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """A query's answer, or the reason why it has none."""
-
-    place: int
-    """in the sequence that was given"""
-    result: Result | None
-    reason: str = ""
+def with_room(config: Config, n: int) -> Config:
+    """The configuration with room for n queries in a decode; none is kept, as hardly one begins like the last."""
+    runtime = replace(config.runtime, max_batch=max(config.runtime.max_batch, n), kept_queries=0)
+    return replace(config, runtime=runtime)
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    places: Sequence[int]
-    queries: Sequence[str]
-    prepared: Prepared | None
-    """none where the classifier's steps cannot be taken apart"""
+def most_queries(config: Config, opener: ClassifierOpener) -> int:
+    """Queries of a decode at most. The model is opened here only if its states may be large."""
+    if not read_header(opener.models.path_of(config)).may_have_states:
+        return MOST
+
+    def most(model: Vocabulary) -> int:
+        texts = render_prompts(config.prompts, model, config.model).prompts
+        return most_with_states(compile_prompts(texts, model), model.facts.state_bytes)
+
+    def measure(model: Vocabulary) -> ContextMemory:
+        return context_memory(with_room(config, most(model)))(model)
+
+    return most(opener.models.of(config, measure=measure))
 
 
-def most_queries(prompts: PromptSet, state_bytes: int) -> int:
-    """Queries of a decode at most: fewer where recurrent layers keep state_bytes of each of many sequences."""
+def most_with_states(prompts: PromptSet, state_bytes: int) -> int:
+    """Queries of a decode at most, where recurrent layers keep state_bytes of each of its sequences."""
     if not state_bytes:
         return MOST
     n_leaves = sum(prompt.trie.n_leaves for prompt in prompts.prompts)
     return max(1, min(MOST, _STATES_BYTES // (n_leaves * state_bytes)))
 
 
-def sort_key(prompts: Answering, size: int) -> Callable[[str], str | int]:
-    """By what queries are sorted before they go into decodes of this size.
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """Queries of one decode with its plan, which is None for a cascade: it asks its stages as it goes."""
 
-    Queries that begin alike stand together: a decode computes what they have in common once. One by one, those of one
-    length do, whose decodes have one shape; and so they do always with a model with states, which computes sequences of
-    one length together.
+    queries: Sequence[Tokenized]
+    plan: Prepared | None
+
+    @property
+    def n_decodes(self) -> int:
+        """Decodes that the queries take, as far as that is known."""
+        return 1 if self.plan is None else self.plan.n_decodes
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Queries and tokens, which decide whether a device has seen such a decode."""
+        return len(self.queries), 0 if self.plan is None else self.plan.n_tokens
+
+
+class Decoder:
+    """The steps of answering queries, for one thread that plans decodes while another one computes them.
+
+    The only place that tokenises, plans and computes; whoever else asks the prompts meanwhile waits for its turn.
     """
-    return len if size == 1 or prompts.has_states else str
+
+    def __init__(self, prompts: Answering) -> None:
+        self.prompts = prompts
+        self.pays_to_pad = prompts.pays_on_rungs
+        """whether decodes that are filled up to one of a few token counts, so that shapes repeat, save time"""
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Start the thread that computes; it ends with the decode that it is at."""
+        self._thread = ThreadPoolExecutor(1, "qcls-gguf decodes")
+        try:
+            yield
+        finally:
+            self._thread.shutdown(cancel_futures=True)
+
+    def tokenize(self, query: str) -> Tokenized:
+        """Raises PlanError for a query that is too long."""
+        return self.prompts.tokenize(query)
+
+    def plan(self, queries: Sequence[Tokenized], *, padded: bool) -> Decode:
+        """Plan the decode of some queries, which may turn out to take several."""
+        return Decode(queries, self.prompts.prepare(queries, on_rungs=padded) if self.prompts.has_steps else None)
+
+    def plans(self, queries: Sequence[Tokenized], *, padded: bool) -> Iterator[Decode]:
+        """Plan queries in one decode, or, if they do not fit, in decodes of half as many, or of a quarter, ….
+
+        Halves rather than as many queries as fit: their number is part of a decode's shape.
+        """
+        decode = self.plan(queries, padded=padded)
+        if len(queries) > 1 and decode.n_decodes > 1:
+            middle = len(queries) // 2
+            yield from self.plans(queries[:middle], padded=padded)
+            yield from self.plans(queries[middle:], padded=padded)
+        else:
+            yield decode
+
+    def submit(self, decode: Decode) -> Future[list[Result]]:
+        """Compute a decode when those before it are done."""
+        if decode.plan is None:
+            return self._thread.submit(self.prompts.classify_batch, [query_of(each) for each in decode.queries])
+        return self._thread.submit(self.prompts.compute, decode.plan)
+
+    def ordered(self, queries: Sequence[str], size: int) -> list[int]:
+        """The order in which queries go into decodes of a size.
+
+        Queries that begin alike stand together: a decode computes what they have in common once. One by one, those of
+        one length do, whose decodes have one shape; and so they do always with a model with states, which computes
+        sequences of one length together.
+        """
+        by_length = size == 1 or self.prompts.has_states
+        return sorted(range(len(queries)), key=lambda at: (len(queries[at]), "") if by_length else (0, queries[at]))
 
 
-def sharing(config: Config, n: int) -> Config:
-    """The configuration with room for so many queries in a decode; none is kept, as hardly one begins like the last."""
-    runtime = replace(config.runtime, max_batch=max(config.runtime.max_batch, n), kept_queries=0)
-    return replace(config, runtime=runtime)
+def query_of(tokenized: Tokenized) -> str:
+    """The text of a query."""
+    return tokenized.item[1]
 
 
 class BatchLabeller:
-    """Labels many queries with a classifier that nobody else asks meanwhile."""
+    """Labels many queries with prompts that nobody else asks meanwhile."""
 
-    def __init__(self, prompts: Answering, size: int, *, on_rungs: bool | None = None) -> None:
-        """size: queries of one decode; of queries too long for one it holds half as many, or a quarter, ….
-
-        on_rungs: whether decodes are filled up, so that shapes repeat; None: where that pays, but not
-        one by one, which is to compute what `classify` does.
+    def __init__(self, prompts: Answering, size: int, *, padded: bool | None = None) -> None:
+        """size: queries of a decode. padded: whether decodes are filled up, so that shapes repeat; None: if that pays,
+        but not one by one, which is to compute what `classify` does.
         """
-        self._prompts = prompts
+        self._decoder = Decoder(prompts)
         self._size = size
-        self._on_rungs = size > 1 and prompts.pays_on_rungs if on_rungs is None else on_rungs
+        self._padded = size > 1 and self._decoder.pays_to_pad if padded is None else padded
 
-    def label(self, queries: Sequence[str]) -> Iterator[list[Answered]]:
-        """Answers to all queries, a decode's at a time, in no particular order."""
-        made: queue.Queue[_Batch | list[Answered] | BaseException | None] = queue.Queue(_N_AHEAD)
-        stop = threading.Event()
+    def label(self, queries: Sequence[str]) -> Iterator[list[tuple[int, Result | str]]]:
+        """The results with the queries' places, or the reasons why queries have none; a decode's at a time, in no
+        particular order.
+        """
+        running: deque[tuple[Sequence[int], Decode, Future[list[Result]]]] = deque()
+        refused: list[tuple[int, Result | str]] = []
+        with self._decoder.computing():
+            for places, decode in self._decodes(queries, refused):
+                running.append((places, decode, self._decoder.submit(decode)))
+                if len(running) > _N_AHEAD:
+                    yield self._results(*running.popleft())
+            while running:
+                yield self._results(*running.popleft())
+        if refused:
+            yield refused
 
-        def put(item: _Batch | list[Answered] | BaseException | None) -> None:
-            while not stop.is_set():
-                try:
-                    made.put(item, timeout=0.1)
-                    return
-                except queue.Full:
-                    pass
-
-        def prepare() -> None:
+    def _decodes(
+        self, queries: Sequence[str], refused: list[tuple[int, Result | str]]
+    ) -> Iterator[tuple[Sequence[int], Decode]]:
+        places: list[int] = []
+        batch: list[Tokenized] = []
+        order = self._decoder.ordered(queries, self._size)
+        for place in order:
             try:
-                for each in self._prepared(queries):
-                    if stop.is_set():
-                        return
-                    put(each)
-                put(None)
-            except BaseException as e:  # it is raised where the answers are asked for
-                put(e)
-
-        thread = threading.Thread(target=prepare, name="qcls-gguf batches", daemon=True)
-        start(thread, DecodeError, "to plan decodes")
-        try:
-            while (found := made.get()) is not None:
-                if isinstance(found, BaseException):
-                    raise found
-                yield found if isinstance(found, list) else self._answers(found)
-        finally:
-            stop.set()
-            thread.join()
-
-    def _prepared(self, queries: Sequence[str]) -> Iterator[_Batch | list[Answered]]:
-        """Batches of queries, and by themselves those that are refused."""
-        batch: list[tuple[int, Tokenized]] = []
-        key = sort_key(self._prompts, self._size)
-        for place in sorted(range(len(queries)), key=lambda at: key(queries[at])):
-            try:
-                batch.append((place, self._prompts.tokenize(queries[place])))
+                batch.append(self._decoder.tokenize(queries[place]))
+                places.append(place)
             except PlanError as e:
-                yield [Answered(place, None, str(e))]
-            if len(batch) == self._size:
-                yield from self._plans(batch)
+                refused.append((place, str(e)))
+            if len(batch) == self._size or (batch and place == order[-1]):
+                for decode in self._decoder.plans(batch, padded=self._padded):
+                    n = len(decode.queries)
+                    yield places[:n], decode
+                    places = places[n:]
                 batch = []
-        if batch:
-            yield from self._plans(batch)
 
-    def _plans(self, batch: Sequence[tuple[int, Tokenized]]) -> Iterator[_Batch]:
-        places = iter([place for place, _ in batch])
-        for part, prepared in parts_of(self._prompts, [each for _, each in batch], on_rungs=self._on_rungs):
-            yield _Batch(list(islice(places, len(part))), [each.item[1] for each in part], prepared)
-
-    def _answers(self, batch: _Batch) -> list[Answered]:
+    def _results(
+        self, places: Sequence[int], decode: Decode, computing: Future[list[Result]]
+    ) -> list[tuple[int, Result | str]]:
         try:
-            results = results_of(self._prompts, batch.queries, batch.prepared)
+            return list(zip(places, computing.result(), strict=True))
         except (PlanError, ScoreError):  # it does not say of which query
-            return [self._alone(place, query) for place, query in zip(batch.places, batch.queries, strict=True)]
-        return [Answered(place, result) for place, result in zip(batch.places, results, strict=True)]
+            return [(place, self._one(query_of(each))) for place, each in zip(places, decode.queries, strict=True)]
 
-    def _alone(self, place: int, query: str) -> Answered:
+    def _one(self, query: str) -> Result | str:
         try:
-            return Answered(place, self._prompts.classify(query))
+            return self._decoder.prompts.classify(query)
         except (PlanError, ScoreError) as e:
-            return Answered(place, None, str(e))
+            return str(e)
 
 
-def parts_of(
-    prompts: Answering, batch: Sequence[Tokenized], *, on_rungs: bool
-) -> Iterator[tuple[Sequence[Tokenized], Prepared | None]]:
-    """A batch in parts of one decode each, where a single query does not take several; and what to compute for each.
+def measure_batches(prompts: Answering, queries: Sequence[str], most: int = MOST) -> list[BatchSpeed]:
+    """How fast some of the queries are labelled one by one and 2, 4, 8, … in a decode; the sizes run in turns.
 
-    Halves rather than as many queries as fit: their number is part of a decode's shape.
+    All sizes, one by one too, take the queries in the order of a run with several in a decode. Batches that a decode
+    does not hold are halved, as in a run; sizes of which these are most are left out. Stops after some seconds, with
+    the sizes that were measured. Where decodes are padded, those of each shape are timed once the shape is known to the
+    device, as it is to most decodes of a run.
     """
-    prepared = prepared_batch(prompts, batch, on_rungs=on_rungs)
-    if len(batch) > 1 and not is_one_decode(prepared):
-        middle = len(batch) // 2
-        yield from parts_of(prompts, batch[:middle], on_rungs=on_rungs)
-        yield from parts_of(prompts, batch[middle:], on_rungs=on_rungs)
-    else:
-        yield batch, prepared
+    decoder = Decoder(prompts)
+    usable = _usable(decoder, queries)
+    sizes = [1]
+    while sizes[-1] * 2 <= min(most, len(usable)):
+        sizes.append(sizes[-1] * 2)
+    blocks = [usable[start : start + sizes[-1]] for start in range(0, len(usable), sizes[-1])]
+    n_queries: Counter[int] = Counter()
+    n_tokens: Counter[int] = Counter()
+    seconds: defaultdict[int, float] = defaultdict(float)
+    known: set[tuple[int, int]] = set()
+    began = perf_counter()
+    with decoder.computing():
+        for round_, block in enumerate([blocks[0], *blocks] if usable else []):  # the first one warms up
+            for size in list(sizes):
+                padded = decoder.pays_to_pad and size > 1
+                batches = [block[start : start + size] for start in range(0, len(block) - size + 1, size)]
+                if round_ == 0 and size > 1:
+                    n_whole = sum(decoder.plan(batch, padded=padded).n_decodes == 1 for batch in batches)
+                    if 2 * n_whole <= len(batches):
+                        sizes.remove(size)
+                        continue
+                for decode in (each for batch in batches for each in decoder.plans(batch, padded=padded)):
+                    if decoder.pays_to_pad and decode.shape not in known:
+                        known.add(decode.shape)
+                        for _ in range(N_UNTIL_CAPTURED):
+                            decoder.submit(decoder.plan(decode.queries, padded=padded)).result()
+                    start_s = perf_counter()
+                    results = decoder.submit(decode).result()
+                    if round_:
+                        seconds[size] += perf_counter() - start_s
+                        n_queries[size] += len(results)
+                        n_tokens[size] += results[0].counts.n_tokens_new
+            if round_ and perf_counter() - began > _MOST_S:
+                break
+    return [
+        BatchSpeed(size=size, n_queries=n, n_tokens=n_tokens[size], queries_per_s=n / seconds[size])
+        for size, n in sorted(n_queries.items())
+    ]
 
 
-def is_one_decode(prepared: Prepared | None) -> bool:
-    """Whether one decode holds a batch, as far as is known."""
-    return prepared is None or prepared.n_decodes == 1
+def _usable(decoder: Decoder, queries: Sequence[str]) -> list[Tokenized]:
+    """Some of the queries, in the order of a run with several in a decode."""
+    usable: list[Tokenized] = []
+    for query in queries:
+        try:
+            usable.append(decoder.tokenize(query))
+        except QclsError:
+            continue
+        if len(usable) == _N_MEASURED:
+            break
+    return [usable[place] for place in decoder.ordered([query_of(each) for each in usable], MOST)]
 
 
-def prepared_batch(prompts: Answering, tokenized: Sequence[Tokenized], *, on_rungs: bool) -> Prepared | None:
-    """What is to be computed for a batch; nothing where the classifier's steps cannot be taken apart."""
-    return prompts.prepare(tokenized, on_rungs=on_rungs) if prompts.has_steps else None
-
-
-def results_of(prompts: Answering, queries: Sequence[str], prepared: Prepared | None) -> list[Result]:
-    """The answers to a batch, in one decode where it is prepared so."""
-    return prompts.classify_batch(queries) if prepared is None else prompts.compute(prepared)
+def best_size(speeds: Sequence[BatchSpeed]) -> int:
+    """The largest size that pays, by the measured times."""
+    best = None
+    for each in speeds:
+        if best is None or best.queries_per_s < each.queries_per_s * _GAIN:
+            best = each
+    return best.size if best else 1

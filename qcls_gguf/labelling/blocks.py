@@ -1,4 +1,4 @@
-"""The rows of a shard: what they hold, their distinct queries, and which have none."""
+"""The rows of a shard in memory: their values, their distinct queries, and why a row has none."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..data.encoding import is_text
-from ..data.rows import NULL, Row, shown_bytes
+from ..data.rows import NULL, Row
 from ..errors import ConfigError
-from .inputs import check_names
-from .shards import LineReader, Shard
-from .values import cell, column_of, json_value
+from .columns import column_of, json_of, values_of
+from .inputs import Input, Shard, check_names, open_rows
 
 Int32Array = npt.NDArray[np.int32]
 BLANK = "the query is blank"
@@ -37,7 +36,7 @@ class Queries:
     index: Int32Array
     """(n_rows,) which of them a row has; -1: none"""
     reasons: dict[int, str]
-    """row by row why it has none"""
+    """for each row without a query the reason"""
     unit: str
     """what rows are called in messages: `row`, or in text formats `line`"""
     numbers: Sequence[int]
@@ -54,10 +53,8 @@ def queries_of_column(column: pa.ChunkedArray | pa.Array, numbers: Sequence[int]
     if pa.types.is_dictionary(chunked.type):
         chunked = chunked.cast(chunked.type.value_type)
     # As bytes, since a file may have text that is no UTF-8, which only its own row is to suffer from.
-    if chunked.num_chunks == 0:
-        encoded = pc.dictionary_encode(pa.array([], pa.large_binary()))
-    else:
-        encoded = pc.dictionary_encode(chunked.cast(pa.large_binary())).combine_chunks()
+    joined = pa.concat_arrays([pa.array([], pa.large_binary()), *chunked.cast(pa.large_binary()).chunks])
+    encoded = pc.dictionary_encode(joined)
     code = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False).astype(np.int32)
     texts: list[str] = []
     number = np.full(len(encoded.dictionary) + 1, -1, np.int32)
@@ -75,13 +72,8 @@ def queries_of_column(column: pa.ChunkedArray | pa.Array, numbers: Sequence[int]
         texts.append(text)
     index = number[code]
     bad = np.flatnonzero(index < 0).tolist()
-    return Queries(
-        texts=texts,
-        index=index,
-        reasons={row: f"row {numbers[row]}: {refused[int(code[row])]}" for row in bad},
-        unit="row",
-        numbers=numbers,
-    )
+    reasons = {row: f"row {numbers[row]}: {refused[int(code[row])]}" for row in bad}
+    return Queries(texts=texts, index=index, reasons=reasons, unit="row", numbers=numbers)
 
 
 def _queries_of_rows(rows: Sequence[Row]) -> Queries:
@@ -102,159 +94,104 @@ def _queries_of_rows(rows: Sequence[Row]) -> Queries:
 
 
 class Block:
-    """The rows of a shard, as their output needs them. Subclasses say how they are kept."""
+    """The rows of a shard: a table of Arrow, the values of each row, or objects of JSON lines as they were written."""
 
-    queries: Queries
+    def __init__(
+        self,
+        queries: Queries,
+        schema: pa.Schema | None,
+        *,
+        table: pa.Table | None = None,
+        rows: Sequence[Sequence[object]] = (),
+        lines: Sequence[str] | None = None,
+    ) -> None:
+        """schema: of the columns of a table or of rows. lines: of each object its members, without braces."""
+        self.queries = queries
+        self._schema, self._table, self._rows, self._lines = schema, table, rows, lines
 
-    def names(self) -> Sequence[str]:
+    @property
+    def names(self) -> list[str]:
         """Of the input's columns."""
-        raise NotImplementedError
+        return [] if self._schema is None else self._schema.names
 
     def table(self) -> pa.Table:
         """The input's columns."""
-        raise NotImplementedError
-
-    def cells(self) -> Iterator[Sequence[str]]:
-        """The same row by row, as text."""
-        raise NotImplementedError
-
-    def objects(self) -> Iterator[str]:
-        """The same row by row, as the JSON of an object's members, without braces."""
-        raise NotImplementedError
-
-
-class TableBlock(Block):
-    """Columns of Arrow."""
-
-    def __init__(self, table: pa.Table, queries: Queries) -> None:
-        self._table, self.queries = table, queries
-
-    def names(self) -> Sequence[str]:
-        return self._table.column_names  # type: ignore[no-any-return]
-
-    def table(self) -> pa.Table:
-        return self._table
-
-    def cells(self) -> Iterator[Sequence[str]]:
-        for row in self._rows():
-            yield [cell(value) for value in row]
-
-    def objects(self) -> Iterator[str]:
-        names = [json_value(name) for name in self._table.column_names]
-        for row in self._rows():
-            yield ", ".join(f"{name}: {json_value(value)}" for name, value in zip(names, row, strict=True))
-
-    def _rows(self) -> Iterator[Sequence[Any]]:
-        for batch in self._table.to_batches(max_chunksize=1024):
-            columns = [_values(column) for column in batch.columns]
-            yield from zip(*columns, strict=True) if columns else ([] for _ in range(batch.num_rows))
-
-
-def _values(column: pa.Array) -> Sequence[Any]:
-    try:
-        return column.to_pylist()  # type: ignore[no-any-return]
-    except UnicodeDecodeError:
-        return [None if each is None else each.decode(errors="backslashreplace")
-                for each in column.cast(pa.large_binary()).to_pylist()]  # fmt: skip
-
-
-class FieldsBlock(Block):
-    """Rows of CSV, or lines of text, which are the only column."""
-
-    def __init__(self, rows: Sequence[Row], names: Sequence[str], *, is_csv: bool) -> None:
-        self._names = names
-        self.queries = _queries_of_rows(rows)
-        n = len(names)
-        self._fields = [((*row.fields, *[""] * n)[:n] if is_csv else (row.query,)) for row in rows]
-
-    def names(self) -> Sequence[str]:
-        return self._names
-
-    def table(self) -> pa.Table:
-        columns = zip(*self._fields, strict=True) if self._fields else ([] for _ in self._names)
-        texts = [[each if is_text(each) else shown_bytes(each) for each in column] for column in columns]
-        return pa.table([pa.array(column, pa.string()) for column in texts], names=list(self._names))
-
-    def cells(self) -> Iterator[Sequence[str]]:
-        yield from self._fields
-
-    def objects(self) -> Iterator[str]:
-        names = [json_value(name) for name in self._names]
-        for fields in self._fields:
-            values = (each if is_text(each) else shown_bytes(each) for each in fields)
-            yield ", ".join(f"{name}: {json_value(value)}" for name, value in zip(names, values, strict=True))
-
-
-class ObjectsBlock(Block):
-    """Objects of JSON lines."""
-
-    def __init__(self, rows: Sequence[Row], schema: pa.Schema | None) -> None:
-        """schema: of the columns, where the output has columns."""
-        self._lines = rows
-        self._schema = schema
-        self.queries = _queries_of_rows(rows)
-
-    def names(self) -> Sequence[str]:
+        if self._table is not None:
+            return self._table
         assert self._schema is not None
-        return self._schema.names  # type: ignore[no-any-return]
+        columns = zip(*self._rows, strict=True) if self._rows else ([] for _ in self._schema)
+        arrays = [column_of(values, field) for values, field in zip(columns, self._schema, strict=True)]
+        return pa.table(arrays, names=self._schema.names)
 
-    def table(self) -> pa.Table:
-        assert self._schema is not None
-        values = [row.values or {} for row in self._lines]
-        columns = [column_of([each.get(field.name) for each in values], field) for field in self._schema]
-        return pa.table(columns, names=self._schema.names)
+    def rows(self) -> Iterator[Sequence[Any]]:
+        """The values of each row; a byte of CSV that is no UTF-8 is a surrogate."""
+        return iter(self._rows) if self._table is None else rows_of(self._table)
 
-    def cells(self) -> Iterator[Sequence[str]]:
-        assert self._schema is not None
-        for row in self._lines:
-            values = row.values or {}
-            yield [cell(values.get(name)) for name in self._schema.names]
-
-    def objects(self) -> Iterator[str]:
-        for row in self._lines:
-            # As it was written: numbers keep their digits, and keys their order.
-            yield row.line.strip().decode()[1:-1].strip() if row.values is not None else ""
+    def members(self) -> Iterator[str]:
+        """Each row as the members of a JSON object, without braces."""
+        if self._lines is not None:
+            yield from self._lines
+            return
+        names = [json_of(name) for name in self.names]
+        for row in self.rows():
+            yield ", ".join(f"{name}: {json_of(value)}" for name, value in zip(names, row, strict=True))
 
 
-def read_block(shard: Shard, column: str, schema: pa.Schema | None, added: Sequence[str]) -> Block:
+def rows_of(table: pa.Table) -> Iterator[Sequence[Any]]:
+    """The values of each row of a table."""
+    for batch in table.to_batches(max_chunksize=1024):
+        columns = [values_of(column) for column in batch.columns]
+        yield from zip(*columns, strict=True) if columns else ([] for _ in range(batch.num_rows))
+
+
+def read_block(input_: Input, shard: Shard, query_column: str, added: Sequence[str]) -> Block:
     """Read the rows of a shard that are labelled.
 
-    column: the one with the queries; schema: of the input's columns, where JSON lines need one; added: columns that the
-    output gets. Raises ConfigError for a file that cannot be read any more, or has one of those already.
+    added: columns that the output gets. Raises ConfigError for a file that cannot be read any more, or has one of those
+    already.
     """
-    path = Path(shard.path)
-    if shard.format == "parquet":
-        try:
-            return _parquet_block(shard, column)
-        except (OSError, pa.ArrowException) as e:  # pyarrow has both for a damaged page
-            what = " ".join(str(e).split())
-            raise ConfigError(
-                f"{path}: row group {shard.row_group} cannot be read: {what}: write the file anew, or leave it out"
-            ) from None
+    path = Path(input_.path)
     try:
-        reader = LineReader(path, shard.format, column, offset=shard.offset, line=shard.line)
-        try:
-            rows = list(islice(reader, shard.n_rows))
-        finally:
-            reader.close()
-    except OSError as e:
-        raise ConfigError(f"{path}: cannot be read: {e.strerror or e}") from None
-    if len(rows) != shard.n_rows:
+        if input_.format == "parquet":
+            block = _parquet_block(path, shard, query_column)
+        else:
+            block = _text_block(path, input_, shard, query_column, added)
+    except (OSError, pa.ArrowException) as e:  # pyarrow has both for a damaged page
+        if input_.format != "parquet":
+            raise ConfigError(f"{path}: cannot be read: {getattr(e, 'strerror', None) or e}") from None
+        what = " ".join(str(e).split())
+        raise ConfigError(
+            f"{path}: row group {shard.row_group} cannot be read: {what}: write the file anew, or leave it out"
+        ) from None
+    if len(block.queries.index) != shard.n_kept:
         raise ConfigError(f"{path}: has fewer rows than when its shards were planned: it was changed meanwhile")
+    return block
+
+
+def _text_block(path: Path, input_: Input, shard: Shard, query_column: str, added: Sequence[str]) -> Block:
+    with open_rows(path, query_column, offset=shard.offset, line=shard.line) as (reader, _):
+        rows = list(islice(reader, shard.n_rows))
     if shard.keep is not None:
-        rows = [rows[place] for place in shard.keep]
-    if shard.format == "jsonl":
-        for row in rows:
-            if row.values is not None and not row.values.keys().isdisjoint(added):
-                check_names(added, list(row.values), Path(f"{path}, line {row.number}"))
-        return ObjectsBlock(rows, schema)
-    is_csv = shard.format != "text"
-    return FieldsBlock(rows, reader.names if is_csv else (column,), is_csv=is_csv)
+        rows = [rows[place] for place in shard.keep if place < len(rows)]
+    queries, schema = _queries_of_rows(rows), input_.column_types
+    if input_.format == "text":
+        return Block(queries, schema, rows=[(row.query,) for row in rows])
+    if input_.format != "jsonl":
+        n = len(reader.header)
+        return Block(queries, schema, rows=[(*row.fields, *[""] * n)[:n] for row in rows])
+    for row in rows:
+        if row.values is not None and not row.values.keys().isdisjoint(added):
+            check_names(added, list(row.values), f"{path}, line {row.number}")
+    if schema is not None:
+        return Block(queries, schema, rows=[[(row.values or {}).get(name) for name in schema.names] for row in rows])
+    # As they were written: numbers keep their digits, and keys their order.
+    lines = ["" if row.values is None else row.line.strip().decode()[1:-1].strip() for row in rows]
+    return Block(queries, None, lines=lines)
 
 
-def _parquet_block(shard: Shard, column: str) -> Block:
+def _parquet_block(path: Path, shard: Shard, query_column: str) -> Block:
     # Read bit by bit: else the columns of a whole row group are in memory, which may be all of a large file.
-    with pq.ParquetFile(shard.path, pre_buffer=False, buffer_size=_BUFFER_BYTES) as file:
+    with pq.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER_BYTES) as file:
         found, at, end = [], 0, shard.skip + shard.n_rows
         if shard.n_rows:
             for batch in file.iter_batches(batch_size=8192, row_groups=[shard.row_group], use_threads=False):
@@ -265,10 +202,8 @@ def _parquet_block(shard: Shard, column: str) -> Block:
                 if at >= end:
                     break
         table = pa.Table.from_batches(found, file.schema_arrow)
-    if len(table) != shard.n_rows:
-        raise ConfigError(f"{shard.path}: has fewer rows than when its shards were planned: it was changed meanwhile")
     numbers: Sequence[int] = range(shard.first_row + 1, shard.first_row + shard.n_rows + 1)
     if shard.keep is not None:
         table = table.take(pa.array(shard.keep, pa.int64()))
         numbers = [numbers[place] for place in shard.keep]
-    return TableBlock(table, queries_of_column(table.column(column), numbers))
+    return Block(queries_of_column(table.column(query_column), numbers), table.schema, table=table)

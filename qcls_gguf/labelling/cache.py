@@ -7,15 +7,14 @@ tokenizer gets, and any other text may become other tokens.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 
 from ..errors import ConfigError, QclsError
-from .answers import Float64Array
+from .answers import Answer
 
 _WAIT_S = 60.0
 _N_ASKED = 500  # SQLite has a limit for the parameters of a statement
@@ -38,40 +37,43 @@ class AnswerCache:
         self._path = path
         self._n_labels = n_labels
         try:
-            self._open(digest)
+            self._set = self._open(digest)
         except sqlite3.Error as e:
             raise ConfigError(f"`cache` {path}: cannot be used: {e}: name a file of its own, or a new one") from None
 
-    def _open(self, digest: str) -> None:
+    def _open(self, digest: str) -> int:
+        """Open the file; returns the number of the set in it."""
         self._database = sqlite3.connect(self._path, timeout=_WAIT_S, isolation_level=None, check_same_thread=False)
         try:
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = NORMAL")
             self._database.executescript(_TABLES)
             self._database.execute("INSERT OR IGNORE INTO sets (digest) VALUES (?)", (digest,))
-            row = self._database.execute("SELECT number FROM sets WHERE digest = ?", (digest,)).fetchone()
+            return int(self._database.execute("SELECT number FROM sets WHERE digest = ?", (digest,)).fetchone()[0])
         except BaseException:
             self._database.close()
             raise
-        self._set = int(row[0])
 
-    def find(self, queries: Sequence[str]) -> dict[str, tuple[Float64Array, list[bool]]]:
-        """Of those that it has, every label's probability, and which prompts abstained. Raises QclsError."""
+    def find(self, queries: Sequence[str]) -> dict[str, Answer]:
+        """The answers that are there. Raises QclsError."""
         found = {}
         with self._errors():
             for start in range(0, len(queries), _N_ASKED):
                 some = queries[start : start + _N_ASKED]
                 marks = ",".join("?" * len(some))
-                for query, answer in self._database.execute(
+                for query, blob in self._database.execute(
                     f"SELECT query, answer FROM answers WHERE set_number = ? AND query IN ({marks})", (self._set, *some)
                 ):
-                    numbers = np.frombuffer(answer, np.float64, self._n_labels)
-                    found[query] = numbers, [bool(each) for each in answer[numbers.nbytes :]]
+                    probabilities = np.frombuffer(blob, np.float64, self._n_labels)
+                    found[query] = Answer(probabilities, [bool(each) for each in blob[probabilities.nbytes :]])
         return found
 
-    def add(self, answers: Sequence[tuple[str, Float64Array, Sequence[bool]]]) -> None:
-        """Keep answers; of two to one query the first stays. Raises QclsError where the disk is full."""
-        rows = [(self._set, query, numbers.tobytes() + bytes(abstained)) for query, numbers, abstained in answers]
+    def add(self, answers: Mapping[str, Answer]) -> None:
+        """Keep answers by their queries; those that are there stay. Raises QclsError where the disk is full."""
+        rows = [
+            (self._set, query, answer.probabilities.tobytes() + bytes(answer.abstained))
+            for query, answer in answers.items()
+        ]
         with self._errors():
             self._database.execute("BEGIN IMMEDIATE")
             try:
@@ -92,9 +94,3 @@ class AnswerCache:
     def close(self) -> None:
         """Close the file."""
         self._database.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

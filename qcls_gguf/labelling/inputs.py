@@ -1,18 +1,28 @@
-"""Which files are labelled: their names, formats, and what tells that one has changed."""
+"""Which files are labelled, the shards that each is cut into, and whether one has changed since."""
 
 from __future__ import annotations
 
+import base64
 import glob
 import hashlib
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from itertools import accumulate
 from pathlib import Path
+from random import Random
 from typing import Literal
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from ..config.words import shown
-from ..data.rows import why_no_rows
+from ..data.encoding import ByteLines
+from ..data.rows import Rows, kind_of_file, why_no_rows
 from ..errors import ConfigError
+from ..model.identity import Stamp, stamps_of
+from ..report.record import Record
+from .columns import ColumnTypes, check_query_type
 
 Format = Literal["parquet", "csv", "tsv", "jsonl", "text"]
 _SUFFIXES: dict[str, Format] = {
@@ -23,24 +33,93 @@ _SUFFIXES: dict[str, Format] = {
     ".ndjson": "jsonl",
     ".txt": "text",
 }
-_BLOCK_BYTES = 1 << 16
+_DIGEST_BYTES = 1 << 16
+
+
+class Shard(Record):
+    """Consecutive rows of an input, which become one output file."""
+
+    first_row: int
+    """of the input, from 0"""
+    n_rows: int
+    row_group: int = 0
+    """of Parquet"""
+    skip: int = 0
+    """rows of the row group before it"""
+    offset: int = 0
+    """of text formats: bytes of the file before it"""
+    line: int = 1
+    """and the number of its first line"""
+    keep: tuple[int, ...] | None = None
+    """which of its rows are labelled, counted from its first; None: all"""
+
+    @property
+    def n_kept(self) -> int:
+        """Rows that are labelled."""
+        return self.n_rows if self.keep is None else len(self.keep)
+
+
+class Input(Record):
+    """A file with its shards."""
+
+    path: str
+    format: Format
+    stamp: Stamp
+    """when its shards were found"""
+    digest: str
+    """sha256 of its first and its last 64 KiB: it stays where a file is only copied or touched"""
+    columns: str
+    """the Arrow schema of its columns, serialised, in base64; empty for JSON lines whose objects stay as they are"""
+    shards: tuple[Shard, ...]
+    name: str = ""
+    """what the names of its output files begin with"""
+
+    @property
+    def n_bytes(self) -> int:
+        """Of the file."""
+        return self.stamp[1]
+
+    @property
+    def n_rows(self) -> int:
+        """Of all shards."""
+        return sum(shard.n_rows for shard in self.shards)
+
+    @property
+    def column_types(self) -> pa.Schema | None:
+        """The columns, where they are known."""
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.columns))) if self.columns else None
+
+    def refreshed(self) -> Input | None:
+        """The input with the file's stamp of this moment; None if the file has another content now."""
+        stamp = _stamp_of(Path(self.path))
+        if stamp != self.stamp and (stamp[1], _digest_of(Path(self.path))) != (self.n_bytes, self.digest):
+            return None
+        return self.model_copy(update={"stamp": stamp})
+
+    def check_unchanged(self) -> None:
+        """Raise ConfigError if the file was changed since its shards were found."""
+        stamp = _stamp_of(Path(self.path))
+        if stamp[1:] != self.stamp[1:]:  # machines may have the file under different paths
+            raise ConfigError(
+                f"{self.path}: was changed while it was labelled ({self.n_bytes} bytes before, {stamp[1]} now): the "
+                "files that are there already stay; run the command again, and it says what can be done"
+            )
 
 
 def format_of(path: Path) -> Format:
-    """By the end of the name, of files that `find_inputs` does not refuse: with any other they have a query a line."""
+    """The format by the end of a name that `find_inputs` accepts: files with unknown endings have a query a line."""
     return _SUFFIXES.get(path.suffix.lower(), "text")
 
 
 def find_inputs(given: Sequence[str]) -> list[Path]:
     """The files that names, patterns and folders stand for, each once, those of a pattern or folder by their names.
 
-    Of a folder and those inside it the files with a known ending count, but for hidden ones. Raises ConfigError for a
+    Of a folder and those inside it the files with a known ending count, except hidden ones. Raises ConfigError for a
     name or pattern that stands for nothing, and for what cannot be read.
     """
     found: dict[str, Path] = {}
     for name in given:
-        paths = _files_of(name)
-        for path in paths:
+        for path in _files_of(name):
             if what := why_no_rows(path.suffix):
                 raise ConfigError(f"{path}: {what}")
             if not path.is_file():
@@ -61,64 +140,148 @@ def _files_of(name: str) -> list[Path]:
             and each.is_file()
             and not any(part.startswith(".") for part in each.relative_to(path).parts)
         )
-        if not files:
-            raise ConfigError(f"{name}: the folder has no file that ends in {', '.join(_SUFFIXES)}")
-        return files
-    if path.exists():
+        why = f"the folder has no file that ends in {', '.join(_SUFFIXES)}"
+    elif path.exists():
         return [path]
-    if glob.has_magic(name):
+    else:
         files = sorted(Path(each) for each in glob.glob(name, recursive=True) if os.path.isfile(each))
-        if files:
-            return files
-        raise ConfigError(f"{name}: no file has such a name")
-    raise ConfigError(f"{name}: no such file")
+        why = "no file has such a name" if glob.has_magic(name) else "no such file"
+    if not files:
+        raise ConfigError(f"{name}: {why}")
+    return files
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stamp:
-    """What tells that a file is the one that was looked at before."""
+def read_input(path: Path, query_column: str, shard_rows: int, *, typed: bool) -> Input:
+    """An input with its shards of at most shard_rows rows; every one of its rows is in one of them.
 
-    n_bytes: int
-    mtime_ns: int
-    digest: str
-    """sha256 of its first and its last 64 KiB"""
-
-    def is_same(self, other: Stamp) -> bool:
-        """Whether they are of one content; a file that was copied or touched has another time."""
-        return (self.n_bytes, self.digest) == (other.n_bytes, other.digest)
-
-
-def stamp_of(path: Path) -> Stamp:
-    """The stamp of a file at this moment. Raises ConfigError where it cannot be read."""
+    typed: whether the values of JSON lines need a type. Text is read through once. Raises ConfigError for a file that
+    cannot be read, or has no such column.
+    """
+    format_ = format_of(path)
+    stamp, digest = _stamp_of(path), _digest_of(path)
     try:
-        with path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            digest = hashlib.sha256(file.read(_BLOCK_BYTES))
-            file.seek(max(0, status.st_size - _BLOCK_BYTES))
-            digest.update(file.read(_BLOCK_BYTES))
+        if format_ == "parquet":
+            schema, shards = _parquet_shards(path, query_column, shard_rows)
+        else:
+            schema, shards = _line_shards(path, query_column, shard_rows, typed=typed)
     except OSError as e:
-        raise ConfigError(f"{path}: cannot be read: {e.strerror}") from None
-    return Stamp(n_bytes=status.st_size, mtime_ns=status.st_mtime_ns, digest=digest.hexdigest())
+        raise ConfigError(f"{path}: cannot be read: {e.strerror or e}") from None
+    except pa.ArrowException as e:
+        raise ConfigError(f"{path}: is no sound Parquet file: {e}: write it anew, or leave it out") from None
+    columns = "" if schema is None else base64.b64encode(schema.serialize().to_pybytes()).decode()
+    return Input(path=str(path), format=format_, stamp=stamp, digest=digest, columns=columns, shards=tuple(shards))
 
 
-def check_unchanged(path: Path, stamp: Stamp) -> None:
-    """Raise ConfigError for a file that has another size or time than when its shards were planned."""
-    try:
-        status = path.stat()
-    except OSError as e:
-        raise ConfigError(f"{path}: cannot be read any more: {e.strerror}") from None
-    if (status.st_size, status.st_mtime_ns) != (stamp.n_bytes, stamp.mtime_ns):
-        raise ConfigError(
-            f"{path}: was changed while it was labelled ({stamp.n_bytes} bytes before, {status.st_size} now): the "
-            "files that are there already stay; run the command again, and it says what can be done"
-        )
+def _parquet_shards(path: Path, query_column: str, shard_rows: int) -> tuple[pa.Schema, list[Shard]]:
+    with pq.ParquetFile(path) as file:
+        schema, metadata = file.schema_arrow, file.metadata
+        check_query_type(schema, query_column, path)
+        sizes = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
+    shards = []
+    for group, (first, size) in enumerate(zip(accumulate(sizes, initial=0), sizes, strict=False)):
+        shards += [
+            Shard(first_row=first + skip, n_rows=min(shard_rows, size - skip), row_group=group, skip=skip)
+            for skip in range(0, size, shard_rows)
+        ]
+    return schema, shards or [Shard(first_row=0, n_rows=0)]
 
 
-def check_names(names: Sequence[str], taken: Sequence[str], path: Path | str) -> None:
+def _line_shards(
+    path: Path, query_column: str, shard_rows: int, *, typed: bool
+) -> tuple[pa.Schema | None, list[Shard]]:
+    is_json = format_of(path) == "jsonl"
+    types = ColumnTypes() if is_json and typed else None
+    shards = []
+    with open_rows(path, query_column) as (rows, lines):
+        first, offset, line, n = 0, lines.offset, rows.next_line, 0
+        for row in rows:
+            n += 1
+            if types is not None and row.values is not None:
+                types.add(row.values)
+            if n == shard_rows:
+                shards.append(Shard(first_row=first, n_rows=n, offset=offset, line=line))
+                first, offset, line, n = first + n, lines.offset, rows.next_line, 0
+        if n or not shards:
+            shards.append(Shard(first_row=first, n_rows=n, offset=offset, line=line))
+        names = rows.header or (query_column,)
+    if is_json:
+        return (None if types is None else types.schema()), shards
+    return pa.schema([(name, pa.string()) for name in names]), shards
+
+
+@contextmanager
+def open_rows(path: Path, query_column: str, *, offset: int = 0, line: int = 1) -> Iterator[tuple[Rows, ByteLines]]:
+    """The rows of a text format, and the lines whose offset is that of the end of the last row.
+
+    offset, line: of a shard in the file. Raises ConfigError as Rows does, with the file's name, and OSError.
+    """
+    kind = kind_of_file(path.suffix)
+    header = None
+    if kind == "csv" and offset:
+        with path.open("rb") as file, closing(ByteLines(file, str(path))) as lines:
+            header = next(lines)
+    with path.open("rb") as file, closing(ByteLines(file, str(path), offset=offset)) as lines:
+        try:
+            rows = Rows(lines, kind, query_column, header=header, first_line=line)
+        except ConfigError as e:
+            raise ConfigError(f"{path}: {e}") from None
+        yield rows, lines
+
+
+def first_rows(inputs: Sequence[Input], n: int) -> list[Input]:
+    """Of all inputs together the first n rows."""
+    total = sum(each.n_rows for each in inputs)
+    return _chosen(inputs, range(min(n, total)))
+
+
+def sampled_rows(inputs: Sequence[Input], n: int, seed: int) -> list[Input]:
+    """Of all inputs together n rows by chance, in their order; the same for the same seed."""
+    total = sum(each.n_rows for each in inputs)
+    return _chosen(inputs, sorted(Random(seed).sample(range(total), min(n, total))))
+
+
+def _chosen(inputs: Sequence[Input], rows: Sequence[int]) -> list[Input]:
+    """The inputs with some of their rows, which are counted over all inputs, ascending."""
+    found, before, waiting = [], 0, iter(rows)
+    row = next(waiting, None)
+    for each in inputs:
+        shards = []
+        for shard in each.shards:
+            keep = []
+            while row is not None and row < before + shard.n_rows:
+                keep.append(row - before)
+                row = next(waiting, None)
+            before += shard.n_rows
+            if keep or not shard.n_rows:
+                is_whole = len(keep) == shard.n_rows
+                shards.append(shard.model_copy(update={"keep": None if is_whole else tuple(keep)}))
+        found.append(each.model_copy(update={"shards": tuple(shards)}))
+    return found
+
+
+def check_names(names: Sequence[str], taken: Sequence[str], what: Path | str) -> None:
     """Raise ConfigError where a column that is to be added is in the input already."""
     twice = [name for name in names if name in taken]
     if twice:
         raise ConfigError(
-            f"{path}: has a column {shown(twice[0])} already, as the labels' is to be named: choose a `prefix` for "
+            f"{what}: has a column {shown(twice[0])} already, as the labels' is to be named: choose a `prefix` for "
             "these, or rename it"
         )
+
+
+def _stamp_of(path: Path) -> Stamp:
+    try:
+        return stamps_of([path])[0]
+    except OSError as e:
+        raise ConfigError(f"{path}: cannot be read any more: {e.strerror}") from None
+
+
+def _digest_of(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.sha256(file.read(_DIGEST_BYTES))
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _DIGEST_BYTES))
+            digest.update(file.read(_DIGEST_BYTES))
+    except OSError as e:
+        raise ConfigError(f"{path}: cannot be read: {e.strerror}") from None
+    return digest.hexdigest()

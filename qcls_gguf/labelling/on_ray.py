@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import ray as typed_ray
@@ -17,10 +16,9 @@ import ray as typed_ray
 from ..config.words import counted
 from ..errors import ConfigError, QclsError
 from ..opening import ClassifierOpener
-from .crews import together
-from .job import AnyTask, Done, Filled, Job, Message, OnMessage, Ready, Speeds, Step
-from .one_device import CPU
-from .worker import Worker
+from .output import Task
+from .processes import CPU
+from .worker import Job, Progress, Ready, Worker
 
 ray: Any = typed_ray  # its own types say nothing of what `remote` makes of a class
 _RESTARTS = 3
@@ -31,29 +29,26 @@ class _Actor:
     """A worker that stays open between shards."""
 
     def __init__(self, job: Job) -> None:
-        self._messages: list[Message] = []
-        self._opener = ClassifierOpener(offline=job.offline)
-        self._worker = Worker(job, self._opener, self._messages.append)
+        self._worker = Worker(job, ClassifierOpener(offline=job.offline))
 
     def ready(self) -> Ready:
         return self._worker.ready
 
-    def use(self, speeds: Speeds) -> None:
-        self._worker.use(speeds)
+    def use(self, batch: int) -> None:
+        self._worker.batch = batch
 
-    def label(self, task: AnyTask) -> tuple[list[Message], Done | Filled]:
-        self._messages.clear()
-        (done,) = self._worker.label([task])
-        steps = [each for each in self._messages if isinstance(each, Step)]
-        others = [each for each in self._messages if not isinstance(each, Step)]
-        return [*others, together(steps)], done
+    def label(self, task: Task) -> Progress:
+        total = Progress()
+        for progress in self._worker.label([task]):
+            total.add(progress)
+        return total
 
 
 class RayActors:
     """Actors of Ray: one for each given device, or as many as the machines have GPUs, or CPUs where there are none."""
 
-    def __init__(self, job: Job, devices: Sequence[str], on_message: OnMessage) -> None:
-        self._job, self._devices, self._on_message = job, devices, on_message
+    def __init__(self, job: Job, devices: Sequence[str]) -> None:
+        self._job, self._devices = replace(job, folder=job.folder.absolute()), devices
 
     def start(self) -> Ready:
         """Join Ray's cluster, or start one here, and open a model in each actor."""
@@ -67,41 +62,36 @@ class RayActors:
                 f"`devices` {','.join(self._devices)}: with `engine` ray all are GPUs or all cpu, and the cluster has "
                 f"{counted(n_gpus, 'GPU')}"
             )
-        job = replace(self._job, folder=Path(self._job.folder).absolute())
         actor = ray.remote(_Actor).options(
             num_cpus=1, num_gpus=n_gpus / n if on_gpu else 0, max_restarts=_RESTARTS, max_task_retries=_RESTARTS
         )
-        self._actors: list[Any] = [actor.remote(job) for _ in range(n)]
-        try:
-            ready: Ready = ray.get([each.ready.remote() for each in self._actors])[0]
-        except ray.exceptions.RayError as e:
-            raise QclsError(f"`engine` ray: {_cause(e)}") from None
-        return ready
+        self._actors = [actor.remote(self._job) for _ in range(n)]
+        return _got([each.ready.remote() for each in self._actors])[0]  # type: ignore[no-any-return]
 
-    def label(self, tasks: Iterable[AnyTask], speeds: Speeds | None) -> Iterator[Done | Filled]:
-        """Deal shards to whoever is free."""
-        if speeds is not None:
-            ray.get([each.use.remote(speeds) for each in self._actors])
+    def label(self, tasks: Iterable[Task], batch: int | None) -> Iterator[Progress]:
+        """Deal shards to actors that are free."""
+        if batch is not None:
+            _got([each.use.remote(batch) for each in self._actors])
         waiting = iter(tasks)
         running = {each.label.remote(task): each for each, task in zip(self._actors, waiting, strict=False)}
         while running:
             (found,), _ = ray.wait(list(running))
             actor = running.pop(found)
-            try:
-                messages, done = ray.get(found)
-            except ray.exceptions.RayError as e:
-                raise QclsError(f"`engine` ray: {_cause(e)}") from None
-            for message in messages:
-                self._on_message(message)
+            progress = _got(found)
             if (task := next(waiting, None)) is not None:
                 running[actor.label.remote(task)] = actor
-            yield done
+            yield progress
 
     def close(self) -> None:
         """Leave the cluster; one that was started here ends."""
         ray.shutdown()
 
 
-def _cause(error: BaseException) -> str:
-    cause = getattr(error, "cause", None) or error
-    return str(cause).splitlines()[-1] if str(cause) else type(cause).__name__
+def _got(found: Any) -> Any:
+    """What actors return. Raises QclsError for what they raise."""
+    try:
+        return ray.get(found)
+    except ray.exceptions.RayError as e:
+        cause = getattr(e, "cause", None) or e
+        what = str(cause).splitlines()[-1] if str(cause) else type(cause).__name__
+        raise QclsError(f"`engine` ray: {what}") from None

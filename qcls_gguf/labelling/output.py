@@ -1,8 +1,7 @@
-"""The folder that a run writes to: who has it, what it was begun with, and which shards are done."""
+"""The folder that a run writes to: which run has it, what it was begun with, and which shards are done and left."""
 
 from __future__ import annotations
 
-import dataclasses
 import fcntl
 import hashlib
 import json
@@ -10,108 +9,146 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Literal, Self
 
-from pydantic import ValidationError
+from pydantic import JsonValue
 
 from ..config.words import counted
+from ..data.rows import is_file_ending
 from ..errors import ConfigError, QclsError
 from ..report.json_text import json_text
+from ..report.record import Record
 from ..system.folders import PART_SUFFIX
-from .inputs import Stamp
+from .inputs import Format, Input, Shard, format_of
 from .records import ShardCounts
-from .shards import PlannedInput, Shard
-from .writing import ENDINGS, whole_file
+from .writing import ENDINGS, join_files, whole_file
 
-MANIFEST, DONE, LOCK = "manifest.json", "done.jsonl", ".lock"
-_VERSION = 1
+_MANIFEST, _DONE, _LOCK = "manifest.json", "done.jsonl", ".lock"
+_SHARDS = ".shards"
+"""the end of the name of the folder of shards that become one file"""
 _OURS = re.compile(r".+-\d{5,}\.(parquet|csv|tsv|jsonl)")
-Settings = Mapping[str, Any]
+_KNOWN_ENDINGS = ", ".join(dict.fromkeys(ENDINGS.values()))
+Settings = Mapping[str, JsonValue]
+
+
+class Manifest(Record):
+    """What a run was begun with, and what came of it."""
+
+    version: Literal[2] = 2
+    config_hash: str
+    """sha256 of the settings"""
+    settings: dict[str, JsonValue]
+    """what a run that goes on must have in common"""
+    provenance: dict[str, JsonValue]
+    inputs: tuple[Input, ...]
+    totals: dict[str, JsonValue] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A shard, and the file that it becomes."""
+
+    input: Input
+    """without its shards"""
+    shard: Shard
+    output: str
+    """the file's name"""
 
 
 class OutputFolder:
-    """A folder of output files with its manifest, which one run has at a time."""
+    """The output files with their manifest; inside a `with` block one run has them."""
 
-    def __init__(self, folder: Path, joined: Path | None = None) -> None:
-        """Take the folder, which is made if it is missing. joined: the one file that its files become in the end.
-
-        Raises ConfigError where another run has it, or where it cannot be written.
+    def __init__(self, out: Path, format_: Format | None) -> None:
+        """out: the folder, or a file that all shards become in the end. format_: of the files; None: the input's, or
+        what the end of the file's name says. Raises ConfigError.
         """
-        self.folder = folder
-        self.joined = joined
-        self._log: IO[bytes] | None = None
-        if joined is not None and joined.exists() and not joined.is_file():
-            raise ConfigError(f"`out` {joined}: is no plain file: name one, which takes its name when it is whole")
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._lock = (folder / LOCK).open("ab")
-        except FileExistsError:
-            endings = ", ".join(dict.fromkeys(ENDINGS.values()))
-            raise ConfigError(f"`out` {folder}: is no folder: name one, or a file that ends in {endings}") from None
-        except OSError as e:
-            raise ConfigError(f"`out` {folder}: cannot be written: {e.strerror}") from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as e:
-            self._lock.close()
-            if not isinstance(e, BlockingIOError):
-                raise ConfigError(f"`out` {folder}: cannot be locked: {e.strerror}") from None
+        self.out = out
+        self.joined = out if out.suffix.lower() in ENDINGS.values() and not out.is_dir() else None
+        """the one file that all shards become in the end"""
+        if self.joined is None and is_file_ending(out.suffix) and not out.is_dir():
             raise ConfigError(
-                f"`out` {folder}: another run is writing there: wait until it has ended, or name another output"
-            ) from None
+                f"`out` {out}: cannot be {out.suffix}: name a file that ends in {_KNOWN_ENDINGS}, or a folder"
+            )
+        self.format = format_ or (format_of(out) if self.joined else None)
+        if self.joined and self.format != format_of(out):
+            raise ConfigError(f"`out` {out}: ends in another format than `format` {self.format}: keep one of them")
+        if self.joined and out.exists() and not out.is_file():
+            raise ConfigError(f"`out` {out}: is no plain file: name one, which takes its name when it is whole")
+        self.folder = out.with_name(out.name + _SHARDS) if self.joined else out
+        self.manifest: Manifest | None = None
+        self.done: dict[str, ShardCounts] = {}
+        """the counts of the shards whose files are there, by the files' names"""
+        self._log: IO[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        """Take the folder, which is made if it is missing. Raises ConfigError where another run has it, or where it
+        cannot be written.
+        """
+        self._lock = _locked(self.folder)
         try:
             self.manifest = self._read()
             self.done = self._read_done() if self.manifest else {}
         except BaseException:
-            self.close()
+            self._lock.close()
             raise
+        return self
 
-    def _read(self) -> dict[str, Any]:
-        path = self.folder / MANIFEST
+    def __exit__(self, *_: object) -> None:
+        if self._log is not None:
+            with suppress(OSError):  # what could not be written was told when it was added
+                self._log.close()
+        self._lock.close()
+
+    def _read(self) -> Manifest | None:
+        path = self.folder / _MANIFEST
         try:
-            if not path.exists():
-                # An empty list of shards is left where the disk was full for the manifest of a first run.
-                others = [
-                    each.name
-                    for each in self.folder.iterdir()
-                    if not each.name.startswith(".") and (each.name != DONE or each.stat().st_size > 0)
-                ]
-                if others:
-                    raise ConfigError(
-                        f"`out` {self.folder}: has files and no {MANIFEST}, such as {others[0]}: name an empty folder, "
-                        "or one that is not there yet"
-                    )
-                return {}
-            found = json.loads(path.read_bytes())
-            if found["version"] != _VERSION:
-                raise ConfigError(f"{path}: was written by another version of qcls-gguf: name another output")
+            if path.exists():
+                found = json.loads(path.read_bytes())
+                if found["version"] != 2:
+                    raise ConfigError(f"{path}: was written by another version of qcls-gguf: name another output")
+                return Manifest.model_validate(found)
+            # An empty list of shards is left where the disk was full for the manifest of a first run.
+            others = [
+                each.name
+                for each in self.folder.iterdir()
+                if not each.name.startswith(".") and (each.name != _DONE or each.stat().st_size > 0)
+            ]
         except OSError as e:
             raise ConfigError(f"{path}: cannot be read: {e.strerror}") from None
         except (ValueError, KeyError, TypeError):
             raise ConfigError(f"{path}: is damaged: name another output, or remove the folder") from None
-        return dict(found)
+        if others:
+            raise ConfigError(
+                f"`out` {self.folder}: has files and no {_MANIFEST}, such as {others[0]}: name an empty folder, or one "
+                "that is not there yet"
+            )
+        return None
 
     def _read_done(self) -> dict[str, ShardCounts]:
-        """The shards whose files are there, by the files' names; what a kill left of a last line does not count."""
+        """The shards whose files are there; what a kill left of a last line does not count."""
         found = {}
-        path = self.folder / DONE
+        path = self.folder / _DONE
         with suppress(FileNotFoundError):
             for line in path.read_bytes().split(b"\n"):
                 try:
-                    counts = ShardCounts.model_validate_json(line)
+                    counts = ShardCounts.model_validate(json.loads(line))
                     if self.is_joined or (self.folder / counts.output).stat().st_size == counts.n_bytes:
                         found[counts.output] = counts
-                except (ValidationError, OSError):
+                except (ValueError, OSError):  # ValidationError is a ValueError
                     continue  # the shard is labelled again
         return found
 
     @property
+    def _joined_bytes(self) -> JsonValue:
+        return ((self.manifest and self.manifest.totals) or {}).get("joined_bytes")
+
+    @property
     def is_joined(self) -> bool:
-        """Whether the one file has all shards already, which are not there any more then."""
-        n_bytes = (self.manifest.get("totals") or {}).get("joined_bytes")
+        """Whether the one file has all shards already, whose own files are not there any more then."""
         try:
-            return self.joined is not None and n_bytes is not None and self.joined.stat().st_size == n_bytes
+            return self.joined is not None and self.joined.stat().st_size == self._joined_bytes
         except OSError:
             return False
 
@@ -121,63 +158,58 @@ class OutputFolder:
             return
         what = f"`out` {self.joined}: is there already, and "
         remedy = "name another output, or replace it with `overwrite`"
-        if not self.manifest:
+        if self.manifest is None:
             raise ConfigError(f"{what}{self.folder} knows of no run that wrote it: {remedy}")
-        n_bytes = (self.manifest.get("totals") or {}).get("joined_bytes")
+        n_bytes = self._joined_bytes
         if n_bytes is not None and not self.is_joined:
             n_now = self.joined.stat().st_size
             raise ConfigError(f"{what}was changed since it was written ({n_bytes} bytes then, {n_now} now): {remedy}")
 
     def check(self, settings: Settings) -> None:
         """Raise ConfigError where the manifest was begun with other settings."""
-        before = self.manifest.get("settings", {})
-        other = [name for name in settings if before.get(name) != _as_json(settings[name])]
-        if self.manifest and other:
+        before = self.manifest.settings if self.manifest else settings
+        other = [name for name in settings if before.get(name) != settings[name]]
+        if other:
             changes = ", ".join(f"{name} was {_short(before.get(name))}, is {_short(settings[name])}" for name in other)
             raise ConfigError(
                 f"`out` {self.folder}: {counted(len(self.done), 'shard')} of another configuration there ({changes}): "
                 "name another output, or label everything anew with `overwrite`"
             )
 
-    def inputs(self) -> dict[str, PlannedInput]:
-        """The planned inputs of the manifest, by their paths."""
-        found = {}
-        for each in self.manifest.get("inputs", []):
-            shards = tuple(_shard(shard, each) for shard in each["shards"])
-            found[each["path"]] = PlannedInput(
-                path=each["path"],
-                format=each["format"],
-                stamp=Stamp(**each["stamp"]),
-                columns=each["columns"],
-                shards=shards,
+    def tasks(self, inputs: Sequence[Input]) -> list[Task]:
+        """All shards with the files that they become."""
+        return [
+            Task(
+                input=each.model_copy(update={"shards": ()}),
+                shard=shard,
+                output=f"{each.name}-{number:05}{ENDINGS[self.format or each.format]}",
             )
-        return found
+            for each in inputs
+            for number, shard in enumerate(each.shards)
+        ]
 
-    def names(self) -> dict[str, str]:
-        """By the path of an input what the names of its files begin with."""
-        return {each["path"]: each["name"] for each in self.manifest.get("inputs", [])}
-
-    def begin(
-        self, settings: Settings, provenance: Settings, inputs: Sequence[PlannedInput], names: Mapping[str, str]
-    ) -> None:
-        """Write the manifest, and forget shards that are not done. Raises QclsError."""
-        self.manifest = {
-            "version": _VERSION,
-            "config_hash": settings_hash(settings),
-            "settings": _as_json(settings),
-            "provenance": _as_json(provenance),
-            "inputs": [_input(each, names[each.path]) for each in inputs],
-            "totals": self.manifest.get("totals") if self.is_joined else None,
-        }
-        self._remove_rest()
-        with whole_file(self.folder / DONE) as file:
-            for counts in self.done.values():
-                file.write(f"{json_text(counts.to_dict())}\n".encode())
-        self._write()
+    def begin(self, settings: Settings, provenance: Settings, inputs: Sequence[Input]) -> list[Task]:
+        """Write the manifest, and remove what killed runs left; returns the tasks that are left. Raises QclsError."""
+        for path in self.folder.iterdir():
+            is_part = path.name.startswith(".") and path.name.endswith(PART_SUFFIX)
+            if is_part or (_OURS.fullmatch(path.name) and path.name not in self.done):
+                path.unlink(missing_ok=True)
+        with whole_file(self.folder / _DONE) as file:
+            file.writelines(f"{json_text(counts.to_dict())}\n".encode() for counts in self.done.values())
+        self._write(
+            Manifest(
+                config_hash=hashlib.sha256(json.dumps(dict(settings), sort_keys=True).encode()).hexdigest(),
+                settings=dict(settings),
+                provenance=dict(provenance),
+                inputs=tuple(inputs),
+                totals=self.manifest.totals if self.manifest and self.is_joined else None,
+            )
+        )
         try:
-            self._log = (self.folder / DONE).open("ab")
+            self._log = (self.folder / _DONE).open("ab")
         except OSError as e:
-            raise QclsError(f"{self.folder / DONE}: could not be written: {e.strerror}") from None
+            raise QclsError(f"{self.folder / _DONE}: could not be written: {e.strerror}") from None
+        return [task for task in self.tasks(inputs) if task.output not in self.done]
 
     def add(self, counts: ShardCounts) -> None:
         """Note a shard whose file has its name. Raises QclsError; the shard is labelled again then."""
@@ -188,23 +220,35 @@ class OutputFolder:
             self._log.flush()
             os.fsync(self._log.fileno())
         except OSError as e:
-            raise QclsError(f"{self.folder / DONE}: could not be written: {e.strerror}") from None
+            raise QclsError(f"{self.folder / _DONE}: could not be written: {e.strerror}") from None
 
-    def finish(self, totals: Settings) -> None:
-        """Write what all shards come to. Raises QclsError."""
-        self.manifest["totals"] = _as_json(totals)
-        self._write()
+    def join(self, tasks: Sequence[Task]) -> int | None:
+        """Join the files if one is wanted, and return its size. Raises QclsError."""
+        if self.joined is None:
+            return None
+        if not self.is_joined:
+            assert self.format is not None
+            join_files([self.folder / task.output for task in tasks], self.joined, self.format)
+        return self.joined.stat().st_size
+
+    def finish(self, tasks: Sequence[Task], provenance: Settings, totals: Settings) -> None:
+        """Write what all shards come to, and remove the files that were joined. Raises QclsError."""
+        assert self.manifest is not None
+        update = {"provenance": dict(provenance), "totals": dict(totals)}
+        self._write(self.manifest.model_copy(update=update))
+        if self.joined:
+            for task in tasks:
+                (self.folder / task.output).unlink(missing_ok=True)
 
     def forget(self) -> None:
         """Remove all files of earlier runs. Raises QclsError."""
         try:
-            for counts in self.done.values():
-                (self.folder / counts.output).unlink(missing_ok=True)
-            (self.folder / DONE).unlink(missing_ok=True)
-            (self.folder / MANIFEST).unlink(missing_ok=True)
+            self.remove([*self.done])
+            for path in (self.folder / _DONE, self.folder / _MANIFEST, *([self.joined] if self.joined else [])):
+                path.unlink(missing_ok=True)
         except OSError as e:
             raise QclsError(f"{self.folder}: could not be overwritten: {e.strerror}") from None
-        self.manifest, self.done = {}, {}
+        self.manifest = None
 
     def remove(self, names: Sequence[str]) -> None:
         """Remove some output files, which are to be made anew."""
@@ -212,52 +256,33 @@ class OutputFolder:
             self.done.pop(name, None)
             (self.folder / name).unlink(missing_ok=True)
 
-    def _remove_rest(self) -> None:
-        """What killed runs left: parts of files, and files that were not noted yet."""
-        for path in self.folder.iterdir():
-            is_part = path.name.startswith(".") and path.name.endswith(PART_SUFFIX)
-            if is_part or (_OURS.fullmatch(path.name) and path.name not in self.done):
-                path.unlink(missing_ok=True)
-
-    def _write(self) -> None:
-        with whole_file(self.folder / MANIFEST) as file:
-            file.write(f"{json_text(self.manifest, indent=1)}\n".encode())
-
-    def close(self) -> None:
-        """Let other runs have the folder."""
-        if self._log is not None:
-            with suppress(OSError):  # what could not be written was told when it was added
-                self._log.close()
-        self._lock.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def _write(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+        with whole_file(self.folder / _MANIFEST) as file:
+            file.write(f"{json_text(manifest.to_dict(), indent=1)}\n".encode())
 
 
-def settings_hash(settings: Settings) -> str:
-    """A sha256 of what a run must have in common with those that it goes on from."""
-    return hashlib.sha256(json.dumps(_as_json(settings), sort_keys=True).encode()).hexdigest()
+def _locked(folder: Path) -> IO[bytes]:
+    """A file in the folder that no other run has open. Raises ConfigError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / _LOCK).open("ab")
+    except FileExistsError:
+        raise ConfigError(f"`out` {folder}: is no folder: name one, or a file that ends in {_KNOWN_ENDINGS}") from None
+    except OSError as e:
+        raise ConfigError(f"`out` {folder}: cannot be written: {e.strerror}") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as e:
+        lock.close()
+        if not isinstance(e, BlockingIOError):
+            raise ConfigError(f"`out` {folder}: cannot be locked: {e.strerror}") from None
+        raise ConfigError(
+            f"`out` {folder}: another run is writing there: wait until it has ended, or name another output"
+        ) from None
+    return lock
 
 
-def _as_json(value: Any) -> Any:
-    return json.loads(json.dumps(value, default=str))
-
-
-def _input(planned: PlannedInput, name: str) -> dict[str, Any]:
-    plain = dataclasses.asdict(planned)
-    shards = [{key: value for key, value in shard.items() if key not in ("path", "format")}
-              for shard in plain["shards"]]  # fmt: skip
-    return {**plain, "name": name, "shards": shards}
-
-
-def _shard(plain: dict[str, Any], planned: dict[str, Any]) -> Shard:
-    keep = plain.pop("keep")
-    return Shard(**plain, path=planned["path"], format=planned["format"], keep=None if keep is None else tuple(keep))
-
-
-def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
+def _short(value: JsonValue) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 20 else f"{text[:16]}…"

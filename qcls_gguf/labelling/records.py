@@ -1,14 +1,24 @@
-"""What labelling tells: of a shard when it is done, and of the whole run in the end."""
+"""What a run tells: of a shard when it is done, and of all shards in the end."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
+
+import numpy as np
 from pydantic import Field
 
+from ..data.rows import NULL
 from ..report.environment import Environment
 from ..report.record import Record
 from ..score.result import ModelInfo
+from .answers import Answers
+from .blocks import BLANK, Queries
 
 N_BINS = 20
+_N_LISTED = 20
+"""rows without labels that are listed"""
 
 
 class BatchSpeed(Record):
@@ -56,7 +66,7 @@ class RowCounts(Record):
     n_distinct: int
     """distinct queries among them, counted shard by shard"""
     n_found: int
-    """of these, those whose answers the cache had"""
+    """of these, the number whose answers the cache had"""
     n_labelled: int
     """rows with labels"""
     n_null: int
@@ -97,11 +107,6 @@ class RunSpeed(Record):
     """queries of a decode"""
     measured: tuple[BatchSpeed, ...]
     """a sample at the start by the size of batches, the first one by one; empty where the size was given"""
-    roofline_per_s: float | None
-    """queries a second, if nothing but reading the weights or multiplying by them took time; null where that was not
-    asked for"""
-    roofline_error: str | None = None
-    """why it is not known, where it was asked for"""
 
 
 class LabellingRecord(RowCounts):
@@ -114,7 +119,7 @@ class LabellingRecord(RowCounts):
     n_shards: int
     """of all inputs"""
     n_shards_before: int
-    """of these, those that earlier runs had done"""
+    """of these, the number that earlier runs had done"""
     speed: RunSpeed
     peak_memory_bytes: int | None
     """the most that the process held; of several, the largest; null where the system does not tell"""
@@ -122,3 +127,72 @@ class LabellingRecord(RowCounts):
     environment: Environment
     warnings: tuple[str, ...] = Field(default=())
     """what is likely a mistake in the prompts"""
+
+
+def shard_counts(
+    path: str, output: str, queries: Queries, answers: Answers, *, n_bytes: int, n_found: int, seconds: float
+) -> ShardCounts:
+    """What became of a shard's rows."""
+    index = queries.index
+    failed = np.flatnonzero(np.isin(index, list(answers.reasons))).tolist()
+    listed = dict(islice(sorted(queries.reasons.items()), _N_LISTED))
+    listed |= {row: f"{queries.name(row)}: {answers.reasons[int(index[row])]}" for row in failed[:_N_LISTED]}
+    n_null = sum(reason.endswith((NULL, BLANK)) for reason in queries.reasons.values())
+    n_bad = len(queries.reasons) + len(failed)
+    return ShardCounts(
+        output=output,
+        n_bytes=n_bytes,
+        n_rows=len(index),
+        n_distinct=len(queries.texts),
+        n_found=n_found,
+        n_labelled=len(index) - n_bad,
+        n_null=n_null,
+        n_bad=n_bad - n_null,
+        bad=tuple(BadInputRow(path=path, reason=reason) for _, reason in sorted(listed.items())[:_N_LISTED]),
+        prompts=tuple(_prompt_counts(queries, answers)),
+        seconds=seconds,
+    )
+
+
+def _prompt_counts(queries: Queries, answers: Answers) -> Iterator[PromptCounts]:
+    index = queries.index
+    rows = np.bincount(index[index >= 0], minlength=len(queries.texts))
+    for number, prompt in enumerate(answers.columns.prompts):
+        label, probability = answers.label[:, number], answers.probability[:, number]
+        known = label >= 0
+        n = np.bincount(label[known], rows[known], minlength=len(prompt.labels) + 1).astype(int).tolist()
+        counts = dict(zip(prompt.labels, n, strict=False))
+        if prompt.fallback is not None and n[-1]:
+            counts[prompt.fallback] = counts.get(prompt.fallback, 0) + n[-1]
+        bins = np.histogram(probability[known], N_BINS, (0.0, 1.0), weights=rows[known])[0]
+        yield PromptCounts(
+            prompt=prompt.name,
+            labels=counts,
+            n_abstained=n[-1],
+            sum_probability=float(np.sum(probability[known] * rows[known])),
+            histogram=tuple(bins.astype(int).tolist()),
+        )
+
+
+def total_counts(shards: Sequence[RowCounts]) -> RowCounts:
+    """What became of the rows of all shards, of which there is at least one."""
+    names = ("n_rows", "n_distinct", "n_found", "n_labelled", "n_null", "n_bad", "n_bytes")
+    return RowCounts(
+        **{name: sum(getattr(each, name) for each in shards) for name in names},
+        bad=tuple(islice(chain.from_iterable(each.bad for each in shards), _N_LISTED)),
+        prompts=tuple(map(_total, zip(*(each.prompts for each in shards), strict=True))),
+    )
+
+
+def _total(parts: Sequence[PromptCounts]) -> PromptCounts:
+    """The answers of a prompt in all shards."""
+    labels: Counter[str] = Counter()
+    for part in parts:
+        labels.update(part.labels)
+    return PromptCounts(
+        prompt=parts[0].prompt,
+        labels=dict(labels),
+        n_abstained=sum(part.n_abstained for part in parts),
+        sum_probability=sum(part.sum_probability for part in parts),
+        histogram=tuple(np.sum([part.histogram for part in parts], axis=0).tolist()),
+    )

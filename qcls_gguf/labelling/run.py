@@ -1,23 +1,100 @@
-"""Files labelled shard by shard: dealt to workers, noted when they are done, joined where one is wanted."""
+"""Files labelled: inputs and their shards, those that are left dealt to workers and noted when done, all joined."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from time import perf_counter
+from typing import Literal
 
 from ..config.words import counted
+from ..errors import ConfigError
 from ..opening import ClassifierOpener
-from .crews import Crew, OwnProcess, Processes
-from .frequency import chunks, frequent_queries
-from .job import Done, Message, Ready, Speeds, Step, Task
+from ..report.machine import peak_rss_bytes
+from .inputs import Input, check_names, find_inputs, first_rows, format_of, read_input, sampled_rows
 from .output import OutputFolder, Settings
-from .planning import LabelSettings, RunPlan, file_names
-from .progress import OnProgress, Progress
-from .records import LabellingRecord
-from .shards import PlannedInput
-from .totals import labelling_record, totals
-from .writing import join_files
+from .processes import OwnProcess, Processes, Workers
+from .records import LabellingRecord, RunSpeed, total_counts
+from .worker import Job, Progress, Ready
+
+SHARD_ROWS = 50_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelSettings(Job):
+    """What is labelled, and how. The folder is found by `out`."""
+
+    inputs: tuple[str, ...]
+    """files, patterns, folders"""
+    out: Path
+    """a file that ends in a known ending, or a folder"""
+    shard_rows: int = SHARD_ROWS
+    limit: int | None = None
+    """only the first rows of all inputs together"""
+    sample: int | None = None
+    """only so many rows of all inputs, by chance"""
+    seed: int = 0
+    """of the sample"""
+    overwrite: bool = False
+    """label everything anew, whatever is there"""
+    redo_changed: bool = False
+    """label inputs anew that were changed since"""
+    devices: tuple[str, ...] = ()
+    """a process for each; none: in this process"""
+    engine: Literal["local", "ray"] = "local"
+
+    @property
+    def is_part(self) -> bool:
+        """Whether only some of the rows are labelled."""
+        return self.limit is not None or self.sample is not None
+
+
+@dataclass(slots=True, kw_only=True)
+class RunProgress:
+    """How far a run has come."""
+
+    n_rows: int
+    """that it is to label"""
+    n_shards: int
+    """of all inputs"""
+    n_shards_before: int
+    """of these, the number that earlier runs had done"""
+    so_far: Progress = field(default_factory=Progress)
+    began: float = field(default_factory=perf_counter)
+
+    @property
+    def seconds(self) -> float:
+        """Since the first shard began."""
+        return perf_counter() - self.began
+
+    @property
+    def n_shards_done(self) -> int:
+        """Files that are there."""
+        return self.n_shards_before + len(self.so_far.done)
+
+    def line(self) -> str:
+        """All of it in a line of text."""
+        n = self.so_far.n_rows
+        rows_per_s = n / max(self.seconds, 1e-9)
+        left = f", {duration((self.n_rows - n) / rows_per_s)} left" if n else ""
+        return (
+            f"{n:,.0f} of {self.n_rows:,} rows, {rows_per_s:,.1f} rows/s, "
+            f"{self.so_far.n_queries / max(n, 1):.0%} distinct, {self.n_shards_done} of {self.n_shards} shards{left}"
+        )
+
+
+def duration(seconds: float) -> str:
+    """A time in words."""
+    minutes, hours = seconds / 60, seconds / 3600
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{minutes:.0f} min" if minutes < 100 else f"{hours:.1f} h" if hours < 100 else f"{hours / 24:.1f} days"
+
+
+OnProgress = Callable[[RunProgress], None]
+OnNote = Callable[[str], None]
 
 
 def label_files(
@@ -25,7 +102,7 @@ def label_files(
     opener: ClassifierOpener,
     *,
     on_progress: OnProgress = lambda progress: None,
-    on_note: Callable[[str], None] = lambda note: None,
+    on_note: OnNote = lambda note: None,
 ) -> LabellingRecord:
     """Label the rows of some files, or what earlier runs on the same output left of them.
 
@@ -33,153 +110,193 @@ def label_files(
     Classifier.from_config raises before anything is labelled, and QclsError where an input or the output fails: what is
     done stays, and the same call goes on from there.
     """
-    return _Run(settings, opener, on_progress, on_note).run()
-
-
-class _Run:
-    def __init__(
-        self,
-        settings: LabelSettings,
-        opener: ClassifierOpener,
-        on_progress: OnProgress,
-        on_note: Callable[[str], None],
-    ) -> None:
-        self._plan = RunPlan(settings, on_note)
-        self._job, self._joined = self._plan.job, self._plan.joined
-        self._settings, self._opener = settings, opener
-        self._on_progress, self._on_note = on_progress, on_note
-        self._speeds: Speeds | None = None
-        self._progress = Progress(n_rows=0)
-        self._peak: int | None = None
-
-    def run(self) -> LabellingRecord:
-        paths = self._plan.inputs()
-        with OutputFolder(self._job.folder, self._joined) as output:
-            planned = self._plan.planned(output, paths)
-            crew = self._crew()
-            try:
-                ready = crew.start()
-                self._plan.check_columns(ready, planned)
-                return self._labelled(output, planned, crew, ready)
-            finally:
-                crew.close()
-
-    def _crew(self) -> Crew:
-        settings = self._settings
-        if settings.engine == "ray":
-            from .on_ray import RayActors  # the package is an extra
-
-            return RayActors(self._job, settings.devices, self._told)
-        if settings.devices:
-            return Processes(self._job, settings.devices, self._told)
-        return OwnProcess(self._job, self._opener, self._told)
-
-    def _labelled(
-        self, output: OutputFolder, planned: Sequence[PlannedInput], crew: Crew, ready: Ready
-    ) -> LabellingRecord:
-        whole = {
-            **self._plan.settings([Path(each.path) for each in planned]),
-            "prompts": ready.digest,
-            "model_sha256": ready.model.sha256,
-            "package_version": ready.model.package_version,
-            "llama_cpp_commit": ready.model.llama_cpp_commit,
-            "source_digest": ready.model.source_digest,
-        }
-        if self._settings.overwrite:
-            output.forget()
-            if self._joined:
-                self._joined.unlink(missing_ok=True)
-        output.check(whole)
-        batch = output.manifest.get("provenance", {}).get("batch") if self._job.batch is None else None
-        names = file_names(planned, output.names())
-        output.begin(whole, self._provenance(ready, batch), planned, names)
-        tasks = list(self._plan.tasks(planned, names))
-        missing = [task for task in tasks if task.output not in output.done]
-        n_before = len(tasks) - len(missing)
-        if n_before:
-            what = f"labelling the other {len(missing)}" if missing else "nothing is left to do"
-            self._on_note(f"{n_before} of {counted(len(tasks), 'shard')} done already: {what}")
-        self._progress = Progress(
-            n_rows=sum(task.shard.n_kept for task in missing), n_shards=len(tasks), done_shards=n_before
-        )
-        if missing:
-            self._label(output, planned, crew, missing, Speeds(batch=batch) if batch else None)
-            if self._speeds is not None and self._speeds.batch != batch:
-                output.manifest["provenance"]["batch"] = self._speeds.batch
-        seconds = self._progress.seconds
-        counts = [output.done[task.output] for task in tasks]
-        record = labelling_record(
-            self._settings.out,
-            counts,
-            planned,
-            ready,
-            n_before=n_before,
-            progress=self._progress,
-            seconds=seconds,
-            speeds=self._speeds or Speeds(batch=self._job.batch or batch or 1),
-            peak=self._peak,
-        )
-        return self._finished(output, tasks, record)
-
-    def _label(
-        self,
-        output: OutputFolder,
-        planned: Sequence[PlannedInput],
-        crew: Crew,
-        missing: Sequence[Task],
-        speeds: Speeds | None,
-    ) -> None:
-        first: Iterator[object] = iter(())
-        if self._settings.order == "frequency":
-            queries = frequent_queries(missing, self._job.column)
-            self._on_note(f"{len(queries):,} queries come more than once: labelling these first")
-            first = chunks(queries)
+    if settings.limit is not None and settings.sample is not None:
+        raise ConfigError("`limit` and `sample` are both given: keep one of them")
+    if settings.engine == "ray" and settings.cache is not None:
+        raise ConfigError("`cache`: is a file of one machine, and Ray's actors may be on several: leave it out")
+    output = OutputFolder(settings.out, settings.format)
+    settings = replace(settings, folder=output.folder, format=output.format)
+    paths = _without_outputs(find_inputs(settings.inputs), output)
+    with output:
+        inputs = _planned(settings, output, paths, on_note)
+        workers = _workers(settings, opener)
         try:
-            for done in crew.label(chain(first, missing), speeds):  # type: ignore[arg-type]
-                if isinstance(done, Done):
-                    output.add(done.counts)
-                    self._progress.done_shards += 1
-                    self._peak = max(self._peak or 0, done.peak_memory_bytes or 0) or None
-                self._on_progress(self._progress)
-        except BaseException:
-            self._on_note(
-                f"{self._progress.done_shards} of {counted(self._progress.n_shards, 'shard')} are done: the same "
-                "command goes on from there"
-            )
-            raise
+            ready = workers.start()
+            _check_columns(ready, inputs)
+            return _labelled(settings, output, inputs, workers, ready, on_progress, on_note)
+        finally:
+            workers.close()
 
-    def _provenance(self, ready: Ready, batch: int | None) -> Settings:
-        model, job = ready.model, self._job
-        return {
-            "out": str(self._settings.out),
-            "config": str(job.config.path or "given"),
-            "prompts": [prompt.name for prompt in ready.prompts],
-            "model": Path(model.path).name,
-            "quantization": model.quantization,
-            "device": model.device,
-            "backend": model.backend,
-            "batch": job.batch or batch,
-        }
 
-    def _told(self, message: Message) -> None:
-        if isinstance(message, Speeds):
-            self._speeds = message
-        if isinstance(message, Step):
-            self._progress.n_queries += message.n_queries
-            self._progress.n_computed += message.n_computed
-            self._progress.done_rows += message.n_rows
-            self._on_progress(self._progress)
+def _without_outputs(found: Sequence[Path], output: OutputFolder) -> list[Path]:
+    """The inputs except what an earlier run wrote into a folder of inputs."""
+    own = Path(os.path.abspath(output.folder))
+    absolute = [Path(os.path.abspath(path)) for path in found]
+    paths = [path for path in absolute if own not in path.parents and path != output.out.absolute()]
+    if not paths:
+        raise ConfigError(f"`out` {output.out}: all inputs are in it: name another output")
+    return paths
 
-    def _finished(self, output: OutputFolder, tasks: Sequence[Task], record: LabellingRecord) -> LabellingRecord:
-        """Join the files where one is wanted, and write what all comes to."""
-        if self._joined is None:
-            output.finish(totals(record))
-            return record
-        files = [self._job.folder / task.output for task in tasks]
-        if not output.is_joined:
-            join_files(files, self._joined, self._job.format)  # type: ignore[arg-type]
-        record = record.model_copy(update={"n_bytes": self._joined.stat().st_size})
-        output.finish({**totals(record), "joined_bytes": record.n_bytes})
-        for file in files:
-            file.unlink(missing_ok=True)
-        return record
+
+def _planned(settings: LabelSettings, output: OutputFolder, paths: Sequence[Path], on_note: OnNote) -> list[Input]:
+    """The inputs with their shards: as the manifest has them, where they have not changed."""
+    known: dict[str, Input] = {}
+    if not settings.overwrite:
+        output.check_joined()
+        known = {each.path: each for each in output.manifest.inputs} if output.manifest else {}
+        output.check(_plan_settings(settings, output, map(str, paths)))
+    inputs = []
+    for path in paths:
+        before = known.get(str(path))
+        now = before and before.refreshed()
+        if before and not now:
+            _redo(settings, output, before, on_note)
+        if not now:
+            typed = (settings.format or format_of(path)) != "jsonl"
+            now = read_input(path, settings.query_column, settings.shard_rows, typed=typed)
+            on_note(f"{path}: {now.n_rows:,} rows in {counted(len(now.shards), 'shard')}")
+        inputs.append(now)
+    if settings.limit is not None and not known:
+        inputs = first_rows(inputs, settings.limit)
+    if settings.sample is not None and not known:
+        inputs = sampled_rows(inputs, settings.sample, settings.seed)
+    if output.joined and len({each.columns for each in inputs}) > 1 and settings.format != "jsonl":
+        raise ConfigError(
+            f"`out` {output.joined}: the inputs have different columns, {inputs[0].path} and others: name a folder, "
+            "which gets a file for each"
+        )
+    return _named(inputs, known)
+
+
+def _redo(settings: LabelSettings, output: OutputFolder, before: Input, on_note: OnNote) -> None:
+    """Remove the outputs of an input that was changed. Raises ConfigError if that is not wanted."""
+    n_now = Path(before.path).stat().st_size
+    what = f"{before.path}: was changed since it was labelled ({before.n_bytes} bytes then, {n_now} now)"
+    done = [task.output for task in output.tasks([before]) if task.output in output.done]
+    if not settings.redo_changed or output.joined or settings.is_part:
+        raise ConfigError(
+            f"{what}: label it anew with `redo_changed`, or everything with `overwrite`, or name another output; "
+            f"what is there stays ({counted(len(done), 'shard')})"
+        )
+    output.remove(done)
+    on_note(f"{what}: labelling it anew")
+
+
+def _named(inputs: Sequence[Input], known: dict[str, Input]) -> list[Input]:
+    """The inputs with what their files are named by: their own names, with a number where two have the same."""
+    names = {each.path: each.name for each in known.values()}
+    for each in inputs:
+        if each.path not in names:
+            stem = Path(each.path).stem.lstrip(".") or "input"
+            number, name = 2, stem
+            while name in names.values():
+                name, number = f"{stem}~{number}", number + 1
+            names[each.path] = name
+    return [each.model_copy(update={"name": names[each.path]}) for each in inputs]
+
+
+def _plan_settings(settings: LabelSettings, output: OutputFolder, paths: Iterable[str]) -> Settings:
+    """What must be as it was before, as far as it is known without a model."""
+    # Where rows are counted over all inputs, or all become one file, there must be the same ones.
+    inputs = list(paths) if output.joined or settings.is_part else None
+    names = ("query_column", "format", "prefix", "scores", "top_k", "shard_rows", "limit", "sample")
+    found = {name: getattr(settings, name) for name in names}
+    return {**found, "seed": None if settings.sample is None else settings.seed, "inputs": inputs}
+
+
+def _workers(settings: LabelSettings, opener: ClassifierOpener) -> Workers:
+    if settings.engine == "ray":
+        from .on_ray import RayActors  # the package is an extra
+
+        return RayActors(settings, settings.devices)
+    return Processes(settings, settings.devices) if settings.devices else OwnProcess(settings, opener)
+
+
+def _check_columns(ready: Ready, inputs: Sequence[Input]) -> None:
+    """Raise ConfigError where a column of the labels would be there twice."""
+    names = ready.columns.schema().names
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"two columns would be named {twice!r}: rename a prompt")
+    for each in inputs:
+        if each.column_types is not None:
+            check_names(names, each.column_types.names, each.path)
+
+
+def _labelled(
+    settings: LabelSettings,
+    output: OutputFolder,
+    inputs: Sequence[Input],
+    workers: Workers,
+    ready: Ready,
+    on_progress: OnProgress,
+    on_note: OnNote,
+) -> LabellingRecord:
+    model = ready.model
+    versions = ("package_version", "llama_cpp_commit", "source_digest")
+    whole = {
+        **_plan_settings(settings, output, [each.path for each in inputs]),
+        "prompts": ready.digest,
+        "model_sha256": model.sha256,
+        **{name: getattr(model, name) for name in versions},
+    }
+    if settings.overwrite:
+        output.forget()
+    output.check(whole)
+    before = output.manifest.provenance.get("batch") if output.manifest else None
+    batch = settings.batch or (before if isinstance(before, int) else None)
+    provenance: Settings = {
+        "out": str(settings.out),
+        "config": str(settings.config.path or "given"),
+        "prompts": [prompt.name for prompt in ready.columns.prompts],
+        "model": Path(model.path).name,
+        **{name: getattr(model, name) for name in ("quantization", "device", "backend")},
+    }
+    missing = output.begin(whole, {**provenance, "batch": batch}, inputs)
+    tasks = output.tasks(inputs)
+    n_before = len(tasks) - len(missing)
+    if n_before:
+        what = f"labelling the other {len(missing)}" if missing else "nothing is left to do"
+        on_note(f"{n_before} of {counted(len(tasks), 'shard')} done already: {what}")
+    progress = RunProgress(
+        n_rows=sum(task.shard.n_kept for task in missing), n_shards=len(tasks), n_shards_before=n_before
+    )
+    try:
+        for more in workers.label(missing, batch) if missing else ():
+            progress.so_far.add(more)
+            for counts in more.done:
+                output.add(counts)
+            on_progress(progress)
+    except BaseException:
+        on_note(
+            f"{progress.n_shards_done} of {counted(len(tasks), 'shard')} are done: the same command goes on from there"
+        )
+        raise
+    seconds, so_far = progress.seconds, progress.so_far
+    batch = so_far.batch or batch or 1
+    total = total_counts([output.done[task.output] for task in tasks])
+    joined_bytes = output.join(tasks)
+    if joined_bytes is not None:
+        total = total.model_copy(update={"n_bytes": joined_bytes})
+    totals = {"n_inputs": len(inputs), "n_shards": len(tasks), **total.to_dict(), "joined_bytes": joined_bytes}
+    output.finish(tasks, {**provenance, "batch": batch}, totals)
+    return LabellingRecord(
+        **dict(total),
+        out=str(settings.out),
+        n_inputs=len(inputs),
+        n_shards=len(tasks),
+        n_shards_before=n_before,
+        speed=RunSpeed(
+            seconds=seconds if progress.n_rows else 0.0,
+            n_rows=progress.n_rows,
+            n_computed=so_far.n_computed,
+            rows_per_s=progress.n_rows / seconds if progress.n_rows else None,
+            computed_per_s=so_far.n_computed / seconds if progress.n_rows else None,
+            batch=batch,
+            measured=so_far.measured,
+        ),
+        peak_memory_bytes=max(peak_rss_bytes() or 0, so_far.peak_memory_bytes) or None,
+        model=model,
+        environment=ready.environment,
+        warnings=ready.warnings,
+    )

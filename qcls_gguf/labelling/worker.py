@@ -1,226 +1,227 @@
-"""Labels shards with one classifier: reading the next and writing the last one beside the decodes."""
+"""Labels shards with one classifier: reads the next shard and writes the last one beside the decodes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import hashlib
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import Self, get_args
+from typing import Self
 
-import numpy as np
-
-from ..bench.roofline import Roofline, decode_weights, probe_device
 from ..config.schema import Config
-from ..engine.cores import threads
-from ..engine.open import context_memory
-from ..errors import ConfigError, QclsError
-from ..model import Vocabulary
-from ..model.header import read_header
-from ..model.placement import device_index
-from ..native import ContextMemory
+from ..data.queries import QUERY
+from ..errors import ConfigError
+from ..loaded_prompts import Answering
 from ..opening import ClassifierOpener
-from ..prompts.chat import render_prompts
-from ..prompts.prompt_set import compile_prompts
-from ..report.environment import environment
+from ..report.environment import Environment, environment
 from ..report.machine import peak_rss_bytes
-from .answers import AnswerColumns, Answers, answer_table, probabilities_of, prompt_labels
-from .batches import MOST, BatchLabeller, most_queries, sharing
+from ..score.result import ModelInfo
+from .answers import AnswerColumns, Answers, answer_of, prompt_labels
+from .batches import BatchLabeller, best_size, measure_batches, most_queries, with_room
 from .blocks import Block, read_block
 from .cache import AnswerCache
-from .counts import answers_digest, shard_counts
-from .inputs import Format, check_unchanged
-from .job import AnyTask, Done, Filled, Frequent, Job, OnMessage, Ready, Speeds, Step, Task
-from .records import BatchSpeed
-from .speeds import best_size, measure_batches
+from .inputs import Format
+from .output import Task
+from .records import BatchSpeed, ShardCounts, shard_counts
 from .writing import write_block
 
 _N_SAMPLED = 2000
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """How all shards are labelled; goes to other processes."""
+
+    config: Config
+    folder: Path = Path()
+    """of the output files"""
+    format: Format | None = None
+    """of them; None: that of the input"""
+    query_column: str = QUERY
+    prefix: str = ""
+    """before the names of the columns that are added"""
+    scores: bool = False
+    top_k: int | None = None
+    strict: bool = False
+    """stop at the first row that gets no labels"""
+    cache: Path | None = None
+    batch: int | None = None
+    """queries of a decode; None: measured at the start"""
+    offline: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """What a worker says when it has opened its model."""
+
+    model: ModelInfo
+    environment: Environment
+    columns: AnswerColumns
+    digest: str
+    """of all that answers depend on except the model"""
+    warnings: tuple[str, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """What was done since a moment."""
+
+    n_queries: int = 0
+    """distinct queries of shards that were answered"""
+    n_computed: int = 0
+    """of these, the number that the cache did not have"""
+    n_rows: float = 0.0
+    """rows that they stand for, evenly spread"""
+    measured: tuple[BatchSpeed, ...] = ()
+    batch: int | None = None
+    """queries of a decode, once this is known"""
+    done: list[ShardCounts] = field(default_factory=list)
+    """the shards whose files have their names"""
+    peak_memory_bytes: int = 0
+    """of a process, when a shard was done"""
+
+    def add(self, more: Progress) -> None:
+        """Add what was done after it."""
+        self.n_queries += more.n_queries
+        self.n_computed += more.n_computed
+        self.n_rows += more.n_rows
+        self.measured = more.measured or self.measured
+        self.batch = more.batch or self.batch
+        self.done += more.done
+        self.peak_memory_bytes = max(self.peak_memory_bytes, more.peak_memory_bytes)
+
+
 class Worker:
     """One classifier that labels shard after shard."""
 
-    def __init__(self, job: Job, opener: ClassifierOpener, on_message: OnMessage) -> None:
-        """on_message: is told that the worker is ready, what was measured, and how far it has come.
-
-        Raises what Classifier.from_config raises, and ConfigError for a cache that cannot be used.
-        """
+    def __init__(self, job: Job, opener: ClassifierOpener) -> None:
+        """Raises what Classifier.from_config raises, and ConfigError for a cache that cannot be used."""
         self._job = job
-        self._tell = on_message
-        self._speeds = None if job.batch is None else Speeds(batch=job.batch)
+        self.batch = job.batch
+        """queries of a decode; None: measured with the first shard that needs one"""
         with ExitStack() as stack:
-            most = job.batch or _most_queries(job.config, opener)
-            self._classifier = stack.enter_context(opener.open(sharing(job.config, most)))
-            prompts = self._classifier.configured
+            config = with_room(job.config, job.batch or most_queries(job.config, opener))
+            self.classifier = stack.enter_context(opener.open(config))
+            self._prompts = self.classifier.configured
             self.columns = AnswerColumns(
-                prompts=prompt_labels(prompts), prefix=job.prefix, scores=job.scores, top_k=job.top_k
+                prompts=prompt_labels(self._prompts), prefix=job.prefix, scores=job.scores, top_k=job.top_k
             )
             self.ready = Ready(
-                model=self._classifier.model,
-                environment=environment(self._classifier.config, self._classifier.model),
-                prompts=self.columns.prompts,
-                digest=answers_digest(
-                    prompts.active.prompts.digest, repr(prompts.adjustments), self._classifier.config
-                ),
+                model=self.classifier.model,
+                environment=environment(self.classifier.config, self.classifier.model),
+                columns=self.columns,
+                digest=_answers_digest(self._prompts, self.classifier.config),
                 warnings=tuple(map(str, opener.warnings)),
             )
-            on_message(self.ready)
             self._cache = None
             if job.cache is not None:
                 digest = f"{self.ready.digest} {self.ready.model.sha256}"
-                self._cache = stack.enter_context(AnswerCache(job.cache, digest, self.columns.n_labels))
+                self._cache = AnswerCache(job.cache, digest, self.columns.n_labels)
+                stack.callback(self._cache.close)
             self._pool = stack.enter_context(ThreadPoolExecutor(2, "qcls-gguf files"))
             self._stack = stack.pop_all()
 
-    def use(self, speeds: Speeds) -> None:
-        """Take the size of batches that was measured before."""
-        self._speeds = speeds
+    def label(self, tasks: Iterable[Task]) -> Iterator[Progress]:
+        """Label shards, and tell of each batch and of each file that has its name.
 
-    def label(self, tasks: Iterable[AnyTask]) -> Iterator[Done | Filled]:
-        """Label shards; each is told of when its file has its name. Raises QclsError, with those before it done."""
+        Raises QclsError, after it has told of the files that have their names.
+        """
         waiting = iter(tasks)
-        written: Future[Done] | None = None
+        writing: deque[Future[Progress]] = deque()
+
+        def next_read() -> tuple[Task, Future[Block]] | None:
+            task = next(waiting, None)
+            return None if task is None else (task, self._pool.submit(self._read, task))
+
+        def written(*, wait: bool = True) -> Iterator[Progress]:
+            while writing and (wait or writing[0].done()):
+                yield writing.popleft().result()
+
         try:
-            reading = self._read_next(waiting)
+            reading = next_read()
             while reading is not None:
-                task, future = reading
                 began = perf_counter()
-                if isinstance(task, Frequent):
-                    self._fill_cache(task.queries)
-                    reading = self._read_next(waiting)
-                    yield Filled(n_queries=len(task.queries))
-                    continue
-                assert future is not None
-                block = future.result()
-                reading = self._read_next(waiting)
-                answers = Answers(
-                    self.columns.prompts, len(block.queries.texts), keeps_scores=self.columns.keeps_scores
-                )
-                found: list[int] = []
-                for _ in self._answered(block, task, answers, found):
-                    if written is not None and written.done():  # noted at once, so that a kill loses no more
-                        done, written = written.result(), None
-                        yield done
-                if written is not None:
-                    done, written = written.result(), None
-                    yield done
-                written = self._pool.submit(self._write, task, block, answers, len(found), began)
-            if written is not None:
-                done, written = written.result(), None
-                yield done
+                task, block = reading[0], reading[1].result()
+                reading = next_read()
+                answers = Answers(self.columns, len(block.queries.texts))
+                n_found = 0
+                for progress in self._answer(task, block, answers):
+                    n_found += progress.n_queries - progress.n_computed
+                    yield progress
+                    yield from written(wait=False)  # noted at once, so that a kill loses no more
+                yield from written()
+                writing.append(self._pool.submit(self._write, task, block, answers, n_found, began))
+            yield from written()
         except GeneratorExit:  # nobody asks any more
             raise
         except BaseException:
-            if written is not None:
-                yield written.result()  # what is done stays done
+            yield from written()  # what is done stays done
             raise
 
-    def _read_next(self, waiting: Iterator[AnyTask]) -> tuple[AnyTask, Future[Block] | None] | None:
-        """Begin to read the next shard."""
-        task = next(waiting, None)
-        if task is None or isinstance(task, Frequent):
-            return None if task is None else (task, None)
-        return task, self._pool.submit(self._read, task)
-
-    def _fill_cache(self, queries: Sequence[str]) -> None:
-        answers = Answers(self.columns.prompts, len(queries), keeps_scores=False)
-        found: list[int] = []
-        n_found = 0
-        for n in self._fill(queries, answers, found):
-            self._tell(Step(n_queries=0, n_computed=n - len(found) + n_found, n_rows=0.0))
-            n_found = len(found)
-
     def _read(self, task: Task) -> Block:
-        shard = task.shard
-        check_unchanged(Path(shard.path), task.planned.stamp)
-        added = self.columns.schema().names
-        block = read_block(shard, self._job.column, task.planned.schema, added)
-        check_unchanged(Path(shard.path), task.planned.stamp)
+        task.input.check_unchanged()
+        block = read_block(task.input, task.shard, self._job.query_column, self.columns.schema().names)
+        task.input.check_unchanged()
         return block
 
-    def _answered(self, block: Block, task: Task, answers: Answers, found: list[int]) -> Iterator[None]:
-        """Answer a shard's queries, some at a time."""
-        queries = block.queries
-        if self._job.strict and queries.reasons:
-            raise ConfigError(f"{task.shard.path}: {queries.reasons[min(queries.reasons)]}")
-        per_query = task.shard.n_kept / len(queries.texts) if queries.texts else 0.0
-        n_found = 0
-        for n in self._fill(queries.texts, answers, found):
-            self._tell(Step(n_queries=n, n_computed=n - len(found) + n_found, n_rows=n * per_query))
-            n_found = len(found)
-            if self._job.strict and answers.reasons:
-                place = min(answers.reasons)
-                row = int(np.flatnonzero(queries.index == place)[0])
-                raise ConfigError(f"{task.shard.path}: {queries.name(row)}: {answers.reasons[place]}")
-            yield
-
-    def _fill(self, texts: Sequence[str], answers: Answers, found: list[int]) -> Iterator[int]:
-        """Answer queries from the cache, then by the model; gives how many at a time. found: gets the former."""
-        missing: Sequence[int] = range(len(texts))
-        if self._cache is not None and texts:
-            known = self._cache.find(texts)
-            for place, text in enumerate(texts):
-                if text in known:
-                    answers.put(place, *known[text])
-                    found.append(place)
-            missing = [place for place in missing if texts[place] not in known]
-            if found:
-                yield len(found)
+    def _answer(self, task: Task, block: Block, answers: Answers) -> Iterator[Progress]:
+        """Answer a shard's queries from the cache, then by the model; some at a time."""
+        texts = block.queries.texts
+        rows_per_query = task.shard.n_kept / max(len(texts), 1)
+        self._check_strict(task, block, answers)
+        known = self._cache.find(texts) if self._cache is not None else {}
+        for place, text in enumerate(texts):
+            if text in known:
+                answers.put(place, known[text])
+        if known:
+            yield Progress(n_queries=len(known), n_rows=len(known) * rows_per_query)
+        missing = [place for place, text in enumerate(texts) if text not in known]
         if not missing:
             return
-        labeller = BatchLabeller(self._classifier.configured, self._batch([texts[place] for place in missing]))
-        for batch in labeller.label([texts[place] for place in missing]):
-            kept = []
-            for each in batch:
-                place = missing[each.place]
-                if each.result is None:
-                    answers.reasons[place] = each.reason
-                    continue
-                probabilities, abstained = probabilities_of(each.result)
-                answers.put(place, probabilities, abstained)
-                kept.append((texts[place], probabilities, abstained))
+        queries = [texts[place] for place in missing]
+        if self.batch is None:
+            measured = measure_batches(self._prompts, queries[:: max(1, len(queries) // _N_SAMPLED)])
+            self.batch = best_size(measured)
+            yield Progress(measured=tuple(measured), batch=self.batch)
+        for results in BatchLabeller(self._prompts, self.batch).label(queries):
+            kept = {}
+            for at, result in results:
+                answer = result if isinstance(result, str) else answer_of(result)
+                answers.put(missing[at], answer)
+                if not isinstance(answer, str):
+                    kept[queries[at]] = answer
             if self._cache is not None and kept:
                 self._cache.add(kept)
-            yield len(batch)
+            n = len(results)
+            yield Progress(n_queries=n, n_computed=n, n_rows=n * rows_per_query)
+            self._check_strict(task, block, answers)
 
-    def _batch(self, queries: Sequence[str]) -> int:
-        if self._speeds is None:
-            measured = measure_batches(self._classifier.configured, _sample(queries))
-            self._speeds = Speeds(batch=best_size(measured), measured=tuple(measured))
-            if self._job.compare and measured:
-                self._speeds = self._compared(measured)
-            self._tell(self._speeds)
-        return self._speeds.batch
+    def _check_strict(self, task: Task, block: Block, answers: Answers) -> None:
+        """Raise ConfigError for a row that gets no labels, if the run is strict."""
+        queries = block.queries
+        if not self._job.strict:
+            return
+        if queries.reasons:
+            raise ConfigError(f"{task.input.path}: {queries.reasons[min(queries.reasons)]}")
+        if answers.reasons:
+            place = min(answers.reasons)
+            row = queries.index.tolist().index(place)
+            raise ConfigError(f"{task.input.path}: {queries.name(row)}: {answers.reasons[place]}")
 
-    def _compared(self, measured: Sequence[BatchSpeed]) -> Speeds:
-        """The same with what the device could do for batches of the best size."""
-        size = best_size(measured)
-        speed = next(each for each in measured if each.size == size)
-        classifier = self._classifier
-        if not classifier.has_steps:
-            return Speeds(batch=size, measured=tuple(measured), roofline_error="not known of a cascade")
-        model = classifier.engine.model
-        weights = decode_weights(model, head=classifier.configured.active.prompts.exact)
-        index = device_index(model.placement)
-        try:
-            n_threads = threads(classifier.config.runtime).n
-            rates = probe_device(index, n_threads=n_threads, ggml_type=weights.ggml_type)
-        except QclsError as e:
-            return Speeds(batch=size, measured=tuple(measured), roofline_error=str(e))
-        n_tokens = speed.n_tokens / speed.n_queries * size
-        ms = Roofline(weights=weights, rates=rates).ms(n_tokens=n_tokens, n_rows=size * len(self.columns.prompts))
-        return Speeds(batch=size, measured=tuple(measured), roofline_per_s=None if ms is None else 1e3 * size / ms)
-
-    def _write(self, task: Task, block: Block, answers: Answers, n_found: int, began: float) -> Done:
-        queries, shard = block.queries, task.shard
-        table = answer_table(self.columns, queries, answers)
-        format_ = self._job.format or shard.format
-        assert format_ in get_args(Format)
-        n_bytes = write_block(self._job.folder / task.output, block, table, format_)  # type: ignore[arg-type]
-        counts = shard_counts(task, queries, answers, n_bytes=n_bytes, n_found=n_found, seconds=perf_counter() - began)
-        return Done(task=task, counts=counts, peak_memory_bytes=peak_rss_bytes())
+    def _write(self, task: Task, block: Block, answers: Answers, n_found: int, began: float) -> Progress:
+        path = self._job.folder / task.output
+        added = answers.table(block.queries)
+        n_bytes = write_block(path, block, added, self._job.format or task.input.format)
+        seconds = perf_counter() - began
+        counts = shard_counts(
+            task.input.path, task.output, block.queries, answers, n_bytes=n_bytes, n_found=n_found, seconds=seconds
+        )
+        return Progress(done=[counts], peak_memory_bytes=peak_rss_bytes() or 0)
 
     def close(self) -> None:
         """Close the classifier and the cache."""
@@ -233,22 +234,11 @@ class Worker:
         self.close()
 
 
-def _most_queries(config: Config, opener: ClassifierOpener) -> int:
-    """Queries of a decode at most. The model is opened here only where its states may be large."""
-    if not read_header(opener.models.path_of(config)).may_have_states:
-        return MOST
-
-    def most(model: Vocabulary) -> int:
-        texts = render_prompts(config.prompts, model, config.model).prompts
-        return most_queries(compile_prompts(texts, model), model.facts.state_bytes)
-
-    def measure(model: Vocabulary) -> ContextMemory:
-        return context_memory(sharing(config, most(model)))(model)
-
-    return most(opener.models.of(config, measure=measure))
-
-
-def _sample(queries: Sequence[str]) -> Sequence[str]:
-    """Some queries spread over all."""
-    step = max(1, len(queries) // _N_SAMPLED)
-    return queries[::step]
+def _answers_digest(prompts: Answering, config: Config) -> str:
+    """A sha256 of all that answers depend on except the model: prompts, their calibration, what is a query, and the
+    stages of a cascade, with their models.
+    """
+    names = ("max_query_tokens", "max_query_bytes", "query_tokens", "kv_type")
+    settings = [[name, getattr(config.runtime, name)] for name in names]
+    parts = [prompts.active.prompts.digest, repr(prompts.adjustments), settings, repr(config.cascade)]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -15,29 +16,28 @@ import pyarrow.parquet as pq
 
 from ..errors import QclsError
 from ..system.folders import part_of
-from .answers import PROBABILITY
-from .blocks import Block
+from .answers import PROBABILITY, with_columns
+from .blocks import Block, rows_of
+from .columns import cell, json_of
 from .inputs import Format
-from .values import cell, json_value
 
 ENDINGS: dict[Format, str] = {"parquet": ".parquet", "csv": ".csv", "tsv": ".tsv", "jsonl": ".jsonl", "text": ".csv"}
 _DIGITS = 6
 """of a probability that is written as text"""
-_LINES = 4096
 
 
 def write_block(path: Path, block: Block, added: pa.Table, format_: Format) -> int:
     """Write a shard's rows with what is added to them under its name; returns its size in bytes. Raises QclsError."""
-    write: Callable[[IO[bytes]], None]
-    if format_ == "parquet":
-        write = lambda file: _write_parquet(file, _joined(block.table(), added))  # noqa: E731
-    elif format_ == "jsonl":
-        write = lambda file: _write_lines(file, _objects(block, added))  # noqa: E731
-    else:
-        delimiter = "\t" if format_ == "tsv" else ","
-        write = lambda file: _write_csv(file, block, added, delimiter)  # noqa: E731
     with whole_file(path) as file:
-        write(file)
+        if format_ == "parquet":
+            pq.write_table(with_columns(block.table(), added), file, compression="zstd")
+        else:
+            text = io.TextIOWrapper(file, encoding="utf-8", errors="surrogateescape", newline="")
+            if format_ == "jsonl":
+                text.writelines(_objects(block, added))
+            else:
+                _write_csv(text, block, added, "\t" if format_ == "tsv" else ",")
+            text.detach()
     return path.stat().st_size
 
 
@@ -63,64 +63,23 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
         ) from None
 
 
-def _joined(table: pa.Table, added: pa.Table) -> pa.Table:
-    for field, column in zip(added.schema, added.columns, strict=True):
-        table = table.append_column(field, column)
-    return table
-
-
-def _write_parquet(file: IO[bytes], table: pa.Table) -> None:
-    pq.write_table(table, file, compression="zstd")
-
-
-def _write_lines(file: IO[bytes], lines: Iterator[str]) -> None:
-    some: list[str] = []
-    for line in lines:
-        some.append(line)
-        if len(some) == _LINES:
-            file.write("".join(some).encode(errors="surrogateescape"))
-            some.clear()
-    file.write("".join(some).encode(errors="surrogateescape"))
-
-
 def _objects(block: Block, added: pa.Table) -> Iterator[str]:
-    names = [json_value(name) for name in added.column_names]
-    for before, values in zip(block.objects(), _rows(added), strict=True):
-        members = ", ".join(f"{name}: {json_value(_rounded(value))}" for name, value in zip(names, values, strict=True))
+    names = [json_of(name) for name in added.column_names]
+    for before, values in zip(block.members(), rows_of(added), strict=True):
+        members = ", ".join(f"{name}: {json_of(_rounded(value))}" for name, value in zip(names, values, strict=True))
         yield f"{{{before}{', ' if before else ''}{members}}}\n"
 
 
-class _Lines:
-    """Takes what csv.writer writes."""
-
-    def __init__(self) -> None:
-        self.line = ""
-
-    def write(self, line: str) -> None:
-        self.line = line
-
-
-def _write_csv(file: IO[bytes], block: Block, added: pa.Table, delimiter: str) -> None:
-    def lines() -> Iterator[str]:
-        written = _Lines()
-        writer = csv.writer(written, delimiter=delimiter, lineterminator="\n")
-        writer.writerow([*block.names(), *added.column_names])
-        yield written.line
-        is_probability = [name.endswith(PROBABILITY) for name in added.column_names]
-        for before, values in zip(block.cells(), _rows(added), strict=True):
-            own = [
-                "" if value is None else f"{value:.{_DIGITS}f}" if is_number else cell(_rounded(value))
-                for value, is_number in zip(values, is_probability, strict=True)
-            ]
-            writer.writerow([*before, *own])
-            yield written.line
-
-    _write_lines(file, lines())
-
-
-def _rows(table: pa.Table) -> Iterator[Sequence[Any]]:
-    for batch in table.to_batches(max_chunksize=1024):
-        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+def _write_csv(file: IO[str], block: Block, added: pa.Table, delimiter: str) -> None:
+    writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+    writer.writerow([*block.names, *added.column_names])
+    is_probability = [name.endswith(PROBABILITY) for name in added.column_names]
+    for before, values in zip(block.rows(), rows_of(added), strict=True):
+        own = [
+            f"{value:.{_DIGITS}f}" if is_number and value is not None else cell(_rounded(value))
+            for value, is_number in zip(values, is_probability, strict=True)
+        ]
+        writer.writerow([*map(cell, before), *own])
 
 
 def _rounded(value: Any) -> Any:
@@ -144,17 +103,14 @@ def join_files(paths: Sequence[Path], out: Path, format_: Format) -> None:
         for place, path in enumerate(paths):
             with path.open("rb") as part:
                 if format_ != "jsonl" and place:
-                    part.seek(_header_bytes(path))
+                    _skip_header(part)
                 shutil.copyfileobj(part, file, 1 << 20)
 
 
-def _header_bytes(path: Path) -> int:
-    """The length of the header of CSV that was written here, in which names may have line breaks."""
-    n, quotes = 0, 0
-    with path.open("rb") as file:
-        for line in file:
-            n += len(line)
-            quotes += line.count(b'"')
-            if quotes % 2 == 0:
-                break
-    return n
+def _skip_header(file: IO[bytes]) -> None:
+    """Read the header of CSV that was written here, in which names may have line breaks."""
+    quotes = 0
+    for line in iter(file.readline, b""):
+        quotes += line.count(b'"')
+        if quotes % 2 == 0:
+            return

@@ -18,8 +18,7 @@ from qcls_gguf import Classifier, Config, ConfigError, Model, ModelError, PlanEr
 from qcls_gguf.config.schema import RuntimeConfig
 from qcls_gguf.engine import memory
 from qcls_gguf.engine.open import context_memory
-from qcls_gguf.labelling.job import Job
-from qcls_gguf.labelling.worker import Worker
+from qcls_gguf.labelling.worker import Job, Worker
 from qcls_gguf.model import Vocabulary, placement
 from qcls_gguf.model import open as model_open
 from qcls_gguf.model.header import read_header
@@ -225,8 +224,7 @@ def test_what_is_opened_is_what_was_measured(
     with ExitStack() as stack:
         opener = stack.enter_context(ClassifierOpener())
         if labels:
-            job = Job(config=load_config(path), folder=tmp_path)
-            classifier = stack.enter_context(Worker(job, opener, lambda message: None))._classifier
+            classifier = stack.enter_context(Worker(Job(config=load_config(path)), opener)).classifier
         else:
             classifier = stack.enter_context(opener.open(load_config(path)))
         taken = most_taken(classifier)

@@ -15,7 +15,7 @@ from oracle import Oracle, PromptSpec
 from oracle_prompts import EXACT, QUERIES, TEMPLATES, assert_same, make_template, numbered_prompts
 
 from qcls_gguf import Classifier, Result
-from qcls_gguf.labelling.batches import BatchLabeller, most_queries
+from qcls_gguf.labelling.batches import BatchLabeller, most_with_states
 
 LARGEST = 5e-5
 """From stock llama.cpp, as in test_hybrids.py."""
@@ -97,9 +97,9 @@ def test_a_table_is_labelled_by_length_in_decodes_whose_states_fit(
     words, n = ("dark", "red", "x", "summer dress"), range(1, 5)
     queries = [" ".join([word] * times) for times in n for word in words]
     batches = list(BatchLabeller(classifier.configured, 4).label(queries[::-1]))
-    lengths = [len(queries[::-1][each.place]) for batch in batches for each in batch]
+    lengths = [len(queries[::-1][place]) for batch in batches for place, _ in batch]
     assert lengths == sorted(lengths)
     prompts = classifier.configured.active.prompts
     n_leaves = sum(prompt.trie.n_leaves for prompt in classifier.prompts)
     states = (0, 1, (2 << 30) // (5 * n_leaves), 2 << 30)
-    assert [most_queries(prompts, n_bytes) for n_bytes in states] == [32, 32, 5, 1]
+    assert [most_with_states(prompts, n_bytes) for n_bytes in states] == [32, 32, 5, 1]

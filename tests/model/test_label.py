@@ -16,11 +16,10 @@ from labelled_tables import CLOSE, CONFIG, QUERIES, check_like_classify, outputs
 
 from qcls_gguf import Classifier, ConfigError, QclsError, load_config
 from qcls_gguf.labelling import label_table
-from qcls_gguf.labelling.job import Job
-from qcls_gguf.labelling.planning import LabelSettings
+from qcls_gguf.labelling.output import OutputFolder
 from qcls_gguf.labelling.records import LabellingRecord
-from qcls_gguf.labelling.run import label_files
-from qcls_gguf.labelling.table import labelling_table
+from qcls_gguf.labelling.results import labelling_document
+from qcls_gguf.labelling.run import LabelSettings, label_files
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.report.results import console
 
@@ -38,12 +37,11 @@ Run = Callable[..., LabellingRecord]
 
 @pytest.fixture
 def run(opener: ClassifierOpener, notes: list[str]) -> Run:
-    """Labels inputs into an output, with settings of the job and of the run as keywords."""
+    """Labels inputs into an output, with settings as keywords."""
 
     def label(*inputs: Path, out: Path, **options: Any) -> LabellingRecord:
-        of_run = {key: options.pop(key) for key in list(options) if key in LabelSettings.__dataclass_fields__}
-        job = Job(config=load_config(CONFIG), folder=out, **{"batch": 4, **options})
-        settings = LabelSettings(job=job, inputs=tuple(map(str, inputs)), out=out, **of_run)
+        chosen = {"config": load_config(CONFIG), "batch": 4, **options}
+        settings = LabelSettings(inputs=tuple(map(str, inputs)), out=out, **chosen)
         return label_files(settings, opener, on_note=notes.append)
 
     return label
@@ -237,9 +235,7 @@ def test_an_input_that_changed_is_refused_or_labelled_anew(run: Run, notes: list
 
 
 def test_two_runs_on_one_output_are_not_allowed(run: Run, tmp_path: Path) -> None:
-    from qcls_gguf.labelling.output import OutputFolder
-
-    with OutputFolder(tmp_path / "out"), pytest.raises(ConfigError, match="another run is writing there"):
+    with OutputFolder(tmp_path / "out", None), pytest.raises(ConfigError, match="another run is writing there"):
         run(parquet(tmp_path / "in.parquet", QUERIES[:2]), out=tmp_path / "out")
 
 
@@ -272,21 +268,8 @@ def test_equal_queries_are_computed_once_and_across_shards_through_the_cache(run
     assert (record.n_found, record.speed.n_computed) == (11, 0)
     first, second = (rows_of(tmp_path / name / "in-00001.parquet") for name in ("two", "three"))
     assert [row["category_probability"] for row in first] == [row["category_probability"] for row in second]
-    config = load_config("fashion-8-joint")
-    job = Job(config=config, folder=tmp_path / "four", batch=4, cache=cache)
-    with ClassifierOpener() as other:
-        settings = LabelSettings(job=job, inputs=(str(path),), out=tmp_path / "four")
-        assert label_files(settings, other).n_found == 0  # other prompts, other answers
-
-
-def test_frequent_queries_come_first(run: Run, notes: list[str], tmp_path: Path) -> None:
-    queries = [QUERIES[0], QUERIES[1], QUERIES[2], QUERIES[1], QUERIES[2], QUERIES[2], QUERIES[3]]
-    path, cache = parquet(tmp_path / "in.parquet", queries), tmp_path / "answers.sqlite"
-    record = run(path, out=tmp_path / "out", shard_rows=3, cache=cache, order="frequency")
-    assert "2 queries come more than once: labelling these first" in notes
-    assert (record.n_found, record.speed.n_computed) == (4, 4)
-    with pytest.raises(ConfigError, match="`cache`"):
-        run(path, out=tmp_path / "other", order="frequency")
+    other = load_config("fashion-8-joint")
+    assert run(path, out=tmp_path / "four", cache=cache, config=other).n_found == 0  # other prompts, other answers
 
 
 def test_limit_and_sample_are_a_first_look(run: Run, tmp_path: Path) -> None:
@@ -340,7 +323,7 @@ def test_a_table_in_memory_is_labelled_chunk_by_chunk(classifier: Classifier) ->
 def test_the_summary_lists_rows_without_labels(run: Run, tmp_path: Path) -> None:
     record = run(parquet(tmp_path / "in.parquet", [*QUERIES[:2], *[None] * 25]), out=tmp_path / "out")
     with (shown := console()).capture() as captured:
-        shown.print(labelling_table(record))
+        shown.print(labelling_document(record))
     text = " ".join(captured.get().split())  # long names of files are wrapped
     assert "row 3: the query is null" in text
     assert "and 5 more rows without labels" in text

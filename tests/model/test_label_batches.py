@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from labelled_tables import CLOSE, CONFIG
 
-from qcls_gguf import Classifier, load_config
-from qcls_gguf.labelling.batches import Answered, BatchLabeller, sharing
-from qcls_gguf.labelling.speeds import measure_batches
+from qcls_gguf import Classifier, Result, load_config
+from qcls_gguf.labelling.batches import BatchLabeller, measure_batches, with_room
 
 SIZE = 4
 HELDOUT = Path(__file__).parents[2] / "models" / "tiny" / "heldout.jsonl"
@@ -22,42 +21,39 @@ LONG = [" ".join(["wool coat"] * n) for n in (30, 60, 100)]
 
 @pytest.fixture(scope="module")
 def classifier() -> Iterator[Classifier]:
-    with Classifier.from_config(sharing(load_config(CONFIG), SIZE)) as opened:
+    with Classifier.from_config(with_room(load_config(CONFIG), SIZE)) as opened:
         yield opened
 
 
-def label(classifier: Classifier, queries: list[str], *, on_rungs: bool) -> tuple[list[Answered], int, float]:
-    """The answers in the order of the queries, the number of decodes, and which part of these found its graph."""
+def label(classifier: Classifier, queries: list[str], *, padded: bool) -> tuple[list[Result], int, float]:
+    """The results in the order of the queries, the number of decodes, and which part of these found its graph."""
     before = classifier.engine.context.counters().n_graphs_reused
-    batches = list(BatchLabeller(classifier.configured, SIZE, on_rungs=on_rungs).label(queries))
-    answers = sorted((each for batch in batches for each in batch), key=lambda each: each.place)
+    batches = list(BatchLabeller(classifier.configured, SIZE, padded=padded).label(queries))
+    found = {place: result for batch in batches for place, result in batch if isinstance(result, Result)}
     n_reused = classifier.engine.context.counters().n_graphs_reused - before
-    return answers, len(batches), n_reused / len(batches)
+    return [found[place] for place in range(len(queries))], len(batches), n_reused / len(batches)
 
 
 def test_few_shapes_come_again_and_nothing_else_changes(classifier: Classifier) -> None:
-    plain, n_plain, reused_plain = label(classifier, QUERIES, on_rungs=False)
-    filled, n_filled, reused = label(classifier, QUERIES, on_rungs=True)
+    plain, n_plain, reused_plain = label(classifier, QUERIES, padded=False)
+    filled, n_filled, reused = label(classifier, QUERIES, padded=True)
     assert n_plain == n_filled
     assert reused > 0.6 > 0.4 > reused_plain
     for query, one, other in zip(QUERIES, plain, filled, strict=True):
-        assert one.result is not None
-        assert other.result is not None
-        assert other.result.counts.n_tokens_new % 8 == 0
-        for ours, filled_up in zip(one.result.results, other.result.results, strict=True):
+        assert other.counts.n_tokens_new % 8 == 0
+        for ours, filled_up in zip(one.results, other.results, strict=True):
             assert ours.label == filled_up.label, query
             assert abs(ours.probability - filled_up.probability) < CLOSE
 
 
 def test_queries_too_long_for_one_decode_go_by_halves(classifier: Classifier) -> None:
     queries = [f"{text} {n}" for n in range(3) for text in LONG]
-    answers, n_decodes, _ = label(classifier, queries, on_rungs=True)
+    answers, n_decodes, _ = label(classifier, queries, padded=True)
     assert n_decodes > len(queries) / SIZE
     for query, answer in zip(queries, answers, strict=True):
-        assert answer.result is not None
-        assert answer.result.labels == classifier.classify(query).labels
-        assert answer.result.counts.n_queries in (4, 2, 1)
-        assert answer.result.counts.n_tokens_new <= classifier.engine.capacity.n_tokens
+        assert answer.labels == classifier.classify(query).labels
+        assert answer.counts.n_queries in (4, 2, 1)
+        assert answer.counts.n_tokens_new <= classifier.engine.capacity.n_tokens
 
 
 def test_only_decodes_of_known_shapes_are_timed_where_graphs_are_captured(

@@ -10,22 +10,21 @@ import pyarrow.parquet as pq
 import pytest
 
 from qcls_gguf.errors import ConfigError
-from qcls_gguf.labelling.blocks import Block, read_block
-from qcls_gguf.labelling.inputs import Format, check_unchanged, find_inputs, format_of, stamp_of
+from qcls_gguf.labelling.blocks import Block, queries_of_column, read_block
+from qcls_gguf.labelling.inputs import Format, Input, find_inputs, read_input
 from qcls_gguf.labelling.output import OutputFolder
-from qcls_gguf.labelling.shards import PlannedInput, plan_input
 from qcls_gguf.labelling.writing import join_files
 
 
-def plan(path: Path, n: int = 3, *, column: str = "query", typed: bool = False) -> PlannedInput:
-    return plan_input(path, format_of(path), column, n, typed=typed)
+def plan(path: Path, n: int = 3, *, column: str = "query") -> Input:
+    return read_input(path, column, n, typed=False)
 
 
-def blocks(planned: PlannedInput, column: str = "query") -> list[Block]:
-    return [read_block(shard, column, planned.schema, ()) for shard in planned.shards]
+def blocks(planned: Input, column: str = "query") -> list[Block]:
+    return [read_block(planned, shard, column, ()) for shard in planned.shards]
 
 
-def queries(planned: PlannedInput, column: str = "query") -> list[str | None]:
+def queries(planned: Input, column: str = "query") -> list[str | None]:
     """Row by row its query, or the reason why it has none."""
     found: list[str | None] = []
     for block in blocks(planned, column):
@@ -126,7 +125,7 @@ def test_shards_of_csv_count_lines_inside_quotes(tmp_path: Path) -> None:
         "g\n\n",
         "h",
     ]
-    assert [list(cells) for block in blocks(planned) for cells in block.cells()][5] == ["5", "f\udcff"]
+    assert [list(row) for block in blocks(planned) for row in block.rows()][5] == ["5", "f\udcff"]
 
 
 @pytest.mark.parametrize(
@@ -173,8 +172,6 @@ def test_text_of_parquet_that_is_no_utf8_is_refused_by_row(tmp_path: Path) -> No
     "kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string()), pa.null()]
 )
 def test_any_type_of_text_has_queries(kind: pa.DataType, tmp_path: Path) -> None:
-    from qcls_gguf.labelling.blocks import queries_of_column
-
     values = [None, None] if kind == pa.null() else ["a", None, "a", "b"]
     found = queries_of_column(pa.chunked_array([pa.array(values).cast(kind)]), range(1, 9))
     assert found.index.tolist() == ([-1, -1] if kind == pa.null() else [0, -1, 0, 1])
@@ -193,33 +190,38 @@ def test_empty_files_have_one_shard_without_rows(tmp_path: Path) -> None:
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("a\nb\n")
-    stamp = stamp_of(path)
-    check_unchanged(path, stamp)
+    planned = plan(path)
+    planned.check_unchanged()
     path.write_text("a\nbc\n")
     with pytest.raises(ConfigError, match=r"was changed while it was labelled \(4 bytes before, 5 now\)"):
-        check_unchanged(path, stamp)
+        planned.check_unchanged()
     path.unlink()
     with pytest.raises(ConfigError, match="cannot be read any more"):
-        check_unchanged(path, stamp)
+        planned.check_unchanged()
+
+
+def take(folder: Path) -> None:
+    with OutputFolder(folder, None):
+        pass
 
 
 def test_a_folder_of_others_is_not_written_to(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").touch()
     with pytest.raises(ConfigError, match=r"has files and no manifest\.json, such as thesis\.txt"):
-        OutputFolder(tmp_path)
+        take(tmp_path)
     (tmp_path / "thesis.txt").rename(tmp_path / "manifest.json")
     with pytest.raises(ConfigError, match="is damaged"):
-        OutputFolder(tmp_path)
+        take(tmp_path)
 
 
 def test_a_run_that_ended_before_its_manifest_was_written_can_be_started_again(tmp_path: Path) -> None:
     """As on a full disk, which still takes the list of shards: it is empty."""
     done = tmp_path / "done.jsonl"
     done.touch()
-    OutputFolder(tmp_path).close()
+    take(tmp_path)
     done.write_text("{}\n")
     with pytest.raises(ConfigError, match=r"has files and no manifest\.json, such as done\.jsonl"):
-        OutputFolder(tmp_path)
+        take(tmp_path)
 
 
 @pytest.mark.parametrize("format_", ["csv", "jsonl", "parquet"])

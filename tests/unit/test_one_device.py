@@ -7,7 +7,7 @@ import os
 import pytest
 
 from qcls_gguf.errors import ConfigError
-from qcls_gguf.labelling.one_device import check_used, only
+from qcls_gguf.labelling.processes import check_used, only
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from ..config.words import shown
-from ..data.rows import Row
+from ..data.encoding import is_text, shown_bytes
 from ..errors import ConfigError
 
 _N_TYPED = 10_000
@@ -21,53 +21,47 @@ _AS_JSON = {b"qcls": b"json"}
 _MAX_LISTED = 20
 
 
-def check_query_type(schema: pa.Schema, column: str, path: Path | str) -> None:
-    """Raise ConfigError where a table has no such column of text, or several."""
-    if schema.names.count(column) != 1:
+def check_query_type(schema: pa.Schema, query_column: str, what: Path | str) -> None:
+    """Raise ConfigError if a table has no such column of text, or several."""
+    remedy = "name the one with the queries with `query_column`"
+    if schema.names.count(query_column) != 1:
         names = ", ".join(map(shown, schema.names[:_MAX_LISTED]))
-        what = "several columns" if column in schema.names else "no column"
-        raise ConfigError(
-            f"{path}: has {what} {column!r}: the columns are {names}; name the one with the queries with `query_column`"
-        )
-    kind = schema.field(column).type
+        n = "several columns" if query_column in schema.names else "no column"
+        raise ConfigError(f"{what}: has {n} {query_column!r}: the columns are {names}; {remedy}")
+    kind = schema.field(query_column).type
     value = kind.value_type if pa.types.is_dictionary(kind) else kind
     texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
-    if not any(is_text(value) for is_text in texts):
-        raise ConfigError(f"{path}: column {column!r} is {kind}, not text: name another one with `query_column`")
+    if not any(is_text_type(value) for is_text_type in texts):
+        raise ConfigError(f"{what}: column {query_column!r} is {kind}, not text: {remedy}")
 
 
 class ColumnTypes:
-    """Passes rows of JSON lines on, and finds a type for each key of all of them."""
+    """Finds a type for each key of the objects of JSON lines."""
 
-    def __init__(self, rows: Iterator[Row], path: Path) -> None:
-        self._rows = rows
-        self._path = path
+    def __init__(self) -> None:
+        self._waiting: list[Mapping[str, object]] = []
         self._types: dict[str, pa.DataType | None] = {}
 
-    def __iter__(self) -> Iterator[Row]:
-        waiting: list[Mapping[str, object]] = []
-        for row in self._rows:
-            if row.values is not None:
-                waiting.append(row.values)
-                if len(waiting) == _N_TYPED:
-                    self._add(waiting)
-                    waiting = []
-            yield row
-        self._add(waiting)
+    def add(self, values: Mapping[str, object]) -> None:
+        """Take an object into account."""
+        self._waiting.append(values)
+        if len(self._waiting) == _N_TYPED:
+            self._find()
 
-    def _add(self, objects: Sequence[Mapping[str, object]]) -> None:
-        for name in dict.fromkeys(name for each in objects for name in each):
-            found = _type_of([each[name] for each in objects if name in each])
+    def _find(self) -> None:
+        for name in dict.fromkeys(name for each in self._waiting for name in each):
+            found = _type_of([each[name] for each in self._waiting if name in each])
             self._types[name] = _common(self._types[name], found) if name in self._types else found
+        self._waiting = []
 
     def schema(self) -> pa.Schema:
-        """A column for each key; of values without a common type JSON as text."""
-        return pa.schema(
-            [
-                pa.field(name, pa.string(), metadata=_AS_JSON) if kind is None else pa.field(name, kind)
-                for name, kind in self._types.items()
-            ]
-        )
+        """A column for each key; values without a common type are JSON as text."""
+        self._find()
+        fields = [
+            pa.field(name, pa.string(), metadata=_AS_JSON) if kind is None else pa.field(name, kind)
+            for name, kind in self._types.items()
+        ]
+        return pa.schema(fields)
 
 
 def _type_of(values: Sequence[object]) -> pa.DataType | None:
@@ -97,21 +91,34 @@ def _has_empty_struct(kind: pa.DataType) -> bool:
 
 
 def column_of(values: Sequence[object], field: pa.Field) -> pa.Array:
-    """A column of a schema that ColumnTypes found."""
+    """A column of a schema that ColumnTypes found, or of text."""
     if field.metadata == _AS_JSON:
-        return pa.array([None if value is None else json_value(value) for value in values], pa.string())
+        return pa.array([None if value is None else json_of(value) for value in values], pa.string())
+    if pa.types.is_string(field.type):
+        values = [shown_bytes(each) if isinstance(each, str) and not is_text(each) else each for each in values]
     return pa.array(values, field.type)
 
 
-def json_value(value: object) -> str:
+def values_of(column: pa.Array) -> Sequence[Any]:
+    """Python's values of a column; bytes of text that are no UTF-8 are written as escapes."""
+    try:
+        return column.to_pylist()  # type: ignore[no-any-return]
+    except UnicodeDecodeError:
+        binary = column.cast(pa.large_binary()).to_pylist()
+        return [None if each is None else each.decode(errors="backslashreplace") for each in binary]
+
+
+def json_of(value: object) -> str:
     """A value as JSON; what JSON cannot say is null or text."""
     return json.dumps(_plain(value), ensure_ascii=False)
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if is_text(value) else shown_bytes(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if value is None or isinstance(value, str | bool | int):
+    if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items()}

@@ -1,0 +1,250 @@
+"""Who labels the shards: a worker in this process, or workers in processes of their own, each on one device."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection, wait
+from time import perf_counter
+from typing import Any, Protocol
+
+from ..config.words import counted
+from ..errors import ConfigError, QclsError
+from ..model.placement import gpus
+from ..native import build_info
+from ..opening import ClassifierOpener
+from .output import Task
+from .worker import Job, Progress, Ready, Worker
+
+CPU = "cpu"
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_TOLD_S = 0.3
+_N_AHEAD = 3
+"""shards that a process has: one to work at, while the one before is written and the next one is read"""
+_STOP_S = 5.0
+
+
+class Workers(Protocol):
+    """Label shards, somewhere."""
+
+    def start(self) -> Ready:
+        """Open the model. Raises what Classifier.from_config raises."""
+
+    def label(self, tasks: Iterable[Task], batch: int | None) -> Iterator[Progress]:
+        """Label shards, with so many queries in a decode or as many as prove best; see Worker.label."""
+
+    def close(self) -> None:
+        """Stop."""
+
+
+class OwnProcess:
+    """One worker in this process."""
+
+    def __init__(self, job: Job, opener: ClassifierOpener) -> None:
+        self._job, self._opener = job, opener
+        self._worker: Worker | None = None
+
+    def start(self) -> Ready:
+        """Open the model."""
+        self._worker = Worker(self._job, self._opener)
+        return self._worker.ready
+
+    def label(self, tasks: Iterable[Task], batch: int | None) -> Iterator[Progress]:
+        """Label shards one after the other."""
+        assert self._worker is not None
+        self._worker.batch = batch
+        return self._worker.label(tasks)
+
+    def close(self) -> None:
+        """Close the classifier."""
+        if self._worker is not None:
+            self._worker.close()
+
+
+class Processes:
+    """A worker in a process of its own on each of some devices."""
+
+    def __init__(self, job: Job, devices: Sequence[str]) -> None:
+        """devices: numbers of GPUs as in `only`, or `cpu`; one may be given several times."""
+        self._job, self._devices = job, devices
+        self._processes: list[Any] = []
+        self._pipes: list[Connection] = []
+
+    def start(self) -> Ready:
+        """Start all processes, and wait until each has opened its model. Raises ConfigError for a missing GPU."""
+        context = multiprocessing.get_context("spawn")  # a library of threads and a GPU's driver survive no fork
+        for device in self._devices:
+            mine, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(self._job, device, theirs), daemon=True)
+            with only(device):
+                process.start()
+            theirs.close()
+            self._processes.append(process)
+            self._pipes.append(mine)
+        ready: dict[int, Ready] = {}
+        while len(ready) < len(
+            self._pipes
+        ):  # whoever fails first is told, however long others take to open their model
+            ready |= dict(self._received([index for index in range(len(self._pipes)) if index not in ready]))
+        for index, device in enumerate(self._devices):
+            check_used(device, ready[index].model.n_gpu_layers)
+            if (ready[index].digest, ready[index].model.sha256) != (ready[0].digest, ready[0].model.sha256):
+                raise ConfigError("the model's file was changed while it was opened: run the command again")
+        return ready[0]
+
+    def label(self, tasks: Iterable[Task], batch: int | None) -> Iterator[Progress]:
+        """Deal shards to processes that are free."""
+        waiting = iter(tasks)
+        left = [0] * len(self._pipes)
+        ended = [False] * len(self._pipes)
+
+        def deal(index: int) -> None:
+            task = next(waiting, None)
+            if not ended[index]:
+                with suppress(OSError):  # it has ended, which its pipe tells
+                    self._pipes[index].send(task)
+            left[index] += task is not None
+            ended[index] = task is None
+
+        def start(indices: Iterable[int], batch: int | None) -> None:
+            for index in indices:
+                self._pipes[index].send(batch)
+                for _ in range(_N_AHEAD):
+                    deal(index)
+
+        # The first one measures while the others wait, which would be measured with it; all use the size that it found.
+        n_started = len(self._pipes) if batch else 1
+        start(range(n_started), batch)
+        while any(left):
+            for index, progress in self._received([index for index, n in enumerate(left) if n]):
+                # The first one may have had nothing to measure: the cache knew all its answers. Then each measures.
+                if n_started < len(self._pipes) and (progress.batch or progress.done):
+                    start(range(n_started, len(self._pipes)), progress.batch)
+                    n_started = len(self._pipes)
+                for _ in progress.done:
+                    left[index] -= 1
+                    deal(index)
+                yield progress
+
+    def _received(self, indices: Sequence[int]) -> Iterator[tuple[int, Any]]:
+        """What some processes have said, as soon as one has. Raises what a process has raised, and QclsError for one
+        that has ended.
+        """
+        by_pipe = {self._pipes[index]: index for index in indices}
+        for pipe in wait(list(by_pipe)):
+            index = by_pipe[pipe]  # type: ignore[index]
+            try:
+                message = self._pipes[index].recv()
+            except (EOFError, OSError):
+                process = self._processes[index]
+                process.join(_STOP_S)
+                code = process.exitcode
+                how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+                raise QclsError(
+                    f"the process on device {self._devices[index]} has ended ({how}): the files that are there already "
+                    "stay; run the command again"
+                ) from None
+            if isinstance(message, BaseException):
+                raise message
+            yield index, message
+
+    def close(self) -> None:
+        """Stop all processes."""
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            process.join(_STOP_S)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+
+def _work(job: Job, device: str, pipe: Connection) -> None:
+    """Run a process that was started for a device: say that it is ready, receive the size of batches, then label the
+    shards that it is sent until None comes.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # which a terminal sends to the whole group: the parent decides
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        check_seen(device)
+        with ClassifierOpener(offline=job.offline) as opener, Worker(job, opener) as worker:
+            pipe.send(worker.ready)
+            worker.batch = pipe.recv()
+            waiting, told = Progress(), perf_counter()
+            for progress in worker.label(iter(pipe.recv, None)):
+                waiting.add(progress)
+                if waiting.done or waiting.batch or perf_counter() - told > _TOLD_S:
+                    pipe.send(waiting)
+                    waiting, told = Progress(), perf_counter()
+            pipe.recv()  # nothing comes: until the parent has read all, its end of the pipe stays open
+    except EOFError:
+        return
+    except QclsError as e:
+        pipe.send(type(e)(str(e)))
+    except Exception:
+        pipe.send(QclsError(f"a process failed:\n{traceback.format_exc()}"))
+
+
+def _end_with_parent() -> None:
+    """Nobody reads what a process writes whose parent was killed, and another run may want its shards."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)
+
+
+@contextmanager
+def only(device: str) -> Iterator[None]:
+    """What is started inside sees one GPU, or none: CUDA reads the variable as it starts.
+
+    device: its number among those that this process may see, or `cpu`. Raises ConfigError where there are fewer.
+    """
+    before = os.environ.get(_VISIBLE)
+    os.environ[_VISIBLE] = "" if device == CPU else _gpu_name(int(device), before)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_VISIBLE]
+        else:
+            os.environ[_VISIBLE] = before
+
+
+def _gpu_name(number: int, visible: str | None) -> str:
+    """What the variable has for a GPU: its number in the machine, or what a scheduler lent this process."""
+    if visible is None:
+        return str(number)
+    names = [name for name in map(str.strip, visible.split(",")) if name]
+    if number >= len(names):
+        raise ConfigError(
+            f"`devices` {number}: {_VISIBLE}={visible} lets this process see {counted(len(names), 'GPU')}, and they "
+            "are numbered from 0: name others, or cpu, or set the variable"
+        )
+    return names[number]
+
+
+def check_seen(device: str) -> None:
+    """Raise ConfigError in a process that was started for a GPU which is not there."""
+    if device == CPU or gpus():
+        return
+    if not build_info().is_cuda:
+        raise ConfigError(f"`devices` {device}: this build has no CUDA: build it with QCLS_CUDA=ON, or name cpu")
+    raise ConfigError(
+        f"`devices` {device}: the driver knows no such GPU: `nvidia-smi -L` lists those there are, from 0, or name cpu"
+    )
+
+
+def check_used(device: str, n_gpu_layers: int) -> None:
+    """Raise ConfigError where a process that was started for a GPU computes without it."""
+    if device != CPU and n_gpu_layers == 0:
+        raise ConfigError(
+            f"`devices` {device}: no layer of the model is on that GPU: free memory there, raise "
+            "runtime.n_gpu_layers, or name cpu"
+        )
