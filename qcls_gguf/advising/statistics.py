@@ -9,8 +9,7 @@ import numpy as np
 
 from ..config.prompt import PromptConfig
 from ..data.labelled import LabelledQuery
-from ..evaluation.metrics import LabelledProbabilities, row_outcomes
-from ..statistics import SMALLEST, BoolArray, FloatArray, wilson
+from ..statistics import BoolArray, FloatArray, accepted_probability, log_losses, wilson
 from .records import Disagreement, PromptAgreement
 from .trial import Row
 
@@ -54,17 +53,9 @@ def prompt_agreement(
 
 def _accuracy(prompt: PromptConfig, accepted: BoolArray, probabilities: Sequence[FloatArray]) -> tuple[int, float]:
     """(right answers, mean log-loss) of the rows' probabilities; accepted: (n_rows, n_labels)."""
-    outcomes = row_outcomes(
-        LabelledProbabilities(
-            labels=prompt.labels,
-            probability=np.array(probabilities),
-            accepted=accepted,
-            true=accepted.argmax(axis=1),
-            joint_winner=None,
-            label_mass=None,
-        )
-    )
-    return int(outcomes.right.sum()), float(-np.log(np.maximum(outcomes.p_accepted, SMALLEST)).mean())
+    p = np.array(probabilities)
+    right = accepted[np.arange(len(p)), p.argmax(axis=1)]
+    return int(right.sum()), float(log_losses(accepted_probability(p, accepted)).mean())
 
 
 def disagreements(

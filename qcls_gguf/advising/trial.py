@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ScoreError
-from ..evaluation.kept_scores import KeptScores
-from ..evaluation.passes import RowScores, answered_scores
+from ..evaluation.kept_scores import KeptScores, RowScores
+from ..evaluation.passes import answered_scores
 from ..loaded_prompts import LoadedPrompts
 from .sequential import is_worse
 

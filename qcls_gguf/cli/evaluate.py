@@ -91,14 +91,10 @@ def eval_command(
     qcls-gguf eval --data labelled.csv --format json --html report.html --resume scores.jsonl
     qcls-gguf eval --data labelled.jsonl --scoring tree --batch-invariance --shuffle-labels 5
     """
-    from rich.console import Group
-
     from ..evaluation.evaluate import EvaluationSettings, evaluate  # see app.py for why here
-    from ..evaluation.robustness import robustness_tables
-    from ..evaluation.table import evaluation_tables
-    from ..report.files import Output
+    from ..evaluation.report import evaluation_document
     from .long_work import check_html, long_work
-    from .shown import show_record
+    from .shown import show_document
 
     with exit_codes():
         evaluation = EvaluationSettings(
@@ -118,13 +114,7 @@ def eval_command(
             check_html(html, {"--data": data, "--config": config, "--resume": resume})
         with long_work(offline, quiet) as (opener, on_progress):
             record = evaluate(evaluation, opener, on_progress=on_progress)
-        outputs = []
-        if html:
-            from ..evaluation.html import evaluation_html  # matplotlib is an extra
-
-            outputs.append(Output(name="--html", path=html, text=lambda: evaluation_html(record)))
-
-        show_record(record, format_, lambda: Group(evaluation_tables(record), robustness_tables(record)), outputs)
+        show_document(record, format_, evaluation_document(record), html)
     if record.non_finite:
         raise typer.Exit(EXIT_OTHER)
 

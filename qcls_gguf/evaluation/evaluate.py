@@ -1,4 +1,4 @@
-"""An evaluation from its data to its record: read, score in one pass, time each mode on its own, summarise."""
+"""An evaluation from its data to its record: rows → passes → probabilities by mode → statistics."""
 
 from __future__ import annotations
 
@@ -8,39 +8,41 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
 from ..classifier import Classifier
 from ..config.calibration_file import read_calibration
 from ..config.raw import raw_config
 from ..config.schema import Config
-from ..config.scoring import EXACT_SCORINGS, Scoring
+from ..config.scoring import EXACT_SCORINGS, TREE, Scoring
 from ..data.labelled import PLAIN_COLUMNS, BadRow, Labelled, LabelledColumns, LabelledQuery, read_labelled, refusal
 from ..errors import ConfigError, ScoreError
 from ..opening import ClassifierOpener
 from ..prompts.compiled import Prompt
 from ..report.environment import environment
 from ..report.progress import OnProgress, counter
-from ..score.adjustment import Adjustment, FloatArray, adjusted_scores
+from ..score.adjustment import Adjustment, FloatArray
 from ..score.calibration import adjustments_of, calibrates
 from ..score.result import ModelInfo
-from .batch_invariance import batch_invariance
-from .cascade import cascade_record
-from .kept_scores import KeptScores
-from .label_order import check_slots, shuffled_labels
-from .modes import CALIBRATED, CASCADE, ToProbability, compared_prompts, mode_statistics, non_finite_rows, worst_rows
+from .kept_scores import KeptScores, RowScores
+from .modes import cascade_record, compared_prompts, mode_statistics, non_finite_rows, worst_rows
 from .passes import (
-    PromptScores,
-    RowScores,
+    CALIBRATED,
+    CASCADE,
+    Probabilities,
+    ScoresOf,
+    ScoreTable,
     answered_scores,
+    calibrated_probabilities,
     not_applicable,
+    probabilities_of,
     refused_queries,
     request_cost,
+    row_scores,
     score_rows,
+    score_tables,
+    truth_of,
 )
 from .records import DataRecord, EvaluationRecord, RequestCost
-from .robustness_records import BatchInvariance, ShuffledLabels
+from .robustness import batch_invariance, check_slots, shuffled_labels
 
 _MAX_LISTED = 20
 
@@ -73,8 +75,7 @@ class EvaluationSettings:
     @property
     def exact(self) -> bool:
         """Whether the pass computes the exact scores."""
-        is_compared = calibrates(self.config) or self.config.cascade is not None
-        configured = [prompt.scoring for prompt in self.config.prompts] if is_compared else []
+        configured = [prompt.scoring for prompt in self.config.prompts] if _is_compared(self.config) else []
         return self.audit or any(mode in EXACT_SCORINGS for mode in (*self.modes, *configured))
 
 
@@ -87,6 +88,8 @@ class ScoredRows:
     """rows that cannot be used, as written or by this model"""
     rows: list[LabelledQuery]
     scores: list[RowScores]
+    tables: dict[str, ScoreTable]
+    """the same scores as arrays, by prompt"""
     prompts: Sequence[Prompt]
     adjustments: list[Adjustment]
     """what the configuration does to each prompt's raw scores"""
@@ -116,32 +119,54 @@ def evaluate(
     if settings.n_shuffles:
         check_slots(settings.config)
     settings = replace(settings, config=opener.rendered(settings.config))
+    config, raw = settings.config, raw_config(settings.config, TREE)
     scored = score_data(settings, opener, on_progress=on_progress)
-    config, modes, rows, scores = settings.config, settings.modes, scored.rows, scored.scores
-    shuffled = _shuffled_labels(settings, opener, scored, on_progress) if settings.n_shuffles else None
-    invariance = _batch_invariance(settings, opener, scored, on_progress) if settings.batch_invariance else None
-    cascade = _cascade_answers(settings, opener, scored, on_progress) if config.cascade else None
-    configured = _calibrated(config, scored.adjustments)
+    prompts, rows, tables = scored.prompts, scored.rows, scored.tables
+    truths = [truth_of(prompt, rows) for prompt in prompts]
+    scorings = {scoring: probabilities_of(scoring, prompts, tables) for scoring in settings.modes}
+    modes: dict[str, Probabilities] = dict(scorings.items())
+    if calibrates(config):
+        modes[CALIBRATED] = calibrated_probabilities(config.prompts, tables, scored.adjustments)
+
+    def score(
+        config: Config, part: str, *, audit: bool = settings.exact, scores_of: ScoresOf = row_scores
+    ) -> list[RowScores]:
+        with (
+            opener.open(config, audit=audit, quiet=True) as classifier,
+            _kept_scores(settings, config, classifier) as kept,
+        ):
+            on_row = counter(on_progress, part, len(rows))
+            return score_rows(classifier, [row.query for row in rows], kept, on_row, scores_of)
+
+    shuffled = invariance = cascade = None
+    if settings.n_shuffles:
+        shuffled = shuffled_labels(
+            raw, scorings, prompts, rows, truths, k=settings.n_shuffles, seed=settings.seed, score=score
+        )
+    if settings.batch_invariance:
+        with opener.open(raw, audit=settings.exact, quiet=True) as classifier:
+            count = partial(counter, on_progress)
+            invariance = batch_invariance(
+                classifier, settings.modes, rows, scored.scores, seed=settings.seed, counter=count
+            )
+    if config.cascade:
+        answers = score_tables(prompts, score(config, "score the cascade", audit=False, scores_of=answered_scores))
+        modes[CASCADE] = probabilities_of(TREE, prompts, answers)
+        last = calibrated_probabilities(config.prompts, tables, scored.adjustments)
+        cascade = cascade_record(answers, modes[CASCADE], last)
+    costs = _request_costs(settings, opener, scored, on_progress)
+    common = compared_prompts(settings.modes, prompts)
     return EvaluationRecord(
         data=scored.data_record(),
         config=config,
         model=scored.model,
         warnings=opener.warnings,
         environment=environment(config, scored.model),
-        compared_prompts=compared_prompts(modes, scored.prompts),
-        modes=mode_statistics(
-            modes,
-            scored.prompts,
-            rows,
-            scores,
-            _request_costs(settings, opener, scored, on_progress),
-            exact=settings.exact,
-            calibrated=configured if calibrates(config) else None,
-            cascade=cascade,
-        ),
-        cascade=cascade_record(scored.prompts, cascade, scores, configured) if cascade else None,
-        worst=worst_rows(modes, scored.prompts, rows, scores),
-        non_finite=non_finite_rows(rows, scores),
+        compared_prompts=common,
+        modes=mode_statistics(modes, truths, tables, costs, common),
+        cascade=cascade,
+        worst=tuple(worst_rows(scorings, truths, rows)),
+        non_finite=non_finite_rows(rows, scored.scores),
         shuffle_labels=shuffled,
         batch_invariance=invariance,
     )
@@ -159,13 +184,13 @@ def score_data(
     In that pass every prompt is scored by `tree`, neither calibrated nor abstaining, from which an audit gives the
     scores of every mode.
     """
-    config, calibration = raw_config(settings.config, "tree"), read_calibration(settings.config)
-    data = read_labelled(settings.path, {prompt.name: prompt.labels for prompt in config.prompts}, settings.columns)
+    config, prompts = raw_config(settings.config, TREE), settings.config.prompts
+    calibration = read_calibration(settings.config)
+    data = read_labelled(settings.path, {prompt.name: prompt.labels for prompt in prompts}, settings.columns)
     _refuse_bad_rows(settings, data, data.bad)
     check(data)
     with opener.open(config, audit=settings.exact) as classifier:
-        refused = refused_queries(classifier, data.rows)
-        bad = sorted([*data.bad, *refused], key=lambda row: row.line)
+        bad = sorted([*data.bad, *refused_queries(classifier, data.rows)], key=lambda row: row.line)
         _refuse_bad_rows(settings, data, bad)
         bad_lines = {row.line for row in bad}
         rows = [row for row in data.rows if row.line not in bad_lines]
@@ -174,36 +199,30 @@ def score_data(
         with _kept_scores(settings, config, classifier) as kept:
 
             def raw_scores(query: str) -> dict[str, FloatArray]:
-                content_free = LabelledQuery(line=0, query=query, labels={})
-                row_scores = score_rows(classifier, [content_free], kept, lambda: None)[0]
-                if row_scores.prompts is None:
-                    raise ScoreError(f"content-free query {query!r}: {row_scores.error}")
-                return {
-                    prompt.name: row_scores.prompts[prompt.name].scores(prompt.scoring)
-                    for prompt in settings.config.prompts
-                }
+                scores = score_rows(classifier, [query], kept)
+                if error := scores[0].error:
+                    raise ScoreError(f"content-free query {query!r}: {error}")
+                tables = score_tables(classifier.prompts, scores)
+                return {prompt.name: tables[prompt.name].by_scoring[prompt.scoring][0] for prompt in prompts}
 
+            adjustments = adjustments_of(prompts, calibration, raw_scores)
+            on_row = counter(on_progress, "score", len(rows))
+            scores = score_rows(classifier, [row.query for row in rows], kept, on_row)
             return ScoredRows(
                 data=data,
                 bad=bad,
                 rows=rows,
-                adjustments=adjustments_of(settings.config.prompts, calibration, raw_scores),
-                scores=score_rows(classifier, rows, kept, counter(on_progress, "score", len(rows))),
+                adjustments=adjustments,
+                scores=scores,
+                tables=score_tables(classifier.prompts, scores),
                 prompts=classifier.prompts,
                 model=classifier.model,
             )
 
 
-def _calibrated(config: Config, adjustments: Sequence[Adjustment]) -> list[ToProbability]:
-    """For each prompt how its calibrated probabilities are computed from its scores."""
-
-    def probability(scores: PromptScores, scoring: Scoring, adjustment: Adjustment) -> npt.NDArray[np.float64]:
-        return np.exp(adjusted_scores(scores.scores(scoring), adjustment), dtype=np.float64)
-
-    return [
-        partial(probability, scoring=prompt.scoring, adjustment=adjustment)
-        for prompt, adjustment in zip(config.prompts, adjustments, strict=True)
-    ]
+def _is_compared(config: Config) -> bool:
+    """Whether the configured scorings with their adjustments are needed beside the modes."""
+    return calibrates(config) or config.cascade is not None
 
 
 def _refuse_bad_rows(settings: EvaluationSettings, data: Labelled, bad: Sequence[BadRow]) -> None:
@@ -221,54 +240,6 @@ def _kept_scores(
     if settings.resume.exists() and settings.path.samefile(settings.resume):
         raise ConfigError(f"`resume` {settings.resume}: is the data itself: name a file of its own")
     return KeptScores(settings.resume, config, classifier.model, exact=settings.exact)
-
-
-def _shuffled_labels(
-    settings: EvaluationSettings, opener: ClassifierOpener, scored: ScoredRows, on_progress: OnProgress
-) -> ShuffledLabels:
-    def score(config: Config, part: str) -> list[RowScores]:
-        with (
-            opener.open(config, audit=settings.exact, quiet=True) as classifier,
-            _kept_scores(settings, config, classifier) as kept,
-        ):
-            return score_rows(classifier, scored.rows, kept, counter(on_progress, part, len(scored.rows)))
-
-    return shuffled_labels(
-        raw_config(settings.config, "tree"),
-        settings.modes,
-        scored.prompts,
-        scored.rows,
-        scored.scores,
-        k=settings.n_shuffles,
-        seed=settings.seed,
-        score=score,
-    )
-
-
-def _batch_invariance(
-    settings: EvaluationSettings, opener: ClassifierOpener, scored: ScoredRows, on_progress: OnProgress
-) -> BatchInvariance:
-    with opener.open(raw_config(settings.config, "tree"), audit=settings.exact, quiet=True) as classifier:
-        return batch_invariance(
-            classifier,
-            settings.modes,
-            scored.rows,
-            scored.scores,
-            seed=settings.seed,
-            counter=partial(counter, on_progress),
-        )
-
-
-def _cascade_answers(
-    settings: EvaluationSettings, opener: ClassifierOpener, scored: ScoredRows, on_progress: OnProgress
-) -> list[RowScores]:
-    """What all stages together answer to the rows."""
-    with (
-        opener.open(settings.config, quiet=True) as classifier,
-        _kept_scores(settings, settings.config, classifier) as kept,
-    ):
-        on_row = counter(on_progress, "score the cascade", len(scored.rows))
-        return score_rows(classifier, scored.rows, kept, on_row, answered_scores)
 
 
 def _request_costs(

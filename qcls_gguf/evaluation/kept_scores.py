@@ -1,4 +1,4 @@
-"""Scores of rows in a file, so that a pass that was interrupted goes on where it ended (`resume`)."""
+"""The scores of a row, and a file of them, so that a pass that was interrupted goes on where it ended (`resume`)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,40 @@ import math
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from ..config.schema import Config
 from ..errors import ConfigError, QclsError
 from ..score.result import ModelInfo
-from .passes import PromptScores, RowScores
 
 _N_NAMED = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptScores:
+    """One query's scores for one prompt's labels, in the order of the configuration."""
+
+    tree: list[float]
+    """log-probabilities among the labels"""
+    joint: list[float] | None = None
+    """log p(label | prompt); None where the pass was not exact"""
+    mean: list[float] | None = None
+    """joint per token"""
+    label_mass: float | None = None
+    """the probability that lies on the labels at all; None where the pass was not exact"""
+    stage: str | None = None
+    """of a cascade, which stage answered"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowScores:
+    """One query's scores by prompt, or why there are none."""
+
+    prompts: dict[str, PromptScores] | None = None
+    error: str | None = None
 
 
 class KeptScores:
@@ -55,7 +78,7 @@ class KeptScores:
         damaged = []
         for number, line in enumerate(lines, 1):
             try:
-                key, scores = self._parsed(line)
+                key, scores = _parsed(line)
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 damaged.append(number)
             else:
@@ -66,22 +89,6 @@ class KeptScores:
             numbers = ", ".join(map(str, damaged[:_N_NAMED])) + (", …" if len(damaged) > _N_NAMED else "")
             what = f"line {numbers} is" if len(damaged) == 1 else f"{len(damaged)} lines ({numbers}) are"
             warnings.warn(f"`resume` {self._path}: {what} damaged: those rows are scored again", stacklevel=3)
-
-    def _parsed(self, line: bytes) -> tuple[str, RowScores]:
-        """Raises one of several errors for a line that was not written here, or was changed since."""
-        body = line[: -len(_check(b""))] + b"}"
-        if line != body[:-1] + _check(body):
-            raise ValueError
-        row = json.loads(body)
-        if "error" in row:
-            return row["key"], RowScores(error=str(row["error"]))
-        prompts = {name: PromptScores(**scores) for name, scores in row["prompts"].items()}
-        for found in prompts.values():
-            lists = [found.tree, *(each for each in (found.joint, found.mean) if each is not None)]
-            numbers = [*chain(*lists), 0.0 if found.label_mass is None else found.label_mass]
-            if len(set(map(len, lists))) != 1 or not all(map(math.isfinite, numbers)):
-                raise ValueError
-        return row["key"], RowScores(prompts=prompts)
 
     def _key(self, query: str) -> str:
         return hashlib.sha256(f"{self._digest}\n{query}".encode()).hexdigest()
@@ -107,11 +114,26 @@ class KeptScores:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         with suppress(OSError):  # what could not be written was told when it was added
             self._file.close()
+
+
+def _parsed(line: bytes) -> tuple[str, RowScores]:
+    """Raises one of several errors for a line that was not written here, or was changed since."""
+    body = line[: -len(_check(b""))] + b"}"
+    if line != body[:-1] + _check(body):
+        raise ValueError
+    row = json.loads(body)
+    if "error" in row:
+        return row["key"], RowScores(error=str(row["error"]))
+    prompts = {name: PromptScores(**scores) for name, scores in row["prompts"].items()}
+    for found in prompts.values():
+        lists = [found.tree, *(each for each in (found.joint, found.mean) if each is not None)]
+        numbers = [*chain(*lists), 0.0 if found.label_mass is None else found.label_mass]
+        if len(set(map(len, lists))) != 1 or not all(map(math.isfinite, numbers)):
+            raise ValueError
+    return row["key"], RowScores(prompts=prompts)
 
 
 def checked_line(row: dict[str, Any]) -> bytes:

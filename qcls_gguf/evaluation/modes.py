@@ -1,86 +1,64 @@
-"""From the scores of a pass to the statistics of every mode, and to the rows that were scored worst."""
+"""From the probabilities of all modes to their statistics, the worst rows, and the shares of a cascade's stages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
-
-from ..config.scoring import Scoring
+from ..config.scoring import JOINT, Scoring
 from ..data.labelled import LabelledQuery
 from ..prompts.compiled import Prompt
-from ..statistics import FloatArray
-from .metrics import LabelledProbabilities, RowOutcomes, overall_statistics, prompt_statistics
-from .passes import PromptScores, RowScores, not_applicable
-from .records import ModeNotApplicable, ModeStatistics, NonFiniteRow, PromptStatistics, RequestCost, WorstRow
-from .robustness_records import NotApplicable
+from ..statistics import accepted_probability, mean
+from .kept_scores import RowScores
+from .metrics import Outcomes, overall_statistics, prompt_statistics
+from .passes import CASCADE, Probabilities, ScoreTable, Truth, known_rows, not_applicable
+from .records import (
+    CascadeRecord,
+    ModeNotApplicable,
+    ModeStatistics,
+    NonFiniteRow,
+    NotApplicable,
+    PromptStatistics,
+    RequestCost,
+    StageShares,
+    WorstRow,
+)
 
 N_WORST = 10
 """Rows that a record lists for each mode."""
-CALIBRATED = "calibrated"
-"""The name of the mode in which every prompt has its configured scoring, calibrated as configured."""
-CASCADE = "cascade"
-"""The name of the mode in which a cascade answers, with all its stages."""
-
-ToProbability = Callable[[PromptScores], FloatArray]
-"""From a prompt's scores to the probabilities of its labels, (n_labels,)."""
 
 
 def mode_statistics(
-    modes: Sequence[Scoring],
-    prompts: Sequence[Prompt],
-    rows: Sequence[LabelledQuery],
-    scores: Sequence[RowScores],
+    modes: Mapping[str, Probabilities],
+    truths: Sequence[Truth],
+    tables: Mapping[str, ScoreTable],
     costs: Mapping[str, RequestCost],
-    *,
-    exact: bool,
-    calibrated: Sequence[ToProbability] | None = None,
-    cascade: Sequence[RowScores] | None = None,
+    common: Sequence[str] | None,
 ) -> dict[str, ModeStatistics | ModeNotApplicable]:
     """The statistics of each mode, over all rows and by prompt.
 
-    costs: by mode, where they were measured; exact: whether the scores hold `joint`, with which the modes are compared;
-    calibrated: for each prompt how its calibrated probabilities are computed; they are a mode of their own. cascade:
-    what a cascade answers to the rows; another mode.
+    tables: after an exact pass modes are compared with `joint`; costs: by mode, where they were measured; common: see
+    compared_prompts.
     """
-    to_probability: dict[str, list[ToProbability | str]] = {
-        mode: [not_applicable(prompt, mode) or partial(PromptScores.probability, mode=mode) for prompt in prompts]
-        for mode in modes
+    return {
+        mode: _mode({truth.prompt: _prompt(mode, found, truth, tables) for truth in truths}, costs.get(mode), common)
+        for mode, found in modes.items()
     }
-    if calibrated is not None:
-        to_probability[CALIBRATED] = list(calibrated)
-    found: dict[str, dict[str, tuple[PromptStatistics, RowOutcomes] | NotApplicable]] = {}
-    for mode, of_mode in to_probability.items():
-        found[mode] = {
-            prompt.name: NotApplicable(not_applicable=probability)
-            if isinstance(probability, str)
-            else prompt_statistics(labelled_probabilities(probability, prompt, rows, scores, exact=exact))
-            for prompt, probability in zip(prompts, of_mode, strict=True)
-        }
-    if cascade is not None:
-        as_answered = partial(PromptScores.probability, mode="tree")
-        found[CASCADE] = {
-            prompt.name: prompt_statistics(labelled_probabilities(as_answered, prompt, rows, cascade, exact=False))
-            for prompt in prompts
-        }
-    common = compared_prompts(modes, prompts)
-    return {mode: _mode(by_prompt, costs.get(mode), common) for mode, by_prompt in found.items()}
 
 
-def compared_prompts(modes: Sequence[Scoring], prompts: Sequence[Prompt]) -> tuple[str, ...] | None:
-    """The prompts by which modes are compared: those that every mode can score.
-
-    A mode that can score none does not count. None where every other one can score all, and nothing is left out.
-    """
-    by_mode = [{prompt.name for prompt in prompts if not not_applicable(prompt, mode)} for mode in modes]
-    scored = [names for names in by_mode if names]
-    common = tuple(prompt.name for prompt in prompts if all(prompt.name in names for names in scored))
-    return common if scored and 0 < len(common) < len(prompts) else None
+def _prompt(
+    mode: str, found: Probabilities, truth: Truth, tables: Mapping[str, ScoreTable]
+) -> tuple[PromptStatistics, Outcomes] | NotApplicable:
+    probability, table = found[truth.prompt], tables[truth.prompt]
+    if isinstance(probability, NotApplicable):
+        return probability
+    if mode == CASCADE or table.label_mass is None:
+        return prompt_statistics(truth, probability)
+    return prompt_statistics(truth, probability, table.probability(JOINT), table.label_mass)
 
 
 def _mode(
-    by_prompt: Mapping[str, tuple[PromptStatistics, RowOutcomes] | NotApplicable],
+    by_prompt: Mapping[str, tuple[PromptStatistics, Outcomes] | NotApplicable],
     cost: RequestCost | None,
     common: Sequence[str] | None,
 ) -> ModeStatistics | ModeNotApplicable:
@@ -107,73 +85,41 @@ def _mode(
     )
 
 
-def labelled_probabilities(
-    to_probability: ToProbability,
-    prompt: Prompt,
-    rows: Sequence[LabelledQuery],
-    scores: Sequence[RowScores],
-    *,
-    exact: bool,
-) -> LabelledProbabilities:
-    """The rows that are labelled for a prompt; the probabilities of rows without scores are NaN."""
-    n = len(prompt.labels)
-    probability, accepted, true, winners, mass = [], [], [], [], []
-    for row, row_scores in zip(rows, scores, strict=True):
-        if prompt.name not in row.labels:
-            continue
-        accepted_labels = row.labels[prompt.name]
-        accepted.append([label in accepted_labels for label in prompt.labels])
-        true.append(prompt.labels.index(accepted_labels[0]))
-        prompt_scores = row_scores.prompts[prompt.name] if row_scores.prompts else None
-        probability.append(to_probability(prompt_scores) if prompt_scores else np.full(n, np.nan))
-        if exact:
-            winners.append(prompt_scores.probability("joint").argmax() if prompt_scores else 0)
-            mass.append(prompt_scores.label_mass if prompt_scores else np.nan)
-    return LabelledProbabilities(
-        labels=prompt.labels,
-        probability=np.array(probability).reshape(-1, n),
-        accepted=np.array(accepted, np.bool_).reshape(-1, n),
-        true=np.array(true, np.intp),
-        joint_winner=np.array(winners, np.intp) if exact else None,
-        label_mass=np.array(mass, np.float64) if exact else None,
-    )
+def compared_prompts(modes: Sequence[Scoring], prompts: Sequence[Prompt]) -> tuple[str, ...] | None:
+    """The prompts by which modes are compared: those that every mode can score.
+
+    A mode that can score none does not count. None where every other one can score all, and nothing is left out.
+    """
+    by_mode = [{prompt.name for prompt in prompts if not not_applicable(prompt, mode)} for mode in modes]
+    scored = [names for names in by_mode if names]
+    common = tuple(prompt.name for prompt in prompts if all(prompt.name in names for names in scored))
+    return common if scored and 0 < len(common) < len(prompts) else None
 
 
 def worst_rows(
-    modes: Sequence[Scoring],
-    prompts: Sequence[Prompt],
-    rows: Sequence[LabelledQuery],
-    scores: Sequence[RowScores],
-) -> tuple[WorstRow, ...]:
+    modes: Mapping[Scoring, Probabilities], truths: Sequence[Truth], rows: Sequence[LabelledQuery]
+) -> Iterator[WorstRow]:
     """For each mode the N_WORST rows whose accepted labels have the lowest probability, lowest first."""
-    worst: list[WorstRow] = []
-    for mode in modes:
+    for mode, found in modes.items():
         of_mode = []
-        for prompt in prompts:
-            if not_applicable(prompt, mode):
+        for truth in truths:
+            probability = found[truth.prompt]
+            if isinstance(probability, NotApplicable):
                 continue
-            for row, row_scores in zip(rows, scores, strict=True):
-                if row_scores.prompts is None or prompt.name not in row.labels:
-                    continue
-                p = row_scores.prompts[prompt.name].probability(mode)
-                if np.isfinite(p).all():
-                    of_mode.append(_worst_row(mode, prompt, row, p))
-        worst += sorted(of_mode, key=lambda row: row.p_accepted)[:N_WORST]
-    return tuple(worst)
-
-
-def _worst_row(mode: Scoring, prompt: Prompt, row: LabelledQuery, p: FloatArray) -> WorstRow:
-    accepted = row.labels[prompt.name]
-    return WorstRow(
-        mode=mode,
-        prompt=prompt.name,
-        line=row.line,
-        query=row.query,
-        accepted=accepted,
-        p_accepted=min(float(sum(p[prompt.labels.index(label)] for label in accepted)), 1.0),
-        answer=prompt.labels[int(p.argmax())],
-        probability=float(p.max()),
-    )
+            p = probability[truth.index]
+            p_accepted = accepted_probability(p, truth.accepted)
+            of_mode += [(float(p_accepted[i]), rows[truth.index[i]], truth, p[i]) for i in known_rows(p)]
+        for least, row, truth, of_row in sorted(of_mode, key=lambda each: each[0])[:N_WORST]:
+            yield WorstRow(
+                mode=mode,
+                prompt=truth.prompt,
+                line=row.line,
+                query=row.query,
+                accepted=row.labels[truth.prompt],
+                p_accepted=least,
+                answer=truth.labels[int(of_row.argmax())],
+                probability=float(of_row.max()),
+            )
 
 
 def non_finite_rows(rows: Sequence[LabelledQuery], scores: Sequence[RowScores]) -> tuple[NonFiniteRow, ...]:
@@ -182,4 +128,33 @@ def non_finite_rows(rows: Sequence[LabelledQuery], scores: Sequence[RowScores]) 
         NonFiniteRow(line=row.line, query=row.query, error=row_scores.error)
         for row, row_scores in zip(rows, scores, strict=True)
         if row_scores.prompts is None
+    )
+
+
+def cascade_record(tables: Mapping[str, ScoreTable], cascade: Probabilities, last: Probabilities) -> CascadeRecord:
+    """Which stages answer, and how often as the last one would.
+
+    tables: the cascade's answers; cascade, last: the probabilities of all stages together, and of the last one alone.
+    """
+    answers: dict[str, list[tuple[str, bool]]] = {}
+    for name, table in tables.items():
+        p, q = cascade[name], last[name]
+        assert not isinstance(p, NotApplicable)
+        assert not isinstance(q, NotApplicable)
+        same = p.argmax(axis=1) == q.argmax(axis=1)
+        answers[name] = [(table.stages[i] or "", bool(same[i])) for i in known_rows(p, q)]
+    every = [answer for of_prompt in answers.values() for answer in of_prompt]
+    names = list(dict.fromkeys(stage for stage, _ in every))
+    return CascadeRecord(
+        **dict(_shares(every, names)), prompts={name: _shares(each, names) for name, each in answers.items()}
+    )
+
+
+def _shares(answers: Sequence[tuple[str, bool]], names: Sequence[str]) -> StageShares:
+    """answers: for each the stage that answered, and whether the last one answers the same."""
+    counts = Counter(stage for stage, _ in answers)
+    return StageShares(
+        n=len(answers),
+        stages={name: counts[name] / len(answers) for name in names} if answers else {},
+        agreement=mean([same for _, same in answers]),
     )

@@ -1,26 +1,43 @@
-"""One pass over labelled queries: from one decode a query to its scores in every mode."""
+"""Passes over labelled queries: from one decode a query to arrays of its scores in every mode.
+
+A mode is a scoring, or one of CALIBRATED and CASCADE. Arrays have a row for each query; those of queries without
+scores are NaN.
+"""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from ..classifier import Classifier
+from ..config.prompt import PromptConfig
 from ..config.schema import Config
-from ..config.scoring import Scoring
+from ..config.scoring import FIRST_TOKEN, JOINT, MEAN, TREE, Scoring
 from ..data.labelled import BadRow, LabelledQuery
 from ..errors import ConfigError, PlanError, ScoreError
 from ..opening import ClassifierOpener, without_kept_queries
 from ..prompts.compiled import Prompt
 from ..prompts.trie import build_trie
+from ..score.adjustment import Adjustment, adjusted_scores
 from ..score.log_space import softmax
 from ..score.result import PromptResult, Result
-from .records import RequestCost
+from ..statistics import BoolArray, FloatArray, IntArray, quantiles
+from .kept_scores import KeptScores, PromptScores, RowScores
+from .records import NotApplicable, RequestCost
+
+CALIBRATED = "calibrated"
+"""The name of the mode in which every prompt has its configured scoring, calibrated as configured."""
+CASCADE = "cascade"
+"""The name of the mode in which a cascade answers, with all its stages."""
+
+Probabilities = Mapping[str, FloatArray | NotApplicable]
+"""one mode's probabilities by prompt, (n_rows, n_labels) each, or why the prompt cannot have the mode"""
+
+ScoresOf = Callable[[Result], RowScores]
+"""what a pass keeps of a result: `row_scores` or `answered_scores`"""
 
 _N_WARM_UP = 5
 """Requests that are not timed."""
@@ -28,58 +45,107 @@ _TINY = np.finfo(np.float64).tiny
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromptScores:
-    """One query's scores for one prompt's labels, in the order of the configuration."""
+class ScoreTable:
+    """One prompt's scores of all rows."""
 
-    tree: list[float]
-    """log-probabilities among the labels"""
-    joint: list[float] | None = None
-    """log p(label | prompt); None where the pass was not exact"""
-    mean: list[float] | None = None
-    """joint per token"""
-    label_mass: float | None = None
-    """the probability that lies on the labels at all; None where the pass was not exact"""
-    stage: str | None = None
-    """of a cascade, which stage answered"""
+    by_scoring: Mapping[Scoring, FloatArray]
+    """(n_rows, n_labels) each. Those of `first_token` are the tree's: where all labels differ in their first token,
+    both are softmaxes over the same logits, which differ by a constant. The exact ones only after an exact pass."""
+    label_mass: FloatArray | None
+    """(n_rows,) the probability that lies on the labels at all; None where the pass was not exact"""
+    stages: Sequence[str | None]
+    """of a cascade, which stage answered each row"""
 
-    def scores(self, mode: Scoring) -> npt.NDArray[np.float64]:
-        """(n_labels,) the mode's scores; those of `first_token` only up to a constant, which no probability depends on.
-
-        Where all labels differ in their first token, `tree` and `first_token` are softmaxes over the same logits.
-        """
-        return np.array(self.tree if mode in ("tree", "first_token") else self.joint if mode == "joint" else self.mean)
-
-    def probability(self, mode: Scoring) -> npt.NDArray[np.float64]:
-        """(n_labels,) the mode's probabilities."""
-        scores = self.scores(mode)
-        if mode in ("tree", "first_token"):
-            return np.exp(scores)
-        return np.asarray(softmax(scores), np.float64)
+    def probability(self, scoring: Scoring) -> FloatArray:
+        """(n_rows, n_labels) the probabilities of the labels."""
+        scores = self.by_scoring[scoring]
+        return np.asarray(np.exp(scores) if scoring in (TREE, FIRST_TOKEN) else softmax(scores), np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowScores:
-    """One query's scores by prompt, or why there are none."""
+class Truth:
+    """The accepted labels of the n rows that are labelled for a prompt."""
 
-    prompts: dict[str, PromptScores] | None = None
-    error: str | None = None
-
-
-class ScoreStore(Protocol):
-    """Scores by query that outlive a pass."""
-
-    def get(self, query: str) -> RowScores | None:
-        """The scores of a query, or None where there are none."""
-
-    def add(self, query: str, scores: RowScores) -> None:
-        """Keep a query's scores."""
+    prompt: str
+    labels: tuple[str, ...]
+    """of the prompt"""
+    index: IntArray
+    """(n,) which of all rows these are"""
+    accepted: BoolArray
+    """(n, n_labels)"""
+    first: IntArray
+    """(n,) the label that each row names first"""
 
 
-def not_applicable(prompt: Prompt, mode: Scoring) -> str | None:
-    """Why a prompt cannot have a mode; None where it can."""
-    if mode == "first_token":
+def known_rows(*p: FloatArray) -> list[int]:
+    """The indices of the rows that have scores in all of the arrays, (n_rows, n_labels) each."""
+    known: list[int] = np.flatnonzero(np.all([np.isfinite(each).all(axis=1) for each in p], axis=0)).tolist()
+    return known
+
+
+def truth_of(prompt: Prompt, rows: Sequence[LabelledQuery]) -> Truth:
+    """What the rows say of a prompt."""
+    labelled = [(index, row.labels[prompt.name]) for index, row in enumerate(rows) if prompt.name in row.labels]
+    accepted = [[label in names for label in prompt.labels] for _, names in labelled]
+    return Truth(
+        prompt=prompt.name,
+        labels=prompt.labels,
+        index=np.array([index for index, _ in labelled], np.intp),
+        accepted=np.array(accepted, np.bool_).reshape(-1, len(prompt.labels)),
+        first=np.array([prompt.labels.index(names[0]) for _, names in labelled], np.intp),
+    )
+
+
+def score_tables(prompts: Sequence[Prompt], rows: Sequence[RowScores]) -> dict[str, ScoreTable]:
+    """The scores of the rows as arrays, by prompt."""
+    return {prompt.name: _table(prompt, rows) for prompt in prompts}
+
+
+def _table(prompt: Prompt, rows: Sequence[RowScores]) -> ScoreTable:
+    n = len(prompt.labels)
+    none = PromptScores(tree=[np.nan] * n, joint=[np.nan] * n, mean=[np.nan] * n, label_mass=np.nan)
+    scores = [none if row.prompts is None else row.prompts[prompt.name] for row in rows]
+    exact = all(each.joint is not None for each in scores)
+
+    def array(values: Iterable[list[float] | None]) -> FloatArray:
+        return np.array(list(values), np.float64).reshape(-1, n)
+
+    tree = array(each.tree for each in scores)
+    by_scoring: dict[Scoring, FloatArray] = {TREE: tree, FIRST_TOKEN: tree}
+    if exact:
+        by_scoring |= {JOINT: array(each.joint for each in scores), MEAN: array(each.mean for each in scores)}
+    return ScoreTable(
+        by_scoring=by_scoring,
+        label_mass=np.array([each.label_mass for each in scores], np.float64) if exact else None,
+        stages=[each.stage for each in scores],
+    )
+
+
+def calibrated_probabilities(
+    prompts: Sequence[PromptConfig], tables: Mapping[str, ScoreTable], adjustments: Sequence[Adjustment]
+) -> Probabilities:
+    """The probabilities of a pass in each prompt's configured scoring, calibrated."""
+    return {
+        prompt.name: np.exp(adjusted_scores(tables[prompt.name].by_scoring[prompt.scoring], each), dtype=np.float64)
+        for prompt, each in zip(prompts, adjustments, strict=True)
+    }
+
+
+def probabilities_of(scoring: Scoring, prompts: Sequence[Prompt], tables: Mapping[str, ScoreTable]) -> Probabilities:
+    """The probabilities of a pass in one scoring."""
+    return {
+        prompt.name: NotApplicable(not_applicable=reason)
+        if (reason := not_applicable(prompt, scoring))
+        else tables[prompt.name].probability(scoring)
+        for prompt in prompts
+    }
+
+
+def not_applicable(prompt: Prompt, scoring: Scoring) -> str | None:
+    """Why a prompt cannot have a scoring; None where it can."""
+    if scoring == FIRST_TOKEN:
         try:
-            build_trie(prompt.labels, prompt.label_tokens, -1, mode)
+            build_trie(prompt.labels, prompt.label_tokens, -1, scoring)
         except ConfigError as e:
             return str(e)
     return None
@@ -101,6 +167,13 @@ def row_scores(result: Result) -> RowScores:
     return RowScores(prompts={answer.prompt: _prompt_scores(answer) for answer in result.results})
 
 
+def _prompt_scores(answer: PromptResult) -> PromptScores:
+    tree = [score.score for score in answer.scores]
+    if (audit := answer.audit) is None:
+        return PromptScores(tree=tree)
+    return PromptScores(tree=tree, joint=list(audit.joint), mean=list(audit.mean), label_mass=audit.label_mass)
+
+
 def answered_scores(result: Result) -> RowScores:
     """What a result answers: the probabilities as they are calibrated, by their logarithms, in place of `tree`."""
     return RowScores(
@@ -116,56 +189,45 @@ def answered_scores(result: Result) -> RowScores:
 
 def score_rows(
     classifier: Classifier,
-    rows: Sequence[LabelledQuery],
-    kept: ScoreStore | None,
-    on_row: Callable[[], None],
-    scores_of: Callable[[Result], RowScores] = row_scores,
+    queries: Iterable[str],
+    kept: KeptScores | None = None,
+    on_row: Callable[[], None] = lambda: None,
+    scores_of: ScoresOf = row_scores,
 ) -> list[RowScores]:
-    """The scores of all rows; those that `kept` has are not computed again. on_row() is called after each row."""
+    """The scores of all queries; those that `kept` has are not computed again. on_row() is called after each."""
     scores = []
-    for row in rows:
-        of_row = None if kept is None else kept.get(row.query)
-        if of_row is None:
-            of_row = _score(classifier, row.query, scores_of)
-            if kept is not None:
-                kept.add(row.query, of_row)
-        scores.append(of_row)
+    for query in queries:
+        found = kept.get(query) if kept else None
+        if found is None:
+            try:
+                found = scores_of(classifier.classify(query))
+            except ScoreError as e:
+                found = RowScores(error=str(e))
+            if kept:
+                kept.add(query, found)
+        scores.append(found)
         on_row()
     return scores
-
-
-def _score(classifier: Classifier, query: str, scores_of: Callable[[Result], RowScores]) -> RowScores:
-    try:
-        result = classifier.classify(query)
-    except ScoreError as e:
-        return RowScores(error=str(e))
-    return scores_of(result)
-
-
-def _prompt_scores(answer: PromptResult) -> PromptScores:
-    tree = [score.score for score in answer.scores]
-    if (audit := answer.audit) is None:
-        return PromptScores(tree=tree)
-    return PromptScores(tree=tree, joint=list(audit.joint), mean=list(audit.mean), label_mass=audit.label_mass)
 
 
 def request_cost(
     opener: ClassifierOpener, config: Config, scoring: str, queries: Sequence[str], on_query: Callable[[], None]
 ) -> RequestCost:
     """Time and tokens of requests, by a classifier of its own; scoring: the configuration's scoring, in words."""
-    total_ms, n_tokens = [], []
+    results = []
     with opener.open(without_kept_queries(config), quiet=True) as classifier:
         for query in queries[:_N_WARM_UP]:
             classifier.classify(query)
         for query in queries:
             result = classifier.classify(query)
-            total_ms.append(result.total_ms)
-            n_tokens.append(result.counts.n_tokens_new)
+            results.append((result.total_ms, result.counts.n_tokens_new))
             on_query()
+    total_ms, n_tokens = zip(*results, strict=True)
+    p50, p90 = quantiles(total_ms, 0.5, 0.9)
     return RequestCost(
         mean_ms=statistics.fmean(total_ms),
-        p50_ms=statistics.median(total_ms),
-        p90_ms=float(np.quantile(total_ms, 0.9)),
+        p50_ms=p50,
+        p90_ms=p90,
         n_tokens_new=statistics.fmean(n_tokens),
         n_queries=len(queries),
         n_prompts=len(config.prompts),

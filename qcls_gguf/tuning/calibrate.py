@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ..config.calibration_file import calibration_text, prompt_hash
 from ..config.prompt import PromptConfig
 from ..config.schema import Config
@@ -19,6 +17,7 @@ from ..data.labelled import PLAIN_COLUMNS, Labelled, LabelledColumns
 from ..errors import ConfigError, ScoreError
 from ..evaluation.evaluate import EvaluationSettings, ScoredRows, score_data
 from ..evaluation.modes import non_finite_rows
+from ..evaluation.passes import truth_of
 from ..opening import ClassifierOpener
 from ..report.files import check_writable
 from ..report.progress import OnProgress
@@ -136,14 +135,9 @@ def _place(settings: FitSettings, prompt: PromptConfig) -> str:
 
 def _matrices(prompt: PromptConfig, scored: ScoredRows, adjustment: Adjustment) -> tuple[FloatArray, BoolArray]:
     """Scores less the prior, and accepted labels, each (n_rows, n_labels), of the rows labelled for a prompt."""
-    prior = 0.0 if adjustment.prior is None else adjustment.prior
-    score, accepted = [], []
-    for row, scores in zip(scored.rows, scored.scores, strict=True):
-        if prompt.name in row.labels and scores.prompts is not None:
-            score.append(scores.prompts[prompt.name].scores(prompt.scoring) - prior)
-            accepted.append([label in row.labels[prompt.name] for label in prompt.labels])
-    shape = (-1, len(prompt.labels))
-    return np.array(score, np.float64).reshape(shape), np.array(accepted, np.bool_).reshape(shape)
+    truth = truth_of(next(each for each in scored.prompts if each.name == prompt.name), scored.rows)
+    score = scored.tables[prompt.name].by_scoring[prompt.scoring][truth.index]
+    return score if adjustment.prior is None else score - adjustment.prior, truth.accepted
 
 
 def _bias(prompt: PromptConfig, verdict: Verdict) -> dict[str, float] | None:

@@ -16,8 +16,7 @@ from mutate import ODD, mutated
 from qcls_gguf import Config, ConfigError, ModelInfo, PromptConfig
 from qcls_gguf.config.calibration_file import calibration_text, prompt_hash, read_calibration
 from qcls_gguf.data.labelled import read_labelled
-from qcls_gguf.evaluation.kept_scores import KeptScores, checked_line
-from qcls_gguf.evaluation.passes import PromptScores, RowScores
+from qcls_gguf.evaluation.kept_scores import KeptScores, PromptScores, RowScores, checked_line
 
 _LABELS = {"category": ("dress", "jeans", "light blue"), "colour": ("red", "blue")}
 _PROMPTS = tuple(

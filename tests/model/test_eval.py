@@ -14,8 +14,7 @@ from evaluations import MODES, RANDOM_ROWS, data, evaluated, random_config, run_
 
 from qcls_gguf import Classifier, load_config
 from qcls_gguf.config.raw import raw_config
-from qcls_gguf.data.labelled import LabelledQuery
-from qcls_gguf.evaluation.passes import score_rows
+from qcls_gguf.evaluation.passes import score_rows, score_tables
 from qcls_gguf.evaluation.records import EvaluationRecord
 
 __all__ = ["data", "random_config"]  # fixtures
@@ -29,19 +28,18 @@ def test_one_pass_has_the_scores_of_every_mode(
     random_config: Path, make_model: MakeModel, open_classifier: OpenClassifier
 ) -> None:
     """The same as those of a classifier opened in each mode."""
-    rows = [LabelledQuery(line=i, query=query, labels={}) for i, query in enumerate(("red dress", "", "红色连衣裙"))]
+    queries = ("red dress", "", "红色连衣裙")
     done = []
     with Classifier.from_config(raw_config(load_config(random_config), "tree"), audit=True) as classifier:
-        scores = score_rows(classifier, rows, None, lambda: done.append(1))
-    assert len(done) == len(rows)
+        tables = score_tables(classifier.prompts, score_rows(classifier, queries, None, lambda: done.append(1)))
+    assert len(done) == len(queries)
     for mode in MODES:
         names = ["user"] if mode == "first_token" else ["item", "user"]
         chosen = [spec for spec in specs(mode) if spec.name in names]
         classifier = open_classifier(make_model(), chosen, flash_attn=False, kv_type="f32")
-        for row, found in zip(rows, scores, strict=True):
-            for answer in classifier.classify(row.query).results:
-                assert found.prompts is not None
-                here = found.prompts[answer.prompt].probability(mode)
+        for i, query in enumerate(queries):
+            for answer in classifier.classify(query).results:
+                here = tables[answer.prompt].probability(mode)[i]
                 expected = [score.probability for score in answer.scores]
                 np.testing.assert_allclose(here, expected, rtol=0, atol=1e-5)
 

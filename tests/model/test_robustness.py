@@ -17,10 +17,10 @@ from oracle import PromptSpec
 from qcls_gguf import Classifier, ModelConfig, load_config
 from qcls_gguf.config.raw import raw_config
 from qcls_gguf.data.labelled import read_labelled
-from qcls_gguf.evaluation.batch_invariance import N_BATCH, batch_invariance
 from qcls_gguf.evaluation.evaluate import EvaluationSettings, evaluate
 from qcls_gguf.evaluation.passes import score_rows
 from qcls_gguf.evaluation.records import EvaluationRecord
+from qcls_gguf.evaluation.robustness import N_BATCH, batch_invariance
 from qcls_gguf.opening import ClassifierOpener
 
 ROOT = Path(__file__).parents[2]
@@ -166,7 +166,7 @@ def test_no_other_request_changes_a_winner_of_the_embedded_model(
     labels = {prompt.name: prompt.labels for prompt in shipped.prompts}
     rows = read_labelled(HELD_OUT, labels).rows[::every]
     with Classifier.from_config(config) as classifier:
-        scores = score_rows(classifier, rows, None, lambda: None)
+        scores = score_rows(classifier, [row.query for row in rows])
     with Classifier.from_config(config) as classifier:
         found = batch_invariance(classifier, ("tree",), rows, scores, seed=0, counter=lambda part, n: lambda: None)
     assert len(rows) > 3 * N_BATCH

@@ -1,28 +1,33 @@
-"""Every statistic on a table small enough to be worked by hand."""
+"""Every statistic on a table small enough to be worked by hand; the same rows compared; orders of labels."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
+from qcls_gguf.config.scoring import TREE, Scoring
 from qcls_gguf.data.labelled import LabelledQuery
-from qcls_gguf.evaluation.metrics import (
-    LabelledProbabilities,
-    calibration_error,
-    overall_statistics,
-    prompt_statistics,
-    reliability,
-    row_outcomes,
-)
+from qcls_gguf.evaluation.kept_scores import PromptScores, RowScores
+from qcls_gguf.evaluation.metrics import Outcomes, overall_statistics, prompt_statistics
 from qcls_gguf.evaluation.modes import compared_prompts, mode_statistics
-from qcls_gguf.evaluation.passes import PromptScores, RowScores
-from qcls_gguf.evaluation.records import Confusion, Coverage, LabelStatistics, ModeStatistics, ReliabilityBin
+from qcls_gguf.evaluation.passes import Truth, probabilities_of, score_tables, truth_of
+from qcls_gguf.evaluation.records import (
+    Confusion,
+    Coverage,
+    Differences,
+    LabelStatistics,
+    ModeStatistics,
+    PromptStatistics,
+    ReliabilityBin,
+)
+from qcls_gguf.evaluation.robustness import N_LISTED, changes, differences, label_orders, listed_flips
 from qcls_gguf.prompts.compiled import Prompt
 from qcls_gguf.prompts.trie import build_trie
-from qcls_gguf.statistics import wilson
+from qcls_gguf.statistics import FloatArray, wilson
 
 PROBABILITY = [
     [0.8, 0.1, 0.1],  # a is right
@@ -32,24 +37,27 @@ PROBABILITY = [
     [0.0, 1.0, 0.0],  # a would be, and has no probability at all
 ]
 ACCEPTED = ["a", "b", "bc", "ac", "a"]
+JOINT = np.eye(3)[[0, 1, 0, 2, 1]]  # its answers
+MASS = np.array([1, 0.5, 0.6, 0.7, 0.2])
 
 
 def scored(
     probability: list[list[float]] = PROBABILITY, accepted: list[str] = ACCEPTED, *, exact: bool = True
-) -> LabelledProbabilities:
+) -> tuple[PromptStatistics, Outcomes]:
     n = len(probability)
-    return LabelledProbabilities(
+    truth = Truth(
+        prompt="p",
         labels=("a", "b", "c"),
-        probability=np.array(probability, np.float64).reshape(-1, 3),
+        index=np.arange(n),
         accepted=np.array([[label in row for label in "abc"] for row in accepted]).reshape(-1, 3),
-        true=np.array(["abc".index(row[0]) for row in accepted], np.intp),
-        joint_winner=np.array([0, 1, 0, 2, 1][:n], np.intp) if exact else None,
-        label_mass=np.array([1, 0.5, 0.6, 0.7, 0.2][:n]) if exact else None,
+        first=np.array(["abc".index(row[0]) for row in accepted], np.intp),
     )
+    p = np.array(probability, np.float64).reshape(-1, 3)
+    return prompt_statistics(truth, p, JOINT[:n], MASS[:n]) if exact else prompt_statistics(truth, p)
 
 
 def test_the_whole_table() -> None:
-    found, _ = prompt_statistics(scored())
+    found, _ = scored()
     assert found.n_rows == 5
     assert found.accuracy == pytest.approx(2 / 5)
     assert found.accuracy_ci == pytest.approx([0.1176, 0.7693], abs=1e-4)
@@ -63,10 +71,18 @@ def test_the_whole_table() -> None:
     assert found.label_mass is not None
     assert found.label_mass.to_dict() == pytest.approx({"mean": 0.6, "p10": 0.32, "min": 0.2})
     assert found.n_non_finite == 0
+    bins = found.reliability
+    assert len(bins) == 15
+    assert {i: one_bin.n for i, one_bin in enumerate(bins) if one_bin.n} == {6: 1, 7: 1, 12: 2, 14: 1}
+    assert bins[12].confidence == pytest.approx(0.8)
+    assert bins[12].accuracy == 1
+    assert bins[0] == ReliabilityBin(low=0, high=1 / 15, n=0, confidence=None, accuracy=None)
+    plain, _ = scored(exact=False)
+    assert plain == found.model_copy(update={"agreement_with_joint": None, "label_mass": None})
 
 
 def test_labels_and_confusions() -> None:
-    found, _ = prompt_statistics(scored())
+    found, _ = scored()
     assert found.confusion_matrix == ((1, 1, 0), (2, 0, 0), (0, 0, 1))
     assert found.confusions == (Confusion(label="b", answer="a", n=2), Confusion(label="a", answer="b", n=1))
     assert found.labels == {
@@ -75,25 +91,19 @@ def test_labels_and_confusions() -> None:
         "c": LabelStatistics(precision=1, recall=1, f1=1, support=1, n_predicted=1),
     }
     assert found.macro_f1 == pytest.approx((2 / 5 + 0 + 1) / 3)
-
-
-def test_a_label_that_never_occurs_is_left_out_of_macro_f1() -> None:
-    found, _ = prompt_statistics(scored(PROBABILITY[:1], ["a"]))
-    assert found.labels["b"] == LabelStatistics(precision=None, recall=None, f1=None, support=0, n_predicted=0)
-    assert found.macro_f1 == 1
+    one, _ = scored(PROBABILITY[:1], ["a"])
+    assert one.labels["b"] == LabelStatistics(precision=None, recall=None, f1=None, support=0, n_predicted=0)
+    assert one.macro_f1 == 1  # of the labels that occur
 
 
 def test_coverage() -> None:
-    coverage = {point.threshold: point for point in prompt_statistics(scored())[0].coverage}
+    coverage = {point.threshold: point for point in scored()[0].coverage}
     assert list(coverage) == [0.5, 0.7, 0.8, 0.9, 0.95, 0.99]
     assert coverage[0.5] == Coverage(threshold=0.5, n=4, coverage=0.8, accuracy=0.5)
     assert coverage[0.8].to_dict() == {"threshold": 0.8, "n": 3, "coverage": 0.6, "accuracy": pytest.approx(2 / 3)}
     assert coverage[0.99] == Coverage(threshold=0.99, n=1, coverage=0.2, accuracy=0)
-
-
-def test_coverage_of_nothing_has_no_accuracy() -> None:
-    coverage = prompt_statistics(scored(PROBABILITY[:1], ["a"]))[0].coverage
-    assert coverage[-1] == Coverage(threshold=0.99, n=0, coverage=0, accuracy=None)
+    nothing = scored(PROBABILITY[:1], ["a"])[0].coverage[-1]
+    assert nothing == Coverage(threshold=0.99, n=0, coverage=0, accuracy=None)
 
 
 @pytest.mark.parametrize(
@@ -106,34 +116,21 @@ def test_wilson_against_published_intervals(n_right: int, n: int, low: float, hi
     assert wilson(n - n_right, n) == pytest.approx((1 - high, 1 - low), abs=5e-5)
 
 
-def test_wilson_of_nothing() -> None:
-    assert wilson(0, 0) is None
-
-
-def test_reliability_bins_hold_every_row_once() -> None:
-    bins = reliability(row_outcomes(scored()))
-    assert len(bins) == 15
-    assert {i: one_bin.n for i, one_bin in enumerate(bins) if one_bin.n} == {6: 1, 7: 1, 12: 2, 14: 1}
-    assert bins[12].confidence == pytest.approx(0.8)
-    assert bins[12].accuracy == 1
-    assert bins[0] == ReliabilityBin(low=0, high=1 / 15, n=0, confidence=None, accuracy=None)
-
-
-def test_perfect_calibration_has_no_error() -> None:
-    rows = [[0.75, 0.25, 0.0]] * 4
-    assert calibration_error(reliability(row_outcomes(scored(rows, ["a", "a", "a", "b"])))) == pytest.approx(0)
+def test_perfect_calibration_has_no_error_and_equal_probabilities_are_won_by_the_first() -> None:
+    assert scored([[0.75, 0.25, 0.0]] * 4, ["a", "a", "a", "b"])[0].ece == pytest.approx(0)
+    assert scored([[0.4, 0.4, 0.2]], ["b"])[0].accuracy == 0
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_rows_that_are_not_finite_are_counted_and_left_out(value: float) -> None:
-    found, _ = prompt_statistics(scored([*PROBABILITY[:4], [0.2, value, 0.8]]))
-    clean, _ = prompt_statistics(scored(PROBABILITY[:4], ACCEPTED[:4]))
+    found, _ = scored([*PROBABILITY[:4], [0.2, value, 0.8]])
+    clean, _ = scored(PROBABILITY[:4], ACCEPTED[:4])
     assert (found.n_non_finite, clean.n_non_finite) == (1, 0)
     assert found.model_copy(update={"n_non_finite": 0}) == clean
 
 
 def test_without_rows_there_is_nothing_but_counts() -> None:
-    found, _ = prompt_statistics(scored([], []))
+    found, _ = scored([], [])
     assert (found.n_rows, found.n_clipped, found.confusions) == (0, 0, ())
     for name in ("accuracy", "accuracy_ci", "macro_f1", "log_loss", "brier", "ece", "agreement_with_joint"):
         assert getattr(found, name) is None, name
@@ -141,28 +138,13 @@ def test_without_rows_there_is_nothing_but_counts() -> None:
     json.loads(found.to_json())
 
 
-def test_without_joint_there_is_no_agreement() -> None:
-    found, _ = prompt_statistics(scored(exact=False))
-    assert found.agreement_with_joint is None
-    assert found.label_mass is None
-
-
-def test_equal_probabilities_are_won_by_the_first() -> None:
-    assert row_outcomes(scored([[0.4, 0.4, 0.2]], ["b"])).right.tolist() == [False]
-
-
 def test_prompts_together_are_all_their_rows() -> None:
-    first = prompt_statistics(scored(PROBABILITY[:1], ["a"]))
-    second = prompt_statistics(scored())
-    found = overall_statistics([first, second])
+    found = overall_statistics([scored(PROBABILITY[:1], ["a"]), scored()])
     assert found.n_rows == 6
     assert found.accuracy == pytest.approx(3 / 6)
     assert found.brier == pytest.approx((0.06 + 3.18) / 6)
     assert found.macro_f1 == pytest.approx((1 + 1.4 / 3) / 2)
     assert found.agreement_with_joint == pytest.approx(5 / 6)
-
-
-# reading
 
 
 def trie_prompt(name: str, *tokens: tuple[int, ...]) -> Prompt:
@@ -175,22 +157,82 @@ def trie_prompt(name: str, *tokens: tuple[int, ...]) -> Prompt:
 
 def test_modes_are_compared_on_the_prompts_that_each_can_score() -> None:
     """`first_token` cannot score `alike`, whose labels begin with the same token, so that modes leave it out."""
-    alike, differing = trie_prompt("alike", (1, 2), (1, 3)), trie_prompt("differing", (4,), (5,))
+    prompts = [trie_prompt("alike", (1, 2), (1, 3)), trie_prompt("differing", (4,), (5,))]
     rows = [LabelledQuery(line=1, query="q", labels={"alike": ("b",), "differing": ("a",)})]
     of_prompt = PromptScores(tree=[math.log(0.75), math.log(0.25)])
-    scores = [RowScores(prompts={"alike": of_prompt, "differing": of_prompt})]
-    found = mode_statistics(("first_token", "tree"), [alike, differing], rows, scores, {}, exact=False)
-    first, tree = found["first_token"], found["tree"]
-    assert isinstance(first, ModeStatistics)
-    assert isinstance(tree, ModeStatistics)
+    tables = score_tables(prompts, [RowScores(prompts={"alike": of_prompt, "differing": of_prompt})])
+
+    def statistics(*modes: Scoring) -> list[ModeStatistics]:
+        probabilities = {mode: probabilities_of(mode, prompts, tables) for mode in modes}
+        truths = [truth_of(prompt, rows) for prompt in prompts]
+        found = mode_statistics(dict(probabilities.items()), truths, tables, {}, compared_prompts(modes, prompts))
+        return [each for each in found.values() if isinstance(each, ModeStatistics)]
+
+    first, tree = statistics("first_token", "tree")
     assert (first.accuracy, first.n_rows, first.n_prompts) == (1, 1, 1)
     assert (tree.accuracy, tree.n_rows, tree.n_prompts) == (0.5, 2, 2)
     assert first.compared is not None
     assert tree.compared is not None
     assert (first.compared.accuracy, first.compared.n_rows) == (tree.compared.accuracy, tree.compared.n_rows) == (1, 1)
-    assert compared_prompts(("first_token", "tree"), [alike, differing]) == ("differing",)
-    assert compared_prompts(("tree",), [alike, differing]) is None
-    assert compared_prompts(("first_token", "tree"), [alike]) is None  # nothing is left to compare with
-    only = mode_statistics(("tree",), [alike, differing], rows, scores, {}, exact=False)["tree"]
-    assert isinstance(only, ModeStatistics)
-    assert only.compared is None
+    assert compared_prompts(("first_token", "tree"), prompts) == ("differing",)
+    assert compared_prompts(("tree",), prompts) is None
+    assert compared_prompts(("first_token", "tree"), prompts[:1]) is None  # nothing is left to compare with
+    assert statistics("tree")[0].compared is None
+
+
+# the same rows scored twice
+
+PROMPT = trie_prompt("p", (1,), (2,), (3,))
+NONE = (math.nan,) * 3
+
+
+def rows(n: int) -> list[LabelledQuery]:
+    return [LabelledQuery(line=i + 1, query=f"query {i}", labels={"p": ("a",)}) for i in range(n)]
+
+
+def array(*probabilities: Sequence[float]) -> FloatArray:
+    return np.array(probabilities, np.float64)
+
+
+def test_a_flip_is_another_winner_and_a_difference_the_largest_of_the_labels() -> None:
+    before = array((0.5, 0.3, 0.2), (0.4, 0.35, 0.25), (0.2, 0.2, 0.6), NONE, (1, 0, 0))
+    after = array((0.45, 0.25, 0.3), (0.3, 0.45, 0.25), (0.3, 0.3, 0.4), (1, 0, 0), NONE)
+    found = changes(TREE, PROMPT, rows(5), before, after)
+    assert found.differences == pytest.approx([0.1, 0.1, 0.2])
+    assert differences([found]).to_dict() == {
+        "largest_probability_difference": pytest.approx(0.2),
+        "mean_probability_difference": pytest.approx(0.4 / 3),
+    }
+    (flip,) = listed_flips([found])
+    assert (flip.line, flip.answer, flip.other_answer) == (2, "a", "b")
+    assert flip.probability == pytest.approx(0.4)
+    assert flip.other_probability == pytest.approx(0.45)
+    assert flip.margin == pytest.approx(0.05)
+    assert "rendering" not in flip.to_dict()
+    lost = changes(TREE, PROMPT, rows(1), array(NONE), array((1, 0, 0)))
+    assert (len(lost.differences), lost.flips) == (0, [])
+    assert differences([lost]) == Differences(largest_probability_difference=None, mean_probability_difference=None)
+
+
+def test_the_flips_that_moved_furthest_are_listed_first() -> None:
+    n = N_LISTED + 3
+    before = array(*[(0.6, 0.4, 0.0)] * n)
+    after = array(*[(0.4 - i / 100, 0.6 + i / 100, 0.0) for i in range(n)])
+    listed = listed_flips([changes(TREE, PROMPT, rows(n), before, after, rendering=2)])
+    assert [flip.line for flip in listed] == list(range(n, n - N_LISTED, -1))
+    assert {flip.rendering for flip in listed} == {2}
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 18])
+def test_orders_of_labels_are_others_and_distinct_while_there_are_any(n: int) -> None:
+    labels = tuple(f"label {i}" for i in range(n))
+    orders = label_orders(labels, 8, "0 colour")
+    assert len(orders) == 8
+    assert labels not in orders
+    assert all(sorted(order) == sorted(labels) for order in orders)
+    n_others = math.factorial(n) - 1
+    assert len(set(orders[:n_others])) == min(8, n_others)
+    assert orders == label_orders(labels, 8, "0 colour")
+    assert orders[:3] == label_orders(labels, 3, "0 colour")
+    if n > 3:
+        assert orders != label_orders(labels, 8, "1 colour")

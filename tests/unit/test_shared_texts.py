@@ -13,7 +13,7 @@ from documents import blocks
 from qcls_gguf import Config, ConfigError, PromptConfig, load_config
 from qcls_gguf.config.load import parse_config
 from qcls_gguf.config.resources import config_path
-from qcls_gguf.evaluation.label_order import with_order
+from qcls_gguf.evaluation.robustness import with_order
 from qcls_gguf.prompts.chat import render_prompts
 
 COLOUR = {"name": "colour", "labels": ["red", "blue"]}

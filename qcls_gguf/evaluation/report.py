@@ -1,0 +1,330 @@
+"""An evaluation as a document: tables, reliability diagrams and confusion matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from ..config.words import counted
+from ..report.document import TEXT, Document, Facts, Figure, Format, Paragraph, Part, Section, Table, provenance
+from ..report.numbers import percent
+from .records import (
+    CascadeRecord,
+    EvaluationRecord,
+    Flip,
+    ModeNotApplicable,
+    ModeStatistics,
+    NotApplicable,
+    PromptStatistics,
+    ShuffledPrompt,
+    Statistics,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_N_CONFUSIONS = 10
+_N_WORST = 5
+_PROMPT_COLUMNS: dict[str, Format] = {
+    "mode": TEXT,
+    "rows": "d",
+    "accuracy (95 %)": "",
+    "macro-F1": ".3f",
+    "log-loss": ".3f",
+    "Brier": ".3f",
+    "ECE": ".3f",
+    "as joint": ".1%",
+    "mass": ".3f",
+}
+_MODE_COLUMNS: dict[str, Format] = {**_PROMPT_COLUMNS, "mean ms": ".2f", "p50 ms": ".2f", "tokens": ".1f"}
+_DIFFERENCES: dict[str, Format] = {"largest Δp": ".1e", "mean Δp": ".1e"}
+_FLIPS: dict[str, Format] = {
+    **dict.fromkeys(("mode", "prompt", "row", "answer", "other answer"), TEXT),
+    **dict.fromkeys(("p", "other p", "margin"), ".3f"),
+}
+_LABELS: dict[str, Format] = {
+    "label": TEXT, "support": "d", "predicted": "d", "precision": ".1%", "recall": ".1%", "F1": ".3f"
+}  # fmt: skip
+_MARKERS = "os^D"
+
+Modes = Mapping[str, ModeStatistics | ModeNotApplicable]
+
+
+def evaluation_document(evaluation: EvaluationRecord) -> Document:
+    """All that `qcls-gguf eval` shows of its record."""
+    modes, data = evaluation.modes, evaluation.data
+    names = list(next(iter(modes.values())).prompts)
+    applicable = {mode: found for mode, found in modes.items() if isinstance(found, ModeStatistics)}
+    facts = Facts(
+        {
+            "data": f"{data.path}: {counted(data.n_rows, 'row')}, {data.n_bad} left out",
+            "data sha256": data.sha256,
+            **provenance(evaluation.model, evaluation.environment),
+        }
+    )
+    by_prompt = [(name, {mode: found.prompts[name] for mode, found in modes.items()}) for name in names]
+    return Document(
+        title=f"Evaluation of {counted(len(names), 'prompt')}",
+        parts=[
+            Section(title="Conditions", parts=[facts], on_terminal=False),
+            *_modes_tables(evaluation),
+            Section(
+                title="Reliability",
+                parts=[_reliability(applicable) if applicable else None, _coverage(applicable)],
+                on_terminal=False,
+            ),
+            *_first_mode(evaluation),
+            *(Section(title=name, parts=_prompt_parts(found), on_terminal=False) for name, found in by_prompt),
+            Section(title="Worst-scored rows", parts=[_worst(evaluation)], on_terminal=False),
+            *(Paragraph(note, "warning") for note in _notes(evaluation)),
+            *_robustness(evaluation),
+        ],
+    )
+
+
+def _modes_tables(evaluation: EvaluationRecord) -> Iterator[Part]:
+    """A row for each mode; where one cannot score every prompt first all of them on the prompts that each can score."""
+    modes, common = evaluation.modes, evaluation.compared_prompts
+    title = ""
+    if common is not None:
+        compared = {
+            mode: found.compared
+            for mode, found in modes.items()
+            if isinstance(found, ModeStatistics) and found.compared
+        }
+        n_all = len(next(iter(modes.values())).prompts)
+        yield _table(compared, title=f"Compared on {len(common)} of {n_all} prompts: {', '.join(common)}")
+        title = "Each mode on all prompts that it can score (number in brackets): not comparable"
+    costs = [found.latency for found in modes.values() if found.latency]
+    measured = "not measured"
+    if costs:
+        n = counted(costs[0].n_queries, "query", "queries")
+        measured = f"of {n}, each mode in a classifier of its own"
+    yield Table(
+        title=title,
+        columns=_MODE_COLUMNS,
+        rows=[
+            [
+                *_row(mode if common is None else f"{mode} ({found.n_prompts})", found),
+                *(found.latency and found.latency.mean_ms, found.p50_ms, found.n_tokens_new),
+            ]
+            for mode, found in modes.items()
+        ],
+        note="Accuracy with its Wilson 95 % interval; log-loss in nats; ECE over 15 bins; as joint: the share of rows "
+        "with the answer of joint; mass: the mean probability that lies on the labels at all; times and tokens are of "
+        f"a whole request, {measured}.",
+    )
+    if evaluation.cascade:
+        yield _stages(evaluation.cascade)
+
+
+def _table(modes: Mapping[str, Statistics | NotApplicable], title: str = "") -> Table:
+    return Table(title=title, columns=_PROMPT_COLUMNS, rows=[_row(mode, found) for mode, found in modes.items()])
+
+
+def _row(name: str, found: Statistics | NotApplicable) -> list[object]:
+    """The values of _PROMPT_COLUMNS."""
+    if not isinstance(found, Statistics):
+        return [name, None, "not applicable", *[None] * (len(_PROMPT_COLUMNS) - 3)]
+    interval, mass = found.accuracy_ci, found.label_mass
+    accuracy = percent(found.accuracy) + (f" ({interval[0]:.1%}–{interval[1]:.1%})" if interval else "")
+    return [
+        *(name, found.n_rows, accuracy, found.macro_f1, found.log_loss, found.brier, found.ece),
+        *(found.agreement_with_joint, mass and mass.mean),
+    ]
+
+
+def _stages(cascade: CascadeRecord) -> Table:
+    """Which stage answers how many of each prompt's rows, and how often as the last stage."""
+    return Table(
+        title="The cascade's answers",
+        columns={"answered by": TEXT, **dict.fromkeys((*cascade.stages, "as the last stage"), ".1%")},
+        rows=[
+            [name, *(shares.stages.get(stage) for stage in cascade.stages), shares.agreement]
+            for name, shares in {**cascade.prompts, "all": cascade}.items()
+        ],
+    )
+
+
+def _first_mode(evaluation: EvaluationRecord) -> Iterator[Part]:
+    """For the terminal: each prompt's accuracy, and the confusions and worst rows of the first mode."""
+    modes = evaluation.modes
+    first, found = next(iter(modes.items()))
+    by_prompt = [[name, *(_accuracy(mode.prompts[name]) for mode in modes.values())] for name in found.prompts]
+    yield Table(columns={"accuracy of": TEXT, **dict.fromkeys(modes, ".1%")}, rows=by_prompt)
+    confusions = [
+        [name, confusion.label, confusion.answer, confusion.n]
+        for name, prompt in found.prompts.items()
+        if isinstance(prompt, PromptStatistics)
+        for confusion in prompt.confusions
+    ]
+    yield Table(
+        columns={f"confused by {first}": TEXT, "label": TEXT, "answer": TEXT, "rows": "d"},
+        rows=sorted(confusions, key=lambda row: -cast(int, row[3]))[:_N_CONFUSIONS],
+    )
+    yield Table(
+        columns={f"worst by {first}": TEXT, "accepted": TEXT, "answer": TEXT, "row": TEXT, "probability": ".3f"},
+        rows=[
+            [row.prompt, "|".join(row.accepted), row.answer, f"line {row.line}: {row.query}", row.p_accepted]
+            for row in evaluation.worst
+            if row.mode == first
+        ][:_N_WORST],
+    )
+
+
+def _accuracy(found: Statistics | NotApplicable) -> float | str | None:
+    return found.accuracy if isinstance(found, Statistics) else "not applicable"
+
+
+def _coverage(modes: Mapping[str, Statistics]) -> Table:
+    thresholds = [point.threshold for found in modes.values() for point in found.coverage]
+    return Table(
+        title="Accuracy of the rows answered with at least this probability",
+        columns={"mode": TEXT, **{f"≥ {threshold}": "" for threshold in thresholds}},
+        rows=[
+            [mode, *(f"{percent(point.accuracy)} of {percent(point.coverage)}" for point in found.coverage)]
+            for mode, found in modes.items()
+        ],
+    )
+
+
+def _prompt_parts(modes: Mapping[str, PromptStatistics | NotApplicable]) -> list[Part]:
+    """What a page says of one prompt."""
+    found = {mode: each for mode, each in modes.items() if isinstance(each, PromptStatistics) and each.n_rows}
+    parts: list[Part] = [_table(modes)]
+    if found:
+        parts.append(_reliability(found))
+    parts += [_confusion(mode, each) for mode, each in found.items()]
+    for mode, each in found.items():
+        rows = [
+            [label, of.support, of.n_predicted, of.precision, of.recall, of.f1] for label, of in each.labels.items()
+        ]
+        parts.append(Section(title=f"{mode} by label", parts=[Table(columns=_LABELS, rows=rows)], folded=True))
+    return parts
+
+
+def _worst(evaluation: EvaluationRecord) -> Table:
+    texts = ("mode", "prompt", "line", "query", "accepted", "answer")
+    return Table(
+        columns={**dict.fromkeys(texts, TEXT), "probability": ".3f", "of the accepted": ".3f"},
+        rows=[
+            [row.mode, row.prompt, row.line, row.query, "|".join(row.accepted), row.answer, row.probability,
+             row.p_accepted]
+            for row in evaluation.worst
+        ],
+    )  # fmt: skip
+
+
+def _notes(evaluation: EvaluationRecord) -> Iterator[str]:
+    """What the statistics do not cover, a sentence each."""
+    for mode, found in evaluation.modes.items():
+        for name, prompt in found.prompts.items():
+            if isinstance(prompt, NotApplicable):
+                yield f"{name}: {mode} is not applicable: {prompt.not_applicable}"
+    data, lost = evaluation.data, evaluation.non_finite
+    if data.n_bad:
+        lines = ", ".join(str(bad.line) for bad in data.bad)
+        are, what = ("is", "line") if data.n_bad == 1 else ("are", "lines")
+        yield f"{counted(data.n_bad, 'row')} could not be used and {are} left out: {what} {lines}"
+    if lost:
+        lines = ", ".join(str(row.line) for row in lost)
+        yield f"{counted(len(lost), 'row')} with scores that are not finite, left out: line {lines}"
+
+
+def _robustness(evaluation: EvaluationRecord) -> Iterator[Part]:
+    """The tables of `shuffle_labels` and `batch_invariance`, where the record has them."""
+    if shuffled := evaluation.shuffle_labels:
+        shares = ("flip rate", "accuracy", "mean", "min", "max")
+        columns = {"mode": TEXT, "prompt": TEXT, "rows": "d", "flips": "d", **dict.fromkeys(shares, ".1%")}
+        yield Table(
+            title=f"Labels listed in {shuffled.k} other orders, seed {shuffled.seed}",
+            columns={**columns, **_DIFFERENCES},
+            rows=[
+                [mode, name, *_shuffled(prompt)]
+                for mode, of_mode in shuffled.modes.items()
+                for name, prompt in of_mode.prompts.items()
+            ],
+        )
+        yield _flips("Flips by the order of the labels", shuffled.flips)
+    if invariance := evaluation.batch_invariance:
+        cases = dict(invariance)
+        yield Table(
+            title="Batch invariance: the same rows again",
+            columns={"case": TEXT, "rows": "d", "answers": "d", "flips": "d", **_DIFFERENCES},
+            rows=[
+                [name, case.n_rows, case.n_answers, case.n_flips, case.largest_probability_difference,
+                 case.mean_probability_difference]
+                for name, case in cases.items()
+            ],
+        )  # fmt: skip
+        for name, case in cases.items():
+            yield _flips(f"Flips by {name}", case.flips)
+
+
+def _shuffled(prompt: ShuffledPrompt | NotApplicable) -> list[object]:
+    if isinstance(prompt, NotApplicable):
+        return [None, "not applicable", *[None] * 7]
+    accuracy = prompt.accuracy
+    return [
+        *(prompt.n_rows, prompt.n_flips, prompt.flip_rate),
+        *(accuracy.configured, accuracy.mean, accuracy.min, accuracy.max),
+        *(prompt.largest_probability_difference, prompt.mean_probability_difference),
+    ]
+
+
+def _flips(title: str, flips: Sequence[Flip]) -> Table:
+    return Table(
+        title=title,
+        columns=_FLIPS,
+        rows=[
+            [flip.mode, flip.prompt, f"line {flip.line}: {flip.query}", flip.answer, flip.other_answer,
+             flip.probability, flip.other_probability, flip.margin]
+            for flip in flips
+        ],
+    )  # fmt: skip
+
+
+def _reliability(modes: Mapping[str, Statistics]) -> Figure:
+    return Figure("reliability diagram", (4.6, 4.2), partial(_draw_reliability, modes))
+
+
+def _draw_reliability(modes: Mapping[str, Statistics], axes: Axes) -> None:
+    axes.plot([0, 1], [0, 1], color="#999", linewidth=1, linestyle="--")
+    for index, (mode, found) in enumerate(modes.items()):
+        bins = [(each.confidence, each.accuracy, each.n) for each in found.reliability if each.n]
+        if bins:
+            confidence, accuracy, n_rows = zip(*bins, strict=True)
+            sizes = [8 + 90 * n / found.n_rows for n in n_rows]  # a large mark stands for many rows
+            axes.plot(confidence, accuracy, linewidth=0.8, alpha=0.5)
+            axes.scatter(confidence, accuracy, s=sizes, marker=_MARKERS[index % len(_MARKERS)], alpha=0.8, label=mode)
+    axes.set(
+        xlim=(-0.03, 1.03),
+        ylim=(-0.03, 1.03),
+        xlabel="probability of the answer",
+        ylabel="accuracy",
+        title="Reliability",
+    )
+    axes.legend(loc="lower right", frameon=False)
+
+
+def _confusion(mode: str, found: PromptStatistics) -> Figure:
+    side = max(2.6, 1.4 + 0.28 * len(found.labels))
+    return Figure(f"confusion matrix of {mode}", (side + 0.4, side + 0.2), partial(_draw_confusion, mode, found))
+
+
+def _draw_confusion(mode: str, found: PromptStatistics, axes: Axes) -> None:
+    labels, matrix = list(found.labels), np.array(found.confusion_matrix)
+    share = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+    axes.pcolormesh(share, cmap="Blues", vmin=0, vmax=1, edgecolors="#eee", linewidth=0.5)
+    axes.invert_yaxis()
+    for i, j in zip(*np.nonzero(matrix), strict=True):
+        colour = "white" if share[i, j] > 0.6 else "black"
+        axes.text(j + 0.5, i + 0.5, str(matrix[i, j]), ha="center", va="center", color=colour, fontsize=7)
+    places = np.arange(len(labels)) + 0.5
+    axes.set_xticks(places, labels, rotation=90)
+    axes.set_yticks(places, labels)
+    axes.tick_params(length=0)
+    axes.set(aspect="equal", xlabel="answer", ylabel="label", title=mode)
