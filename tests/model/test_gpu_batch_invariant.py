@@ -7,11 +7,10 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier
+from kernels.decodes import hidden_states
 from oracle import PromptSpec
 
-from qcls_gguf.bench.forward import sequence_plan, timed_decode
 from qcls_gguf.native import sees_cuda_gpu
-from qcls_gguf.plan.tree import Root
 
 pytestmark = pytest.mark.skipif(not sees_cuda_gpu(), reason="needs a CUDA device")
 LABELS = ("dress", "jump", "jumper", "tank top", "none")
@@ -40,13 +39,11 @@ def test_rows_do_not_depend_on_what_else_is_decoded(
 ) -> None:
     path = make_model(name, weight_type=weight_type, head_type=weight_type, **shape)
     classifier = open_classifier(path, specs(), **RUNTIME, n_batch=700)
-    engine, prefix = classifier.engine, classifier.configured.active.held[1]
-    assert 256 < len(prefix.tokens) < 512
-    root = Root(holder=prefix.holder, n_cached=len(prefix.tokens))
+    assert 256 < len(classifier.prompts[1].prefix) < 512
     for n in (1, 2, 3, 8, 9, 26, 64, 104, 130, 260):
-        alone = timed_decode(engine, sequence_plan(engine, root, n), root)[0].hidden.copy()
+        alone = hidden_states(classifier, n, prompt=1)
         for n_other in (1, 7, 33, 120, 390):
-            beside = timed_decode(engine, sequence_plan(engine, root, n, n_other), root)[0].hidden
+            beside = hidden_states(classifier, n, n_other, prompt=1)
             np.testing.assert_array_equal(beside, alone, err_msg=f"{n} tokens beside {n_other}")
 
 

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from conftest import MakeModel, OpenClassifier, WriteConfig
-from gpu_products import runs_code_for_75
+from kernels.decodes import hidden_states as rows
+from kernels.decodes import largest_difference
+from kernels.variants import LANES, compare_variants, runs_code_for_75
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier, load_config
-from qcls_gguf.bench.ab import compare_variants, largest_difference
-from qcls_gguf.bench.benchmark import benchmark
-from qcls_gguf.bench.forward import sequence_plan, timed_decode
-from qcls_gguf.bench.measure import BenchmarkSettings
-from qcls_gguf.inspection.inspect import inspect_classifier
 from qcls_gguf.model import OpenModels
 from qcls_gguf.native import NativeModel, WeightOrder, sees_cuda_gpu
 from qcls_gguf.native.cuda_driver import first_cuda_device
-from qcls_gguf.native.kernel_steps import LANE_ORDER, STEPS
-from qcls_gguf.opening import ClassifierOpener
-from qcls_gguf.plan.tree import Root
+from qcls_gguf.native.kernel_steps import LANE_ORDER
 
 pytestmark = pytest.mark.skipif(not sees_cuda_gpu(), reason="needs a CUDA device")
 SPECS = [PromptSpec(name="item", template="<|im_start|>{query}<|im_end|>label:", labels=("dress", "coat", "none"))]
@@ -52,12 +45,6 @@ def pair(
     lanes = open_classifier(path, SPECS, **settings)
     assert plain.engine.model.facts.n_lane_ordered == 0
     return plain, lanes
-
-
-def rows(classifier: Classifier, n: int, n_other: int = 0) -> npt.NDArray[np.float32]:
-    prefix = classifier.configured.active.held[0]
-    root = Root(holder=prefix.holder, n_cached=len(prefix.tokens))
-    return timed_decode(classifier.engine, sequence_plan(classifier.engine, root, n, n_other), root)[0].hidden.copy()
 
 
 @pytest.mark.parametrize("weight_type", ["Q6_K", "Q8_0"])
@@ -119,7 +106,7 @@ def test_llama_cpp_s_kernels_read_a_copy_in_the_file_s_order(
 
 
 def test_the_device_decides_where_nobody_else_does(make_model: MakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(LANE_ORDER.variable, raising=False)
+    monkeypatch.delenv(LANE_ORDER, raising=False)
     device = first_cuda_device()
     path = make_model("qwen3", weight_type="Q8_0", head_type="Q8_0", **SHAPES[0][1])
 
@@ -130,40 +117,12 @@ def test_the_device_decides_where_nobody_else_does(make_model: MakeModel, monkey
     by_default = device is not None and device.capability == 75
     assert share(WeightOrder.BY_DEVICE) == (runs_code_for_75() and by_default)
     for value in ("0", "1"):
-        monkeypatch.setenv(LANE_ORDER.variable, value)
+        monkeypatch.setenv(LANE_ORDER, value)
         assert share(WeightOrder.BY_DEVICE) == (runs_code_for_75() and value == "1")
         assert share(WeightOrder.FILE) == 0
         assert share(WeightOrder.LANES) == runs_code_for_75()
     monkeypatch.setenv("GGML_CUDA_MMQ_DIRECT", "0")
     assert share(WeightOrder.LANES) == 0
-
-
-def test_what_measures_llama_cpp_s_kernels_has_the_file_s_order(
-    make_model: MakeModel, write_config: WriteConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where the models of all other commands have lane order."""
-    monkeypatch.setenv(LANE_ORDER.variable, "1")
-    path = make_model("qwen3", weight_type="Q8_0", head_type="Q8_0", **SHAPES[0][1])
-    config = load_config(write_config(path, SPECS, n_gpu_layers="all"))
-    settings = BenchmarkSettings(
-        configs=(config,), n_requests=1, n_warm_up=0, n_repeats=1, forward=True, forward_tokens=(2, 33)
-    )
-    with ClassifierOpener() as opener:
-        found = [benchmark(replace(settings, ab=ab), opener) for ab in ("on", "off", "where possible")]
-        counts = [record.environment.n_lane_ordered for record in found]
-        with opener.open(config) as classifier:
-            n_all = classifier.model.n_lane_ordered
-            assert inspect_classifier(classifier).model.n_lane_ordered == n_all
-    assert counts == [0, n_all, n_all]
-    assert (n_all > 0) == runs_code_for_75()
-    assert found[1].forward_ab is None
-    for record in (found[0], found[2]):
-        assert record.forward_ab is not None
-        steps = {step.name for step in record.forward_ab.steps}
-        assert (LANE_ORDER.name in steps) == runs_code_for_75()
-        rounding = max(size.rounding or 1 for size in record.forward_ab.sizes)
-        for size in record.forward_ab.sizes:
-            assert all((each.difference or 0) < 3 * rounding for each in size.variants)
 
 
 def test_layers_on_the_cpu_stay_in_the_file_s_order(
@@ -182,18 +141,17 @@ def test_layers_on_the_cpu_stay_in_the_file_s_order(
 def test_it_is_compared_on_a_second_loaded_model(
     weight_type: str, make_model: MakeModel, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(LANE_ORDER.variable, raising=False)
+    monkeypatch.delenv(LANE_ORDER, raising=False)
     path = make_model("qwen3", weight_type=weight_type, head_type="Q6_K", **SHAPES[0][1])
     classifier = open_classifier(path, SPECS, n_gpu_layers="all")
-    found = compare_variants(classifier, [2, 8, 9, 26, 33, 64, 104], 1, lambda: None)
+    found = compare_variants(classifier, [2, 8, 9, 26, 33, 64, 104], 1)
     if not runs_code_for_75():
-        assert (found.left_out or "").startswith("it is for cards that run code for 7.5, and this one runs code for")
+        assert found.left_out == "the card runs no code for 7.5"
     elif weight_type == "Q4_K":
-        assert (found.left_out or "").startswith("the model has nothing to rearrange")
+        assert found.left_out == "no matrix on the card is of Q8_0 or Q6_K"
     else:
         assert found.left_out is None
-        assert found.steps == (*STEPS, LANE_ORDER)
-        rounding = max(size.rounding for size in found.sizes.values())
-        for n, size in found.sizes.items():
-            assert max(size.variants[f"+ {LANE_ORDER.name}"].differences) < 3 * rounding, n
+        rounding = max(size.rounding for size in found.sizes)
+        for size in found.sizes:
+            assert max(size.variants[LANES].differences) < 3 * rounding, size.n_tokens
     assert len(classifier.engine.model.native.contexts) == 1

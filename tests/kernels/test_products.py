@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier
-from gpu_products import Floats, Matrix, backend, distance, exact, normalized, quantized, runs_code_for_75
+from kernels.products import Floats, Matrix, backend, distance, exact, normalized, quantized
+from kernels.variants import runs_code_for_75
 from oracle import PromptSpec
 
 from qcls_gguf import ModelError
 from qcls_gguf.model.header import read_header
 from qcls_gguf.native import sees_cuda_gpu
-from qcls_gguf.native.kernel_steps import LANE_ORDER
+from qcls_gguf.native.kernel_steps import LANE_ORDER, STEPS
 
 pytestmark = pytest.mark.skipif(not sees_cuda_gpu(), reason="needs a CUDA device")
 N_K = 1024
@@ -32,7 +33,7 @@ SPECS = [PromptSpec(name="item", template="<|im_start|>{query}<|im_end|>label:",
 
 
 def environment(short_loops: bool = True) -> dict[str, str]:
-    return {"GGML_CUDA_MMQ_DIRECT": "1", "GGML_CUDA_SHORT_LOOPS": str(int(short_loops))}
+    return {STEPS["direct"]: "1", STEPS["short loops"]: str(int(short_loops))}
 
 
 def activations(rng: np.random.Generator, n_cols: int) -> Floats:
@@ -114,7 +115,7 @@ def test_a_model_with_one_damaged_block_is_refused(
     data[start : start + 2] = np.float16("nan").tobytes()
     path = tmp_path / "damaged.gguf"
     path.write_bytes(data)
-    monkeypatch.setenv(LANE_ORDER.variable, lanes)
+    monkeypatch.setenv(LANE_ORDER, lanes)
     with pytest.raises(ModelError, match="not finite"):
         open_classifier(path, SPECS, n_gpu_layers="all", state_cache=False)
 

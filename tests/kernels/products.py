@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import c_bool, c_char_p, c_float, c_int64, c_size_t, c_void_p
@@ -16,9 +15,7 @@ from gguf import GGMLQuantizationType
 from gguf.quants import dequantize, quantize
 from random_tensors import random_blocks
 
-from qcls_gguf.model.gpu_code import running_code
-from qcls_gguf.native import build_info
-from qcls_gguf.native.cuda_driver import first_cuda_device
+from qcls_gguf.native.kernel_steps import environment as set_environment
 from qcls_gguf.native.library import library, library_folder
 
 Floats = npt.NDArray[np.float32]
@@ -26,13 +23,6 @@ Doubles = npt.NDArray[np.float64]
 _WEIGHTS = 1  # ggml_backend_buffer_usage
 _F32 = 0
 _EPS = 1e-6
-
-
-def runs_code_for_75() -> bool:
-    """Whether the first GPU does, which alone has kernels for lane order."""
-    device = first_cuda_device()
-    code = running_code(build_info().architectures, device.capability) if device else None
-    return code is not None and code.architecture == 75
 
 
 class _InitParams(ctypes.Structure):
@@ -155,18 +145,12 @@ def backend(environment: dict[str, str], *, name: str = "CUDA", batch_invariant:
 
     put, invariant = address(b"qcls_put_into_lane_order"), address(b"qcls_set_batch_invariant")
     set_invariant = ctypes.CFUNCTYPE(None, c_bool)(invariant) if invariant else None
-    before = {variable: os.environ.get(variable) for variable in environment}
-    os.environ.update(environment)
-    if set_invariant:
-        set_invariant(batch_invariant)
-    handle = c_void_p(ggml.ggml_backend_dev_init(device, None))
-    if set_invariant:
-        set_invariant(False)
-    for variable, value in before.items():
-        if value is None:
-            del os.environ[variable]
-        else:
-            os.environ[variable] = value
+    with set_environment(environment):
+        if set_invariant:
+            set_invariant(batch_invariant)
+        handle = c_void_p(ggml.ggml_backend_dev_init(device, None))
+        if set_invariant:
+            set_invariant(False)
     try:
         yield Backend(ggml, handle, ctypes.CFUNCTYPE(c_bool, c_void_p, c_char_p)(put) if put else None)
     finally:

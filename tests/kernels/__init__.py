@@ -1,0 +1,1 @@
+"""The laboratory of whoever changes the CUDA kernels: `make kernels`, `make t4` (docs/kernels.md)."""

@@ -1,0 +1,112 @@
+"""The laboratory: variants in turns, llama.cpp's rate on a T4, and that no kernel outgrows a T4's instruction cache.
+
+On a CPU the steps change nothing but attention, so every variant must return stock's hidden states to the last bit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import MakeModel, OpenClassifier
+from kernels import __main__ as laboratory
+from kernels.decodes import largest_difference
+from kernels.forecast import stock_ms
+from kernels.machine_code import read_loops, too_large
+from kernels.variants import LANES, compare_variants, variants
+from oracle import PromptSpec
+
+from qcls_gguf.native import build_info, sees_cuda_gpu
+from qcls_gguf.native.kernel_steps import STEPS
+
+ROOT = Path(__file__).parents[2]
+SPECS = [PromptSpec(name="item", template="query: {query}\nlabel:", labels=("dress", "coat", "none"))]
+
+
+def test_variants_take_turns_on_one_model(
+    make_model: MakeModel, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(STEPS["direct"], "0")
+    outside = dict(os.environ)
+    classifier = open_classifier(make_model(), SPECS, n_gpu_layers="auto")
+    model = classifier.engine.model.native
+    done: list[int] = []
+    found = compare_variants(classifier, [1, 3, 17], 2, lambda: done.append(len(model.contexts)))
+    assert dict(os.environ) == outside
+    assert done == [1 + len(variants())] * 6  # beside the classifier's own
+    assert len(model.contexts) == 1
+    assert [size.n_tokens for size in found.sizes] == [1, 3, 17]
+    for size in found.sizes:
+        assert [name for name in size.variants if name != LANES] == list(variants())
+        for name, samples in size.variants.items():
+            assert [len(each) for each in samples.rounds_ms] == [5, 5]
+            if not build_info().is_cuda:
+                assert samples.n_cuda_graphs == 0
+                assert max(samples.differences) <= (1e-3 if name == "+ visible cells" else 0)
+            elif sees_cuda_gpu():
+                assert max(samples.differences) < 0.05
+    rows = found.parts()[0]
+    assert rows is not None
+
+
+def test_the_contexts_are_closed_after_an_error(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    classifier = open_classifier(make_model(), SPECS)
+    with pytest.raises(KeyboardInterrupt):
+        compare_variants(classifier, [2], 1, stop)
+    assert len(classifier.engine.model.native.contexts) == 1
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_value_that_is_not_finite_shows_in_the_difference(value: float) -> None:
+    reference = np.array([[3.0, 4.0], [0.0, 10.0]], np.float32)
+    moved = reference + np.array([[0, 1], [0, 1]], np.float32)
+    assert largest_difference(moved, reference) == pytest.approx(0.2)
+    moved[1, 0] = value
+    assert not np.isfinite(largest_difference(moved, reference))
+    assert laboratory.finite({"a": [value, 1.0]}) == {"a": [None, 1.0]}
+
+
+@pytest.mark.parametrize(("n_tokens", "ms"), [(26, 47), (32, 47), (107, 109), (112, 109)])
+def test_llama_cpp_on_a_t4_by_a_published_rate(n_tokens: int, ms: int) -> None:
+    """22 ms, and (512 tokens / 1,294.7 a second · 6.9454 / 6.525 - 22 ms) / 512 = 0.779 ms for each of the tile."""
+    assert round(stock_ms("q4_k_m", n_tokens)) == ms
+
+
+def test_a_part_that_fails_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = {
+        "good": [sys.executable, "-c", 'print("[1]")'],
+        "bad": [sys.executable, "-c", 'import os; print("x"); os.abort()'],
+        "last": [sys.executable, "-c", ""],
+    }
+    monkeypatch.setattr(laboratory, "t4_commands", lambda: commands)
+    monkeypatch.setattr(sys, "argv", ["kernels", "t4", "--out", str(tmp_path / "t4.json")])
+    assert laboratory.main() == 0
+    parts = json.loads((tmp_path / "t4.json").read_text())["parts"]
+    assert [part["returncode"] for part in parts.values()] == [0, -6, 0]
+    assert [parts[name]["printed"] for name in ("good", "bad")] == [[1], "x\n"]
+
+
+def test_the_commands_for_a_t4_are_valid() -> None:
+    """As far as options go."""
+    for command in laboratory.t4_commands().values():
+        if command[1] in ("bench", "compare"):
+            done = subprocess.run([*command, "--no-such-option"], capture_output=True, text=True, check=False)
+            assert "No such option: --no-such-option" in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("cuobjdump") is None, reason="needs cuobjdump, of the CUDA toolkit")
+def test_no_loop_outgrows_the_instruction_cache() -> None:
+    objects = [path for name in ("mmq_direct_q*.cu.o", "attend.cu.o") for path in ROOT.glob(f"build/**/{name}")]
+    found = read_loops(objects)
+    if not found:
+        pytest.skip("needs a build with machine code for 7.5")
+    assert too_large(found) == []

@@ -1,0 +1,198 @@
+"""llama.cpp's CUDA kernels, then ours with one more step at a time, in turns: one decode of n new tokens, over n.
+
+Each variant has a context of its own on one loaded model, whose weights are as the file has them; the last, with
+weights in lane order, is on a second one. They take turns decode by decode, so that a machine that becomes slower or
+faster affects all alike. Their hidden states are compared with those of llama.cpp's kernels, so that a variant that is
+fast and wrong is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from statistics import median
+
+from qcls_gguf import Classifier
+from qcls_gguf.engine.capacity import whole_cells
+from qcls_gguf.engine.cores import threads
+from qcls_gguf.engine.engine import Engine
+from qcls_gguf.errors import ModelError
+from qcls_gguf.model import Model
+from qcls_gguf.model.gpu_code import running_code
+from qcls_gguf.model.placement import flash_attention
+from qcls_gguf.native import NativeContext, NativeModel, WeightOrder, build_info
+from qcls_gguf.native.cuda_driver import first_cuda_device
+from qcls_gguf.native.kernel_steps import LANE_ORDER, STEPS, STOCK, environment
+from qcls_gguf.plan.tree import Plan, Root
+from qcls_gguf.report.document import TEXT, Paragraph, Part, Table
+
+from .decodes import N_OUTPUTS, Float32Array, largest_difference, sequence_plan, timed_decode
+
+TOKENS = (1, 8, 9, 16, 24, 26, 32, 40, 48, 52, 56, 64, 80, 96, 104, 112, 128, 160)
+LANES = "+ lane order"
+_N_DISCARDED, _N_COUNTED = 3, 5
+"""decodes of a variant in a round; the first build its graph and let CUDA capture it"""
+_N_LEAVES = 2
+_N_OTHER = 8
+"""tokens of the second sequence in the decode that shows what rounding alone does"""
+
+
+@dataclass(slots=True, kw_only=True)
+class VariantSamples:
+    """The decodes of one variant with one number of tokens."""
+
+    rounds_ms: list[list[float]] = field(default_factory=list)
+    differences: list[float] = field(default_factory=list)
+    """of its hidden states from those of llama.cpp's kernels, by round; may be NaN or infinite"""
+    n_cuda_graphs: int = 0
+    """CUDA graphs that its counted decodes launched"""
+
+    def medians(self) -> list[float]:
+        """The median of each round, in ms."""
+        return [median(each) for each in self.rounds_ms]
+
+
+@dataclass(slots=True, kw_only=True)
+class SizeSamples:
+    """The decodes of all variants with one number of tokens."""
+
+    n_tokens: int
+    rounding: float
+    """how far hidden states of llama.cpp's kernels move where a second sequence shares the decode"""
+    variants: dict[str, VariantSamples]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """The decodes of all sizes."""
+
+    sizes: list[SizeSamples]
+    left_out: str | None
+    """why lane order is not compared; None where it is"""
+
+    def parts(self) -> list[Part | None]:
+        """What is shown of it."""
+        rows: list[list[object]] = []
+        for size in self.sizes:
+            stock = next(iter(size.variants.values())).medians()
+            for name, samples in size.variants.items():
+                medians = samples.medians()
+                ratios = [ours / theirs for ours, theirs in zip(medians, stock, strict=True)]
+                times = min(map(min, samples.rounds_ms)), median(medians)
+                rows.append(
+                    [name, size.n_tokens, *times, median(ratios), min(ratios), max(ratios)]
+                    + [max(samples.differences), size.rounding]
+                )
+        texts = {"kernels": TEXT, "tokens": "d"}
+        numbers = dict.fromkeys(("min ms", "p50 ms", "of stock", "least", "most"), ".3f")
+        table = Table(columns={**texts, **numbers, "difference": ".1e", "rounding": ".1e"}, rows=rows)
+        return [table, Paragraph(f"lane order is not compared: {self.left_out}") if self.left_out else None]
+
+
+def variants() -> dict[str, dict[str, str]]:
+    """The environment of each variant: `stock`, then one step more each; the last has all but lane order."""
+    found = {"stock": STOCK}
+    for name, variable in STEPS.items():
+        found[f"+ {name}"] = {**list(found.values())[-1], variable: "1"}
+    return found
+
+
+def compare_variants(
+    classifier: Classifier, tokens: Sequence[int], n_rounds: int, on_turn: Callable[[], None] = lambda: None
+) -> Comparison:
+    """Decodes of each size after the first prompt's prefix. Raises ModelError where the model has lane order and
+    cannot be loaded once more without it.
+    """
+    model, n_most = classifier.engine.model, max(tokens)
+    root = Root(holder=_N_LEAVES, n_cached=len(classifier.prompts[0].prefix))
+    with ExitStack() as stack:
+        engines: dict[str, Engine] = {}
+
+        def add(name: str, native: NativeModel, variables: Mapping[str, str]) -> None:
+            with environment(variables):
+                engines[name] = stack.enter_context(_engine(classifier, native, n_most))
+
+        in_file_order = stack.enter_context(_loaded(model, WeightOrder.FILE))
+        for name, variables in variants().items():
+            add(name, in_file_order, variables)
+        left_out = None if runs_code_for_75() else "the card runs no code for 7.5"
+        if left_out is None:
+            try:
+                with environment({LANE_ORDER: "1"}):
+                    lanes = stack.enter_context(_loaded(model, WeightOrder.LANES))
+            except ModelError as e:  # what can be measured is worth more
+                left_out = f"the model could not be loaded a second time: {e}"
+            else:
+                if lanes.facts.n_lane_ordered:
+                    add(LANES, lanes, variables)
+                else:
+                    left_out = "no matrix on the card is of Q8_0 or Q6_K"
+        stock = next(iter(engines.values()))
+        plans = {n: sequence_plan(stock, root, n) for n in tokens}
+        sizes = []
+        for n, plan in plans.items():
+            alone = timed_decode(stock, plan, root)[0].hidden.copy()
+            beside_other = timed_decode(stock, sequence_plan(stock, root, n, n_other=_N_OTHER), root)[0].hidden
+            rounding = largest_difference(beside_other, alone)
+            sizes.append(
+                SizeSamples(n_tokens=n, rounding=rounding, variants={name: VariantSamples() for name in engines})
+            )
+        for _ in range(n_rounds):
+            for size in sizes:
+                _round(engines, plans[size.n_tokens], root, size)
+                on_turn()
+    return Comparison(sizes=sizes, left_out=left_out)
+
+
+def runs_code_for_75() -> bool:
+    """Whether the first GPU does, which alone has kernels for lane order."""
+    device = first_cuda_device() if build_info().is_cuda else None
+    code = running_code(build_info().architectures, device.capability) if device else None
+    return code is not None and code.architecture == 75
+
+
+def _loaded(model: Model, order: WeightOrder) -> AbstractContextManager[NativeModel]:
+    """The model in this order: as it is open, or loaded once more and closed in the end."""
+    if (model.facts.n_lane_ordered > 0) == (order is WeightOrder.LANES):
+        return nullcontext(model.native)
+    share = model.placement.gpu_layers
+    return NativeModel(model.path, n_gpu_layers=model.n_gpu_layers, share=share, weight_order=order)
+
+
+def _round(engines: Mapping[str, Engine], plan: Plan, root: Root, size: SizeSamples) -> None:
+    """One round of decodes in turns."""
+    times: dict[str, list[float]] = {name: [] for name in engines}
+    rows: dict[str, Float32Array] = {}
+    for turn in range(_N_DISCARDED + _N_COUNTED):
+        for name, engine in engines.items():
+            before = engine.context.counters().n_cuda_graphs
+            decoded, ms = timed_decode(engine, plan, root)
+            rows[name] = decoded.hidden  # a view of a buffer that the next turn overwrites; the last turn's stay
+            if turn >= _N_DISCARDED:
+                times[name].append(ms)
+                size.variants[name].n_cuda_graphs += engine.context.counters().n_cuda_graphs - before
+    stock = next(iter(rows.values()))
+    for name, samples in size.variants.items():
+        samples.rounds_ms.append(times[name])
+        samples.differences.append(largest_difference(rows[name], stock))
+
+
+@contextmanager
+def _engine(classifier: Classifier, native: NativeModel, n_tokens: int) -> Iterator[Engine]:
+    """A context on the classifier's model, as it is loaded in `native`, no larger than the sizes need."""
+    model, runtime, prefix = classifier.engine.model, classifier.config.runtime, classifier.prompts[0].prefix
+    n_batch = max(n_tokens + _N_OTHER, min(len(prefix), classifier.engine.context.n_batch))
+    context = NativeContext(
+        native,
+        n_ctx=whole_cells(len(prefix) + n_tokens + _N_OTHER + n_batch),
+        n_batch=n_batch,
+        n_seq_max=_N_LEAVES + 1,  # the prefix has one
+        n_outputs_max=max(N_OUTPUTS, _N_LEAVES + 1),
+        n_threads=threads(runtime).n,
+        flash_attn=flash_attention(runtime, model.n_gpu_layers),
+        kv_type=runtime.kv_type,
+    )
+    with Engine(model, context, n_leaf_seqs=_N_LEAVES) as engine:
+        engine.hold([prefix])
+        yield engine
