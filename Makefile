@@ -7,7 +7,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(wildcard vendor/*.toml vendor/*.py pa
            $(foreach suffix,c cpp h cu cuh cmake,$(wildcard qcls_gguf/native/*/*.$(suffix)))
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run test hostile load sanitize wheel cpus qemu clean
+.PHONY: run test kernels t4 hostile load sanitize wheel cpus qemu clean
 
 run: $(VENV)/.built
 	$(BIN)/qcls-gguf run --interactive \
@@ -26,6 +26,17 @@ test: $(VENV)/.checked
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile
+
+# For kernel developers with an NVIDIA card: tests of the CUDA kernels, then each step against llama.cpp's (docs/kernels.md).
+MODEL ?= Qwen/Qwen3-8B-GGUF:Q4_K_M
+LABORATORY := cd tests && $(abspath $(BIN))/python -m kernels
+kernels: $(VENV)/.checked
+	$(BIN)/python -m pytest -q tests/kernels tests/model/test_mmq_direct.py $(wildcard tests/model/test_gpu_*.py)
+	$(LABORATORY) variants --model $(abspath $(wildcard $(MODEL)))$(if $(wildcard $(MODEL)),,$(MODEL))
+
+# All that the owner of a Tesla T4 should run once, into one file: an hour or two, and 14 GB to fetch.
+t4: $(VENV)/.checked
+	$(LABORATORY) t4 --out $(abspath t4.json)
 
 # The large runs of tests/hostile; docs/security.md says how seed, counts and rows are chosen.
 hostile: $(VENV)/.checked

@@ -1,28 +1,26 @@
-"""A benchmark from its classifiers to its record: measure the groups, then probe the device, then put it together."""
+"""A benchmark: requests to one or more classifiers in turns, then the roofline of each, then the record."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from statistics import fmean
 
+from ..classifier import Classifier
 from ..config.schema import Config
 from ..engine.cores import threads
 from ..errors import ConfigError, DecodeError, PlanError
 from ..model.placement import device_index
-from ..native.kernel_steps import why_no_steps
 from ..opening import ClassifierOpener
 from ..report.environment import environment
 from ..report.gpu import GpuRun, gpu_state, watched_gpu, why_no_gpu
 from ..report.machine import gpu_free_bytes, peak_rss_bytes, rss_bytes
 from ..report.progress import OnProgress, counter
-from .ab import Comparison, compare_variants, variants_record
-from .classifiers import MeasuredClassifier, QuerySource, classifier_groups, started_classifier
-from .forward import forward_record, forward_tokens, sweep
-from .lane_order import why_no_second
-from .load import Samples
-from .measure import BenchmarkSettings, Workload, check_settings, measure
+from ..statistics import quantiles, spread
+from .classifiers import MeasuredClassifier, QuerySource, classifier_groups, request_ms, started_classifier
+from .load import Runner, Samples, closed_loop, open_loop
 from .records import (
     AfterIdle,
     BenchmarkRecord,
@@ -32,12 +30,46 @@ from .records import (
     MeasuringMethod,
     OpenLoopWorkload,
     ProcessMemory,
+    Quantiles,
     Tokens,
     WorkloadRecord,
 )
 from .roofline import DeviceRates, Roofline, decode_weights, probe_device
-from .stats import quantile_curve, quantiles, ratio, spread
-from .workloads import file_queries
+from .workloads import file_queries, least_tokens, requests_of
+
+_CURVE = tuple(i / 20 for i in range(21))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchmarkSettings:
+    """What is measured, and how."""
+
+    configs: tuple[Config, ...]
+    input: str | None = None
+    """a file of queries, or - for standard input; None: queries of query_tokens tokens are made"""
+    query_tokens: tuple[range, ...] = (range(2, 10),)
+    batches: tuple[int, ...] = (1,)
+    rate: float | None = None
+    """requests that arrive in a second; None: the next is sent when the answer is there"""
+    n_requests: int = 100
+    """of each workload in each repetition"""
+    n_warm_up: int = 5
+    n_repeats: int = 3
+    idle_s: float = 0.0
+    """length of the silence before a single request; 0: not measured"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Workload:
+    """Requests of one size to one classifier, and their samples by repetition."""
+
+    measured: MeasuredClassifier
+    queries: str
+    batch: int
+    requests: list[list[str]]
+    least_tokens: float
+    """tokens that any plan must feed for a request, on average"""
+    runs: list[Samples] = field(default_factory=list)
 
 
 def benchmark(
@@ -50,130 +82,134 @@ def benchmark(
 
     Raises ConfigError for what cannot be measured, before anything is; and what Classifier raises.
     """
-    with opener.models.in_file_order() if settings.forward and settings.ab == "on" else nullcontext():
-        return _benchmark(settings, opener, on_progress)
-
-
-def _benchmark(settings: BenchmarkSettings, opener: ClassifierOpener, on_progress: OnProgress) -> BenchmarkRecord:
-    check_settings(settings)
+    _check_settings(settings)
     source = QuerySource(
         queries=None if settings.input is None else file_queries(settings.input),
         lengths=settings.query_tokens,
         first_batch=settings.batches[0],
         largest_batch=max(settings.batches),
     )
-
-    def open_one(name: str, config: Config) -> AbstractContextManager[MeasuredClassifier]:
-        return started_classifier(name, config, source, opener)
-
-    before = _gpu_moment()
-    measured = _Measured()
-    with closing(classifier_groups(settings.configs, open_one)) as groups:
-        for group in groups:
-            _measure_group(settings, group, measured, on_progress)
+    before, gpu = _gpu_moment(), GpuRun()
+    groups: list[list[MeasuredClassifier]] = []
+    workloads: list[Workload] = []
+    opened = classifier_groups(settings.configs, lambda name, config: started_classifier(name, config, source, opener))
+    with closing(opened):
+        for group in opened:
+            groups.append(group)
+            with watched_gpu(gpu) if group[0].classifier.model.n_gpu_layers else nullcontext():
+                workloads += _measure(settings, group, on_progress)
     rss, peak = rss_bytes(), peak_rss_bytes()
-    # the system counts the peak in coarser steps
-    memory = ProcessMemory(rss_bytes=rss, peak_rss_bytes=None if peak is None else max(peak, rss))
     after = _gpu_moment()
-    rooflines = _rooflines(measured.classifiers)
-    first, roofline = measured.classifiers[0].classifier, rooflines[measured.classifiers[0].name]
+    classifiers = [measured for group in groups for measured in group]
+    rooflines = _rooflines(classifiers)  # now that no classifier holds memory
+    first = classifiers[0].classifier
+    in_turns = len(groups) == 1 and settings.rate is None
     return BenchmarkRecord(
         environment=environment(first.config, first.model),
         startup_ms=first.startup_ms,
-        classifiers=tuple(
-            _classifier_record(each, rooflines[each.name], settings.idle_s) for each in measured.classifiers
+        classifiers=tuple(_classifier_record(each, rooflines[each.name], settings.idle_s) for each in classifiers),
+        method=MeasuringMethod(
+            loop="closed" if settings.rate is None else "open",
+            rate=settings.rate,
+            order="classifiers in turns" if in_turns else "one classifier after the other",
+            input=settings.input,
+            n_requests=settings.n_requests,
+            n_warm_up=settings.n_warm_up,
+            n_repeats=settings.n_repeats,
         ),
-        method=_method(settings, measured.n_groups),
-        workloads=tuple(
-            _workload_record(workload, rooflines[workload.measured.name], settings.rate)
-            for workload in measured.workloads
-        ),
-        forward=forward_record(first, measured.forward_ms, roofline) if measured.forward_ms else None,
-        forward_ab=variants_record(first, measured.comparison) if measured.comparison else None,
-        memory=memory,
-        gpu=GpuStates(before=before, during=measured.gpu.record(), after=after, not_known=why_no_gpu()),
+        workloads=tuple(_workload_record(each, rooflines[each.measured.name], settings.rate) for each in workloads),
+        # the system counts the peak in coarser steps
+        memory=ProcessMemory(rss_bytes=rss, peak_rss_bytes=None if peak is None else max(peak, rss)),
+        gpu=GpuStates(before=before, during=gpu.record(), after=after, not_known=why_no_gpu()),
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class _Measured:
-    """What was measured of the groups so far."""
-
-    n_groups: int = 0
-    classifiers: list[MeasuredClassifier] = field(default_factory=list)
-    workloads: list[Workload] = field(default_factory=list)
-    forward_ms: dict[int, list[float]] | None = None
-    """of decodes of the first classifier, by their tokens"""
-    comparison: Comparison | None = None
-    """of the kernels, on the first classifier"""
-    gpu: GpuRun = field(default_factory=GpuRun)
-
-
-def _measure_group(
-    settings: BenchmarkSettings, group: Sequence[MeasuredClassifier], measured: _Measured, on_progress: OnProgress
-) -> None:
-    """Measure requests to some classifiers in turns, and with the first of all also bare decodes."""
-    first = group[0].classifier
-    sizes: tuple[int, ...] = ()
-    with_variants = False
-    if settings.forward and not measured.n_groups:
-        sizes = forward_tokens(first, settings.forward_tokens)
-        with_variants = _compares_variants(settings, group[0])
-    n_rounds = max(1, settings.n_requests // 10)
-    with watched_gpu(measured.gpu) if first.model.n_gpu_layers else nullcontext():
-        measured.workloads += measure(settings, group, on_progress)
-        if sizes:
-            count = counter(on_progress, "forward", n_rounds * len(sizes))
-            measured.forward_ms = sweep(first, sizes, n_rounds, count)
-        if with_variants:
-            count = counter(on_progress, "kernels in turns", n_rounds * len(sizes))
-            measured.comparison = compare_variants(first, sizes, n_rounds, count)
-    measured.classifiers += group
-    measured.n_groups += 1
-
-
-def _method(settings: BenchmarkSettings, n_groups: int) -> MeasuringMethod:
-    return MeasuringMethod(
-        loop="closed" if settings.rate is None else "open",
-        rate=settings.rate,
-        order="one classifier after the other" if n_groups > 1 or settings.rate else "classifiers in turns",
-        input=settings.input,
-        n_requests=settings.n_requests,
-        n_warm_up=settings.n_warm_up,
-        n_repeats=settings.n_repeats,
-    )
+def _check_settings(settings: BenchmarkSettings) -> None:
+    """Refuse what a configuration does not allow, before anything is loaded. Raises ConfigError."""
+    batch, n = max(settings.batches), max(lengths[-1] for lengths in settings.query_tokens)
+    for config in settings.configs:
+        runtime, place = config.runtime, config.path or "the configuration"
+        if batch > runtime.max_batch:
+            raise ConfigError(
+                f"`batch` {batch}: {place} has runtime.max_batch: {runtime.max_batch}: raise it, or choose a "
+                "smaller batch"
+            )
+        if settings.input is None and n > runtime.max_query_tokens:
+            raise ConfigError(
+                f"`query_tokens` {n}: {place} has runtime.max_query_tokens: {runtime.max_query_tokens}: raise it, or "
+                "choose shorter queries"
+            )
 
 
 def _gpu_moment() -> GpuMoment:
     return GpuMoment(vram_free_bytes=gpu_free_bytes(), gpu=gpu_state())
 
 
-def _compares_variants(settings: BenchmarkSettings, measured: MeasuredClassifier) -> bool:
-    """Whether the kernels' variants are to be compared on a classifier. Raises ConfigError where they cannot be."""
-    if settings.ab == "off":
-        return False
-    why = why_no_steps()
-    if why is None and not measured.classifier.model.n_gpu_layers:
-        why = "no layer of the model is on the GPU: set runtime.n_gpu_layers to auto or all, or free its memory"
-    if why is None and measured.classifier.model.n_lane_ordered:
-        why = why_no_second(measured.classifier.engine.model)
-    if why and settings.ab == "on":
-        raise ConfigError(f"`ab`: {why}")
-    return why is None
+def _measure(
+    settings: BenchmarkSettings, group: Sequence[MeasuredClassifier], on_progress: OnProgress
+) -> list[Workload]:
+    """The workloads of a group of classifiers; those of one size run in turns, request by request."""
+    sizes = [
+        [_workload(settings, measured, index, batch) for measured in group]
+        for index in range(len(group[0].query_sets))
+        for batch in settings.batches
+    ]
+    part = "requests" if len(group) > 1 else f"requests, {group[0].name}"
+    count = counter(on_progress, part, settings.n_repeats * settings.n_requests * len(group) * len(sizes))
+    for _ in range(settings.n_repeats):
+        for workloads in sizes:
+            runners = [Runner(workload.measured.classifier, workload.requests) for workload in workloads]
+            if settings.rate is None:
+                for runner in runners:
+                    runner.warm_up(settings.n_warm_up)
+                closed_loop(runners, settings.n_requests, count)
+            else:
+                for runner in runners:
+                    runner.warm_up(settings.n_warm_up)
+                    open_loop(runner, settings.n_requests, settings.rate, count)
+            for workload, runner in zip(workloads, runners, strict=True):
+                workload.runs.append(runner.samples)
+        if settings.idle_s:
+            for workload in sizes[0]:
+                time.sleep(settings.idle_s)
+                workload.measured.after_idle_ms.append(request_ms(workload.measured.classifier, workload.requests[0]))
+    return [workload for workloads in sizes for workload in workloads]
+
+
+def _workload(settings: BenchmarkSettings, measured: MeasuredClassifier, index: int, batch: int) -> Workload:
+    queries = measured.query_sets[index]
+    requests = requests_of(queries.queries, batch)
+    return Workload(
+        measured=measured,
+        queries=queries.name,
+        batch=batch,
+        requests=requests,
+        least_tokens=_mean_least_tokens(measured.classifier, requests, settings.n_requests),
+    )
+
+
+def _mean_least_tokens(classifier: Classifier, requests: Sequence[Sequence[str]], n_requests: int) -> float:
+    """The mean over n_requests requests, which are sent in a cycle."""
+    tokenizer, prompts = classifier.engine.model, classifier.prompts
+
+    def fragments(query: str) -> list[list[int]]:
+        return [tokenizer.tokenize(p.before + query + p.after, parse_special=False).tolist() for p in prompts]
+
+    by_request = [least_tokens(prompts, map(fragments, request)) for request in requests[:n_requests]]
+    return fmean(by_request[i % len(by_request)] for i in range(n_requests))
 
 
 def _rooflines(classifiers: Sequence[MeasuredClassifier]) -> dict[str, Roofline]:
-    """Each classifier's roofline, by name; equal devices and types are probed once, when no classifier holds memory."""
+    """Each classifier's roofline, by name; equal devices and types are probed once."""
     rates: dict[tuple[int, int, int], DeviceRates | str] = {}
     rooflines = {}
     for measured in classifiers:
         model, config = measured.classifier.engine.model, measured.classifier.config
-        index = device_index(model.placement)
         weights = decode_weights(model, head=measured.exact)
-        key = index, threads(config.runtime).n, weights.ggml_type
+        key = device_index(model.placement), threads(config.runtime).n, weights.ggml_type
         if key not in rates:
             try:
-                rates[key] = probe_device(index, n_threads=key[1], ggml_type=weights.ggml_type)
+                rates[key] = probe_device(key[0], n_threads=key[1], ggml_type=key[2])
             except (DecodeError, PlanError) as e:  # what was measured before is worth more than its roofline
                 rates[key] = str(e)
         reached = rates[key]
@@ -202,17 +238,21 @@ def _classifier_record(measured: MeasuredClassifier, roofline: Roofline, idle_s:
     )
 
 
+def _quantiles(values: Sequence[float]) -> Quantiles:
+    least, p50, p90, p99 = quantiles(values, 0, 0.5, 0.9, 0.99)
+    return Quantiles(min=least, p50=p50, p90=p90, p99=p99)
+
+
 def _workload_record(workload: Workload, roofline: Roofline, rate: float | None) -> WorkloadRecord:
     samples = Samples()
     for run in workload.runs:
         samples.extend(run)
     measured, counts = workload.measured, samples.counts
     n_rows = fmean(count.n_positions for count in counts)
-    service_ms = [
-        total - wait for total, wait in zip(samples.total_ms, samples.wait_ms or [0.0] * len(counts), strict=True)
-    ]
+    waits_ms = samples.wait_ms or [0.0] * len(counts)
+    service_ms = [total - wait for total, wait in zip(samples.total_ms, waits_ms, strict=True)]
     roofline_ms = roofline.ms(n_tokens=workload.least_tokens, n_rows=n_rows)
-    p50_runs = [quantiles(run.total_ms).p50 for run in workload.runs]
+    p50_runs = [quantiles(run.total_ms, 0.5)[0] for run in workload.runs]
     n_decodes = sum(count.n_decodes for count in counts)
     record = WorkloadRecord(
         name=f"{measured.name}, {workload.queries}, batch {workload.batch}",
@@ -221,11 +261,11 @@ def _workload_record(workload: Workload, roofline: Roofline, rate: float | None)
         n_prompts=len(measured.classifier.prompts),
         batch=workload.batch,
         n_requests=len(counts),
-        total_ms=quantiles(samples.total_ms),
-        total_ms_quantiles=tuple(quantile_curve(samples.total_ms)),
+        total_ms=_quantiles(samples.total_ms),
+        total_ms_quantiles=quantiles(samples.total_ms, *_CURVE),
         p50_runs_ms=tuple(p50_runs),
         p50_spread=spread(p50_runs),
-        stage_ms={stage: quantiles(values) for stage, values in samples.stage_ms.items()},
+        stage_ms={stage: _quantiles(values) for stage, values in samples.stage_ms.items()},
         tokens=Tokens(
             new=fmean(count.n_tokens_new for count in counts),
             cached=fmean(count.n_tokens_cached for count in counts),
@@ -236,7 +276,7 @@ def _workload_record(workload: Workload, roofline: Roofline, rate: float | None)
         graph_reuse_rate=samples.n_reused / n_decodes,
         cuda_graphs_per_decode=None if samples.n_cuda_graphs is None else samples.n_cuda_graphs / n_decodes,
         roofline_ms=roofline_ms,
-        roofline_ratio=ratio(quantiles(service_ms).p50, roofline_ms),
+        roofline_ratio=None if roofline_ms is None else quantiles(service_ms, 0.5)[0] / roofline_ms,
         stages={name: n / samples.stages.total() for name, n in samples.stages.items()} or None,
     )
     if rate is None:
@@ -246,6 +286,6 @@ def _workload_record(workload: Workload, roofline: Roofline, rate: float | None)
         rate=rate,
         achieved_rate=len(counts) / samples.elapsed_s,
         utilization=sum(service_ms) / 1e3 / samples.elapsed_s,
-        wait_ms=quantiles(samples.wait_ms),
-        service_ms=quantiles(service_ms),
+        wait_ms=_quantiles(samples.wait_ms),
+        service_ms=_quantiles(service_ms),
     )

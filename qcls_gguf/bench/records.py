@@ -9,12 +9,17 @@ from ..report.environment import Environment
 from ..report.gpu import GpuSamples, GpuState
 from ..report.record import Record, left_out_if_none
 from ..score.result import ModelInfo
-from .decode_records import DecodeQuantiles, ForwardRecord, VariantsRecord
 
 
-class Quantiles(DecodeQuantiles):
+class Quantiles(Record):
     """Quantiles of times, in ms."""
 
+    min: float
+    """the smallest"""
+    p50: float
+    """the median"""
+    p90: float
+    """90 % quantile"""
     p99: float
     """99 % quantile"""
 
@@ -222,7 +227,7 @@ class GpuStates(Record):
     before: GpuMoment
     """before the first start"""
     during: GpuSamples | None
-    """while requests and decodes were measured; null where nothing is known of a GPU, or none computed"""
+    """while requests were measured; null where nothing is known of a GPU, or none computed"""
     after: GpuMoment
     """after all requests"""
     not_known: str | None
@@ -239,9 +244,5 @@ class BenchmarkRecord(Record):
     method: MeasuringMethod
     workloads: tuple[OpenLoopWorkload | WorkloadRecord, ...]
     """open-loop workloads at a fixed rate"""
-    forward: ForwardRecord | None
-    """null where it was not asked for"""
-    forward_ab: VariantsRecord | None
-    """null where it was not asked for, or there is nothing to compare"""
     memory: ProcessMemory
     gpu: GpuStates

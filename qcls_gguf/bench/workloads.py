@@ -1,16 +1,20 @@
-"""The queries of a benchmark: those of a file, or made of a list of words with a given number of tokens."""
+"""The queries of a benchmark: those of a file, or made of a list of words with a given number of tokens.
+
+Also the least tokens that any plan must feed for them, from the prompts alone: nothing is taken from the planner, so
+that the planner can be judged by it.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from ..data.queries import read_queries
 from ..errors import ConfigError
-from ..prompts.compiled import Tokenizer
+from ..prompts.compiled import Prompt, Tokenizer
 
 N_GENERATED = 16
 """Queries that are made for each number of tokens."""
@@ -91,3 +95,27 @@ def _cut(tokenizer: Tokenizer, start: int, n_tokens: int) -> str | None:
 def requests_of(queries: Sequence[str], batch: int) -> list[list[str]]:
     """The requests of one cycle, `batch` consecutive queries in each: n requests for n queries."""
     return [[queries[(i * batch + j) % len(queries)] for j in range(batch)] for i in range(len(queries))]
+
+
+def least_tokens(prompts: Sequence[Prompt], fragments: Iterable[Sequence[Sequence[int]]]) -> int:
+    """The distinct token paths from position 0 to every hidden state that a score reads, less those that are stored.
+
+    fragments: for each query, for each prompt, the tokens of before + query + after. The last token of a stored prefix
+    counts where a score reads its hidden state, since only its keys and values are stored.
+    """
+    stored = {path for prompt in prompts for path in _path_prefixes(prompt.prefix)}
+    needed: set[tuple[int, ...]] = set()
+    read: set[tuple[int, ...]] = set()
+    for query_fragments in fragments:
+        for prompt, fragment in zip(prompts, query_fragments, strict=True):
+            ends = [(*prompt.head, *fragment, *prompt.tail)]
+            for parent, token in prompt.trie.fed:
+                ends.append((*ends[parent], token))
+            for node in prompt.trie.read:
+                read.add(ends[node])
+                needed.update(_path_prefixes(ends[node]))
+    return len((needed - stored) | read)
+
+
+def _path_prefixes(path: tuple[int, ...]) -> Iterable[tuple[int, ...]]:
+    return (path[:n] for n in range(1, len(path) + 1))

@@ -75,20 +75,9 @@ def bench_command(
             "--idle", metavar="SECONDS", help="Also time a request after this long without any. Default: 0, no."
         ),
     ] = None,
-    forward: Annotated[
-        bool, typer.Option("--forward", help="Also time a single decode by its number of tokens.")
-    ] = False,
-    tokens: Annotated[
-        str | None,
-        typer.Option("--tokens", metavar="N,…", help="The numbers of tokens for --forward. Default: 1,8,9,…,160."),
-    ] = None,
-    ab: Annotated[
-        bool,
-        typer.Option("--ab", help="Also compare --forward with stock llama.cpp's CUDA kernels, step by step."),
-    ] = False,
     full: Annotated[
         bool,
-        typer.Option("--full", help="Everything: three configurations, --batch 1,4 --idle 12 --forward, on CUDA --ab."),
+        typer.Option("--full", help="Three configurations, with --batch 1,4 and --idle 12."),
     ] = False,
     format_: TablesFormatOption = RecordFormat.table,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Also write the JSON here.", metavar="FILE")] = None,
@@ -104,24 +93,9 @@ def bench_command(
     \b
     qcls-gguf bench -c fashion-8 -c fashion-8-joint --batch 1,4
     qcls-gguf bench --queries queries.txt --rate 20 --format json
-    qcls-gguf bench --forward --tokens 1,8,16,32,64
-    qcls-gguf bench --forward --ab -hf Qwen/Qwen3-8B-GGUF:Q4_K_M --out ab.json --html ab.html
     qcls-gguf bench --full -hf Qwen/Qwen3-8B-GGUF:Q4_K_M --out report.json --html report.html
 
     The last command makes a complete report; with a large model it takes many minutes, fewer with -n 20.
-
-    --ab measures what this project's kernels for CUDA gain, on the machine at hand: one decode over the number
-    of its tokens by stock llama.cpp's kernels and with one more step of ours at a time, decode by decode in turns on
-    one loaded model. Each variant has a context of its own; a step is an environment variable that a context reads when
-    it is made, so setting it to 0 switches the step off for any command: GGML_CUDA_MMQ_DIRECT (direct),
-    GGML_CUDA_QUANTIZE_ONCE (quantize once), GGML_CUDA_FUSE_MATRICES (one launch), GGML_CUDA_FUSE_GLU (glu),
-    GGML_CUDA_FUSE_NORM (norm), GGML_CUDA_FUSE_ROPE (rope), GGML_CUDA_SHORT_LOOPS (short loops), QCLS_VISIBLE_CELLS
-    (visible cells). One more, GGML_CUDA_LANE_ORDER (lane order), is read when the model is loaded, and on by default on
-    cards of compute capability 7.5, such as a Tesla T4: where code for 7.5 runs it is compared on a second loaded
-    model, if the memory holds it. Everything else that --ab measures, requests too, has the weights in the file's
-    order, because llama.cpp's kernels read it. Besides times, the hidden states are compared: "difference" is the
-    variant's from stock's, "rounding" stock's own where a second sequence shares the decode. The two should be of one
-    size; a variant that is fast and far off is wrong.
 
     The roofline of a decode is the larger of two times: reading its weights once at the bandwidth of a copy; and 2
     operations for each weight and each token of the smallest possible plan, at the speed of a product of 4096 × 4096
@@ -132,9 +106,8 @@ def bench_command(
 
     JSON is one object; docs/records.md describes its fields. Exit codes are those of run.
     """
-    from ..bench.benchmark import benchmark  # see app.py for why here
-    from ..bench.measure import BenchmarkSettings
-    from ..bench.table import benchmark_tables
+    from ..bench.benchmark import BenchmarkSettings, benchmark  # see app.py for why here
+    from ..bench.document import document
     from .long_work import check_html, long_work
     from .shown import show_record
 
@@ -151,9 +124,6 @@ def bench_command(
             n_warm_up=warm_up,
             n_repeats=repeat,
             idle_s=(_FULL_IDLE_S if full else 0.0) if idle is None else _seconds(idle),
-            forward=forward or full or ab or tokens is not None,
-            forward_tokens=_numbers(tokens, "--tokens"),
-            ab="on" if ab else "where possible" if full else "off",
         )
         inputs = {"--queries": Path(queries) if queries else None, "--model": model}
         inputs |= {f"--config {path}": path for path in config or []}
@@ -167,11 +137,11 @@ def bench_command(
         if out:
             outputs.append(Output(name="--out", path=out, text=lambda: f"{record.to_json()}\n"))
         if html:
-            from ..bench.html import benchmark_html  # matplotlib is an extra
+            from ..report.html import document_page  # matplotlib is an extra
 
-            outputs.append(Output(name="--html", path=html, text=lambda: benchmark_html(record)))
+            outputs.append(Output(name="--html", path=html, text=lambda: document_page(document(record))))
 
-        show_record(record, format_, lambda: benchmark_tables(record), outputs)
+        show_record(record, format_, lambda: document(record), outputs)
 
 
 def _paths(paths: list[Path] | None, full: bool) -> list[Path]:

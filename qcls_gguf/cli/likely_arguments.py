@@ -34,7 +34,10 @@ _REMOVED = {
     ("init", "--column"): "use --label-column",
     ("bench", "--growth"): "give configurations with 1, 2, 4, … prompts, as in -c one.yaml -c two.yaml",
     ("bench", "--growth-to"): "give configurations with 1, 2, 4, … prompts, as in -c one.yaml -c two.yaml",
-    ("bench", "--sms"): "a part of a card says nothing of another card, so no measurement takes its place",
+    **dict.fromkeys(
+        (("bench", old) for old in ("--ab", "--forward", "--sms", "--tokens")),
+        "kernels are measured by `make kernels` in a clone of the project, see docs/kernels.md",
+    ),
 }
 """Options that commands had, and what there is instead."""
 _LONG_WITH_ONE_DASH = re.compile(r"-([a-z][a-z-]+)(=.*)?")
@@ -69,7 +72,7 @@ class Command(TyperCommand):
             return super().parse_args(ctx, args)
         except Exception as e:
             option = getattr(e, "option_name", None)
-            if instead := _REMOVED.get((ctx.info_name, option)):
+            if instead := _REMOVED.get((str(ctx.info_name), str(option))):
                 with exit_codes():
                     raise ConfigError(f"{option} was removed: {instead}") from None
             raise

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 _OPTIONS = {
-    "ab": "--ab",
     "api_keys": "--api-keys",
     "batch": "--batch",
     "cache": "--cache",
@@ -15,7 +14,6 @@ _OPTIONS = {
     "fetch": "--fetch",
     "force": "--force",
     "format": "--format",
-    "forward": "--forward",
     "header": "--header",
     "hf_folder": "--hf-folder",
     "hf_repo": "--hf-repo",
@@ -51,7 +49,6 @@ _OPTIONS = {
     "spawn_llama_server": "--spawn-llama-server",
     "synthetic": "--synthetic",
     "target": "--target",
-    "tokens": "--tokens",
     "uds": "--uds",
 }
 _QUOTED = re.compile(f"`({'|'.join(_OPTIONS)})`")

@@ -20,7 +20,8 @@ from ..config.schema import Config
 from ..config.scoring import TREE
 from ..engine.cores import threads
 from ..errors import ConfigError, PlanError
-from ..native.kernel_steps import switched, variants
+from ..native.kernel_steps import STOCK
+from ..native.kernel_steps import environment as set_environment
 from ..opening import ClassifierOpener, OnStep, without_kept_queries
 from ..report.environment import environment
 from ..report.progress import OnProgress
@@ -204,7 +205,7 @@ class _RunningMethods:
             before = perf_counter_ns()
             self.methods[name] = METHODS[name](self._workload, self._settings.peers)
             is_stock = name != QCLS and self._settings.peer_kernels is PeerKernels.stock
-            with self._listed_if_it_fails(name, started=False), switched(variants()[0]) if is_stock else nullcontext():
+            with self._listed_if_it_fails(name, started=False), set_environment(STOCK) if is_stock else nullcontext():
                 self.methods[name].start()  # contexts and processes are made here
             if on_step:
                 what = "started" if name in self.methods else _left_out(self.absent[-1])

@@ -75,14 +75,13 @@ def code(arguments: argparse.Namespace) -> Found:
     record = {"loops": [{**asdict(loop), "bound": loop.bound} for loop in loops]}
     if wrong := machine_code.too_large(loops):
         raise ValueError("; ".join(wrong))
-    return record, machine_code.parts(loops)
+    return record, [machine_code.table(loops)]
 
 
 def forecasts(arguments: argparse.Namespace) -> Found:
     """A T4's decodes, computed."""
-    parts = forecast.parts(machine_code.read_loops(arguments.objects))
-    (table,) = (part for part in parts if part is not None)
-    return {"computed": [dict(zip(table.columns, row, strict=True)) for row in table.rows]}, parts
+    table = forecast.table(machine_code.read_loops(arguments.objects))
+    return {"computed": [dict(zip(table.columns, row, strict=True)) for row in table.rows]}, [table]
 
 
 def t4(arguments: argparse.Namespace) -> Found:

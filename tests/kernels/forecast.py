@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from qcls_gguf.report.document import TEXT, Part, Table
+from qcls_gguf.report.document import TEXT, Table
 
 from .machine_code import K_BLOCK, N_SCHEDULERS, Loop
 
@@ -121,7 +121,7 @@ def attention_ms(loops: Sequence[Loop], n_tokens: int) -> dict[str, Range]:
     """
     loop = next((each for each in loops if (each.weights, each.columns) == ("attention", HEAD_SIZE)), None)
     if loop is None:
-        raise ValueError(f"none of the objects has a kernel of attention for heads of {HEAD_SIZE}: give attend.cu's too")
+        raise ValueError(f"none of the objects has attention for heads of {HEAD_SIZE}: give attend.cu's too")
     busiest = loop.bound[1]
     n_prompts = ceil(n_tokens / TOKENS_OF_PROMPT)
     n_cells = PREFIX_CELLS + min(TOKENS_OF_PROMPT, n_tokens)
@@ -164,7 +164,7 @@ def forecast_ms(file: str, loops: Sequence[Loop], n_tokens: int) -> dict[str, tu
     return {load: (products[load], attention[load], rest_ms(n_tokens)) for load in CLOCKS_GHZ}
 
 
-def parts(loops: Sequence[Loop]) -> list[Part | None]:
+def table(loops: Sequence[Loop]) -> Table:
     """The forecasts of the files whose kernels are given, and llama.cpp's beside them. Raises ValueError for none."""
     has = {loop.weights for loop in loops}
     files = [file for file, weights in N_WEIGHTS.items() if weights.keys() <= has]
@@ -176,4 +176,4 @@ def parts(loops: Sequence[Loop]) -> list[Part | None]:
                 texts = [f"{low:.1f}–{high:.1f}" for low, high in (*ranges, whole)]
                 rows.append([file, load, n, *texts, stock_ms(file, n) if load == "1.36 GHz" else None])
     numbers = dict.fromkeys(("products", "attention", "the rest", "all, ms"), ">s")
-    return [Table(columns={"file": TEXT, "clock": TEXT, "tokens": "d", **numbers, "llama.cpp, ms": ".0f"}, rows=rows)]
+    return Table(columns={"file": TEXT, "clock": TEXT, "tokens": "d", **numbers, "llama.cpp, ms": ".0f"}, rows=rows)

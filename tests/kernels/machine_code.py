@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from qcls_gguf.report.document import TEXT, Part, Table
+from qcls_gguf.report.document import TEXT, Table
 
 K_BLOCK = 256
 N_SCHEDULERS = 4
@@ -25,7 +25,8 @@ _SHARED_BYTES_PER_CYCLE = 64
 _TYPES = {8: "q8_0", 12: "q4_k", 14: "q6_k"}
 _IMMA_VALUES = {"8816": 16 * 8, "16816": 16 * 16, "16832": 32 * 16}
 """values of K times rows of one int8 product"""
-_PIPES = {
+PIPES = ("issue", "tensor", "fma", "alu", "half", "convert", "shared")
+_COSTS = {
     "tensor": {"IMMA": 4.0, "HMMA": 8.0},
     "fma": dict.fromkeys(("FFMA", "FMUL", "FADD", "IMAD"), 2.0),
     "half": dict.fromkeys(("HADD2", "HMUL2", "HFMA2"), 2.0),
@@ -81,7 +82,7 @@ class Loop:
 
 
 def read_loops(paths: Sequence[Path]) -> list[Loop]:
-    """The loops of all kernels with code for 7.5 in some files. Raises ValueError where cuobjdump is missing or fails."""
+    """The loops of all kernels with code for 7.5 in some files. ValueError where cuobjdump is missing or fails."""
     tool = shutil.which("cuobjdump")
     if tool is None:
         raise ValueError("cuobjdump is not on the PATH: it is part of the CUDA toolkit")
@@ -184,19 +185,19 @@ def _width(name: str) -> int:
 
 
 def pipe_cycles(names: Sequence[str]) -> dict[str, float]:
-    """Cycles that each pipe of a scheduler of 7.5 is busy with a warp's instructions; `shared` is of a multiprocessor."""
-    cycles = dict.fromkeys(("issue", "tensor", "fma", "alu", "half", "convert", "shared"), 0.0)
+    """Cycles that each pipe of a scheduler of 7.5 works on a warp's instructions; `shared` is of a multiprocessor."""
+    cycles = dict.fromkeys(PIPES, 0.0)
     for name in names:
         kind = _kind(name)
         cycles["issue"] += 1
         if kind in _MEMORY:
             cycles["shared"] += max(1.0, 32 * _width(name) / _SHARED_BYTES_PER_CYCLE)
             continue
-        pipe = next((pipe for pipe, costs in _PIPES.items() if kind in costs), None)
+        pipe = next((pipe for pipe, costs in _COSTS.items() if kind in costs), None)
         if pipe is None and not kind.startswith("U"):
             cycles["alu"] += 2
         elif pipe not in (None, "none"):
-            cycles[pipe] += _PIPES[pipe][kind]
+            cycles[pipe] += _COSTS[pipe][kind]
     return cycles
 
 
@@ -209,14 +210,13 @@ def too_large(loops: Sequence[Loop], limit: int = LARGEST_LOOP) -> list[str]:
     ]
 
 
-def parts(loops: Sequence[Loop]) -> list[Part | None]:
+def table(loops: Sequence[Loop]) -> Table:
     """What is shown of the loops."""
-    pipes = ("issue", "tensor", "fma", "alu", "half", "convert", "shared")
-    counts = ("rows", "bytes", "registers", "spills", "instructions", *pipes)
+    counts = ("rows", "bytes", "registers", "spills", "instructions", *PIPES)
     rows = [
-        [loop.name, "yes" if loop.is_default else "no", loop.rows, loop.code_bytes, loop.registers]
-        + [loop.spilled_bytes, loop.instructions, *(loop.cycles[pipe] for pipe in pipes), loop.bound[0], loop.bound[1]]
+        [loop.name, "yes" if loop.is_default else "no", *numbers, *(loop.cycles[pipe] for pipe in PIPES), *loop.bound]
         for loop in loops
+        for numbers in [(loop.rows, loop.code_bytes, loop.registers, loop.spilled_bytes, loop.instructions)]
     ]
     columns = {"kernel": TEXT, "a T4's": TEXT, **dict.fromkeys(counts, ".0f"), "busiest": ">s", "cycles": ".0f"}
-    return [Table(columns=columns, rows=rows)]
+    return Table(columns=columns, rows=rows)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier
-from kernels.products import Floats, Matrix, backend, distance, exact, normalized, quantized
-from kernels.variants import runs_code_for_75
 from oracle import PromptSpec
 
+from kernels.products import Floats, Matrix, backend, distance, exact, normalized, quantized
+from kernels.variants import runs_code_for_75
 from qcls_gguf import ModelError
 from qcls_gguf.model.header import read_header
 from qcls_gguf.native import sees_cuda_gpu

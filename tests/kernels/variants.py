@@ -80,10 +80,8 @@ class Comparison:
                 medians = samples.medians()
                 ratios = [ours / theirs for ours, theirs in zip(medians, stock, strict=True)]
                 times = min(map(min, samples.rounds_ms)), median(medians)
-                rows.append(
-                    [name, size.n_tokens, *times, median(ratios), min(ratios), max(ratios)]
-                    + [max(samples.differences), size.rounding]
-                )
+                compared = median(ratios), min(ratios), max(ratios), max(samples.differences), size.rounding
+                rows.append([name, size.n_tokens, *times, *compared])
         texts = {"kernels": TEXT, "tokens": "d"}
         numbers = dict.fromkeys(("min ms", "p50 ms", "of stock", "least", "most"), ".3f")
         table = Table(columns={**texts, **numbers, "difference": ".1e", "rounding": ".1e"}, rows=rows)

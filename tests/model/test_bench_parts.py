@@ -21,13 +21,11 @@ from qcls_gguf.bench.classifiers import (
     fits_in_memory,
     started_classifier,
 )
-from qcls_gguf.bench.forward import DEFAULT_TOKENS, forward_tokens
-from qcls_gguf.bench.least_tokens import least_tokens
 from qcls_gguf.bench.load import Runner, closed_loop, open_loop
 from qcls_gguf.bench.records import Memory
-from qcls_gguf.bench.workloads import QuerySet, generated_queries, mixed_queries
+from qcls_gguf.bench.workloads import QuerySet, generated_queries, least_tokens, mixed_queries
 from qcls_gguf.config.schema import Config
-from qcls_gguf.errors import ConfigError, QclsError
+from qcls_gguf.errors import QclsError
 from qcls_gguf.model import placement
 from qcls_gguf.native import Device, NativeModel
 from qcls_gguf.opening import ClassifierOpener
@@ -142,14 +140,6 @@ def test_an_open_loop_waits_for_arrivals(classifier: Classifier) -> None:
     assert perf_counter_ns() - begun >= 3 * 50e6
     assert runner.samples.elapsed_s >= 0.15
     assert all(wait >= 0 for wait in runner.samples.wait_ms)
-
-
-def test_sizes_beyond_a_decode_are_left_out_or_refused(classifier: Classifier) -> None:
-    n_batch = classifier.engine.context.n_batch
-    assert forward_tokens(classifier, None) == tuple(n for n in DEFAULT_TOKENS if n <= n_batch)
-    assert forward_tokens(classifier, [n_batch, 1]) == (n_batch, 1)
-    with pytest.raises(ConfigError, match=f"holds {n_batch} tokens"):
-        forward_tokens(classifier, [1, n_batch + 1])
 
 
 def test_names_tell_configurations_apart() -> None:

@@ -152,9 +152,9 @@ def test_peers_start_with_the_kernels_asked_for(
     kernels: PeerKernels, set_to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "server"
-    program.write_text(f"#!/bin/sh\necho kernels=${STEPS[0].variable}\nexit 3\n")
+    program.write_text(f"#!/bin/sh\necho kernels=${STEPS['direct']}\nexit 3\n")
     program.chmod(0o755)
-    monkeypatch.setenv(STEPS[0].variable, "as it was")
+    monkeypatch.setenv(STEPS["direct"], "as it was")
     record = compared(
         load_config(config_path("mission")),
         "llama-server",
@@ -164,7 +164,7 @@ def test_peers_start_with_the_kernels_asked_for(
     )
     assert record["absent"][0]["reason"].endswith(f"ended with 3: kernels={set_to}")
     assert record["peer_kernels"] == kernels
-    assert os.environ[STEPS[0].variable] == "as it was"
+    assert os.environ[STEPS["direct"]] == "as it was"
 
 
 @pytest.mark.skipif(importlib.util.find_spec("llama_cpp") is None, reason="llama-cpp-python (extra peers) is not here")

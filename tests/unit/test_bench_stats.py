@@ -1,40 +1,16 @@
-"""The statistics of a benchmark by hand-worked numbers, and the least tokens against an obvious count."""
+"""Requests of a benchmark, and the least tokens that they need against an obvious count."""
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qcls_gguf.bench.least_tokens import least_tokens
-from qcls_gguf.bench.records import Quantiles
-from qcls_gguf.bench.stats import quantile_curve, quantiles, spread
-from qcls_gguf.bench.workloads import requests_of
+from qcls_gguf.bench.workloads import least_tokens, requests_of
 from qcls_gguf.prompts.compiled import Prompt
 from qcls_gguf.prompts.trie import build_trie
 
 PROPERTY = settings(deadline=None, max_examples=80, derandomize=True)
 LABELS = ((1,), (2,)), ((1, 2), (1, 3), (4,)), ((1, 2, 3), (1, 2, 4), (1, 5))
-
-
-def test_quantiles_lie_between_neighbours() -> None:
-    assert quantiles([7.0]) == Quantiles(min=7.0, p50=7.0, p90=7.0, p99=7.0)
-    # at index 0.5 * 4 = 2, 0.9 * 4 = 3.6 and 0.99 * 4 = 3.96 of the sorted values
-    found = quantiles([50.0, 10.0, 30.0, 20.0, 40.0])
-    assert found.to_dict() == pytest.approx({"min": 10.0, "p50": 30.0, "p90": 46.0, "p99": 49.6})
-
-
-def test_a_curve_goes_from_the_least_to_the_largest() -> None:
-    curve = quantile_curve([3.0, 1.0, 2.0])
-    assert len(curve) == 21
-    assert (curve[0], curve[10], curve[20]) == (1.0, 2.0, 3.0)
-    assert curve[5] == pytest.approx(1.5)  # 25 %, at index 0.5
-
-
-def test_the_spread_is_the_range_by_the_median() -> None:
-    assert spread([10.0]) is None
-    assert spread([10.0, 10.0]) == 0.0
-    assert spread([9.0, 12.0, 10.0]) == pytest.approx(0.3)
 
 
 def test_requests_cycle_through_the_queries() -> None:

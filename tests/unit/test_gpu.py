@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from qcls_gguf.bench.document import gpu_texts
 from qcls_gguf.bench.records import GpuMoment, GpuStates
-from qcls_gguf.bench.table import _gpu_rows
 from qcls_gguf.report import gpu
 from qcls_gguf.report.gpu import GpuRange, GpuRun, GpuState, gpu_facts, gpu_state, watched_gpu, why_no_gpu
 
@@ -41,15 +41,15 @@ def test_a_benchmark_shows_what_held_the_gpu_down() -> None:
     quiet = GpuMoment(vram_free_bytes=1 << 30, gpu=state(1590, 30.5))
     unknown = GpuMoment(vram_free_bytes=None, gpu=None)
     during = GpuRun(states=[state(1590), state(600, brakes=("power limit",))]).record()
-    rows = _gpu_rows(GpuStates(before=quiet, during=during, after=quiet, not_known=None))
-    assert [name for name, _ in rows] == ["GPU before", "GPU while measured", "GPU after"]
-    assert "600 to 1590 MHz" in rows[1][1]
-    assert "held down by power limit 50% of the time" in rows[1][1]
-    assert rows[0][1] == "1590 MHz, 30.5 W, 60 °C"
+    texts = gpu_texts(GpuStates(before=quiet, during=during, after=quiet, not_known=None))
+    assert list(texts) == ["GPU before", "GPU while measured", "GPU after"]
+    assert "600 to 1590 MHz" in texts["GPU while measured"]
+    assert "held down by power limit 50% of the time" in texts["GPU while measured"]
+    assert texts["GPU before"] == "1590 MHz, 30.5 W, 60 °C"
     partly = GpuStates(before=quiet, during=None, after=unknown, not_known=None)
-    assert [name for name, _ in _gpu_rows(partly)] == ["GPU before"]
+    assert list(gpu_texts(partly)) == ["GPU before"]
     missing = GpuStates(before=unknown, during=None, after=unknown, not_known="no driver")
-    assert _gpu_rows(missing) == [("GPU", "not known: no driver")]
+    assert gpu_texts(missing) == {"GPU": "not known: no driver"}
 
 
 def test_without_the_package_the_reason_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ import sys
 import pytest
 
 import qcls_gguf
-from qcls_gguf.native.kernel_steps import LANE_ORDER, STEPS
 
 
 def modules_after(code: str) -> set[str]:
@@ -59,10 +58,3 @@ for words in (["--help"], ["run", "--help"], ["bench", "--help"]):
     assert result.exit_code == 0 and "Usage" in result.output, result.output
 """
     assert not {"numpy", "qcls_gguf.config.load", "qcls_gguf.classifier", "rich"} & modules_after(code)
-
-
-def test_help_names_the_switch_of_every_step_of_the_kernels() -> None:
-    from qcls_gguf.cli.bench import bench_command
-
-    for step in (*STEPS, LANE_ORDER):
-        assert f"{step.variable} ({step.name})" in " ".join((bench_command.__doc__ or "").split())

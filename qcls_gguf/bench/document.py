@@ -1,0 +1,217 @@
+"""What is shown of a benchmark: where it was measured, then tables; on a page also stages and distributions drawn."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..model.placement import weights_text
+from ..report.document import TEXT, Document, Facts, Figure, Format, Part, Section, Table
+from ..report.gpu import GpuSamples, GpuState
+from ..report.numbers import measured
+from ..timing import STAGES
+from .records import (
+    BenchmarkRecord,
+    ClassifierRecord,
+    GpuStates,
+    OpenLoopWorkload,
+    Quantiles,
+    RooflineRecord,
+    WorkloadRecord,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def _ms(value: object) -> str:
+    """A measured number with about three digits that mean something."""
+    assert isinstance(value, int | float)
+    return measured(value)
+
+
+def _values(ms: Quantiles) -> tuple[float, ...]:
+    return ms.min, ms.p50, ms.p90, ms.p99
+
+
+def document(record: BenchmarkRecord) -> Document:
+    """All that is shown of a record."""
+    workloads, classifiers = record.workloads, record.classifiers
+    open_loops = [each for each in workloads if isinstance(each, OpenLoopWorkload)]
+    return Document(
+        title=f"Benchmark of {', '.join(each.name for each in classifiers)}",
+        parts=[
+            Facts(facts(record)),
+            Table(
+                columns={
+                    **{"total ms": TEXT, "min": _ms, "p50": _ms, "p90": _ms, "p99": _ms, "spread": ".1%"},
+                    **{"roofline": _ms, "p50/roofline": _ms},
+                },
+                rows=[
+                    [each.name, *_values(each.total_ms), each.p50_spread, each.roofline_ms, each.roofline_ratio]
+                    for each in workloads
+                ],
+                note="Spread: the largest less the smallest p50 of the repetitions, by their median. Roofline: what "
+                "the decode would take if nothing but reading the weights, or nothing but multiplying by them, took "
+                "time.",
+            ),
+            Table(
+                columns={
+                    **{"at a fixed rate": TEXT, "rate/s": ".1f", "answered/s": ".1f", "busy": ".0%"},
+                    **{"wait p50 ms": _ms, "wait p99 ms": _ms, "service p50 ms": _ms},
+                },
+                rows=[
+                    [each.name, each.rate, each.achieved_rate, each.utilization, *waits]
+                    for each in open_loops
+                    for waits in [(each.wait_ms.p50, each.wait_ms.p99, each.service_ms.p50)]
+                ],
+            ),
+            Figure("stages of the workloads", (9.5, 1.2 + 0.26 * len(workloads)), partial(_draw_stages, workloads)),
+            Table(
+                columns={"stages, p50 ms": TEXT, **dict.fromkeys(STAGES, _ms)},
+                rows=[[each.name, *(each.stage_ms[stage].p50 for stage in STAGES)] for each in workloads],
+            ),
+            Section(title="Distribution", parts=_distributions(workloads), on_terminal=False),
+            Table(
+                columns={
+                    **{"tokens a request": TEXT, "new": ".1f", "least": ".1f", "cached": ".1f", "decodes": ".1f"},
+                    "graphs reused": ".0%",
+                },
+                rows=[
+                    [each.name, tokens.new, tokens.least, tokens.cached, each.n_decodes, each.graph_reuse_rate]
+                    for each in workloads
+                    for tokens in [each.tokens]
+                ],
+                note="Least: what any plan must feed, the distinct token paths less those stored.",
+            ),
+            Table(
+                columns={"cascade": TEXT, "stage": TEXT, "of the answers": ".1%"},
+                rows=[[each.name, *stage] for each in workloads for stage in (each.stages or {}).items()],
+            ),
+            Table(
+                columns={
+                    **{"start": TEXT, "start-up ms": _ms, "first request ms": _ms, "after silence ms": ">s"},
+                    **{"RSS MiB": ".0f", "GPU memory MiB": ".0f"},
+                },
+                rows=[_start_row(each) for each in classifiers],
+            ),
+            Section(title="Start by steps", parts=[_steps_table(classifiers)], on_terminal=False),
+        ],
+    )
+
+
+def _start_row(classifier: ClassifierRecord) -> list[object]:
+    memory, idle = classifier.memory, classifier.after_idle
+    before, after = memory.vram_free_before_bytes, memory.vram_free_after_bytes
+    return [
+        classifier.name,
+        sum(classifier.startup_ms.values()),
+        classifier.first_request_ms,
+        None if idle is None else ", ".join(map(measured, idle.ms)),
+        memory.rss_after_bytes / 2**20,
+        None if before is None or after is None else (before - after) / 2**20,
+    ]
+
+
+def _steps_table(classifiers: tuple[ClassifierRecord, ...]) -> Table:
+    steps = list(dict.fromkeys(step for each in classifiers for step in each.startup_ms))
+    columns: dict[str, Format] = {"start-up ms": TEXT, **dict.fromkeys(steps, ".1f")}
+    rows = [[each.name, *(each.startup_ms.get(step) for step in steps)] for each in classifiers]
+    return Table(columns=columns, rows=rows)
+
+
+def _draw_stages(workloads: tuple[WorkloadRecord, ...], axes: Axes) -> None:
+    """A bar for each workload, the medians of its stages end to end, and a mark at its roofline."""
+    places = np.arange(len(workloads))
+    left = np.zeros(len(workloads))
+    for stage in STAGES:
+        ms = np.array([workload.stage_ms[stage].p50 for workload in workloads])
+        axes.barh(places, ms, left=left, height=0.7, label=stage)
+        left += ms
+    least_ms = [np.nan if workload.roofline_ms is None else workload.roofline_ms for workload in workloads]
+    axes.scatter(least_ms, places, marker="|", s=90, color="black", label="roofline", zorder=3)
+    axes.set_yticks(places, [workload.name for workload in workloads])
+    axes.invert_yaxis()
+    axes.set(xlabel="ms, the medians of the stages", title="Where the time goes")
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def _distributions(workloads: tuple[WorkloadRecord, ...]) -> list[Part | None]:
+    """For the requests of each size, the share that was answered within a time; a line a configuration."""
+    sizes: dict[str, list[WorkloadRecord]] = {}
+    for workload in workloads:
+        sizes.setdefault(f"{workload.queries}, batch {workload.batch}", []).append(workload)
+
+    def draw(size: str, axes: Axes) -> None:
+        for workload in sizes[size]:
+            curve = workload.total_ms_quantiles
+            axes.plot(curve, np.linspace(0, 100, len(curve)), label=workload.config)
+        axes.set(xlabel="total ms", ylabel="% of requests", title=size, xlim=(0, None))
+        axes.legend(frameon=False, loc="lower right")
+
+    return [Figure(f"distribution of {size}", (3.9, 2.8), partial(draw, size)) for size in sizes]
+
+
+def facts(record: BenchmarkRecord) -> dict[str, str]:
+    """Where and how it was measured."""
+    environment, method, memory = record.environment, record.method, record.memory
+    driver = (environment.gpu and environment.gpu.driver) or "none"
+    weights = f", weights: {weights_text(environment.n_lane_ordered)}" if environment.n_gpu_layers else ""
+    loop = "each when the last is answered" if method.loop == "closed" else f"{method.rate:g} arrive a second"
+    texts = {
+        "model": f"{environment.model}, {environment.quantization}, sha256 {environment.model_sha256[:16]}…",
+        "device": f"{environment.device}, driver {driver}, {environment.n_gpu_layers} layers on the GPU, "
+        f"{environment.backend}{weights}",
+        "CPU code": " ".join(environment.instruction_sets) or "no special instruction set",
+        "machine": f"{environment.cpu}, {environment.n_cores} cores, {environment.n_threads} threads, {environment.os}",
+        "versions": f"qcls-gguf {environment.package_version}, llama.cpp {environment.llama_cpp_commit} patched "
+        f"({environment.source_digest}), Python {environment.python}",
+        "requests": f"{method.n_requests} × {method.n_repeats} of each kind, {loop}, {method.order}",
+        "date": environment.date,
+        "roofline": " / ".join(dict.fromkeys(_roofline_text(each.roofline) for each in record.classifiers)),
+    }
+    texts |= gpu_texts(record.gpu) if environment.n_gpu_layers else {}
+    if memory.peak_rss_bytes is not None:
+        texts["memory"] = f"at most {memory.peak_rss_bytes / 2**20:.0f} MiB in the process"
+    return texts
+
+
+def gpu_texts(gpu: GpuStates) -> dict[str, str]:
+    """The GPU's clock, power and temperature before, while and after it was measured."""
+    if gpu.not_known:
+        return {"GPU": f"not known: {gpu.not_known}"}
+    texts = {
+        "GPU before": _state_text(gpu.before.gpu),
+        "GPU while measured": _samples_text(gpu.during),
+        "GPU after": _state_text(gpu.after.gpu),
+    }
+    return {name: text for name, text in texts.items() if text}
+
+
+def _state_text(state: GpuState | None) -> str:
+    if state is None:
+        return ""
+    values = ((state.sm_mhz, "MHz"), (state.power_w, "W"), (state.temperature_c, "°C"))
+    return ", ".join(f"{value} {unit}" for value, unit in values if value is not None)
+
+
+def _samples_text(samples: GpuSamples | None) -> str:
+    if samples is None:
+        return ""
+    ranges = ((samples.sm_mhz, "MHz"), (samples.power_w, "W"), (samples.temperature_c, "°C"))
+    parts = [f"{each.min:g} to {each.max:g} {unit}, mostly {each.p50:g}" for each, unit in ranges if each]
+    return "; ".join(parts + [f"held down by {name} {share:.0%} of the time" for name, share in samples.brakes.items()])
+
+
+def _roofline_text(roofline: RooflineRecord) -> str:
+    method = roofline.method
+    if method is None or roofline.bytes_per_s is None or roofline.operations_per_s is None:
+        return f"not measured: {roofline.error}"
+    return (
+        f"{roofline.weight_bytes / 1e6:.1f} MB of weights at {roofline.bytes_per_s / 1e9:.1f} GB/s (copy), or their "
+        f"products at {roofline.operations_per_s / 1e9:.0f} G operations/s ({method.matmul_type}, "
+        f"{' × '.join(map(str, method.matmul_shape))}), the larger; without attention, norms, launches and the "
+        "host's work"
+    )
