@@ -8,26 +8,25 @@ from typing import Any
 from xml.etree import ElementTree
 
 import httpx
-from fastapi import FastAPI
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 VERSION = "qcls-gguf"
-app = FastAPI()
 client = httpx.AsyncClient(base_url=os.environ.get("QCLS_ADDRESS", "http://localhost:8080"), timeout=60)
 
 
-@app.get("/")
-@app.get("/health")
-async def health() -> dict[str, str]:
-    return {"status": "UP" if (await client.get("/ready")).is_success else "DOWN"}
+async def health(_: Request) -> JSONResponse:
+    return JSONResponse({"status": "UP" if (await client.get("/ready")).is_success else "DOWN"})
 
 
-@app.post("/setup")
-async def setup(body: dict[str, Any]) -> dict[str, str]:
-    return {"model_version": VERSION}
+async def setup(_: Request) -> JSONResponse:
+    return JSONResponse({"model_version": VERSION})
 
 
-@app.post("/predict")
-async def predict(body: dict[str, Any]) -> dict[str, Any]:
+async def predict(request: Request) -> JSONResponse:
+    body = await request.json()
     config = ElementTree.fromstring(body["label_config"])
     texts = {tag.get("name"): tag.get("value", "").removeprefix("$") for tag in config.iter("Text")}
     choices = {name: tag.get("toName") for tag in config.iter("Choices") if (name := tag.get("name"))}
@@ -42,4 +41,14 @@ async def predict(body: dict[str, Any]) -> dict[str, Any]:
             found.append({"from_name": name, "to_name": of_text, "type": "choices", "value": value})
             probabilities.append(answer["probability"])
         results.append({"result": found, "score": min(probabilities, default=0.0), "model_version": VERSION})
-    return {"results": results, "model_version": VERSION}
+    return JSONResponse({"results": results, "model_version": VERSION})
+
+
+app = Starlette(
+    routes=[
+        Route("/", health),
+        Route("/health", health),
+        Route("/setup", setup, methods=["POST"]),
+        Route("/predict", predict, methods=["POST"]),
+    ]
+)

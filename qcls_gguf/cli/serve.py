@@ -24,7 +24,7 @@ from .options import (
 )
 from .terminal import exit_codes, load_bar, print_step, print_warning, say
 
-_NEEDED = ("fastapi", "httptools", "orjson", "prometheus_client", "uvicorn", "uvloop")
+_NEEDED = ("h11", "orjson", "prometheus_client", "starlette", "uvicorn", "uvloop")
 _KEY_VARIABLE = "QCLS_API_KEY"
 
 

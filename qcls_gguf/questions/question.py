@@ -31,14 +31,19 @@ class Question:
     """whether its exact scores are wanted"""
 
     @classmethod
-    def predicate(cls, instructions: str, yes: str | None = None, no: str | None = None) -> Question:
+    def predicate(
+        cls, instructions: str, yes: str | None = None, no: str | None = None, *, audit: bool = False
+    ) -> Question:
         """Is something so? yes, no: what describes these answers."""
-        return cls.of("predicate", instructions, (("yes", yes), ("no", no)))
+        return cls.of("predicate", instructions, (("yes", yes), ("no", no)), audit=audit)
 
     @classmethod
-    def of(cls, kind: Kind, instructions: str, options: Iterable[tuple[str, str | None]]) -> Question:
+    def of(
+        cls, kind: Kind, instructions: str, options: Iterable[tuple[str, str | None]], *, audit: bool = False
+    ) -> Question:
         """A question with its options, or ordered levels: each a label and what describes it."""
-        return cls(kind=kind, instructions=instructions, options=tuple([Option(*each) for each in options]))
+        choices = tuple([Option(*each) for each in options])
+        return cls(kind=kind, instructions=instructions, options=choices, audit=audit)
 
     @property
     def configured(self) -> str | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from .refusal import RefusedError
 from .settings import RequestLimits
 
@@ -22,31 +25,38 @@ class Admission:
         self._query_ms = 0.0
         self._request_ms = 0.0
 
-    def admitted(self, n_tokens: int, n_at_once: int, turn_ms: float = 0.0) -> Place:
-        """A block for as long as a request is in the service. n_tokens: what it will feed, estimated; n_at_once: what
-        of it may stand before a request that comes now; turn_ms: how long those that are computed now have taken.
+    @contextmanager
+    def admitted(self, n_tokens: int, n_at_once: int, turn_ms: float = 0.0) -> Iterator[None]:
+        """A block for as long as a request is in the service.
 
-        Raises RefusedError (503) where too much is in the service already; a request alone is always admitted.
+        n_tokens: what it will feed, estimated; n_at_once: what of it may stand before a request that comes now;
+        turn_ms: how long those that are computed now have taken. Raises RefusedError (503) where too much is in the
+        service already; a request alone is always admitted.
         """
+        if refusal := self._refusal(n_tokens, turn_ms):
+            reason, what = refusal
+            raise RefusedError(503, reason, f"{what}: ask again later", retry_ms=self.retry_ms)
+        self._count(1, n_tokens, n_at_once)
+        try:
+            yield
+        finally:
+            self._count(-1, -n_tokens, -n_at_once)
+
+    def _refusal(self, n_tokens: int, turn_ms: float) -> tuple[str, str] | None:
+        """(the reason, what is too much) for a request that comes now, or None."""
         limits = self._limits
         if self.n_requests and limits.longest_wait is not None:
             wait_ms, most_ms = self.wait_ms(turn_ms), limits.longest_wait.ms(self._request_ms)
             if wait_ms > most_ms:
-                what = f"a request would wait about {wait_ms:.1f} ms, and {most_ms:.1f} ms are allowed"
-                raise RefusedError(503, "wait", f"{what}: ask again later", retry_ms=self.retry_ms)
+                return "wait", f"a request would wait about {wait_ms:.1f} ms, and {most_ms:.1f} ms are allowed"
         if self.n_requests >= limits.waiting_requests:
-            what = f"{self.n_requests} requests are in the service, as many as it admits"
-            raise RefusedError(503, "requests", f"{what}: ask again later", retry_ms=self.retry_ms)
+            return "requests", f"{self.n_requests} requests are in the service, as many as it admits"
         if self.n_requests and self.n_tokens + n_tokens > limits.waiting_tokens:
-            what = (
-                f"about {self.n_tokens} tokens are in the service, this request has {n_tokens}, and "
-                f"{limits.waiting_tokens} are admitted"
-            )
-            raise RefusedError(503, "tokens", f"{what}: ask again later", retry_ms=self.retry_ms)
-        return Place(self, n_tokens, n_at_once)
+            there = f"about {self.n_tokens} tokens are in the service"
+            return "tokens", f"{there}, this request has {n_tokens}, and {limits.waiting_tokens} are admitted"
+        return None
 
-    def count(self, n_requests: int, n_tokens: int, n_at_once: int) -> None:
-        """Add what comes, or subtract what is done."""
+    def _count(self, n_requests: int, n_tokens: int, n_at_once: int) -> None:
         self.n_requests += n_requests
         self.n_tokens += n_tokens
         self._n_ahead += n_at_once
@@ -80,20 +90,3 @@ class Admission:
     def retry_ms(self) -> float:
         """When about half of what is in the service will be done."""
         return min(max(self.n_tokens * self._ms_per_token / 2, _SOONEST_MS), _LATEST_MS)
-
-
-class Place:
-    """What one request counts for, while its block runs."""
-
-    __slots__ = ("_admission", "_n_at_once", "_n_tokens")
-
-    def __init__(self, admission: Admission, n_tokens: int, n_at_once: int) -> None:
-        self._admission = admission
-        self._n_tokens = n_tokens
-        self._n_at_once = n_at_once
-
-    def __enter__(self) -> None:
-        self._admission.count(1, self._n_tokens, self._n_at_once)
-
-    def __exit__(self, *_: object) -> None:
-        self._admission.count(-1, -self._n_tokens, -self._n_at_once)

@@ -1,124 +1,149 @@
-"""All routes together, behind the door."""
+"""All routes: the dialects' and those for who runs the service, behind what every request passes."""
 
 from __future__ import annotations
 
-from fastapi import FastAPI, Request, Response
-from fastapi.routing import APIRoute
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
 
-from ..report.run_record import RunRecord
-from . import classify_api, decisions_api, operations_api, predict_api, sglang_api, systemone_api
-from .bodies import Receive, Scope
-from .door import GONE, App, Door, Send
-from .exchange import Exchange
+from .asking import Asker, json_bytes
+from .bodies import LINES, read_json, unless_gone
+from .dialect import Dialect, no_images
+from .dialects import DIALECTS
+from .exchange import Exchange, Scope
+from .lifecycle import Lifecycle
 from .metrics import Metrics
-from .openapi import ErrorAnswer, TeiError, TypeSafeError, VllmError, describe
-from .quick import QuickAnswers
-from .refusal import ClientGoneError, RefusedError, openai_words, tei_words, typesafe_words, vllm_words
-from .service import Service
-from .serving import Serving
-from .settings import ServiceSettings
-from .writing import JsonResponse, json_bytes
+from .middleware import ExchangeMiddleware
+from .mistakes import parse
+from .openapi import Operation, description, description_page
+from .operations import HEALTH, READY, Endpoint, operations
+from .refusal import RefusedError, openai_words
+from .settings import RequestLimits, ServiceSettings
 
-OPEN_PATHS = (operations_api.PAGE, operations_api.HEALTH, operations_api.READY, operations_api.DOCS, "/openapi.json")
+PAGE, DOCS, DESCRIPTION = "/", "/docs", "/openapi.json"
+_OPEN_PATHS = (PAGE, HEALTH, READY, DOCS, DESCRIPTION)
 """Paths that need no key: they tell nothing that the project's pages do not."""
-WORDS = {
-    predict_api.PREDICT: tei_words,
-    predict_api.CLASSIFY: vllm_words,
-    systemone_api.ROUTE: typesafe_words,
-}
-BODIES = (
-    classify_api.ClassifyRequest,
-    classify_api.ClassifyLine,
-    predict_api.PredictRequest,
-    predict_api.VllmRequest,
-    decisions_api.DecisionsRequest,
-    sglang_api.SglangRequest,
-    systemone_api.SystemOneRequest,
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 )
-ANSWERS = (
-    RunRecord, classify_api.ClassifyAnswers, predict_api.Predictions, predict_api.VllmAnswer,
-    operations_api.Health, operations_api.Models, operations_api.Reloaded, ErrorAnswer,
-    TeiError, VllmError, TypeSafeError,
-)  # fmt: skip
+"""for pages: nothing comes from elsewhere, and no other page shows them within itself"""
+_EXPOSED = ("x-request-id", "server-timing", "retry-after", "retry-after-ms")
+_ERRORS = (400, 401, 404, 408, 413, 415, 422, 500, 503, 504)
+_BY_PATH = {path: [each for each in DIALECTS if each.path == path] for path in dict.fromkeys(d.path for d in DIALECTS)}
 
 
-def build_app(serving: Serving, settings: ServiceSettings) -> App:
+def build_app(lifecycle: Lifecycle, settings: ServiceSettings) -> Starlette:
     """The ASGI application of a service."""
-    metrics = Metrics(lambda: operations_api.at_scrape(serving))
-    service = Service(serving, metrics, settings)
-    app = FastAPI(title="qcls-gguf", docs_url=None, redoc_url=None, openapi_url="/openapi.json")
-    app.router.redirect_slashes = False
-    classify_api.add_classify(app, service)
-    predict_api.add_predict(app, service)
-    decisions_api.add_decisions(app, service)
-    systemone_api.add_system_one(app, service)
-    operations_api.add_operations(app, service)
-    describe(app, BODIES, ANSWERS)
-
-    for kind in (RefusedError, HTTPException):
-        app.add_exception_handler(kind, _handle)
-    logs = settings.log_format != "none"
-    door = Door(
-        _Direct(app, metrics), metrics, keys=settings.api_keys, open_paths=OPEN_PATHS, refused=_response, logs=logs
+    metrics = Metrics(lifecycle)
+    asker = Asker(lifecycle.admission, metrics, settings.limits)
+    documented = [
+        *((_operation(each), _endpoint(each, lifecycle, asker, settings.limits)) for each in _BY_PATH.values()),
+        *operations(lifecycle, metrics, may_reload=bool(settings.api_keys)),
+    ]
+    described = description(operation for operation, _ in documented)
+    routes = [
+        *(Route(each.path.replace("}", ":path}"), answer, methods=[each.method]) for each, answer in documented),
+        Route(PAGE, _page((Path(__file__).parent / "page.html").read_bytes())),
+        Route(DOCS, _page(description_page(described))),
+        Route(DESCRIPTION, _page(json_bytes(described), "application/json")),
+    ]
+    around = Middleware(
+        ExchangeMiddleware,
+        metrics,
+        keys=settings.api_keys,
+        open_paths=_OPEN_PATHS,
+        refuse=_response,
+        logs=settings.log_format != "none",
     )
-    if not door.traces:
-        door.quick = QuickAnswers(service, door)
-    if settings.cors_origins:
-        return CORSMiddleware(
-            door, allow_origins=settings.cors_origins, allow_methods=["GET", "POST"], allow_headers=["*"],
-            expose_headers=["x-request-id", "server-timing", "retry-after", "retry-after-ms"],
-        )  # fmt: skip
-    return door
+    cors = Middleware(
+        CORSMiddleware,
+        allow_origins=settings.cors_origins,
+        allow_methods=["GET", "POST"],
+        allow_headers=["*"],
+        expose_headers=_EXPOSED,
+    )
+    app = Starlette(
+        routes=routes,
+        middleware=[cors, around] if settings.cors_origins else [around],
+        exception_handlers={RefusedError: _refused, HTTPException: _refused},
+    )
+    app.router.redirect_slashes = False
+    return app
 
 
-class _Direct:
-    """An application, with a short way to its routes that take a body, which are asked most.
+def _endpoint(dialects: Sequence[Dialect], lifecycle: Lifecycle, asker: Asker, limits: RequestLimits) -> Endpoint:
+    """What answers the requests of a path. dialects: those that are spoken there."""
 
-    The framework's own way to them costs as much time as all else that the service does for a request.
-    """
+    async def endpoint(request: Request) -> Response:
+        exchange = Exchange.of(request.scope)
+        exchange.set_deadline(limits)
+        own = dialects[-1]
+        if own.line is not None and exchange.content_type in LINES:
+            backend = lifecycle.backend
+            context = backend.context(exchange.request_id, request.query_params)
+            return _Lines(asker.lines(own, backend, exchange, context, request.receive), media_type=LINES[0])
+        if own.files is not None and exchange.content_type.startswith("multipart/"):
+            raise no_images(own.files)
+        body = await read_json(exchange, request.receive, limits)
+        backend = lifecycle.backend
+        dialect = next(each for each in dialects if each.claims(body))
+        asked = dialect.ask(parse(dialect.request, body), backend.context(exchange.request_id, request.query_params))
+        answer = await unless_gone(asker.answer(asked, backend, exchange), request.receive)
+        return Response(json_bytes(answer), media_type="application/json")
 
-    def __init__(self, app: FastAPI, metrics: Metrics) -> None:
-        self._app = app
-        self._metrics = metrics
-        self._endpoints = {
-            route.path: route.endpoint
-            for route in app.routes
-            if isinstance(route, APIRoute) and route.methods == {"POST"}
-        }
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> JsonResponse | None:
-        """For the door."""
-        endpoint = self._endpoints.get(scope["path"]) if scope["method"] == "POST" else None
-        if endpoint is None:
-            await self._app(scope, receive, send)
-            return None
-        try:
-            response = await endpoint(Request(scope, receive))
-        except RefusedError as refusal:
-            response = _response(refusal, scope)
-        except ClientGoneError:
-            self._metrics.gone()
-            response = Response(status_code=GONE)  # which nobody reads but the log
-        if isinstance(response, JsonResponse):
-            return response
-        await response(scope, receive, send)
-        return None
+    return endpoint
 
 
-async def _handle(request: Request, error: Exception) -> Response:
+class _Lines(StreamingResponse):
+    """Lines as they are ready. Unlike its base it does not read from the client, whose lines are still coming."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.stream_response(send)
+
+
+def _operation(dialects: Sequence[Dialect]) -> Operation:
+    own = dialects[-1]
+    return Operation(
+        path=own.path,
+        method="post",
+        summary=own.summary,
+        answer=own.answer,
+        errors=_ERRORS,
+        error=own.error,
+        requests=[each.request for each in reversed(dialects)],
+        more_kinds=LINES[:1] if own.line is not None else (),
+        parameters=own.parameters,
+    )
+
+
+def _page(body: bytes, kind: str = "text/html; charset=utf-8") -> Endpoint:
+    async def endpoint(_: Request) -> Response:
+        return Response(body, headers={"content-type": kind, "content-security-policy": _POLICY})
+
+    return endpoint
+
+
+async def _refused(request: Request, error: Exception) -> Response:
     return _response(_refusal(error), request.scope)
 
 
-def _response(refusal: RefusedError, scope: Scope) -> JsonResponse:
+def _response(refusal: RefusedError, scope: Scope) -> Response:
     """The refusal in the words of the path's API."""
     Exchange.of(scope).reason = refusal.reason
-    words = WORDS.get(scope["path"], openai_words)
-    headers = dict(refusal.headers)
-    if refusal.status in (408, 413, 415):  # what is left of the body is not read
+    words = _BY_PATH[scope["path"]][-1].words if scope["path"] in _BY_PATH else openai_words
+    headers = refusal.headers
+    if scope["method"] == "CONNECT":  # what follows is not HTTP
         headers["connection"] = "close"
-    return JsonResponse(json_bytes(words(refusal)), refusal.status, headers)
+    return Response(json_bytes(words(refusal)), refusal.status, headers, media_type="application/json")
 
 
 def _refusal(error: Exception) -> RefusedError:

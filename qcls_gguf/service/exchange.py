@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import re
+import sys
+import time
+from collections.abc import MutableMapping
 from time import perf_counter_ns
 from typing import Any
 
+import orjson
+
 from ..score.result import Result
 from ..timing import STAGES
-from .bodies import Scope, header
 from .refusal import RefusedError
-from .settings import RequestLimits
+from .settings import LogFormat, RequestLimits
 
+Scope = MutableMapping[str, Any]
+
+log = logging.getLogger("qcls_gguf.service")
 _KEY = "qcls_gguf.exchange"
 _MOST_DIGITS = 9
 _GOOD_ID = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
-_STAGES = ("total", "queue", *STAGES, "inference")
-_TIMES = "".join([
-    "server-timing: ", ", ".join(f"{stage};dur=%.3f" for stage in _STAGES),
-    "\r\nx-total-time: %.3f\r\nx-queue-time: %.3f\r\nx-tokenization-time: %.3f\r\nx-inference-time: %.3f",
-    "\r\nx-compute-tokens: %d\r\n",
-]).encode()  # fmt: skip
+_TIMINGS = ", ".join(f"{stage};dur=%.3f" for stage in ("total", "queue", *STAGES, "inference"))
 _prefix = os.urandom(6).hex()
 _numbers = itertools.count(1)
 
@@ -30,35 +33,49 @@ _numbers = itertools.count(1)
 class Exchange:
     """One request. `of(scope)` finds it."""
 
-    __slots__ = ("began_ns", "n_queries", "n_tokens", "reason", "request_id", "route", "timeout_ms", "times")
-
     def __init__(self, scope: Scope) -> None:
         self.began_ns = perf_counter_ns()
-        given = header(scope, b"x-request-id")
-        self.request_id = given if given and _GOOD_ID.fullmatch(given) else f"{_prefix}-{next(_numbers):x}"
-        self.route = "other"
-        """the path as it is documented"""
+        self._scope = scope
+        self._headers: dict[bytes, bytes] = dict(scope["headers"])
+        given = self.header(b"x-request-id")
+        self.request_id = given if _GOOD_ID.fullmatch(given) else f"{_prefix}-{next(_numbers):x}"
         self.reason = ""
         """why it was refused"""
         self.n_queries = 0
         self.n_tokens = 0
         """that were fed"""
-        self.times: dict[str, float] | None = None
+        self.times: dict[str, float] = {}
         """milliseconds of each stage of its only query, or of its last one"""
         self.timeout_ms = 0
         """after which a query that has not begun is not computed"""
+        self.streams = False
+        """whether its queries come one after another, each with a deadline of its own"""
         scope[_KEY] = self
 
     @staticmethod
     def of(scope: Scope) -> Exchange:
         """The exchange of a request."""
-        found = scope[_KEY]
-        assert isinstance(found, Exchange)
-        return found
+        exchange = scope[_KEY]
+        assert isinstance(exchange, Exchange)
+        return exchange
 
-    def set_deadline(self, scope: Scope, limits: RequestLimits) -> None:
+    def header(self, name: bytes) -> str:
+        """The value of a header, empty where there is none; of several the last, as proxies append theirs."""
+        return self._headers.get(name, b"").decode("latin-1").strip()
+
+    @property
+    def content_type(self) -> str:
+        """The media type of the body, in small letters, without parameters; empty where the request does not say."""
+        return self.header(b"content-type").partition(";")[0].strip().lower()
+
+    @property
+    def route(self) -> str:
+        """The path as it is documented."""
+        return getattr(self._scope.get("route"), "path_format", "other")
+
+    def set_deadline(self, limits: RequestLimits) -> None:
         """Take the deadline from the request's header, or the usual one. Raises RefusedError (400)."""
-        text = header(scope, b"x-request-timeout-ms")
+        text = self.header(b"x-request-timeout-ms")
         ms = limits.timeout_ms
         if text:
             ms = int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else 0
@@ -70,7 +87,12 @@ class Exchange:
     @property
     def seconds_left(self) -> float:
         """Until the deadline; 0 or less when it has passed."""
-        return (self.timeout_ms - self.total_ms) / 1e3
+        return (self.timeout_ms - (0 if self.streams else self.total_ms)) / 1e3
+
+    @property
+    def total_ms(self) -> float:
+        """Since the request's head came."""
+        return (perf_counter_ns() - self.began_ns) / 1e6
 
     def answered(self, result: Result) -> None:
         """Note the answer to a query."""
@@ -78,37 +100,78 @@ class Exchange:
         self.n_tokens += result.counts.n_tokens_new
         self.times = {"queue": result.wait_ms, **result.stage_ms, "inference": result.total_ms}
 
-    @property
-    def total_ms(self) -> float:
-        """Since the request's head came."""
-        return (perf_counter_ns() - self.began_ns) / 1e6
-
-    def header_lines(self) -> bytes:
-        """Request id, and the times of the stages in milliseconds, as Server-Timing and as TEI names them: as they are
-        sent, each with its line's end.
-        """
-        request_id = self.request_id.encode()
-        lines = b"x-request-id: %b\r\nx-typesafe-request-id: %b\r\n" % (request_id, request_id)
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """Request id, and the times of the stages in milliseconds, as Server-Timing and as TEI names them."""
+        headers = [("x-request-id", self.request_id), ("x-typesafe-request-id", self.request_id)]
         if times := self.times:
             total = self.total_ms
-            queue, *stages, inference = times.values()
-            lines += _TIMES % (
-                total, queue, *stages, inference, total, queue, times["tokenize"], inference, self.n_tokens
-            )  # fmt: skip
-        return lines
+            headers += [
+                ("server-timing", _TIMINGS % (total, *times.values())),
+                ("x-total-time", f"{total:.3f}"),
+                ("x-queue-time", f"{times['queue']:.3f}"),
+                ("x-tokenization-time", f"{times['tokenize']:.3f}"),
+                ("x-inference-time", f"{times['inference']:.3f}"),
+                ("x-compute-tokens", str(self.n_tokens)),
+            ]
+        return [(name.encode(), value.encode()) for name, value in headers]
 
-    def headers(self) -> list[tuple[bytes, bytes]]:
-        """The same as pairs."""
-        pairs = (line.partition(b": ") for line in self.header_lines().splitlines())
-        return [(name, value) for name, _, value in pairs]
-
-    def fields(self) -> dict[str, Any]:
-        """For the log."""
-        found: dict[str, Any] = {}
-        if self.times:
-            found = {"queue_ms": round(self.times["queue"], 3), "inference_ms": round(self.times["inference"], 3)}
+    def log(self, status: int, n_bytes: int) -> None:
+        """Write the request's line of the log, which never has queries or keys."""
+        client = self._scope.get("client")
+        fields: dict[str, object] = {
+            "id": self.request_id,
+            "client": client[0] if client else "",
+            "method": self._scope["method"],
+            "path": self._scope.get("raw_path", b"").decode("latin-1")[:200],
+            "status": status,
+            "ms": round(self.total_ms, 3),
+            "bytes": n_bytes,
+        }
+        if times := self.times:
+            fields |= {"queue_ms": round(times["queue"], 3), "inference_ms": round(times["inference"], 3)}
         if self.n_queries:
-            found |= {"queries": self.n_queries, "tokens": self.n_tokens}
+            fields |= {"queries": self.n_queries, "tokens": self.n_tokens}
         if self.reason:
-            found["reason"] = self.reason
-        return found
+            fields["reason"] = self.reason
+        log.info("", extra={"fields": fields})
+
+
+# --- the log ---------------------------------------------------------------------------------------------------------
+
+
+def set_up_log(format_: LogFormat) -> None:
+    """Let the service's lines go to standard error, and uvicorn's errors; it warns of every offer of HTTP/2."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Lines(as_json=format_ == "json"))
+    for name, level in (("qcls_gguf.service", logging.INFO), ("uvicorn", logging.ERROR)):
+        logger = logging.getLogger(name)
+        logger.handlers = [handler]
+        logger.propagate = False
+        logger.setLevel(level)
+
+
+class _Lines(logging.Formatter):
+    """One line for each record, for people or as JSON."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        super().__init__()
+        self._as_json = as_json
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, object] = getattr(record, "fields", None) or {"message": record.getMessage()}
+        error = self.formatException(record.exc_info) if record.exc_info else None
+        seconds = int(record.created)
+        at = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{int((record.created - seconds) * 1e3):03}Z"
+        if self._as_json:
+            whole = {"time": at, "level": record.levelname.lower(), **fields}
+            return orjson.dumps(whole | ({"error": error} if error else {})).decode()
+        words = [at, *(f"{name}={_word(value)}" for name, value in fields.items())]
+        if "message" in fields:
+            words = [at, record.levelname.lower(), str(fields["message"])]
+        return " ".join(words) + (f"\n{error}" if error else "")
+
+
+def _word(value: object) -> str:
+    """A value without spaces or line breaks, so that a line stays one line of words."""
+    text = f"{value:.3f}" if isinstance(value, float) else str(value)
+    return text if text.isprintable() and " " not in text else repr(text)

@@ -14,7 +14,10 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from ..report.gpu import GpuState, gpu_state
 from ..score.result import Result
+from .backend import Backend
+from .lifecycle import Lifecycle, State
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -49,8 +52,8 @@ class _Histogram:
 class Metrics:
     """The counts of one service, and a registry that gives them out. For the thread of the event loop."""
 
-    def __init__(self, at_scrape: Callable[[], Iterable[Metric]]) -> None:
-        """at_scrape: what is read only when somebody asks, such as the state of the prefix cache."""
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        """lifecycle: whose state is read when somebody asks."""
         self.n_in_flight = 0
         """requests being served or waiting"""
         self._requests: Counter[tuple[str, ...]] = Counter()
@@ -64,8 +67,8 @@ class Metrics:
         self._n_gone = 0
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
-        self._registry.register(_AtScrape(self._counted))
-        self._registry.register(_AtScrape(at_scrape))
+        self._registry.register(_Collector(self._counted))
+        self._registry.register(_Collector(lambda: _at_scrape(lifecycle)))
 
     def answered(self, route: str, status: int, seconds: float) -> None:
         """Count a request that is over; route: the path as it is documented."""
@@ -107,8 +110,8 @@ class Metrics:
             each.add_to(seconds, (route,))
         yield seconds
         yield _by_label("qcls_refused", "Requests not answered, by reason.", ("reason",), self._refused)
-        yield counter("qcls_clients_gone", "Clients that left before their answer.", self._n_gone)
-        yield gauge("qcls_requests_in_flight", "Requests being served or waiting.", self.n_in_flight)
+        yield _counter("qcls_clients_gone", "Clients that left before their answer.", self._n_gone)
+        yield _gauge("qcls_requests_in_flight", "Requests being served or waiting.", self.n_in_flight)
         for name, what, histogram in (
             ("qcls_queue_seconds", "What a query waited for its turn.", self._queue),
             ("qcls_decode_seconds", "The decodes of a query's turn.", self._decode),
@@ -117,8 +120,8 @@ class Metrics:
             family = HistogramMetricFamily(name, what)
             histogram.add_to(family)
             yield family
-        yield counter("qcls_tokens_new", "Tokens fed to the model by queries.", self._n_new)
-        yield counter("qcls_tokens_cached", "Tokens that queries took from the cache.", self._n_cached)
+        yield _counter("qcls_tokens_new", "Tokens fed to the model by queries.", self._n_new)
+        yield _counter("qcls_tokens_cached", "Tokens that queries took from the cache.", self._n_cached)
         yield _by_label("qcls_stage_answers", "Answers to prompts, by stage.", ("stage",), self._stages)
 
 
@@ -129,7 +132,7 @@ def _by_label(name: str, what: str, labels: Sequence[str], counts: Mapping[tuple
     return family
 
 
-class _AtScrape(Collector):
+class _Collector(Collector):
     def __init__(self, read: Callable[[], Iterable[Metric]]) -> None:
         self._read = read
 
@@ -141,11 +144,63 @@ class _AtScrape(Collector):
         yield from self._read()
 
 
-def gauge(name: str, what: str, value: float) -> Metric:
+def _gauge(name: str, what: str, value: float) -> Metric:
     """A value of this moment."""
     return GaugeMetricFamily(name, what, value=value)
 
 
-def counter(name: str, what: str, value: float) -> Metric:
+def _counter(name: str, what: str, value: float) -> Metric:
     """A count since the start."""
     return CounterMetricFamily(name, what, value=value)
+
+
+def _at_scrape(lifecycle: Lifecycle) -> Iterator[Metric]:
+    """What is read when the metrics are asked for."""
+    admission, backend = lifecycle.admission, lifecycle.loaded
+    yield _gauge("qcls_ready", "1 while requests are answered.", float(lifecycle.state is State.ready))
+    yield _gauge("qcls_admitted_requests", "Requests in the service.", admission.n_requests)
+    yield _gauge("qcls_admitted_tokens", "Tokens that they would feed, estimated.", admission.n_tokens)
+    wait_s = admission.wait_ms(backend.classifier.turn_ms if backend else 0.0) / 1e3
+    yield _gauge("qcls_wait_seconds", "What a request that comes now would wait, estimated.", wait_s)
+    yield _counter("qcls_reloads", "Configurations that replaced another.", lifecycle.n_reloads)
+    if backend:
+        yield from _engine(backend)
+    if (state := gpu_state()) is not None:
+        yield from _gpu(state)
+
+
+def _engine(backend: Backend) -> Iterator[Metric]:
+    engine = backend.classifier.engine
+    cache, (n_reused, n_graphs) = engine.cache, engine.context.graphs()  # while another thread decodes
+    yield _gauge("qcls_prefix_cells", "Cells of the KV cache that prefixes occupy.", cache.n_cells)
+    yield _gauge("qcls_prefix_cells_most", "Cells that prefixes may occupy.", engine.n_prefix_cells)
+    yield _gauge("qcls_prefixes", "Prefixes in the cache.", len(cache))
+    yield _gauge("qcls_prefixes_free", "Sequences for more prefixes.", cache.n_free_holders)
+    yield _gauge("qcls_sets", "Prompt sets kept beside the configured one.", len(backend.sets))
+    yield _counter("qcls_sets_found", "Requests whose prompt set was there.", backend.sets.n_found)
+    yield _counter("qcls_sets_made", "Prompt sets made for requests.", backend.sets.n_made)
+    yield _counter("qcls_sets_evicted", "Prompt sets that made room for others.", backend.sets.n_evicted)
+    yield _counter("qcls_prefixes_found", "Prefixes that were wanted and in the cache.", engine.n_found)
+    yield _counter("qcls_prefixes_stored", "Prefixes that were computed, long ones in pieces.", engine.n_stored)
+    yield _counter("qcls_prefixes_evicted", "Prefixes that made room for others.", engine.n_evicted)
+    if engine.kept_queries:
+        what = "Tokens that were not fed, as an earlier query begins with them."
+        yield _counter("qcls_kept_query_tokens", what, engine.kept_queries.n_found)
+    if backend.results.most:
+        yield _gauge("qcls_results", "Answers kept.", len(backend.results))
+        yield _counter("qcls_results_found", "Queries whose answer was kept.", backend.results.n_hits)
+        yield _counter("qcls_results_missed", "Queries whose answer was not kept.", backend.results.n_misses)
+    yield _counter("qcls_graphs_reused", "Decodes that reused a graph.", n_reused)
+    yield _gauge("qcls_graphs", "Graphs kept.", n_graphs)
+
+
+def _gpu(state: GpuState) -> Iterator[Metric]:
+    if state.sm_mhz is not None:
+        yield _gauge("qcls_gpu_clock_mhz", "Clock of the GPU's multiprocessors.", state.sm_mhz)
+    if state.power_w is not None:
+        yield _gauge("qcls_gpu_power_watts", "Power that the GPU draws.", state.power_w)
+    if state.temperature_c is not None:
+        yield _gauge("qcls_gpu_temperature_celsius", "Temperature of the GPU.", state.temperature_c)
+    if state.brakes is not None:
+        what = "What holds the GPU's clock down now, such as its power limit."
+        yield _gauge("qcls_gpu_throttle_reasons", what, len(state.brakes))

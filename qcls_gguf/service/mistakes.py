@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_origin
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from ..config.words import close_to, counted, hint, shown
 from .refusal import RefusedError
 
+M = TypeVar("M", bound=BaseModel)
 Step = int | str
-_Place = tuple[Step, ...]
-_Member = tuple[_Place, _Place, Step]
-"""One of the types that a value may be of: pydantic's location of the value, the value's place, the type's name"""
+Place = tuple[Step, ...]
+"""the keys and indices that lead to a value"""
 
 _MOST_MISTAKES = 20
 _TAG = "type"  # the field that says which kind an object is
-MESSAGE = "message"
-"""the kind of an object that does not say its kind, where one may leave it out"""
 _WANTED = {
     "string_type": "a text",
     "bool_type": "true or false",
@@ -31,11 +28,18 @@ _WANTED = {
 }
 
 
-def refusal_of_mistakes(error: ValidationError, model: type[BaseModel], value: Any) -> RefusedError:
-    """The refusal (422) of a value of JSON that is none of the model, with its fields."""
+def parse(model: type[M], value: object) -> M:
+    """A value of JSON as a model. Raises RefusedError (422), which names up to 20 mistakes."""
+    try:
+        return model.model_validate(value)
+    except ValidationError as e:
+        raise _refusal(e, model, value) from None
+
+
+def _refusal(error: ValidationError, model: type[BaseModel], value: object) -> RefusedError:
     found: dict[str, list[str]] = {}
     wanted: dict[str, list[str]] = {}
-    for each, place in _meant(error, value):
+    for each, place in _places(error, value):
         path = field_path(place)
         kind = each["type"]
         if kind in _WANTED:  # of a field that may be one of several, each is told
@@ -52,6 +56,33 @@ def refusal_of_mistakes(error: ValidationError, model: type[BaseModel], value: A
     return RefusedError(422, "invalid", "; ".join(lines), param=next(iter(found)))
 
 
+def _places(error: ValidationError, value: object) -> list[tuple[Mapping[str, Any], Place]]:
+    """The mistakes with their places. Where a value may be of several types and one of them fits but for something
+    inside of it, what is said of the other types is left out.
+    """
+    mistakes = [(each, _place(each, value)) for each in error.errors(include_url=False)]
+    outer = {place[:n] for _, place in mistakes for n in range(len(place))}
+    return [(each, place) for each, place in mistakes if each["type"] not in _WANTED or place not in outer]
+
+
+def _place(error: Mapping[str, Any], value: Any) -> Place:
+    """The place of a mistake: of pydantic's steps those that lead anywhere; the others name types."""
+    place: list[Step] = []
+    tagged = None  # the object whose tag was passed
+    steps = error["loc"]
+    for n, step in enumerate(steps, 1):
+        is_last = n == len(steps)
+        if isinstance(value, dict) and value is not tagged and step == value.get(_TAG) and not is_last:
+            tagged = value
+        elif isinstance(value, dict) and (step in value or (is_last and error["type"] == "missing")):
+            place.append(step)
+            value = value.get(step)
+        elif isinstance(value, list) and isinstance(step, int) and step < len(value):
+            place.append(step)
+            value = value[step]
+    return tuple(place)
+
+
 def field_path(where: Sequence[Step]) -> str:
     """A place in a body in words, such as `queries[3]`."""
     path = ""
@@ -64,68 +95,7 @@ def _name(name: str) -> str:
     return name if name.isprintable() and len(name) <= 100 else repr(name[:100])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Walk:
-    """What pydantic's location of a mistake consists of."""
-
-    place: _Place
-    """the keys and indices that lead to it"""
-    members: tuple[_Member, ...]
-    """the types that were tried on the way to it"""
-    end: Any
-    """the value there, or that in which something is missing"""
-
-
-def _walk(error: Any, value: Any) -> _Walk:
-    """Follow a mistake's location from the whole body on.
-
-    Where an object has no tag, the step of that name is its kind, or a key: whichever leads to what pydantic refused.
-    """
-    walk = _followed(error, value, MESSAGE)
-    return walk if walk.end == error["input"] else _followed(error, value, None)
-
-
-def _followed(error: Any, value: Any, untagged: str | None) -> _Walk:
-    """What leads nowhere is the name of a type, or a tag; untagged: that of objects without one."""
-    where = error["loc"]
-    place: list[Step] = []
-    members: list[_Member] = []
-    tagged = None  # the object whose tag was passed
-    for index, step in enumerate(where):
-        is_last = index == len(where) - 1
-        if isinstance(value, dict) and value is not tagged and step == value.get(_TAG, untagged) and not is_last:
-            tagged = value
-        elif isinstance(value, dict) and (step in value or (is_last and error["type"] == "missing")):
-            place.append(step)
-            value = value.get(step, value)
-        elif isinstance(value, list) and isinstance(step, int) and step < len(value):
-            place.append(step)
-            value = value[step]
-        else:
-            members.append((where[:index], tuple(place), step))
-    return _Walk(place=tuple(place), members=tuple(members), end=value)
-
-
-def _meant(error: ValidationError, value: Any) -> list[tuple[Any, _Place]]:
-    """The mistakes with their places; where a value may be of several types, those of the type that fits best only."""
-    walks = [(each, _walk(each, value)) for each in error.errors(include_url=False)]
-    places: dict[tuple[_Place, _Place], dict[Step, set[_Place]]] = {}
-    for _, walk in walks:
-        for union, start, member in walk.members:
-            places.setdefault((union, start), {}).setdefault(member, set()).add(walk.place)
-    best: set[_Member] = set()
-    for (union, start), tried in places.items():
-        fits = {member: _fit(found) for member, found in tried.items()}
-        best.update((union, start, member) for member, fit in fits.items() if fit == max(fits.values()))
-    return [(each, walk.place) for each, walk in walks if best.issuperset(walk.members)]
-
-
-def _fit(mistakes: set[_Place]) -> tuple[int, int]:
-    """How well a type fits a value, by the places of its mistakes: best if they are far inside of it, then if few."""
-    return max(map(len, mistakes)), -len(mistakes)
-
-
-def _what(error: Any, model: type[BaseModel]) -> str:
+def _what(error: Mapping[str, Any], model: type[BaseModel]) -> str:
     kind, context = error["type"], error.get("ctx", {})
     match kind:
         case "missing":
@@ -143,7 +113,7 @@ def _what(error: Any, model: type[BaseModel]) -> str:
     return str(error["msg"])
 
 
-def _no_tag(error: Any) -> str:
+def _no_tag(error: Mapping[str, Any]) -> str:
     if error["type"] == "union_tag_not_found":
         return "is missing"
     given, known = error["input"][_TAG], error["ctx"]["expected_tags"]
@@ -152,16 +122,19 @@ def _no_tag(error: Any) -> str:
     return f"{said} is not one of {known}{f', did you mean {close}?' if close else ''}"
 
 
-def _got(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list):
-        return "a list"
-    if isinstance(value, dict):
-        return "an object"
-    return f"{'the text' if isinstance(value, str) else 'the number'} {shown(value)}"
+def _got(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case list():
+            return "a list"
+        case dict():
+            return "an object"
+        case str():
+            return f"the text {shown(value)}"
+    return f"the number {shown(value)}"
 
 
 def _known(model: type[BaseModel], where: Sequence[Step]) -> list[str]:

@@ -1,118 +1,165 @@
-"""What the OpenAPI description says of bodies, which the routes read and write themselves."""
+"""The OpenAPI description of the routes, as JSON and as a page of its own, which loads nothing from anywhere."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
 from typing import Any
 
-from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from ..version import __version__
+from .refusal import ErrorAnswer
 
+Schema = dict[str, Any]
+Models = Sequence[type[BaseModel]]
 _REFERENCE = "#/components/schemas/{model}"
+_KEYS = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+}
 
 
-class ErrorBody(BaseModel):
-    """What is wrong with a request."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """A method of a path, for the description."""
 
-    message: str
-    """for people"""
-    type: str
-    """a class of errors, such as invalid_request_error"""
-    param: str | None
-    """the field that is wrong, such as `queries[3]`"""
-    code: str
-    """why, in a word or two, as it is counted in the metrics"""
-
-
-class ErrorAnswer(BaseModel):
-    """Every error has this body, but on paths with another API's words."""
-
-    error: ErrorBody
-
-
-class TeiError(BaseModel):
-    """An error in text-embeddings-inference's words."""
-
-    error: str
-    error_type: str
+    path: str
+    method: str
+    summary: str
+    answer: Models
+    """what an answer is one of; empty: anything of its kind"""
+    errors: Sequence[int] = ()
+    error: type[BaseModel] = ErrorAnswer
+    kind: str = "application/json"
+    """of the answer"""
+    requests: Models = ()
+    """what a body is one of; empty: none is wanted"""
+    more_kinds: Sequence[str] = ()
+    """that a body may have beside JSON"""
+    parameters: Sequence[str] = ()
+    """of the query string, which are texts and optional"""
 
 
-class VllmErrorBody(BaseModel):
-    """What is wrong with a request; `code` is the status."""
-
-    message: str
-    type: str
-    param: str | None
-    code: int
-
-
-class VllmError(BaseModel):
-    """An error in vLLM's words."""
-
-    error: VllmErrorBody
-
-
-class TypeSafeError(BaseModel):
-    """An error in TypeSafe's words: a list for 422, else an object."""
-
-    detail: list[dict[str, Any]] | dict[str, Any]
-
-
-def takes(model: type[BaseModel], *more_types: str) -> dict[str, Any]:
-    """For `openapi_extra` of a route: its body."""
-    content = {"application/json": {"schema": _reference(model)}}
-    for kind in more_types:
-        content[kind] = {"schema": {"type": "string"}}
-    return {"requestBody": {"required": True, "content": content}}
-
-
-def gives(
-    model: type[BaseModel] | Sequence[type[BaseModel]] | None,
-    what: str,
-    *errors: int,
-    kind: str = "application/json",
-    error: type[BaseModel] = ErrorAnswer,
-) -> dict[Any, Any]:
-    """For `responses` of a route: what it answers with 200, and with errors. model: one of several, or None
-    for any body of that kind.
-    """
-    schema: dict[str, Any] = {}
-    if isinstance(model, Sequence):
-        schema = {"anyOf": [_reference(each) for each in model]}
-    elif model is not None:
-        schema = dict(_reference(model))
-    found: dict[Any, Any] = {200: {"description": what, "content": {kind: {"schema": schema}}}}
-    refused = {"description": "refused", "content": {"application/json": {"schema": _reference(error)}}}
-    return found | dict.fromkeys(errors, refused)
+def description(operations: Iterable[Operation]) -> Schema:
+    """The OpenAPI description of these operations."""
+    operations = list(operations)
+    given = {(model, "validation") for each in operations for model in each.requests}
+    given |= {(model, "serialization") for each in operations for model in (*each.answer, each.error)}
+    references, schemas = models_json_schema(
+        sorted(given, key=lambda each: each[0].__name__),  # type: ignore[arg-type]
+        ref_template=_REFERENCE,
+    )
+    paths: Schema = {}
+    for each in operations:
+        parameters = [
+            {"name": name, "in": where, "required": where == "path", "schema": {"type": "string"}}
+            for where, names in (("path", _names_in(each.path)), ("query", each.parameters))
+            for name in names
+        ]
+        operation: Schema = {"summary": each.summary, "responses": _responses(each, references)}
+        if parameters:
+            operation["parameters"] = parameters
+        if each.requests:
+            body = {"application/json": {"schema": _one_of(each.requests, "validation", references)}}
+            body |= {kind: {"schema": {"type": "string"}} for kind in each.more_kinds}
+            operation["requestBody"] = {"required": True, "content": body}
+        paths.setdefault(each.path, {})[each.method] = operation
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "qcls-gguf",
+            "description": "Labels texts with a GGUF language model.",
+            "version": __version__,
+        },
+        "paths": paths,
+        "components": {"schemas": schemas["$defs"], "securitySchemes": _KEYS},
+    }
 
 
-def _reference(model: type[BaseModel]) -> dict[str, str]:
-    return {"$ref": _REFERENCE.format(model=model.__name__)}
+def _names_in(path: str) -> list[str]:
+    return [part[1:-1] for part in path.split("/") if part.startswith("{")]
 
 
-def describe(app: FastAPI, bodies: Sequence[type[BaseModel]], answers: Sequence[type[BaseModel]]) -> None:
-    """Let the application's OpenAPI description have the schemas of these bodies."""
+def _one_of(models: Models, mode: str, references: Mapping[Any, Schema]) -> Schema:
+    schemas = [references[model, mode] for model in models]
+    return schemas[0] if len(schemas) == 1 else {"anyOf": schemas} if schemas else {}
 
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            schema = get_openapi(
-                title="qcls-gguf",
-                version=__version__,
-                description="Labels texts with a GGUF language model.",
-                routes=app.routes,
-            )
-            models = [*((model, "validation") for model in bodies), *((model, "serialization") for model in answers)]
-            _, found = models_json_schema(models, ref_template=_REFERENCE)  # type: ignore[arg-type]
-            schema.setdefault("components", {}).setdefault("schemas", {}).update(found["$defs"])
-            schema["components"]["securitySchemes"] = {
-                "bearer": {"type": "http", "scheme": "bearer"},
-                "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
-            }
-            app.openapi_schema = schema
-        return app.openapi_schema
 
-    app.openapi = openapi  # type: ignore[method-assign]
+def _responses(operation: Operation, references: Mapping[Any, Schema]) -> Schema:
+    answer = {operation.kind: {"schema": _one_of(operation.answer, "serialization", references)}}
+    error = {"application/json": {"schema": references[operation.error, "serialization"]}}
+    refused = {"description": "refused", "content": error}
+    return {"200": {"description": "answered", "content": answer}} | dict.fromkeys(map(str, operation.errors), refused)
+
+
+# --- the page --------------------------------------------------------------------------------------------------------
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 60em; padding: 0 1em; }
+@media (prefers-color-scheme: dark) { body { background: #16181c; color: #dde; } a { color: #8be; } }
+code, pre { font: 13px ui-monospace, monospace; } h2 code { font-size: 1em; }
+table { border-collapse: collapse; width: 100%; } td { border-top: 1px solid #8884; padding: .2em .8em .2em 0;
+vertical-align: top; } summary { cursor: pointer; }
+"""
+
+
+def description_page(schema: Schema) -> bytes:
+    """The page of an OpenAPI description: each route with its bodies and answers, then each schema."""
+    title = escape(f"{schema['info']['title']} {schema['info']['version']}")
+    parts = [
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>',
+        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style><h1>{title}</h1>',
+        f'<p>{escape(schema["info"]["description"])} <a href="openapi.json">openapi.json</a></p>',
+    ]
+    for path, methods in schema["paths"].items():
+        for method, operation in methods.items():
+            parts += [f"<h2><code>{method.upper()} {escape(path)}</code></h2><p>{escape(operation['summary'])}</p>"]
+            parts.append(f"<table>{''.join(_rows(operation))}</table>")
+    parts.append("<h1>Schemas</h1>")
+    for name, each in sorted(schema["components"]["schemas"].items()):
+        parts += [f'<h3 id="{escape(name)}">{escape(name)}</h3>', f"<p>{escape(each.get('description', ''))}</p>"]
+        parts.append(f"<table>{''.join(_fields(each))}</table>")
+    return "\n".join(parts).encode()
+
+
+def _rows(operation: Schema) -> Iterator[str]:
+    for parameter in operation.get("parameters", ()):
+        where = f"{parameter['in']} parameter"
+        yield _row(where, f"<code>{escape(parameter['name'])}</code> {_kind(parameter['schema'])}")
+    for kind, content in operation.get("requestBody", {}).get("content", {}).items():
+        yield _row("body", f"<code>{escape(kind)}</code> {_kind(content['schema'])}")
+    for status, answer in operation["responses"].items():
+        kinds = ", ".join(_kind(content["schema"]) for content in answer["content"].values())
+        yield _row(status, f"{escape(answer['description'])} {kinds}")
+
+
+def _fields(schema: Schema) -> Iterator[str]:
+    needed = schema.get("required", ())
+    for name, field in schema.get("properties", {}).items():
+        what = escape(field.get("description", ""))
+        yield _row(f"<code>{escape(name)}</code>{'' if name in needed else ' (optional)'}", f"{_kind(field)} {what}")
+
+
+def _row(name: str, what: str) -> str:
+    return f"<tr><td>{name}</td><td>{what}</td></tr>"
+
+
+def _kind(schema: Mapping[str, Any]) -> str:
+    """What a value may be, in a few words; a schema of its own as a link."""
+    if reference := schema.get("$ref"):
+        name = escape(reference.rpartition("/")[2])
+        return f'<a href="#{name}">{name}</a>'
+    for key in ("anyOf", "oneOf"):
+        if key in schema:
+            return " or ".join(map(_kind, schema[key]))
+    if "const" in schema or "enum" in schema:
+        return " or ".join(f"<code>{escape(repr(value))}</code>" for value in schema.get("enum", [schema.get("const")]))
+    kind = schema.get("type", "anything")
+    if kind == "array":
+        return f"list of {_kind(schema.get('items', {}))}"
+    if kind == "object" and isinstance(more := schema.get("additionalProperties"), Mapping):
+        return f"object of {_kind(more)}"
+    return escape(str(kind))

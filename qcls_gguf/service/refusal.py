@@ -1,11 +1,10 @@
-"""Requests that are not answered: why, with which status, and in whose words."""
+"""Requests that are not answered: why, and with which status."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from http import HTTPStatus
-from typing import Any
+
+from pydantic import BaseModel
 
 from ..errors import BusyError, ConfigError, DeadlineError, PlanError, QclsError
 
@@ -38,18 +37,15 @@ class RefusedError(Exception):
     @property
     def headers(self) -> dict[str, str]:
         """What clients need to ask again, or to identify themselves."""
-        found = {} if self.allow is None else {"allow": self.allow}
+        headers = {} if self.allow is None else {"allow": self.allow}
         if self.retry_ms is not None:
-            found["retry-after-ms"] = str(math.ceil(self.retry_ms))
-            found["retry-after"] = str(math.ceil(self.retry_ms / 1e3))
-        if self.status == HTTPStatus.UNAUTHORIZED:
-            found["www-authenticate"] = "Bearer"
-        return found
-
-
-def no_images(param: str) -> RefusedError:
-    """The refusal of an image, or of something else that is no text."""
-    return RefusedError(422, "invalid", f"{param}: images are not answered: this model reads text", param=param)
+            headers["retry-after-ms"] = str(math.ceil(self.retry_ms))
+            headers["retry-after"] = str(math.ceil(self.retry_ms / 1e3))
+        if self.status == 401:
+            headers["www-authenticate"] = "Bearer"
+        if self.status in (408, 413, 415):  # what is left of the body is not read
+            headers["connection"] = "close"
+        return headers
 
 
 class ClientGoneError(Exception):
@@ -69,10 +65,7 @@ def refusal_of(error: QclsError, param: str | None = None) -> RefusedError:
             return RefusedError(500, "failed", str(error))
 
 
-# --- the words of each API -------------------------------------------------------------------------------------------
-
-Words = Callable[[RefusedError], Mapping[str, Any]]
-"""The body of an error."""
+# --- the usual words -------------------------------------------------------------------------------------------------
 
 _TYPES = {
     400: "invalid_request_error",
@@ -86,31 +79,26 @@ _TYPES = {
 }
 
 
-def openai_words(refusal: RefusedError) -> Mapping[str, Any]:
-    """As OpenAI's API has it, and as ours has it."""
+class ErrorBody(BaseModel):
+    """What is wrong with a request."""
+
+    message: str
+    """for people"""
+    type: str
+    """a class of errors, such as invalid_request_error"""
+    param: str | None
+    """the field that is wrong, such as `queries[3]`"""
+    code: str
+    """why, in a word or two, as it is counted in the metrics"""
+
+
+class ErrorAnswer(BaseModel):
+    """Every error has this body, but on paths with another API's words."""
+
+    error: ErrorBody
+
+
+def openai_words(refusal: RefusedError) -> dict[str, object]:
+    """The body of an error as OpenAI's API has it, and as ours has it."""
     kind = _TYPES.get(refusal.status, "server_error" if refusal.status >= 500 else "invalid_request_error")
-    return {
-        "error": {"message": refusal.message, "type": kind, "param": refusal.param, "code": refusal.reason},
-    }
-
-
-def vllm_words(refusal: RefusedError) -> Mapping[str, Any]:
-    """As vLLM has it: its code is the status."""
-    kind = HTTPStatus(refusal.status).phrase.replace(" ", "")
-    return {"error": {"message": refusal.message, "type": kind, "param": refusal.param, "code": refusal.status}}
-
-
-_TEI_TYPES = {422: "Validation", 429: "Overloaded", 503: "Overloaded", 413: "Validation", 400: "Validation"}
-
-
-def tei_words(refusal: RefusedError) -> Mapping[str, Any]:
-    """As text-embeddings-inference has it."""
-    return {"error": refusal.message, "error_type": _TEI_TYPES.get(refusal.status, "Backend")}
-
-
-def typesafe_words(refusal: RefusedError) -> Mapping[str, Any]:
-    """As TypeSafe has it: a list of what is wrong for 422, else one error."""
-    if refusal.status == HTTPStatus.UNPROCESSABLE_ENTITY:
-        where = ["body", *(refusal.param or "").split(".")] if refusal.param else ["body"]
-        return {"detail": [{"loc": where, "msg": refusal.message, "type": refusal.reason}]}
-    return {"detail": {"error_type": refusal.reason, "message": refusal.message}}
+    return {"error": {"message": refusal.message, "type": kind, "param": refusal.param, "code": refusal.reason}}

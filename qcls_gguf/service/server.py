@@ -14,16 +14,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import monotonic
 
+import h11
 import uvicorn
 import uvloop
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..config.schema import Config
 from ..errors import ConfigError
-from .access_log import log, set_up
 from .app import build_app
-from .protocol import Protocol
-from .refusal import RefusedError
-from .serving import OnStep, Serving, StoppedError
+from .asking import json_bytes
+from .exchange import log, set_up_log
+from .lifecycle import Lifecycle, OnStep, StoppedError
+from .refusal import RefusedError, openai_words
 from .settings import ServiceSettings
 
 _BACKLOG = 2048
@@ -31,6 +33,21 @@ _KEEP_ALIVE_S = 75
 """longer than clients keep idle connections, so that they end them and no request meets a closed one"""
 _SWITCH_INTERVAL_S = 0.0005
 """how long the engine's thread may hold the interpreter while a request waits to be read or answered"""
+
+
+class Protocol(H11Protocol):
+    """uvicorn's HTTP connection, which refuses what is no HTTP in the service's words."""
+
+    def send_400_response(self, msg: str) -> None:
+        """For uvicorn, which knows nothing of the request; msg: what is wrong."""
+        log.warning("%s", msg)
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):  # else the answer has begun
+            body = json_bytes(openai_words(RefusedError(400, "malformed", msg)))
+            kind, length = ("content-type", "application/json"), ("content-length", str(len(body)))
+            headers = [kind, length, ("connection", "close")]
+            for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
 
 class _Server(uvicorn.Server):
@@ -55,23 +72,23 @@ def serve(
     configure() gives the configuration; on_ready(address) is called when requests are answered. While the model loads
     `/ready` says so. Raises ConfigError for an address that cannot be used, and QclsError where the start fails.
     """
-    set_up(settings.log_format)
+    set_up_log(settings.log_format)
     before = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:
         with _listening(settings) as (listener, address), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            serving = Serving(configure, settings, offline=offline, on_step=on_step, on_load=on_load)
-            runner.run(_serve(settings, serving, listener, lambda: on_ready(address) if on_ready else None))
+            lifecycle = Lifecycle(configure, settings, offline=offline, on_step=on_step, on_load=on_load)
+            runner.run(_serve(settings, lifecycle, listener, lambda: on_ready(address) if on_ready else None))
     finally:
         sys.setswitchinterval(before)
 
 
 async def _serve(
-    settings: ServiceSettings, serving: Serving, listener: socket.socket, on_ready: Callable[[], None]
+    settings: ServiceSettings, lifecycle: Lifecycle, listener: socket.socket, on_ready: Callable[[], None]
 ) -> None:
     server = _Server(
         uvicorn.Config(
-            build_app(serving, settings),
+            build_app(lifecycle, settings),
             http=Protocol,
             ws="none",
             lifespan="off",
@@ -89,7 +106,7 @@ async def _serve(
     tasks: set[asyncio.Task[None]] = set()
 
     def reload() -> None:
-        task = asyncio.create_task(_reload(serving))
+        task = asyncio.create_task(_reload(lifecycle))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
@@ -101,40 +118,40 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     loop.add_signal_handler(signal.SIGHUP, reload)
-    loading = asyncio.create_task(_load(serving, on_ready))
+    loading = asyncio.create_task(_load(lifecycle, on_ready))
     loading.add_done_callback(lambda task: stopping.set() if task.exception() else None)
-    draining = asyncio.create_task(_drain(settings, serving, server, stopping))
+    draining = asyncio.create_task(_drain(settings, lifecycle, server, stopping))
     try:
         await server.serve(sockets=[listener])
     finally:
         draining.cancel()
-        serving.drain()
+        lifecycle.drain()
         for request in list(server.server_state.tasks):  # after a second signal
             request.cancel()
         with contextlib.suppress(StoppedError):
             await loading
-        await serving.close()
+        await lifecycle.close()
 
 
-async def _load(serving: Serving, on_ready: Callable[[], None]) -> None:
-    await serving.load()
+async def _load(lifecycle: Lifecycle, on_ready: Callable[[], None]) -> None:
+    await lifecycle.load()
     on_ready()
 
 
-async def _reload(serving: Serving) -> None:
+async def _reload(lifecycle: Lifecycle) -> None:
     with contextlib.suppress(RefusedError):  # which is logged
-        await serving.reload()
+        await lifecycle.reload()
 
 
-async def _drain(settings: ServiceSettings, serving: Serving, server: _Server, stopping: asyncio.Event) -> None:
+async def _drain(settings: ServiceSettings, lifecycle: Lifecycle, server: _Server, stopping: asyncio.Event) -> None:
     """When told to stop: refuse new requests, answer those accepted before, and end, after the grace at the latest."""
     await stopping.wait()
-    serving.drain()
-    log.info("told to end; requests to answer: %d", serving.admission.n_requests)
+    lifecycle.drain()
+    log.info("told to end; requests to answer: %d", lifecycle.admission.n_requests)
     end = monotonic() + settings.grace_s
-    while serving.admission.n_requests and monotonic() < end:
+    while lifecycle.admission.n_requests and monotonic() < end:
         await asyncio.sleep(0.01)
-    if n := serving.admission.n_requests:
+    if n := lifecycle.admission.n_requests:
         log.warning("%d requests were not answered within the grace of %g s", n, settings.grace_s)
     server.should_exit = True
 

@@ -23,13 +23,13 @@ import uvloop
 from served import ROOT, raw
 
 from qcls_gguf import load_config
-from qcls_gguf.questions.compile import maker
 from qcls_gguf.questions.question import Question
 from qcls_gguf.service.app import build_app
-from qcls_gguf.service.bodies import Receive, Scope
-from qcls_gguf.service.door import App, Send
-from qcls_gguf.service.protocol import Protocol
-from qcls_gguf.service.serving import Serving
+from qcls_gguf.service.bodies import Receive
+from qcls_gguf.service.exchange import Scope
+from qcls_gguf.service.lifecycle import Lifecycle
+from qcls_gguf.service.middleware import App, Send
+from qcls_gguf.service.server import Protocol
 from qcls_gguf.service.settings import ServiceSettings
 
 pytestmark = pytest.mark.load
@@ -126,13 +126,13 @@ async def _measure(route: str) -> dict[str, Blocks]:
         found = load_config(ROOT / "configs/mission.yaml")
         return replace(found, runtime=replace(found.runtime, n_threads=1))
 
-    serving, servers = Serving(configure, settings), Servers()
-    port = servers.add(build_app(serving, settings))
-    await serving.load()
-    served, question = serving.served, Question.of("choice", "Which colour is it?", CHOICES)
-    prompts = served.classifier.configured
+    lifecycle, servers = Lifecycle(configure, settings), Servers()
+    port = servers.add(build_app(lifecycle, settings))
+    await lifecycle.load()
+    backend, question = lifecycle.backend, Question.of("choice", "Which colour is it?", CHOICES)
+    prompts = backend.classifier.configured
     if route == "/v1/decisions":
-        async with served.sets.using(question, maker(question, served.forms)) as prompts:
+        async with backend.question(question, 60) as prompts:
             pass
     body = b"x" * 1800
 
@@ -199,7 +199,7 @@ async def _measure(route: str) -> dict[str, Blocks]:
     client.stdin.close()
     await client.wait()
     await servers.close()
-    await serving.close()
+    await lifecycle.close()
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,7 +13,7 @@ import yaml
 from served import JSON, ROOT, Server
 
 from qcls_gguf import Classifier, PromptConfig
-from qcls_gguf.service.found import Found
+from qcls_gguf.service.dialect import Distribution
 
 COLOURS = ("light blue", "light pink", "red", "dark red")
 CLOSE = 0.01
@@ -74,7 +73,7 @@ def test_the_openai_sdk(client: openai.OpenAI, classifier: Classifier) -> None:
     assert found == pytest.approx(probabilities, abs=CLOSE)
     assert sum(found) == pytest.approx(1)
     assert colour.choice == COLOURS[found.index(max(found))]
-    assert colour.confidence == pytest.approx(Found(found).choice_confidence)
+    assert colour.confidence == pytest.approx(Distribution(found).choice_confidence)
     assert score.type == "score"
     assert [each.label for each in score.probabilities] == list(levels)
     assert score.score == pytest.approx(sum(each.value * each.probability for each in score.probabilities))
@@ -110,7 +109,7 @@ def test_the_typesafe_sdk(server: Server) -> None:
     assert sum(which.probabilities.values()) == pytest.approx(1)
     assert isinstance(how, typesafe_sdk.ScoreAnswer)
     assert list(how.legend.values()) == ["low", "high", "higher"]
-    assert how.score == pytest.approx(Found(list(how.probabilities.values())).expected_level)
+    assert how.score == pytest.approx(Distribution(list(how.probabilities.values())).expected_level)
     assert isinstance(one, typesafe_sdk.ChoiceAnswer)
     assert (one.choice, one.confidence, one.probabilities) == ("only", 1, {"only": 1})
 
@@ -224,7 +223,7 @@ def test_more_questions_than_the_cache_holds(server: Server) -> None:
         for one, other in zip(answer["answers"][n]["probabilities"], alone["answers"][0]["probabilities"], strict=True):
             assert one["value"] == other["value"]
             assert one["probability"] == pytest.approx(other["probability"], abs=CLOSE)
-    assert server.metric("qcls_sets_let_go_total") > 20
+    assert server.metric("qcls_sets_evicted_total") > 20
 
 
 @pytest.fixture(scope="module")
@@ -302,7 +301,7 @@ def test_audited_questions_say_what_mass_the_options_have(server: Server, classi
 
 def test_decisions_in_json_are_what_the_schema_says(server: Server) -> None:
     schema = server.http.get("/openapi.json").json()
-    body = schema["paths"]["/v1/decisions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    name = body["$ref"].rpartition("/")[2]
-    assert {"model", "input", "questions"} <= set(schema["components"]["schemas"][name]["properties"])
-    assert json.dumps(schema)
+    bodies = schema["paths"]["/v1/decisions"]["post"]["requestBody"]["content"]["application/json"]["schema"]["anyOf"]
+    names = [body["$ref"].rpartition("/")[2] for body in bodies]
+    assert names == ["DecisionsRequest", "SglangRequest", "SystemOneRequest"]
+    assert {"model", "input", "questions"} <= set(schema["components"]["schemas"][names[0]]["properties"])

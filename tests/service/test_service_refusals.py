@@ -263,8 +263,8 @@ def test_nothing_behind_connect_is_taken_for_a_request(server: Server) -> None:
 @pytest.mark.parametrize("method", ["GET", "CONNECT"])
 def test_an_offer_without_a_body_is_refused_once(server: Server, method: str, path: str) -> None:
     data = f"{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n".encode()
-    ((status, _),) = answers(exchange(server, data + b"\0\0\0", half_close=True))
-    assert 400 <= status < 500
+    statuses = [status for status, _ in answers(exchange(server, data + b"\0\0\0", half_close=True))]
+    assert statuses in ([400], [404], [405], [405, 400], [404, 400])  # what follows it is no request
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,8 @@ def test_an_offer_without_a_body_is_refused_once(server: Server, method: str, pa
     ],
 )
 def test_what_is_no_http_is_refused(server: Server, data: bytes) -> None:
-    assert all(400 <= status < 500 for status, _ in answers(exchange(server, data, half_close=True)))
+    for status, body in answers(exchange(server, data, half_close=True)):
+        assert (status, json.loads(body)["error"]["code"]) == (400, "malformed")
 
 
 def test_idle_slow_and_vanishing_clients_hold_nobody_up(server: Server) -> None:

@@ -15,7 +15,7 @@ from served import ROOT
 
 from qcls_gguf import load_config
 from qcls_gguf.service.app import build_app
-from qcls_gguf.service.serving import Serving
+from qcls_gguf.service.lifecycle import Lifecycle
 from qcls_gguf.service.settings import ServiceSettings
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -34,7 +34,7 @@ def spans() -> Iterator[InMemorySpanExporter]:
 def test_a_request_is_a_span(spans: InMemorySpanExporter) -> None:
     async def ask() -> None:
         settings = ServiceSettings(log_format="none")
-        serving = Serving(lambda: load_config(ROOT / "configs/mission.yaml"), settings)
+        serving = Lifecycle(lambda: load_config(ROOT / "configs/mission.yaml"), settings)
         app = build_app(serving, settings)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://qcls") as client:
             early = await client.post("/v1/classify", json={"query": "red dress"})

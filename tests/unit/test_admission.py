@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pydantic_core")
 
 from qcls_gguf.errors import ConfigError
-from qcls_gguf.service.admission import Admission, Place
+from qcls_gguf.service.admission import Admission
 from qcls_gguf.service.refusal import RefusedError
 from qcls_gguf.service.settings import LongestWait, RequestLimits, read_wait
 
@@ -53,8 +53,12 @@ def test_a_request_alone_is_admitted() -> None:
 def test_what_is_too_much_is_told_with_what_would_come() -> None:
     admission = Admission(RequestLimits(waiting_tokens=100))
     message = "about 70 tokens are in the service, this request has 31, and 100 are admitted: ask again later"
-    with admission.admitted(70, 70), pytest.raises(RefusedError, match=f"^{message}$"):
-        admission.admitted(31, 31)
+    with (
+        admission.admitted(70, 70),
+        pytest.raises(RefusedError, match=f"^{message}$"),
+        admission.admitted(31, 31),
+    ):
+        pass
 
 
 def test_a_long_request_lets_others_in_between() -> None:
@@ -80,12 +84,15 @@ def test_what_is_computed_counts_by_what_is_left_of_it() -> None:
         assert [admission.wait_ms(turn_ms) for turn_ms in (0, 4, 10, 25)] == [10, 6, 0, 15]
         with admission.admitted(10, 10, 0):
             assert admission.wait_ms(4) == 16
-            with pytest.raises(RefusedError, match=r"about 16\.0 ms, and 15\.0 ms are allowed"):
-                admission.admitted(10, 10, 4)
+            with (
+                pytest.raises(RefusedError, match=r"about 16\.0 ms, and 15\.0 ms are allowed"),
+                admission.admitted(10, 10, 4),
+            ):
+                pass
             with admission.admitted(10, 10, 6):  # nobody takes longer than 1.5 + 1 times what a request takes
                 pass
-        with pytest.raises(RefusedError):  # nobody knows when one that is late will be done
-            admission.admitted(10, 10, 26)
+        with pytest.raises(RefusedError), admission.admitted(10, 10, 26):  # nobody knows when a late one will be done
+            pass
 
 
 @pytest.mark.parametrize(
@@ -105,20 +112,20 @@ def simulated(arrivals: list[float], times: list[float], bound: LongestWait) -> 
     """How long each admitted request takes, first come, first served; and the share of the time that is worked."""
     admission = Admission(RequestLimits(longest_wait=bound))
     admission.learn(10, 1.0)
-    queue: list[tuple[float, float, float, Place]] = []  # came, begins, ends
+    queue: list[tuple[float, float, float, ExitStack]] = []  # came, begins, ends
     took, worked, free = [], 0.0, 0.0
     for now, ms in zip(arrivals, times, strict=True):
         while queue and queue[0][2] <= now:
             came, began, ends, place = queue.pop(0)
-            place.__exit__()
+            place.close()
             admission.learn(10, ends - began)
             took.append(ends - came)
         turn_ms = now - queue[0][1] if queue else 0.0
+        place = ExitStack()
         try:
-            place = admission.admitted(10, 10, turn_ms)
+            place.enter_context(admission.admitted(10, 10, turn_ms))
         except RefusedError:
             continue
-        place.__enter__()
         began = max(now, free)
         free = began + ms
         worked += ms

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
-from qcls_gguf.service.bodies import M, parse, parse_value
-from qcls_gguf.service.classify_api import ClassifyRequest
-from qcls_gguf.service.decisions_api import DecisionsRequest
-from qcls_gguf.service.predict_api import PredictRequest
+from qcls_gguf.service.bodies import json_value
+from qcls_gguf.service.dialects.classify import ClassifyRequest
+from qcls_gguf.service.dialects.openai_decisions import DecisionsRequest
+from qcls_gguf.service.dialects.predict import PredictRequest
+from qcls_gguf.service.dialects.systemone import SystemOneRequest
+from qcls_gguf.service.mistakes import M, parse
 from qcls_gguf.service.refusal import RefusedError
-from qcls_gguf.service.systemone_api import SystemOneRequest
 
 CHOICE = {"type": "choice", "instructions": "Which?"}
 ITEMS = "'message', 'function_call', 'custom_tool_call', 'function_call_output', 'custom_tool_call_output'"
@@ -140,7 +140,7 @@ def asked_about(item: Any) -> dict[str, Any]:
         ),
         (DecisionsRequest, asked_about("a"), "input[0]", "input[0]: expected an object, got the text 'a'"),
         (PredictRequest, {"inputs": {"a": 1}}, "inputs", "inputs: expected a text or a list, got an object"),
-        (PredictRequest, {"inputs": ["a", 3]}, "inputs[1]", "inputs[1]: expected a text, got the number 3"),
+        (PredictRequest, {"inputs": ["a", 3]}, "inputs[1]", "inputs[1]: expected a text or a list, got the number 3"),
         (
             PredictRequest,
             {"inputs": [["a", 3], ["b"]]},
@@ -170,21 +170,19 @@ def asked_about(item: Any) -> dict[str, Any]:
 def test_a_mistake_is_told_with_its_place_the_value_and_what_belongs_there(
     model: type[M], value: Any, param: str, message: str
 ) -> None:
-    with pytest.raises(RefusedError) as of_value:
-        parse_value(model, value)
-    with pytest.raises(RefusedError) as of_text:
-        parse(model, json.dumps(value).encode())
-    for refused in (of_value.value, of_text.value):
-        assert (refused.status, refused.param, refused.message) == (422, param, message)
+    with pytest.raises(RefusedError) as raised:
+        parse(model, value)
+    refused = raised.value
+    assert (refused.status, refused.param, refused.message) == (422, param, message)
 
 
 def test_of_many_mistakes_the_first_ones_are_told() -> None:
     with pytest.raises(RefusedError, match=r"queries\[19\]: expected a text, .*; and 5 more mistakes$"):
-        parse_value(ClassifyRequest, {"queries": [3] * 25})
+        parse(ClassifyRequest, {"queries": [3] * 25})
 
 
 def test_a_body_that_is_no_json_is_malformed() -> None:
     for data in (b"", b"{", b'{"query": NaN}', b'{"query": "\xff"}'):
         with pytest.raises(RefusedError) as raised:
-            parse(ClassifyRequest, data)
+            json_value(data)
         assert raised.value.status == 400

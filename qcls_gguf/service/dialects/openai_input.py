@@ -1,15 +1,12 @@
-"""Texts out of the parts that inputs and instructions of decisions may have."""
+"""Texts out of the items and parts that the input and the instructions of OpenAI's decisions may consist of."""
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from .bodies import Strict
-from .mistakes import MESSAGE
-from .refusal import RefusedError, no_images
+from ..dialect import Strict, no_images, short_json
 
 
 class _Part(Strict):
@@ -44,6 +41,7 @@ class InputImage(BaseModel):
 
 
 Part = Annotated[InputText | RefusalPart | InputJson | InputImage, Field(discriminator="type")]
+Parts = str | list[Part]
 
 
 class Message(Strict):
@@ -51,7 +49,7 @@ class Message(Strict):
 
     type: Literal["message"] = "message"
     role: Literal["user", "developer", "system", "assistant"]
-    content: str | list[Part]
+    content: Parts
     phase: str | None = None
 
 
@@ -72,22 +70,17 @@ class CallOutput(BaseModel):
     model_config = ConfigDict(strict=True)
 
     type: Literal["function_call_output", "custom_tool_call_output"]
-    output: str | list[Part]
+    output: Parts
 
 
-def _kind(item: Any) -> str:
-    """Which kind an item is; it is a message if it does not say."""
-    return str(item.get("type", MESSAGE)) if isinstance(item, dict) else MESSAGE
+def _with_type(item: object) -> object:
+    """The item itself, which now says that it is a message where it did not say what it is."""
+    if isinstance(item, dict):
+        item.setdefault("type", "message")
+    return item
 
 
-Item = Annotated[
-    Annotated[Message, Tag(MESSAGE)]
-    | Annotated[Call, Tag("function_call")]
-    | Annotated[Call, Tag("custom_tool_call")]
-    | Annotated[CallOutput, Tag("function_call_output")]
-    | Annotated[CallOutput, Tag("custom_tool_call_output")],
-    Discriminator(_kind),
-]
+Item = Annotated[Message | Call | CallOutput, Field(discriminator="type"), BeforeValidator(_with_type)]
 
 
 def text_of_input(given: str | list[Item]) -> str:
@@ -113,14 +106,14 @@ def _line(item: Item, param: str) -> str:
             return f"output: {text_of_parts(item.output, param)}"
 
 
-def text_of_parts(parts: str | list[Part], param: str) -> str:
+def text_of_parts(parts: Parts, param: str) -> str:
     """Texts one below the other, JSON as it is written shortest. Raises RefusedError (422) for images."""
     if isinstance(parts, str):
         return parts
-    return "\n".join(_part(part, f"{param}.content[{index}]") for index, part in enumerate(parts))
+    return "\n".join(_text(part, f"{param}.content[{index}]") for index, part in enumerate(parts))
 
 
-def _part(part: Part, param: str) -> str:
+def _text(part: Part, param: str) -> str:
     match part:
         case InputText():
             return part.text
@@ -130,13 +123,3 @@ def _part(part: Part, param: str) -> str:
             return short_json(part.data)
         case InputImage():
             raise no_images(param)
-
-
-def short_json(value: Any) -> str:
-    """A value as JSON without spaces; a text as it is. Raises RefusedError (422) for numbers that JSON cannot say."""
-    if isinstance(value, str):
-        return value
-    try:  # orjson takes no whole numbers of more than 64 bits, which a request may have
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    except ValueError as e:
-        raise RefusedError(422, "invalid", f"a number that JSON cannot say: {e}") from None

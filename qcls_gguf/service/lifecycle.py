@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable
+from contextlib import ExitStack
 from enum import StrEnum
 from time import monotonic
 
 from ..classifier import Classifier
 from ..config.schema import Config
 from ..engine.open import context_memory
-from ..errors import QclsError
+from ..errors import ModelError, QclsError
 from ..model import Model, find_model
+from ..model.stamps import Stamp, stamps_of
 from ..timing import Ledger
-from .access_log import log
 from .admission import Admission
+from .backend import Backend
+from .exchange import log
 from .refusal import RefusedError
-from .served import FileState, Served, file_state
 from .settings import ServiceSettings
 
 OnStep = Callable[[str, str, float], None]
@@ -37,7 +39,7 @@ class StoppedError(Exception):
     """The service was told to stop while it was loading."""
 
 
-class Serving:
+class Lifecycle:
     """Holds the classifier that answers. For the thread of the event loop."""
 
     def __init__(
@@ -54,7 +56,7 @@ class Serving:
         self._offline = offline
         self._on_step = on_step
         self._on_load = on_load
-        self._served: Served | None = None
+        self._backend: Backend | None = None
         self._reloading = asyncio.Lock()
         self._closing: set[asyncio.Task[None]] = set()
         self._settings = settings
@@ -63,38 +65,34 @@ class Serving:
         self.n_reloads = 0
 
     @property
-    def served(self) -> Served:
+    def backend(self) -> Backend:
         """What answers now. Raises RefusedError (503) while loading and while draining.
 
-        A reload closes it when nobody uses it: take it when the request has been read, and use it (`with served`)
+        A reload closes it when nobody uses it: take it when the request has been read, and use it (`with backend`)
         before anything is awaited.
         """
-        if self._served is None or self.state is not State.ready:
+        if self._backend is None or self.state is not State.ready:
             raise RefusedError(503, self.state.value, f"the service is {self.state.value}", retry_ms=_LOADING_RETRY_MS)
-        return self._served
-
-    def check_ready(self) -> None:
-        """Raise RefusedError (503) while loading and while draining."""
-        _ = self.served
+        return self._backend
 
     @property
-    def loaded(self) -> Served | None:
+    def loaded(self) -> Backend | None:
         """What was loaded last, whether it answers or not."""
-        return self._served
+        return self._backend
 
     async def load(self) -> None:
         """Load what the configuration says now. Raises QclsError, or StoppedError."""
-        self._served = await self._build(self._configure())
+        self._backend = await self._build(self._configure())
         if self.state is State.loading:
             self.state = State.ready
 
-    async def reload(self) -> Served:
+    async def reload(self) -> Backend:
         """Build what the configuration says now beside what answers, and swap them when it is ready.
 
         Raises RefusedError: 409 while another reload runs, 422 for a configuration that is refused; then the old one
         answers on.
         """
-        old = self.served
+        old = self.backend
         if self._reloading.locked():
             raise RefusedError(409, "reloading", "a reload is running: wait for its end")
         async with self._reloading:
@@ -104,7 +102,7 @@ class Serving:
             except QclsError as e:
                 log.warning("reload refused, the old configuration answers on: %s", e)
                 raise RefusedError(422, "reload", f"the old configuration answers on: {e}") from None
-            self._served = new
+            self._backend = new
             self.n_reloads += 1
             log.info("reloaded in %.1f s: %s", monotonic() - began, ", ".join(new.prompts))
             closing = asyncio.create_task(_close(old, keep_model=old.model is new.model))
@@ -112,52 +110,47 @@ class Serving:
             closing.add_done_callback(self._closing.discard)
             return new
 
-    async def _build(self, config: Config) -> Served:
-        model, file, classifier = await asyncio.to_thread(self._open, config)
-        return Served(classifier, model, file, self._settings.forms, self._settings.n_results)
+    async def _build(self, config: Config) -> Backend:
+        model, stamp, classifier = await asyncio.to_thread(self._open, config)
+        return Backend(classifier, model, stamp, self._settings.forms, self._settings.n_results)
 
-    def _open(self, config: Config) -> tuple[Model, FileState, Classifier]:
+    def _open(self, config: Config) -> tuple[Model, Stamp, Classifier]:
         """The model, which is the open one if its file is the same, and a classifier on it."""
         # what may wait is limited at the door, before anything of a request is computed
         config = dataclasses.replace(config, runtime=dataclasses.replace(config.runtime, max_waiting=_UNBOUNDED))
-        file = file_state(find_model(config.model, offline=self._offline))
-        old = self._served
-        shares = (
-            old is not None
-            and old.file == file
-            and old.classifier.config.runtime.n_gpu_layers == config.runtime.n_gpu_layers
-            and old.model.query_tokens == config.runtime.query_tokens
-        )
-        if shares:
-            assert old is not None
-            model = old.model
-        else:
-            ledger = Ledger(self._step)
-            model = Model.open(
-                config.model,
-                config.runtime,
-                offline=self._offline,
-                on_load=self._on_load,
-                ledger=ledger,
-                measure=context_memory(config),
-            )
+        path = find_model(config.model, offline=self._offline)
         try:
-            classifier = Classifier.from_config(config, model=model, on_step=self._step)
-            try:
-                began = monotonic()
-                cost = classifier.measure_turns()
-                what = f"a decode costs as much as {cost.fixed_tokens:.0f} tokens more"
-                self._step("measure turns", what, (monotonic() - began) * 1e3)
-            except BaseException:
-                classifier.close()
-                raise
-        except BaseException:
-            if not shares:
-                model.close()
-            raise
+            (stamp,) = stamps_of([path])
+        except OSError as e:
+            raise ModelError(f"{path}: the model file cannot be read: {e.strerror}") from None
+        old, runtime = self._backend, config.runtime
+        with ExitStack() as undo:
+            if (
+                old is not None
+                and old.stamp == stamp
+                and old.classifier.config.runtime.n_gpu_layers == runtime.n_gpu_layers
+                and old.model.query_tokens == runtime.query_tokens
+            ):
+                model = old.model
+            else:
+                model = Model.open(
+                    config.model,
+                    runtime,
+                    offline=self._offline,
+                    on_load=self._on_load,
+                    ledger=Ledger(self._step),
+                    measure=context_memory(config),
+                )
+                undo.callback(model.close)
+            classifier = undo.enter_context(Classifier.from_config(config, model=model, on_step=self._step))
+            began = monotonic()
+            cost = classifier.measure_turns()
+            what = f"a decode costs as much as {cost.fixed_tokens:.0f} tokens more"
+            self._step("measure turns", what, (monotonic() - began) * 1e3)
+            undo.pop_all()
         for mistake in classifier.warnings:
             log.warning("%s", mistake)
-        return model, file, classifier
+        return model, stamp, classifier
 
     def _step(self, name: str, what: str, ms: float) -> None:
         if self._on_step and self.state is State.loading:
@@ -175,12 +168,12 @@ class Serving:
         if self._closing:
             await asyncio.wait(self._closing)
         async with self._reloading:
-            if self._served is not None:
-                await _close(self._served, keep_model=False)
-                self._served = None
+            if self._backend is not None:
+                await _close(self._backend, keep_model=False)
+                self._backend = None
 
 
-async def _close(served: Served, *, keep_model: bool) -> None:
-    await served.close()
+async def _close(backend: Backend, *, keep_model: bool) -> None:
+    await backend.close()
     if not keep_model:
-        await asyncio.to_thread(served.model.close)
+        await asyncio.to_thread(backend.model.close)

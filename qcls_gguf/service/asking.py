@@ -1,0 +1,296 @@
+"""Asking the classifier what a request wants: its texts by configured prompts, or its questions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
+from typing import Any, TypeVar
+
+import orjson
+
+from ..active_set import n_query_tokens, n_tokens_of
+from ..engine.pieces import PIECE
+from ..errors import ConfigError, PlanError, QclsError, ScoreError
+from ..loaded_prompts import LoadedPrompts
+from ..questions.compile import PLACE
+from ..score.result import LabelScore, PromptResult, Result
+from .admission import Admission
+from .backend import Backend, Pair
+from .bodies import Receive, json_value, read_lines
+from .dialect import Context, Dialect, Distribution, Questions, TextQuestion, Texts, Usage, unknown_prompt
+from .exchange import Exchange
+from .metrics import Metrics
+from .mistakes import parse
+from .refusal import ClientGoneError, RefusedError, openai_words, refusal_of
+from .settings import RequestLimits
+
+_AT_ONCE = 8
+"""questions of one turn: others' requests wait for no more"""
+T = TypeVar("T")
+
+
+class Asker:
+    """Asks a backend for requests. For the thread of the event loop."""
+
+    def __init__(self, admission: Admission, metrics: Metrics, limits: RequestLimits) -> None:
+        self._admission = admission
+        self._metrics = metrics
+        self._limits = limits
+
+    async def answer(self, asked: Texts | Questions, backend: Backend, exchange: Exchange) -> object:
+        """The body of the answer to a request. Raises RefusedError."""
+        if isinstance(asked, Questions):
+            with self._admitted_questions(asked.questions, backend), backend:
+                return asked.answer(*await self._answers(asked, backend, exchange))
+        if len(asked.texts) > (most := self._limits.queries):
+            what = f"{asked.param}: {len(asked.texts)} texts, at most {most} are allowed"
+            raise RefusedError(413, "too large", what, param=asked.param)
+        if not asked.texts and not asked.is_partial:
+            raise RefusedError(400, "invalid", f"{asked.param} is empty: send at least one text", param=asked.param)
+        n_tokens = [backend.n_tokens(text) for text in asked.texts]
+        n_at_once = sum(sorted(n_tokens)[-backend.window :])
+        with self._admission.admitted(sum(n_tokens), n_at_once, backend.classifier.turn_ms), backend:
+            return asked.answer(await self._labelled(asked, backend, exchange))
+
+    def _note(self, exchange: Exchange, result: Result, n_tokens: float) -> None:
+        """Count an answer. n_tokens: of the query, as they are counted when one like it is admitted; of a question, as
+        they were fed.
+        """
+        exchange.answered(result)
+        if result.counts.n_decodes:  # else it was kept
+            self._metrics.labelled(result)
+            self._admission.learn(n_tokens, result.total_ms, result.counts.n_queries)
+
+    # --- texts ---------------------------------------------------------------------------------------------------
+
+    async def _labelled(self, asked: Texts, backend: Backend, exchange: Exchange) -> list[Result | RefusedError]:
+        """The answer to each text, or with is_partial the refusal (422) of one that cannot be labelled."""
+        is_list = asked.is_partial or len(asked.texts) > 1
+
+        async def one(loaded: LoadedPrompts, text: str, param: str) -> Result | RefusedError:
+            try:
+                (result,) = await backend.ask([(loaded, text)], exchange.seconds_left)
+            except QclsError as e:
+                refusal = refusal_of(e, param)
+                if asked.is_partial and refusal.status == 422:
+                    return refusal
+                if is_list:
+                    refusal.message = f"{param}: {refusal.message}"
+                raise refusal from None
+            self._note(exchange, result, backend.n_tokens(text))
+            return result
+
+        async def each(loaded: LoadedPrompts) -> AsyncIterator[Coroutine[Any, Any, Result | RefusedError]]:
+            for index, text in enumerate(asked.texts):
+                yield one(loaded, text, f"{asked.param}[{index}]")
+
+        try:
+            async with backend.configured(asked.prompts, asked.scoring, audit=asked.audit) as loaded:
+                if not is_list:
+                    return [await one(loaded, asked.texts[0], asked.param)]
+                return [answer async for answer in in_order(each(loaded), backend.window)]
+        except QclsError as e:  # of a prompt set that cannot be made
+            raise refusal_of(e) from None
+
+    async def lines(
+        self, dialect: Dialect, backend: Backend, exchange: Exchange, context: Context, receive: Receive
+    ) -> AsyncIterator[bytes]:
+        """A line for each line that comes, in their order; what is wrong with one does not end the others."""
+
+        exchange.streams = True
+
+        async def each() -> AsyncIterator[Coroutine[Any, Any, object]]:
+            async for number, line in read_lines(exchange, receive, self._limits):
+                yield self._line(dialect, backend, exchange, context, number, line)
+
+        try:
+            with self._admission.admitted(0, 0, backend.classifier.turn_ms), backend:
+                async for answer in in_order(each(), backend.window):
+                    yield json_bytes(answer) + b"\n"
+        except RefusedError as refusal:  # of the stream itself: the answer has begun, so its last line says it
+            exchange.reason = refusal.reason
+            yield json_bytes(openai_words(refusal)) + b"\n"
+        except ClientGoneError:
+            self._metrics.gone()
+
+    async def _line(
+        self, dialect: Dialect, backend: Backend, exchange: Exchange, context: Context, number: int, line: bytes
+    ) -> object:
+        head: dict[str, object] = {"line": number}
+        assert dialect.line is not None
+        try:
+            asked = dialect.ask(parse(dialect.line, json_value(line)), context)
+            assert isinstance(asked, Texts)
+            head[asked.param] = asked.texts[0]
+            return asked.answer(await self._labelled(asked, backend, exchange))
+        except RefusedError as refusal:
+            return head | openai_words(refusal)
+
+    # --- questions -----------------------------------------------------------------------------------------------
+
+    def _admitted_questions(self, questions: Sequence[TextQuestion], backend: Backend) -> AbstractContextManager[None]:
+        """The place of a request in the service. Raises RefusedError (413) for one beyond a limit."""
+        limits = self._limits
+        if len(questions) > limits.questions:
+            what = f"{len(questions)} questions, at most {limits.questions} are allowed"
+            raise RefusedError(413, "too large", what, param="questions")
+        n_tokens, n_at_once = 0, []
+        for each in questions:
+            question, n_text = each.question, n_query_tokens(each.text)
+            n_options, n_bytes = len(question.options), question.n_bytes
+            if n_options > limits.options:
+                what = f"{each.param}: {n_options} options, at most {limits.options} are allowed"
+                raise RefusedError(413, "too large", what, param=each.param)
+            if n_bytes > limits.question_bytes:
+                what = f"{each.param}: {n_bytes:,} bytes, at most {limits.question_bytes:,} bytes are allowed"
+                raise RefusedError(413, "too large", what, param=each.param)
+            n_tokens += n_text + n_tokens_of(n_bytes)
+            is_known = question.configured is not None or question in backend.sets
+            # others wait for its text, and for a piece of what is to be stored
+            n_at_once.append(n_text + (0 if is_known else min(n_tokens_of(n_bytes), PIECE)))
+        return self._admission.admitted(n_tokens, sum(sorted(n_at_once)[-_AT_ONCE:]), backend.classifier.turn_ms)
+
+    async def _answers(
+        self, asked: Questions, backend: Backend, exchange: Exchange
+    ) -> tuple[list[Distribution | None], Usage]:
+        """The answer to each question, some at a time; None for one whose scores cannot be computed."""
+        usage = Usage()
+        answers: list[Distribution | None] = []
+        while len(answers) < len(asked.questions):
+            some = asked.questions[len(answers) : len(answers) + _AT_ONCE]
+            answers += await self._some(some, backend, exchange, usage)
+        for each, answer in zip(asked.questions, answers, strict=True):
+            if answer is None and not asked.is_partial:
+                raise RefusedError(500, "failed", f"{each.param}: its scores are not finite", param=each.param)
+        return answers, usage
+
+    async def _some(
+        self, questions: Sequence[TextQuestion], backend: Backend, exchange: Exchange, usage: Usage
+    ) -> list[Distribution | None]:
+        """The answers to the first questions, as many as the engine has room for, at least one."""
+        answers: list[Distribution | None] = []
+        pairs: list[Pair] = []
+        places: list[int] = []
+        async with AsyncExitStack() as stack:
+            for each in questions:
+                if each.question.configured is None and len(each.question.options) == 1:
+                    answers.append(Distribution([1.0]))
+                    continue
+                waits_s = 0.0 if pairs else exchange.seconds_left
+                try:
+                    loaded = await stack.enter_async_context(self._prompts(each, backend, usage, waits_s))
+                except RefusedError as refusal:
+                    if refusal.reason == "room" and pairs:
+                        break
+                    raise
+                except ConfigError as e:
+                    raise refusal_of(ConfigError(str(e).replace(PLACE, each.param)), each.param) from None
+                places.append(len(answers))
+                answers.append(None)
+                pairs.append((loaded, each.text))
+            results = await self._results(pairs, backend, exchange, usage)
+        for place, result in zip(places, results, strict=True):
+            if result is not None:
+                (answer,) = result.results
+                by_label = {score.label: score.probability for score in answer.scores}
+                probabilities = [by_label[option.label] for option in questions[place].question.options]
+                answers[place] = Distribution(probabilities, answer.audit.label_mass if answer.audit else None)
+        return answers
+
+    def _prompts(
+        self, asked: TextQuestion, backend: Backend, usage: Usage, waits_s: float
+    ) -> AbstractAsyncContextManager[LoadedPrompts]:
+        """The prompt set of a question. Raises RefusedError and ConfigError."""
+        question = asked.question
+        if (name := question.configured) is None:
+            if question not in backend.sets:
+                usage.stored += n_tokens_of(question.n_bytes)
+            return backend.question(question, waits_s)
+        if name not in backend.prompts:
+            raise unknown_prompt(name, backend.prompts, asked.param)
+        labels = backend.prompts[name].labels
+        if {option.label for option in question.options} != set(labels):
+            what = f"the options are not the labels of the configured prompt {name!r}: give {', '.join(labels)[:500]}"
+            raise RefusedError(422, "invalid", what, param=asked.param)
+        return backend.configured((name,), None, audit=question.audit)
+
+    async def _results(
+        self, pairs: Sequence[Pair], backend: Backend, exchange: Exchange, usage: Usage
+    ) -> list[Result | None]:
+        """The answer to each pair; None for one whose scores cannot be computed. Raises RefusedError."""
+        if not pairs:
+            return []
+        try:
+            results = await backend.ask(pairs, exchange.seconds_left)
+        except ScoreError:
+            if len(pairs) == 1:
+                return [None]
+            # one by one, which shows whose scores cannot be used
+            return [each for pair in pairs for each in await self._results([pair], backend, exchange, usage)]
+        except PlanError as e:
+            raise refusal_of(e, "input") from None
+        except QclsError as e:
+            raise refusal_of(e) from None
+        for result in results:
+            counts = result.counts  # of the turn, which others' queries may share
+            n_new = counts.n_tokens_new / counts.n_queries
+            usage.new += n_new
+            usage.cached += counts.n_tokens_cached / counts.n_queries
+            self._note(exchange, result, n_new)
+        return list(results)
+
+
+async def in_order(work: AsyncIterator[Coroutine[Any, Any, T]], window: int) -> AsyncIterator[T]:
+    """What some coroutines return, in their order, as soon as it is there; at most `window` are at work at once.
+
+    So the queries of one request stand between those of others, not all before them.
+    """
+    slots = asyncio.Semaphore(window)
+    tasks: deque[asyncio.Task[T]] = deque()
+    news = asyncio.Event()
+
+    async def start() -> None:
+        try:
+            async for each in work:
+                tasks.append(asyncio.create_task(each))
+                news.set()
+                await slots.acquire()
+        finally:
+            news.set()
+
+    starting = asyncio.create_task(start())
+    try:
+        while True:
+            while not tasks:
+                if starting.done():
+                    await starting
+                    return
+                news.clear()
+                await news.wait()
+            yield await tasks[0]
+            tasks.popleft()
+            slots.release()
+    finally:
+        starting.cancel()
+        for task in tasks:
+            task.cancel()
+
+
+def json_bytes(value: object) -> bytes:
+    """JSON in UTF-8; a Result as `Result.to_dict` has it, several times faster."""
+    return orjson.dumps(value, default=_plain)
+
+
+def _plain(value: object) -> dict[str, object]:
+    """The tuples of a Result, which orjson does not know."""
+    assert isinstance(value, PromptResult | LabelScore)
+    fields = value._asdict()
+    if isinstance(value, PromptResult):
+        for name in ("audit", "stage"):
+            if fields[name] is None:
+                del fields[name]
+        if value.abstained:
+            fields["most_probable"] = value.most_probable
+    return fields

@@ -1,0 +1,205 @@
+"""What a dialect is: how one API writes its requests, answers and errors, as functions of values.
+
+A dialect reads a body and says what it asks (`Texts` or `Questions`); these carry the function that makes the answer's
+body of what the model answered. It knows no engine, no queue and no HTTP.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from ..config.prompt import PromptConfig
+from ..config.scoring import Scoring
+from ..questions.question import Question
+from ..score.result import Result
+from .refusal import ErrorAnswer, RefusedError, openai_words
+
+MODEL = "default"
+"""what the models of `/v1/models` are named for: all configured prompts; one of them is `default/<prompt>`"""
+
+
+class Strict(BaseModel):
+    """A part of a body that has the fields that it names and no others."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
+
+
+class Lenient(BaseModel):
+    """A part of a body whose other fields are ignored."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a dialect may know beside the body."""
+
+    prompts: Mapping[str, PromptConfig]
+    """the configured prompts by their names"""
+    created: int
+    """when the configuration was loaded, in seconds since 1970"""
+    request_id: str
+    parameters: Mapping[str, str]
+    """of the query string"""
+
+    def prompt(self, named: str | None, param: str) -> str:
+        """The prompt that a request names, or the only one. param: the field that names it. Raises RefusedError."""
+        if named is not None and named != MODEL:
+            name = named.removeprefix(f"{MODEL}/")
+            if name not in self.prompts:
+                raise unknown_prompt(name, self.prompts, param)
+            return name
+        if len(self.prompts) == 1:
+            return next(iter(self.prompts))
+        what = f"{len(self.prompts)} prompts are configured: name one, such as {MODEL}/{next(iter(self.prompts))}"
+        raise RefusedError(422, "invalid", f"{what}; /predict also takes ?prompt=NAME", param=param)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Texts:
+    """Texts to label by configured prompts."""
+
+    texts: Sequence[str]
+    param: str
+    """the field that holds them"""
+    answer: Callable[[list[Any]], object]
+    """the answer's body, of a Result for each text; with is_partial some may be a RefusedError instead"""
+    prompts: tuple[str, ...] | None = None
+    """names; None: all"""
+    scoring: Scoring | None = None
+    audit: bool = False
+    is_partial: bool = False
+    """whether the others are answered where one cannot be"""
+
+
+@dataclass(frozen=True, slots=True)
+class TextQuestion:
+    """A question, the text that it is asked about, and what the request calls it, such as `questions[3]`."""
+
+    question: Question
+    text: str
+    param: str
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """The probabilities of a question's options, in their order, which add up to 1; and the numbers that APIs want."""
+
+    probabilities: list[float]
+    label_mass: float | None = None
+    """the probability that lies on the options at all; only where the question is audited"""
+
+    @property
+    def extra(self) -> dict[str, float]:
+        """What an audited answer has beside what its API defines, under SGLang's name for it."""
+        return {} if self.label_mass is None else {"x_label_mass": self.label_mass}
+
+    @property
+    def best(self) -> int:
+        """The index of the most probable option, the first of equals."""
+        return self.probabilities.index(max(self.probabilities))
+
+    @property
+    def choice_confidence(self) -> float:
+        """How far the most probable of n options is above 1/n, as a share of what is possible; 1 for a single one."""
+        n = len(self.probabilities)
+        return 1.0 if n == 1 else min(max((max(self.probabilities) - 1 / n) / (1 - 1 / n), 0.0), 1.0)
+
+    @property
+    def expected_level(self) -> float:
+        """The expected index of a level, 0 to n - 1."""
+        return sum(index * probability for index, probability in enumerate(self.probabilities))
+
+    @property
+    def score_confidence(self) -> float:
+        """1 less the mean distance from the most probable level, as a share of that of equally probable levels."""
+        n = len(self.probabilities)
+        if n == 1:
+            return 1.0
+        distance = sum(probability * abs(index - self.best) for index, probability in enumerate(self.probabilities))
+        even = sum(abs(index - (n - 1) / 2) for index in range(n)) / n
+        return max(0.0, 1.0 - distance / even)
+
+
+@dataclass(slots=True)
+class Usage:
+    """Tokens of a request's questions."""
+
+    new: float = 0.0
+    """fed after the prefixes"""
+    cached: float = 0.0
+    """of prefixes"""
+    stored: int = 0
+    """of these, those that the request itself had stored"""
+
+    @property
+    def whole(self) -> int:
+        """Tokens of the questions with their texts."""
+        return round(self.new) + round(self.cached)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Questions:
+    """Questions to answer."""
+
+    questions: Sequence[TextQuestion]
+    answer: Callable[[list[Any], Usage], object]
+    """the answer's body, of a Distribution for each question; with is_partial None where there are no scores"""
+    is_partial: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """One API on one path."""
+
+    path: str
+    summary: str
+    request: type[BaseModel]
+    ask: Callable[[Any, Context], Texts | Questions]
+    """what a request asks. Raises RefusedError"""
+    claims: Callable[[object], bool] = lambda _: True
+    """whether a body, as JSON, is of this dialect; of several on a path the first one that claims it has it"""
+    line: type[BaseModel] | None = None
+    """what a line of a stream of requests is, where the dialect takes such streams"""
+    files: str | None = None
+    """the field that the files of a multipart body are for, which is refused under this name"""
+    parameters: tuple[str, ...] = ()
+    """of the query string"""
+    answer: tuple[type[BaseModel], ...] = ()
+    """what an answer is one of, for the description; empty: any JSON"""
+    words: Callable[[RefusedError], Mapping[str, object]] = openai_words
+    """the body of an error"""
+    error: type[BaseModel] = ErrorAnswer
+
+
+def unknown_prompt(name: str, known: Mapping[str, PromptConfig], param: str) -> RefusedError:
+    """The refusal of a prompt's name that is not configured."""
+    shown = ", ".join(list(known)[:20]) + (" …" if len(known) > 20 else "")
+    what = f"{name[:100]!r} is not a configured prompt: there are {shown}"
+    return RefusedError(404, "unknown prompt", what, param=param)
+
+
+def no_images(param: str) -> RefusedError:
+    """The refusal of an image, or of something else that is no text."""
+    return RefusedError(422, "invalid", f"{param}: images are not answered: this model reads text", param=param)
+
+
+def short_json(value: object) -> str:
+    """A value as JSON without spaces; a text as it is. Raises RefusedError (422) for numbers that JSON cannot say."""
+    if isinstance(value, str):
+        return value
+    try:  # orjson takes no whole numbers of more than 64 bits, which a request may have
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except ValueError as e:
+        raise RefusedError(422, "invalid", f"a number that JSON cannot say: {e}") from None
+
+
+def n_tokens_of(result: Result) -> int:
+    """Tokens of a query with its prompts; a turn's tokens belong to its queries in equal parts."""
+    counts = result.counts
+    return round((counts.n_tokens_new + counts.n_tokens_cached) / counts.n_queries)

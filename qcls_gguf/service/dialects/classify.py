@@ -1,0 +1,84 @@
+"""`/v1/classify`, the service's own dialect: what `qcls-gguf run` prints, of a query, several, or a stream."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+from pydantic import BaseModel, Field, model_validator
+
+from ...config.scoring import Scoring
+from ...report.run_record import RunRecord
+from ...score.result import Result
+from ..dialect import Context, Dialect, Strict, Texts
+from ..refusal import RefusedError
+
+
+class _Classify(Strict):
+    prompts: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = None
+    """names of the prompts to ask; none: all"""
+    scoring: Scoring | None = None
+    """another scoring for all of them, as of `qcls-gguf run`; none: what the configuration says"""
+    audit: bool = False
+    """whether exact scores are added; costs the model's head for every request meanwhile"""
+
+
+class ClassifyRequest(_Classify):
+    """What to label: `query`, or `queries`."""
+
+    query: str | None = None
+    """one text"""
+    queries: list[str] | None = None
+    """several texts"""
+
+    @model_validator(mode="after")
+    def _check(self) -> ClassifyRequest:
+        if (self.query is None) == (self.queries is None):
+            raise ValueError("give either query or queries")
+        return self
+
+
+class ClassifyLine(_Classify):
+    """A line of a stream."""
+
+    query: str
+    """one text"""
+
+
+class FailedQuery(BaseModel):
+    """A query of several that could not be labelled."""
+
+    query: str
+    error: str
+    """why"""
+
+
+class ClassifyAnswers(BaseModel):
+    """The answers to `queries`, in their order."""
+
+    answers: list[RunRecord | FailedQuery]
+
+
+def _ask(request: ClassifyRequest | ClassifyLine, _: Context) -> Texts:
+    texts = partial(Texts, prompts=request.prompts, scoring=request.scoring, audit=request.audit)
+    queries = request.queries if isinstance(request, ClassifyRequest) else None
+    if queries is None:
+        return texts(texts=[request.query or ""], param="query", answer=lambda results: results[0])
+
+    def answer(results: list[Result | RefusedError]) -> object:
+        return {"answers": [
+            {"query": query, "error": each.message} if isinstance(each, RefusedError) else each
+            for query, each in zip(queries, results, strict=True)
+        ]}  # fmt: skip
+
+    return texts(texts=queries, param="queries", answer=answer, is_partial=True)
+
+
+CLASSIFY = Dialect(
+    path="/v1/classify",
+    summary="Label a query by the configured prompts",
+    request=ClassifyRequest,
+    line=ClassifyLine,
+    ask=_ask,
+    answer=(RunRecord, ClassifyAnswers),
+)

@@ -1,0 +1,167 @@
+"""`/v1/systemone` in TypeSafe's words, `{"state", "questions": {name: question}}`; `/v1/decisions` takes it, too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ...questions.question import Question
+from ..dialect import (
+    Context,
+    Dialect,
+    Distribution,
+    Lenient,
+    Questions,
+    Strict,
+    TextQuestion,
+    Usage,
+    no_images,
+    short_json,
+)  # fmt: skip
+from ..refusal import RefusedError
+from .openai_decisions import PATH as DECISIONS_PATH
+
+Told = str | dict[str, Any] | list[Any]
+"""a text, or JSON that is given as its text"""
+
+
+class _Question(Strict):
+    instructions: Told | None = None
+
+
+class NoulCriteria(Strict):
+    """What yes and no mean."""
+
+    true: Told | None = None
+    false: Told | None = None
+
+
+class NoulQuestion(_Question):
+    """Is something so?"""
+
+    type: Literal["noul"]
+    criteria: NoulCriteria | None = None
+
+
+class SystemOneChoice(_Question):
+    """Which of some options?"""
+
+    type: Literal["choice"]
+    criteria: Annotated[dict[str, Told | None], Field(min_length=1)]
+
+
+class SystemOneScore(_Question):
+    """Which level, of ordered ones?"""
+
+    type: Literal["score"]
+    criteria: Annotated[list[Told], Field(min_length=1)]
+
+
+class BoxQuestion(BaseModel):
+    """Where in an image something is, which is refused."""
+
+    type: Literal["box"]
+
+
+AnyQuestion = NoulQuestion | SystemOneChoice | SystemOneScore | BoxQuestion
+
+
+class SystemOneRequest(Lenient):
+    """TypeSafe's request; fields that are not named here are ignored."""
+
+    model_config = ConfigDict(strict=True)
+
+    model: str = "default"
+    state: Told
+    questions: Annotated[dict[str, Annotated[AnyQuestion, Field(discriminator="type")]], Field(min_length=1)]
+    assets: dict[str, Any] | None = None
+    audit: bool = False
+    """ours: whether each answer has `x_label_mass`, the probability that lies on its options
+    at all; costs the model's head"""
+
+
+class TypeSafeError(BaseModel):
+    """An error in TypeSafe's words: a list for 422, else an object."""
+
+    detail: list[dict[str, Any]] | dict[str, Any]
+
+
+def _ask(request: SystemOneRequest, _: Context) -> Questions:
+    if request.assets is not None:
+        raise no_images("assets")
+    text = short_json(request.state)
+    questions = []
+    for name, each in request.questions.items():
+        param = f"questions.{name}"
+        questions.append(TextQuestion(_question(each, param, request.audit), text, param))
+
+    def answer(found: list[Distribution], usage: Usage) -> object:
+        pairs = zip(request.questions.items(), found, strict=True)
+        answers = {name: _answer(given, each) | each.extra for (name, given), each in pairs}
+        tokens = {"input_tokens": usage.whole, "output_tokens": 0}
+        return {"model": request.model, "answers": answers, "usage": tokens}
+
+    return Questions(questions=questions, answer=answer)
+
+
+def _question(given: AnyQuestion, param: str, audit: bool) -> Question:
+    if isinstance(given, BoxQuestion):
+        raise no_images(param)
+    instructions = _told(given.instructions) or ""
+    match given:
+        case NoulQuestion():
+            criteria = given.criteria or NoulCriteria()
+            if not instructions and criteria.true is None and criteria.false is None:
+                what = f"{param}: neither instructions nor criteria say what is asked"
+                raise RefusedError(422, "invalid", what, param=param)
+            return Question.predicate(instructions, _told(criteria.true), _told(criteria.false), audit=audit)
+        case SystemOneChoice():
+            options = [(label, _told(told)) for label, told in given.criteria.items()]
+            return Question.of("choice", instructions, options, audit=audit)
+        case SystemOneScore():
+            levels = [(short_json(told), None) for told in given.criteria]
+            return Question.of("score", instructions, levels, audit=audit)
+
+
+def _told(told: Told | None) -> str | None:
+    return None if told is None else short_json(told)
+
+
+def _answer(given: AnyQuestion, found: Distribution) -> dict[str, object]:
+    match given:
+        case SystemOneChoice():
+            labels = list(given.criteria)
+            probabilities = dict(zip(labels, found.probabilities, strict=True))
+            best = {"choice": labels[found.best], "confidence": found.choice_confidence}
+            return {"type": "choice", **best, "probabilities": probabilities}
+        case SystemOneScore():
+            probabilities = {str(index): each for index, each in enumerate(found.probabilities)}
+            legend = {str(index): short_json(told) for index, told in enumerate(given.criteria)}
+            score = {"score": found.expected_level, "confidence": found.score_confidence}
+            return {"type": "score", **score, "legend": legend, "probabilities": probabilities}
+        case _:
+            return {"type": "noul", "noul": found.probabilities[0]}
+
+
+def _words(refusal: RefusedError) -> Mapping[str, object]:
+    if refusal.status == 422:
+        where = ["body", *(refusal.param or "").split(".")] if refusal.param else ["body"]
+        return {"detail": [{"loc": where, "msg": refusal.message, "type": refusal.reason}]}
+    return {"detail": {"error_type": refusal.reason, "message": refusal.message}}
+
+
+SYSTEM_ONE = Dialect(
+    path="/v1/systemone",
+    summary="Answer questions about a text, as TypeSafe does",
+    request=SystemOneRequest,
+    ask=_ask,
+    files="assets",
+    words=_words,
+    error=TypeSafeError,
+)
+SYSTEM_ONE_DECISIONS = replace(
+    SYSTEM_ONE, path=DECISIONS_PATH, claims=lambda body: isinstance(body, dict) and "state" in body, files=None
+)

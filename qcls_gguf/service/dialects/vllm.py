@@ -1,0 +1,100 @@
+"""`/classify` in vLLM's words: one prompt's labels for a text, or for several."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from pydantic import BaseModel
+
+from ...score.result import Result
+from ..dialect import MODEL, Context, Dialect, Lenient, Texts, n_tokens_of
+from ..refusal import RefusedError
+
+
+class VllmRequest(Lenient):
+    """vLLM's request; fields that are not named here are ignored."""
+
+    model: str | None = None
+    """which prompt: its name, or default/<prompt>"""
+    input: str | list[str]
+    """a text, or several"""
+
+
+class VllmLabel(BaseModel):
+    index: int
+    label: str
+    probs: list[float]
+    """in the order of the configuration"""
+    num_classes: int
+
+
+class VllmUsage(BaseModel):
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens: int
+
+
+class VllmAnswer(BaseModel):
+    """vLLM's answer."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    data: list[VllmLabel]
+    usage: VllmUsage
+
+
+class VllmErrorBody(BaseModel):
+    """What is wrong with a request; `code` is the status."""
+
+    message: str
+    type: str
+    param: str | None
+    code: int
+
+
+class VllmError(BaseModel):
+    """An error in vLLM's words."""
+
+    error: VllmErrorBody
+
+
+def _ask(request: VllmRequest, context: Context) -> Texts:
+    name = context.prompt(request.model, "model")
+    texts = [request.input] if isinstance(request.input, str) else request.input
+
+    def answer(results: list[Result]) -> object:
+        n_tokens = sum(map(n_tokens_of, results))
+        return {
+            "id": f"classify-{context.request_id}",
+            "object": "list",
+            "created": context.created,
+            "model": request.model or f"{MODEL}/{name}",
+            "data": [_label(index, result) for index, result in enumerate(results)],
+            "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens, "completion_tokens": 0},
+        }
+
+    return Texts(texts=texts, param="input", answer=answer, prompts=(name,))
+
+
+def _label(index: int, result: Result) -> dict[str, object]:
+    (answer,) = result.results
+    probabilities = [score.probability for score in answer.scores]
+    return {"index": index, "label": answer.label, "probs": probabilities, "num_classes": len(probabilities)}
+
+
+def _words(refusal: RefusedError) -> dict[str, object]:
+    kind = HTTPStatus(refusal.status).phrase.replace(" ", "")
+    return {"error": {"message": refusal.message, "type": kind, "param": refusal.param, "code": refusal.status}}
+
+
+VLLM_CLASSIFY = Dialect(
+    path="/classify",
+    summary="Label texts by one prompt, as vLLM does",
+    request=VllmRequest,
+    ask=_ask,
+    answer=(VllmAnswer,),
+    words=_words,
+    error=VllmError,
+)
