@@ -14,7 +14,7 @@ from ..config.prompt import PromptConfig
 from ..config.scoring import Scoring
 from ..loaded_prompts import LoadedPrompts
 from ..model import Model
-from ..model.stamps import Stamp
+from ..model.identity import Stamp
 from ..prompts.prompt_set import PromptSet
 from ..questions.compile import compile_question
 from ..questions.forms import Forms, FormSettings

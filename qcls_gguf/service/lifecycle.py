@@ -14,7 +14,7 @@ from ..config.schema import Config
 from ..engine.open import context_memory
 from ..errors import ModelError, QclsError
 from ..model import Model, find_model
-from ..model.stamps import Stamp, stamps_of
+from ..model.identity import Stamp, stamps_of
 from ..timing import Ledger
 from .admission import Admission
 from .backend import Backend
