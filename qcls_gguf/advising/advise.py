@@ -1,260 +1,262 @@
-"""An advice from a configuration and queries: derive candidates, try them, time those that are left, recommend."""
+"""An advice: derive candidates from a configuration, ask all of them the same rows in turns, recommend one."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import random
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from ..bench.roofline import decode_weights
-from ..classifier import Classifier
+import numpy as np
+
+from ..cascade import stamps
+from ..config.cascade import CascadeConfig, CascadeStage, StagePrompt
+from ..config.prompt import PromptConfig
 from ..config.schema import Config, ModelConfig
-from ..data.labelled import BadRow
-from ..errors import ConfigError, PlanError
-from ..evaluation.kept_scores import KeptScores
-from ..model import Model
-from ..opening import ClassifierOpener
+from ..config.words import counted
+from ..data.labelled import PLAIN_COLUMNS, BadRow, Labelled, LabelledColumns, LabelledQuery, read_labelled
+from ..data.queries import QUERY, Columns, check_source, read_queries
+from ..errors import ConfigError, ModelError, PlanError
+from ..evaluation.records import DataRecord
+from ..opening import ClassifierOpener, without_kept_queries
 from ..report.environment import environment
 from ..report.progress import OnProgress, counter
-from .candidate import Candidate
-from .cascading import Wanted
-from .derive import derive
-from .given import given_candidate
-from .ladder import model_name, read_ladder
-from .others import Advising, cascades, try_model
-from .planning import NotTried, Planned, Planner, with_room, worth_trying
-from .queries import TrialQueries, read_trial_queries
-from .recommend import pareto, recommendation
-from .records import AdviceRecord, CandidateRecord, QueriesRecord
-from .settings import AdviceSettings
-from .summary import Summariser
-from .target import read_target
-from .trial import Row, ask_all
-from .tried import Bench, Keep, Tried
+from .answers import CONFIDENCE, Answers, ask, fit_cascade, n_rows_needed, proposed_thresholds
+from .candidates import Candidate, derive, given_candidate
+from .comparison import STAGE_FILE, Contender, compared_record, recommendation, refused_record, written
+from .records import AdviceRecord, CandidateRecord, CascadeFit
 
-ORIGINAL = "original"
+PRESENT = "present"
 _N_LISTED = 20
-_WORTH_A_CASCADE = 0.8
-"""With a cascade candidates go on that agree so often: only their sure answers would count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdviceSettings:
+    """What is compared, and on which rows: either `data` or `queries` is given."""
+
+    config: Config
+    """the present configuration"""
+    data: Path | None = None
+    """labelled rows, see read_labelled"""
+    queries: Path | None = None
+    """rows without labels, see read_queries"""
+    columns: LabelledColumns = PLAIN_COLUMNS
+    """which columns of them are read"""
+    also: tuple[Config, ...] = ()
+    """other configurations to compare: of each the model, if it names one, and the prompts count"""
+    min_agreement: float = 0.98
+    """of each prompt's answers"""
+    cascade: float | None = None
+    """least agreement of a cascade with the present configuration, for each prompt; None: no cascade is fitted"""
 
 
 def advise(
-    settings: AdviceSettings,
-    opener: ClassifierOpener,
-    *,
-    on_progress: OnProgress = lambda part, done, total: None,
+    settings: AdviceSettings, opener: ClassifierOpener, *, on_progress: OnProgress = lambda part, done, total: None
 ) -> AdviceRecord:
-    """Find the fastest configuration that still answers like the one given.
+    """Find the fastest configuration that still answers like the present one.
 
-    Raises ConfigError for queries, targets or a ladder that cannot be used, before anything is computed, and what
-    Classifier raises. What concerns single candidates or models is in the record.
+    Raises ConfigError for rows or configurations that cannot be used, before anything is computed, and what Classifier
+    raises. What concerns single candidates is in the record.
     """
     config = dataclasses.replace(opener.rendered(settings.config), cascade=None)
-    queries = _queries(settings, config)
-    targets = [read_target(path) for path in settings.targets]
-    ladder = read_ladder(settings.models) if settings.models else ()
-    model = opener.model_of(config)
-    given = [given_candidate(config, opener.rendered(each), config_name(each)) for each in settings.also]
-    derived = derive(config, model)
-    notes = [] if derived.no_joint is None else [f"no text for all prompts can be derived: {derived.no_joint}"]
-    possible = [*given, *derived.candidates]
-    planner, whole, chosen, others = _planned(config, model, queries, possible)
-    roomy = dataclasses.replace(config, runtime=with_room(config.runtime, [*chosen, *chosen, whole]))
-    with opener.open(roomy) as classifier:
-        usable = _usable(queries, classifier)
-        if len(usable.rows) < len(queries.rows):  # what is refused must not count in what requests feed
-            planner, whole, chosen, others = _planned(config, model, usable, possible)
-        queries = usable
-        wanted = _wanted(settings, len(queries.rows), notes)
-        original = _original(settings, classifier, whole, queries, on_progress)
-        advising = Advising(
-            settings=settings,
-            opener=opener,
-            config=config,
-            bench=_bench(settings, classifier, config, queries, original.rows, wanted, on_progress),
-            planner=planner,
-            whole=whole,
-            summariser=Summariser(
-                prompts=config.prompts,
-                rows=queries.rows,
-                original=original.rows,
-                whole=whole,
-                limit=settings.min_agreement,
-                targets=targets,
-                predict_t4=settings.predict_t4,
-            ),
-            wanted=wanted,
-            timed=queries.texts[: settings.n_latency],
-        )
-        found = _with_pareto(_records(advising, original, chosen, others, ladder))
-        best, reason = recommendation(found, settings.min_agreement, by_target=bool(targets))
+    data = _read(settings, config.prompts)
+    derived, notes = derive(config, opener.model_of(config))
+    candidates = [
+        Candidate(name=PRESENT, why="the configuration as it is", config=config),
+        *(_given(each, config, opener) for each in settings.also),
+        *derived,
+    ]
+    with ExitStack() as stack:
+        contenders, refused = _open(candidates, opener, stack)
+        classifiers = [each.classifier for each in contenders]
+        answers, rows, bad = ask(classifiers, data.rows, counter(on_progress, "ask", len(data.rows)))
+        bad = sorted([*data.bad, *bad], key=lambda row: row.line)
+        n_rows = len(rows)
+        if not rows:
+            why = f"line {bad[0].line}: {bad[0].reason}"
+            raise ConfigError(f"{_called(settings)}: none of {counted(len(bad), 'row')} can be used: {why}")
+        if settings.cascade is not None:
+            try:
+                contenders.append(_open_cascade(settings.cascade, contenders, answers, opener, stack))
+            except (ConfigError, ModelError, PlanError) as e:
+                notes.append(f"no cascade: {e}")
+            else:
+                classifiers.append(contenders[-1].classifier)
+                unseen = rows[n_rows // 2 :]  # the others proposed the thresholds
+                on_row = counter(on_progress, "ask again, with the cascade", len(unseen))
+                answers, rows, _ = ask(classifiers, unseen, on_row)
+        compared = [
+            compared_record(each, of_it, answers[0], rows, settings.min_agreement)
+            for each, of_it in zip(contenders, answers, strict=True)
+        ]
+        best, reason = recommendation(compared, settings.min_agreement)
+        model = contenders[0].classifier.model
         return AdviceRecord(
-            queries=_queries_record(queries, settings.seed),
+            data=DataRecord(
+                path=str(data.path),
+                sha256=data.sha256,
+                n_rows=n_rows,
+                n_bad=len(bad),
+                bad=tuple(bad[:_N_LISTED]),
+            ),
+            n_compared=len(rows),
             config=config,
-            model=classifier.model,
             warnings=opener.warnings,
-            environment=environment(config, classifier.model),
+            environment=environment(config, model),
             min_agreement=settings.min_agreement,
-            error_level=settings.error_level,
-            candidates=tuple(found),
+            candidates=(*compared, *refused),
             recommended=None if best is None else best.name,
             reason=reason,
-            notes=(*notes, *advising.summariser.notes),
+            notes=tuple(notes),
         )
 
 
-def _queries(settings: AdviceSettings, config: Config) -> TrialQueries:
-    """The queries to try candidates on. Raises ConfigError."""
-    queries = read_trial_queries(
-        settings.queries,
-        {prompt.name: prompt.labels for prompt in config.prompts},
-        query_column=settings.query_column,
-        seed=settings.seed,
-    )
-    if settings.resume is not None and settings.resume.exists() and settings.queries.samefile(settings.resume):
-        raise ConfigError(f"`resume` {settings.resume}: is the file of the queries: name one of its own")
-    return queries
+def _called(settings: AdviceSettings) -> str:
+    return f"`queries` {settings.queries}" if settings.data is None else f"`data` {settings.data}"
 
 
-def _bench(
-    settings: AdviceSettings,
-    classifier: Classifier,
-    config: Config,
-    queries: TrialQueries,
-    original: Sequence[Row],
-    wanted: Wanted | None,
-    on_progress: OnProgress,
-) -> Bench:
-    """Where candidates on the original's model are tried. original: its answers."""
-    limit = settings.min_agreement
-    return Bench(
-        classifier=classifier,
-        model_name=model_name(config.model),
-        queries=queries.texts,
-        original=original,
-        limit=limit,
-        drop_limit=limit if wanted is None else min(limit, _WORTH_A_CASCADE),
-        level=settings.error_level,
-        keep=_keep(settings, config),
-        on_progress=on_progress,
-    )
+def _read(settings: AdviceSettings, prompts: Sequence[PromptConfig]) -> Labelled:
+    """The rows, each text once, in random order, so that either half is like the other. Raises ConfigError."""
+    if (settings.data is None) == (settings.queries is None):
+        raise ConfigError("give either labelled rows as `data`, or rows without labels as `queries`")
+    if settings.data is not None:
+        found = read_labelled(settings.data, {prompt.name: prompt.labels for prompt in prompts}, settings.columns)
+    else:
+        found = _read_queries(str(settings.queries), settings.columns.query)
+    if not found.rows:
+        why = f": line {found.bad[0].line}: {found.bad[0].reason}" if found.bad else ": give one a line"
+        raise ConfigError(f"{_called(settings)}: has no rows that can be used{why}")
+    rows = list({row.query: row for row in reversed(found.rows)}.values())
+    random.Random(0).shuffle(rows)
+    return dataclasses.replace(found, rows=tuple(rows))
 
 
-def _records(
-    advising: Advising,
-    original: Tried,
-    chosen: Sequence[Planned],
-    others: Sequence[NotTried],
-    ladder: Sequence[ModelConfig],
-) -> list[CandidateRecord]:
-    """The original, what is tried beside it, cascades and the ladder's models among it, and what is not."""
-    bench, summariser = advising.bench, advising.summariser
-    classifier = bench.classifier
-    tried = [original, *_try_all(bench, advising.config, chosen, advising.planner, advising.whole)]
-    if advising.timed:
-        bench.time(tried[1:], original, classifier.configured, advising.timed)
-    weights = decode_weights(classifier.engine.model, head=False)
-    records = [summariser.record(each, classifier, weights) for each in tried]
-    records += [summariser.not_tried(each, bench.model_name, classifier.model) for each in others]
-    records += cascades(advising, bench, tried[1:], weights)
-    for entry in ladder:
-        records += try_model(advising, entry, tried)
-    return records
+def _read_queries(source: str, column: str) -> Labelled:
+    """Rows without labels. Raises ConfigError."""
+    check_source(source, "queries")
+    path = Path(source)
+    if not path.is_file():
+        raise ConfigError(f"`queries` {path}: cannot be read: name a plain file, which is read twice")
+    rows: list[LabelledQuery] = []
+    bad: list[BadRow] = []
+    for line in read_queries(source, columns=Columns(query=None if column == QUERY else column), called="queries"):
+        number = line.number or 0
+        if line.error is None:
+            rows.append(LabelledQuery(line=number, query=line.text, labels={}))
+        else:
+            bad.append(BadRow(number, line.error))
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    return Labelled(path=path, sha256=sha256, rows=tuple(rows), bad=tuple(bad))
 
 
-def _planned(
-    config: Config, model: Model, queries: TrialQueries, candidates: Sequence[Candidate]
-) -> tuple[Planner, Planned, list[Planned], list[NotTried]]:
-    """The planner for these queries, the original's plan, and the candidates that are worth trying and that are not."""
-    planner = Planner(config, model, queries.texts)
-    whole = planner.plan(Candidate(name=ORIGINAL, why="the configuration as it is", config=config))
-    return planner, whole, *worth_trying(planner, candidates, whole)
+def _given(other: Config, present: Config, opener: ClassifierOpener) -> Candidate:
+    """A configuration that the user gives; without a model of its own it has the present one's."""
+    model = present.model if other.model == ModelConfig() else other.model
+    name = other.path.stem if other.path else "given"
+    return given_candidate(name, opener.rendered(dataclasses.replace(other, model=model)), present)
 
 
-def config_name(config: Config) -> str:
-    """A configuration as a table names it."""
-    return config.path.stem if config.path else "given"
+def _open(
+    candidates: Sequence[Candidate], opener: ClassifierOpener, stack: ExitStack
+) -> tuple[list[Contender], list[CandidateRecord]]:
+    """The candidates that can be opened, each with a context of its own, and records of the others.
 
-
-def _usable(queries: TrialQueries, classifier: Classifier) -> TrialQueries:
-    """The queries without those that the classifier refuses. Raises ConfigError where none is left."""
-    rows, bad = [], list(queries.bad)
-    for row in queries.rows:
+    Raises what Classifier raises where the first one, the present configuration, cannot be opened.
+    """
+    contenders: list[Contender] = []
+    refused = []
+    for candidate in candidates:
+        config = without_kept_queries(candidate.config)
+        if contenders:  # what is likely a mistake is told of the present prompts alone
+            config = dataclasses.replace(config, ignore_warnings=("all",))
         try:
-            classifier.check(row.query)
-            rows.append(row)
-        except PlanError as e:
-            bad.append(BadRow(row.line, str(e)))
-    if not rows:
-        raise ConfigError(f"`queries` {queries.path}: none of {len(bad)} queries can be used: line {bad[0].line}: "
-                          f"{bad[0].reason}")  # fmt: skip
-    return dataclasses.replace(queries, rows=tuple(rows), bad=tuple(sorted(bad, key=lambda row: row.line)))
+            classifier = stack.enter_context(opener.open(config, quiet=bool(contenders)))
+        except (ConfigError, ModelError, PlanError) as e:
+            if not contenders:
+                raise
+            refused.append(refused_record(candidate, str(e)))
+        else:
+            contenders.append(Contender(candidate=candidate, classifier=classifier))
+    return contenders, refused
 
 
-def _keep(settings: AdviceSettings, original: Config) -> Keep:
-    """Keeps answers by the prompts, the original's runtime settings, and the model that gave them."""
+def _open_cascade(
+    agreement: float,
+    contenders: Sequence[Contender],
+    answers: Sequence[Answers],
+    opener: ClassifierOpener,
+    stack: ExitStack,
+) -> Contender:
+    """The cascade of a candidate and the present configuration that is expected to be the fastest.
 
-    def keep(config: Config, classifier: Classifier) -> KeptScores | nullcontext[None]:
-        if settings.resume is None:
-            return nullcontext()
-        same_room = dataclasses.replace(config, runtime=original.runtime)
-        return KeptScores(settings.resume, same_room, classifier.model, exact=False)
-
-    return keep
-
-
-def _original(
-    settings: AdviceSettings, classifier: Classifier, whole: Planned, queries: TrialQueries, on_progress: OnProgress
-) -> Tried:
-    config = whole.candidate.config
-    on_row = counter(on_progress, f"original, {model_name(config.model)}", len(queries.rows))
-    with _keep(settings, config)(config, classifier) as kept:
-        rows: tuple[Row, ...] = tuple(ask_all(classifier.configured, queries.texts, kept, on_row))
-    return Tried(
-        candidate=whole.candidate,
-        planned=whole,
-        state="original",
-        rows=rows,
-        model_name=model_name(config.model),
+    Raises ConfigError for too few rows, and where no threshold is accepted; and what Classifier raises.
+    """
+    n_rows, n_needed = len(answers[0].ms), n_rows_needed(agreement)
+    if n_rows < n_needed:
+        raise ConfigError(
+            f"{counted(n_rows, 'row')} are too few to prove an agreement of {agreement:.2%} with {CONFIDENCE:.0%} "
+            f"confidence: {n_needed} are needed at least, half of them to propose thresholds"
+        )
+    present, *others = contenders
+    if not others:
+        raise ConfigError("there is no candidate to ask first")
+    which = min(range(1, len(contenders)), key=lambda index: _cascade_ms(answers[0], answers[index], agreement))
+    first = contenders[which]
+    thresholds = fit_cascade(answers[0], answers[which], agreement)
+    if not thresholds:
+        raise ConfigError(f"no threshold of {first.candidate.name} is proven")
+    stage_stamps = stamps(first.classifier.configured)
+    stage = CascadeStage(
+        config=Path(STAGE_FILE),
+        model_sha256=first.classifier.model.sha256,
+        prompts={
+            name: StagePrompt(threshold=threshold, prompt_hash=stage_stamps[name])
+            for name, threshold in thresholds.items()
+        },
     )
-
-
-def _try_all(bench: Bench, config: Config, chosen: Sequence[Planned], planner: Planner, whole: Planned) -> list[Tried]:
-    """Every candidate, each followed by the one with its losers apart where there is one."""
-    found: list[Tried] = []
-    for planned in chosen:
-        tried = bench.try_one(planned, may_part=True)
-        found.append(tried)
-        if (apart := bench.part(config, tried, planner, whole)) is not None:
-            found.append(apart)
-    return found
-
-
-def _wanted(settings: AdviceSettings, n_queries: int, notes: list[str]) -> Wanted | None:
-    """What a cascade has to keep; none where none is wanted, or too few queries are there, which the notes say."""
-    if settings.cascade is None:
-        return None
-    wanted = Wanted(agreement=settings.cascade)
-    try:
-        wanted.check(n_queries)
-    except ConfigError as e:
-        notes.append(f"no cascade is fitted: {e}")
-        return None
-    return wanted
-
-
-def _with_pareto(records: Sequence[CandidateRecord]) -> list[CandidateRecord]:
-    best = pareto(records)
-    return [each.model_copy(update={"is_pareto": each.name in best}) for each in records]
-
-
-def _queries_record(queries: TrialQueries, seed: int) -> QueriesRecord:
-    return QueriesRecord(
-        path=str(queries.path),
-        sha256=queries.sha256,
-        n_queries=len(queries.rows),
-        n_labelled=sum(bool(row.labels) for row in queries.rows),
-        n_bad=len(queries.bad),
-        bad=queries.bad[:_N_LISTED],
-        seed=seed,
+    model = present.classifier.model.sha256
+    cascade = CascadeConfig(stages=(stage,), model_sha256=model, prompt_hashes=stamps(present.classifier.configured))
+    config = present.candidate.config
+    runtime = config.runtime
+    if runtime.n_ctx == "auto" and runtime.question_cells == "auto" and stage.model_sha256 == model:
+        n_cells = sum(map(len, {prompt.prefix for prompt in first.classifier.prompts}))  # of the stage, in one context
+        runtime = dataclasses.replace(runtime, question_cells=1024 + n_cells)
+    config = dataclasses.replace(config, runtime=runtime, cascade=cascade)
+    candidate = Candidate(
+        name=f"cascade of {first.candidate.name}",
+        why=f"a cascade: {first.candidate.name} is asked first, the present configuration only where it is not sure; "
+        f"answers agree with the present ones in at least {agreement:.1%} of unseen rows, for each prompt with "
+        f"{CONFIDENCE:.0%} confidence",
+        config=config,
     )
+    fit = CascadeFit(
+        stage=first.candidate.name,
+        wanted_agreement=agreement,
+        confidence=CONFIDENCE,
+        thresholds=thresholds,
+        yaml=written(
+            first.candidate.config, f"The first stage of a cascade, by `qcls-gguf advise`: {first.candidate.name}."
+        ),
+    )
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / STAGE_FILE
+        file.write_text(fit.yaml, encoding="utf-8")
+        here = dataclasses.replace(cascade, stages=(dataclasses.replace(stage, config=file),))
+        opened = opener.open(without_kept_queries(dataclasses.replace(config, cascade=here)), quiet=True)
+    return Contender(candidate=candidate, classifier=stack.enter_context(opened), cascade=fit)
+
+
+def _cascade_ms(present: Answers, stage: Answers, agreement: float) -> float:
+    """About what a request of such a cascade would take on average, by the first half of the rows."""
+    half = len(present.ms) // 2
+    undecided = []
+    for prompt in present.probability:
+        sureness = stage.sureness(prompt)[:half]
+        differs = (present.winners(prompt) != stage.winners(prompt))[:half]
+        lowest = min(proposed_thresholds(sureness, differs, agreement), default=2.0)
+        undecided.append(float((sureness < lowest).mean()))
+    return float(stage.ms.mean() + np.mean(undecided) * present.ms.mean())

@@ -15,6 +15,7 @@ from .option_names import with_options
 from .options import (
     ConfigOption,
     DiagramOption,
+    IgnoreColumnsOption,
     LayersOption,
     ModelOption,
     OfflineOption,
@@ -22,9 +23,9 @@ from .options import (
     QuietOption,
     RecordFormat,
     RepoOption,
-    ResumeOption,
     TablesFormatOption,
     ThreadsOption,
+    labelled_columns,
     settings,
 )
 from .terminal import EXIT_OTHER, exit_codes
@@ -32,33 +33,27 @@ from .terminal import EXIT_OTHER, exit_codes
 if TYPE_CHECKING:
     from ..advising.records import AdviceRecord
 
-_THIS = "this"
-
 
 def advise_command(
+    data: Annotated[
+        Path | None, typer.Option("--data", "-d", help="Labelled queries, JSON lines or CSV.", metavar="FILE")
+    ] = None,
     queries: Annotated[
-        Path,
-        typer.Option("--queries", help="Your queries, with or without labels: lines, CSV, JSON lines.", metavar="FILE"),
-    ],
+        Path | None,
+        typer.Option("--queries", help="Instead: queries without labels, lines, CSV or JSON lines.", metavar="FILE"),
+    ] = None,
     min_agreement: Annotated[
         float,
         typer.Option(
             "--min-agreement", min=0.5, max=1.0, metavar="SHARE", help="Least share of equal answers in every prompt."
         ),
     ] = 0.98,
-    target: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--target",
-            help="The machine it will run on: this one, or a record of `bench --forward` made there; repeatable, a "
-            "record for each model. Default: a prediction for a T4.",
-            metavar="this|REPORT.json",
-        ),
-    ] = None,
     also: Annotated[
         list[Path] | None,
         typer.Option(
-            "--also", help="Another configuration to try, with the same prompts; repeatable.", metavar="FILE|NAME"
+            "--also",
+            help="Another configuration to compare, with the same prompts, perhaps another model; repeatable.",
+            metavar="FILE|NAME",
         ),
     ] = None,
     cascade: Annotated[
@@ -71,10 +66,6 @@ def advise_command(
             help="Also fit a cascade with this agreement on unseen queries.",
         ),
     ] = None,
-    models: Annotated[
-        Path | None, typer.Option("--models", help="A YAML file with other models to try.", metavar="FILE")
-    ] = None,
-    fetch: Annotated[bool, typer.Option("--fetch", help="Download models of --models that are not on disk.")] = False,
     write: Annotated[
         Path | None, typer.Option("--write", help="Write the recommended configuration.", metavar="OUT.yaml")
     ] = None,
@@ -87,80 +78,62 @@ def advise_command(
     n_gpu_layers: LayersOption = None,
     threads: ThreadsOption = None,
     format_: TablesFormatOption = RecordFormat.table,
-    resume: ResumeOption = None,
     query_column: QueryColumnOption = None,
-    latency_sample: Annotated[
-        int, typer.Option("--latency-sample", min=0, metavar="N", help="Queries for the timing; 0 times nothing.")
-    ] = 200,
-    seed: Annotated[int, typer.Option("--seed", min=0, metavar="S", help="Seed of the order of the queries.")] = 0,
+    ignore_columns: IgnoreColumnsOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Find the fastest configuration that still answers like yours, and prove it on your queries.
+    """Find the fastest configuration that still answers like yours, on your queries.
 
-    Candidates are derived from the configuration: one text for all prompts, shorter last words, label wordings that
-    need no branch, cheaper scorings, the query before the instructions; and one text for all prompts except those whose
-    answers it changes. Candidates that feed fewer tokens answer the queries, and their answers are compared with the
-    original configuration's, prompt by prompt. A sequential test drops a candidate early if it is clearly worse than
-    --min-agreement. The others are timed here, request by request in turns. With --models the same prompts are tried on
-    other models. The recommendation is the fastest candidate that keeps --min-agreement in every prompt: measured here
-    or, with --target REPORT.json, predicted for that machine. Labelled queries add accuracy and log-loss; rows that
-    cannot be used are skipped and counted.
+    Candidates are derived from the configuration: one text for all prompts, shorter last words, cheaper scorings. Each
+    is opened as an ordinary configuration and asked the same queries in turns, request by request. A table compares
+    their answers with those of the configuration, prompt by prompt, and their tokens and times. The recommendation is
+    the fastest candidate that keeps --min-agreement in every prompt. Labelled queries add accuracies; rows that cannot
+    be used are skipped and counted. --also compares another configuration, too, with the model that it names or else
+    this one's.
 
-    The file of --models has a key `models` with a list of entries like `model` in a configuration (path, ollama, or
-    hf_repo with quantization). JSON is one object; docs/records.md describes its fields. Exit codes: 0; 1 if --write
-    was given and nothing is recommended, or a decode failed; 2 for usage, configuration and queries; 3 for a model that
-    can't be loaded.
-
-    --cascade SHARE also fits a cascade: the candidate that saves most is asked first, and the original answers only the
-    prompts whose probability is below a threshold. The thresholds are fitted on half of the queries and proven on the
-    other half, so that with 95 % confidence each prompt agrees with the original in at least that share of unseen
-    queries. --write writes it as two files, OUT.yaml and OUT-first-stage.yaml. Needs scipy:
+    --cascade SHARE also fits a cascade: the candidate that saves most is asked first, and the configuration answers
+    only the prompts whose probability is below a threshold. The thresholds are proposed by one half of the queries and
+    accepted by the other half, so that with 95 % confidence each prompt agrees with the configuration in at least that
+    share of unseen queries. --write writes it as two files, OUT.yaml and OUT-first-stage.yaml. Needs scipy:
     pip install 'qcls-gguf[calibrate]'.
+
+    JSON is one object; docs/records.md describes its fields. Exit codes: 0; 1 if --write was given and nothing is
+    recommended, or a decode failed; 2 for usage, configuration and queries; 3 for a model that can't be loaded.
 
     \b
     qcls-gguf advise --config fashion-8 --queries queries.txt
-    qcls-gguf advise --config shop.yaml --queries labelled.jsonl --write faster.yaml --html advice.html
-    qcls-gguf advise --config shop.yaml --queries queries.txt --models ladder.yaml --target t4.json --resume a.jsonl
+    qcls-gguf advise --config shop.yaml --data labelled.jsonl --write faster.yaml --html advice.html
+    qcls-gguf advise --config shop.yaml --data labelled.jsonl --also smaller-model.yaml --cascade 0.99
     """
-    from ..advising.advise import advise  # see app.py for why here
-    from ..advising.cascading import STAGE_FILE
-    from ..advising.settings import AdviceSettings
-    from ..advising.table import advice_tables
+    from ..advising.advise import AdviceSettings, advise  # see app.py for why here
+    from ..advising.comparison import STAGE_FILE
+    from ..advising.document import advice_document
     from ..config.load import load_config
     from ..report.files import Output, check_writable
     from .long_work import check_html, long_work
     from .shown import show_record
 
     with exit_codes():
-        reports = tuple(Path(each) for each in target or () if each != _THIS)
-        inputs = {"--queries": queries, "--config": config, "--resume": resume, "--models": models}
+        inputs = {"--data": data, "--queries": queries, "--config": config}
         if html:
             check_html(html, inputs)
-        if offline and fetch:
-            raise ConfigError("--fetch asks the hub for models, and --offline forbids it: leave one of them out")
         if cascade is not None and importlib.util.find_spec("scipy") is None:
             raise ConfigError("--cascade needs scipy: pip install 'qcls-gguf[calibrate]'")
         if write:
             check_writable(write, "--write", {**inputs, "--html": html}, force=force)
         chosen = AdviceSettings(
             config=settings(config, model, hf_repo, n_gpu_layers, threads),
+            data=data,
             queries=queries,
+            columns=labelled_columns(query_column, ignore_columns),
             also=tuple(map(load_config, also or ())),
-            query_column=query_column,
             min_agreement=min_agreement,
-            targets=reports,
-            predict_t4=not target,
             cascade=cascade,
-            models=models,
-            fetch=fetch,
-            resume=resume,
-            n_latency=latency_sample,
-            seed=seed,
         )
         with long_work(offline, quiet) as (opener, on_progress):
             record = _in_options(advise(chosen, opener, on_progress=on_progress))
         outputs = []
-        best = next((each for each in record.candidates if each.name == record.recommended), None)
+        best = record.best
         if write and best is not None:
             text = best.yaml or ""
             if (first := best.cascade) is not None:
@@ -169,11 +142,11 @@ def advise_command(
                 outputs.append(Output(name="--write", path=beside, text=lambda: first.yaml))
             outputs.append(Output(name="--write", path=write, text=lambda: text))
         if html:
-            from ..advising.html import advice_html  # matplotlib is an extra
+            from ..report.html import document_page  # matplotlib is an extra
 
-            outputs.append(Output(name="--html", path=html, text=lambda: advice_html(record)))
+            outputs.append(Output(name="--html", path=html, text=lambda: document_page(advice_document(record))))
 
-        show_record(record, format_, lambda: advice_tables(record), outputs)
+        show_record(record, format_, lambda: advice_document(record), outputs)
         if write and not quiet:
             done = f"written: {write}" if best is not None else "nothing written: nothing is recommended"
             print(printable_lines(done), file=sys.stderr)

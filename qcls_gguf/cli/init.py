@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..drafting.families import Family
+from ..drafting.models import Family
 from ..errors import ConfigError
 from ..report.files import check_writable
 from .option_names import with_options
@@ -69,9 +69,8 @@ def init_command(
     """
     with exit_codes():
         from ..config.words import counted
-        from ..drafting.draft import Draft, draft_text, labels_of
-        from ..drafting.model_choice import fitting_model, given_model
-        from ..drafting.modernise import modern_text
+        from ..drafting.draft import Draft, draft_text, labels_of, modern_text
+        from ..drafting.models import fitting_model, given_model
         from ..drafting.rows import find_labels
 
         if sum(map(bool, (labels, data, from_))) > 1:

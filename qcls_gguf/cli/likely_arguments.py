@@ -38,6 +38,12 @@ _REMOVED = {
         (("bench", old) for old in ("--ab", "--forward", "--sms", "--tokens")),
         "kernels are measured by `make kernels` in a clone of the project, see docs/kernels.md",
     ),
+    ("advise", "--models"): "give each model in a configuration of its own, as in --also smaller-model.yaml",
+    ("advise", "--fetch"): "models of --also are fetched as any other, unless --offline is given",
+    ("advise", "--target"): "run advise on the machine that is to be fast",
+    ("advise", "--resume"): "a run asks each configuration every query once; give fewer queries",
+    ("advise", "--latency-sample"): "every query is timed; give fewer queries",
+    ("advise", "--seed"): "all queries are asked, so their order has no effect",
 }
 """Options that commands had, and what there is instead."""
 _LONG_WITH_ONE_DASH = re.compile(r"-([a-z][a-z-]+)(=.*)?")

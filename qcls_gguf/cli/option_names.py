@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 _OPTIONS = {
+    "also": "--also",
     "api_keys": "--api-keys",
     "batch": "--batch",
     "cache": "--cache",
     "cascade": "--cascade",
     "cors_origin": "--cors-origin",
     "data": "--data",
-    "fetch": "--fetch",
     "force": "--force",
     "format": "--format",
     "header": "--header",
@@ -26,7 +26,6 @@ _OPTIONS = {
     "llama_server": "--llama-server",
     "max_wait": "--max-wait",
     "method": "--method",
-    "models": "--models",
     "n_folds": "--folds",
     "n_gpu_layers": "--n-gpu-layers",
     "offline": "--offline",
@@ -48,7 +47,6 @@ _OPTIONS = {
     "skip_bad": "--skip-bad",
     "spawn_llama_server": "--spawn-llama-server",
     "synthetic": "--synthetic",
-    "target": "--target",
     "uds": "--uds",
 }
 _QUOTED = re.compile(f"`({'|'.join(_OPTIONS)})`")

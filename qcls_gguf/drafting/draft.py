@@ -1,20 +1,23 @@
-"""A configuration that is still to be written: its prompts and its model, and the commented YAML they become."""
+"""New configurations as commented YAML: from prompts and their labels, or from an older configuration."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import wrap
-from typing import Any
+from textwrap import indent, wrap
 
-import yaml
-
-from ..config.load import parse_config
+from ..config.load import load_config, parse_config
+from ..config.prompt import PromptConfig
 from ..config.resources import schema_path
+from ..config.schema import OLLAMA, Config, ModelConfig
+from ..config.template import LABELS_SLOT
 from ..config.words import shown
+from ..config.yaml_text import config_tree, text_block, yaml_text
 from ..errors import ConfigError
-from .model_choice import DraftModel
+from .models import DraftModel, given_model
 
 _SYSTEM = """\
 Label {about}. {how}
@@ -22,8 +25,15 @@ Label {about}. {how}
 _ONE = "Output exactly one label from the list.", "{name}: [{labels}]"
 _MANY = "For each attribute output exactly one label from its list.", "{all_labels}"
 _USER = "text: {query}"
-_COMMENT_CELLS = 100
 _CUE = "{name}:"
+_COMMENT_CELLS = 100
+_CHATML = re.compile(
+    r"(?:<\|im_start\|>system\n(?P<system>.*?)<\|im_end\|>\n)?"
+    r"<\|im_start\|>user\n(?P<user>.*?)<\|im_end\|>\n"
+    r"<\|im_start\|>assistant\n(?:<think>\n\n</think>\n\n)?(?P<answer_cue>[^<]*)",
+    re.DOTALL,
+)
+_CONTROL = "<|"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,71 +66,45 @@ def draft_text(draft: Draft, folder: Path) -> str:
     """
     how, labels = _ONE if len(draft.prompts) == 1 else _MANY
     system = _SYSTEM.format(about=draft.about, how=how, labels=labels)
-    texts: dict[str, str] = {"system": system, "user": _USER, "answer_cue": _CUE}
+    texts = {"system": text_block(system), "user": _USER, "answer_cue": _CUE}
     if not draft.model.has_chat_template:
-        texts = {"prompt_template": f"{system}\n\n{_USER}\n{_CUE}"}
-    parts = [
-        heading(draft.source),
-        model_part(draft.model),
-        "# What every prompt says: {all_labels} are the names and lists of all prompts, {query} is the text to label.\n"
+        texts = {"prompt_template": text_block(f"{system}\n\n{_USER}\n{_CUE}")}
+    what = (
+        "What every prompt says: {all_labels} are the names and lists of all prompts, {query} is the text to label."
         if len(draft.prompts) > 1
-        else "# What the prompt says: {labels} is its list, {query} is the text to label.\n",
-        "".join(f"{key}: {_text(value)}\n" for key, value in texts.items()),
-        "prompts:\n",
-        "".join(_prompt(prompt) for prompt in draft.prompts),
+        else "What the prompt says: {labels} is its list, {query} is the text to label."
+    )
+    prompts = [
+        _with_comment(yaml_text([{"name": prompt.name, "labels": list(prompt.labels)}]), prompt.note, 2)
+        for prompt in draft.prompts
     ]
-    return checked("".join(parts), folder)
+    return _checked(
+        [_heading(draft.source), _model_part(draft.model), f"# {what}\n", yaml_text(texts), "prompts:\n"]
+        + [indent(prompt, "  ") for prompt in prompts],
+        folder,
+    )
 
 
-def heading(source: str) -> str:
-    """The first lines: the schema, for editors, and where the file comes from."""
-    where = shown(source, quoted=False)
-    return f"# yaml-language-server: $schema={schema_path().as_uri()}\n# Written by qcls-gguf init from {where}.\n"
+def modern_text(source: str, folder: Path, chosen: DraftModel, *, override: bool) -> tuple[str, list[str]]:
+    """The configuration of a file, or of a name, as a new one in that folder, and what is to be said of it.
 
-
-def model_part(model: DraftModel) -> str:
-    """The model with what is to be said of it."""
-    why = "".join(f"  # {line}\n" for line in wrap(model.why, _COMMENT_CELLS))
-    return f"model:\n{why}{mapping(model.settings, indent=2)}"
-
-
-def checked(text: str, folder: Path) -> str:
-    """The same text. Raises ConfigError where it is no configuration."""
-    try:
-        parse_config(text, folder=folder)
-    except ConfigError as e:
-        raise ConfigError(f"no configuration can be made of that: {e}") from None
-    return text
-
-
-def mapping(values: Mapping[str, Any], *, indent: int = 0) -> str:
-    """Keys and values as YAML, a key a line; texts of several lines as blocks, lists on a line."""
-    pad = " " * indent
-    return "".join(f"{pad}{key}: {_value(value, indent)}\n" for key, value in values.items())
-
-
-def flow(value: Any) -> str:
-    """A value on one line."""
-    dumped = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=float("inf"), sort_keys=False)
-    return str(dumped).removesuffix("\n").removesuffix("\n...")
-
-
-def _value(value: Any, indent: int) -> str:
-    return _text(value, indent) if isinstance(value, str) else flow(value)
-
-
-def _text(text: str, indent: int = 0) -> str:
-    """A text, as a block where it has several lines that YAML keeps as they are."""
-    lines = text.split("\n")
-    if len(lines) == 1 or not all(line.isprintable() for line in lines) or lines[0][:1] in (" ", "") or not lines[-1]:
-        return flow(text)
-    pad = " " * (indent + 2)
-    return "|\n" + "\n".join(f"{pad}{line}" if line else "" for line in lines)
-
-
-def _prompt(prompt: DraftPrompt) -> str:
-    note = f"    # {prompt.note}\n" if prompt.note else ""
-    return f"  - name: {flow(prompt.name)}\n{note}    labels: {flow(list(prompt.labels))}\n"
+    ChatML becomes system and user texts, and what all prompts have alike stands once; the words stay as they are, and
+    so do all other settings. chosen: the model of a configuration that names none, or with override of any.
+    Raises ConfigError, and ModelError where the model that it names cannot be used.
+    """
+    config = load_config(source)
+    remarks: list[str] = []
+    model = chosen
+    if not override and config.model == ModelConfig():
+        remarks.append(
+            "it names no model; so far the embedded model answered, which knows only the prompts that come with it"
+        )
+    elif not override:
+        model = _named_model(config)
+    prompts = tuple(_modern_prompt(prompt, model, remarks) for prompt in config.prompts)
+    tree = config_tree(dataclasses.replace(config, model=ModelConfig(), prompts=prompts))
+    heading = _heading(f"{source}, whose comments are not in it")
+    return _checked([heading, _model_part(model), yaml_text(tree)], folder), remarks
 
 
 def labels_of(options: Sequence[str]) -> tuple[DraftPrompt, ...]:
@@ -130,7 +114,63 @@ def labels_of(options: Sequence[str]) -> tuple[DraftPrompt, ...]:
         name, equals, labels = option.partition("=")
         if not equals or not name.strip():
             raise ConfigError(f"`labels` {option}: is not NAME=LABEL,LABEL and so on, as in category=dress,jeans,none")
-
         several = tuple(label.strip() for label in labels.split(",") if label.strip())
         found.append(DraftPrompt(name=name.strip(), labels=several))
     return tuple(found)
+
+
+def _with_comment(text: str, comment: str, n_indent: int) -> str:
+    """The YAML with a comment after its first line."""
+    first, rest = text.split("\n", 1)
+    lines = [f"{' ' * n_indent}# {line}\n" for line in wrap(comment, _COMMENT_CELLS)]
+    return f"{first}\n{''.join(lines)}{rest}"
+
+
+def _heading(source: str) -> str:
+    """The first lines: the schema, for editors, and where the file comes from."""
+    where = shown(source, quoted=False)
+    return f"# yaml-language-server: $schema={schema_path().as_uri()}\n# Written by qcls-gguf init from {where}.\n"
+
+
+def _model_part(model: DraftModel) -> str:
+    """The model with what is to be said of it."""
+    return _with_comment(yaml_text({"model": model.settings}), model.why, 2)
+
+
+def _checked(parts: Sequence[str], folder: Path) -> str:
+    """The text of the parts. Raises ConfigError where it is no configuration."""
+    text = "".join(parts)
+    try:
+        parse_config(text, folder=folder)
+    except ConfigError as e:
+        raise ConfigError(f"no configuration can be made of that: {e}") from None
+    return text
+
+
+def _named_model(config: Config) -> DraftModel:
+    """The model that a configuration names, its file found from anywhere."""
+    settings = config_tree(config)["model"]
+    assert isinstance(settings, dict)
+    model = config.model
+    path = None if model.path is None else str(model.path.absolute())
+    found = given_model(f"{OLLAMA}{model.ollama}" if model.ollama else path, None)
+    has_template = found is None or found.has_chat_template or model.chat_template is not None
+    return DraftModel(settings=settings, why="as it was", has_chat_template=has_template)
+
+
+def _modern_prompt(prompt: PromptConfig, model: DraftModel, remarks: list[str]) -> PromptConfig:
+    """The prompt with system and user texts where its whole text is ChatML, else as it is, with a remark why."""
+    text = prompt.prompt_template
+    if text is None:
+        return prompt
+    turns = _CHATML.fullmatch(text)
+    if turns is None or not model.has_chat_template or any(_CONTROL in (part or "") for part in turns.groups()):
+        if _CONTROL in text:
+            why = "it is not one of system, user and assistant in ChatML"
+            if not model.has_chat_template:
+                why = "it has to: the model's file has no chat template"
+            remarks.append(f"{prompt.name}: its text stays whole, since {why}")
+        return prompt
+    listed = f"[{', '.join(prompt.labels)}]" if LABELS_SLOT not in text else f"[{LABELS_SLOT}]"
+    system, user, cue = (each and each.replace(listed, f"[{LABELS_SLOT}]", 1) for each in turns.groups())
+    return dataclasses.replace(prompt, prompt_template=None, system=system, user=user, answer_cue=cue)

@@ -67,40 +67,6 @@ def test_a_revision_is_kept_and_shown(tmp_path: Path) -> None:
     assert "write some/fashion@v1:Fashion-Q8_0.gguf" in address.stderr
 
 
-def test_models_of_a_ladder_are_fetched_once_and_what_cannot_be_is_told(tmp_path: Path) -> None:
-    queries, ladder = tmp_path / "queries.txt", tmp_path / "ladder.yaml"
-    queries.write_text("blue jeans\nred dress for girls\n", encoding="utf-8")
-    entries = [("some/fashion", "Q4_K_M"), ("some/fashion", "Q2_K"), ("none/there", "Q8_0")]
-    models = [{"hf_repo": repo, "quantization": quantization} for repo, quantization in entries]
-    ladder.write_text(json.dumps({"models": models}), encoding="utf-8")
-    config = tmp_path / "config.yaml"
-    config.write_text(json.dumps({"prompts": [{"name": "a", "prompt_template": "query: {query}\nlabel:",
-                                               "labels": ["dress", "jeans"]}]}), encoding="utf-8")  # fmt: skip
-
-    def notes(endpoint: str) -> list[str | None]:
-        """Why each model of the ladder was not tried."""
-        words = ["--config", config, "--queries", queries, "--models", ladder, "--fetch", "--latency-sample", 0]
-        command = [COMMAND, "advise", *map(str, words), "--format", "json"]
-        environment = os.environ | {"HF_HOME": str(tmp_path), "HF_HUB_DISABLE_XET": "1", "HF_ENDPOINT": endpoint}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        found = json.loads(done.stdout)["candidates"]
-        return [each["note"] for each in found if each["name"].startswith("original, ")]
-
-    small = MODEL.with_name("fashion-tiny-Q4_K_M.gguf")
-    repo = HubRepo(files={"Fashion-Q4_K_M.gguf": small.read_bytes()})
-    with HubServer(repos={"some/fashion": repo}) as hub:
-        first = notes(hub.url)
-        assert len(hub.downloads()) == 1
-    assert first[0] is None
-    assert first[1] == "some/fashion has no quantization 'Q2_K': choose one that the repository has: Q4_K_M"
-    assert (first[2] or "").startswith("none/there does not exist, or is private")
-    nowhere = "http://127.0.0.1:9"
-    unreachable = notes(nowhere)
-    assert unreachable[0] is None
-    assert all(f"cannot be fetched from {nowhere}" in (note or "") for note in unreachable[1:])
-
-
 def test_a_model_of_ollamas_store_is_used_where_it_lies(tmp_path: Path) -> None:
     digest = hashlib.sha256(MODEL.read_bytes()).hexdigest()
     blob = tmp_path / "blobs" / f"sha256-{digest}"

@@ -1,4 +1,4 @@
-"""What is said of models with recurrent layers: how their requests are planned, and settings that they cannot have."""
+"""What is said of models with recurrent layers: settings that they cannot have, and memory that is lacking."""
 
 from __future__ import annotations
 
@@ -6,56 +6,9 @@ import re
 
 import pytest
 from conftest import MakeModel, OpenClassifier, RunPython, WriteConfig
-from oracle import PromptSpec
-from oracle_prompts import TOPICS, make_template, numbered_prompts
+from oracle_prompts import numbered_prompts
 
 from qcls_gguf import ConfigError
-from qcls_gguf.advising.candidate import Candidate
-from qcls_gguf.advising.planning import Planned, Planner, worth_trying
-from qcls_gguf.model import Model
-
-QUERIES = ["red dress for girl", "", "dark blue", "x"]
-
-
-@pytest.mark.parametrize("pass_tokens", [4, 48])
-@pytest.mark.parametrize("style", ["separate", "joint"])
-def test_advise_plans_what_is_fed(
-    style: str,
-    pass_tokens: int,
-    make_model: MakeModel,
-    open_classifier: OpenClassifier,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A candidate is worth trying by its tokens and passes, on a CPU as on a GPU."""
-    monkeypatch.setattr(Model, "pass_tokens", pass_tokens)
-    classifier = open_classifier(make_model("qwen35"), numbered_prompts(4, style))
-    planner = Planner(classifier.config, classifier.engine.model, QUERIES)
-    planned = planner.plan(Candidate(name="same", why="", config=classifier.config))
-    counts = [classifier.classify(query).counts for query in QUERIES]
-    assert [each.n_tokens for each in planned.requests] == [each.n_tokens_new for each in counts]
-    assert [len(each.decodes) for each in planned.requests] == [each.n_decodes for each in counts]
-    assert planned.cost == planned.n_tokens + pass_tokens * planned.n_decodes
-    assert planned.n_decodes > 1 or pass_tokens == 48
-
-
-def test_one_text_is_not_tried_where_a_pass_more_is_dearer_than_its_tokens(
-    make_model: MakeModel, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is fed for each of the prompts then, as if they had texts of their own."""
-    found: dict[str, tuple[Planner, Planned]] = {}
-    labels = ("red", "dress", "none")
-    monkeypatch.setattr(Model, "pass_tokens", 30)
-    for style in ("separate", "joint"):
-        prompts = [PromptSpec(name=t, template=make_template(style, t), labels=labels) for t in TOPICS[:2]]
-        classifier = open_classifier(make_model("qwen35"), prompts)
-        planner = Planner(classifier.config, classifier.engine.model, QUERIES)
-        found[style] = planner, planner.plan(Candidate(name=style, why="", config=classifier.config))
-    (planner, apart), (_, joint) = found["separate"], found["joint"]
-    chosen, others = worth_trying(planner, [joint.candidate], apart)
-    assert joint.cost == apart.cost
-    assert not chosen
-    assert others[0].reason.startswith(f"feeds {joint.n_tokens:.1f} tokens in {joint.n_decodes:.1f} passes a request")
-    assert [each.candidate.name for each in worth_trying(planner, [joint.candidate], None)[0]] == ["joint"]
 
 
 def test_settings_without_kernels_for_recurrent_layers(make_model: MakeModel, open_classifier: OpenClassifier) -> None:

@@ -12,12 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qcls_gguf import Config, ConfigError, ModelConfig, PromptConfig, RuntimeConfig, load_config
-from qcls_gguf.advising.derive import derive
-from qcls_gguf.advising.joint import joint_candidates, parted
-from qcls_gguf.advising.shorter import cheaper_scoring, distinct_wordings, query_first, shorter_cue
-from qcls_gguf.advising.texts import listed_labels, shared_texts
-from qcls_gguf.advising.yaml_text import config_yaml
+from qcls_gguf.advising.candidates import (
+    cheaper_scoring,
+    derive,
+    given_candidate,
+    joint_candidates,
+    listed_labels,
+    shared_texts,
+    shorter_cue,
+)
 from qcls_gguf.config.load import parse_config
+from qcls_gguf.config.yaml_text import config_tree, yaml_text
 
 ROOT = Path(__file__).parents[2]
 FASHION, JOINT, MISSION = (
@@ -27,7 +32,7 @@ PLAIN = (
     "Which colour is asked for (red, blue, none)?\nText: {query}\nanswer:",
     "Which size is asked for (S, M)?\nText: {query}\nanswer:",
 )
-BEHIND = (
+AFTER = (
     "Text: {query}\nWhich colour is asked for?\nanswer:",
     "Text: {query}\nWhich size is asked for?\nanswer:",
 )
@@ -62,14 +67,18 @@ def test_what_prompts_share_ends_at_lines_and_control_tokens() -> None:
     assert parts.head == "<|im_start|>system\n"
     assert parts.own[1].startswith("Analyze the target user group. Output exactly")
     assert parts.middle == "<|im_end|>\n<|im_start|>user\nquery: "
-    assert parts.behind == "<|im_end|>\n<|im_start|>assistant\n"
+    assert parts.after_query == "<|im_end|>\n<|im_start|>assistant\n"
     assert parts.cues == ("label:", "label:")
 
 
-def test_what_a_prompt_says_behind_the_query_is_its_own_too() -> None:
-    parts = shared_texts(prompts(*BEHIND).prompts)
+def test_what_a_prompt_says_after_the_query_is_its_own_and_comes_before_it_in_one_text() -> None:
+    config = prompts(*AFTER)
+    parts = shared_texts(config.prompts)
     assert parts.own == ("Which colour is asked for?", "Which size is asked for?")
-    assert (parts.head, parts.middle, parts.behind, parts.cues[0]) == ("", "Text: ", "\n", "answer:")
+    assert (parts.head, parts.middle, parts.after_query, parts.cues[0]) == ("", "Text: ", "\n", "answer:")
+    assert texts(joint_candidates(config)[1].config)[0] == (
+        "colour: Which colour is asked for?\nsize: Which size is asked for?\nText: {query}\ncolour:"
+    )
 
 
 @pytest.mark.parametrize(
@@ -100,16 +109,10 @@ def test_one_text_for_plain_prompts() -> None:
     head = (
         "For each attribute output exactly one label from its list.\ncolour: [red, blue, none]\nsize: [red, blue, none]"
     )
-    assert texts(joint.config) == [f"{head}\nText: {{query}}\nanswer:".replace("answer", n) for n in ("colour", "size")]
+    assert texts(joint.config) == [f"{head}\nText: {{query}}\n{name}:" for name in ("colour", "size")]
     assert texts(own.config)[1] == (
         "colour: Which colour is asked for (red, blue, none)?\nsize: Which size is asked for (S, M)?"
         "\nText: {query}\nsize:"
-    )
-
-
-def test_instructions_behind_the_query_come_before_it_in_one_text() -> None:
-    assert texts(joint_candidates(prompts(*BEHIND))[1].config)[0] == (
-        "colour: Which colour is asked for?\nsize: Which size is asked for?\nText: {query}\ncolour:"
     )
 
 
@@ -122,29 +125,20 @@ def test_instructions_behind_the_query_come_before_it_in_one_text() -> None:
     ],
 )
 def test_where_no_text_for_all_can_be_derived_it_says_why(config: Config, why: str) -> None:
-    with pytest.raises(ConfigError, match=why):
-        joint_candidates(config)
-    found = derive(config, Letters())
-    assert found.no_joint is not None
-    assert why in found.no_joint
-
-
-def test_prompts_apart_keep_their_text_and_the_others_the_common_one() -> None:
-    joint = joint_candidates(FASHION)[0]
-    found = parted(FASHION, joint, ["colour", "fit"])
-    for prompt, before, after in zip(found.config.prompts, FASHION.prompts, joint.config.prompts, strict=True):
-        assert prompt == (before if prompt.name in ("colour", "fit") else after)
-    assert found.name == "joint but colour, fit"
+    candidates, (note,) = derive(config, Letters())
+    assert why in note
+    assert not any("joint" in candidate.name for candidate in candidates)
 
 
 def test_last_words_become_shorter() -> None:
     same = shorter_cue(MISSION)
     assert same is not None
     assert all(text.endswith("<|im_start|>assistant\n") for text in texts(same.config))
-    named = shorter_cue(JOINT)
-    assert named is not None
-    assert [text.rpartition("\n")[2] for text in texts(named.config)] == [prompt.name for prompt in JOINT.prompts]
     assert shorter_cue(same.config) is None
+    for config in (JOINT, joint_candidates(FASHION)[0].config):
+        named = shorter_cue(config)
+        assert named is not None
+        assert [text.rpartition("\n")[2] for text in texts(named.config)] == [each.name for each in config.prompts]
 
 
 def test_exact_scorings_become_cheap_ones() -> None:
@@ -158,58 +152,41 @@ def test_exact_scorings_become_cheap_ones() -> None:
     assert cheaper_scoring(MISSION, Letters()) is None
 
 
-def test_labels_that_begin_alike_get_other_words_in_labels_and_lists() -> None:
-    config = prompts("one of [dark red, dark blue, none]: {query}\nx:", labels=("dark blue", "dark red", "none"))
-    found = distinct_wordings(config, Letters())
-    assert found is not None
-    (prompt,) = found.config.prompts
-    assert prompt.labels == ("blue dark", "dark red", "none")
-    assert prompt.expanded_template == "one of [dark red, blue dark, none]: {query}\nx:"
-    assert found.original("colour", "blue dark") == "dark blue"
-    assert found.original("colour", "dark red") == "dark red"
-    assert distinct_wordings(prompts(PLAIN[0]), Letters()) is None
-
-
-def test_the_query_can_stand_first() -> None:
-    found = query_first(MISSION)
-    assert found is not None
-    before, _, after = texts(found.config)[0].partition("{query}")
-    assert before == "<|im_start|>system\n<|im_end|>\n<|im_start|>user\nquery: "
-    assert after.startswith("\nAnalyze the category intent.")
-    assert query_first(JOINT) is None
+def test_a_given_configuration_has_to_ask_for_the_same() -> None:
+    with pytest.raises(ConfigError, match="`also` mission: has the prompts category, audience, not"):
+        given_candidate("mission", MISSION, FASHION)
+    other = prompts(*PLAIN, labels=("S", "M"))
+    with pytest.raises(ConfigError, match=r"prompts\.colour has other labels than the present configuration"):
+        given_candidate("sizes", other, prompts(*PLAIN))
+    turned = prompts(*(text.replace("(", "({labels}; ") for text in PLAIN), labels=("none", "red", "blue"))
+    found = given_candidate("turned", dataclasses.replace(turned, model=ModelConfig(hf_repo="a/b")), prompts(*PLAIN))
+    assert [prompt.labels for prompt in found.config.prompts] == [("red", "blue", "none")] * 2
+    assert texts(found.config) == texts(turned)
+    assert found.config.model.hf_repo == "a/b"
 
 
 def test_candidates_are_different_configurations_for_the_same_prompts() -> None:
-    found = derive(FASHION, Letters()).candidates
-    assert len({candidate.config.prompts for candidate in found} | {FASHION.prompts}) == len(found) + 1
-    assert len({candidate.name for candidate in found}) == len(found)
-    for candidate in found:
-        assert [prompt.name for prompt in candidate.config.prompts] == [prompt.name for prompt in FASHION.prompts]
-        for prompt, original in zip(candidate.config.prompts, FASHION.prompts, strict=True):
-            assert tuple(candidate.original(prompt.name, label) for label in prompt.labels) == original.labels
+    found, notes = derive(FASHION, Letters())
+    assert notes == []
+    assert [each.name for each in found] == ["joint", "joint-own", "short-cue", "joint short-cue"]
+    assert len({each.config.prompts for each in found} | {FASHION.prompts}) == len(found) + 1
+    for each in found:
+        same = [(prompt.name, prompt.labels) for prompt in each.config.prompts]
+        assert same == [(prompt.name, prompt.labels) for prompt in FASHION.prompts]
 
 
 def read_again(config: Config) -> Config:
-    return parse_config(config_yaml(config, ["a heading"]), folder=Path("/nowhere"))
+    return parse_config(yaml_text(config_tree(config)), folder=Path("/nowhere"))
 
 
-def same_answers(config: Config) -> tuple[object, ...]:
-    """All that a classifier would make of it; where slots are filled from does not count."""
-    prompts = [dataclasses.replace(each, prompt_template=each.expanded_template) for each in config.prompts]
-    return prompts, config.model, config.runtime, config.ignore_warnings
-
-
-@pytest.mark.parametrize("config", [FASHION, JOINT, *(each.config for each in derive(FASHION, Letters()).candidates)])
+@pytest.mark.parametrize("config", [FASHION, JOINT, *(each.config for each in derive(FASHION, Letters())[0])])
 def test_a_written_configuration_says_the_same(config: Config) -> None:
-    assert same_answers(read_again(config)) == same_answers(config)
+    assert read_again(config) == dataclasses.replace(config, path=None)
 
 
 def test_a_common_text_is_written_once() -> None:
-    text = config_yaml(joint_candidates(FASHION)[0].config, [])
-    assert text.count("{query}") == text.count("For each attribute") == 1
-    assert text.count("{name}:") == 1
-    apart = config_yaml(parted(FASHION, joint_candidates(FASHION)[0], ["fit"]).config, [])
-    assert apart.count("{query}") == 2
+    text = yaml_text(config_tree(joint_candidates(FASHION)[0].config))
+    assert text.count("{query}") == text.count("For each attribute") == text.count("{name}:") == 1
 
 
 @settings(max_examples=60)
@@ -233,7 +210,7 @@ def test_any_text_survives_the_file(before: str, after: str, labels: list[str], 
             )
             for name, cue in (("a", "\na:"), ("b", "\nb:"), ("c", ""))
         ),
-        model=ModelConfig(path=Path("/models/x.gguf")),
+        model=ModelConfig(path=Path("/models/x.gguf"), chat_variables={"a": True, "b": "x: y"}),
         runtime=RuntimeConfig(max_query_tokens=64, n_ctx=512),
     )
-    assert same_answers(read_again(config)) == same_answers(config)
+    assert read_again(config) == config

@@ -1,0 +1,146 @@
+"""What several configurations answer to the same rows, and from which probability on one may answer for another.
+
+The threshold of a cascade's stage for a prompt: with A the wanted agreement and δ = 1 - CONFIDENCE, answers of at least
+a threshold t count, and cost agreement where they differ from the last stage's. The first half of the rows only
+proposes thresholds: those of its answers, the highest first, as long as its own agreement is at least A. The second
+half decides: one after the other is accepted while the upper Clopper-Pearson bound, at level δ, of the share of rows
+that would be answered otherwise is at most 1 - A; the first that fails ends it. Since the order does not depend on the
+second half, the chance that the accepted threshold has a lower true agreement than A is at most δ (a fixed sequence of
+tests).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..classifier import Classifier
+from ..data.labelled import BadRow, LabelledQuery
+from ..errors import PlanError, ScoreError
+from ..score.result import Result
+from ..statistics import BoolArray, FloatArray, IntArray, upper_bound
+
+CONFIDENCE = 0.95
+"""of the guarantee of a threshold, for each prompt"""
+_N_WARM_UP = 3
+"""rows that are asked before any is timed"""
+_MOST_STEPS = 100
+"""thresholds that are proposed"""
+_DIGITS = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """The answers of one configuration to n_rows rows, which are the same for all that are compared."""
+
+    probability: Mapping[str, FloatArray]
+    """by prompt, (n_rows, n_labels)"""
+    n_tokens: IntArray
+    """(n_rows,) tokens that a request feeds"""
+    ms: FloatArray
+    """(n_rows,) of a request"""
+
+    def winners(self, prompt: str) -> IntArray:
+        """(n_rows,) the index of the most probable label, whether or not the prompt abstains."""
+        return np.asarray(self.probability[prompt].argmax(axis=1))
+
+    def sureness(self, prompt: str) -> FloatArray:
+        """(n_rows,) the probability of that label."""
+        return np.asarray(self.probability[prompt].max(axis=1))
+
+
+def ask(
+    classifiers: Sequence[Classifier], rows: Sequence[LabelledQuery], on_row: Callable[[], None]
+) -> tuple[list[Answers], list[LabelledQuery], list[BadRow]]:
+    """Ask each row of all classifiers in turns, each turn begun by another one.
+
+    Returns the answers of each classifier, the rows that they are of, and the rows that are left out for all, since one
+    of the classifiers refuses them or gives scores that are not finite.
+    """
+    for row in rows[:_N_WARM_UP]:
+        with suppress(PlanError, ScoreError):
+            for classifier in classifiers:
+                classifier.classify(row.query)
+    asked: list[LabelledQuery] = []
+    bad: list[BadRow] = []
+    found: list[list[tuple[dict[str, FloatArray], int, float]]] = [[] for _ in classifiers]
+    for number, row in enumerate(rows):
+        turn = [(number + offset) % len(classifiers) for offset in range(len(classifiers))]
+        try:
+            results = {index: _row(classifiers[index].classify(row.query)) for index in turn}
+        except (PlanError, ScoreError) as e:
+            bad.append(BadRow(row.line, str(e)))
+        else:
+            asked.append(row)
+            for index, result in results.items():
+                found[index].append(result)
+        on_row()
+    if not asked:
+        return [], [], bad
+    answers = [
+        Answers(
+            probability={name: np.stack([row[0][name] for row in each]) for name in each[0][0]},
+            n_tokens=np.array([row[1] for row in each]),
+            ms=np.array([row[2] for row in each]),
+        )
+        for each in found
+    ]
+    return answers, asked, bad
+
+
+def _row(result: Result) -> tuple[dict[str, FloatArray], int, float]:
+    """(each prompt's probabilities, tokens, milliseconds) of one request."""
+    probability = {
+        answer.prompt: np.array([score.probability for score in answer.scores], np.float64) for answer in result.results
+    }
+    return probability, result.counts.n_tokens_new, result.total_ms
+
+
+def n_rows_needed(agreement: float) -> int:
+    """Rows of both halves without which no threshold can be accepted, whatever the answers are."""
+    return 2 * math.ceil(math.log(1 - CONFIDENCE) / math.log(agreement))
+
+
+def fit_cascade(present: Answers, stage: Answers, agreement: float) -> dict[str, float]:
+    """For each prompt the lowest threshold with which a stage before the present configuration keeps the agreement.
+
+    Prompts for which none is accepted are left out. agreement: of each prompt's answers to unseen rows, below 1.
+    """
+    found = {}
+    for prompt in present.probability:
+        differs = present.winners(prompt) != stage.winners(prompt)
+        threshold = fit_threshold(stage.sureness(prompt), differs, agreement)
+        if threshold is not None:
+            found[prompt] = threshold
+    return found
+
+
+def fit_threshold(sureness: FloatArray, differs: BoolArray, agreement: float) -> float | None:
+    """The lowest accepted threshold of one prompt; None where none is.
+
+    sureness: (n_rows,) the probability of the stage's answers; differs: (n_rows,) whether these are not the last
+    stage's.
+    """
+    half = len(sureness) // 2
+    found = None
+    for threshold in proposed_thresholds(sureness[:half], differs[:half], agreement):
+        n_other = int((differs[half:] & (sureness[half:] >= threshold)).sum())
+        if upper_bound(n_other, len(sureness) - half, CONFIDENCE) > 1 - agreement:
+            break
+        found = threshold
+    return found
+
+
+def proposed_thresholds(sureness: FloatArray, differs: BoolArray, agreement: float) -> list[float]:
+    """The thresholds, the highest first, with which these rows themselves keep the agreement."""
+    order = np.argsort(-sureness, kind="stable")
+    n_other = np.cumsum(differs[order])
+    n_kept = int((n_other <= (1 - agreement) * len(order)).sum())
+    chosen = np.unique(np.linspace(0, n_kept - 1, _MOST_STEPS).astype(int)).tolist() if n_kept else []
+    # rounded up: no row counts that the exact value would not let count
+    steps = [math.ceil(sureness[order[index]] * 10**_DIGITS) / 10**_DIGITS for index in chosen]
+    return list(dict.fromkeys(min(step, 1.0) for step in steps))

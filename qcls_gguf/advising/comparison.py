@@ -1,0 +1,171 @@
+"""What the answers of a candidate say beside the present configuration's, and which candidate to take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import wrap
+
+import numpy as np
+
+from ..classifier import Classifier
+from ..config.prompt import PromptConfig
+from ..config.resources import schema_path
+from ..config.schema import Config
+from ..config.words import counted
+from ..config.yaml_text import config_tree, yaml_text
+from ..data.labelled import LabelledQuery
+from ..report.numbers import measured, percent
+from ..statistics import quantiles, wilson
+from .answers import Answers
+from .candidates import Candidate
+from .records import CandidateRecord, CascadeFit, ChangedAnswer, PromptAgreement, RequestTimes
+
+STAGE_FILE = "first-stage.yaml"
+_N_CHANGED = 10
+_COMMENT_CELLS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """A candidate that is open."""
+
+    candidate: Candidate
+    classifier: Classifier
+    cascade: CascadeFit | None = None
+
+
+def refused_record(candidate: Candidate, reason: str) -> CandidateRecord:
+    """The record of a candidate that was not asked."""
+    return CandidateRecord(
+        name=candidate.name, why=candidate.why, note=reason, model=None, n_tokens=None, times=None, time_share=None,
+        prompts={}, least_agreement=None, meets_limit=False, is_proven=False, changed=(), yaml=None,
+    )  # fmt: skip
+
+
+def compared_record(
+    contender: Contender, answers: Answers, present: Answers, rows: Sequence[LabelledQuery], limit: float
+) -> CandidateRecord:
+    """The record of a candidate that answered the rows. present: the present configuration's answers to them."""
+    candidate = contender.candidate
+    prompts = {prompt.name: _agreement(prompt, answers, present, rows) for prompt in candidate.config.prompts}
+    accuracies = [each.accuracy for each in prompts.values() if each.accuracy is not None]
+    (p50, p99), (present_p50,) = quantiles(answers.ms, 0.5, 0.99), quantiles(present.ms, 0.5)
+    found = CandidateRecord(
+        name=candidate.name,
+        why=candidate.why,
+        note=None,
+        model=contender.classifier.model,
+        n_tokens=float(answers.n_tokens.mean()),
+        times=RequestTimes(mean_ms=float(answers.ms.mean()), p50_ms=p50, p99_ms=p99),
+        time_share=p50 / present_p50,
+        prompts=prompts,
+        least_agreement=min(each.agreement for each in prompts.values()),
+        meets_limit=all(each.agreement >= limit for each in prompts.values()),
+        is_proven=all(each.agreement_ci[0] >= limit for each in prompts.values()),
+        accuracy=float(np.mean(accuracies)) if accuracies else None,
+        changed=tuple(
+            row for prompt in candidate.config.prompts for row in _changed(prompt, answers, present, rows)[:_N_CHANGED]
+        ),
+        cascade=contender.cascade,
+        yaml=None,
+    )
+    if answers is present:
+        return found
+    text = written(
+        candidate.config,
+        f"Derived by `qcls-gguf advise`: {candidate.name}.",
+        f"What is different: {candidate.why}.",
+        f"On {counted(len(rows), 'row')} {_figures(found)}. The median request took {measured(p50)} ms instead of "
+        f"{measured(present_p50)}, and fed {answers.n_tokens.mean():.1f} tokens instead of "
+        f"{present.n_tokens.mean():.1f}.",
+    )
+    return found.model_copy(update={"yaml": text})
+
+
+def written(config: Config, *comments: str) -> str:
+    """A configuration as a file, with sentences above it; a cascade's first stage is in the same folder."""
+    lines = [f"yaml-language-server: $schema={schema_path().as_uri()}"]
+    lines += [line for comment in comments for line in wrap(comment, _COMMENT_CELLS)]
+    text = "".join(f"# {line}\n" for line in lines) + yaml_text(config_tree(config))
+    return text.replace(f"config: {Path(STAGE_FILE).absolute()}", f"config: {STAGE_FILE}")
+
+
+def _agreement(
+    prompt: PromptConfig, answers: Answers, present: Answers, rows: Sequence[LabelledQuery]
+) -> PromptAgreement:
+    winners = answers.winners(prompt.name)
+    n_agree = int((winners == present.winners(prompt.name)).sum())
+    right = [
+        prompt.labels[winner] in row.labels[prompt.name]
+        for row, winner in zip(rows, winners.tolist(), strict=True)
+        if prompt.name in row.labels
+    ]
+    return PromptAgreement(
+        n_agree=n_agree,
+        agreement=n_agree / len(rows),
+        agreement_ci=wilson(n_agree, len(rows)) or (0.0, 1.0),
+        n_labelled=len(right),
+        accuracy=sum(right) / len(right) if right else None,
+        accuracy_ci=wilson(sum(right), len(right)),
+    )
+
+
+def _changed(
+    prompt: PromptConfig, answers: Answers, present: Answers, rows: Sequence[LabelledQuery]
+) -> list[ChangedAnswer]:
+    before, after = present.winners(prompt.name), answers.winners(prompt.name)
+    sure_before, sure_after = present.sureness(prompt.name), answers.sureness(prompt.name)
+    return [
+        ChangedAnswer(
+            prompt=prompt.name,
+            line=rows[index].line,
+            query=rows[index].query,
+            present=prompt.labels[before[index]],
+            present_probability=float(sure_before[index]),
+            candidate=prompt.labels[after[index]],
+            candidate_probability=float(sure_after[index]),
+            accepted=rows[index].labels.get(prompt.name),
+        )
+        for index in np.flatnonzero(before != after).tolist()
+    ]
+
+
+def _figures(each: CandidateRecord) -> str:
+    """How far it agrees, in words."""
+    name, worst = min(each.prompts.items(), key=lambda pair: pair[1].agreement)
+    low, high = worst.agreement_ci
+    return (
+        f"it answers {percent(worst.agreement)} (95 % interval {percent(low)} to {percent(high)}) as the present "
+        f"configuration in the prompt that differs most ({name})"
+    )
+
+
+def recommendation(compared: Sequence[CandidateRecord], limit: float) -> tuple[CandidateRecord | None, str]:
+    """The candidate with the shortest median request of those that meet the limit in every prompt, and why.
+
+    None where no candidate is faster than the present configuration. compared: the present configuration first.
+    """
+    meeting = [(each.time_share, each) for each in compared[1:] if each.meets_limit and each.time_share is not None]
+    if not meeting:
+        return (
+            None,
+            f"keep the present configuration: no candidate keeps {percent(limit)} of the answers in every prompt",
+        )
+    share, best = min(meeting, key=lambda pair: pair[0])
+    if share >= 1:
+        return (
+            None,
+            f"keep the present configuration: no candidate that keeps {percent(limit)} of the answers is faster",
+        )
+    sure = (
+        "every prompt's interval lies above the limit"
+        if best.is_proven
+        else "not yet proven, since some prompt's interval begins below the limit: more rows would tell"
+    )
+    return best, (
+        f"take {best.name}, the fastest that keeps {percent(limit)} of the answers in every prompt: a request takes "
+        f"{share:.2f} of the present time and feeds {best.n_tokens:.1f} tokens instead of "
+        f"{compared[0].n_tokens:.1f}; {_figures(best)}; {sure}"
+    )
