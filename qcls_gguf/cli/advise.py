@@ -2,86 +2,41 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from ..config.words import printable_lines
-from ..errors import ConfigError
-from .option_names import with_options
-from .options import (
-    ConfigOption,
-    DiagramOption,
-    IgnoreColumnsOption,
-    LayersOption,
-    ModelOption,
-    OfflineOption,
-    QueryColumnOption,
-    QuietOption,
-    RecordFormat,
-    RepoOption,
-    TablesFormatOption,
-    ThreadsOption,
-    labelled_columns,
-    settings,
-)
-from .terminal import EXIT_OTHER, exit_codes
+from .options import ColumnOptions, ModelOptions, Reporting, command, option
+from .terminal import EXIT_OTHER, check_outputs, file_output, long_work, needs, show_record, with_options
 
 if TYPE_CHECKING:
     from ..advising.records import AdviceRecord
 
 
-def advise_command(
-    data: Annotated[
-        Path | None, typer.Option("--data", "-d", help="Labelled queries, JSON lines or CSV.", metavar="FILE")
-    ] = None,
-    queries: Annotated[
-        Path | None,
-        typer.Option("--queries", help="Instead: queries without labels, lines, CSV or JSON lines.", metavar="FILE"),
-    ] = None,
-    min_agreement: Annotated[
-        float,
-        typer.Option(
-            "--min-agreement", min=0.5, max=1.0, metavar="SHARE", help="Least share of equal answers in every prompt."
-        ),
-    ] = 0.98,
-    also: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--also",
-            help="Another configuration to compare, with the same prompts, perhaps another model; repeatable.",
-            metavar="FILE|NAME",
-        ),
-    ] = None,
-    cascade: Annotated[
-        float | None,
-        typer.Option(
-            "--cascade",
-            min=0.5,
-            max=0.9999,
-            metavar="SHARE",
-            help="Also fit a cascade with this agreement on unseen queries.",
-        ),
-    ] = None,
-    write: Annotated[
-        Path | None, typer.Option("--write", help="Write the recommended configuration.", metavar="OUT.yaml")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the written configuration.")] = False,
-    html: DiagramOption = None,
-    config: ConfigOption = None,
-    model: ModelOption = None,
-    hf_repo: RepoOption = None,
-    offline: OfflineOption = False,
-    n_gpu_layers: LayersOption = None,
-    threads: ThreadsOption = None,
-    format_: TablesFormatOption = RecordFormat.table,
-    query_column: QueryColumnOption = None,
-    ignore_columns: IgnoreColumnsOption = None,
-    quiet: QuietOption = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdviceOptions:
+    """What is tried, on which queries, and what counts as equal."""
+
+    data: Path | None = option("--data -d FILE", "Labelled queries, JSON lines or CSV.")
+    queries: Path | None = option("--queries FILE", "Instead: queries without labels, lines, CSV or JSON lines.")
+    min_agreement: float = option(
+        "--min-agreement SHARE", "Least share of equal answers in every prompt.", 0.98, low=0.5, high=1.0
+    )
+    also: list[Path] = option(
+        "--also FILE|NAME",
+        "Another configuration to compare, with the same prompts, perhaps another model; repeatable.",
+    )
+    cascade: float | None = option(
+        "--cascade SHARE", "Also fit a cascade with this agreement on unseen queries.", low=0.5, high=0.9999
+    )
+    write: Path | None = option("--write OUT.yaml", "Write the recommended configuration.")
+    force: bool = option("--force", "Overwrite the written configuration.", False)
+
+
+@command
+def advise_command(chosen: AdviceOptions, rows: ColumnOptions, model: ModelOptions, reporting: Reporting) -> int | None:
     """Find the fastest configuration that still answers like yours, on your queries.
 
     Candidates are derived from the configuration: one text for all prompts, shorter last words, cheaper scorings. Each
@@ -109,49 +64,38 @@ def advise_command(
     from ..advising.comparison import STAGE_FILE
     from ..advising.document import advice_document
     from ..config.load import load_config
-    from ..report.files import Output, check_writable
-    from .long_work import check_html, long_work
-    from .shown import show_record
 
-    with exit_codes():
-        inputs = {"--data": data, "--queries": queries, "--config": config}
-        if html:
-            check_html(html, inputs)
-        if cascade is not None and importlib.util.find_spec("scipy") is None:
-            raise ConfigError("--cascade needs scipy: pip install 'qcls-gguf[calibrate]'")
-        if write:
-            check_writable(write, "--write", {**inputs, "--html": html}, force=force)
-        chosen = AdviceSettings(
-            config=settings(config, model, hf_repo, n_gpu_layers, threads),
-            data=data,
-            queries=queries,
-            columns=labelled_columns(query_column, ignore_columns),
-            also=tuple(map(load_config, also or ())),
-            min_agreement=min_agreement,
-            cascade=cascade,
-        )
-        with long_work(offline, quiet) as (opener, on_progress):
-            record = _in_options(advise(chosen, opener, on_progress=on_progress))
-        outputs = []
-        best = record.best
-        if write and best is not None:
-            text = best.yaml or ""
-            if (first := best.cascade) is not None:
-                beside = write.with_name(f"{write.stem}-{STAGE_FILE}")
-                text = text.replace(f"config: {STAGE_FILE}", f"config: {beside.name}")
-                outputs.append(Output(name="--write", path=beside, text=lambda: first.yaml))
-            outputs.append(Output(name="--write", path=write, text=lambda: text))
-        if html:
-            from ..report.html import document_page  # matplotlib is an extra
-
-            outputs.append(Output(name="--html", path=html, text=lambda: document_page(advice_document(record))))
-
-        show_record(record, format_, lambda: advice_document(record), outputs)
-        if write and not quiet:
-            done = f"written: {write}" if best is not None else "nothing written: nothing is recommended"
-            print(printable_lines(done), file=sys.stderr)
-    if write and best is None:
-        raise typer.Exit(EXIT_OTHER)
+    write = chosen.write
+    inputs = {"--data": chosen.data, "--queries": chosen.queries, "--config": model.config}
+    check_outputs({"--html": reporting.html}, inputs)
+    check_outputs({"--write": write}, {**inputs, "--html": reporting.html}, force=chosen.force)
+    if chosen.cascade is not None:
+        needs("--cascade", "scipy", "calibrate")
+    advice = AdviceSettings(
+        config=model.settings(),
+        data=chosen.data,
+        queries=chosen.queries,
+        columns=rows.columns,
+        also=tuple(map(load_config, chosen.also)),
+        min_agreement=chosen.min_agreement,
+        cascade=chosen.cascade,
+    )
+    with long_work(model.offline, reporting.quiet) as (opener, on_progress):
+        record = _in_options(advise(advice, opener, on_progress=on_progress))
+    outputs = []
+    best = record.best
+    if write and best is not None:
+        text = best.yaml or ""
+        if (first := best.cascade) is not None:
+            beside = write.with_name(f"{write.stem}-{STAGE_FILE}")
+            text = text.replace(f"config: {STAGE_FILE}", f"config: {beside.name}")
+            outputs.append(file_output("--write", beside, lambda: first.yaml))
+        outputs.append(file_output("--write", write, lambda: text))
+    show_record(record, reporting, advice_document(record), outputs)
+    if write and not reporting.quiet:
+        done = f"written: {write}" if best is not None else "nothing written: nothing is recommended"
+        print(printable_lines(done), file=sys.stderr)
+    return EXIT_OTHER if write and best is None else None
 
 
 def _in_options(record: AdviceRecord) -> AdviceRecord:

@@ -11,20 +11,20 @@ from typing import Annotated
 
 import typer
 
+from ..config.words import printable
 from ..version import __version__
 from .advise import advise_command
 from .bench import bench_command
-from .calibrate import calibrate_command
 from .compare import compare_command
-from .evaluate import eval_command
+from .evaluate import calibrate_command, eval_command
 from .init import init_command
 from .inspect import inspect_command
 from .label import label_command
 from .likely_arguments import Command, Commands
-from .models import models_command
+from .options import Printing, command
 from .run import run_command
-from .schema import schema_command
 from .serve import serve_command
+from .terminal import exit_codes, say, show_record
 
 app = typer.Typer(
     cls=Commands,
@@ -38,8 +38,6 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from .terminal import exit_codes
-
         with exit_codes():
             _print_version()
         raise typer.Exit
@@ -60,6 +58,50 @@ def _top(
     version: Annotated[bool, typer.Option("--version", callback=_version, help="Print the versions and exit.")] = False,
 ) -> None:
     pass
+
+
+@command
+def models_command(printing: Printing) -> None:
+    """List the GGUF models on this machine: the embedded one, those of Ollama's store and of the Hugging Face cache.
+
+    Give the names of Ollama's models as --model, those of the cache as --hf-repo. Nothing is downloaded or changed.
+    Ollama's store is at OLLAMA_MODELS, else in the user's or the service's folder.
+
+    JSON is one object; docs/records.md describes its fields.
+
+    \b
+    qcls-gguf models
+    qcls-gguf run --model ollama:qwen3:8b --query "red dress for girls"
+    """
+    from ..inspection.local_models import models_record, models_table
+    from ..model.files import local_models
+    from ..report.tables import terminal_table
+
+    record = models_record(local_models())
+    show_record(record, printing, terminal_table(models_table(record), end=False))
+    for model in record.models:
+        if model.error is not None and printing.format == "table":
+            say(f"qcls-gguf: {printable(model.name)} cannot be used: {printable(model.error)}")
+
+
+@command
+def schema_command() -> None:
+    """Print the JSON Schema of a configuration file.
+
+    With it an editor completes keys, explains them and marks mistakes. Name it in the first line of a configuration:
+
+    \b
+    # yaml-language-server: $schema=config.schema.json
+    """
+    print(schema_text())
+
+
+def schema_text() -> str:
+    """The JSON Schema of a configuration, as the command prints it."""
+    from ..config.json_schema import config_json_schema
+    from ..report.json_text import json_text
+
+    return json_text(config_json_schema(), indent=2)
 
 
 _COMMANDS: dict[str, Callable[..., None]] = {

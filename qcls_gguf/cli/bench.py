@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from ..config.resources import DEFAULT_CONFIG
 from ..errors import ConfigError
-from ..report.files import Output, check_writable
-from .options import (
-    LayersOption,
-    ModelOption,
-    OfflineOption,
-    QuietOption,
-    RecordFormat,
-    RepoOption,
-    ScoringOption,
-    TablesFormatOption,
-    ThreadsOption,
-    settings,
-)
-from .terminal import exit_codes
+from .options import Reporting, ScoredModelOptions, command, only_one, option
+from .terminal import check_outputs, file_output, long_work, show_record
 
 _QUERY_TOKENS = "2-9,6"
 _FULL_CONFIGS = ("mission", "fashion-8", "fashion-8-joint")
@@ -33,57 +19,33 @@ _FULL_IDLE_S = 12.0
 _LEAST_RATE = 0.001
 
 
-def bench_command(
-    config: Annotated[
-        list[Path] | None,
-        typer.Option("--config", "-c", help="A configuration; repeatable, to compare several.", metavar="FILE|NAME"),
-    ] = None,
-    model: ModelOption = None,
-    hf_repo: RepoOption = None,
-    offline: OfflineOption = False,
-    n_gpu_layers: LayersOption = None,
-    threads: ThreadsOption = None,
-    scoring: ScoringOption = None,
-    queries: Annotated[
-        str | None, typer.Option("--queries", metavar="FILE|-", help="A file with one query a line.")
-    ] = None,
-    query_tokens: Annotated[
-        str | None,
-        typer.Option(
-            "--query-tokens", metavar="N|LOW-HIGH,…", help="Lengths of generated queries in tokens. Default: 2-9,6."
-        ),
-    ] = None,
-    batch: Annotated[
-        str | None, typer.Option("--batch", "-b", metavar="N,…", help="Queries in one request. Default: 1.")
-    ] = None,
-    rate: Annotated[
-        float | None,
-        typer.Option("--rate", metavar="R", help="Send R requests a second without waiting for answers."),
-    ] = None,
-    requests: Annotated[
-        int, typer.Option("--requests", "-n", min=1, max=1_000_000, metavar="N", help="Requests of each kind.")
-    ] = 50,
-    warm_up: Annotated[
-        int, typer.Option("--warm-up", min=0, max=1_000_000, metavar="N", help="Requests before the counted ones.")
-    ] = 5,
-    repeat: Annotated[
-        int, typer.Option("--repeat", min=1, max=1000, metavar="N", help="Repeat all measurements N times.")
-    ] = 3,
-    idle: Annotated[
-        float | None,
-        typer.Option(
-            "--idle", metavar="SECONDS", help="Also time a request after this long without any. Default: 0, no."
-        ),
-    ] = None,
-    full: Annotated[
-        bool,
-        typer.Option("--full", help="Three configurations, with --batch 1,4 and --idle 12."),
-    ] = False,
-    format_: TablesFormatOption = RecordFormat.table,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Also write the JSON here.", metavar="FILE")] = None,
-    html: Annotated[Path | None, typer.Option("--html", help="Also write a report with plots.", metavar="FILE")] = None,
-    quiet: QuietOption = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchModelOptions(ScoredModelOptions):
+    """Configurations, and what overrides them."""
+
+    config: list[Path] = option("--config -c FILE|NAME", "A configuration; repeatable, to compare several.")  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    """What is measured."""
+
+    queries: str | None = option("--queries FILE|-", "A file with one query a line.")
+    query_tokens: str | None = option(
+        "--query-tokens N|LOW-HIGH,…", "Lengths of generated queries in tokens. Default: 2-9,6."
+    )
+    batch: str | None = option("--batch -b N,…", "Queries in one request. Default: 1.")
+    rate: float | None = option("--rate R", "Send R requests a second without waiting for answers.")
+    requests: int = option("--requests -n N", "Requests of each kind.", 50, low=1, high=1_000_000)
+    warm_up: int = option("--warm-up N", "Requests before the counted ones.", 5, low=0, high=1_000_000)
+    repeat: int = option("--repeat N", "Repeat all measurements N times.", 3, low=1, high=1000)
+    idle: float | None = option("--idle SECONDS", "Also time a request after this long without any. Default: 0, no.")
+    full: bool = option("--full", "Three configurations, with --batch 1,4 and --idle 12.", False)
+    out: Path | None = option("--out -o FILE", "Also write the JSON here.")
+
+
+@command
+def bench_command(chosen: BenchOptions, model: BenchModelOptions, reporting: Reporting) -> None:
     """Measure how long requests take and where the time goes, beside the device's roofline.
 
     Several configurations are measured in turns, request by request, so that a machine that becomes slower or faster
@@ -108,50 +70,29 @@ def bench_command(
     """
     from ..bench.benchmark import BenchmarkSettings, benchmark  # see app.py for why here
     from ..bench.document import document
-    from .long_work import check_html, long_work
-    from .shown import show_record
 
-    with exit_codes():
-        benchmark_settings = BenchmarkSettings(
-            configs=tuple(
-                settings(path, model, hf_repo, n_gpu_layers, threads, scoring) for path in _paths(config, full)
-            ),
-            input=_input(queries, query_tokens),
-            query_tokens=_lengths(query_tokens or _QUERY_TOKENS),
-            batches=_numbers(batch, "--batch") or (_FULL_BATCHES if full else (1,)),
-            rate=_positive(rate, "--rate"),
-            n_requests=requests,
-            n_warm_up=warm_up,
-            n_repeats=repeat,
-            idle_s=(_FULL_IDLE_S if full else 0.0) if idle is None else _seconds(idle),
-        )
-        inputs = {"--queries": Path(queries) if queries else None, "--model": model}
-        inputs |= {f"--config {path}": path for path in config or []}
-        if out:
-            check_writable(out, "--out", inputs)
-        if html:
-            check_html(html, {**inputs, "--out": out})
-        with long_work(offline, quiet) as (opener, on_progress):
-            record = benchmark(benchmark_settings, opener, on_progress=on_progress)
-        outputs = []
-        if out:
-            outputs.append(Output(name="--out", path=out, text=lambda: f"{record.to_json()}\n"))
-        if html:
-            from ..report.html import document_page  # matplotlib is an extra
-
-            outputs.append(Output(name="--html", path=html, text=lambda: document_page(document(record))))
-
-        show_record(record, format_, lambda: document(record), outputs)
-
-
-def _paths(paths: list[Path] | None, full: bool) -> list[Path]:
-    return paths or [Path(name) for name in (_FULL_CONFIGS if full else (DEFAULT_CONFIG,))]
-
-
-def _input(source: str | None, query_tokens: str | None) -> str | None:
-    if source is not None and query_tokens is not None:
-        raise ConfigError("--queries and --query-tokens are both given: keep one of them")
-    return source
+    full = chosen.full
+    only_one(queries=chosen.queries, query_tokens=chosen.query_tokens)
+    paths = model.config or [Path(name) for name in (_FULL_CONFIGS if full else (DEFAULT_CONFIG,))]
+    benchmark_settings = BenchmarkSettings(
+        configs=tuple(map(model.settings, paths)),
+        input=chosen.queries,
+        query_tokens=_lengths(chosen.query_tokens or _QUERY_TOKENS),
+        batches=_numbers(chosen.batch, "--batch") or (_FULL_BATCHES if full else (1,)),
+        rate=_positive(chosen.rate, "--rate"),
+        n_requests=chosen.requests,
+        n_warm_up=chosen.warm_up,
+        n_repeats=chosen.repeat,
+        idle_s=(_FULL_IDLE_S if full else 0.0) if chosen.idle is None else _seconds(chosen.idle),
+    )
+    inputs = {"--queries": Path(chosen.queries) if chosen.queries else None, "--model": model.model}
+    inputs |= {f"--config {path}": path for path in model.config}
+    check_outputs({"--out": chosen.out, "--html": reporting.html}, inputs)
+    with long_work(model.offline, reporting.quiet) as (opener, on_progress):
+        record = benchmark(benchmark_settings, opener, on_progress=on_progress)
+    show_record(
+        record, reporting, document(record), [file_output("--out", chosen.out, lambda: f"{record.to_json()}\n")]
+    )
 
 
 def _numbers(text: str | None, option: str) -> tuple[int, ...] | None:

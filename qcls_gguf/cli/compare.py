@@ -2,93 +2,67 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from ..compare.peers import METHOD_NAMES, PeerKernels, Peers
-from ..data.queries import read_queries
+from ..data.queries import Columns, read_queries
 from ..errors import ConfigError
-from ..report.files import Output, check_writable
-from .option_names import with_options
-from .options import (
-    ConfigOption,
-    DiagramOption,
-    FormatOption,
-    LayersOption,
-    ModelOption,
-    OfflineOption,
-    QuietOption,
-    RecordFormat,
-    RepoOption,
-    ThreadsOption,
-    settings,
-)
-from .terminal import EXIT_OTHER, exit_codes, print_step
+from .options import ModelOptions, Reporting, command, option
+from .terminal import EXIT_OTHER, check_outputs, file_output, long_work, print_step, show_record, with_options
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonOptions:
+    """What is compared on which queries."""
+
+    method: list[str] = option(
+        f"--method {'|'.join(METHOD_NAMES)}", "A method to compare with; repeatable. Default: all."
+    )
+    query: list[str] = option("--query -q TEXT", "A query to label; repeatable.")
+    queries: str | None = option("--queries FILE|-", "A file with one query a line, or a table: .csv, .tsv, .jsonl.")
+    query_column: str | None = option("--query-column NAME", "The table's column of queries. Default: query.")
+    rounds: int = option("--rounds N", "Timed requests of every query by every method.", 10, low=1)
+    warm_up: int = option("--warm-up N", "Rounds before the timed ones.", 2, low=0)
+    seed: int = option("--seed N", "Seed of the order in which the methods take turns.", 0)
+    out: Path | None = option("--out FILE", "Also write the JSON here.")
+
+    def texts(self) -> tuple[str, ...] | None:
+        """All queries; None where none are given. Raises ConfigError."""
+        if not self.query and self.queries is None:
+            return None
+        texts = list(self.query)
+        for line in (
+            read_queries(self.queries, columns=Columns(query=self.query_column)) if self.queries is not None else ()
+        ):
+            if line.error:
+                raise ConfigError(f"--queries {self.queries}: {line.error}")
+            texts.append(line.text)
+        return tuple(texts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerOptions:
+    """Where the other methods are."""
+
+    hf_folder: Path | None = option("--hf-folder DIR", "For torch: a folder with the weights in transformers' format.")
+    synthetic: bool = option(
+        "--synthetic", "For torch: random weights of the model's shape; its answers mean nothing.", False
+    )
+    llama_server: str | None = option("--llama-server URL", "The address of a running llama-server.")
+    spawn_llama_server: Path | None = option("--spawn-llama-server BINARY", "A llama-server program to start and stop.")
+    ollama: str | None = option("--ollama URL", "The address of a running Ollama.")
+    ollama_model: str | None = option("--ollama-model NAME", "Ollama's model, made from the same file.")
+    other_weights: bool = option("--other-weights", "Allow an Ollama model from another file.", False)
+    peer_kernels: PeerKernels = option(
+        "--peer-kernels", "CUDA matrix kernels for the other methods that use this llama.cpp.", PeerKernels.stock
+    )
+
+
+@command
 def compare_command(
-    method: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--method", metavar="|".join(METHOD_NAMES), help="A method to compare with; repeatable. Default: all."
-        ),
-    ] = None,
-    query: Annotated[
-        list[str] | None, typer.Option("--query", "-q", metavar="TEXT", help="A query to label; repeatable.")
-    ] = None,
-    queries: Annotated[
-        str | None, typer.Option("--queries", metavar="FILE|-", help="A file with one query a line.")
-    ] = None,
-    rounds: Annotated[
-        int, typer.Option("--rounds", min=1, metavar="N", help="Timed requests of every query by every method.")
-    ] = 10,
-    warm_up: Annotated[int, typer.Option("--warm-up", min=0, metavar="N", help="Rounds before the timed ones.")] = 2,
-    seed: Annotated[
-        int, typer.Option("--seed", metavar="N", help="Seed of the order in which the methods take turns.")
-    ] = 0,
-    config: ConfigOption = None,
-    model: ModelOption = None,
-    hf_repo: RepoOption = None,
-    offline: OfflineOption = False,
-    n_gpu_layers: LayersOption = None,
-    threads: ThreadsOption = None,
-    hf_folder: Annotated[
-        Path | None,
-        typer.Option(
-            "--hf-folder", metavar="DIR", help="For torch: a folder with the weights in transformers' format."
-        ),
-    ] = None,
-    synthetic: Annotated[
-        bool,
-        typer.Option("--synthetic", help="For torch: random weights of the model's shape; its answers mean nothing."),
-    ] = False,
-    llama_server: Annotated[
-        str | None, typer.Option("--llama-server", metavar="URL", help="The address of a running llama-server.")
-    ] = None,
-    spawn_llama_server: Annotated[
-        Path | None,
-        typer.Option("--spawn-llama-server", metavar="BINARY", help="A llama-server program to start and stop."),
-    ] = None,
-    ollama: Annotated[
-        str | None, typer.Option("--ollama", metavar="URL", help="The address of a running Ollama.")
-    ] = None,
-    ollama_model: Annotated[
-        str | None, typer.Option("--ollama-model", metavar="NAME", help="Ollama's model, made from the same file.")
-    ] = None,
-    other_weights: Annotated[
-        bool, typer.Option("--other-weights", help="Allow an Ollama model from another file.")
-    ] = False,
-    peer_kernels: Annotated[
-        PeerKernels,
-        typer.Option("--peer-kernels", help="CUDA matrix kernels for the other methods that use this llama.cpp."),
-    ] = PeerKernels.stock,
-    format_: FormatOption = RecordFormat.table,
-    out: Annotated[Path | None, typer.Option("--out", help="Also write the JSON here.", metavar="FILE")] = None,
-    html: DiagramOption = None,
-    quiet: QuietOption = False,
-) -> None:
+    chosen: ComparisonOptions, peers: PeerOptions, model: ModelOptions, reporting: Reporting
+) -> int | None:
     """Compare latency and answers with other methods of labelling the same queries by the same prompts and model.
 
     The methods take turns, request by request, in one run and in a random order. A request is timed from the query's
@@ -120,56 +94,48 @@ def compare_command(
     """
     from ..compare.run import QUERIES, ComparisonSettings, compare  # see app.py for why here
     from ..compare.table import comparison_table
-    from .long_work import check_html, long_work
-    from .shown import show_record
 
-    with exit_codes():
-        comparison = ComparisonSettings(
-            config=settings(config, model, hf_repo, n_gpu_layers, threads),
-            queries=_queries(query, queries) if query or queries is not None else QUERIES,
-            methods=tuple(dict.fromkeys(method or ())),
-            n_rounds=rounds,
-            n_warm_up=warm_up,
-            seed=seed,
-            peers=Peers(
-                llama_server=llama_server,
-                spawn_llama_server=spawn_llama_server,
-                ollama=ollama,
-                ollama_model=ollama_model,
-                other_weights=other_weights,
-                hf_folder=hf_folder,
-                synthetic=synthetic,
-            ),
-            peer_kernels=peer_kernels,
-        )
-        inputs = {"--config": config, "--queries": Path(queries) if queries else None, "--model": model}
-        if out:
-            check_writable(out, "--out", inputs)
-        if html:
-            check_html(html, {**inputs, "--out": out})
-        with long_work(offline, quiet) as (opener, on_progress):
-            record = compare(comparison, opener, on_step=None if quiet else print_step, on_progress=on_progress)
-        absent = [each.model_copy(update={"reason": with_options(each.reason)}) for each in record.absent]
-        record = record.model_copy(update={"absent": tuple(absent)})
-        outputs = []
-        if out:
-            outputs.append(Output(name="--out", path=out, text=lambda: f"{record.to_json()}\n"))
-        if html:
-            from ..compare.html import comparison_html  # matplotlib is an extra
+    texts = chosen.texts()
+    comparison = ComparisonSettings(
+        config=model.settings(),
+        queries=QUERIES if texts is None else texts,
+        methods=tuple(dict.fromkeys(chosen.method)),
+        n_rounds=chosen.rounds,
+        n_warm_up=chosen.warm_up,
+        seed=chosen.seed,
+        peers=Peers(
+            llama_server=peers.llama_server,
+            spawn_llama_server=peers.spawn_llama_server,
+            ollama=peers.ollama,
+            ollama_model=peers.ollama_model,
+            other_weights=peers.other_weights,
+            hf_folder=peers.hf_folder,
+            synthetic=peers.synthetic,
+        ),
+        peer_kernels=peers.peer_kernels,
+    )
+    check_outputs(
+        {"--out": chosen.out, "--html": reporting.html},
+        {
+            "--config": model.config,
+            "--queries": Path(chosen.queries) if chosen.queries else None,
+            "--model": model.model,
+        },
+    )
+    with long_work(model.offline, reporting.quiet) as (opener, on_progress):
+        on_step = None if reporting.quiet else print_step
+        record = compare(comparison, opener, on_step=on_step, on_progress=on_progress)
+    absent = [each.model_copy(update={"reason": with_options(each.reason)}) for each in record.absent]
+    record = record.model_copy(update={"absent": tuple(absent)})
 
-            outputs.append(Output(name="--html", path=html, text=lambda: comparison_html(record)))
+    def page() -> str:
+        from ..compare.html import comparison_html  # matplotlib is an extra
 
-        show_record(record, format_, lambda: comparison_table(record), outputs)
-    if any(absent.asked_for or absent.started for absent in record.absent):
-        raise typer.Exit(EXIT_OTHER)
+        return comparison_html(record)
 
-
-def _queries(texts: list[str] | None, source: str | None) -> tuple[str, ...]:
-    """The queries of both options."""
-    queries = list(texts or ())
-    if source is not None:
-        for line in read_queries(source):
-            if line.error:
-                raise ConfigError(f"--queries {source}: {line.error}")
-            queries.append(line.text)
-    return tuple(queries)
+    outputs = [
+        file_output("--out", chosen.out, lambda: f"{record.to_json()}\n"),
+        file_output("--html", reporting.html, page),
+    ]
+    show_record(record, reporting, comparison_table(record), outputs)
+    return EXIT_OTHER if any(each.asked_for or each.started for each in record.absent) else None

@@ -1,74 +1,37 @@
-"""`qcls-gguf eval`: parsing and printing only."""
+"""`qcls-gguf eval` and `calibrate`: labelled queries to figures, and to calibrations."""
 
 from __future__ import annotations
 
+import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from ..config.scoring import SCORINGS, Scoring, parse_scoring
-from .options import (
-    ConfigOption,
-    DiagramsOption,
-    IgnoreColumnsOption,
-    LayersOption,
-    ModelOption,
-    OfflineOption,
-    QueryColumnOption,
-    QuietOption,
-    RecordFormat,
-    RepoOption,
-    ResumeOption,
-    SkipBadOption,
-    TablesFormatOption,
-    ThreadsOption,
-    labelled_columns,
-    settings,
-)
-from .terminal import EXIT_OTHER, exit_codes
+from ..config.scoring import SCORINGS, parse_scoring
+from ..config.words import printable_lines
+from .options import LabelledRows, ModelOptions, Printing, Reporting, command, option
+from .terminal import EXIT_OTHER, check_outputs, file_output, long_work, needs, show_record
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationOptions:
+    """What is evaluated."""
+
+    scoring: list[str] = option(f"--scoring {'|'.join(SCORINGS)}", "A scoring to evaluate; repeatable. Default: all.")
+    audit: bool = option("--audit", "Compare with joint even if neither joint nor mean is evaluated.", False)
+    latency_sample: int = option(
+        "--latency-sample N", "Queries for the timing of each mode; 0 times nothing.", 200, low=0
+    )
+    shuffle_labels: int = option("--shuffle-labels K", "Also score with the labels listed in K other orders.", 0, low=0)
+    batch_invariance: bool = option(
+        "--batch-invariance", "Also score the rows again in other conditions: see above.", False
+    )
+    seed: int = option("--seed S", "Seed of the orders of labels and rows.", 0)
+
+
+@command
 def eval_command(
-    data: Annotated[Path, typer.Option("--data", "-d", help="Labelled queries, JSON lines or CSV.", metavar="FILE")],
-    scoring: Annotated[
-        list[str] | None,
-        typer.Option("--scoring", help="A scoring to evaluate; repeatable. Default: all.", metavar="|".join(SCORINGS)),
-    ] = None,
-    audit: Annotated[
-        bool, typer.Option("--audit", help="Compare with joint even if neither joint nor mean is evaluated.")
-    ] = False,
-    config: ConfigOption = None,
-    model: ModelOption = None,
-    hf_repo: RepoOption = None,
-    offline: OfflineOption = False,
-    n_gpu_layers: LayersOption = None,
-    threads: ThreadsOption = None,
-    format_: TablesFormatOption = RecordFormat.table,
-    html: DiagramsOption = None,
-    resume: ResumeOption = None,
-    skip_bad: SkipBadOption = False,
-    query_column: QueryColumnOption = None,
-    ignore_columns: IgnoreColumnsOption = None,
-    latency_sample: Annotated[
-        int,
-        typer.Option(
-            "--latency-sample", min=0, metavar="N", help="Queries for the timing of each mode; 0 times nothing."
-        ),
-    ] = 200,
-    shuffle_labels: Annotated[
-        int,
-        typer.Option(
-            "--shuffle-labels", min=0, metavar="K", help="Also score with the labels listed in K other orders."
-        ),
-    ] = 0,
-    batch_invariance: Annotated[
-        bool,
-        typer.Option("--batch-invariance", help="Also score the rows again in other conditions: see above."),
-    ] = False,
-    seed: Annotated[int, typer.Option("--seed", metavar="S", help="Seed of the orders of labels and rows.")] = 0,
-    quiet: QuietOption = False,
-) -> None:
+    rows: LabelledRows, chosen: EvaluationOptions, model: ModelOptions, reporting: Reporting
+) -> int | None:
     """Measure accuracy, calibration and cost of the scoring modes on labelled queries.
 
     A line of data is {"query": …, "labels": {prompt: label, or a list of accepted labels}}. CSV has a column query
@@ -93,32 +56,80 @@ def eval_command(
     """
     from ..evaluation.evaluate import EvaluationSettings, evaluate  # see app.py for why here
     from ..evaluation.report import evaluation_document
-    from .long_work import check_html, long_work
-    from .shown import show_document
 
-    with exit_codes():
-        evaluation = EvaluationSettings(
-            config=settings(config, model, hf_repo, n_gpu_layers, threads),
-            path=data,
-            modes=_modes(scoring),
-            audit=audit,
-            columns=labelled_columns(query_column, ignore_columns),
-            skip_bad=skip_bad,
-            n_latency=latency_sample,
-            resume=resume,
-            n_shuffles=shuffle_labels,
-            batch_invariance=batch_invariance,
-            seed=seed,
-        )
-        if html:
-            check_html(html, {"--data": data, "--config": config, "--resume": resume})
-        with long_work(offline, quiet) as (opener, on_progress):
-            record = evaluate(evaluation, opener, on_progress=on_progress)
-        show_document(record, format_, evaluation_document(record), html)
-    if record.non_finite:
-        raise typer.Exit(EXIT_OTHER)
+    evaluation = EvaluationSettings(
+        config=model.settings(),
+        path=rows.data,
+        modes=tuple(dict.fromkeys(parse_scoring(name, "--scoring") for name in chosen.scoring or SCORINGS)),
+        audit=chosen.audit,
+        columns=rows.columns,
+        skip_bad=rows.skip_bad,
+        n_latency=chosen.latency_sample,
+        resume=rows.resume,
+        n_shuffles=chosen.shuffle_labels,
+        batch_invariance=chosen.batch_invariance,
+        seed=chosen.seed,
+    )
+    check_outputs({"--html": reporting.html}, {"--data": rows.data, "--config": model.config, "--resume": rows.resume})
+    with long_work(model.offline, reporting.quiet) as (opener, on_progress):
+        record = evaluate(evaluation, opener, on_progress=on_progress)
+    show_record(record, reporting, evaluation_document(record))
+    return EXIT_OTHER if record.non_finite else None
 
 
-def _modes(names: list[str] | None) -> tuple[Scoring, ...]:
-    modes = tuple(parse_scoring(name, "--scoring") for name in names or SCORINGS)
-    return tuple(dict.fromkeys(modes))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationOptions:
+    """What is fitted, and where it is written."""
+
+    out: Path = option("--out -o FILE", "The calibration file to write.", Path("calibration.yaml"))
+    bias: bool = option("--bias", "Fit a bias for each label as well.", False)
+    folds: int = option("--folds N", "Folds of the cross-validation.", 5, low=2, high=100)
+    seed: int = option("--seed S", "Seed of the assignment to folds.", 0, low=0)
+    prompt: list[str] = option("--prompt NAME", "A prompt to fit; repeatable. Default: all.")
+    force: bool = option("--force", "Overwrite the calibration file.", False)
+
+
+@command
+def calibrate_command(
+    rows: LabelledRows, chosen: CalibrationOptions, model: ModelOptions, printing: Printing
+) -> int | None:
+    """Fit a temperature, and with --bias a bias for each label, to labelled queries.
+
+    The data has the format of eval's. Each fit minimises a prompt's log-loss in its configured scoring, after its
+    prior. A fit is kept if it lowers the log-loss of rows that it has not seen (cross-validation) by more than one
+    standard error; the others are refused and left out of the file. To use the file, add `calibration: FILE` to the
+    configuration. Needs scipy: pip install 'qcls-gguf[calibrate]'.
+
+    Exit codes: 0; 1 if every fit was refused, so that nothing is written, or a decode failed; 2 for usage,
+    configuration and data; 3 for a model that can't be loaded. JSON is one object; docs/records.md describes its
+    fields.
+
+    \b
+    qcls-gguf calibrate --data labelled.jsonl
+    qcls-gguf calibrate --data labelled.csv --bias --prompt category --out category.yaml --force
+    """
+    needs("calibrate", "scipy", "calibrate")
+    from ..report.tables import terminal_table  # see app.py for why here
+    from ..tuning.calibrate import FitSettings, calibrate
+    from ..tuning.table import fits_table, outcome
+
+    fit_settings = FitSettings(
+        config=model.settings(),
+        data=rows.data,
+        out=chosen.out,
+        names=tuple(chosen.prompt),
+        with_bias=chosen.bias,
+        n_folds=chosen.folds,
+        seed=chosen.seed,
+        force=chosen.force,
+        columns=rows.columns,
+        skip_bad=rows.skip_bad,
+        resume=rows.resume,
+    )
+    with long_work(model.offline, printing.quiet) as (opener, on_progress):
+        record, text = calibrate(fit_settings, opener, on_progress=on_progress)
+    written = file_output("--out", chosen.out, lambda: text or "") if text is not None else None
+    show_record(record, printing, terminal_table(fits_table(record), end=False), [written])
+    if not printing.quiet:
+        print(printable_lines(outcome(record)), file=sys.stderr)
+    return EXIT_OTHER if record.written is None else None

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
+from ..config.words import counted
 from ..drafting.models import Family
 from ..errors import ConfigError
-from ..report.files import check_writable
-from .option_names import with_options
-from .options import ModelOption, QueryColumnOption, RepoOption
-from .terminal import exit_codes
+from .options import command, only_one, option
+from .terminal import check_outputs, say, with_options
 
 if TYPE_CHECKING:
     from ..drafting.draft import DraftPrompt
@@ -23,35 +21,29 @@ if TYPE_CHECKING:
 _ABOUT = "a text"
 
 
-def init_command(
-    labels: Annotated[
-        list[str] | None,
-        typer.Option("--labels", metavar="NAME=LABEL,…", help="A prompt and its labels; repeatable."),
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option("--data", "-d", metavar="FILE", help="Labelled queries, CSV or JSON lines.")
-    ] = None,
-    query_column: QueryColumnOption = None,
-    label_column: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--label-column", metavar="NAME", help="A column of labels; repeatable. Default: those with few values."
-        ),
-    ] = None,
-    from_: Annotated[
-        str | None, typer.Option("--from", metavar="FILE|NAME", help="A configuration to rewrite in the current form.")
-    ] = None,
-    about: Annotated[
-        str | None, typer.Option("--about", metavar="TEXT", help="What the texts are, such as 'a support ticket'.")
-    ] = None,
-    model: ModelOption = None,
-    hf_repo: RepoOption = None,
-    family: Annotated[
-        Family | None, typer.Option("--family", help="The models to choose from, by free memory.  [default: qwen3]")
-    ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write.")] = Path("config.yaml"),
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftOptions:
+    """What a configuration is made from, and where it is written."""
+
+    labels: list[str] = option("--labels NAME=LABEL,…", "A prompt and its labels; repeatable.")
+    data: Path | None = option("--data -d FILE", "Labelled queries, CSV or JSON lines.")
+    query_column: str | None = option("--query-column NAME", "The column with the queries. Default: query.")
+    label_column: list[str] = option(
+        "--label-column NAME", "A column of labels; repeatable. Default: those with few values."
+    )
+    from_: str | None = option("--from FILE|NAME", "A configuration to rewrite in the current form.")
+    about: str | None = option("--about TEXT", "What the texts are, such as 'a support ticket'.")
+    model: Path | None = option(
+        "--model -m FILE|ollama:NAME[:TAG]", "A GGUF file, or the name of a model in Ollama's store."
+    )
+    hf_repo: str | None = option("--hf-repo -hf USER/REPO[@REVISION][:QUANT]", "A model on the Hugging Face hub.")
+    family: Family | None = option("--family", "The models to choose from, by free memory.  [default: qwen3]")
+    out: Path = option("--out -o FILE", "The file to write.", Path("config.yaml"))
+    force: bool = option("--force", "Overwrite the file.", False)
+
+
+@command
+def init_command(chosen: DraftOptions) -> None:
     """Write a commented configuration from labels, labelled queries, an older configuration, or answers to questions.
 
     Without --labels, --data and --from it asks on a terminal. Without --model and --hf-repo it names the largest model
@@ -67,47 +59,41 @@ def init_command(
     qcls-gguf init --data tickets.csv --about "a support ticket" --family qwen3.5 --out tickets.yaml
     qcls-gguf init --from mission --model qwen3-8b-q8_0.gguf --out mine.yaml
     """
-    with exit_codes():
-        from ..config.words import counted
-        from ..drafting.draft import Draft, draft_text, labels_of, modern_text
-        from ..drafting.models import fitting_model, given_model
-        from ..drafting.rows import find_labels
+    from ..drafting.draft import Draft, draft_text, labels_of, modern_text  # see app.py for why here
+    from ..drafting.models import fitting_model, given_model
+    from ..drafting.rows import find_labels
 
-        if sum(map(bool, (labels, data, from_))) > 1:
-            raise ConfigError("--labels, --data and --from are given together: keep one of them")
-        if model is not None and hf_repo is not None:
-            raise ConfigError("--model and --hf-repo are both given: keep one of them")
-        if family is not None and (model is not None or hf_repo is not None):
-            raise ConfigError("--family chooses a model, and --model or --hf-repo names one: keep one of them")
-        if (label_column or query_column) and data is None:
-            raise ConfigError("--label-column and --query-column are for --data, which is not given")
-        check_writable(out, "--out", {"--data": data, "--from": Path(from_) if from_ else None}, force=force)
-        folder = out.absolute().parent
-        given = given_model(None if model is None else str(model), hf_repo, folder)
-        chosen = given or fitting_model(family or Family.QWEN3)
-        found: FoundLabels | None = None
-        remarks: list[str] = []
-        if from_ is not None:
-            text, remarks = modern_text(from_, folder, chosen, override=given is not None)
+    data, out = chosen.data, chosen.out
+    only_one(labels=chosen.labels, data=data, from_=chosen.from_)
+    only_one(model=chosen.model, hf_repo=chosen.hf_repo, family=chosen.family)
+    if (chosen.label_column or chosen.query_column) and data is None:
+        raise ConfigError("--label-column and --query-column are for --data, which is not given")
+    inputs = {"--data": data, "--from": Path(chosen.from_) if chosen.from_ else None}
+    check_outputs({"--out": out}, inputs, force=chosen.force)
+    folder = out.absolute().parent
+    given = given_model(None if chosen.model is None else str(chosen.model), chosen.hf_repo, folder)
+    model = given or fitting_model(chosen.family or Family.QWEN3)
+    found: FoundLabels | None = None
+    remarks: list[str] = []
+    if chosen.from_ is not None:
+        text, remarks = modern_text(chosen.from_, folder, model, override=given is not None)
+    else:
+        about = chosen.about
+        if data is not None:
+            found = find_labels(data, chosen.query_column, chosen.label_column)
+            prompts, remarks = found.prompts, list(found.remarks)
+            source = f"{data.name}, {counted(found.n_rows, 'row')}"
+        elif chosen.labels:
+            prompts, source = labels_of(chosen.labels), "labels"
         else:
-            if data is not None:
-                found = find_labels(data, query_column, label_column or ())
-                prompts, remarks = found.prompts, list(found.remarks)
-                source = f"{data.name}, {counted(found.n_rows, 'row')}"
-            elif labels:
-                prompts, source = labels_of(labels), "labels"
-            else:
-                about, prompts = _ask(about)
-                source = "answers"
-            draft = Draft(prompts=prompts, model=chosen, about=about or _ABOUT, source=source)
-            text = draft_text(draft, folder)
-        out.write_text(text, encoding="utf-8")
-        print(f"wrote {out}", file=sys.stderr)
-        for remark in remarks:
-            print(f"note: {with_options(remark)}", file=sys.stderr)
-        print("next:", file=sys.stderr)
-        for command in _next(out, data, found):
-            print(f"  {command}", file=sys.stderr)
+            about, prompts = _ask(about)
+            source = "answers"
+        draft = Draft(prompts=prompts, model=model, about=about or _ABOUT, source=source)
+        text = draft_text(draft, folder)
+    out.write_text(text, encoding="utf-8")
+    commands = [f"  {command}" for command in _next(out, data, found)]
+    for line in (f"wrote {out}", *(f"note: {with_options(remark)}" for remark in remarks), "next:", *commands):
+        say(line)
 
 
 def _next(out: Path, data: Path | None, found: FoundLabels | None) -> list[str]:

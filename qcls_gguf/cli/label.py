@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
+from ..config.words import printable
 from ..data.queries import QUERY
 from ..errors import ConfigError
-from .options import (
-    ConfigOption,
-    DiagramsOption,
-    LayersOption,
-    ModelOption,
-    OfflineOption,
-    QueryColumnOption,
-    QuietOption,
-    RecordFormat,
-    RepoOption,
-    ScoringOption,
-    StateCacheOption,
-    ThreadsOption,
-    TryModelOption,
-    settings,
-)
-from .terminal import EXIT_OTHER, exit_codes
+from .options import REQUIRED, RecordFormat, Reporting, ScoredModelOptions, argument, command, option
+from .terminal import EXIT_OTHER, check_outputs, classifier_opener, needs, show_record
 
 if TYPE_CHECKING:
     from ..labelling.run import RunProgress
@@ -55,73 +39,47 @@ class Engine(StrEnum):
     ray = "ray"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOptions:
+    """What is read and written."""
+
+    inputs: list[str] = argument("IN…", "Parquet, .csv, .tsv, .jsonl, text; patterns, folders.")
+    out: Path = option("--out -o DIR|FILE", "A folder that gets a file for each shard, or one file.", REQUIRED)
+    query_column: str = option("--query-column NAME", "The column with the queries.", QUERY)
+    format: OutputFormat | None = option("--format -f", "Format of the output. Default: the input's; csv for text.")
+    scores: bool = option("--scores", "Also a column with every label's probability.", False)
+    top_k: int | None = option("--top-k K", "Also a column with the K most probable labels.", low=1)
+    prefix: str = option("--prefix TEXT", "Put before the names of the new columns.", "")
+    strict: bool = option("--strict", "Stop at the first row that gets no labels.", False)
+    overwrite: bool = option("--overwrite", "Label everything again and replace the output.", False)
+    redo_changed: bool = option("--redo-changed", "Label inputs again that changed since the last run.", False)
+    limit: int | None = option("--limit N", "Label only the first N rows.", low=1)
+    sample: int | None = option("--sample N", "Label only N random rows.", low=1)
+    seed: int = option("--seed S", "Seed of --sample.", 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkOptions:
+    """How the rows are labelled."""
+
+    cache: Path | None = option("--cache FILE", "A file of answers, to reuse them in other shards and runs.")
+    batch: int | None = option("--batch N", "Queries in a decode. Default: measured.", low=1, high=512)
+    shard_rows: int = option("--shard-rows N", "Most rows in a shard.", 50_000, low=1)
+    devices: str | None = option("--devices D,…", "Start a process for each: numbers of GPUs, or cpu.")
+    engine: Engine = option("--engine", "ray: label with Ray actors on all machines of the cluster.", Engine.local)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summarising(Reporting):
+    """How the record of the run is reported."""
+
+    format: RecordFormat = option("--summary", "A table for people, JSON for machines.", RecordFormat.table)
+
+
+@command
 def label_command(
-    inputs: Annotated[
-        list[str], typer.Argument(metavar="IN…", help="Parquet, .csv, .tsv, .jsonl, text; patterns, folders.")
-    ],
-    out: Annotated[
-        Path,
-        typer.Option("--out", "-o", metavar="DIR|FILE", help="A folder that gets a file for each shard, or one file."),
-    ],
-    query_column: QueryColumnOption = QUERY,
-    format_: Annotated[
-        OutputFormat | None,
-        typer.Option("--format", "-f", help="Format of the output. Default: the input's; csv for text."),
-    ] = None,
-    scores: Annotated[bool, typer.Option("--scores", help="Also a column with every label's probability.")] = False,
-    top_k: Annotated[
-        int | None, typer.Option("--top-k", min=1, metavar="K", help="Also a column with the K most probable labels.")
-    ] = None,
-    prefix: Annotated[
-        str, typer.Option("--prefix", metavar="TEXT", help="Put before the names of the new columns.")
-    ] = "",
-    strict: Annotated[bool, typer.Option("--strict", help="Stop at the first row that gets no labels.")] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Label everything again and replace the output.")
-    ] = False,
-    redo_changed: Annotated[
-        bool, typer.Option("--redo-changed", help="Label inputs again that changed since the last run.")
-    ] = False,
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, metavar="N", help="Label only the first N rows.")
-    ] = None,
-    sample: Annotated[
-        int | None, typer.Option("--sample", min=1, metavar="N", help="Label only N random rows.")
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="S", help="Seed of --sample.")] = 0,
-    cache: Annotated[
-        Path | None,
-        typer.Option(
-            "--cache",
-            metavar="FILE",
-            help="A file of answers, to reuse them in other shards and runs.",
-        ),
-    ] = None,
-    batch: Annotated[
-        int | None, typer.Option("--batch", min=1, max=512, metavar="N", help="Queries in a decode. Default: measured.")
-    ] = None,
-    shard_rows: Annotated[int, typer.Option("--shard-rows", min=1, metavar="N", help="Most rows in a shard.")] = 50_000,
-    devices: Annotated[
-        str | None, typer.Option("--devices", metavar="D,…", help="Start a process for each: numbers of GPUs, or cpu.")
-    ] = None,
-    engine: Annotated[
-        Engine, typer.Option("--engine", help="ray: label with Ray actors on all machines of the cluster.")
-    ] = Engine.local,
-    summary: Annotated[
-        RecordFormat, typer.Option("--summary", help="A table for people, JSON for machines.")
-    ] = RecordFormat.table,
-    html: DiagramsOption = None,
-    config: ConfigOption = None,
-    model: ModelOption = None,
-    hf_repo: RepoOption = None,
-    offline: OfflineOption = False,
-    no_state_cache: StateCacheOption = False,
-    no_try_model: TryModelOption = False,
-    n_gpu_layers: LayersOption = None,
-    scoring: ScoringOption = None,
-    threads: ThreadsOption = None,
-    quiet: QuietOption = False,
-) -> None:
+    table: TableOptions, work: WorkOptions, model: ScoredModelOptions, summary: Summarising
+) -> int | None:
     """Label whole tables: files of any size, in shards, so that a stopped run can go on.
 
     Every row of the inputs becomes one row of the output: its columns, for each prompt NAME and NAME_probability, and
@@ -139,59 +97,40 @@ def label_command(
     qcls-gguf label logs --out labelled --devices 0,1 --config qwen3-8b-t4
     qcls-gguf label queries.parquet --out look.csv --sample 1000 --html look.html
     """
-    with exit_codes():
-        _check_extra("pyarrow", "label needs pyarrow: pip install 'qcls-gguf[label]'")
-        if engine is Engine.ray:
-            _check_extra("ray", "--engine ray needs Ray: pip install 'qcls-gguf[ray]'")
-        from ..labelling.results import labelling_document  # see app.py for why here
-        from ..labelling.run import LabelSettings, label_files
-        from ..report.files import Output
-        from .long_work import check_html, classifier_opener
-        from .shown import show_record
+    needs("label", "pyarrow", "label")
+    if work.engine is Engine.ray:
+        needs("--engine ray", "ray", "ray")
+    from ..labelling.results import labelling_document  # see app.py for why here
+    from ..labelling.run import LabelSettings, label_files
 
-        if html:
-            check_html(html, {"--out": out, "--config": config, "--cache": cache})
-        chosen = settings(
-            config, model, hf_repo, n_gpu_layers, threads, scoring,
-            no_state_cache=no_state_cache, no_try_model=no_try_model,
-        )  # fmt: skip
-        labelling = LabelSettings(
-            config=chosen,
-            format=None if format_ is None else format_.value,
-            query_column=query_column or QUERY,
-            prefix=prefix,
-            scores=scores,
-            top_k=top_k,
-            strict=strict,
-            cache=cache,
-            batch=batch,
-            offline=offline,
-            inputs=tuple(inputs),
-            out=out,
-            shard_rows=shard_rows,
-            limit=limit,
-            sample=sample,
-            seed=seed,
-            overwrite=overwrite,
-            redo_changed=redo_changed,
-            devices=_devices(devices),
-            engine=engine.value,
-        )
-        with classifier_opener(offline, quiet) as opener, _progress(quiet) as on_progress:
-            record = label_files(labelling, opener, on_progress=on_progress, on_note=_note(quiet))
-        outputs = []
-        if html:
-            from ..report.html import document_page  # matplotlib is an extra
+    check_outputs({"--html": summary.html}, {"--out": table.out, "--config": model.config, "--cache": work.cache})
+    labelling = LabelSettings(
+        config=model.settings(),
+        format=None if table.format is None else table.format.value,
+        query_column=table.query_column,
+        prefix=table.prefix,
+        scores=table.scores,
+        top_k=table.top_k,
+        strict=table.strict,
+        cache=work.cache,
+        batch=work.batch,
+        offline=model.offline,
+        inputs=tuple(table.inputs),
+        out=table.out,
+        shard_rows=work.shard_rows,
+        limit=table.limit,
+        sample=table.sample,
+        seed=table.seed,
+        overwrite=table.overwrite,
+        redo_changed=table.redo_changed,
+        devices=_devices(work.devices),
+        engine=work.engine.value,
+    )
+    with classifier_opener(model.offline, summary.quiet) as opener, _progress(summary.quiet) as on_progress:
+        record = label_files(labelling, opener, on_progress=on_progress, on_note=_note(summary.quiet))
 
-            outputs.append(Output(name="--html", path=html, text=lambda: document_page(labelling_document(record))))
-        show_record(record, summary, lambda: labelling_document(record), outputs)
-    if record.n_rows and not record.n_labelled:
-        raise typer.Exit(EXIT_OTHER)
-
-
-def _check_extra(package: str, message: str) -> None:
-    if importlib.util.find_spec(package) is None:
-        raise ConfigError(message)
+    show_record(record, summary, labelling_document(record))
+    return EXIT_OTHER if record.n_rows and not record.n_labelled else None
 
 
 def _devices(text: str | None) -> tuple[str, ...]:
@@ -205,8 +144,6 @@ def _devices(text: str | None) -> tuple[str, ...]:
 
 
 def _note(quiet: bool) -> Callable[[str], None]:
-    from ..config.words import printable
-
     def note(text: str) -> None:
         if not quiet:
             print(printable(text), file=sys.stderr)

@@ -28,6 +28,7 @@ _REMOVED = {
     **dict.fromkeys(
         ((name, old) for name in ("run", "bench", "compare") for old in ("--input", "-i")), "use --queries"
     ),
+    ("models", "--json"): "use --format json",
     ("label", "--column"): "use --query-column",
     ("label", "--compare"): "`qcls-gguf bench --batch N` shows the roofline of N queries in a decode",
     ("label", "--order"): "with --cache a query is computed once in any order",
@@ -68,20 +69,34 @@ class Command(TyperCommand):
     """A command that says what to write instead of an argument that it does not take."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; fail with the likely option where some belong to none, or are out of date."""
+        """Parse the arguments; refuse an option that was removed with what there is instead."""
         try:
-            if not ctx.resilient_parsing:
-                values, rest, _ = self.make_parser(ctx).parse_args(list(args))
-                # before what is missing is told: that may be what an argument without its option was meant for
-                if not values.get("help") and (remedy := self._remedy(ctx.info_name, args, rest)):
-                    ctx.fail(remedy)
             return super().parse_args(ctx, args)
         except Exception as e:
-            option = getattr(e, "option_name", None)
-            if instead := _REMOVED.get((str(ctx.info_name), str(option))):
+            option = str(getattr(e, "option_name", None))
+            if instead := _REMOVED.get((ctx.info_name, option)):
                 with exit_codes():
                     raise ConfigError(f"{option} was removed: {instead}") from None
             raise
+
+    def make_parser(self, ctx: Any) -> Any:
+        """Make the parser, which fails with the likely option where an argument belongs to none.
+
+        It does so before what is missing is told: that may be what the argument without its option was meant for.
+        """
+        parser = super().make_parser(ctx)
+        parse = parser.parse_args
+
+        def parse_args(args: list[str]) -> Any:
+            given = list(args)
+            values, rest, order = parse(args)
+            takes_any = any(param.param_type_name == "argument" for param in self.params)
+            if not values.get("help") and not takes_any and (remedy := self._remedy(ctx.info_name, given, rest)):
+                ctx.fail(remedy)
+            return values, rest, order
+
+        parser.parse_args = parse_args  # type: ignore[method-assign]
+        return parser
 
     def _remedy(self, name: str, given: list[str], rest: list[str]) -> str | None:
         options = [option for param in self.params for option in param.opts]

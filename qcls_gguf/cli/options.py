@@ -1,22 +1,124 @@
-"""Options that several commands have, and the configuration that they override."""
+"""Options as values: a command takes classes whose fields are its options, and Typer parses them.
+
+Options that override the configuration have their help and their choices from its JSON Schema, which is a file, so that
+--help loads nothing that checks configurations.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
 
 import typer
 
-from ..config.resources import DEFAULT_CONFIG, config_names
-from ..config.scoring import SCORINGS, parse_scoring
+from ..config.resources import DEFAULT_CONFIG, config_names, schema_path
 from ..data.labelled import LabelledColumns
 from ..data.queries import QUERY
 from ..errors import ConfigError
+from .terminal import OPTIONS, exit_codes
 
 if TYPE_CHECKING:
     from ..config.schema import Config
+
+REQUIRED = dataclasses.MISSING
+_TYPES = {"model": "ModelConfig", "runtime": "RuntimeConfig", "prompts": "PromptConfig"}
+
+
+def option(names: str, text: str, default: Any = None, *, low: float | None = None, high: float | None = None) -> Any:
+    """A field that is an option, of a class that is a parameter of a command.
+
+    names: the option's, and what stands for its value in the help, such as `--data -d FILE`; low and high: the range of
+    a number.
+    """
+    words = names.split(" ")
+    own = [word for word in words if word.startswith("-")]
+    OPTIONS.update(each for word in own for each in word.split("/"))
+    metavar = " ".join(word for word in words if word not in own) or None
+    info = typer.Option(*own, metavar=metavar, help=text, min=low, max=high)
+    return dataclasses.field(default=default, metadata={"parameter": info, "name": own[0].partition("/")[0]})
+
+
+def argument(metavar: str, text: str) -> Any:
+    """A field that is a command's argument."""
+    return dataclasses.field(metadata={"parameter": typer.Argument(metavar=metavar, help=text)})
+
+
+def overriding(key: str, names: str, text: str | None = None) -> Any:
+    """An option that overrides a key of the configuration, such as `runtime.n_threads`; text: in place of the key's."""
+    schema = _schema(key)
+    about = text or schema["description"]
+    field = option(names, f"{about[0].upper()}{about[1:].rstrip('.')}. Default: the configuration's.")
+    info = field.metadata["parameter"]
+    if info.metavar is None and schema.get("type") != "boolean":
+        kinds = schema.get("anyOf", [schema])
+        info.metavar = "|".join(
+            word for kind in kinds for word in kind.get("enum", ["N"]) if kind.get("type") != "null"
+        )
+    return dataclasses.field(default=None, metadata={**field.metadata, "key": key})
+
+
+@functools.cache
+def _definitions() -> dict[str, Any]:
+    schema: dict[str, Any] = json.loads(schema_path().read_text(encoding="utf-8"))["$defs"]
+    return schema
+
+
+def _schema(key: str) -> dict[str, Any]:
+    room, name = key.split(".")
+    schema: dict[str, Any] = _definitions()[_TYPES[room]]["properties"][name]
+    return schema
+
+
+def command(function: Callable[..., int | None]) -> Callable[..., None]:
+    """The function as a command of Typer, with an option for each field of the classes that are its parameters.
+
+    The command exits with the number that the function returns, or with one of `exit_codes`.
+    """
+    groups = {name: group for name, group in get_type_hints(function).items() if name != "return"}
+    fields = {
+        f"{name}_{field.name}": (name, field, kinds[field.name])
+        for name, group in groups.items()
+        for kinds in [get_type_hints(group)]
+        for field in dataclasses.fields(group)
+    }
+
+    def run(**values: Any) -> None:
+        with exit_codes():
+            chosen: dict[str, dict[str, Any]] = {name: {} for name in groups}
+            for own, (name, field, kind) in fields.items():
+                chosen[name][field.name] = [] if values[own] is None and get_origin(kind) is list else values[own]
+            code = function(**{name: group(**chosen[name]) for name, group in groups.items()})
+        if code:
+            raise typer.Exit(code)
+
+    parameters = [
+        inspect.Parameter(
+            own,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is REQUIRED else field.default,
+            annotation=Annotated[kind, field.metadata["parameter"]],
+        )
+        for own, (_, field, kind) in fields.items()
+    ]
+    run.__doc__ = function.__doc__
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return run
+
+
+def only_one(**given: object) -> None:
+    """Raise ConfigError where more than one of these options is given."""
+    names = [f"--{name.strip('_').replace('_', '-')}" for name, value in given.items() if value]
+    if len(names) > 1:
+        both = "both" if len(names) == 2 else "all"
+        raise ConfigError(f"{', '.join(names[:-1])} and {names[-1]} are {both} given: keep one of them")
 
 
 class RecordFormat(StrEnum):
@@ -26,125 +128,99 @@ class RecordFormat(StrEnum):
     json = "json"
 
 
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        "-c",
-        help="The configuration (prompts, labels, model, runtime): a YAML file, or one that comes with the package: "
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Printing:
+    """How a command prints its record."""
+
+    format: RecordFormat = option("--format -f", "Tables for people, JSON for machines.", RecordFormat.table)
+    quiet: bool = option("--quiet", "Show neither the start-up nor the progress.", False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reporting(Printing):
+    """How a command reports its record."""
+
+    html: Path | None = option("--html FILE", "Also write a report with diagrams.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnOptions:
+    """Which columns of rows are read."""
+
+    query_column: str | None = option("--query-column NAME", "The column with the queries. Default: query.")
+    ignore_columns: str = option("--ignore-columns NAME,…|all", "Columns of CSV that are neither query nor prompt.", "")
+
+    @property
+    def columns(self) -> LabelledColumns:
+        """The columns that are read."""
+        ignored = tuple(name.strip() for name in self.ignore_columns.split(",") if name.strip())
+        return LabelledColumns(query=self.query_column or QUERY, ignored=ignored)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelledRows(ColumnOptions):
+    """Labelled queries."""
+
+    data: Path = option("--data -d FILE", "Labelled queries, JSON lines or CSV.", REQUIRED)
+    skip_bad: bool = option(
+        "--skip-bad", "Skip and count rows that cannot be used, instead of refusing the data.", False
+    )
+    resume: Path | None = option("--resume FILE", "Save each row's scores here, and reuse those that are there.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """A configuration, and what overrides it."""
+
+    config: Path | None = option(
+        "--config -c FILE|NAME",
+        "The configuration (prompts, labels, model, runtime): a YAML file, or one that comes with the package: "
         f"{', '.join(config_names())}.",
-        metavar="FILE|NAME",
-    ),
-]
-ModelOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--model", "-m", help="A GGUF file, or the name of a model in Ollama's store.", metavar="FILE|ollama:NAME[:TAG]"
-    ),
-]
-RepoOption = Annotated[
-    str | None,
-    typer.Option("--hf-repo", "-hf", help="A model on the Hugging Face hub.", metavar="USER/REPO[@REVISION][:QUANT]"),
-]
-OfflineOption = Annotated[
-    bool, typer.Option("--offline", help="Download nothing: take models of the hub from the local cache.")
-]
-StateCacheOption = Annotated[
-    bool, typer.Option("--no-state-cache", help="Compute all prefixes, even those that an earlier start saved.")
-]
-TryModelOption = Annotated[
-    bool, typer.Option("--no-try-model", help="Load the model without trying it in a separate process first.")
-]
-LayersOption = Annotated[
-    str | None,
-    typer.Option(
-        "--n-gpu-layers", "-ngl", help="Layers on the GPU. Default: the configuration's.", metavar="N|auto|all"
-    ),
-]
-ThreadsOption = Annotated[
-    int | None,
-    typer.Option("--threads", "-t", min=1, max=512, metavar="N", help="CPU threads. Default: the configuration's."),
-]
-ScoringOption = Annotated[
-    str | None,
-    typer.Option(
-        "--scoring", help="The scoring of every prompt. Default: the configuration's.", metavar="|".join(SCORINGS)
-    ),
-]
-FormatOption = Annotated[RecordFormat, typer.Option("--format", "-f", help="A table for people, JSON for machines.")]
-TablesFormatOption = Annotated[
-    RecordFormat, typer.Option("--format", "-f", help="Tables for people, JSON for machines.")
-]
-DiagramOption = Annotated[
-    Path | None, typer.Option("--html", help="Also write a report with a diagram.", metavar="FILE")
-]
-DiagramsOption = Annotated[
-    Path | None, typer.Option("--html", help="Also write a report with diagrams.", metavar="FILE")
-]
-ResumeOption = Annotated[
-    Path | None,
-    typer.Option("--resume", help="Save each row's scores here, and reuse those that are there.", metavar="FILE"),
-]
-QueryColumnOption = Annotated[
-    str | None, typer.Option("--query-column", metavar="NAME", help="The column with the queries. Default: query.")
-]
-IgnoreColumnsOption = Annotated[
-    str | None,
-    typer.Option("--ignore-columns", metavar="NAME,…|all", help="Columns of CSV that are neither query nor prompt."),
-]
-SkipBadOption = Annotated[
-    bool, typer.Option("--skip-bad", help="Skip and count rows that cannot be used, instead of refusing the data.")
-]
-QuietOption = Annotated[bool, typer.Option("--quiet", help="Do not show the progress.")]
+    )
+    model: Path | None = overriding(
+        "model.path", "--model -m FILE|ollama:NAME[:TAG]", "a GGUF file, or the name of a model in Ollama's store"
+    )
+    hf_repo: str | None = overriding(
+        "model.hf_repo", "--hf-repo -hf USER/REPO[@REVISION][:QUANT]", "a model on the Hugging Face hub"
+    )
+    offline: bool = option("--offline", "Download nothing: take models of the hub from the local cache.", False)
+    state_cache: bool | None = overriding("runtime.state_cache", "--state-cache/--no-state-cache")
+    try_model: bool | None = overriding("runtime.try_model", "--try-model/--no-try-model")
+    n_gpu_layers: str | None = overriding("runtime.n_gpu_layers", "--n-gpu-layers -ngl")
+    n_threads: str | None = overriding("runtime.n_threads", "--threads -t")
+
+    def settings(self, path: Path | None = None) -> Config:
+        """The configuration of a path, else the given one, with what the options override. Raises ConfigError."""
+        from ..config.load import load_config  # see app.py for why here
+
+        only_one(model=self.model, hf_repo=self.hf_repo)
+        config = load_config(path or self.config or DEFAULT_CONFIG)
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is not None and "key" in field.metadata:
+                try:
+                    config = _overridden(config, field.metadata["key"], value)
+                except ConfigError as e:
+                    raise ConfigError(f"{field.metadata['name']}: {str(e).partition(': ')[2]}") from None
+        return config
 
 
-def _layers(text: str) -> int | Literal["auto", "all"]:
-    if text in ("auto", "all"):
-        return "auto" if text == "auto" else "all"
-    if not text.isdecimal():
-        raise typer.BadParameter(f"{text!r} is not a number of layers, auto or all")
-    return int(text)
-
-
-def labelled_columns(query: str | None, ignored: str | None) -> LabelledColumns:
-    """Which columns of labelled queries are read."""
-    names = tuple(name.strip() for name in (ignored or "").split(",") if name.strip())
-    return LabelledColumns(query=query or QUERY, ignored=names)
-
-
-def settings(
-    path: Path | None,
-    model: Path | None,
-    hf_repo: str | None,
-    n_gpu_layers: str | None,
-    threads: int | None,
-    scoring: str | None = None,
-    *,
-    no_state_cache: bool = False,
-    no_try_model: bool = False,
-) -> Config:
-    """The configuration with what the command line overrides."""
-    from ..config.load import load_config  # see app.py for why here
+def _overridden(config: Any, key: str, value: str | Path | bool) -> Any:
+    """The configuration with another value of a key, that of `prompts` for all of them."""
     from ..config.schema import ModelConfig
 
-    if hf_repo is not None and not hf_repo.strip():
-        raise ConfigError("--hf-repo is empty: give USER/REPO[@REVISION][:QUANT], or leave it out")
-    if model is not None and hf_repo is not None:
-        raise ConfigError("--model and --hf-repo are both given: keep one of them")
-    config = load_config(path or DEFAULT_CONFIG)
-    runtime = config.runtime
-    if n_gpu_layers is not None:
-        runtime = dataclasses.replace(runtime, n_gpu_layers=_layers(n_gpu_layers))
-    if threads is not None:
-        runtime = dataclasses.replace(runtime, n_threads=threads)
-    if no_state_cache:
-        runtime = dataclasses.replace(runtime, state_cache=False)
-    if no_try_model:
-        runtime = dataclasses.replace(runtime, try_model=False)
-    if model is not None or hf_repo is not None:
-        config = dataclasses.replace(config, model=ModelConfig(path=model, hf_repo=hf_repo))
-    prompts = config.prompts
-    if scoring is not None:
-        chosen = parse_scoring(scoring, "--scoring")
-        prompts = tuple(dataclasses.replace(prompt, scoring=chosen) for prompt in prompts)
-    return dataclasses.replace(config, runtime=runtime, prompts=prompts)
+    room, name = key.split(".")
+    is_number = room == "runtime" and isinstance(value, str) and value.isascii() and value.isdecimal()
+    change: dict[str, Any] = {name: int(value) if is_number else value}  # type: ignore[arg-type]
+    if room == "prompts":
+        prompts = tuple(dataclasses.replace(prompt, **change) for prompt in config.prompts)
+        return dataclasses.replace(config, prompts=prompts)
+    old: Any = ModelConfig() if room == "model" else config.runtime
+    return dataclasses.replace(config, **{room: dataclasses.replace(old, **change)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredModelOptions(ModelOptions):
+    """The same with one scoring for all prompts."""
+
+    scoring: str | None = overriding("prompts.scoring", "--scoring", "the scoring of every prompt")

@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from enum import StrEnum
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
+from ..config.words import printable
 from ..data.queries import Columns, Line, check_source, count_lines, read_queries
 from ..errors import ConfigError, QclsError
-from .option_names import with_options
-from .options import (
-    ConfigOption,
-    LayersOption,
-    ModelOption,
-    OfflineOption,
-    RepoOption,
-    ScoringOption,
-    StateCacheOption,
-    ThreadsOption,
-    TryModelOption,
-    settings,
-)
-from .terminal import EXIT_OTHER, exit_codes, load_bar, print_step, print_warning, say
+from .options import ScoredModelOptions, command, option
+from .terminal import EXIT_OTHER, load_bar, print_step, print_warning, progress_bars, say, with_options
 
 if TYPE_CHECKING:
     from ..classifier import Classifier
@@ -48,56 +36,68 @@ class Format(StrEnum):
 _TOP = "top:"
 
 
-def run_command(
-    query: Annotated[
-        list[str] | None, typer.Option("--query", "-q", metavar="TEXT", help="A query to label; repeatable.")
-    ] = None,
-    queries: Annotated[
-        str | None,
-        typer.Option(
-            "--queries", metavar="FILE|-", help="A file with one query a line, or a table: .csv, .tsv, .jsonl."
-        ),
-    ] = None,
-    query_column: Annotated[
-        str | None,
-        typer.Option("--query-column", metavar="NAME", help="The table's column of queries. Default: query."),
-    ] = None,
-    id_column: Annotated[
-        str | None,
-        typer.Option("--id", metavar="COLUMN", help="A column that identifies rows, instead of the line number."),
-    ] = None,
-    config: ConfigOption = None,
-    model: ModelOption = None,
-    hf_repo: RepoOption = None,
-    offline: OfflineOption = False,
-    no_state_cache: StateCacheOption = False,
-    no_try_model: TryModelOption = False,
-    n_gpu_layers: LayersOption = None,
-    scoring: ScoringOption = None,
-    audit: Annotated[
-        bool, typer.Option("--audit", help="Add joint, mean and label mass, and whether joint picks another label.")
-    ] = False,
-    threads: ThreadsOption = None,
-    format_: Annotated[
-        Format, typer.Option("--format", "-f", help="How answers are printed: see above.")
-    ] = Format.table,
-    scores: Annotated[
-        str | None,
-        typer.Option(
-            "--scores", metavar="none|top:K|all", help="The labels whose scores JSON contains. CSV: none or all."
-        ),
-    ] = None,
-    header: Annotated[
-        bool, typer.Option("--header", help="With jsonl: print a first line that describes the model.")
-    ] = False,
-    top: Annotated[
-        int, typer.Option("--top", min=0, metavar="N", help="Labels of each prompt in the table; 0 shows all.")
-    ] = 3,
-    interactive: Annotated[
-        bool, typer.Option("--interactive", "-I", help="On a terminal, ask for more queries after the given ones.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Do not print the start-up.")] = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryOptions:
+    """Which queries are labelled."""
+
+    query: list[str] = option("--query -q TEXT", "A query to label; repeatable.")
+    queries: str | None = option("--queries FILE|-", "A file with one query a line, or a table: .csv, .tsv, .jsonl.")
+    query_column: str | None = option("--query-column NAME", "The table's column of queries. Default: query.")
+    id: str | None = option("--id COLUMN", "A column that identifies rows, instead of the line number.")
+    interactive: bool = option("--interactive -I", "On a terminal, ask for more queries after the given ones.", False)
+
+    @property
+    def is_one(self) -> bool:
+        """Whether there is a single query."""
+        return len(self.query) == 1 and self.queries is None and not self.interactive
+
+    def lines(self) -> Iterator[Line]:
+        """The queries as they come, those that are typed included. Raises ConfigError."""
+        yield from map(Line, self.query)
+        if self.queries is not None:
+            columns = Columns(query=self.query_column, id=self.id)
+            yield from read_queries(self.queries, blank=True, columns=columns)
+        nothing_given = not self.query and self.queries is None
+        if sys.stdin.isatty() and self.queries != "-" and (self.interactive or nothing_given):
+            yield from _ask()
+        elif nothing_given:
+            yield from read_queries("-", blank=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerOptions:
+    """How the answers are printed."""
+
+    format: Format = option("--format -f", "How answers are printed: see above.", Format.table)
+    scores: str | None = option("--scores none|top:K|all", "The labels whose scores JSON contains. CSV: none or all.")
+    header: bool = option("--header", "With jsonl: print a first line that describes the model.", False)
+    top: int = option("--top N", "Labels of each prompt in the table; 0 shows all.", 3, low=0)
+    audit: bool = option("--audit", "Add joint, mean and label mass, and whether joint picks another label.", False)
+    quiet: bool = option("--quiet", "Do not print the start-up.", False)
+
+    def writer(self, classifier: Classifier, queries: QueryOptions) -> AnswerWriter:
+        """What prints the answers."""
+        from ..report import answer_formats as formats
+
+        n_scores = _n_scores(self.scores, self.format)
+        if self.format is Format.table:
+            return formats.Tables(self.top)
+        if self.format is Format.json:
+            return formats.JsonDocument(n_scores, only_one=queries.is_one)
+        if self.format is Format.jsonl:
+            return formats.JsonLines(n_scores, header=classifier.model if self.header else None)
+        if self.format is Format.labels:
+            return formats.Labels()
+        return formats.Rows(
+            [prompt.name for prompt in classifier.prompts],
+            delimiter="," if self.format is Format.csv else "\t",
+            id_column=queries.id,
+            probabilities=n_scores != 0,
+        )
+
+
+@command
+def run_command(queries: QueryOptions, answers: AnswerOptions, model: ScoredModelOptions) -> int | None:
     """Label queries by every prompt of a configuration.
 
     Without arguments the embedded model labels fashion queries by eight prompts: interactively on a terminal, or a
@@ -117,36 +117,24 @@ def run_command(
     """
     from ..classifier import Classifier  # see app.py for why here
 
-    with exit_codes():
-        if queries is not None:
-            check_source(queries)
-        columns = Columns(query=query_column, id=id_column)
-        if columns.are_named and queries is None:
-            raise ConfigError("--query-column and --id are for --queries, which is not given")
-        n_scores = _n_scores(scores, format_)
-        if header and format_ is not Format.jsonl:
-            raise ConfigError(f"--header is for --format jsonl, not for {format_}")
-        chosen = settings(
-            config,
-            model,
-            hf_repo,
-            n_gpu_layers,
-            threads,
-            scoring,
-            no_state_cache=no_state_cache,
-            no_try_model=no_try_model,
-        )
-        with Classifier.from_config(
-            chosen, offline=offline, on_step=None if quiet else print_step, on_load=load_bar(quiet), audit=audit
-        ) as classifier:
-            for mistake in classifier.warnings:
-                print_warning(mistake)
-            only_one = len(query or ()) == 1 and queries is None and not interactive
-            lines = _queries(query, queries, columns, interactive)
-            writer = _writer(classifier, format_, top, n_scores, id_column, only_one=only_one, header=header)
-            failed = _label(classifier, lines, writer, queries, quiet=quiet)
-    if failed:
-        raise typer.Exit(EXIT_OTHER)
+    if queries.queries is not None:
+        check_source(queries.queries)
+    elif queries.query_column is not None or queries.id is not None:
+        raise ConfigError("--query-column and --id are for --queries, which is not given")
+    _n_scores(answers.scores, answers.format)  # before a model is loaded
+    if answers.header and answers.format is not Format.jsonl:
+        raise ConfigError(f"--header is for --format jsonl, not for {answers.format}")
+    with Classifier.from_config(
+        model.settings(),
+        offline=model.offline,
+        on_step=None if answers.quiet else print_step,
+        on_load=load_bar(answers.quiet),
+        audit=answers.audit,
+    ) as classifier:
+        for mistake in classifier.warnings:
+            print_warning(mistake)
+        writer = answers.writer(classifier, queries)
+        return EXIT_OTHER if _label(classifier, queries, writer, quiet=answers.quiet) else None
 
 
 def _n_scores(text: str | None, format_: Format) -> int | None:
@@ -163,45 +151,6 @@ def _n_scores(text: str | None, format_: Format) -> int | None:
     if format_ in (Format.csv, Format.tsv):
         raise ConfigError(f"--scores {text}: {format_} has the answers' probabilities (all) or not (none): use jsonl")
     return int(number[:9])
-
-
-def _writer(
-    classifier: Classifier,
-    format_: Format,
-    n_top: int,
-    n_scores: int | None,
-    id_column: str | None,
-    *,
-    only_one: bool,
-    header: bool,
-) -> AnswerWriter:
-    from ..report import answer_formats as formats
-
-    if format_ is Format.table:
-        return formats.Tables(n_top)
-    if format_ is Format.json:
-        return formats.JsonDocument(n_scores, only_one=only_one)
-    if format_ is Format.jsonl:
-        return formats.JsonLines(n_scores, header=classifier.model if header else None)
-    if format_ is Format.labels:
-        return formats.Labels()
-    return formats.Rows(
-        [prompt.name for prompt in classifier.prompts],
-        delimiter="," if format_ is Format.csv else "\t",
-        id_column=id_column,
-        probabilities=n_scores != 0,
-    )
-
-
-def _queries(given: list[str] | None, source: str | None, columns: Columns, interactive: bool) -> Iterator[Line]:
-    for text in given or []:
-        yield Line(text)
-    if source is not None:
-        yield from read_queries(source, blank=True, columns=columns)
-    if sys.stdin.isatty() and source != "-" and (interactive or not (given or source is not None)):
-        yield from _ask()
-    elif not (given or source is not None):
-        yield from read_queries("-", blank=True)
 
 
 def _ask() -> Iterator[Line]:
@@ -224,20 +173,17 @@ def _ask() -> Iterator[Line]:
         yield Line(text)
 
 
-def _label(
-    classifier: Classifier, lines: Iterator[Line], writer: AnswerWriter, source: str | None, *, quiet: bool
-) -> bool:
+def _label(classifier: Classifier, queries: QueryOptions, writer: AnswerWriter, *, quiet: bool) -> bool:
     """Label and print queries as they come; returns whether any failed."""
-    from ..config.words import printable
-
+    source = queries.queries
     # where the answers scroll over the same terminal, they are the progress
     n_lines = None if source is None or quiet or sys.stdout.isatty() else count_lines(source)
     counts = {"labelled": 0, "failed": 0, "blank": 0}
     began = perf_counter()
     with _progress(n_lines) as on_progress:
         try:
-            for line in lines:
-                counts[_answer(classifier, line, writer, printable)] += 1
+            for line in queries.lines():
+                counts[_answer(classifier, line, writer)] += 1
                 if n_lines is not None and line.number is not None:
                     on_progress("labelling", min(line.number, n_lines), n_lines)
         finally:
@@ -254,13 +200,11 @@ def _progress(n_lines: int | None) -> Iterator[OnProgress]:
     if n_lines is None:
         yield lambda part, done, total: None
         return
-    from .long_work import progress_bars
-
     with progress_bars(False) as on_progress:
         yield on_progress
 
 
-def _answer(classifier: Classifier, line: Line, writer: AnswerWriter, printable: Callable[[str], str]) -> str:
+def _answer(classifier: Classifier, line: Line, writer: AnswerWriter) -> str:
     """Label and print a query; returns what became of it."""
     if line.number is not None and line.is_blank:
         writer.blank(line)

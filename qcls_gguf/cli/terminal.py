@@ -1,26 +1,41 @@
-"""What every command does on a terminal: text encoding, exit codes, the start-up's lines and its progress."""
+"""What every command does on a terminal: text encoding, exit codes, messages, progress, and its record in the end."""
 
 from __future__ import annotations
 
 import errno
+import importlib.util
 import os
+import re
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
 from ..config.words import printable_lines
 from ..errors import ConfigError, ModelError, QclsError
-from .option_names import with_options
 from .signals import Stoppable, exit_code, stopped_line
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ..opening import ClassifierOpener
+    from ..report.document import Document
+    from ..report.files import Output
+    from ..report.progress import OnProgress
+    from ..report.record import Record
+    from .options import Printing
 
 EXIT_OTHER, EXIT_USAGE, EXIT_MODEL = 1, 2, 3
 _NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO)
 _EXITS = {ConfigError: EXIT_USAGE, ModelError: EXIT_MODEL}
+OPTIONS: set[str] = set()
+"""the options of all commands, such as --data"""
+_QUOTED = re.compile(r"`([a-z_]+)`")
 
 
 @contextmanager
@@ -80,6 +95,16 @@ def flushed() -> Iterator[None]:
         sys.exit(EXIT_OTHER)
 
 
+def with_options(message: str) -> str:
+    """The message in the words of the command line: names of settings in backquotes, such as `data`, become options."""
+
+    def option(match: re.Match[str]) -> str:
+        names = (f"--{name.replace('_', '-')}" for name in (match[1], match[1].removeprefix("n_")))
+        return next((name for name in names if name in OPTIONS), match[0])
+
+    return _QUOTED.sub(option, message)
+
+
 def _shown(message: object) -> str:
     """A message, which may quote a file, a query or another server, without what would move the cursor."""
     return printable_lines(with_options(str(message)))
@@ -125,3 +150,94 @@ def load_bar(quiet: bool) -> Callable[[float], None] | None:
         print(f"\rload model {fraction:6.0%}", end="\r" if fraction < 1 else "\r\033[K", file=sys.stderr, flush=True)
 
     return show
+
+
+def classifier_opener(offline: bool, quiet: bool) -> ClassifierOpener:
+    """What opens classifiers, with warnings and, unless quiet, the steps of start-ups on the terminal.
+
+    offline: models of the hub come from the local cache only.
+    """
+    from ..opening import ClassifierOpener
+
+    on_step = None if quiet else print_step
+    return ClassifierOpener(offline=offline, on_step=on_step, on_load=load_bar(quiet), on_warning=print_warning)
+
+
+@contextmanager
+def long_work(offline: bool, quiet: bool) -> Iterator[tuple[ClassifierOpener, OnProgress]]:
+    """What opens classifiers, and what shows progress on the terminal."""
+    with classifier_opener(offline, quiet) as opener, progress_bars(quiet) as on_progress:
+        yield opener, on_progress
+
+
+@contextmanager
+def progress_bars(quiet: bool) -> Iterator[OnProgress]:
+    """A bar on the terminal for each part of the work; it appears with the first (part, done, total)."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    shown = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=shown, transient=True, disable=quiet or not shown.is_terminal) as bars:
+        tasks = {}
+
+        def on_progress(part: str, done: int, total: int) -> None:
+            if part not in tasks:
+                tasks[part] = bars.add_task(part, total=total)
+            bars.update(tasks[part], completed=done)
+
+        yield on_progress
+
+
+def needs(feature: str, package: str, extra: str) -> None:
+    """Raise ConfigError where a package that comes with an extra of ours is not installed."""
+    if importlib.util.find_spec(package) is None:
+        raise ConfigError(f"{feature} needs {package}: pip install 'qcls-gguf[{extra}]'")
+
+
+def check_outputs(outputs: Mapping[str, Path | None], inputs: Mapping[str, Path | None], *, force: bool = True) -> None:
+    """Raise ConfigError for a file that could not be written, before anything is computed; by options."""
+    from ..report.files import check_writable
+
+    if outputs.get("--html") is not None:
+        needs("--html", "matplotlib", "report")
+    others = dict(inputs)
+    for name, path in outputs.items():
+        if path is not None:
+            check_writable(path, name, others, force=force)
+            others[name] = path
+
+
+def show_record(
+    record: Record, printing: Printing, view: RenderableType, outputs: Sequence[Output | None] = ()
+) -> None:
+    """Print a record as JSON or as its view, then write the files, with --html the page of a view that is a Document.
+
+    Raises what `show_and_write` raises.
+    """
+    from ..report import document
+    from ..report.files import show_and_write
+    from ..report.results import console
+
+    def show() -> None:
+        if printing.format == "json":
+            print(record.to_json())
+        else:
+            console().print(view, crop=False)
+
+    if isinstance(view, document.Document):
+        outputs = [*outputs, file_output("--html", getattr(printing, "html", None), lambda: _page(view))]
+    show_and_write(show, [output for output in outputs if output is not None])
+
+
+def _page(document: Document) -> str:
+    from ..report.html import document_page  # matplotlib is an extra
+
+    return document_page(document)
+
+
+def file_output(name: str, path: Path | None, text: Callable[[], str]) -> Output | None:
+    """A file that a command writes in the end, if its option was given."""
+    from ..report.files import Output
+
+    return None if path is None else Output(name=name, path=path, text=text)

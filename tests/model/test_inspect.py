@@ -264,7 +264,7 @@ def test_names_cannot_move_the_cursor(make_model: MakeModel, write_config: Write
         (["--config", "missing.yaml"], 2, "missing.yaml: the configuration cannot be read"),
         (["--scoring", "first_token"], 2, "share their first token"),
         (["--format", "jsonl"], 2, "jsonl"),
-        (["-ngl", "many"], 2, "'many' is not a number of layers"),
+        (["-ngl", "many"], 2, "--n-gpu-layers: 'many' is not a whole number from 0 to"),
         (["--model", "missing.gguf"], 3, "missing.gguf"),
     ],
 )

@@ -15,7 +15,7 @@ import yaml
 from config_texts import CONFIGS, FOLDER, MISSION, PROMPT, parse, refused, with_labels
 from jsonschema import Draft202012Validator
 
-from qcls_gguf.cli.schema import schema_text
+from qcls_gguf.cli.app import schema_text
 from qcls_gguf.config.json_schema import config_json_schema
 from qcls_gguf.config.load import load_config
 from qcls_gguf.config.prompt import PromptConfig

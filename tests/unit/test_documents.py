@@ -82,7 +82,12 @@ def test_every_command_is_documented() -> None:
 
 
 def test_options_that_pages_name_exist() -> None:
-    known = {name for command in COMMANDS.values() for option in command.params for name in option.opts}
+    known = {
+        name
+        for command in COMMANDS.values()
+        for option in command.params
+        for name in (*option.opts, *option.secondary_opts)
+    }
     known |= {"--version", "--help", "-h", "--install-completion"}
     for page in PAGES:
         for code in re.findall(r"`([^`\n]+)`", prose_of(page)):
