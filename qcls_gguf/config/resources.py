@@ -12,6 +12,8 @@ EMBEDDED_MODEL = "fashion-tiny-Q8_0.gguf"
 DEFAULT_CONFIG = "fashion-8"
 """of the configurations that come with the package, the one that is used where none is named"""
 _SUFFIX = ".yaml"
+OLLAMA = "ollama:"
+"""what a path begins with that is the name of a model of Ollama's; a file of such a name is given as ./ollama:NAME"""
 
 
 def _folder(name: str) -> Path:

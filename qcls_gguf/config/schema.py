@@ -15,6 +15,7 @@ from ..errors import ConfigError
 from .cascade import CascadeConfig
 from .likely_mistake import IGNORED_KINDS, IgnoredKind
 from .prompt import FilledText, PromptConfig, TrueOrFalse
+from .resources import OLLAMA
 from .rules import Choice, File, Truth, Variables, Whole, at_least, at_most, distinct, size_of
 from .settings import Settings, given, refusal, settings
 from .template import ALL_SLOTS, SLOTS, all_texts, expand
@@ -28,8 +29,6 @@ QUERY_TOKENS: tuple[QueryTokens, ...] = ("plain", "user_defined")
 _MAX_SEQ = 4096  # LLAMA_MAX_SEQ in llama.cpp's src/llama-cparams.h, as patches/0013 has it
 _MAX_PROMPTS = 1000
 _AUTO = ("auto",)
-OLLAMA = "ollama:"
-"""what a path begins with that is the name of a model of Ollama's; a file of such a name is given as ./ollama:NAME"""
 
 
 @settings

@@ -11,8 +11,8 @@ from textwrap import indent, wrap
 
 from ..config.load import load_config, parse_config
 from ..config.prompt import PromptConfig
-from ..config.resources import schema_path
-from ..config.schema import OLLAMA, Config, ModelConfig
+from ..config.resources import OLLAMA, schema_path
+from ..config.schema import Config, ModelConfig
 from ..config.template import LABELS_SLOT
 from ..config.words import shown
 from ..config.yaml_text import config_tree, text_block, yaml_text

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from ..config.schema import OLLAMA
+from ..config.resources import OLLAMA
 from ..config.words import shown
-from ..config.yaml_text import Tree
 from ..errors import ConfigError
+
+if TYPE_CHECKING:
+    from ..config.yaml_text import Tree
 
 _LARGEST_ON_CPU = 2_000_000_000
 """a larger file makes a CPU of few cores take seconds for a text"""

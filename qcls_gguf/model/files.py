@@ -11,8 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, Self
 
-from ..config.resources import embedded_model
-from ..config.schema import OLLAMA, ModelConfig
+from ..config.resources import OLLAMA, embedded_model
+from ..config.schema import ModelConfig
 from ..errors import ModelError
 from .header import GgufHeader, TensorInfo, read_header
 from .header_rules import wrong_in_header

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..config.schema import OLLAMA
+from ..config.resources import OLLAMA
 from ..errors import ConfigError, ModelError
 
 _HOST, _NAMESPACE, _TAG = "registry.ollama.ai", "library", "latest"
