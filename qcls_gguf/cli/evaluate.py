@@ -109,9 +109,12 @@ def calibrate_command(
     qcls-gguf calibrate --data labelled.csv --bias --prompt category --out category.yaml --force
     """
     needs("calibrate", "scipy", "calibrate")
-    from ..report.tables import terminal_table  # see app.py for why here
-    from ..tuning.calibrate import FitSettings, calibrate
-    from ..tuning.table import fits_table, outcome
+    from ..tuning.calibrate import (  # see app.py for why here
+        FitSettings,
+        calibrate,
+        calibration_document,
+        outcome,
+    )
 
     fit_settings = FitSettings(
         config=model.settings(),
@@ -129,7 +132,7 @@ def calibrate_command(
     with long_work(model.offline, printing.quiet) as (opener, on_progress):
         record, text = calibrate(fit_settings, opener, on_progress=on_progress)
     written = file_output("--out", chosen.out, lambda: text or "") if text is not None else None
-    show_record(record, printing, terminal_table(fits_table(record), end=False), [written])
+    show_record(record, printing, calibration_document(record), [written])
     if not printing.quiet:
         print(printable_lines(outcome(record)), file=sys.stderr)
     return EXIT_OTHER if record.written is None else None

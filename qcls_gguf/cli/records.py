@@ -13,7 +13,7 @@ from ..labelling.records import LabellingRecord
 from ..report.record import Record
 from ..report.record_docs import records_markdown
 from ..report.run_record import RunRecord
-from ..tuning.records import CalibrationRecord
+from ..tuning.calibrate import CalibrationRecord
 
 RECORDS: dict[str, type[Record]] = {
     "run": RunRecord,

@@ -5,29 +5,90 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+
+import numpy as np
 
 from ..config.calibration_file import calibration_text, prompt_hash
-from ..config.prompt import PromptConfig
+from ..config.likely_mistake import LikelyMistake
+from ..config.prompt import Prior, PromptConfig
 from ..config.schema import Config
+from ..config.scoring import Scoring
 from ..config.words import hint
-from ..data.labelled import PLAIN_COLUMNS, Labelled, LabelledColumns
+from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, LabelledQuery
 from ..errors import ConfigError, ScoreError
-from ..evaluation.evaluate import EvaluationSettings, ScoredRows, score_data
+from ..evaluation.evaluate import EvaluationSettings, score_data
 from ..evaluation.modes import non_finite_rows
 from ..evaluation.passes import truth_of
+from ..evaluation.records import DataRecord
 from ..opening import ClassifierOpener
+from ..report.document import TEXT, Document, Table
 from ..report.files import check_writable
 from ..report.progress import OnProgress
-from ..score.adjustment import Adjustment, FloatArray
-from ..statistics import BoolArray
+from ..report.record import Record, left_out_if_none
+from ..score.result import ModelInfo
 from .fit import Verdict, check_n_rows, cross_validate
-from .records import CalibrationError, CalibrationRecord, FitRecord, LogLoss
 
 _DIGITS = 6
 """Decimals of what is written."""
+
+
+class LogLoss(Record):
+    """Mean log-loss over the rows, in nats."""
+
+    before: float
+    """of the uncalibrated scores"""
+    after: float
+    """of each row by the fit to the other folds"""
+    standard_error: float
+    """of the mean of before - after"""
+
+
+class CalibrationError(Record):
+    """Expected calibration error over 15 bins."""
+
+    before: float
+    """of the uncalibrated scores"""
+    after: float
+    """of each row by the fit to the other folds"""
+
+
+class FitRecord(Record):
+    """The fit of one prompt, and whether it was kept."""
+
+    scoring: Scoring
+    """as configured"""
+    prior: Prior
+    """as configured"""
+    accepted: bool
+    """whether it lowers the log-loss of rows it has not seen by more than one standard error"""
+    temperature: float
+    """what the scores are divided by"""
+    bias: dict[str, float] | None = left_out_if_none()
+    """by label, added to the divided scores; only where biases were fitted"""
+    n_rows: int
+    """rows that are labelled for the prompt"""
+    n_folds: int
+    """of the cross-validation"""
+    log_loss: LogLoss
+    ece: CalibrationError
+
+
+class CalibrationRecord(Record):
+    """Temperatures and biases fitted to labelled queries."""
+
+    data: DataRecord
+    model: ModelInfo
+    warnings: tuple[LikelyMistake, ...]
+    """what is likely a mistake in the prompts"""
+    written: str | None
+    """the calibration file; null where no fit was kept"""
+    with_bias: bool
+    """whether biases were fitted"""
+    seed: int
+    """of the shuffle into folds"""
+    prompts: dict[str, FitRecord]
+    """by prompt"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +127,7 @@ def calibrate(
     The text has the fits that were accepted, and is None where there are none. Nothing is written. Raises ConfigError
     for what cannot be fitted or written, before anything is computed; and what Classifier raises.
     """
-    prompts = _prompts_to_fit(settings.config, settings.names)
+    _prompts_to_fit(settings.config, settings.names)
     inputs = {"`data`": settings.data, "the configuration": settings.config.path, "`resume`": settings.resume}
     check_writable(settings.out, "`out`", inputs, force=settings.force)
     settings = dataclasses.replace(settings, config=opener.rendered(settings.config))
@@ -79,17 +140,28 @@ def calibrate(
         skip_bad=settings.skip_bad,
         resume=settings.resume,
     )
-    check = partial(_check_rows, settings, prompts)
-    scored = score_data(evaluation, opener, check=check, on_progress=on_progress)
+    scored = score_data(
+        evaluation, opener, check=lambda data: _check_rows(settings, prompts, data.rows), on_progress=on_progress
+    )
     if lost := non_finite_rows(scored.rows, scored.scores):
         lines = ", ".join(str(row.line) for row in lost)
         raise ScoreError(f"`data` {settings.data}: scores that are not finite: lines {lines}: leave these rows out")
-    verdicts: dict[str, Verdict] = {}
-    for prompt, adjustment in zip(settings.config.prompts, scored.adjustments, strict=True):
-        if prompt in prompts:
-            verdicts[prompt.name] = _verdict(settings, prompt, scored, adjustment)
-            on_progress("fit", len(verdicts), len(prompts))
-    entries = {p.name: _file_entry(p, verdicts[p.name]) for p in prompts if verdicts[p.name].accepted}
+    _check_rows(settings, prompts, scored.rows)  # again: the model may have refused some
+    fits: dict[str, FitRecord] = {}
+    for prompt in prompts:
+        index = settings.config.prompts.index(prompt)
+        truth, adjustment = truth_of(scored.prompts[index], scored.rows), scored.adjustments[index]
+        score = scored.tables[prompt.name].by_scoring[prompt.scoring][truth.index]
+        verdict = cross_validate(
+            score if adjustment.prior is None else score - adjustment.prior,
+            truth.accepted,
+            with_bias=settings.with_bias,
+            n_folds=settings.n_folds,
+            seed=settings.seed,
+        )
+        fits[prompt.name] = _fit_record(prompt, verdict)
+        on_progress("fit", len(fits), len(prompts))
+    entries = {prompt.name: _file_entry(prompt, fits[prompt.name]) for prompt in prompts if fits[prompt.name].accepted}
     record = CalibrationRecord(
         data=scored.data_record(),
         model=scored.model,
@@ -97,7 +169,7 @@ def calibrate(
         written=str(settings.out) if entries else None,
         with_bias=settings.with_bias,
         seed=settings.seed,
-        prompts={prompt.name: _fit_record(prompt, verdicts[prompt.name]) for prompt in prompts},
+        prompts=fits,
     )
     return record, calibration_text(scored.model.sha256, entries) if entries else None
 
@@ -117,66 +189,65 @@ def _prompts_to_fit(config: Config, names: Sequence[str]) -> list[PromptConfig]:
     return chosen
 
 
-def _check_rows(settings: FitSettings, prompts: Sequence[PromptConfig], data: Labelled) -> None:
+def _check_rows(settings: FitSettings, prompts: Sequence[PromptConfig], rows: Sequence[LabelledQuery]) -> None:
     """Raise ConfigError for too few rows, before the model is loaded."""
     for prompt in prompts:
-        check_n_rows(sum(prompt.name in row.labels for row in data.rows), settings.n_folds, _place(settings, prompt))
-
-
-def _verdict(settings: FitSettings, prompt: PromptConfig, scored: ScoredRows, adjustment: Adjustment) -> Verdict:
-    score, accepted = _matrices(prompt, scored, adjustment)
-    check_n_rows(len(score), settings.n_folds, _place(settings, prompt))
-    return cross_validate(score, accepted, with_bias=settings.with_bias, n_folds=settings.n_folds, seed=settings.seed)
-
-
-def _place(settings: FitSettings, prompt: PromptConfig) -> str:
-    return f"`data` {settings.data}: prompt {prompt.name}"
-
-
-def _matrices(prompt: PromptConfig, scored: ScoredRows, adjustment: Adjustment) -> tuple[FloatArray, BoolArray]:
-    """Scores less the prior, and accepted labels, each (n_rows, n_labels), of the rows labelled for a prompt."""
-    truth = truth_of(next(each for each in scored.prompts if each.name == prompt.name), scored.rows)
-    score = scored.tables[prompt.name].by_scoring[prompt.scoring][truth.index]
-    return score if adjustment.prior is None else score - adjustment.prior, truth.accepted
-
-
-def _bias(prompt: PromptConfig, verdict: Verdict) -> dict[str, float] | None:
-    """The biases by label, rounded; None where none were fitted."""
-    if verdict.parameters.bias is None:
-        return None
-    biases = [round(bias, _DIGITS) for bias in verdict.parameters.bias.tolist()]
-    return dict(zip(prompt.labels, biases, strict=True))
-
-
-def _file_entry(prompt: PromptConfig, verdict: Verdict) -> dict[str, Any]:
-    """A prompt's entry in the calibration file."""
-    bias = _bias(prompt, verdict)
-    return {
-        "prompt_hash": prompt_hash(prompt),
-        "scoring": prompt.scoring,
-        "temperature": round(verdict.parameters.temperature, _DIGITS),
-        **({} if bias is None else {"bias": bias}),
-        "fit": {
-            "n_rows": verdict.n_rows,
-            "n_folds": verdict.n_folds,
-            "log_loss_before": round(verdict.log_loss_before, _DIGITS),
-            "log_loss_after": round(verdict.log_loss_after, _DIGITS),
-            "standard_error": round(verdict.standard_error, _DIGITS),
-        },
-    }
+        n_rows = sum(prompt.name in row.labels for row in rows)
+        check_n_rows(n_rows, settings.n_folds, f"`data` {settings.data}: prompt {prompt.name}")
 
 
 def _fit_record(prompt: PromptConfig, verdict: Verdict) -> FitRecord:
+    bias = verdict.parameters.bias
     return FitRecord(
         scoring=prompt.scoring,
         prior=prompt.prior,
         accepted=verdict.accepted,
         temperature=round(verdict.parameters.temperature, _DIGITS),
-        bias=_bias(prompt, verdict),
+        bias=None if bias is None else dict(zip(prompt.labels, np.round(bias, _DIGITS).tolist(), strict=True)),
         n_rows=verdict.n_rows,
         n_folds=verdict.n_folds,
-        log_loss=LogLoss(
-            before=verdict.log_loss_before, after=verdict.log_loss_after, standard_error=verdict.standard_error
-        ),
-        ece=CalibrationError(before=verdict.ece_before, after=verdict.ece_after),
+        log_loss=LogLoss(**verdict.log_loss._asdict(), standard_error=verdict.standard_error),
+        ece=CalibrationError(**verdict.ece._asdict()),
     )
+
+
+def _file_entry(prompt: PromptConfig, fit: FitRecord) -> dict[str, object]:
+    """A prompt's entry in the calibration file."""
+    loss = fit.log_loss
+    numbers = {"log_loss_before": loss.before, "log_loss_after": loss.after, "standard_error": loss.standard_error}
+    return {
+        "prompt_hash": prompt_hash(prompt),
+        "scoring": fit.scoring,
+        "temperature": fit.temperature,
+        **({} if fit.bias is None else {"bias": fit.bias}),
+        "fit": {
+            "n_rows": fit.n_rows,
+            "n_folds": fit.n_folds,
+            **{name: round(number, _DIGITS) for name, number in numbers.items()},
+        },
+    }
+
+
+def calibration_document(record: CalibrationRecord) -> Document:
+    """A row for each prompt: its log-loss and ECE before and on held-out rows, its temperature, and the verdict."""
+    rows = []
+    for name, fit in record.prompts.items():
+        loss, ece = fit.log_loss, fit.ece
+        verdict = (
+            f"{'kept' if fit.accepted else 'refused'}: {loss.before - loss.after:+.4f} ± {loss.standard_error:.4f}"
+        )
+        rows.append([name, fit.n_rows, loss.before, loss.after, ece.before, ece.after, fit.temperature, verdict])
+    columns = {
+        "prompt": TEXT, "rows": "d", "log-loss": ".4f", "log-loss held out": ".4f", "ECE": ".4f", "ECE held out": ".4f",
+        "temperature": ".3f", "verdict": ">",
+    }  # fmt: skip
+    return Document(title="Calibration", parts=[Table(columns=columns, rows=rows)])
+
+
+def outcome(record: CalibrationRecord) -> str:
+    """What was written, what was left out, and how to use it, in a line."""
+    refused = [name for name, fit in record.prompts.items() if not fit.accepted]
+    if record.written is None:
+        return "nothing written: no fit lowers the held-out log-loss by more than one standard error"
+    left_out = f"; left out: {', '.join(refused)}" if refused else ""
+    return f"written: {record.written}{left_out}; to use it, name it in the configuration: `calibration: FILE`"

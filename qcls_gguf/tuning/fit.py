@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize
 
 from ..errors import ConfigError
 from ..score.adjustment import Adjustment, adjusted_scores
@@ -31,6 +31,13 @@ N_ROWS_A_FOLD = 10
 """Fewer held-out rows say too little of a fit."""
 
 
+class BeforeAfter(NamedTuple):
+    """A mean over the rows, of the uncalibrated scores and of each row by the fit to the other folds."""
+
+    before: float
+    after: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """A fit to all rows, and what cross-validation says of such fits."""
@@ -39,19 +46,16 @@ class Verdict:
     """temperature and bias, no prior; biases, where they were fitted, have a sum of 0"""
     n_rows: int
     n_folds: int
-    log_loss_before: float
-    log_loss_after: float
-    """of every row by the fit to the other folds"""
+    log_loss: BeforeAfter
     standard_error: float
-    """of the mean of the rows' differences between the two"""
-    ece_before: float
-    ece_after: float
-    """of every row by the fit to the other folds"""
+    """of the mean of the rows' differences between the two losses"""
+    ece: BeforeAfter
+    """expected calibration error"""
 
     @property
     def accepted(self) -> bool:
         """Whether the fit lowers the held-out log-loss by more than one standard error."""
-        return self.log_loss_before - self.log_loss_after > self.standard_error
+        return self.log_loss.before - self.log_loss.after > self.standard_error
 
 
 def check_n_rows(n_rows: int, n_folds: int, where: str) -> None:
@@ -83,16 +87,16 @@ def cross_validate(
         parameters=fit(score, accepted, with_bias=with_bias),
         n_rows=n,
         n_folds=n_folds,
-        log_loss_before=float(before.mean()),
-        log_loss_after=float(after.mean()),
+        log_loss=BeforeAfter(float(before.mean()), float(after.mean())),
         standard_error=paired_difference(before, after)[1],
-        ece_before=_ece(raw, accepted),
-        ece_after=_ece(held_out, accepted),
+        ece=BeforeAfter(_ece(raw, accepted), _ece(held_out, accepted)),
     )
 
 
 def fit(score: FloatArray, accepted: BoolArray, *, with_bias: bool) -> Adjustment:
     """The temperature, and biases with a sum of 0, that minimise the penalised log-loss of these rows."""
+    from scipy.optimize import minimize  # an extra, and half a second
+
     n, n_labels = score.shape
     score = score - score.max(axis=1, keepdims=True)  # the loss is the same, the gradient more exact
 

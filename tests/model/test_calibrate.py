@@ -20,8 +20,7 @@ from qcls_gguf.config.calibration_file import calibration_text, prompt_hash
 from qcls_gguf.config.scoring import SCORINGS, Scoring
 from qcls_gguf.evaluation.evaluate import EvaluationSettings, evaluate
 from qcls_gguf.opening import ClassifierOpener
-from qcls_gguf.tuning.calibrate import FitSettings, calibrate
-from qcls_gguf.tuning.records import CalibrationRecord
+from qcls_gguf.tuning.calibrate import CalibrationRecord, FitSettings, calibrate
 
 __all__ = ["config", "fashion"]  # fixtures
 DEV = ROOT / "models" / "tiny" / "dev.jsonl"

@@ -91,8 +91,8 @@ def test_a_fit_that_helps_is_accepted(with_bias: bool) -> None:
     score, accepted = drawn(400, 2.0, BIAS)
     verdict = cross_validate(score, accepted, with_bias=with_bias)
     assert verdict.accepted
-    assert verdict.log_loss_before - verdict.log_loss_after > verdict.standard_error > 0
-    assert verdict.ece_after < verdict.ece_before
+    assert verdict.log_loss.before - verdict.log_loss.after > verdict.standard_error > 0
+    assert verdict.ece.after < verdict.ece.before
     assert (verdict.n_rows, verdict.n_folds) == (400, 5)
 
 
@@ -115,8 +115,8 @@ def test_the_held_out_loss_is_that_of_fits_to_the_other_folds() -> None:
         temperature = fit(score[others], accepted[others], with_bias=False).temperature
         losses[fold] = log_losses(log_softmax(score[fold] / temperature), accepted[fold])
     before = log_losses(log_softmax(score), accepted)
-    assert verdict.log_loss_after == pytest.approx(losses.mean())
-    assert verdict.log_loss_before == pytest.approx(before.mean())
+    assert verdict.log_loss.after == pytest.approx(losses.mean())
+    assert verdict.log_loss.before == pytest.approx(before.mean())
     assert verdict.standard_error == pytest.approx((before - losses).std(ddof=1) / 10)
     assert verdict.parameters.temperature == fit(score, accepted, with_bias=False).temperature
 
