@@ -9,16 +9,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from ..config.words import printable
 from ..data.queries import QUERY
 from ..errors import ConfigError
 from .options import REQUIRED, RecordFormat, Reporting, ScoredModelOptions, argument, command, option
 from .terminal import EXIT_OTHER, check_outputs, classifier_opener, needs, show_record
-
-if TYPE_CHECKING:
-    from ..labelling.run import RunProgress
 
 _LINE_S = 30.0
 
@@ -101,7 +97,8 @@ def label_command(
     if work.engine is Engine.ray:
         needs("--engine ray", "ray", "ray")
     from ..labelling.results import labelling_document  # see app.py for why here
-    from ..labelling.run import LabelSettings, label_files
+    from ..labelling.run import label_files
+    from ..labelling.worker import LabelSettings
 
     check_outputs({"--html": summary.html}, {"--out": table.out, "--config": model.config, "--cache": work.cache})
     labelling = LabelSettings(
@@ -152,19 +149,19 @@ def _note(quiet: bool) -> Callable[[str], None]:
 
 
 @contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[RunProgress], None]]:
+def _progress(quiet: bool) -> Iterator[Callable[[str], None]]:
     """One line that changes on a terminal, else a line now and then."""
     is_terminal = sys.stderr is not None and sys.stderr.isatty()
     every_s = 0.2 if is_terminal else _LINE_S
     told = perf_counter()
 
-    def on_progress(progress: RunProgress) -> None:
+    def on_progress(line: str) -> None:
         nonlocal told
         if quiet or perf_counter() - told < every_s:
             return
         told = perf_counter()
         start, end = ("\r\033[K", "") if is_terminal else ("", "\n")
-        print(f"{start}{progress.line()}", end=end, file=sys.stderr, flush=True)
+        print(f"{start}{line}", end=end, file=sys.stderr, flush=True)
 
     try:
         yield on_progress

@@ -43,12 +43,13 @@ class AnswerCache:
 
     def _open(self, digest: str) -> int:
         """Open the file; returns the number of the set in it."""
-        self._database = sqlite3.connect(self._path, timeout=_WAIT_S, isolation_level=None, check_same_thread=False)
+        self._database = sqlite3.connect(self._path, timeout=_WAIT_S, check_same_thread=False)
         try:
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = NORMAL")
             self._database.executescript(_TABLES)
-            self._database.execute("INSERT OR IGNORE INTO sets (digest) VALUES (?)", (digest,))
+            with self._database:
+                self._database.execute("INSERT OR IGNORE INTO sets (digest) VALUES (?)", (digest,))
             return int(self._database.execute("SELECT number FROM sets WHERE digest = ?", (digest,)).fetchone()[0])
         except BaseException:
             self._database.close()
@@ -74,15 +75,8 @@ class AnswerCache:
             (self._set, query, answer.probabilities.tobytes() + bytes(answer.abstained))
             for query, answer in answers.items()
         ]
-        with self._errors():
-            self._database.execute("BEGIN IMMEDIATE")
-            try:
-                self._database.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?, ?)", rows)
-                self._database.execute("COMMIT")
-            except BaseException:
-                if self._database.in_transaction:
-                    self._database.execute("ROLLBACK")
-                raise
+        with self._errors(), self._database:  # all of them, or none
+            self._database.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?, ?)", rows)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

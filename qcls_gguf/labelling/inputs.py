@@ -228,20 +228,12 @@ def open_rows(path: Path, query_column: str, *, offset: int = 0, line: int = 1) 
         yield rows, lines
 
 
-def first_rows(inputs: Sequence[Input], n: int) -> list[Input]:
-    """Of all inputs together the first n rows."""
-    total = sum(each.n_rows for each in inputs)
-    return _chosen(inputs, range(min(n, total)))
-
-
-def sampled_rows(inputs: Sequence[Input], n: int, seed: int) -> list[Input]:
-    """Of all inputs together n rows by chance, in their order; the same for the same seed."""
-    total = sum(each.n_rows for each in inputs)
-    return _chosen(inputs, sorted(Random(seed).sample(range(total), min(n, total))))
-
-
-def _chosen(inputs: Sequence[Input], rows: Sequence[int]) -> list[Input]:
-    """The inputs with some of their rows, which are counted over all inputs, ascending."""
+def chosen_rows(inputs: Sequence[Input], limit: int | None, sample: int | None, seed: int) -> list[Input]:
+    """The inputs with the first rows of all together, or with some by chance, which are the same for the same seed."""
+    n = sum(each.n_rows for each in inputs)
+    rows: Sequence[int] = range(n if limit is None else min(limit, n))
+    if sample is not None:
+        rows = sorted(Random(seed).sample(rows, min(sample, n)))
     found, before, waiting = [], 0, iter(rows)
     row = next(waiting, None)
     for each in inputs:

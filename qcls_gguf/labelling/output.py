@@ -23,7 +23,7 @@ from ..report.record import Record
 from ..system.folders import PART_SUFFIX
 from .inputs import Format, Input, Shard, format_of
 from .records import ShardCounts
-from .writing import ENDINGS, join_files, whole_file
+from .writing import ENDINGS, join_files, output_file
 
 _MANIFEST, _DONE, _LOCK = "manifest.json", "done.jsonl", ".lock"
 _SHARDS = ".shards"
@@ -43,7 +43,9 @@ class Manifest(Record):
     """what a run that goes on must have in common"""
     provenance: dict[str, JsonValue]
     inputs: tuple[Input, ...]
-    totals: dict[str, JsonValue] | None
+    totals: dict[str, JsonValue] | None = None
+    joined_bytes: int | None = None
+    """of the one file that the shards became"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,14 +143,11 @@ class OutputFolder:
         return found
 
     @property
-    def _joined_bytes(self) -> JsonValue:
-        return ((self.manifest and self.manifest.totals) or {}).get("joined_bytes")
-
-    @property
     def is_joined(self) -> bool:
         """Whether the one file has all shards already, whose own files are not there any more then."""
         try:
-            return self.joined is not None and self.joined.stat().st_size == self._joined_bytes
+            n_bytes = self.manifest and self.manifest.joined_bytes
+            return self.joined is not None and self.joined.stat().st_size == n_bytes
         except OSError:
             return False
 
@@ -160,7 +159,7 @@ class OutputFolder:
         remedy = "name another output, or replace it with `overwrite`"
         if self.manifest is None:
             raise ConfigError(f"{what}{self.folder} knows of no run that wrote it: {remedy}")
-        n_bytes = self._joined_bytes
+        n_bytes = self.manifest.joined_bytes
         if n_bytes is not None and not self.is_joined:
             n_now = self.joined.stat().st_size
             raise ConfigError(f"{what}was changed since it was written ({n_bytes} bytes then, {n_now} now): {remedy}")
@@ -194,7 +193,7 @@ class OutputFolder:
             is_part = path.name.startswith(".") and path.name.endswith(PART_SUFFIX)
             if is_part or (_OURS.fullmatch(path.name) and path.name not in self.done):
                 path.unlink(missing_ok=True)
-        with whole_file(self.folder / _DONE) as file:
+        with output_file(self.folder / _DONE) as file:
             file.writelines(f"{json_text(counts.to_dict())}\n".encode() for counts in self.done.values())
         self._write(
             Manifest(
@@ -202,7 +201,7 @@ class OutputFolder:
                 settings=dict(settings),
                 provenance=dict(provenance),
                 inputs=tuple(inputs),
-                totals=self.manifest.totals if self.manifest and self.is_joined else None,
+                joined_bytes=self.manifest.joined_bytes if self.manifest and self.is_joined else None,
             )
         )
         try:
@@ -231,11 +230,13 @@ class OutputFolder:
             join_files([self.folder / task.output for task in tasks], self.joined, self.format)
         return self.joined.stat().st_size
 
-    def finish(self, tasks: Sequence[Task], provenance: Settings, totals: Settings) -> None:
-        """Write what all shards come to, and remove the files that were joined. Raises QclsError."""
+    def finish(self, tasks: Sequence[Task], **found: object) -> None:
+        """Write what all shards come to, and remove the files that were joined. found: fields of the manifest.
+
+        Raises QclsError.
+        """
         assert self.manifest is not None
-        update = {"provenance": dict(provenance), "totals": dict(totals)}
-        self._write(self.manifest.model_copy(update=update))
+        self._write(self.manifest.model_copy(update=found))
         if self.joined:
             for task in tasks:
                 (self.folder / task.output).unlink(missing_ok=True)
@@ -258,7 +259,7 @@ class OutputFolder:
 
     def _write(self, manifest: Manifest) -> None:
         self.manifest = manifest
-        with whole_file(self.folder / _MANIFEST) as file:
+        with output_file(self.folder / _MANIFEST) as file:
             file.write(f"{json_text(manifest.to_dict(), indent=1)}\n".encode())
 
 

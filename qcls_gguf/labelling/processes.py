@@ -1,4 +1,4 @@
-"""Who labels the shards: a worker in this process, or workers in processes of their own, each on one device."""
+"""Workers in processes of their own, each on one device."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import signal
 import threading
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 from ..config.words import counted
 from ..errors import ConfigError, QclsError
@@ -19,7 +19,7 @@ from ..model.placement import gpus
 from ..native import build_info
 from ..opening import ClassifierOpener
 from .output import Task
-from .worker import Job, Progress, Ready, Worker
+from .worker import LabelSettings, Progress, Ready, Worker
 
 CPU = "cpu"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -29,58 +29,28 @@ _N_AHEAD = 3
 _STOP_S = 5.0
 
 
-class Workers(Protocol):
-    """Label shards, somewhere."""
-
-    def start(self) -> Ready:
-        """Open the model. Raises what Classifier.from_config raises."""
-
-    def label(self, tasks: Iterable[Task], batch: int | None) -> Iterator[Progress]:
-        """Label shards, with so many queries in a decode or as many as prove best; see Worker.label."""
-
-    def close(self) -> None:
-        """Stop."""
-
-
-class OwnProcess:
-    """One worker in this process."""
-
-    def __init__(self, job: Job, opener: ClassifierOpener) -> None:
-        self._job, self._opener = job, opener
-        self._worker: Worker | None = None
-
-    def start(self) -> Ready:
-        """Open the model."""
-        self._worker = Worker(self._job, self._opener)
-        return self._worker.ready
-
-    def label(self, tasks: Iterable[Task], batch: int | None) -> Iterator[Progress]:
-        """Label shards one after the other."""
-        assert self._worker is not None
-        self._worker.batch = batch
-        return self._worker.label(tasks)
-
-    def close(self) -> None:
-        """Close the classifier."""
-        if self._worker is not None:
-            self._worker.close()
-
-
 class Processes:
     """A worker in a process of its own on each of some devices."""
 
-    def __init__(self, job: Job, devices: Sequence[str]) -> None:
-        """devices: numbers of GPUs as in `only`, or `cpu`; one may be given several times."""
-        self._job, self._devices = job, devices
+    def __init__(self, settings: LabelSettings) -> None:
+        """Start a process for each device, and wait until each has opened its model.
+
+        Raises what Classifier.from_config raises, and ConfigError for a missing GPU.
+        """
+        self._devices = settings.devices
         self._processes: list[Any] = []
         self._pipes: list[Connection] = []
+        try:
+            self.ready = self._start(settings)
+        except BaseException:
+            self.close()
+            raise
 
-    def start(self) -> Ready:
-        """Start all processes, and wait until each has opened its model. Raises ConfigError for a missing GPU."""
+    def _start(self, settings: LabelSettings) -> Ready:
         context = multiprocessing.get_context("spawn")  # a library of threads and a GPU's driver survive no fork
         for device in self._devices:
             mine, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(self._job, device, theirs), daemon=True)
+            process = context.Process(target=_work, args=(settings, device, theirs), daemon=True)
             with only(device):
                 process.start()
             theirs.close()
@@ -98,7 +68,7 @@ class Processes:
         return ready[0]
 
     def label(self, tasks: Iterable[Task], batch: int | None) -> Iterator[Progress]:
-        """Deal shards to processes that are free."""
+        """Label shards, dealt to processes that are free; see Worker.label."""
         waiting = iter(tasks)
         left = [0] * len(self._pipes)
         ended = [False] * len(self._pipes)
@@ -166,7 +136,7 @@ class Processes:
                 process.join()
 
 
-def _work(job: Job, device: str, pipe: Connection) -> None:
+def _work(settings: LabelSettings, device: str, pipe: Connection) -> None:
     """Run a process that was started for a device: say that it is ready, receive the size of batches, then label the
     shards that it is sent until None comes.
     """
@@ -174,11 +144,11 @@ def _work(job: Job, device: str, pipe: Connection) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         check_seen(device)
-        with ClassifierOpener(offline=job.offline) as opener, Worker(job, opener) as worker:
+        with ClassifierOpener(offline=settings.offline) as opener, closing(Worker(settings, opener)) as worker:
             pipe.send(worker.ready)
-            worker.batch = pipe.recv()
+            batch = pipe.recv()
             waiting, told = Progress(), perf_counter()
-            for progress in worker.label(iter(pipe.recv, None)):
+            for progress in worker.label(iter(pipe.recv, None), batch):
                 waiting.add(progress)
                 if waiting.done or waiting.batch or perf_counter() - told > _TOLD_S:
                     pipe.send(waiting)

@@ -9,7 +9,7 @@ from ..config.words import counted
 from ..report.document import TEXT, Document, Facts, Figure, Paragraph, Section, Table, provenance
 from ..report.numbers import measured, percent
 from .records import N_BINS, LabellingRecord, PromptCounts
-from .run import duration
+from .worker import duration
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,111 +4,41 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import Literal
+from typing import TYPE_CHECKING
 
 from ..config.words import counted
 from ..errors import ConfigError
 from ..opening import ClassifierOpener
 from ..report.machine import peak_rss_bytes
-from .inputs import Input, check_names, find_inputs, first_rows, format_of, read_input, sampled_rows
+from .inputs import Input, check_names, chosen_rows, find_inputs, format_of, read_input
 from .output import OutputFolder, Settings
-from .processes import OwnProcess, Processes, Workers
+from .processes import Processes
 from .records import LabellingRecord, RunSpeed, total_counts
-from .worker import Job, Progress, Ready
+from .worker import LabelSettings, Progress, Ready, Worker
 
-SHARD_ROWS = 50_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabelSettings(Job):
-    """What is labelled, and how. The folder is found by `out`."""
-
-    inputs: tuple[str, ...]
-    """files, patterns, folders"""
-    out: Path
-    """a file that ends in a known ending, or a folder"""
-    shard_rows: int = SHARD_ROWS
-    limit: int | None = None
-    """only the first rows of all inputs together"""
-    sample: int | None = None
-    """only so many rows of all inputs, by chance"""
-    seed: int = 0
-    """of the sample"""
-    overwrite: bool = False
-    """label everything anew, whatever is there"""
-    redo_changed: bool = False
-    """label inputs anew that were changed since"""
-    devices: tuple[str, ...] = ()
-    """a process for each; none: in this process"""
-    engine: Literal["local", "ray"] = "local"
-
-    @property
-    def is_part(self) -> bool:
-        """Whether only some of the rows are labelled."""
-        return self.limit is not None or self.sample is not None
+if TYPE_CHECKING:
+    from .on_ray import RayActors
 
 
-@dataclass(slots=True, kw_only=True)
-class RunProgress:
-    """How far a run has come."""
-
-    n_rows: int
-    """that it is to label"""
-    n_shards: int
-    """of all inputs"""
-    n_shards_before: int
-    """of these, the number that earlier runs had done"""
-    so_far: Progress = field(default_factory=Progress)
-    began: float = field(default_factory=perf_counter)
-
-    @property
-    def seconds(self) -> float:
-        """Since the first shard began."""
-        return perf_counter() - self.began
-
-    @property
-    def n_shards_done(self) -> int:
-        """Files that are there."""
-        return self.n_shards_before + len(self.so_far.done)
-
-    def line(self) -> str:
-        """All of it in a line of text."""
-        n = self.so_far.n_rows
-        rows_per_s = n / max(self.seconds, 1e-9)
-        left = f", {duration((self.n_rows - n) / rows_per_s)} left" if n else ""
-        return (
-            f"{n:,.0f} of {self.n_rows:,} rows, {rows_per_s:,.1f} rows/s, "
-            f"{self.so_far.n_queries / max(n, 1):.0%} distinct, {self.n_shards_done} of {self.n_shards} shards{left}"
-        )
-
-
-def duration(seconds: float) -> str:
-    """A time in words."""
-    minutes, hours = seconds / 60, seconds / 3600
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{minutes:.0f} min" if minutes < 100 else f"{hours:.1f} h" if hours < 100 else f"{hours / 24:.1f} days"
-
-
-OnProgress = Callable[[RunProgress], None]
-OnNote = Callable[[str], None]
+Tell = Callable[[str], None]
 
 
 def label_files(
     settings: LabelSettings,
     opener: ClassifierOpener,
     *,
-    on_progress: OnProgress = lambda progress: None,
-    on_note: OnNote = lambda note: None,
+    on_progress: Tell = lambda line: None,
+    on_note: Tell = lambda note: None,
 ) -> LabellingRecord:
     """Label the rows of some files, or what earlier runs on the same output left of them.
 
-    on_note: is told in words what is done already, and what was redone. Raises ConfigError and what
-    Classifier.from_config raises before anything is labelled, and QclsError where an input or the output fails: what is
-    done stays, and the same call goes on from there.
+    on_progress: is told how far it has come, on_note what is done already and what was redone; both in words. Raises
+    ConfigError and what Classifier.from_config raises before anything is labelled, and QclsError where an input or the
+    output fails: what is done stays, and the same call goes on from there.
     """
     if settings.limit is not None and settings.sample is not None:
         raise ConfigError("`limit` and `sample` are both given: keep one of them")
@@ -119,13 +49,9 @@ def label_files(
     paths = _without_outputs(find_inputs(settings.inputs), output)
     with output:
         inputs = _planned(settings, output, paths, on_note)
-        workers = _workers(settings, opener)
-        try:
-            ready = workers.start()
-            _check_columns(ready, inputs)
-            return _labelled(settings, output, inputs, workers, ready, on_progress, on_note)
-        finally:
-            workers.close()
+        with closing(_workers(settings, opener)) as workers:
+            _check_columns(workers.ready, inputs)
+            return _labelled(settings, output, inputs, workers, on_progress, on_note)
 
 
 def _without_outputs(found: Sequence[Path], output: OutputFolder) -> list[Path]:
@@ -138,7 +64,7 @@ def _without_outputs(found: Sequence[Path], output: OutputFolder) -> list[Path]:
     return paths
 
 
-def _planned(settings: LabelSettings, output: OutputFolder, paths: Sequence[Path], on_note: OnNote) -> list[Input]:
+def _planned(settings: LabelSettings, output: OutputFolder, paths: Sequence[Path], on_note: Tell) -> list[Input]:
     """The inputs with their shards: as the manifest has them, where they have not changed."""
     known: dict[str, Input] = {}
     if not settings.overwrite:
@@ -156,10 +82,8 @@ def _planned(settings: LabelSettings, output: OutputFolder, paths: Sequence[Path
             now = read_input(path, settings.query_column, settings.shard_rows, typed=typed)
             on_note(f"{path}: {now.n_rows:,} rows in {counted(len(now.shards), 'shard')}")
         inputs.append(now)
-    if settings.limit is not None and not known:
-        inputs = first_rows(inputs, settings.limit)
-    if settings.sample is not None and not known:
-        inputs = sampled_rows(inputs, settings.sample, settings.seed)
+    if _is_part(settings) and not known:
+        inputs = chosen_rows(inputs, settings.limit, settings.sample, settings.seed)
     if output.joined and len({each.columns for each in inputs}) > 1 and settings.format != "jsonl":
         raise ConfigError(
             f"`out` {output.joined}: the inputs have different columns, {inputs[0].path} and others: name a folder, "
@@ -168,12 +92,12 @@ def _planned(settings: LabelSettings, output: OutputFolder, paths: Sequence[Path
     return _named(inputs, known)
 
 
-def _redo(settings: LabelSettings, output: OutputFolder, before: Input, on_note: OnNote) -> None:
+def _redo(settings: LabelSettings, output: OutputFolder, before: Input, on_note: Tell) -> None:
     """Remove the outputs of an input that was changed. Raises ConfigError if that is not wanted."""
     n_now = Path(before.path).stat().st_size
     what = f"{before.path}: was changed since it was labelled ({before.n_bytes} bytes then, {n_now} now)"
     done = [task.output for task in output.tasks([before]) if task.output in output.done]
-    if not settings.redo_changed or output.joined or settings.is_part:
+    if not settings.redo_changed or output.joined or _is_part(settings):
         raise ConfigError(
             f"{what}: label it anew with `redo_changed`, or everything with `overwrite`, or name another output; "
             f"what is there stays ({counted(len(done), 'shard')})"
@@ -198,18 +122,23 @@ def _named(inputs: Sequence[Input], known: dict[str, Input]) -> list[Input]:
 def _plan_settings(settings: LabelSettings, output: OutputFolder, paths: Iterable[str]) -> Settings:
     """What must be as it was before, as far as it is known without a model."""
     # Where rows are counted over all inputs, or all become one file, there must be the same ones.
-    inputs = list(paths) if output.joined or settings.is_part else None
+    inputs = list(paths) if output.joined or _is_part(settings) else None
     names = ("query_column", "format", "prefix", "scores", "top_k", "shard_rows", "limit", "sample")
     found = {name: getattr(settings, name) for name in names}
     return {**found, "seed": None if settings.sample is None else settings.seed, "inputs": inputs}
 
 
-def _workers(settings: LabelSettings, opener: ClassifierOpener) -> Workers:
+def _is_part(settings: LabelSettings) -> bool:
+    return settings.limit is not None or settings.sample is not None
+
+
+def _workers(settings: LabelSettings, opener: ClassifierOpener) -> Worker | Processes | RayActors:
+    """Whoever labels the shards, with the model opened."""
     if settings.engine == "ray":
         from .on_ray import RayActors  # the package is an extra
 
-        return RayActors(settings, settings.devices)
-    return Processes(settings, settings.devices) if settings.devices else OwnProcess(settings, opener)
+        return RayActors(settings)
+    return Processes(settings) if settings.devices else Worker(settings, opener)
 
 
 def _check_columns(ready: Ready, inputs: Sequence[Input]) -> None:
@@ -227,12 +156,11 @@ def _labelled(
     settings: LabelSettings,
     output: OutputFolder,
     inputs: Sequence[Input],
-    workers: Workers,
-    ready: Ready,
-    on_progress: OnProgress,
-    on_note: OnNote,
+    workers: Worker | Processes | RayActors,
+    on_progress: Tell,
+    on_note: Tell,
 ) -> LabellingRecord:
-    model = ready.model
+    ready, model = workers.ready, workers.ready.model
     versions = ("package_version", "llama_cpp_commit", "source_digest")
     whole = {
         **_plan_settings(settings, output, [each.path for each in inputs]),
@@ -258,28 +186,25 @@ def _labelled(
     if n_before:
         what = f"labelling the other {len(missing)}" if missing else "nothing is left to do"
         on_note(f"{n_before} of {counted(len(tasks), 'shard')} done already: {what}")
-    progress = RunProgress(
-        n_rows=sum(task.shard.n_kept for task in missing), n_shards=len(tasks), n_shards_before=n_before
-    )
+    n_rows, so_far, began = sum(task.shard.n_kept for task in missing), Progress(), perf_counter()
     try:
         for more in workers.label(missing, batch) if missing else ():
-            progress.so_far.add(more)
+            so_far.add(more)
             for counts in more.done:
                 output.add(counts)
-            on_progress(progress)
+            seconds = perf_counter() - began
+            on_progress(f"{so_far.line(n_rows, seconds)}, {len(output.done)} of {len(tasks)} shards")
     except BaseException:
-        on_note(
-            f"{progress.n_shards_done} of {counted(len(tasks), 'shard')} are done: the same command goes on from there"
-        )
+        on_note(f"{len(output.done)} of {counted(len(tasks), 'shard')} are done: the same command goes on from there")
         raise
-    seconds, so_far = progress.seconds, progress.so_far
+    seconds = perf_counter() - began
     batch = so_far.batch or batch or 1
     total = total_counts([output.done[task.output] for task in tasks])
     joined_bytes = output.join(tasks)
     if joined_bytes is not None:
         total = total.model_copy(update={"n_bytes": joined_bytes})
-    totals = {"n_inputs": len(inputs), "n_shards": len(tasks), **total.to_dict(), "joined_bytes": joined_bytes}
-    output.finish(tasks, {**provenance, "batch": batch}, totals)
+    totals = {"n_inputs": len(inputs), "n_shards": len(tasks), **total.to_dict()}
+    output.finish(tasks, provenance={**provenance, "batch": batch}, totals=totals, joined_bytes=joined_bytes)
     return LabellingRecord(
         **dict(total),
         out=str(settings.out),
@@ -287,11 +212,11 @@ def _labelled(
         n_shards=len(tasks),
         n_shards_before=n_before,
         speed=RunSpeed(
-            seconds=seconds if progress.n_rows else 0.0,
-            n_rows=progress.n_rows,
+            seconds=seconds if n_rows else 0.0,
+            n_rows=n_rows,
             n_computed=so_far.n_computed,
-            rows_per_s=progress.n_rows / seconds if progress.n_rows else None,
-            computed_per_s=so_far.n_computed / seconds if progress.n_rows else None,
+            rows_per_s=n_rows / seconds if n_rows else None,
+            computed_per_s=so_far.n_computed / seconds if n_rows else None,
             batch=batch,
             measured=so_far.measured,
         ),

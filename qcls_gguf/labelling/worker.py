@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import Self
+from typing import Literal
 
 from ..config.schema import Config
 from ..data.queries import QUERY
@@ -34,12 +34,16 @@ _N_SAMPLED = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """How all shards are labelled; goes to other processes."""
+class LabelSettings:
+    """What is labelled, and how; goes to other processes."""
 
     config: Config
+    inputs: tuple[str, ...]
+    """files, patterns, folders"""
+    out: Path
+    """a file that ends in a known ending, or a folder"""
     folder: Path = Path()
-    """of the output files"""
+    """of the output files; a run finds it by `out`"""
     format: Format | None = None
     """of them; None: that of the input"""
     query_column: str = QUERY
@@ -52,6 +56,20 @@ class Job:
     cache: Path | None = None
     batch: int | None = None
     """queries of a decode; None: measured at the start"""
+    shard_rows: int = 50_000
+    limit: int | None = None
+    """only the first rows of all inputs together"""
+    sample: int | None = None
+    """only so many rows of all inputs, by chance"""
+    seed: int = 0
+    """of the sample"""
+    overwrite: bool = False
+    """label everything anew, whatever is there"""
+    redo_changed: bool = False
+    """label inputs anew that were changed since"""
+    devices: tuple[str, ...] = ()
+    """a process for each; none: in this process"""
+    engine: Literal["local", "ray"] = "local"
     offline: bool = False
 
 
@@ -85,6 +103,13 @@ class Progress:
     peak_memory_bytes: int = 0
     """of a process, when a shard was done"""
 
+    def line(self, n_rows: int, seconds: float) -> str:
+        """What was done of n_rows in so many seconds, as text."""
+        rate = self.n_rows / max(seconds, 1e-9)
+        left = f", {duration((n_rows - self.n_rows) / rate)} left" if rate else ""
+        distinct = self.n_queries / max(self.n_rows, 1)
+        return f"{self.n_rows:,.0f} of {n_rows:,} rows, {rate:,.1f} rows/s, {distinct:.0%} distinct{left}"
+
     def add(self, more: Progress) -> None:
         """Add what was done after it."""
         self.n_queries += more.n_queries
@@ -96,41 +121,53 @@ class Progress:
         self.peak_memory_bytes = max(self.peak_memory_bytes, more.peak_memory_bytes)
 
 
+def duration(seconds: float) -> str:
+    """A time in words."""
+    minutes, hours = seconds / 60, seconds / 3600
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{minutes:.0f} min" if minutes < 100 else f"{hours:.1f} h" if hours < 100 else f"{hours / 24:.1f} days"
+
+
 class Worker:
     """One classifier that labels shard after shard."""
 
-    def __init__(self, job: Job, opener: ClassifierOpener) -> None:
+    def __init__(self, settings: LabelSettings, opener: ClassifierOpener) -> None:
         """Raises what Classifier.from_config raises, and ConfigError for a cache that cannot be used."""
-        self._job = job
-        self.batch = job.batch
-        """queries of a decode; None: measured with the first shard that needs one"""
+        self._settings = settings
+        self._batch: int | None = None
         with ExitStack() as stack:
-            config = with_room(job.config, job.batch or most_queries(job.config, opener))
-            self.classifier = stack.enter_context(opener.open(config))
-            self._prompts = self.classifier.configured
-            self.columns = AnswerColumns(
-                prompts=prompt_labels(self._prompts), prefix=job.prefix, scores=job.scores, top_k=job.top_k
+            n = settings.batch or most_queries(settings.config, opener)
+            self.classifier = stack.enter_context(opener.open(with_room(settings.config, n)))
+            self._prompts, model = self.classifier.configured, self.classifier.model
+            self._columns = AnswerColumns(
+                prompts=prompt_labels(self._prompts),
+                prefix=settings.prefix,
+                scores=settings.scores,
+                top_k=settings.top_k,
             )
             self.ready = Ready(
-                model=self.classifier.model,
-                environment=environment(self.classifier.config, self.classifier.model),
-                columns=self.columns,
+                model=model,
+                environment=environment(self.classifier.config, model),
+                columns=self._columns,
                 digest=_answers_digest(self._prompts, self.classifier.config),
                 warnings=tuple(map(str, opener.warnings)),
             )
             self._cache = None
-            if job.cache is not None:
-                digest = f"{self.ready.digest} {self.ready.model.sha256}"
-                self._cache = AnswerCache(job.cache, digest, self.columns.n_labels)
+            if settings.cache is not None:
+                digest = f"{self.ready.digest} {model.sha256}"
+                self._cache = AnswerCache(settings.cache, digest, self._columns.n_labels)
                 stack.callback(self._cache.close)
             self._pool = stack.enter_context(ThreadPoolExecutor(2, "qcls-gguf files"))
             self._stack = stack.pop_all()
 
-    def label(self, tasks: Iterable[Task]) -> Iterator[Progress]:
+    def label(self, tasks: Iterable[Task], batch: int | None) -> Iterator[Progress]:
         """Label shards, and tell of each batch and of each file that has its name.
 
-        Raises QclsError, after it has told of the files that have their names.
+        batch: queries of a decode; None: measured with the first shard that needs one. Raises QclsError, after it has
+        told of the files that have their names.
         """
+        self._batch = batch or self._batch
         waiting = iter(tasks)
         writing: deque[Future[Progress]] = deque()
 
@@ -148,7 +185,7 @@ class Worker:
                 began = perf_counter()
                 task, block = reading[0], reading[1].result()
                 reading = next_read()
-                answers = Answers(self.columns, len(block.queries.texts))
+                answers = Answers(self._columns, len(block.queries.texts))
                 n_found = 0
                 for progress in self._answer(task, block, answers):
                     n_found += progress.n_queries - progress.n_computed
@@ -165,15 +202,16 @@ class Worker:
 
     def _read(self, task: Task) -> Block:
         task.input.check_unchanged()
-        block = read_block(task.input, task.shard, self._job.query_column, self.columns.schema().names)
+        block = read_block(task.input, task.shard, self._settings.query_column, self._columns.schema().names)
         task.input.check_unchanged()
+        if self._settings.strict and block.queries.reasons:
+            raise ConfigError(f"{task.input.path}: {block.queries.reasons[min(block.queries.reasons)]}")
         return block
 
     def _answer(self, task: Task, block: Block, answers: Answers) -> Iterator[Progress]:
         """Answer a shard's queries from the cache, then by the model; some at a time."""
         texts = block.queries.texts
         rows_per_query = task.shard.n_kept / max(len(texts), 1)
-        self._check_strict(task, block, answers)
         known = self._cache.find(texts) if self._cache is not None else {}
         for place, text in enumerate(texts):
             if text in known:
@@ -184,11 +222,11 @@ class Worker:
         if not missing:
             return
         queries = [texts[place] for place in missing]
-        if self.batch is None:
+        if self._batch is None:
             measured = measure_batches(self._prompts, queries[:: max(1, len(queries) // _N_SAMPLED)])
-            self.batch = best_size(measured)
-            yield Progress(measured=tuple(measured), batch=self.batch)
-        for results in BatchLabeller(self._prompts, self.batch).label(queries):
+            self._batch = best_size(measured)
+            yield Progress(measured=tuple(measured), batch=self._batch)
+        for results in BatchLabeller(self._prompts, self._batch).label(queries):
             kept = {}
             for at, result in results:
                 answer = result if isinstance(result, str) else answer_of(result)
@@ -199,24 +237,15 @@ class Worker:
                 self._cache.add(kept)
             n = len(results)
             yield Progress(n_queries=n, n_computed=n, n_rows=n * rows_per_query)
-            self._check_strict(task, block, answers)
-
-    def _check_strict(self, task: Task, block: Block, answers: Answers) -> None:
-        """Raise ConfigError for a row that gets no labels, if the run is strict."""
-        queries = block.queries
-        if not self._job.strict:
-            return
-        if queries.reasons:
-            raise ConfigError(f"{task.input.path}: {queries.reasons[min(queries.reasons)]}")
-        if answers.reasons:
-            place = min(answers.reasons)
-            row = queries.index.tolist().index(place)
-            raise ConfigError(f"{task.input.path}: {queries.name(row)}: {answers.reasons[place]}")
+            if self._settings.strict and answers.reasons:
+                place, reason = next(iter(answers.reasons.items()))
+                row = block.queries.index.tolist().index(place)
+                raise ConfigError(f"{task.input.path}: {block.queries.name(row)}: {reason}")
 
     def _write(self, task: Task, block: Block, answers: Answers, n_found: int, began: float) -> Progress:
-        path = self._job.folder / task.output
+        path = self._settings.folder / task.output
         added = answers.table(block.queries)
-        n_bytes = write_block(path, block, added, self._job.format or task.input.format)
+        n_bytes = write_block(path, block, added, self._settings.format or task.input.format)
         seconds = perf_counter() - began
         counts = shard_counts(
             task.input.path, task.output, block.queries, answers, n_bytes=n_bytes, n_found=n_found, seconds=seconds
@@ -226,12 +255,6 @@ class Worker:
     def close(self) -> None:
         """Close the classifier and the cache."""
         self._stack.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _answers_digest(prompts: Answering, config: Config) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import QclsError
-from ..system.folders import part_of
+from ..system.folders import whole_file
 from .answers import PROBABILITY, with_columns
 from .blocks import Block, rows_of
 from .columns import cell, json_of
@@ -28,7 +27,7 @@ _DIGITS = 6
 
 def write_block(path: Path, block: Block, added: pa.Table, format_: Format) -> int:
     """Write a shard's rows with what is added to them under its name; returns its size in bytes. Raises QclsError."""
-    with whole_file(path) as file:
+    with output_file(path) as file:
         if format_ == "parquet":
             pq.write_table(with_columns(block.table(), added), file, compression="zstd")
         else:
@@ -42,20 +41,11 @@ def write_block(path: Path, block: Block, added: pa.Table, format_: Format) -> i
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[IO[bytes]]:
+def output_file(path: Path) -> Iterator[IO[bytes]]:
     """A file that takes its name when it is whole and on the disk. Raises QclsError where it cannot be written."""
-    part = part_of(path)
     try:
-        try:
-            with part.open("wb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(path)
-        except BaseException:
-            with suppress(OSError):
-                part.unlink()
-            raise
+        with whole_file(path, mode=0o666, on_disk=True) as file:
+            yield file
     except OSError as e:
         raise QclsError(
             f"{path}: could not be written: {e.strerror or e}: the files that are there already stay; run the command "
@@ -92,7 +82,7 @@ def _rounded(value: Any) -> Any:
 
 def join_files(paths: Sequence[Path], out: Path, format_: Format) -> None:
     """Write the rows of files one after the other into one, which takes its name when it is whole. Raises QclsError."""
-    with whole_file(out) as file:
+    with output_file(out) as file:
         if format_ == "parquet":
             with pq.ParquetWriter(file, pq.read_schema(paths[0]), compression="zstd") as writer:
                 for path in paths:

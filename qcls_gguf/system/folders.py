@@ -6,9 +6,10 @@ import itertools
 import json
 import os
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from platformdirs import user_cache_path
 
@@ -39,17 +40,27 @@ def part_of(path: Path) -> Path:
 
 
 def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Write a file beside its place and rename it, so that there is the old file or the whole new one; of two writers
-    at once the later wins.
+    """Write a file by `whole_file`, with the same rights; one that is there keeps its own. Raises OSError."""
+    with whole_file(path, mode=mode) as file:
+        file.write(content)
 
-    mode: the rights of a new file, less what the process's umask takes; one that is there keeps its own.
-    Raises OSError, with nothing left behind.
+
+@contextmanager
+def whole_file(path: Path, *, mode: int = 0o600, on_disk: bool = False) -> Iterator[IO[bytes]]:
+    """A file that is written beside its place and takes its name when it is whole, so that there is the old file or the
+    whole new one; of two writers at once the later wins.
+
+    mode: the rights of a new file, less what the process's umask takes; one that is there keeps its own. on_disk:
+    whether the content is on the disk before that. Raises OSError, with nothing left behind.
     """
     part = part_of(path)
     part.unlink(missing_ok=True)  # of a process of this number that was killed
     try:
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
-            file.write(content)
+            yield file
+            if on_disk:
+                file.flush()
+                os.fsync(file.fileno())
         with suppress(FileNotFoundError):
             if stat.S_ISREG(rights := path.lstat().st_mode):
                 part.chmod(stat.S_IMODE(rights))

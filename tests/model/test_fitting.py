@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from qcls_gguf import Classifier, Config, ConfigError, Model, ModelError, PlanEr
 from qcls_gguf.config.schema import RuntimeConfig
 from qcls_gguf.engine import memory
 from qcls_gguf.engine.open import context_memory
-from qcls_gguf.labelling.worker import Job, Worker
+from qcls_gguf.labelling.worker import LabelSettings, Worker
 from qcls_gguf.model import Vocabulary, placement
 from qcls_gguf.model import open as model_open
 from qcls_gguf.model.header import read_header
@@ -224,7 +224,8 @@ def test_what_is_opened_is_what_was_measured(
     with ExitStack() as stack:
         opener = stack.enter_context(ClassifierOpener())
         if labels:
-            classifier = stack.enter_context(Worker(Job(config=load_config(path)), opener)).classifier
+            settings = LabelSettings(config=load_config(path), inputs=(), out=tmp_path)
+            classifier = stack.enter_context(closing(Worker(settings, opener))).classifier
         else:
             classifier = stack.enter_context(opener.open(load_config(path)))
         taken = most_taken(classifier)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,8 @@ from qcls_gguf.labelling import label_table
 from qcls_gguf.labelling.output import OutputFolder
 from qcls_gguf.labelling.records import LabellingRecord
 from qcls_gguf.labelling.results import labelling_document
-from qcls_gguf.labelling.run import LabelSettings, label_files
+from qcls_gguf.labelling.run import label_files
+from qcls_gguf.labelling.worker import LabelSettings
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.report.results import console
 
@@ -299,6 +302,23 @@ def test_several_processes_give_what_one_gives(run: Run, tmp_path: Path) -> None
         run(tmp_path / "in.jsonl", out=tmp_path / "bad", devices=("cpu",))
     with pytest.raises(ConfigError, match=r"`devices` 99: (this build has no CUDA|the driver knows no such GPU)"):
         run(path, out=tmp_path / "none", devices=("cpu", "99"))
+
+
+def test_a_process_that_dies_ends_the_run_and_what_is_done_stays(opener: ClassifierOpener, tmp_path: Path) -> None:
+    path, out = parquet(tmp_path / "in.parquet", list(QUERIES[:24])), tmp_path / "out"
+    settings = LabelSettings(
+        config=load_config(CONFIG), inputs=(str(path),), out=out, batch=2, shard_rows=2, devices=("cpu", "cpu")
+    )
+
+    def kill(line: str) -> None:
+        if "1 of 12 shards" in line:
+            os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
+
+    with pytest.raises(QclsError, match=r"the process on device cpu has ended \(signal 9\): .* run the command again"):
+        label_files(settings, opener, on_progress=kill)
+    done = [json.loads(line) for line in (out / "done.jsonl").read_text().splitlines()]
+    assert 0 < len(done) < 12
+    assert all((out / each["output"]).stat().st_size == each["n_bytes"] for each in done)
 
 
 def test_a_table_in_memory_is_labelled_chunk_by_chunk(classifier: Classifier) -> None:
