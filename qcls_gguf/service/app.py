@@ -25,7 +25,7 @@ from .middleware import ExchangeMiddleware
 from .mistakes import parse
 from .openapi import Operation, description, description_page
 from .operations import HEALTH, READY, Endpoint, operations
-from .refusal import RefusedError, openai_words
+from .refusal import ErrorAnswer, RefusedError, openai_words
 from .settings import RequestLimits, ServiceSettings
 
 PAGE, DOCS, DESCRIPTION = "/", "/docs", "/openapi.json"
@@ -118,7 +118,7 @@ def _operation(dialects: Sequence[Dialect]) -> Operation:
         summary=own.summary,
         answer=own.answer,
         errors=_ERRORS,
-        error=own.error,
+        error=ErrorAnswer if own.words is openai_words else None,
         requests=[each.request for each in reversed(dialects)],
         more_kinds=LINES[:1] if own.line is not None else (),
         parameters=own.parameters,

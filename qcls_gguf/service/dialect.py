@@ -17,7 +17,7 @@ from ..config.prompt import PromptConfig
 from ..config.scoring import Scoring
 from ..questions.question import Question
 from ..score.result import Result
-from .refusal import ErrorAnswer, RefusedError, openai_words
+from .refusal import RefusedError, openai_words
 
 MODEL = "default"
 """what the models of `/v1/models` are named for: all configured prompts; one of them is `default/<prompt>`"""
@@ -174,7 +174,6 @@ class Dialect:
     """what an answer is one of, for the description; empty: any JSON"""
     words: Callable[[RefusedError], Mapping[str, object]] = openai_words
     """the body of an error"""
-    error: type[BaseModel] = ErrorAnswer
 
 
 def unknown_prompt(name: str, known: Mapping[str, PromptConfig], param: str) -> RefusedError:

@@ -78,7 +78,7 @@ class ExchangeMiddleware:
                 is_over = not message.get("more_body", False)
             await send(message)
 
-        self._metrics.n_in_flight += 1
+        self._metrics.in_flight.inc()
         try:
             self._check_key(scope, exchange)
             await self._app(scope, receive, reply)
@@ -94,7 +94,7 @@ class ExchangeMiddleware:
             elif not is_over:
                 raise  # the connection ends, so that nobody takes what was sent for the whole
         finally:
-            self._metrics.n_in_flight -= 1
+            self._metrics.in_flight.dec()
             if exchange.reason:
                 self._metrics.refused(exchange.reason)
             self._metrics.answered(exchange.route, status, exchange.total_ms / 1e3)

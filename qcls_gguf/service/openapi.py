@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -16,6 +18,7 @@ from .refusal import ErrorAnswer
 Schema = dict[str, Any]
 Models = Sequence[type[BaseModel]]
 _REFERENCE = "#/components/schemas/{model}"
+_LINK = re.compile(r'"#/components/schemas/([^"]+)"')
 _KEYS = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
@@ -32,7 +35,8 @@ class Operation:
     answer: Models
     """what an answer is one of; empty: anything of its kind"""
     errors: Sequence[int] = ()
-    error: type[BaseModel] = ErrorAnswer
+    error: type[BaseModel] | None = ErrorAnswer
+    """what an error's body is; None: any JSON"""
     kind: str = "application/json"
     """of the answer"""
     requests: Models = ()
@@ -47,7 +51,7 @@ def description(operations: Iterable[Operation]) -> Schema:
     """The OpenAPI description of these operations."""
     operations = list(operations)
     given = {(model, "validation") for each in operations for model in each.requests}
-    given |= {(model, "serialization") for each in operations for model in (*each.answer, each.error)}
+    given |= {(model, "serialization") for each in operations for model in (*each.answer, *_errors(each))}
     references, schemas = models_json_schema(
         sorted(given, key=lambda each: each[0].__name__),  # type: ignore[arg-type]
         ref_template=_REFERENCE,
@@ -88,9 +92,13 @@ def _one_of(models: Models, mode: str, references: Mapping[Any, Schema]) -> Sche
     return schemas[0] if len(schemas) == 1 else {"anyOf": schemas} if schemas else {}
 
 
+def _errors(operation: Operation) -> Models:
+    return () if operation.error is None else (operation.error,)
+
+
 def _responses(operation: Operation, references: Mapping[Any, Schema]) -> Schema:
     answer = {operation.kind: {"schema": _one_of(operation.answer, "serialization", references)}}
-    error = {"application/json": {"schema": references[operation.error, "serialization"]}}
+    error = {"application/json": {"schema": _one_of(_errors(operation), "serialization", references)}}
     refused = {"description": "refused", "content": error}
     return {"200": {"description": "answered", "content": answer}} | dict.fromkeys(map(str, operation.errors), refused)
 
@@ -100,9 +108,7 @@ def _responses(operation: Operation, references: Mapping[Any, Schema]) -> Schema
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 60em; padding: 0 1em; }
 @media (prefers-color-scheme: dark) { body { background: #16181c; color: #dde; } a { color: #8be; } }
-code, pre { font: 13px ui-monospace, monospace; } h2 code { font-size: 1em; }
-table { border-collapse: collapse; width: 100%; } td { border-top: 1px solid #8884; padding: .2em .8em .2em 0;
-vertical-align: top; } summary { cursor: pointer; }
+code, pre { font: 13px/1.4 ui-monospace, monospace; } h2 code { font-size: 1em; } summary { cursor: pointer; }
 """
 
 
@@ -117,49 +123,15 @@ def description_page(schema: Schema) -> bytes:
     for path, methods in schema["paths"].items():
         for method, operation in methods.items():
             parts += [f"<h2><code>{method.upper()} {escape(path)}</code></h2><p>{escape(operation['summary'])}</p>"]
-            parts.append(f"<table>{''.join(_rows(operation))}</table>")
+            parts.append(f"<details><summary>bodies and answers</summary>{_json(operation)}</details>")
     parts.append("<h1>Schemas</h1>")
     for name, each in sorted(schema["components"]["schemas"].items()):
-        parts += [f'<h3 id="{escape(name)}">{escape(name)}</h3>', f"<p>{escape(each.get('description', ''))}</p>"]
-        parts.append(f"<table>{''.join(_fields(each))}</table>")
+        parts.append(f'<h3 id="{escape(name)}">{escape(name)}</h3>{_json(each)}')
     return "\n".join(parts).encode()
 
 
-def _rows(operation: Schema) -> Iterator[str]:
-    for parameter in operation.get("parameters", ()):
-        where = f"{parameter['in']} parameter"
-        yield _row(where, f"<code>{escape(parameter['name'])}</code> {_kind(parameter['schema'])}")
-    for kind, content in operation.get("requestBody", {}).get("content", {}).items():
-        yield _row("body", f"<code>{escape(kind)}</code> {_kind(content['schema'])}")
-    for status, answer in operation["responses"].items():
-        kinds = ", ".join(_kind(content["schema"]) for content in answer["content"].values())
-        yield _row(status, f"{escape(answer['description'])} {kinds}")
-
-
-def _fields(schema: Schema) -> Iterator[str]:
-    needed = schema.get("required", ())
-    for name, field in schema.get("properties", {}).items():
-        what = escape(field.get("description", ""))
-        yield _row(f"<code>{escape(name)}</code>{'' if name in needed else ' (optional)'}", f"{_kind(field)} {what}")
-
-
-def _row(name: str, what: str) -> str:
-    return f"<tr><td>{name}</td><td>{what}</td></tr>"
-
-
-def _kind(schema: Mapping[str, Any]) -> str:
-    """What a value may be, in a few words; a schema of its own as a link."""
-    if reference := schema.get("$ref"):
-        name = escape(reference.rpartition("/")[2])
-        return f'<a href="#{name}">{name}</a>'
-    for key in ("anyOf", "oneOf"):
-        if key in schema:
-            return " or ".join(map(_kind, schema[key]))
-    if "const" in schema or "enum" in schema:
-        return " or ".join(f"<code>{escape(repr(value))}</code>" for value in schema.get("enum", [schema.get("const")]))
-    kind = schema.get("type", "anything")
-    if kind == "array":
-        return f"list of {_kind(schema.get('items', {}))}"
-    if kind == "object" and isinstance(more := schema.get("additionalProperties"), Mapping):
-        return f"object of {_kind(more)}"
-    return escape(str(kind))
+def _json(value: Schema) -> str:
+    """A part of the description as JSON, whose references are links."""
+    text = escape(json.dumps(value, indent=2, ensure_ascii=False), quote=False)
+    linked = _LINK.sub(r'<a href="#\1">\1</a>', text)
+    return f"<pre>{linked}</pre>"

@@ -3,36 +3,31 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from pydantic import BaseModel
 
 from ..errors import BusyError, ConfigError, DeadlineError, PlanError, QclsError
 
 
+@dataclass(eq=False)
 class RefusedError(Exception):
-    """Ends a request with an error.
+    """Ends a request with an error."""
 
-    status: the HTTP status; reason: under which it is counted; param: the field that is wrong, such as `queries[3]`;
-    retry_ms: after which the client may ask again; allow: the methods that a path takes.
-    """
+    status: int
+    """of HTTP"""
+    reason: str
+    """under which it is counted"""
+    message: str
+    param: str | None = None
+    """the field that is wrong, such as `queries[3]`"""
+    retry_ms: float | None = None
+    """after which the client may ask again"""
+    allow: str | None = None
+    """the methods that a path takes"""
 
-    def __init__(
-        self,
-        status: int,
-        reason: str,
-        message: str,
-        *,
-        param: str | None = None,
-        retry_ms: float | None = None,
-        allow: str | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.reason = reason
-        self.message = message
-        self.param = param
-        self.retry_ms = retry_ms
-        self.allow = allow
+    def __str__(self) -> str:
+        return self.message
 
     @property
     def headers(self) -> dict[str, str]:

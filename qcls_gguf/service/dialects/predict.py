@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from ...questions.question import Question
 from ...score.result import Result
@@ -42,13 +42,6 @@ class PredictRequest(Lenient):
     """which prompt: its name, or default/<prompt>"""
     parameters: PredictParameters | None = None
     """with them, unless they have candidate_labels, a single text is answered by a list of one list of labels, too"""
-
-
-class TeiError(BaseModel):
-    """An error in text-embeddings-inference's words."""
-
-    error: str
-    error_type: str
 
 
 def _ask(request: PredictRequest, context: Context) -> Texts | Questions:
@@ -130,5 +123,4 @@ PREDICT = Dialect(
     ask=_ask,
     parameters=("prompt",),
     words=_words,
-    error=TeiError,
 )

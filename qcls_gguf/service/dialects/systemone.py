@@ -83,12 +83,6 @@ class SystemOneRequest(Lenient):
     at all; costs the model's head"""
 
 
-class TypeSafeError(BaseModel):
-    """An error in TypeSafe's words: a list for 422, else an object."""
-
-    detail: list[dict[str, Any]] | dict[str, Any]
-
-
 def _ask(request: SystemOneRequest, _: Context) -> Questions:
     if request.assets is not None:
         raise no_images("assets")
@@ -160,7 +154,6 @@ SYSTEM_ONE = Dialect(
     ask=_ask,
     files="assets",
     words=_words,
-    error=TypeSafeError,
 )
 SYSTEM_ONE_DECISIONS = replace(
     SYSTEM_ONE, path=DECISIONS_PATH, claims=lambda body: isinstance(body, dict) and "state" in body, files=None

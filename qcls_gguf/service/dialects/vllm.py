@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
-from pydantic import BaseModel
-
 from ...score.result import Result
 from ..dialect import MODEL, Context, Dialect, Lenient, Texts, n_tokens_of
 from ..refusal import RefusedError
@@ -18,46 +16,6 @@ class VllmRequest(Lenient):
     """which prompt: its name, or default/<prompt>"""
     input: str | list[str]
     """a text, or several"""
-
-
-class VllmLabel(BaseModel):
-    index: int
-    label: str
-    probs: list[float]
-    """in the order of the configuration"""
-    num_classes: int
-
-
-class VllmUsage(BaseModel):
-    prompt_tokens: int
-    total_tokens: int
-    completion_tokens: int
-
-
-class VllmAnswer(BaseModel):
-    """vLLM's answer."""
-
-    id: str
-    object: str
-    created: int
-    model: str
-    data: list[VllmLabel]
-    usage: VllmUsage
-
-
-class VllmErrorBody(BaseModel):
-    """What is wrong with a request; `code` is the status."""
-
-    message: str
-    type: str
-    param: str | None
-    code: int
-
-
-class VllmError(BaseModel):
-    """An error in vLLM's words."""
-
-    error: VllmErrorBody
 
 
 def _ask(request: VllmRequest, context: Context) -> Texts:
@@ -94,7 +52,5 @@ VLLM_CLASSIFY = Dialect(
     summary="Label texts by one prompt, as vLLM does",
     request=VllmRequest,
     ask=_ask,
-    answer=(VllmAnswer,),
     words=_words,
-    error=VllmError,
 )
