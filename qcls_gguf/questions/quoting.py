@@ -68,25 +68,10 @@ class QuotingVocabulary:
     def __init__(self, model: Model, originals: Mapping[int, str]) -> None:
         self._model = model
         self._originals = originals
-
-    @property
-    def first_token(self) -> int:
-        """The model's."""
-        return self._model.first_token
-
-    @property
-    def pass_tokens(self) -> int | None:
-        """The model's."""
-        return self._model.pass_tokens
-
-    @property
-    def label_end(self) -> int:
-        """The model's."""
-        return self._model.label_end
-
-    def piece(self, token: int) -> tuple[bytes, bool]:
-        """The model's."""
-        return self._model.piece(token)
+        self.first_token = model.first_token
+        self.pass_tokens = model.pass_tokens
+        self.label_end = model.label_end
+        self.piece = model.piece
 
     def tokenize(self, text: str, *, parse_special: bool) -> Int32Array:
         """As the model's of the text that is meant; special tokens come from what is spelt with no quote in it."""

@@ -14,7 +14,7 @@ from ..active_set import n_query_tokens, n_tokens_of
 from ..engine.pieces import PIECE
 from ..errors import ConfigError, PlanError, QclsError, ScoreError
 from ..loaded_prompts import LoadedPrompts
-from ..questions.compile import PLACE
+from ..questions.question import PLACE
 from ..score.result import LabelScore, PromptResult, Result
 from .admission import Admission
 from .backend import Backend, Pair

@@ -16,9 +16,8 @@ from ..loaded_prompts import LoadedPrompts
 from ..model import Model
 from ..model.identity import Stamp
 from ..prompts.prompt_set import PromptSet
-from ..questions.compile import compile_question
 from ..questions.forms import Forms, FormSettings
-from ..questions.question import Question
+from ..questions.question import Question, compile_question
 from ..score.result import Counts, Result
 from .dialect import Context, n_tokens_of, unknown_prompt
 from .sets import SetCache

@@ -13,9 +13,8 @@ from ..config.words import kind_of, shown
 from ..errors import ConfigError, PlanError
 from ..loaded_prompts import LoadedPrompts
 from ..prompts.prompt_set import PromptSet
-from ..questions.compile import compile_question, compile_quoted
 from ..questions.forms import INSTRUCTIONS, Form, Forms, FormSettings
-from ..questions.question import Option, Question
+from ..questions.question import Option, Question, compile_question, compile_quoted
 from ..score.result import PromptResult
 from .base import TextPipeline
 

@@ -10,9 +10,8 @@ import yaml
 
 from qcls_gguf import Classifier, ConfigError, ModelConfig, load_config
 from qcls_gguf.config.template import SLOTS
-from qcls_gguf.questions.compile import compile_question
 from qcls_gguf.questions.forms import INSTRUCTIONS, OPTIONS, Forms, FormSettings, read_forms
-from qcls_gguf.questions.question import Question
+from qcls_gguf.questions.question import Question, compile_question
 
 ROOT = Path(__file__).parents[2]
 
