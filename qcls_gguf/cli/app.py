@@ -73,12 +73,11 @@ def models_command(printing: Printing) -> None:
     qcls-gguf models
     qcls-gguf run --model ollama:qwen3:8b --query "red dress for girls"
     """
-    from ..inspection.local_models import models_record, models_table
+    from ..inspection.local_models import models_document, models_record
     from ..model.files import local_models
-    from ..report.tables import terminal_table
 
     record = models_record(local_models())
-    show_record(record, printing, terminal_table(models_table(record), end=False))
+    show_record(record, printing, models_document(record))
     for model in record.models:
         if model.error is not None and printing.format == "table":
             say(f"qcls-gguf: {printable(model.name)} cannot be used: {printable(model.error)}")

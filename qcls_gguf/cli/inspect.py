@@ -40,10 +40,8 @@ def inspect_command(chosen: PromptsToShow, model: ScoredModelOptions, printing: 
     qcls-gguf inspect --config my.yaml
     qcls-gguf inspect --config my.yaml --show-prompt --prompt colour --query "red dress"
     """
-    from ..inspection.inspect import inspect_classifier  # see app.py for why here
-    from ..inspection.shown_prompts import show_prompts
-    from ..inspection.shown_table import shown_prompts_view
-    from ..inspection.table import inspection_table
+    from ..inspection.inspect import inspect_classifier, show_prompts  # see app.py for why here
+    from ..inspection.report import inspection_view, shown_prompts_view
     from ..opening import ClassifierOpener
 
     for name, given in (("--prompt", chosen.prompt or None), ("--query", chosen.query)):
@@ -62,5 +60,5 @@ def inspect_command(chosen: PromptsToShow, model: ScoredModelOptions, printing: 
             view = shown_prompts_view(shown)
         else:
             record = (inspection := inspect_classifier(classifier))
-            view = inspection_table(inspection)
+            view = inspection_view(inspection)
     show_record(record, printing, view)

@@ -7,8 +7,7 @@ from ..bench.records import BenchmarkRecord
 from ..compare.records import ComparisonRecord
 from ..evaluation.records import EvaluationRecord
 from ..inspection.local_models import ModelsRecord
-from ..inspection.records import Inspection
-from ..inspection.shown_prompts import ShownPrompts
+from ..inspection.records import Inspection, ShownPrompts
 from ..labelling.records import LabellingRecord
 from ..report.record import Record
 from ..report.record_docs import records_markdown

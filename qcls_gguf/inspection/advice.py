@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ..config.scoring import TREE
+from ..config.words import counted
 from .records import Advice, PromptInspection, Request, Sequences, TrieNode
 
 _SAVING = 0.8
@@ -28,16 +29,17 @@ def advise(
 
 
 def _reorder(prompts: Sequence[PromptInspection], request: Request) -> Iterator[Advice]:
+    now, then = counted(request.n_tokens, "token"), counted(request.n_tokens_one_text, "token")
     dearer = request.pass_tokens or 0  # the common tokens would take a decode of their own
     if request.n_query_copies > 1 and request.n_tokens_one_text + dearer <= _SAVING * request.n_tokens:
         behind = f", by one decode more, which takes as long as about {dearer} tokens" if dearer else ""
         yield Advice(
             kind="reorder",
             prompts=_names(prompts),
-            text=f"An empty query feeds {_tokens(request.n_tokens)}, and every token of a query is fed "
-            f"{request.n_query_copies} times. With one text for all prompts that differs only in its last tokens "
-            f"(`{prompts[0].name}:`), an empty query would feed about {_tokens(request.n_tokens_one_text)}, and every "
-            f"token of a query would be fed once{behind}. Measure whether that labels as well.",
+            text=f"An empty query feeds {now}, and every token of a query is fed {request.n_query_copies} times. With "
+            f"one text for all prompts that differs only in its last tokens (`{prompts[0].name}:`), an empty query "
+            f"would feed about {then}, and every token of a query would be fed once{behind}. Measure whether that "
+            "labels as well.",
         )
 
 
@@ -45,12 +47,12 @@ def _suffix(prompts: Sequence[PromptInspection], request: Request) -> Iterator[A
     if request.n_tokens_suffix < _LONG_SUFFIX * len(prompts):
         return
     lengths = sorted({len(prompt.added.suffix) for prompt in prompts})
-    length = f"{lengths[0]} to {lengths[-1]} tokens" if len(lengths) > 1 else _tokens(lengths[0])
+    length = f"{lengths[0]} to {lengths[-1]} tokens" if len(lengths) > 1 else counted(lengths[0], "token")
     n_all = request.n_tokens_fragment + request.n_tokens_suffix + request.n_tokens_labels
     yield Advice(
         kind="suffix",
         prompts=_names(prompts),
-        text=f"The suffix behind the query has {length} in {_count(len(prompts), 'prompt')}: every request feeds "
+        text=f"The suffix behind the query has {length} in {counted(len(prompts), 'prompt')}: every request feeds "
         f"{request.n_tokens_suffix} for it, of the {n_all} of an empty query. Shorten the text behind {{query}}, or "
         "let prompts share it.",
     )
@@ -61,7 +63,7 @@ def _sequences(prompts: Sequence[PromptInspection], request: Request, sequences:
         yield Advice(
             kind="sequences",
             prompts=_names(prompts),
-            text=f"{_count(sequences.max_batch, 'query', 'queries')} (max_batch) need {sequences.n_holders} + "
+            text=f"{counted(sequences.max_batch, 'query', 'queries')} (max_batch) need {sequences.n_holders} + "
             f"{sequences.max_batch} × {sequences.n_leaves} = {sequences.n_needed} sequences, more than llama.cpp's "
             f"{sequences.n_limit}, so they may take several decodes; one query takes {request.n_decodes}.",
         )
@@ -78,7 +80,7 @@ def _collisions(prompt: PromptInspection) -> Iterator[Advice]:
         kind="collision",
         prompts=(prompt.name,),
         text=f"prompts.{prompt.name}: labels begin with the same token: {words}. first_token scoring is not possible, "
-        f"and in tree scoring every request feeds {_tokens(n_tokens)} to tell them apart{now}.",
+        f"and in tree scoring every request feeds {counted(n_tokens, 'token')} to tell them apart{now}.",
     )
 
 
@@ -117,11 +119,3 @@ def _names(prompts: Sequence[PromptInspection]) -> tuple[str, ...]:
 def _named(labels: Sequence[str]) -> str:
     more = len(labels) - _N_NAMED
     return ", ".join(map(repr, labels[:_N_NAMED])) + (f" and {more} more" if more > 0 else "")
-
-
-def _tokens(n: int) -> str:
-    return _count(n, "token")
-
-
-def _count(n: int, one: str, many: str | None = None) -> str:
-    return f"{n} {one if n == 1 else many or one + 's'}"

@@ -1,16 +1,20 @@
-"""What a configuration costs with a model, before any query: cached tokens, added tokens, label tries, limits.
+"""What a configuration costs with a model, and what the model reads of a prompt with a query.
 
-All functions but `inspect_classifier` compute with compiled prompts and a tokenizer only.
+All functions but `inspect_classifier` and `show_prompts` compute with compiled prompts and a tokenizer only.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import groupby
 
 from ..classifier import Classifier
 from ..config.prompt import PromptConfig
-from ..engine.engine import MAX_SEQ, Engine
+from ..config.template import SLOT
+from ..config.words import hint
+from ..engine.engine import MAX_SEQ
+from ..errors import ConfigError
 from ..native.features import instruction_sets
 from ..plan.block_hashes import block_digests
 from ..plan.templates import Templates
@@ -31,6 +35,10 @@ from .records import (
     PromptInspection,
     Request,
     Sequences,
+    ShownPart,
+    ShownPrompt,
+    ShownPrompts,
+    ShownToken,
     Token,
     TrieNode,
 )
@@ -43,9 +51,8 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
     config, prompts = classifier.config, classifier.prompts
     engine, tokenizer = classifier.engine, classifier.engine.model
     memory = engine.context.counters()
-    max_batch = config.runtime.max_batch
-    n_leaves = sum(prompt.trie.n_leaves for prompt in prompts)
-    n_holders = len({prompt.prefix for prompt in prompts})
+    max_batch, tail = config.runtime.max_batch, engine.context.head_tail
+    n_leaves, n_holders = sum(prompt.trie.n_leaves for prompt in prompts), len({prompt.prefix for prompt in prompts})
     templates = classifier.configured.active.templates
     request = empty_request(prompts, tokenizer, classifier.plan_counts(""))
     if (pass_tokens := tokenizer.pass_tokens) is not None:
@@ -77,7 +84,11 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
             graphs_bytes=memory.shapes_bytes,
             why_no_visible_cells=engine.context.why_no_visible_cells,
         ),
-        head_tail=_head_tail(engine),
+        head_tail=HeadTail(  # six digits, as files give them: the graph has them in F32
+            has_bias=tail.has_bias,
+            scale=float(f"{tail.scale:.6g}"),
+            soft_cap=None if tail.cap is None else float(f"{tail.cap:.6g}"),
+        ),
         sequences=sequences,
         request=request,
         longest=longest_query(templates, config.runtime.max_query_tokens),
@@ -85,16 +96,6 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
         answering=tuple(map(_answering, config.prompts, prompts, classifier.adjustments)),
         warnings=classifier.warnings,
         advice=advise(inspected, texts, request, sequences),
-    )
-
-
-def _head_tail(engine: Engine) -> HeadTail:
-    """Numbers of six digits, as files give them: the graph has them in F32."""
-    tail = engine.context.head_tail
-    return HeadTail(
-        has_bias=tail.has_bias,
-        scale=float(f"{tail.scale:.6g}"),
-        soft_cap=None if tail.cap is None else float(f"{tail.cap:.6g}"),
     )
 
 
@@ -251,7 +252,7 @@ def label_trie(prompt: Prompt, ended: Sequence[tuple[int, ...]], tokenizer: Toke
         following = dict.fromkeys(other[depth] for other in ended if len(other) > depth and other[:depth] == path)
         return TrieNode(
             token=path[-1] if path else None,
-            text=piece_text(tokenizer, path[-1]) if path else "",
+            text=_text(tokenizer, path[-1]) if path else "",
             label=label_of.get(path),
             fed=path in fed,
             read=path in read,
@@ -262,9 +263,59 @@ def label_trie(prompt: Prompt, ended: Sequence[tuple[int, ...]], tokenizer: Toke
 
 
 def _texts(tokens: Sequence[int], tokenizer: Tokenizer) -> tuple[Token, ...]:
-    return tuple(Token(token=token, text=piece_text(tokenizer, token)) for token in tokens)
+    return tuple(Token(token=token, text=_text(tokenizer, token)) for token in tokens)
 
 
-def piece_text(tokenizer: Tokenizer, token: int) -> str:
+def _text(tokenizer: Tokenizer, token: int) -> str:
     """The text of a token; bytes that are no whole character become escapes such as \\xe7."""
     return tokenizer.piece(token)[0].decode(errors="backslashreplace")
+
+
+def show_prompts(classifier: Classifier, names: Sequence[str], query: str) -> ShownPrompts:
+    """The prompts of some names, all if none is given. Raises ConfigError for another name, PlanError for the query."""
+    known = [prompt.name for prompt in classifier.prompts]
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"`prompt` {name}: is no prompt of the configuration, {hint(name, known)}")
+    classifier.check(query)
+    tokenizer = classifier.engine.model
+    pairs = zip(classifier.prompts, classifier.config.prompts, strict=True)
+    return ShownPrompts(
+        query=query,
+        prompts=tuple(
+            show_prompt(prompt, config.expanded_template, tokenizer, query)
+            for prompt, config in pairs
+            if not names or prompt.name in names
+        ),
+        warnings=classifier.warnings,
+    )
+
+
+def show_prompt(prompt: Prompt, template: str, tokenizer: Tokenizer, query: str) -> ShownPrompt:
+    """A compiled prompt with a query; template: its text, with the query's slot."""
+    fragment = fragment_tokens(prompt, tokenizer, query)
+    n_cached, fed = prompt.new_tokens(fragment)
+    tokens = [*prompt.prefix[:n_cached], *fed]
+    pieces = [tokenizer.piece(token) for token in tokens]
+    kinds = [(is_control, index < n_cached) for index, (_, is_control) in enumerate(pieces)]
+    runs = groupby(zip(kinds, pieces, strict=True), key=lambda pair: pair[0])
+    return ShownPrompt(
+        name=prompt.name,
+        text=template.replace(SLOT, query),
+        parts=tuple(
+            ShownPart(
+                text=b"".join(piece for _, (piece, _) in run).decode(errors="backslashreplace"),
+                is_control=is_control,
+                is_cached=is_cached,
+            )
+            for (is_control, is_cached), run in runs
+        ),
+        fast_path=n_cached == len(prompt.prefix),
+        n_cached=n_cached,
+        n_fed=len(fed),
+        tokens=tuple(
+            ShownToken(token=token, text=_text(tokenizer, token), is_control=is_control, is_cached=is_cached)
+            for token, (is_control, is_cached) in zip(tokens, kinds, strict=True)
+        ),
+        labels=label_trie(prompt, ended_labels(prompt), tokenizer),
+    )

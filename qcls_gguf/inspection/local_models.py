@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from ..config.words import abbreviated
 from ..model.files import LocalModel, Source
+from ..report.document import TEXT, Document, Table
 from ..report.machine import model_room
 from ..report.record import Record
-from ..report.tables import Table
 
 
 class ModelOnDisk(Record):
@@ -71,21 +71,16 @@ def _on_disk(model: LocalModel, weights_bytes: int) -> ModelOnDisk:
     )
 
 
-def models_table(record: ModelsRecord) -> Table:
+def models_document(record: ModelsRecord) -> Document:
     """A row a model; files that cannot be used are not in it."""
-    return Table(
-        columns=("model", "architecture", "quantisation", "parameters", "GB", f"fits {record.memory}"),
-        rows=[
-            (
-                model.name or "(embedded)",
-                str(model.arch),
-                str(model.quantization),
-                abbreviated(model.n_parameters or 0),
-                f"{(model.size_bytes or 0) / 1e9:.2f}",
-                "yes" if model.fits else "no",
-            )
-            for model in record.models
-            if model.error is None
-        ],
-        n_text=3,
-    )
+    texts = dict.fromkeys(("model", "architecture", "quantisation"), TEXT)
+    columns = {**texts, "parameters": "", "GB": ".2f", f"fits {record.memory}": ""}
+    rows = [
+        [
+            *(model.name or "(embedded)", model.arch, model.quantization, abbreviated(model.n_parameters or 0)),
+            *((model.size_bytes or 0) / 1e9, "yes" if model.fits else "no"),
+        ]
+        for model in record.models
+        if model.error is None
+    ]
+    return Document(title="Models on this machine", parts=[Table(columns=columns, rows=rows)])

@@ -1,4 +1,4 @@
-"""The record of an inspection: what `qcls-gguf inspect` prints as JSON."""
+"""The records of an inspection: what `qcls-gguf inspect` prints as JSON, without and with --show-prompt."""
 
 from __future__ import annotations
 
@@ -239,3 +239,59 @@ class Inspection(Record):
     """what is likely a mistake in the prompts"""
     advice: tuple[Advice, ...]
     """on all prompts first, then prompt by prompt"""
+
+
+class ShownToken(Record):
+    """A token of a prompt."""
+
+    token: int
+    """its id"""
+    text: str
+    """bytes that are no whole character are shown as escapes"""
+    is_control: bool
+    """whether it is a control token, or another mark of the vocabulary that only a template may hold"""
+    is_cached: bool
+    """whether it was computed at start-up; the others are fed with the query"""
+
+
+class ShownPart(Record):
+    """Text of consecutive tokens of one kind."""
+
+    text: str
+    """bytes that are no whole character are shown as escapes"""
+    is_control: bool
+    """whether they are control tokens"""
+    is_cached: bool
+    """whether they were computed at start-up"""
+
+
+class ShownPrompt(Record):
+    """A prompt with a query, as the model reads it."""
+
+    name: str
+    """the prompt's name"""
+    text: str
+    """the whole text, by the chat template where it was given as system and user"""
+    parts: tuple[ShownPart, ...]
+    """the same text by kinds of tokens, with what the tokenizer adds, such as a beginning token"""
+    fast_path: bool
+    """false where the query changes tokens of the cached prefix, which are fed anew"""
+    n_cached: int
+    """tokens that are cached"""
+    n_fed: int
+    """tokens that the query's request feeds, without those of labels"""
+    tokens: tuple[ShownToken, ...]
+    """all of them, in order"""
+    labels: TrieNode
+    """the label trie: what is tried behind the last token"""
+
+
+class ShownPrompts(Record):
+    """Prompts with a query, as the model reads them."""
+
+    query: str
+    """the query in its slot"""
+    prompts: tuple[ShownPrompt, ...]
+    """those that were asked for"""
+    warnings: tuple[LikelyMistake, ...]
+    """what is likely a mistake in all prompts of the configuration"""

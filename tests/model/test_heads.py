@@ -15,7 +15,7 @@ from random_models import ARCHS, WITH_ANOTHER_TAIL
 from qcls_gguf import Classifier, ModelError
 from qcls_gguf.config.scoring import EXACT_SCORINGS, Scoring
 from qcls_gguf.inspection.inspect import inspect_classifier
-from qcls_gguf.inspection.table import logits_text
+from qcls_gguf.inspection.report import logits_text
 from qcls_gguf.model import rows
 from qcls_gguf.model.files import ModelFile
 from qcls_gguf.model.rows import HeadRows

@@ -21,7 +21,7 @@ from qcls_gguf import Classifier, PlanError
 from qcls_gguf.cli.app import app
 from qcls_gguf.inspection.inspect import inspect_classifier
 from qcls_gguf.inspection.records import Inspection, TrieNode
-from qcls_gguf.inspection.table import inspection_table
+from qcls_gguf.inspection.report import inspection_view
 from qcls_gguf.model import Model
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +46,7 @@ def inspect(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def render(found: Inspection) -> str:
     console = Console(width=400, file=StringIO())
-    console.print(inspection_table(found))
+    console.print(inspection_view(found))
     return str(console.file.getvalue())  # type: ignore[attr-defined]
 
 

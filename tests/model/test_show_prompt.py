@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from qcls_gguf import Classifier, Config, ConfigError, ModelConfig, PlanError, PromptConfig
 from qcls_gguf.cli.app import app
-from qcls_gguf.inspection.records import TrieNode
-from qcls_gguf.inspection.shown_prompts import ShownPrompts, show_prompts
-from qcls_gguf.inspection.shown_table import shown_prompts_view
+from qcls_gguf.inspection.inspect import show_prompts
+from qcls_gguf.inspection.records import ShownPrompts, TrieNode
+from qcls_gguf.inspection.report import shown_prompts_view
 
 LABELS = ("red", "light blue", "light pink")
 TEXT = "<|im_start|>user\nquery: {query}<|im_end|>\n<|im_start|>assistant\ncolor:"

@@ -13,10 +13,11 @@ import pytest
 from qcls_gguf.config.resources import embedded_model
 from qcls_gguf.config.schema import ModelConfig
 from qcls_gguf.errors import ConfigError, ModelError
-from qcls_gguf.inspection.local_models import models_record, models_table
+from qcls_gguf.inspection.local_models import models_document, models_record
 from qcls_gguf.model.files import find_model, local_models
 from qcls_gguf.model.identity import identify
 from qcls_gguf.model.ollama import find_ollama_model, installed, parse_name
+from qcls_gguf.report.document import Table
 
 MODEL = "application/vnd.ollama.image.model"
 PARAMS = "application/vnd.ollama.image.params"
@@ -153,5 +154,7 @@ def test_the_models_of_the_machine_are_listed(store: Path, tmp_path: Path) -> No
     assert fashion.size_bytes == embedded_model().stat().st_size
     assert (broken.name, broken.arch, broken.fits) == ("ollama:broken:latest", None, None)
     assert broken.error
-    rows = [row[0] for row in models_table(record).rows]
+    (table,) = models_document(record).parts
+    assert isinstance(table, Table)
+    rows = [row[0] for row in table.rows]
     assert rows == ["(embedded)", "ollama:fashion:8m"]

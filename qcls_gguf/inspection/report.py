@@ -1,0 +1,193 @@
+"""An inspection, and prompts as the model reads them, on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+from rich.tree import Tree
+
+from ..config.likely_mistake import LikelyMistake
+from ..config.words import counted, printable, printable_lines
+from ..model.placement import weights_text
+from ..report.document import TEXT, Document, Facts, Paragraph, Table
+from ..report.numbers import measured
+from .records import (
+    Answering,
+    HeadTail,
+    Inspection,
+    PromptInspection,
+    ShownPart,
+    ShownPrompt,
+    ShownPrompts,
+    ShownToken,
+    Token,
+    TrieNode,
+)
+
+_CACHED, _FED, _CONTROL, _LABEL = "blue", "bold green", "reverse", "yellow"
+
+
+def inspection_view(inspection: Inspection) -> Group:
+    """The whole, a row for each prompt, the label tries, warnings and advice."""
+    advice = [Paragraph(f"- {advice.text}") for advice in inspection.advice]
+    return Group(
+        Document(title="", parts=[Facts(_facts(inspection)), _prompts(inspection)]),
+        *map(_prompt_tree, inspection.prompts, inspection.answering),
+        Text(),
+        _warnings(inspection.warnings),
+        Document(title="", parts=[Paragraph("advice", "strong") if advice else None, *advice]),
+    )
+
+
+def shown_prompts_view(shown: ShownPrompts) -> Group:
+    """Of each prompt the text, its tokens, and the label trie, then the warnings."""
+    prompts = (part for prompt in shown.prompts for part in (*_shown_prompt(prompt), Text()))
+    return Group(*prompts, _warnings(shown.warnings))
+
+
+def _warnings(warnings: tuple[LikelyMistake, ...]) -> Document:
+    lines = [Paragraph(f"- {each}", "warning") for each in warnings]
+    return Document(title="", parts=[Paragraph("warnings", "strong") if lines else None, *lines])
+
+
+def _facts(inspection: Inspection) -> dict[str, str]:
+    model, context, longest = inspection.model, inspection.context, inspection.longest
+    sequences, request, startup = inspection.sequences, inspection.request, inspection.startup_ms
+    weights = f", weights: {weights_text(model.n_lane_ordered)}" if model.n_gpu_layers else ""
+    why = context.why_no_visible_cells
+    again = f", again or to fill up {request.n_tokens_more}" if request.n_tokens_more else ""
+    states, n_seqs = context.state_bytes, sequences.n_seq_max
+    of_states = f", {_mib(states * n_seqs)} of them for {n_seqs} states of {_mib(states)} MiB" if states else ""
+    most = "depends on its tokens"
+    if longest is not None:
+        most = f"{longest.n_query_tokens} tokens: {longest.n_tokens} fed in {counted(longest.n_decodes, 'decode')}"
+        if longest.n_decodes > 1:
+            one = longest.n_one_decode
+            most += "; an empty one takes several" if one < 0 else f"; up to {one} tokens take one decode"
+    return {
+        "model": f"{Path(model.path).name}, {model.description}, {model.device}{weights}",
+        "CPU code": " ".join(inspection.instruction_sets) or "no special instruction set",
+        "start-up": f"{sum(startup.values()):.0f} ms: " + ", ".join(f"{name} {ms:.0f}" for name, ms in startup.items()),
+        "context": f"{context.n_ctx} cells, {context.n_cells_prefixes} of them prefixes; {context.n_batch} tokens and "
+        f"{context.n_outputs_max} rows a decode",
+        "logits": logits_text(inspection.head_tail),
+        "attention": "to the cells that a token may see" if why is None else f"to every used cell: {why}",
+        "sequences": f"{sequences.n_needed}: prefixes {sequences.n_holders} + leaves {sequences.n_leaves} × max_batch "
+        f"{sequences.max_batch}; {n_seqs} opened, at most {sequences.n_limit}",
+        "empty query": f"{counted(request.n_tokens, 'token')} in {counted(request.n_decodes, 'decode')}: around the "
+        f"query {request.n_tokens_fragment}, suffix {request.n_tokens_suffix}, labels {request.n_tokens_labels}"
+        f"{again} ({request.n_tokens_unshared} unshared); {request.n_tokens_cached} cached, "
+        f"{request.n_positions} positions",
+        "query token": f"fed {counted(request.n_query_copies, 'time')}",
+        "longest query": most,
+        "memory": f"{_mib(context.cache_bytes)} MiB KV cache{of_states}; compute buffers: "
+        f"{_mib(context.compute_bytes)} MiB for the largest decode, {_mib(context.graphs_bytes)} for graphs of the "
+        "start-up",
+    }
+
+
+def logits_text(tail: HeadTail) -> str:
+    """How the model makes logits of hidden states, in one line."""
+    text = "hidden state · head" + (" + output.bias" if tail.has_bias else "")
+    if tail.scale != 1:
+        text = f"({text}) × {tail.scale:g}"
+    return text if tail.soft_cap is None else f"{tail.soft_cap:g} tanh(({text}) / {tail.soft_cap:g})"
+
+
+def _mib(n_bytes: int) -> str:
+    return measured(n_bytes / (1 << 20))
+
+
+def _prompts(inspection: Inspection) -> Table:
+    numbers = ("cached", "shared", "added", "labels", "fed", "read", "leaves")
+    n = len(inspection.prompts)
+    return Table(
+        columns={
+            "prompt": TEXT, "scoring": TEXT, **dict.fromkeys(numbers, "d"), "fast": TEXT, "shared with": TEXT
+        },
+        rows=[
+            [
+                *(prompt.name, prompt.scoring, prompt.prefix.n_tokens, prompt.prefix.n_shared, prompt.added.n_tokens),
+                *(len(prompt.labels), prompt.n_tokens_labels, prompt.n_positions, prompt.n_leaves),
+                "yes" if prompt.fast_path else "no",
+                "all" if n > 2 and len(prompt.prefix.shared_with) == n - 1 else ", ".join(prompt.prefix.shared_with),
+            ]
+            for prompt in inspection.prompts
+        ],
+    )  # fmt: skip
+
+
+def _prompt_tree(prompt: PromptInspection, answering: Answering) -> Tree:
+    tree = Tree(Text(printable(prompt.name), style="bold"), guide_style="dim")
+    tree.add(Text(f"blocks {' '.join(prompt.prefix.block_hashes)}", style="dim"))
+    tree.add(Text(f"added  {_sequence(prompt.added.fragment)} + {_sequence(prompt.added.suffix)}", style="dim"))
+    if text := _answering(answering):
+        tree.add(Text(printable(f"answer {text}"), style="dim"))
+    return _with_labels(tree, prompt.trie)
+
+
+def _answering(answering: Answering) -> str:
+    """What is done to a prompt's scores and its answer; empty where nothing is."""
+    parts = [] if answering.temperature == 1 else [f"temperature {answering.temperature:.3g}"]
+    for name, values in (("prior", answering.prior), ("bias", answering.bias)):
+        if values is not None:
+            parts.append(f"{name} {min(values.values()):+.2f} to {max(values.values()):+.2f}")
+    if answering.min_confidence is not None and answering.fallback is not None:
+        parts.append(f"below {answering.min_confidence:g}: {answering.fallback}")
+    return ", ".join(parts)
+
+
+def _with_labels(tree: Tree, node: TrieNode) -> Tree:
+    """Add the fed nodes as branches, and on one line the labels whose further tokens are not fed."""
+    ends = [_label_end(child) for child in node.children if not child.fed]
+    if ends:
+        tree.add(Text(", ".join(ends), style=_LABEL))
+    for child in node.children:
+        if child.fed:
+            line = Text.assemble((_visible(child.text), f"{_LABEL} underline"), f"  (fed{', read' * child.read})")
+            _with_labels(tree.add(line), child)
+    return tree
+
+
+def _label_end(node: TrieNode) -> str:
+    """The tokens from a node that is not fed to the end of its label; no other label has them."""
+    texts = [node.text]
+    while node.children:
+        node = node.children[0]
+        texts.append(node.text)
+    is_told = node.label is None or node.label.endswith(texts[-1].strip())  # not by an end-of-label token
+    return " ".join(map(_visible, texts)) + ("" if is_told else f" ({_visible(node.label or '')})")
+
+
+def _sequence(tokens: tuple[Token, ...]) -> str:
+    return " ".join(_visible(token.text) for token in tokens) or "nothing"
+
+
+def _visible(text: str) -> str:
+    """A token's text with its spaces visible, so that tokens can be parted by spaces."""
+    return printable(text).replace(" ", "␣")
+
+
+def _shown_prompt(prompt: ShownPrompt) -> Iterator[RenderableType]:
+    how = "" if prompt.fast_path else ", the query changes the cached prefix"
+    yield Text.assemble(
+        (printable(prompt.name), "bold"),
+        f"  {len(prompt.tokens)} tokens: ",
+        (f"{prompt.n_cached} cached", _CACHED),
+        ", ",
+        (f"{prompt.n_fed} fed", _FED),
+        f"{how}; then a label",
+    )
+    parts = [(printable_lines(part.text), _style(part)) for part in prompt.parts]
+    yield Text.assemble(*parts, no_wrap=True, overflow="ignore")  # a terminal wraps it, a file has it as it is
+    for title, cached in (("cached", True), ("fed   ", False)):
+        tokens = [(_visible(token.text), _style(token)) for token in prompt.tokens if token.is_cached is cached]
+        yield Text.assemble(title, *(part for token in tokens for part in (" ", token)))
+    yield _with_labels(Tree(Text("labels"), guide_style="dim"), prompt.labels)
+
+
+def _style(shown: ShownToken | ShownPart) -> str:
+    return f"{_CACHED if shown.is_cached else _FED}{f' {_CONTROL}' if shown.is_control else ''}"
