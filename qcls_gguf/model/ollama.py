@@ -10,9 +10,9 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from ..config.resources import OLLAMA
 from ..errors import ConfigError, ModelError
@@ -27,8 +27,7 @@ _MAX_MANIFEST_BYTES = 1 << 20
 _SHOWN_NAMES = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OllamaName:
+class OllamaName(NamedTuple):
     """The name of a model, every part given."""
 
     host: str
@@ -51,7 +50,7 @@ def parse_name(text: str) -> OllamaName:
         raise ConfigError(f"{OLLAMA}{text} is not of the form {OLLAMA}[[HOST/]NAMESPACE/]NAME[:TAG]: correct it")
     host = before[0] if len(before) == 2 else _HOST
     namespace = before[-1] if before else _NAMESPACE
-    return OllamaName(host=host, namespace=namespace, name=name, tag=tag or _TAG)
+    return OllamaName(host, namespace, name, tag or _TAG)
 
 
 def stores() -> list[Path]:
@@ -73,16 +72,25 @@ def find_ollama_model(text: str) -> Path:
     """
     name = parse_name(text)
     for store in stores():
-        manifest = store.joinpath("manifests", name.host, name.namespace, name.name, name.tag)
         try:
-            return _blob(store, name, _read(manifest))
+            return _blob(store, name)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except PermissionError as e:
-            raise _not_permitted(e) from None
+            raise ModelError(
+                f"{e.filename} may not be read: a store of Ollama's service belongs to its own user. Let yours read "
+                "it, or name a copy of the GGUF file, or set OLLAMA_MODELS to a store of yours"
+            ) from None
         except OSError as e:
-            raise ModelError(f"{manifest} cannot be read ({e.strerror or e}): check the disk and the path") from None
-    raise ModelError(f"Ollama's store has no {name}: {_what_there_is()}")
+            raise ModelError(f"{e.filename} cannot be read ({e.strerror or e}): check the disk and the path") from None
+    names = [str(name) for name, _ in installed()]
+    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    if names:
+        there = f"it has {', '.join(names[:_SHOWN_NAMES])}{more}; `ollama pull` fetches others"
+    else:
+        folders = " or ".join(map(str, stores()))
+        there = f"no model is in {folders}; set OLLAMA_MODELS to where it is, or `ollama pull` one"
+    raise ModelError(f"Ollama's store has no {name}: {there}")
 
 
 def installed() -> Iterator[tuple[OllamaName, Path]]:
@@ -95,15 +103,11 @@ def installed() -> Iterator[tuple[OllamaName, Path]]:
         except OSError:
             continue
         for manifest in manifests:
-            host, namespace, model, tag = manifest.relative_to(top).parts
-            name = OllamaName(host=host, namespace=namespace, name=model, tag=tag)
-            if name in seen:
-                continue
-            seen.add(name)
-            try:
-                yield name, _blob(store, name, _read(manifest))
-            except (ModelError, OSError):
-                continue
+            name = OllamaName(*manifest.relative_to(top).parts)
+            if name not in seen:
+                seen.add(name)
+                with suppress(ModelError, OSError):
+                    yield name, _blob(store, name)
 
 
 def digest_in_name(path: Path) -> str | None:
@@ -112,20 +116,16 @@ def digest_in_name(path: Path) -> str | None:
     return found["hex"] if found and path.parent.name == "blobs" else None
 
 
-def _read(manifest: Path) -> list[dict[str, Any]]:
-    """The layers that a manifest lists."""
+def _blob(store: Path, name: OllamaName) -> Path:
+    """The file of a model's weights. Raises OSError where its manifest cannot be read, ModelError."""
+    manifest = store.joinpath("manifests", *name)
     try:
         with manifest.open("rb") as file:
-            content = json.loads(file.read(_MAX_MANIFEST_BYTES))
-        layers = content["layers"]
+            layers = json.loads(file.read(_MAX_MANIFEST_BYTES))["layers"]
         if not isinstance(layers, list) or not all(isinstance(layer, dict) for layer in layers):
             raise TypeError
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ModelError(f"{manifest} is no manifest of a model: pull the model again") from None
-    return layers
-
-
-def _blob(store: Path, name: OllamaName, layers: list[dict[str, Any]]) -> Path:
     models = [layer for layer in layers if layer.get("mediaType") == _MODEL_LAYER]
     if any(layer.get("mediaType") == _ADAPTER_LAYER for layer in layers):
         raise ModelError(
@@ -147,32 +147,3 @@ def _blob(store: Path, name: OllamaName, layers: list[dict[str, Any]]) -> Path:
     if size != n_bytes:
         raise ModelError(f"{blob} has {n_bytes} bytes, not the {size} of {name}'s manifest: pull the model again")
     return blob
-
-
-def _not_permitted(error: PermissionError) -> ModelError:
-    return ModelError(
-        f"{error.filename} may not be read: a store of Ollama's service belongs to its own user. Let yours read it, or "
-        "name a copy of the GGUF file, or set OLLAMA_MODELS to a store of yours"
-    )
-
-
-def _what_there_is() -> str:
-    names = [str(name) for name, _ in installed()]
-    if names:
-        more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
-        return f"it has {', '.join(names[:_SHOWN_NAMES])}{more}; `ollama pull` fetches others"
-    hidden = [store for store in stores() if not _is_readable(store)]
-    if hidden:
-        return f"{hidden[0]} may not be read: let your user read it, or set OLLAMA_MODELS to another store"
-    return f"no model is in {' or '.join(map(str, stores()))}; set OLLAMA_MODELS to where it is, or `ollama pull` one"
-
-
-def _is_readable(store: Path) -> bool:
-    """Whether a store can be listed, or is not there at all."""
-    try:
-        next(iter((store / "manifests").iterdir()), None)
-    except PermissionError:
-        return False
-    except OSError:
-        return True
-    return True

@@ -53,7 +53,7 @@ def fill(tensor: TensorInfo, value: bytes, *, start: int = 0, n: int | None = No
     return change
 
 
-@pytest.mark.parametrize("n_bytes", [0, 3, 4, 24, 1000, 15_000, 100_000, -1_000_000, -32, -1])
+@pytest.mark.parametrize("n_bytes", [0, 3, 24, 15_000, 100_000, -1])
 def test_a_truncated_file(n_bytes: int, make_model: MakeModel, write_config: WriteConfig, tmp_path: Path) -> None:
     path = tmp_path / "short.gguf"
     path.write_bytes(make_model().read_bytes()[:n_bytes])
@@ -61,21 +61,7 @@ def test_a_truncated_file(n_bytes: int, make_model: MakeModel, write_config: Wri
         Classifier.from_config(write_config(path, PROMPTS))
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"GGUF", b"<!DOCTYPE html><html>", b"\0" * 4096, b"GGUF" + b"\xff" * 4096, b"PK\x03\x04" * 100],
-    ids=range(5),
-)
-def test_another_kind_of_file(content: bytes, write_config: WriteConfig, tmp_path: Path) -> None:
-    path = tmp_path / "other.gguf"
-    path.write_bytes(content)
-    with pytest.raises(ModelError, match=r"other\.gguf"):
-        Classifier.from_config(write_config(path, PROMPTS))
-
-
-@pytest.mark.parametrize(
-    "name", ["output_norm.weight", "blk.1.attn_v.weight", "blk.0.ffn_down.weight", "token_embd.weight"]
-)
+@pytest.mark.parametrize("name", ["output_norm.weight", "blk.1.attn_v.weight", "token_embd.weight", "output.weight"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_weights_that_are_not_finite(
     name: str, value: float, make_model: MakeModel, write_config: WriteConfig, tmp_path: Path
@@ -108,12 +94,6 @@ def test_scales_that_are_not_finite(
             Classifier.from_config(write_config(path, PROMPTS))
 
 
-def test_a_label_row_that_is_not_finite(make_model: MakeModel, write_config: WriteConfig, tmp_path: Path) -> None:
-    path = damaged(make_model(), tmp_path / "nan.gguf", fill(read_header(make_model()).tensors["output.weight"], NAN))
-    with pytest.raises(ModelError, match=r"output.weight holds values that are not finite"):
-        Classifier.from_config(write_config(path, PROMPTS))
-
-
 @pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "plain"])
 def test_a_bad_token_harms_no_other_query(
     flash_attn: bool, make_model: MakeModel, open_classifier: OpenClassifier, tmp_path: Path
@@ -138,40 +118,20 @@ def test_what_comes_of_the_model_at_the_start_has_its_exit_code(
 ) -> None:
     tensor = read_header(make_model()).tensors["output_norm.weight"]
     path = damaged(make_model(), tmp_path / "nan.gguf", fill(tensor, NAN))
-    command = [
-        sys.executable,
-        "-c",
-        "from qcls_gguf.cli import main; main()",
-        "run",
-        "--config",
-        str(write_config(path, PROMPTS)),
-        "--query",
-        "x",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    command = [sys.executable, "-c", "from qcls_gguf.cli import main; main()", "run", "--query", "x", "--config"]
+    done = subprocess.run(
+        [*command, str(write_config(path, PROMPTS))], capture_output=True, text=True, timeout=60, check=False
+    )
     assert (done.returncode, done.stdout) == (3, "")
     last = done.stderr.splitlines()[-1]
     assert last.startswith(f"qcls-gguf: {path}: ")
     assert "not finite" in last
 
 
-def test_another_shape_than_announced(make_model: MakeModel, write_config: WriteConfig, tmp_path: Path) -> None:
-    """The tensors are whole, but the keys ask for others: llama.cpp's own check."""
-
-    def change(data: bytearray) -> None:
-        key = b"qwen3.feed_forward_length"
-        at = data.index(key) + len(key) + 4
-        data[at : at + 4] = struct.pack("<I", 512)
-
-    path = damaged(make_model(), tmp_path / "shape.gguf", change)
-    with pytest.raises(ModelError, match="wrong shape"):
-        Classifier.from_config(write_config(path, PROMPTS))
-
-
 KEYS = ("block_count", "embedding_length", "feed_forward_length", "attention.head_count", "attention.head_count_kv")
 
 
-@pytest.mark.parametrize("value", [0, 1, 3, 1 << 20, (1 << 32) - 1])
+@pytest.mark.parametrize("value", [0, 3, 512, (1 << 32) - 1])
 @pytest.mark.parametrize("key", KEYS)
 def test_absurd_sizes(
     key: str, value: int, make_model: MakeModel, write_config: WriteConfig, run_python: RunPython, tmp_path: Path

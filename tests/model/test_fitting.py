@@ -19,14 +19,12 @@ from qcls_gguf.config.schema import RuntimeConfig
 from qcls_gguf.engine import memory
 from qcls_gguf.engine.open import context_memory
 from qcls_gguf.labelling.worker import LabelSettings, Worker
-from qcls_gguf.model import Vocabulary, placement
 from qcls_gguf.model import open as model_open
-from qcls_gguf.model.header import read_header
+from qcls_gguf.model import placement
 from qcls_gguf.model.open import open_vocabulary
 from qcls_gguf.model.placement import flash_attention
 from qcls_gguf.native import ContextMemory, Device, NativeContext, NativeModel, measure_context
 from qcls_gguf.opening import ClassifierOpener
-from qcls_gguf.timing import Ledger
 
 COLOUR = PromptSpec(name="colour", template="the colour of {query} is", labels=("red", "light blue", "light green"))
 KIND = PromptSpec(name="kind", template="the kind of {query} is", labels=("dress", "shirt"))
@@ -107,69 +105,9 @@ def test_a_model_without_weights_opens_no_context(make_model: MakeModel) -> None
         measure_context(other, **sizes)
 
 
-SPARE = GIB + GIB // 2
-
-
-def opened(
-    config: Config, free_bytes: int, measure: Callable[[Vocabulary], ContextMemory] | None, patch: pytest.MonkeyPatch
-) -> tuple[int, dict[str, str]]:
-    """The layers on a GPU with so many bytes free, and the steps of opening the model; it then computes on the CPU."""
-    gpu = Device(kind="GPU", name="made up", free_bytes=free_bytes, total_bytes=80 * GIB)
-    patch.setattr(model_open, "gpus", lambda: [gpu])
-    steps: dict[str, str] = {}
-    ledger = Ledger(lambda name, what, ms: steps.update({name: what}))
-    with Model.open(config.model, config.runtime, measure=measure, ledger=ledger) as model:
-        return model.n_gpu_layers, steps
-
-
 @pytest.fixture
 def config(make_model: MakeModel, write_config: WriteConfig) -> Config:
     return load_config(write_config(make_model(), [COLOUR], n_gpu_layers="auto", try_model=False))
-
-
-@pytest.mark.parametrize(
-    ("parts", "more", "n_layers", "asked"),
-    [(2.01, 0.0, 3, [3]), (1.99, 0.0, 2, [3, 2]), (1.99, 0.5, 2, [3, 2]), (1.99, 1.01, 0, [3, 2]), (0.99, 0.0, 0, [3])],
-)
-def test_layers_make_room_for_what_was_measured(
-    parts: float, more: float, n_layers: int, asked: list[int], config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A model of two layers and a head; its cache takes as much as its layers, its buffers more if not all fit."""
-    assert config.model.path
-    weights = placement.weights_of(read_header(config.model.path).tensors, 2)
-    measured_with: list[int] = []
-
-    def measure(model: Vocabulary) -> ContextMemory:
-        assert model.facts.n_layer == 2
-        assert model.tokenize("red", parse_special=False).size
-        measured_with.append(model.n_gpu_layers)
-        n_more = int(more * weights.layers_bytes) if model.n_gpu_layers < 3 else 0
-        return ContextMemory(cache_bytes=weights.layers_bytes, compute_bytes=GIB + n_more)
-
-    # so much more than the model's size is free that nothing would be measured
-    monkeypatch.setattr(placement, "_PLENTY", GIB)
-    free_bytes = SPARE + weights.head_bytes + int(parts * weights.layers_bytes)
-    found, steps = opened(config, free_bytes, measure, monkeypatch)
-    assert (found, measured_with) == (n_layers, asked)
-    assert steps["measure context"].startswith("0.00 GiB of cache and states, 1.0")
-
-
-def test_nothing_is_measured_where_memory_is_plenty(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    def measure(model: Vocabulary) -> ContextMemory:
-        raise AssertionError
-
-    n_layers, steps = opened(config, 2 * GIB, measure, monkeypatch)
-    assert (n_layers, "measure context" in steps) == (3, False)
-
-
-def test_what_cannot_be_measured_leaves_a_gib(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    def measure(model: Vocabulary) -> ContextMemory:
-        raise ModelError("no such cache")
-
-    monkeypatch.setattr(placement, "_PLENTY", GIB)
-    n_layers, steps = opened(config, 2 * GIB, measure, monkeypatch)
-    assert n_layers == 3
-    assert steps["measure context"] == "not possible, 1 GiB of each GPU is left for it: no such cache"
 
 
 def test_a_context_too_small_is_refused_before_weights_are_loaded(

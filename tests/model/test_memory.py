@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,9 +12,8 @@ from oracle import PromptSpec
 from qcls_gguf import Classifier, ModelError
 from qcls_gguf.config.schema import KvType
 from qcls_gguf.engine import memory
-from qcls_gguf.engine.memory import cache_bytes, check_memory
+from qcls_gguf.engine.memory import cache_bytes
 from qcls_gguf.model.header import read_header
-from qcls_gguf.native import ContextMemory
 
 PROMPT = PromptSpec(name="a", template="the colour of {query} is", labels=("red", "light blue"))
 
@@ -28,19 +26,6 @@ def test_the_size_is_llama_cpps(
     path = make_model(heads=heads)
     context = open_classifier(path, [PROMPT], kv_type=kv_type).engine.context
     assert cache_bytes(read_header(path), context.n_ctx, kv_type) == context.counters().cache_bytes
-
-
-def test_what_does_not_fit_is_refused_with_both_numbers(make_model: MakeModel) -> None:
-    header = read_header(make_model())
-    n_ctx = 4 << 20
-    n_bytes = cache_bytes(header, n_ctx, "f16")
-
-    def measure() -> ContextMemory:
-        return ContextMemory(cache_bytes=n_bytes, compute_bytes=0)
-
-    check_memory(header, Path("m.gguf"), n_ctx, "f16", measure=measure, n_free=n_bytes)
-    with pytest.raises(ModelError, match=r"m\.gguf: a cache of 4,194,304 cells takes 4\.0 GiB, and 2\.0 GiB of memory"):
-        check_memory(header, Path("m.gguf"), n_ctx, "f16", measure=measure, n_free=2 << 30)
 
 
 def test_a_configuration_that_asks_for_too_much(

@@ -21,7 +21,6 @@ from qcls_gguf.errors import ModelError
 from qcls_gguf.model import trial
 from qcls_gguf.model.placement import ON_CPU, Placement
 from qcls_gguf.model.trial import try_model
-from qcls_gguf.native import library_folder
 
 PROMPT = PromptSpec(name="a", template="the colour of {query} is", labels=("red", "light blue", "light pink"))
 CPU = RuntimeConfig()
@@ -69,12 +68,6 @@ def test_a_damaged_memory_is_none(model_file: Path, cache: Path) -> None:
     for content in (b"", b"{", b'{"a": 1}', b"[" * 100_000, b"[1, null]", b"\xff"):
         (cache / "tried.json").write_bytes(content)
         assert tried(model_file)
-
-
-def test_where_nothing_can_be_kept(model_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
-    assert tried(model_file)
-    assert tried(model_file)
 
 
 def test_models_of_the_package_are_not_tried(cache: Path) -> None:
@@ -152,7 +145,3 @@ def _replace(program: str | None, folder: Path, monkeypatch: pytest.MonkeyPatch)
         path.write_text(f"#!/bin/sh\n{program}\n")
         path.chmod(0o755)
     monkeypatch.setattr(trial, "library_folder", lambda: folder)
-
-
-def test_the_program_is_where_it_is_looked_for() -> None:
-    assert os.access(library_folder() / "qcls-trial", os.X_OK)

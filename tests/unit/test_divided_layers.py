@@ -85,22 +85,31 @@ def test_layers_that_fit_nowhere_are_divided_all_the_same() -> None:
     assert placed == Placement((16, 5))
 
 
-@given(st.lists(st.integers(0, 60), min_size=1, max_size=16).filter(any))
-def test_llama_cpp_keeps_numbers_of_layers(gpu_layers: list[int]) -> None:
-    """load_tensors in src/llama-model.cpp: sums of shares and a layer's place, both divided, as 32-bit floats."""
-    shares = np.array([n for n in gpu_layers if n], np.float32)  # other GPUs are left out
-    n = np.float32(sum(gpu_layers))
-    splits = np.cumsum(shares, dtype=np.float32) / n
-    gpu = [int(np.searchsorted(splits, np.float32(place) / n, side="right")) for place in range(int(n))]
-    assert np.bincount(gpu).tolist() == shares.tolist()
-
-
 def test_only_gpus_with_layers_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     found = gpus_of(1, 2, 3)
     monkeypatch.setattr(module, "gpus", lambda: found)
     assert used_gpus(Placement((0, 5, 6))) == found[1:]
     assert used_gpus(Placement((5,))) == found[:1]
     assert used_gpus(ON_CPU) == []
+
+
+@pytest.mark.parametrize(
+    ("parts", "more", "n_layers", "asked"),
+    [(2.01, 0.0, 3, [3]), (1.99, 0.0, 2, [3, 2]), (1.99, 0.5, 2, [3, 2]), (1.99, 1.01, 0, [3, 2]), (0.99, 0.0, 0, [3])],
+)
+def test_layers_make_room_for_what_was_measured(parts: float, more: float, n_layers: int, asked: list[int]) -> None:
+    """Two layers and a head on one GPU; the cache takes as much as the layers, the buffers more if not all fit."""
+    weights = Weights(layer_bytes=(100 * MIB, 100 * MIB), head_bytes=50 * MIB)
+    measured_with: list[int] = []
+
+    def context_with(placed: Placement) -> ContextMemory:
+        measured_with.append(placed.n_gpu_layers)
+        n_more = int(more * weights.layers_bytes) if placed.n_gpu_layers < 3 else 0
+        return ContextMemory(cache_bytes=weights.layers_bytes, compute_bytes=MIB + n_more)
+
+    gpus = gpus_of(SPARE + MIB + weights.head_bytes + int(parts * weights.layers_bytes))
+    placed, _ = fitted(RuntimeConfig(), weights, gpus, context_with)
+    assert (placed.n_gpu_layers, measured_with) == (n_layers, asked)
 
 
 def fitted_to(

@@ -122,17 +122,6 @@ def test_downloads_once_then_answers_from_the_cache(hub: HubServer, fetcher: Fet
     assert asked == ["HEAD", "HEAD"]
 
 
-def test_no_progress_when_not_wanted(fetcher: Fetcher) -> None:
-    fetcher.env["TQDM_POSITION"] = "-1"
-    fetcher.path("user/Tiny-GGUF:q8_0", progress=False)
-    assert fetcher.close() == ""
-    fetcher.path("user/Tiny-GGUF:q4_k_s", progress=False)
-    fetcher.path("user/Tiny-GGUF:q4_k_m", progress=True)
-    shown = fetcher.close()
-    assert "Q4_K_M" in shown
-    assert "Q4_K_S" not in shown
-
-
 def test_a_new_version_on_the_hub_is_fetched(hub: HubServer, fetcher: Fetcher) -> None:
     repo = hub.repos["user/Tiny-GGUF"]
     old, old_commit = fetcher.path("user/Tiny-GGUF"), repo.commit

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from qcls_gguf.config.scoring import SCORINGS, Scoring
+from qcls_gguf.config.scoring import Scoring
 from qcls_gguf.errors import ConfigError
 from qcls_gguf.prompts.trie import LabelTrie, build_trie, with_end_tokens
 
@@ -70,13 +70,6 @@ def test_the_forks_are_read_and_only_what_leads_to_them_is_fed(tokens: list[Path
     assert {nodes[node] for node in trie.read} == forked
     assert trie.read == tuple(sorted(set(trie.read)))
     assert sorted(nodes) == sorted({(), *(path[:n] for path in forked for n in range(len(path) + 1))})
-
-
-@PROPERTY
-@given(label_sets)
-def test_the_last_token_of_a_label_is_fed_only_as_the_beginning_of_another(tokens: list[Path]) -> None:
-    for node in node_paths(trie_of(tokens))[1:]:
-        assert any(path[: len(node)] == node and len(path) > len(node) for path in tokens)
 
 
 @PROPERTY
@@ -161,19 +154,6 @@ def test_first_token_scoring_refuses_shared_first_tokens(tokens: list[Path]) -> 
         trie_of(tokens, END, "first_token")
 
 
-def test_labels_of_one_token_feed_nothing() -> None:
-    trie = trie_of([(1,), (2,), (3,)], -1)
-    assert (trie.fed, trie.read, trie.n_leaves) == ((), (0,), 1)
-    assert [edge.token for edge in trie.edges] == [1, 2, 3]
-    assert trie.label_edges == ((0,), (1,), (2,))
-
-
-def test_long_labels_without_a_shared_beginning_feed_nothing() -> None:
-    trie = trie_of([(1, 5, 6), (2, 5, 7)], -1)
-    assert (trie.fed, trie.read) == ((), (0,))
-    assert trie.label_edges == ((0,), (1,))
-
-
 def test_light_blue_and_light_pink_feed_light() -> None:
     blue, pink, red = (1, 2), (1, 3), (4,)
     trie = trie_of([blue, red, pink], -1)
@@ -186,11 +166,6 @@ def test_a_shared_beginning_without_a_choice_is_fed_but_not_read() -> None:
     trie = trie_of([(1, 2, 3), (1, 2, 4)], -1)
     assert (trie.fed, trie.read, trie.n_leaves) == (((0, 1), (1, 2)), (2,), 1)
     assert trie.label_edges == ((0,), (1,))
-
-
-def test_two_forks_need_two_leaves() -> None:
-    trie = trie_of([(1, 2), (1, 3), (4, 2), (4, 3)], -1)
-    assert (trie.fed, trie.read, trie.n_leaves) == (((0, 1), (0, 4)), (0, 1, 2), 2)
 
 
 def test_jump_and_jumper_are_told_apart_by_the_end_token() -> None:
@@ -215,8 +190,3 @@ def test_a_first_token_collision_names_both_labels_and_the_token() -> None:
     message = "labels 'light blue' and 'light pink' share their first token 17, so first_token scoring"
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
         build_trie(["red", "light blue", "light pink"], [(4,), (17, 2), (17, 3)], END, "first_token")
-
-
-@pytest.mark.parametrize("scoring", SCORINGS)
-def test_a_trie_knows_its_scoring(scoring: Scoring) -> None:
-    assert trie_of([(1,), (2,)], -1, scoring).scoring == scoring

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import gguf
@@ -164,22 +162,6 @@ def test_the_cache_stays_small(large: Path, cache: Path) -> None:
     entries = list(json.loads(cache.read_bytes()))
     assert len(entries) == 256
     assert entries[-1] == str(large)
-
-
-def test_writers_at_once_leave_a_whole_cache(large: Path, cache: Path) -> None:
-    code = """
-import sys
-from pathlib import Path
-from qcls_gguf.model import identity as model_file
-for number in range(200):
-    model_file._remember([(sys.argv[1] + str(number), number, 0)], "0" * 64)
-    assert model_file._kept(), "half a cache"
-"""
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    processes = [subprocess.Popen([sys.executable, "-W", "error", "-c", code, f"/{name}"], env=env) for name in "abc"]
-    assert [process.wait(60) for process in processes] == [0, 0, 0]
-    assert json.loads(cache.read_bytes())
-    assert [entry.name for entry in cache.parent.iterdir()] == ["sha256.json"]
 
 
 def test_a_file_that_grows_while_it_is_hashed(large: Path, cache: Path) -> None:
