@@ -8,16 +8,15 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Sequence
-from ctypes import POINTER, byref
+from ctypes import byref, c_float, c_int32, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from qcls_gguf.native import library_folder
-from qcls_gguf.native.abi import Attention, Error
 
 Float32Array = npt.NDArray[np.float32]
 Int32Array = npt.NDArray[np.int32]
@@ -26,42 +25,51 @@ Cells = tuple[Int32Array, Int32Array]
 
 ROOT = Path(__file__).parents[1]
 NATIVE = ROOT / "qcls_gguf" / "native"
-LLAMA = ROOT / "vendor" / "llama.cpp"
 VARIANTS = {"AVX-512": "-mavx512f -mfma -mf16c", "AVX2": "-mavx2 -mfma -mf16c", "plain": ""}
 """What the kernels are written for, and the compiler's flags for it."""
 
 
 def why_not(variant: str) -> str | None:
     """Why a variant cannot be tried here; None where it can."""
-    if variant == "built":
-        return None
-    if not shutil.which("g++") or not LLAMA.is_dir():
-        return "needs g++ and the unpacked llama.cpp"
-    flags = {flag.removeprefix("-m") for flag in VARIANTS[variant].split()}
+    if not shutil.which("g++"):
+        return "needs g++"
+    flags = {flag.removeprefix("-m") for flag in VARIANTS.get(variant, "").split()}
     if flags - set(Path("/proc/cpuinfo").read_text().replace("\n", " ").split()):
         return f"this CPU has no {variant}"
     return None
 
 
-def compiled(folder: Path, variant: str) -> Path:
-    """A library of the kernels for one variant; QCLS_TEST_CXXFLAGS adds flags, such as those of sanitizers."""
+@dataclass(frozen=True, slots=True)
+class Library:
+    """`compute_attention` of attention.cpp, and the kernel that it runs."""
+
+    compute: Any
+    attend: c_void_p
+
+
+def open_library(folder: Path, variant: str) -> Library:
+    """A variant of the kernel; `built`: the package's own. QCLS_TEST_CXXFLAGS adds flags, such as sanitizers'."""
     path = folder / f"attention-{variant}.so"
-    shim = [NATIVE / "src" / name for name in ("attention.cpp", "error.cpp")]
-    sources = [NATIVE / "cpu" / "attention.cpp", *shim, Path(__file__).parent / "alone.cpp"]
-    flags = f"-std=c++17 -O2 -shared -fPIC {VARIANTS[variant]} {os.environ.get('QCLS_TEST_CXXFLAGS', '')}"
-    folders = [
-        f"-I{folder}" for folder in (NATIVE / "cpu", NATIVE / "src", LLAMA / "include", LLAMA / "ggml" / "include")
+    sources = [Path(__file__).parent / "attention.cpp", NATIVE / "cpu" / "attention.cpp"]
+    flags = f"-std=c++17 -O2 -shared -fPIC {VARIANTS.get(variant, '')} {os.environ.get('QCLS_TEST_CXXFLAGS', '')}"
+    command = ["g++", *shlex.split(flags), f"-I{NATIVE / 'shared'}", *map(str, sources), "-o", str(path)]
+    subprocess.run(command, check=True)
+    compiled = ctypes.CDLL(str(path))
+    built = variant == "built"
+    kernels = ctypes.CDLL(str(next(library_folder().glob("libggml-cpu*.so")))) if built else compiled
+    return Library(compiled.compute_attention, ctypes.cast(kernels.qcls_attend, c_void_p))
+
+
+_POINTERS = ("token_seq", "token_pos", "list_start", "list_pos", "list_cell", "q", "k", "v", "out")
+
+
+class _Arrays(ctypes.Structure):
+    _fields_: ClassVar = [
+        *((name, c_int32) for name in ["n_threads", "n_tokens", "n_seqs", "window", "n_head", "n_head_kv"]),
+        *((name, c_int32) for name in ["head_size_k", "head_size_v", "is_f16"]),
+        ("scale", c_float),
+        *((name, c_void_p) for name in _POINTERS),
     ]
-    subprocess.run(["g++", *shlex.split(flags), *folders, *map(str, sources), "-o", str(path)], check=True)
-    return path
-
-
-def open_library(folder: Path, variant: str) -> Any:
-    """The variant's library; `built` is the package's own."""
-    path = library_folder() / "libqcls.so" if variant == "built" else compiled(folder, variant)
-    library = ctypes.CDLL(str(path))
-    library.qcls_compute_attention.argtypes = [POINTER(Attention), POINTER(Error)]
-    return library
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,40 +92,18 @@ class Case:
         return float(self.q.shape[2] ** -0.5)
 
 
-def attention(library: Any, case: Case, *, n_threads: int = 1) -> Float32Array:
-    """(n_tokens, n_head, head_size_v); raises ValueError with the library's message."""
+def attention(library: Library, case: Case, *, n_threads: int = 1) -> Float32Array:
+    """(n_tokens, n_head, head_size_v)."""
     start = np.cumsum([0, *(len(pos) for pos, _ in case.lists)], dtype=np.int32)
     none = np.empty(0, np.int32)
     pos, cell = (np.concatenate([none, *(part[i] for part in case.lists)]) for i in range(2))
-    (n_tokens, n_head, size_k), (n_cells, n_head_kv, size_v) = case.q.shape, case.v.shape
+    (n_tokens, n_head, size_k), (_, n_head_kv, size_v) = case.q.shape, case.v.shape
     out = np.full((n_tokens, n_head, size_v), np.nan, np.float32)
-    arrays = case.q, case.k, case.v, case.token_seq, case.token_pos, pos, cell
+    arrays = case.token_seq, case.token_pos, start, pos, cell, case.q, case.k, case.v, out
     assert all(array.flags.c_contiguous for array in arrays)
-    error = Error()
-    call = Attention(
-        n_threads=n_threads,
-        n_tokens=n_tokens,
-        n_seqs=len(case.lists),
-        n_cells=n_cells,
-        token_seq=case.token_seq.ctypes.data,
-        token_pos=case.token_pos.ctypes.data,
-        list_start=start.ctypes.data,
-        list_pos=pos.ctypes.data,
-        list_cell=cell.ctypes.data,
-        window=case.window,
-        n_head=n_head,
-        n_head_kv=n_head_kv,
-        head_size_k=size_k,
-        head_size_v=size_v,
-        is_f16=case.k.dtype == np.float16,
-        scale=case.scale,
-        q=case.q.ctypes.data,
-        k=case.k.ctypes.data,
-        v=case.v.ctypes.data,
-        out=out.ctypes.data,
-    )
-    if library.qcls_compute_attention(byref(call), byref(error)):
-        raise ValueError(error.message.decode())
+    is_f16 = case.k.dtype == np.float16
+    numbers = n_threads, n_tokens, len(case.lists), case.window, n_head, n_head_kv, size_k, size_v, is_f16, case.scale
+    library.compute(byref(_Arrays(*numbers, *(array.ctypes.data for array in arrays))), library.attend)
     return out
 
 

@@ -42,7 +42,7 @@ import dataclasses, json, sys
 from time import process_time
 from qcls_gguf import Classifier, RuntimeConfig, load_config
 from qcls_gguf.native import library_folder
-from qcls_gguf.native.features import cpu_variant
+from qcls_gguf.native.device import cpu_variant
 
 config = load_config("fashion-8")
 runtime = RuntimeConfig(n_threads=1, try_model=False, state_cache=False)

@@ -45,7 +45,7 @@ def _version(wanted: bool) -> None:
 
 def _print_version() -> None:
     from ..native import build_info
-    from ..native.features import cpu_variant, instruction_sets
+    from ..native.device import cpu_variant, instruction_sets
 
     build, variant = build_info(), cpu_variant()
     print(f"qcls-gguf {__version__}, llama.cpp {build.llama_cpp_commit} patched, {build.backend}")

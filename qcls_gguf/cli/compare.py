@@ -70,7 +70,7 @@ def compare_command(
     model once more: on a GPU choose with --method those that fit. A method that cannot run here is listed with the
     reason. On a CUDA device the other methods that use this llama.cpp run its stock matrix kernels, as their users do;
     --peer-kernels ours gives them this project's. Stock kernels read weights in the file's order: with naive, prefix
-    and batched, which share the loaded model, qcls reads that order, too, whatever GGML_CUDA_LANE_ORDER says.
+    and batched, which share the loaded model, qcls reads that order, too, whatever QCLS_LANE_ORDER says.
 
     \b
     qcls              this package, in the configuration's scoring

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..native import build_info, library_folder
-from ..native.features import cpu_variant
+from ..native.device import cpu_variant
 from .method import AbsentError, Answer, Method, Workload, WorkloadPrompt
 from .reader import log_normaliser
 

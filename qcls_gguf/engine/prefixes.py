@@ -10,7 +10,7 @@ from ..config.schema import RuntimeConfig
 from ..config.words import counted
 from ..errors import DecodeError
 from ..native import build_info
-from ..native.features import instruction_sets
+from ..native.device import instruction_sets
 from ..system.folders import cache_folder
 from ..timing import Ledger
 from ..version import __version__

@@ -15,7 +15,7 @@ from ..config.template import SLOT
 from ..config.words import hint
 from ..engine.engine import MAX_SEQ
 from ..errors import ConfigError
-from ..native.features import instruction_sets
+from ..native.device import instruction_sets
 from ..plan.block_hashes import block_digests
 from ..plan.templates import Templates
 from ..plan.tree import TokenTree

@@ -21,7 +21,7 @@ from ..config.schema import RuntimeConfig
 from ..config.words import printable
 from ..errors import ModelError
 from ..native import build_info, library_folder
-from ..native.features import cpu_features
+from ..native.device import cpu_features
 from ..system.folders import read_cache, write_cache
 from .identity import stamps_of
 from .placement import Placement, flash_attention

@@ -1,13 +1,12 @@
 """The C ABI of libqcls in ctypes, in one file: structs, signatures, statuses. src/qcls.h says what each of them means.
 
-`tests/abi/test_header.py` compares all of it with the header. A struct here may be shorter than the header's, where a
-library has members that this package does not need.
+`tests/abi/test_header.py` compares all of it with the header.
 """
 
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, ClassVar, SupportsIndex
@@ -15,7 +14,7 @@ from typing import Any, ClassVar, SupportsIndex
 from ..config.words import printable_lines
 from ..errors import DecodeError, ModelError, PlanError, QclsError
 
-ABI = 9
+ABI = 10
 
 LOG_FUNCTION = ctypes.CFUNCTYPE(None, c_int32, c_char_p, c_void_p)
 PROGRESS_FUNCTION = ctypes.CFUNCTYPE(c_int32, c_float, c_void_p)
@@ -43,7 +42,7 @@ class Parse(IntEnum):
 class WeightOrder(IntEnum):
     """How the weights of Q8_0 and Q6_K matrices lie in a GPU's memory, as far as they can.
 
-    BY_DEVICE: in lane order on cards of compute capability 7.5, but GGML_CUDA_LANE_ORDER says otherwise if it is set.
+    BY_DEVICE: in lane order on cards of compute capability 7.5, but QCLS_LANE_ORDER says otherwise if it is set.
     FILE: as the file has them, which llama.cpp's own kernels read. LANES: in lane order wherever code for 7.5 runs.
     """
 
@@ -78,11 +77,11 @@ def int32(value: int, name: str = "") -> int:
 
 
 class Struct(ctypes.Structure):
-    """A struct of the ABI: `size` and the members given as keywords are set, the others are zero, their default."""
+    """A struct of the ABI: the members given as keywords are set, the others are zero, their default."""
 
     def __init__(self, **members: Any) -> None:
         """Raises PlanError for an integer that its member cannot hold; ctypes would silently truncate it."""
-        super().__init__(size=ctypes.sizeof(self), **members)
+        super().__init__(**members)
         for name, value in members.items():
             if isinstance(value, SupportsIndex) and (getattr(self, name) or 0) != value:
                 raise PlanError(f"{name} is {value}: it does not fit {type(self).__name__}.{name}")
@@ -91,55 +90,63 @@ class Struct(ctypes.Structure):
 class Error(Struct):
     """Why a call failed."""
 
-    _fields_: ClassVar = [("size", c_uint32), ("message", ctypes.c_char * 2044)]
+    _fields_: ClassVar = [("message", ctypes.c_char * 2048)]
+
+
+class Library(Struct):
+    _fields_: ClassVar = [
+        ("llama_cpp_commit", c_char_p),
+        ("llama_cpp_python_version", c_char_p),
+        ("source_digest", c_char_p),
+        ("backend", c_char_p),
+        ("max_sequences", c_int32),
+    ]
 
 
 class Device(Struct):
     _fields_: ClassVar = [
-        ("size", c_uint32),
         ("kind", c_int32),
         ("free_bytes", c_uint64),
         ("total_bytes", c_uint64),
         ("name", ctypes.c_char * 256),
+        ("cpu_features", c_char_p),
+        ("cpu_variant", c_char_p),
     ]
 
 
-class Multiprocessors(Struct):
-    _fields_: ClassVar = [("size", c_uint32), ("n_planned", c_int32), ("n_given", c_int32), ("n_device", c_int32)]
-
-
-class Seconds(Struct):
-    _fields_: ClassVar = [("size", c_uint32), ("reserved", c_int32), ("best", c_double), ("median", c_double)]
-
-
-class Copy(Struct):
+class Operation(Struct):
     _fields_: ClassVar = [
-        ("size", c_uint32),
-        ("device", c_int32),
-        ("n_threads", c_int32),
-        ("reserved", c_int32),
-        ("n_bytes", c_int64),
-        ("budget_s", c_double),
-    ]
-
-
-class Product(Struct):
-    _fields_: ClassVar = [
-        ("size", c_uint32),
+        ("kind", c_int32),
         ("device", c_int32),
         ("n_threads", c_int32),
         ("weight_type", c_int32),
         ("n_inner", c_int32),
         ("n_rows", c_int32),
         ("n_columns", c_int32),
-        ("reserved", c_int32),
+        ("n_bytes", c_int64),
         ("budget_s", c_double),
     ]
 
 
-class Facts(Struct):
+class Seconds(Struct):
+    _fields_: ClassVar = [("best", c_double), ("median", c_double)]
+
+
+class ModelParams(Struct):
     _fields_: ClassVar = [
-        ("size", c_uint32),
+        ("path", c_char_p),
+        ("n_gpu_layers", c_int32),
+        ("weight_order", c_int32),
+        ("share", c_void_p),
+        ("n_gpus", c_int64),
+        ("without_weights", c_int32),
+        ("progress", PROGRESS_FUNCTION),
+        ("user", c_void_p),
+    ]
+
+
+class ModelFacts(Struct):
+    _fields_: ClassVar = [
         ("n_vocab", c_int32),
         ("n_embd", c_int32),
         ("n_layer", c_int32),
@@ -151,14 +158,13 @@ class Facts(Struct):
         ("n_lane_ordered", c_int32),
         ("size_bytes", c_int64),
         ("n_params", c_int64),
-        ("description", ctypes.c_char * 128),
         ("state_bytes", c_int64),
+        ("description", ctypes.c_char * 128),
     ]
 
 
 class ContextParams(Struct):
     _fields_: ClassVar = [
-        ("size", c_uint32),
         ("n_ctx", c_int32),
         ("n_batch", c_int32),
         ("n_seq_max", c_int32),
@@ -166,83 +172,39 @@ class ContextParams(Struct):
         ("n_threads", c_int32),
         ("hidden_only", c_int32),
         ("flash_attn", c_int32),
+        ("visible_cells", c_int32),
+        ("batch_invariant", c_int32),
         ("kv_type", c_char_p),
         ("label_token", c_void_p),
         ("n_label_tokens", c_int64),
-        ("visible_cells", c_int32),
-        ("batch_invariant", c_int32),
     ]
 
 
-class Attention(Struct):
+class ContextFacts(Struct):
     _fields_: ClassVar = [
-        ("size", c_uint32),
-        ("n_threads", c_int32),
-        ("n_tokens", c_int64),
-        ("n_seqs", c_int64),
-        ("n_cells", c_int64),
-        ("token_seq", c_void_p),
-        ("token_pos", c_void_p),
-        ("list_start", c_void_p),
-        ("list_pos", c_void_p),
-        ("list_cell", c_void_p),
-        ("window", c_int32),
-        ("n_head", c_int32),
-        ("n_head_kv", c_int32),
-        ("head_size_k", c_int32),
-        ("head_size_v", c_int32),
-        ("is_f16", c_int32),
-        ("scale", c_float),
-        ("reserved", c_int32),
-        ("q", c_void_p),
-        ("k", c_void_p),
-        ("v", c_void_p),
-        ("out", c_void_p),
-    ]
-
-
-class Limits(Struct):
-    _fields_: ClassVar = [
-        ("size", c_uint32),
         ("n_ctx", c_int32),
         ("n_batch", c_int32),
         ("n_seq_max", c_int32),
         ("n_outputs_max", c_int32),
         ("row_size", c_int32),
-    ]
-
-
-class HeadTail(Struct):
-    _fields_: ClassVar = [("size", c_uint32), ("has_bias", c_int32), ("scale", c_float), ("cap", c_float)]
-
-
-class Counters(Struct):
-    _fields_: ClassVar = [
-        ("size", c_uint32),
-        ("reserved", c_int32),
+        ("hidden_only", c_int32),
+        ("has_bias", c_int32),
+        ("scale", c_float),
+        ("cap", c_float),
+        ("n_gpus", c_int32),
+        ("cache_bytes", c_int64),
+        ("gpu_cache_bytes", c_int64 * 16),
+        ("compute_bytes", c_int64),
         ("n_graphs_reused", c_int64),
         ("n_shapes", c_int64),
         ("shapes_bytes", c_int64),
         ("n_cuda_graphs", c_int64),
-        ("cache_bytes", c_int64),
-        ("compute_bytes", c_int64),
-    ]
-
-
-class ContextMemory(Struct):
-    _fields_: ClassVar = [
-        ("size", c_uint32),
-        ("n_gpus", c_int32),
-        ("cache_bytes", c_int64),
-        ("compute_bytes", c_int64),
-        ("gpu_cache_bytes", c_int64 * 16),
+        ("reads_all_since", c_char_p),
     ]
 
 
 class Plan(Struct):
     _fields_: ClassVar = [
-        ("size", c_uint32),
-        ("reserved", c_int32),
         ("n_tokens", c_int64),
         ("token", c_void_p),
         ("pos", c_void_p),
@@ -264,8 +226,6 @@ class Plan(Struct):
 
 class Trie(Struct):
     _fields_: ClassVar = [
-        ("size", c_uint32),
-        ("reserved", c_int32),
         ("n_queries", c_int64),
         ("n_nodes", c_int64),
         ("n_labels", c_int64),
@@ -281,69 +241,40 @@ class Trie(Struct):
 
 STRUCTS: dict[str, type[Struct]] = {
     "qcls_error": Error,
+    "qcls_library": Library,
     "qcls_device": Device,
-    "qcls_multiprocessors": Multiprocessors,
+    "qcls_operation": Operation,
     "qcls_seconds": Seconds,
-    "qcls_copy": Copy,
-    "qcls_product": Product,
-    "qcls_facts": Facts,
+    "qcls_model_params": ModelParams,
+    "qcls_model_facts": ModelFacts,
     "qcls_context_params": ContextParams,
-    "qcls_limits": Limits,
-    "qcls_head_tail": HeadTail,
-    "qcls_context_memory": ContextMemory,
-    "qcls_counters": Counters,
-    "qcls_attention": Attention,
+    "qcls_context_facts": ContextFacts,
     "qcls_plan": Plan,
     "qcls_trie": Trie,
 }
 
-# All but these return a status, and take an Error behind the arguments listed.
-TEXTS_AND_NUMBERS: dict[str, Any] = {
-    "qcls_abi": c_int32,
-    "qcls_build_info": c_char_p,
-    "qcls_cpu_features": c_char_p,
-    "qcls_cpu_variant": c_char_p,
-    "qcls_max_sequences": c_int32,
-}
+# Every function but qcls_abi; each returns a status, and takes an Error after the arguments listed.
 SIGNATURES: dict[str, list[Any]] = {
+    "qcls_library_describe": [POINTER(Library)],
     "qcls_set_log": [LOG_FUNCTION, c_void_p],
     "qcls_device_describe": [c_int32, POINTER(Device)],
-    "qcls_count_multiprocessors": [POINTER(Multiprocessors)],
-    "qcls_probe_copy": [POINTER(Copy), POINTER(Seconds)],
-    "qcls_probe_product": [POINTER(Product), POINTER(Seconds)],
-    "qcls_model_open": [
-        c_char_p,
-        c_int32,
-        c_void_p,
-        c_int64,
-        c_int32,
-        PROGRESS_FUNCTION,
-        c_void_p,
-        POINTER(c_void_p),
-    ],
-    "qcls_model_open_without_weights": [c_char_p, c_int32, c_void_p, c_int64, POINTER(c_void_p)],
+    "qcls_device_measure": [POINTER(Operation), POINTER(Seconds)],
+    "qcls_model_open": [POINTER(ModelParams), POINTER(c_void_p)],
     "qcls_model_close": [c_void_p],
-    "qcls_model_describe": [c_void_p, POINTER(Facts)],
+    "qcls_model_describe": [c_void_p, POINTER(ModelFacts)],
     "qcls_tokenize": [c_void_p, c_char_p, c_int64, c_int32, c_void_p, c_int64, POINTER(c_int64)],
     "qcls_token_piece": [c_void_p, c_int32, c_char_p, c_int64, POINTER(c_int64), POINTER(c_int32)],
     "qcls_type_block": [c_int32, POINTER(c_int64), POINTER(c_int64)],
     "qcls_dequantise": [c_int32, c_void_p, c_int64, c_void_p, c_int64],
     "qcls_context_open": [c_void_p, POINTER(ContextParams), POINTER(c_void_p)],
-    "qcls_context_measure": [c_void_p, POINTER(ContextParams), POINTER(ContextMemory)],
     "qcls_context_close": [c_void_p],
-    "qcls_context_limits": [c_void_p, POINTER(Limits)],
-    "qcls_context_head_tail": [c_void_p, POINTER(HeadTail)],
+    "qcls_context_describe": [c_void_p, POINTER(ContextFacts)],
     "qcls_context_set_label_tokens": [c_void_p, c_int64, c_void_p],
-    "qcls_context_attention": [c_void_p, c_char_p, c_int64],
     "qcls_context_keep_shapes": [c_void_p, c_int32],
-    "qcls_context_graphs": [c_void_p, POINTER(c_int64), POINTER(c_int64)],
-    "qcls_context_counters": [c_void_p, POINTER(Counters)],
-    "qcls_context_clear": [c_void_p],
     "qcls_seq_share": [c_void_p, c_int32, c_int32, c_int32, c_int32],
     "qcls_seq_trim": [c_void_p, c_int64, c_void_p, c_void_p],
     "qcls_state_save": [c_void_p, c_void_p, POINTER(c_int64)],
     "qcls_state_load": [c_void_p, c_char_p, c_int64],
-    "qcls_compute_attention": [POINTER(Attention)],
     "qcls_decode": [c_void_p, POINTER(Plan)],
     "qcls_decode_rows": [c_void_p, c_void_p, c_int64],
     "qcls_trie_scores": [POINTER(Trie)],
@@ -363,9 +294,6 @@ def bind(path: Path) -> Any:
     found = library.qcls_abi()  # before anything else is looked up: an older library lacks some of it
     if found != ABI:
         raise ModelError(f"{path} has ABI {found}, this package {ABI}: build and install them together")
-    for name, result in TEXTS_AND_NUMBERS.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, []
     for name, arguments in SIGNATURES.items():
         function = getattr(library, name)
         function.restype, function.argtypes = c_int32, [*arguments, POINTER(Error)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from ctypes import byref, c_int64, c_void_p, create_string_buffer
+from ctypes import byref, c_int64, c_void_p
 from dataclasses import dataclass
 from typing import Self, Unpack
 
@@ -15,8 +15,8 @@ from ..errors import DecodeError, PlanError
 from . import abi
 from .abi import Error, Status, check, int32
 from .arrays import BOOL, FLOAT32, INT32, Float32Array, Int32Array, address
-from .context_settings import ContextSettings, params_of
-from .library import library
+from .context_settings import ContextSettings, described, params_of
+from .library import build_info, library
 from .model import NativeModel
 
 FORKED = "this was made in another process: make one in each process after forking"
@@ -53,7 +53,7 @@ class HeadTail:
 
 def max_sequences() -> int:
     """The most sequences that a context can have."""
-    return int(library().qcls_max_sequences())
+    return build_info().max_sequences
 
 
 class NativeContext:
@@ -80,16 +80,14 @@ class NativeContext:
         self._call_decode = library().qcls_decode
         self._plan = abi.Plan()
         self._plan_ref = byref(self._plan)
-        why = create_string_buffer(256)
-        check(library().qcls_context_attention(self.handle, why, len(why), self._error_ref), self._error)
-        self.why_no_visible_cells = why.value.decode(errors="replace") or None
+        facts = described(handle)
+        self.why_no_visible_cells = facts.reads_all_since.decode() if facts.reads_all_since else None
         """Why attention reads every used cell; None where it reads only those that a token may see."""
-        limits = self._limits()
-        self.n_ctx: int = limits.n_ctx
-        self.n_batch: int = limits.n_batch
-        self.n_seq_max: int = limits.n_seq_max
-        self.n_outputs_max: int = limits.n_outputs_max
-        self._row_size: int | None = limits.row_size
+        self.n_ctx: int = facts.n_ctx
+        self.n_batch: int = facts.n_batch
+        self.n_seq_max: int = facts.n_seq_max
+        self.n_outputs_max: int = facts.n_outputs_max
+        self._row_size: int | None = facts.row_size
 
     @property
     def handle(self) -> c_void_p:
@@ -106,22 +104,18 @@ class NativeContext:
     def row_size(self) -> int:
         """Floats of a row that `decode` gives; `set_label_tokens` changes it."""
         if self._row_size is None:
-            self._row_size = self._limits().row_size
+            self._row_size = described(self.handle).row_size
         return self._row_size
-
-    def _limits(self) -> abi.Limits:
-        limits = abi.Limits()
-        check(library().qcls_context_limits(self.handle, byref(limits), self._error_ref), self._error)
-        return limits
 
     @property
     def head_tail(self) -> HeadTail:
-        """The operations behind the product with the head. Raises PlanError for a context whose rows are logits."""
-        tail = abi.HeadTail()
-        check(library().qcls_context_head_tail(self.handle, byref(tail), self._error_ref), self._error)
+        """The operations after the product with the head. Raises PlanError for a context whose rows are logits."""
+        facts = described(self.handle)
+        if not facts.hidden_only:
+            raise PlanError("head_tail: rows of this context are logits")
         # with a cap, C's scale includes the 1 / cap inside tanh
-        scale = float(np.float32(tail.scale * (tail.cap or 1.0)))
-        return HeadTail(scale, tail.cap or None, bool(tail.has_bias))
+        scale = float(np.float32(facts.scale * (facts.cap or 1.0)))
+        return HeadTail(scale, facts.cap or None, bool(facts.has_bias))
 
     def set_label_tokens(self, tokens: Int32Array) -> None:
         """Add to the rows of a hidden-only context the values that exact scorings need.
@@ -141,23 +135,16 @@ class NativeContext:
         n = int32(n_shapes, "n_shapes")
         check(library().qcls_context_keep_shapes(self.handle, n, self._error_ref), self._error)
 
-    def graphs(self) -> tuple[int, int]:
-        """(decodes that reused a graph, graphs kept) as of the last decode. Any thread may ask, also during one."""
-        n_reused, n_kept, error = c_int64(), c_int64(), Error()
-        check(library().qcls_context_graphs(self.handle, byref(n_reused), byref(n_kept), byref(error)), error)
-        return n_reused.value, n_kept.value
-
     def counters(self) -> Counters:
-        """Counts since the context was opened, and its memory now."""
-        counters = abi.Counters()
-        check(library().qcls_context_counters(self.handle, byref(counters), self._error_ref), self._error)
+        """Counts since the context was opened, and its memory, as of its last call; any thread may ask."""
+        facts = described(self.handle)
         return Counters(
-            n_graphs_reused=counters.n_graphs_reused,
-            n_shapes=counters.n_shapes,
-            shapes_bytes=counters.shapes_bytes,
-            n_cuda_graphs=counters.n_cuda_graphs,
-            cache_bytes=counters.cache_bytes,
-            compute_bytes=counters.compute_bytes,
+            n_graphs_reused=facts.n_graphs_reused,
+            n_shapes=facts.n_shapes,
+            shapes_bytes=facts.shapes_bytes,
+            n_cuda_graphs=facts.n_cuda_graphs,
+            cache_bytes=facts.cache_bytes,
+            compute_bytes=facts.compute_bytes,
         )
 
     def share(self, src: int, dst: int, start: int, end: int) -> None:
@@ -184,11 +171,13 @@ class NativeContext:
 
     def load_state(self, state: bytes) -> None:
         """Replace all sequences by saved ones. Raises DecodeError, with an empty cache, where they do not fit."""
+        if not state:
+            raise DecodeError("there are no saved cells")
         check(library().qcls_state_load(self.handle, state, len(state), self._error_ref), self._error)
 
     def clear(self) -> None:
         """Forget every sequence, and overwrite the cells."""
-        check(library().qcls_context_clear(self.handle, self._error_ref), self._error)
+        check(library().qcls_state_load(self.handle, None, 0, self._error_ref), self._error)
 
     def decode(
         self,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from ctypes import byref
+from ctypes import byref, c_void_p
 from dataclasses import dataclass, field
 from typing import NotRequired, TypedDict, Unpack
 
 import numpy as np
 
+from ..errors import PlanError
 from . import abi
 from .abi import Error, Status, check
 from .arrays import INT32, Int32Array, address
@@ -83,11 +84,25 @@ def params_of(settings: ContextSettings) -> abi.ContextParams:
 
 def measure_context(model: NativeModel, **settings: Unpack[ContextSettings]) -> ContextMemory:
     """What a context would take, for a model without weights; nothing of it is allocated. Raises as NativeContext."""
-    found, error = abi.ContextMemory(), Error()
-    status = library().qcls_context_measure(model.handle, byref(params_of(settings)), byref(found), byref(error))
+    if not model.without_weights:
+        raise PlanError("the model was opened with its weights: open a context, and ask its counters")
+    handle, error = c_void_p(), Error()
+    params = params_of(settings)
+    status = library().qcls_context_open(model.handle, byref(params), byref(handle), byref(error))
     check(status, error, None if status == Status.BAD_ARGUMENT else model.path)
+    try:
+        facts = described(handle)
+    finally:
+        library().qcls_context_close(handle, None)
     return ContextMemory(
-        cache_bytes=found.cache_bytes,
-        compute_bytes=found.compute_bytes,
-        gpu_cache_bytes=tuple(found.gpu_cache_bytes[: found.n_gpus]),
+        cache_bytes=facts.cache_bytes,
+        compute_bytes=facts.compute_bytes,
+        gpu_cache_bytes=tuple(facts.gpu_cache_bytes[: facts.n_gpus]),
     )
+
+
+def described(handle: c_void_p) -> abi.ContextFacts:
+    """A context as C describes it; any thread may ask."""
+    facts, error = abi.ContextFacts(), Error()
+    check(library().qcls_context_describe(handle, byref(facts), byref(error)), error)
+    return facts

@@ -1,10 +1,11 @@
-"""The devices that llama.cpp can compute on, and measurements of their peak rates."""
+"""The devices that llama.cpp can compute on, their instruction sets, and measurements of their peak rates."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from ctypes import byref
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 from . import abi
@@ -12,6 +13,10 @@ from .abi import Error, Status, check, int32
 from .library import build_info, library
 
 _KINDS: tuple[Literal["CPU", "GPU", "iGPU", "other"], ...] = ("CPU", "GPU", "iGPU", "other")
+_CPU = -1  # index of the processor
+_PRODUCT = 1  # qcls_operation_kind
+_NO_INSTRUCTIONS = {"ACCELERATE", "CPU_HBM", "KLEIDIAI", "LLAMAFILE", "OPENMP", "REPACK"}
+"""Features that ggml lists but that are no instruction sets: libraries, threading, layouts of weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +44,8 @@ class Probed:
 
 def devices() -> Iterator[Device]:
     """The devices that llama.cpp sees, GPUs first."""
-    device, error = abi.Device(), Error()
     index = 0
-    while (status := library().qcls_device_describe(index, byref(device), byref(error))) == Status.OK:
+    while device := _described(index):
         yield Device(
             kind=_KINDS[device.kind],
             name=device.name.decode(errors="replace"),
@@ -49,8 +53,6 @@ def devices() -> Iterator[Device]:
             total_bytes=device.total_bytes,
         )
         index += 1
-    if status != Status.BAD_ARGUMENT:  # which only says that there are no more
-        check(status, error)
 
 
 def sees_cuda_gpu() -> bool:
@@ -58,22 +60,51 @@ def sees_cuda_gpu() -> bool:
     return build_info().is_cuda and any(device.kind == "GPU" for device in devices())
 
 
+def cpu_features() -> list[str]:
+    """The features that llama.cpp's CPU code was compiled for, under ggml's names, such as AVX2 or OPENMP."""
+    cpu = _described(_CPU)
+    return cpu.cpu_features.decode().split("\t") if cpu and cpu.cpu_features else []
+
+
+def cpu_variant() -> str | None:
+    """The variant of CPU code that a portable build has chosen, such as haswell; None in a build for one processor."""
+    cpu = _described(_CPU)
+    return (cpu.cpu_variant.decode() or None) if cpu else None
+
+
+@cache
+def instruction_sets() -> tuple[str, ...]:
+    """The instruction sets that llama.cpp's CPU code was compiled for, such as AVX2, AVX512_VNNI, AMX_INT8.
+
+    AMX is listed only if the system lets the process use it.
+    """
+    return tuple(name for name in cpu_features() if name not in _NO_INSTRUCTIONS)
+
+
+def _described(index: int) -> abi.Device | None:
+    """A device as C describes it; None if there is no such device."""
+    device, error = abi.Device(), Error()
+    status = library().qcls_device_describe(index, byref(device), byref(error))
+    if status == Status.BAD_ARGUMENT:
+        return None
+    check(status, error)
+    return device
+
+
 def probe_copy(device: int, *, n_threads: int, n_bytes: int, budget_s: float) -> Probed:
     """Copy n_bytes on a device, by its index in `devices`; twice n_bytes of its memory are needed.
 
     Raises PlanError for a number out of range, DecodeError where the device cannot do it.
     """
-    copy = abi.Copy(device=device, n_threads=n_threads, n_bytes=n_bytes, budget_s=budget_s)
-    seconds, error = abi.Seconds(), Error()
-    check(library().qcls_probe_copy(byref(copy), byref(seconds), byref(error)), error)
-    return Probed(best_s=seconds.best, median_s=seconds.median)
+    return _measured(abi.Operation(device=device, n_threads=n_threads, n_bytes=n_bytes, budget_s=budget_s))
 
 
 def probe_matmul(
     device: int, *, n_threads: int, ggml_type: int, n_inner: int, n_rows: int, n_columns: int, budget_s: float
 ) -> Probed:
     """Multiply weights of a ggml type, (n_inner, n_rows), with n_columns F32 columns; raises as `probe_copy`."""
-    product = abi.Product(
+    product = abi.Operation(
+        kind=_PRODUCT,
         device=device,
         n_threads=n_threads,
         weight_type=int32(ggml_type, "ggml_type"),
@@ -82,6 +113,10 @@ def probe_matmul(
         n_columns=n_columns,
         budget_s=budget_s,
     )
+    return _measured(product)
+
+
+def _measured(operation: abi.Operation) -> Probed:
     seconds, error = abi.Seconds(), Error()
-    check(library().qcls_probe_product(byref(product), byref(seconds), byref(error)), error)
+    check(library().qcls_device_measure(byref(operation), byref(seconds), byref(error)), error)
     return Probed(best_s=seconds.best, median_s=seconds.median)

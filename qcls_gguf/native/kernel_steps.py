@@ -11,17 +11,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 STEPS = {
-    "direct": "GGML_CUDA_MMQ_DIRECT",
-    "quantize once": "GGML_CUDA_QUANTIZE_ONCE",
-    "one launch": "GGML_CUDA_FUSE_MATRICES",
-    "glu": "GGML_CUDA_FUSE_GLU",
-    "norm": "GGML_CUDA_FUSE_NORM",
-    "rope": "GGML_CUDA_FUSE_ROPE",
-    "short loops": "GGML_CUDA_SHORT_LOOPS",
+    "direct": "QCLS_MMQ_DIRECT",
+    "quantize once": "QCLS_QUANTIZE_ONCE",
+    "one launch": "QCLS_FUSE_MATRICES",
+    "glu": "QCLS_FUSE_GLU",
+    "norm": "QCLS_FUSE_NORM",
+    "rope": "QCLS_FUSE_ROPE",
+    "short loops": "QCLS_SHORT_LOOPS",
     "visible cells": "QCLS_VISIBLE_CELLS",
 }
 """Variables by the step's name, in the order in which comparisons add them."""
-LANE_ORDER = "GGML_CUDA_LANE_ORDER"
+LANE_ORDER = "QCLS_LANE_ORDER"
 STOCK = dict.fromkeys(STEPS.values(), "0")
 """The environment in which a context runs llama.cpp's own kernels."""
 

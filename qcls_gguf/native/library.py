@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ModelError
+from . import abi
 from .abi import LOG_FUNCTION, Error, bind, check
 from .processor import check_processor
 
@@ -26,6 +27,8 @@ class BuildInfo:
     source_digest: str
     """The first 16 hex digits of a sha256 over the checksums of the sdist, every patch, and the kernels they call."""
     backend: str
+    max_sequences: int
+    """that a context can have"""
 
     @property
     def is_cuda(self) -> bool:
@@ -63,8 +66,15 @@ def library() -> Any:
 @cache
 def build_info() -> BuildInfo:
     """What the loaded library was built from."""
-    commit, version, digest, backend = library().qcls_build_info().decode().split("\t")
-    return BuildInfo(llama_cpp_commit=commit, llama_cpp_python_version=version, source_digest=digest, backend=backend)
+    found, error = abi.Library(), Error()
+    check(library().qcls_library_describe(byref(found), byref(error)), error)
+    return BuildInfo(
+        llama_cpp_commit=found.llama_cpp_commit.decode(),
+        llama_cpp_python_version=found.llama_cpp_python_version.decode(),
+        source_digest=found.source_digest.decode(),
+        backend=found.backend.decode(),
+        max_sequences=found.max_sequences,
+    )
 
 
 _log: Callable[[int, str], None] | None = None

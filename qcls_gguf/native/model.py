@@ -17,7 +17,8 @@ import numpy as np
 from ..config.words import abbreviated
 from ..errors import ModelError, PlanError
 from ..system.threads import start
-from .abi import PROGRESS_FUNCTION, Error, Facts, Parse, Status, TokenKind, WeightOrder, check, int32
+from . import abi
+from .abi import PROGRESS_FUNCTION, Error, ModelParams, Parse, Status, TokenKind, WeightOrder, check, int32
 from .arrays import Int32Array
 from .library import library
 
@@ -93,12 +94,17 @@ class NativeModel:
         self._plain = int(Parse.USER_DEFINED if user_defined else Parse.NOTHING)
         self._handle = c_void_p()
         self._room = _Room()
-        n_gpu_layers = int32(n_gpu_layers, "n_gpu_layers")
         shares = np.array(share, np.int32)
-        if without_weights:
-            handle = _load_without_weights(path, n_gpu_layers, shares)
-        else:
-            handle = _load(path, n_gpu_layers, shares, weight_order, progress)
+        params = ModelParams(
+            path=os.fsencode(path),
+            n_gpu_layers=int32(n_gpu_layers, "n_gpu_layers"),
+            weight_order=weight_order,
+            share=shares.ctypes.data,
+            n_gpus=shares.size,
+            without_weights=int(without_weights),
+        )
+        handle = _load(path, params, progress)
+        self.without_weights = without_weights
         self._handle = handle
         self._free = weakref.finalize(self, library().qcls_model_close, handle, None)
         self._free.atexit = False  # at the exit of the interpreter another thread may still be decoding
@@ -106,7 +112,7 @@ class NativeModel:
         self.n_gpu_layers = n_gpu_layers
         self.contexts: weakref.WeakSet[NativeContext] = weakref.WeakSet()
         """Those that are open."""
-        found, error = Facts(), Error()
+        found, error = abi.ModelFacts(), Error()
         check(library().qcls_model_describe(handle, byref(found), byref(error)), error, path)
         self.facts = ModelFacts(
             n_vocab=found.n_vocab,
@@ -203,22 +209,7 @@ def _description(text: str, n_params: int) -> str:
     return text.replace("?B", abbreviated(n_params))
 
 
-def _load_without_weights(path: Path, n_gpu_layers: int, shares: Int32Array) -> c_void_p:
-    handle, error = c_void_p(), Error()
-    status = library().qcls_model_open_without_weights(
-        os.fsencode(path), n_gpu_layers, shares.ctypes.data, shares.size, byref(handle), byref(error)
-    )
-    check(status, error, path)
-    return handle
-
-
-def _load(
-    path: Path,
-    n_gpu_layers: int,
-    shares: Int32Array,
-    weight_order: WeightOrder,
-    progress: Callable[[float], bool] | None,
-) -> c_void_p:
+def _load(path: Path, params: ModelParams, progress: Callable[[float], bool] | None) -> c_void_p:
     """The handle of a loaded model.
 
     The load runs in a thread of its own, because in this one an interrupt would be raised in the callback and lost.
@@ -236,18 +227,9 @@ def _load(
 
     def load() -> None:
         nonlocal status
-        status = library().qcls_model_open(
-            os.fsencode(path),
-            n_gpu_layers,
-            shares.ctypes.data,
-            shares.size,
-            weight_order,
-            PROGRESS_FUNCTION(go_on),
-            None,
-            byref(handle),
-            byref(error),
-        )
+        status = library().qcls_model_open(byref(params), byref(handle), byref(error))
 
+    params.progress = PROGRESS_FUNCTION(go_on)
     loader = threading.Thread(target=load)
     start(loader, ModelError, f"to load {path}")
     try:

@@ -12,7 +12,7 @@ import numpy as np
 from ..config.schema import Config
 from ..engine.cores import physical_cores, threads
 from ..native import devices
-from ..native.features import instruction_sets
+from ..native.device import instruction_sets
 from ..score.result import ModelInfo
 from .gpu import GpuFacts, gpu_facts
 from .machine import total_bytes

@@ -115,7 +115,7 @@ def _counter(name: str, what: str, value: float) -> Metric:
 
 def _engine(backend: Backend) -> Iterator[Metric]:
     engine = backend.classifier.engine
-    cache, (n_reused, n_graphs) = engine.cache, engine.context.graphs()  # while another thread decodes
+    cache, counters = engine.cache, engine.context.counters()  # while another thread decodes
     yield _gauge("qcls_prefix_cells", "Cells of the KV cache that prefixes occupy.", cache.n_cells)
     yield _gauge("qcls_prefix_cells_most", "Cells that prefixes may occupy.", engine.n_prefix_cells)
     yield _gauge("qcls_prefixes", "Prefixes in the cache.", len(cache))
@@ -134,8 +134,8 @@ def _engine(backend: Backend) -> Iterator[Metric]:
         yield _gauge("qcls_results", "Answers kept.", len(backend.results))
         yield _counter("qcls_results_found", "Queries whose answer was kept.", backend.results.n_hits)
         yield _counter("qcls_results_missed", "Queries whose answer was not kept.", backend.results.n_misses)
-    yield _counter("qcls_graphs_reused", "Decodes that reused a graph.", n_reused)
-    yield _gauge("qcls_graphs", "Graphs kept.", n_graphs)
+    yield _counter("qcls_graphs_reused", "Decodes that reused a graph.", counters.n_graphs_reused)
+    yield _gauge("qcls_graphs", "Graphs kept.", counters.n_shapes)
 
 
 def _gpu(state: GpuState) -> Iterator[Metric]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from qcls_gguf.native.features import cpu_features, cpu_variant, instruction_sets
+from qcls_gguf.native.device import cpu_features, cpu_variant, instruction_sets
 
 LINUX_NAMES = {
     "SSE3": "pni", "SSSE3": "ssse3", "AVX": "avx", "AVX_VNNI": "avx_vnni", "AVX2": "avx2", "F16C": "f16c", "FMA": "fma",

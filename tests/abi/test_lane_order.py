@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
-CUDA = TESTS.parent / "qcls_gguf" / "native" / "cuda"
+SHARED = TESTS.parent / "qcls_gguf" / "native" / "shared"
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
 def test_lanes_find_what_blocks_hold(tmp_path: Path) -> None:
     """Every byte once, there and back; and each lane's loads, by the index functions that the kernels have, too."""
     program = tmp_path / "lane_order"
-    flags = ["-std=c++17", "-O1", "-D_GLIBCXX_ASSERTIONS", f"-I{CUDA}"]
+    flags = ["-std=c++17", "-O1", "-D_GLIBCXX_ASSERTIONS", f"-I{SHARED}"]
     subprocess.run(["g++", *flags, str(TESTS / "lane_order.cpp"), "-o", str(program)], check=True)
     run = subprocess.run([str(program)], check=False, capture_output=True, text=True)
     assert (run.returncode, run.stderr) == (0, ""), run.stdout

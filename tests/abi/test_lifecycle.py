@@ -64,10 +64,9 @@ def test_a_closed_context_says_so(model: NativeModel, open_context: OpenContext)
         lambda: context.share(0, 1, 0, 1),
         lambda: context.set_label_tokens(nothing),
         lambda: context.keep_shapes(1),
-        lambda: context.load_state(b""),
+        lambda: context.load_state(b"state"),
         context.save_state,
         context.counters,
-        context.graphs,
         context.clear,
     ]
     for call in calls:

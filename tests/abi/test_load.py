@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from ctypes import byref, c_void_p
 from pathlib import Path
+from typing import Any
 
 import gguf
 import pytest
@@ -17,7 +18,7 @@ from random_models import WITH_ANOTHER_TAIL
 from qcls_gguf import __version__
 from qcls_gguf.errors import ModelError
 from qcls_gguf.native import NativeModel, WeightOrder, build_info, devices, library_folder, set_log
-from qcls_gguf.native.abi import PROGRESS_FUNCTION, Error, Status
+from qcls_gguf.native.abi import Error, ModelParams, Status
 from qcls_gguf.native.library import library
 
 PIN = Path(__file__).parents[2] / "vendor" / "pin.toml"
@@ -45,20 +46,19 @@ def test_without_a_gpu_weights_stay_as_the_file_has_them(order: WeightOrder, mak
         assert model.facts.n_lane_ordered == 0
 
 
-def test_another_order_of_weights_is_refused(make_model: MakeModel) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"weight_order": 3}, b"weight_order 3: 0, 1 or 2"),
+        ({"n_gpu_layers": 1, "n_gpus": 2, "without_weights": 1}, b"share is NULL"),
+        ({"path": None}, b"path is NULL"),
+    ],
+)
+def test_parameters_out_of_range_are_named(wrong: dict[str, Any], message: bytes, make_model: MakeModel) -> None:
     error, handle = Error(), c_void_p()
-    path = os.fsencode(make_model())
-    opened = library().qcls_model_open(path, 0, None, 0, 3, PROGRESS_FUNCTION(), None, byref(handle), error)
-    assert (opened, handle.value) == (Status.BAD_ARGUMENT, None)
-    assert error.message == b"weight_order 3: 0, 1 or 2"
-
-
-def test_shares_of_layers_that_are_missing_are_refused(make_model: MakeModel) -> None:
-    error, handle = Error(), c_void_p()
-    path = os.fsencode(make_model())
-    opened = library().qcls_model_open_without_weights(path, 1, None, 2, byref(handle), error)
-    assert (opened, handle.value) == (Status.BAD_ARGUMENT, None)
-    assert error.message == b"share is NULL"
+    params = ModelParams(**{"path": os.fsencode(make_model()), **wrong})
+    opened = library().qcls_model_open(byref(params), byref(handle), error)
+    assert (opened, handle.value, error.message) == (Status.BAD_ARGUMENT, None, message)
 
 
 def test_a_folder(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from cpu_models import ENVIRONMENT, GET_QEMU, QEMU, command, difference
 from qcls_gguf import ModelError
 from qcls_gguf.native import library_folder
 from qcls_gguf.native.abi import bind
-from qcls_gguf.native.features import cpu_variant
-from qcls_gguf.native.processor import check_processor, lacking, needs_and_has
+from qcls_gguf.native.device import cpu_variant
+from qcls_gguf.native.processor import check_processor, processor_text
 
 LIBRARY = library_folder() / "libqcls-processor.so"
 LINUX_NAMES = {
@@ -32,38 +32,20 @@ on_x86 = pytest.mark.skipif(
 )
 
 
-def test_what_is_needed_and_not_there_is_named() -> None:
-    assert lacking("SSE3 AVX2 FMA ", "FMA SSE3") == ("AVX2",)
-    assert lacking("", "FMA") == ()
-
-
 @on_x86
 def test_the_processor_has_what_the_system_says() -> None:
     found = re.search(r"^flags\s*: (.*)$", CPUINFO.read_text(), re.MULTILINE)
     assert found
     flags = set(found[1].split())
-    _, has = needs_and_has(LIBRARY)
+    has = processor_text(LIBRARY, "qcls_processor_has")
     source = (Path(__file__).parents[2] / "qcls_gguf/native/host/processor.h").read_text()
     names = re.findall(r"^    X\((\w+),", source, re.MULTILINE)
     assert len(names) > 30
     assert has.split() == [name for name in names if LINUX_NAMES.get(name, name.lower()) in flags]
 
 
-@on_x86
-def test_the_build_needs_what_its_code_was_compiled_for() -> None:
-    needs, has = needs_and_has(LIBRARY)
-    assert lacking(needs, has) == (), "it runs here"
-    if cpu_variant() is None and "AVX2" in has.split():
-        assert "AVX2" in needs.split()
-    if cpu_variant() is not None:
-        assert needs == "", "its modules are chosen when it starts"
-
-
-def test_every_set_is_asked_of_the_compiler() -> None:
-    folder = Path(__file__).parents[2] / "qcls_gguf/native/host"
-    listed = re.findall(r"^    X\((\w+),", (folder / "processor.h").read_text(), re.MULTILINE)
-    asked = re.findall(r"^#ifdef __(\w+)__\n    \"(\w+) \"$", (folder / "needs.cpp").read_text(), re.MULTILINE)
-    assert asked == [(name, name) for name in listed]
+def test_the_build_lacks_nothing_where_it_runs() -> None:
+    assert processor_text(LIBRARY, "qcls_processor_lacks") == ""
 
 
 def test_a_library_that_is_none_is_told(tmp_path: Path) -> None:
@@ -94,7 +76,7 @@ def test_a_library_for_a_newer_c_library_is_told(tmp_path: Path) -> None:
 
 @on_x86
 @pytest.mark.skipif(shutil.which(QEMU) is None, reason=GET_QEMU)
-@pytest.mark.skipif(not needs_and_has(LIBRARY)[0], reason="a portable build runs on any processor")
+@pytest.mark.skipif(cpu_variant() is not None, reason="a portable build runs on any processor")
 def test_on_a_lesser_processor_the_command_says_what_is_missing() -> None:
     """`make cpus` asks more models of processors, and has a portable build answer under them, which takes minutes."""
     script = Path(sys.executable).parent / "qcls-gguf"
@@ -102,7 +84,6 @@ def test_on_a_lesser_processor_the_command_says_what_is_missing() -> None:
     done = subprocess.run(words, capture_output=True, text=True, check=False, env=ENVIRONMENT)
     assert done.returncode == 3
     assert done.stdout == ""
-    needs, _ = needs_and_has(LIBRARY)
     wanted = re.search(
         r"^qcls-gguf: .* was compiled for a processor with ([\w, ]+), which this one lacks: ", done.stderr
     )
@@ -110,7 +91,7 @@ def test_on_a_lesser_processor_the_command_says_what_is_missing() -> None:
     missing = wanted[1].split(", ")
     assert "AVX" in missing
     assert "SSE4_2" not in missing
-    assert set(missing) <= set(needs.split())
+    assert set(missing) <= set(processor_text(LIBRARY, "qcls_processor_has").split())
 
 
 def test_answers_are_compared_by_label_and_by_probability() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from ctypes import addressof, byref, c_int32, c_int64, c_void_p, create_string_buffer, memset, sizeof, string_at
+from ctypes import byref, c_char, c_int32, c_int64, c_void_p, create_string_buffer, sizeof
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from qcls_gguf.errors import PlanError
 from qcls_gguf.native import NativeModel
-from qcls_gguf.native.abi import PROGRESS_FUNCTION, Error, Status
+from qcls_gguf.native.abi import Error, ModelParams, Status
 from qcls_gguf.native.library import library
 
 TEXTS = ["", " ", "red dress", "红色 连衣裙", "👗👠", "a\0b", "é e\u0301", "<|im_start|>user", "x" * 5000, "\n\n\t"]
@@ -123,25 +123,17 @@ def test_a_token_that_no_int32_holds(token: int, model: NativeModel) -> None:
         model.piece(token)
 
 
-@pytest.mark.parametrize("room", [0, 1, 8])
-def test_a_message_never_passes_its_room(room: int, model: NativeModel) -> None:
-    error = Error()
-    memset(addressof(error) + 4, 7, sizeof(error) - 4)
-    error.size = Error.message.offset + room
-    arguments = create_string_buffer(8), 8, byref(c_int64()), byref(c_int32())
-    assert library().qcls_token_piece(model.handle, -1, *arguments, error) == Status.BAD_ARGUMENT
-    raw = string_at(addressof(error), sizeof(error))[Error.message.offset :]
-    assert raw[room:] == b"\x07" * (len(raw) - room)
-    assert raw[:room] == b"token -1"[: max(room - 1, 0)] + b"\0" * (room > 0)
-
-
 def test_a_long_message_is_cut(tmp_path: Path) -> None:
+    room = Error.message.size
+    path = str(tmp_path / ("x" * room)).encode()
     error, handle = Error(), c_void_p()
-    error.size = Error.message.offset + 20
-    path = str(tmp_path / "none.gguf").encode()
-    opened = library().qcls_model_open(path, 0, None, 0, 0, PROGRESS_FUNCTION(), None, byref(handle), error)
+    memory = (c_char * (sizeof(Error) + 8)).from_buffer(bytearray(b"\7" * (sizeof(Error) + 8)))
+    opened = library().qcls_model_open(byref(ModelParams(path=path)), byref(handle), Error.from_buffer(memory))
     assert (opened, handle.value) == (Status.LOAD_FAILED, None)
-    assert error.message == b"llama.cpp could not"
+    assert memory.raw[room - 2 : room] == b"x\0"
+    assert memory.raw[room:] == b"\7" * 8
+    assert library().qcls_model_open(byref(ModelParams(path=path)), byref(handle), error) == Status.LOAD_FAILED
+    assert error.message == memory.raw[: room - 1]
 
 
 def test_a_long_text_between_short_ones(model: NativeModel) -> None:

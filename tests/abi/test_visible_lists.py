@@ -18,9 +18,9 @@ NATIVE = TESTS.parent / "qcls_gguf" / "native"
 def test_each_token_sees_its_cells_once(tmp_path: Path) -> None:
     """Random trees of sequences, with cells all over the cache; QCLS_TEST_CXXFLAGS adds flags, such as sanitizers'."""
     program = tmp_path / "visible_lists"
-    sources = [TESTS / "visible_lists.cpp", NATIVE / "cuda" / "visible_lists.cpp"]
+    sources = [TESTS / "visible_lists.cpp", NATIVE / "llama" / "visible_lists.cpp"]
     flags = f"-std=c++17 -O1 -D_GLIBCXX_ASSERTIONS {os.environ.get('QCLS_TEST_CXXFLAGS', '')}"
-    folders = [f"-I{NATIVE / name}" for name in ("cpu", "cuda")]
+    folders = [f"-I{NATIVE / name}" for name in ("llama", "shared")]
     subprocess.run(["g++", *shlex.split(flags), *folders, *map(str, sources), "-o", str(program)], check=True)
     run = subprocess.run([str(program)], check=False, capture_output=True, text=True)
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")

@@ -18,7 +18,7 @@ import tile_code
 from build_commands import ROOT, compile_command
 from conftest import MakeModel, RunPython
 
-from qcls_gguf.native.features import cpu_features, instruction_sets
+from qcls_gguf.native.device import cpu_features, instruction_sets
 
 PATCH = ROOT / "patches" / "0010-amx-tiles.patch"
 SOURCE = "ggml/src/ggml-cpu/amx/mmq.cpp"

@@ -242,7 +242,7 @@ def test_stock_kernels_are_not_measured_on_rearranged_weights(
 ) -> None:
     path = make_model(weight_type="Q8_0", n_embd=256, n_ff=512)
     config = load_config(write_config(path, PROMPTS, n_gpu_layers="auto"))
-    monkeypatch.setenv("GGML_CUDA_LANE_ORDER", "1")
+    monkeypatch.setenv("QCLS_LANE_ORDER", "1")
     record = compared(config, "batched")
     assert record["environment"]["n_lane_ordered"] == record["model"]["n_lane_ordered"] == 0
     if sees_cuda_gpu():

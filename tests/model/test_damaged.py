@@ -16,7 +16,7 @@ from oracle import COLOR
 from qcls_gguf import Classifier, ModelError, ScoreError
 from qcls_gguf.model.header import TensorInfo, read_header
 from qcls_gguf.native import NativeModel, devices
-from qcls_gguf.native.features import instruction_sets
+from qcls_gguf.native.device import instruction_sets
 
 PROMPTS = [COLOR]
 NAN = struct.pack("<f", float("nan"))

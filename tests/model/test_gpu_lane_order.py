@@ -39,9 +39,9 @@ def pair(
 ) -> tuple[Classifier, Classifier]:
     """The model with its matrices in the file's order and in lane order."""
     settings = {"n_gpu_layers": "all", "n_batch": 640, "state_cache": False, **runtime}
-    monkeypatch.setenv("GGML_CUDA_LANE_ORDER", "0")
+    monkeypatch.setenv("QCLS_LANE_ORDER", "0")
     plain = open_classifier(path, SPECS, **settings)
-    monkeypatch.setenv("GGML_CUDA_LANE_ORDER", "1")
+    monkeypatch.setenv("QCLS_LANE_ORDER", "1")
     lanes = open_classifier(path, SPECS, **settings)
     assert plain.engine.model.facts.n_lane_ordered == 0
     return plain, lanes
@@ -95,11 +95,11 @@ def test_llama_cpp_s_kernels_read_a_copy_in_the_file_s_order(
     path = make_model("qwen3", weight_type=weight_type, head_type=weight_type, **SHAPES[0][1])
     config = load_config(write_config(path, SPECS, n_gpu_layers="all", n_batch=640, state_cache=False))
     with OpenModels() as models, monkeypatch.context() as patch:
-        patch.setenv("GGML_CUDA_LANE_ORDER", "1")
+        patch.setenv("QCLS_LANE_ORDER", "1")
         models.of(config)
-        patch.setenv("GGML_CUDA_MMQ_DIRECT", "0")  # for contexts: the model is loaded
+        patch.setenv("QCLS_MMQ_DIRECT", "0")  # for contexts: the model is loaded
         with Classifier.from_config(config, model=models) as lanes:
-            patch.setenv("GGML_CUDA_LANE_ORDER", "0")
+            patch.setenv("QCLS_LANE_ORDER", "0")
             plain = open_classifier(path, SPECS, n_gpu_layers="all", n_batch=640, state_cache=False)
             for n in (2, 5, 8, 9, 33, 130, MANY):
                 np.testing.assert_array_equal(rows(lanes, n), rows(plain, n), err_msg=f"{n} tokens")
@@ -121,7 +121,7 @@ def test_the_device_decides_where_nobody_else_does(make_model: MakeModel, monkey
         assert share(WeightOrder.BY_DEVICE) == (runs_code_for_75() and value == "1")
         assert share(WeightOrder.FILE) == 0
         assert share(WeightOrder.LANES) == runs_code_for_75()
-    monkeypatch.setenv("GGML_CUDA_MMQ_DIRECT", "0")
+    monkeypatch.setenv("QCLS_MMQ_DIRECT", "0")
     assert share(WeightOrder.LANES) == 0
 
 

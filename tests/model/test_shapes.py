@@ -151,10 +151,8 @@ with Classifier.from_config(config) as classifier:
     asking = threading.Thread(target=ask, args=(classifier,))
     asking.start()
     while not is_over.is_set():
-        seen.add(classifier.engine.context.graphs()[1])
+        seen.add(classifier.engine.context.counters().n_shapes)
     asking.join()
-    counters = classifier.engine.context.counters()
-    assert classifier.engine.context.graphs() == (counters.n_graphs_reused, counters.n_shapes)
 print(0 <= min(seen) < max(seen) <= 8)
 """
 

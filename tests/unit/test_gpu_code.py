@@ -150,7 +150,7 @@ def test_the_build_says_what_its_architectures_mean(tmp_path: Path) -> None:
         "all": [],
         "61;75": [],
         "75;86": [],
-        "75;80;120": ["code for 12.0 has", "GGML_CUDA_MMQ_DIRECT=1"],
+        "75;80;120": ["code for 12.0 has", "QCLS_MMQ_DIRECT=1"],
         "89-real": ["A T4 (7.5) cannot run this build"],
         "100-real;120": ["code for 10.0 and 12.0 has", "CUDAARCHS=75 has them on", "A T4 (7.5) cannot"],
         "90a": ["A T4 (7.5) cannot run this build"],

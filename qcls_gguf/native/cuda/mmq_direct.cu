@@ -22,15 +22,6 @@ bool has_short_loops(const ggml_backend_cuda_context & ctx) {
     return chosen == steps::BY_DEVICE ? ggml_cuda_info().devices[ctx.device].cc == GGML_CUDA_CC_TURING : chosen == steps::ON;
 }
 
-static scale_of chosen_scale(const ggml_backend_cuda_context & ctx) {
-    const ggml_cuda_mmq_direct_steps & steps = ctx.mmq_direct_steps;
-    return steps.scales_of_tokens ? scale_of::COLUMN : steps.scales_of_128 ? scale_of::STEP : scale_of::VALUES_32;
-}
-
-static bool has_coarse_scales(const ggml_backend_cuda_context & ctx) {
-    return chosen_scale(ctx) != scale_of::VALUES_32;
-}
-
 static bool is_split_order(const ggml_type type) {
     return type != GGML_TYPE_Q4_K;
 }
@@ -59,33 +50,19 @@ int n_fixed_parts(const ggml_backend_cuda_context & ctx, const ggml_tensor * x) 
     return n_parts;
 }
 
-bool reads_relative_scales(const ggml_backend_cuda_context & ctx, const ggml_tensor * x, const int64_t n_cols) {
-    const generation gen = generation_of(ctx);
-    // not where results must not depend on the number of columns: kernels for fewer add in another order
-    return has_coarse_scales(ctx) && !ctx.mmq_direct_steps.batch_invariant && gen == generation::TURING && has_short_loops(ctx) &&
-        has_coarse_kernel(x->type, ggml_cuda_is_lane_ordered(x), columns_of_tile(x->type, gen, n_cols));
-}
-
-quantized::quantized(ggml_backend_cuda_context & ctx, const ggml_type type, const int64_t n_k, const int64_t n_cols,
-        const bool has_relative_scales) : memory(ctx.pool()) {
+quantized::quantized(ggml_backend_cuda_context & ctx, const ggml_type type, const int64_t n_k, const int64_t n_cols)
+        : memory(ctx.pool()) {
     const generation gen = generation_of(ctx);
     a.n_groups = n_col_tiles(type, gen, n_cols)*columns_of_tile(type, gen, n_cols)/8;
     a.split_order = is_split_order(type);
-    a.has_relative_scales = has_relative_scales;
     a.y = memory.alloc(n_k/K_STEP*a.n_groups*GROUP_BYTES);
 }
 
 void quantize(ggml_backend_cuda_context & ctx, const ggml_tensor * x, const quantized & out, const counters & arrived) {
     const int n_k = x->ne[0];
-    const scale_of of = chosen_scale(ctx);
-    const bool by_column = of == scale_of::COLUMN;
-    const auto kernel = by_column ? quantize_columns :
-        of == scale_of::STEP ? quantize_values<scale_of::STEP> : quantize_values<scale_of::VALUES_32>;
     const dim3 grid((n_k + 4*K_STEP - 1)/(4*K_STEP), out.a.n_groups*8);
-    const ggml_cuda_kernel_launch_params params = by_column ?
-        ggml_cuda_kernel_launch_params(dim3(grid.y), dim3(std::min(n_k/4, 1024)), WARP_SIZE*sizeof(float), ctx.stream()) :
-        ggml_cuda_kernel_launch_params(grid, dim3(K_STEP), size_t(0), ctx.stream());
-    ggml_cuda_kernel_launch(kernel, params, (const float *) x->data, (int64_t) (x->nb[1]/sizeof(float)), n_k, (int) x->ne[1],
+    const ggml_cuda_kernel_launch_params params(grid, dim3(K_STEP), size_t(0), ctx.stream());
+    ggml_cuda_kernel_launch(quantize_values, params, (const float *) x->data, (int64_t) (x->nb[1]/sizeof(float)), n_k, (int) x->ne[1],
         out.a, arrived.ptr);
 }
 
@@ -99,11 +76,11 @@ static int normalize_share(const int64_t n_k) {
     return 0;
 }
 
-bool can_normalize(const ggml_backend_cuda_context & ctx, const int64_t n_k) {
-    return normalize_share(n_k) > 0 && !(ctx.mmq_direct_steps.batch_invariant && has_coarse_scales(ctx));
+bool can_normalize(const int64_t n_k) {
+    return normalize_share(n_k) > 0;
 }
 
-template <int N, scale_of of>
+template <int N>
 static void launch_normalize(ggml_backend_cuda_context & ctx, const ggml_tensor * add, const ggml_tensor * norm,
         const ggml_tensor * weight, const quantized & out, const quantized * other_out, const counters & arrived) {
     const int n_k = norm->ne[0];
@@ -111,9 +88,8 @@ static void launch_normalize(ggml_backend_cuda_context & ctx, const ggml_tensor 
     const float * b = add != nullptr ? (const float *) add->src[1]->data : nullptr;
     float * sum = add != nullptr ? (float *) add->data : nullptr;
     const int n_groups = std::max(out.a.n_groups, other_out != nullptr ? other_out->a.n_groups : 0);
-    const auto kernel = other_out != nullptr ? normalize<N, 2, of> : normalize<N, 1, of>;
-    const size_t n_shared = WARP_SIZE + (of == scale_of::VALUES_32 ? 0 : n_k/K_STEP);
-    const ggml_cuda_kernel_launch_params params(dim3(n_groups*8), dim3(n_k/(4*N)), n_shared*sizeof(float), ctx.stream());
+    const auto kernel = other_out != nullptr ? normalize<N, 2> : normalize<N, 1>;
+    const ggml_cuda_kernel_launch_params params(dim3(n_groups*8), dim3(n_k/(4*N)), WARP_SIZE*sizeof(float), ctx.stream());
     ggml_cuda_kernel_launch(kernel, params, a, b, sum, (const float *) weight->data, ggml_get_op_params_f32(norm, 0), n_k,
         (int) norm->ne[1], out.a, other_out != nullptr ? other_out->a : out.a, arrived.ptr);
 }
@@ -140,18 +116,6 @@ static void launch_normalize_in_order(ggml_backend_cuda_context & ctx, const ggm
         arrived.ptr);
 }
 
-template <scale_of of>
-static void normalize(ggml_backend_cuda_context & ctx, const ggml_tensor * add, const ggml_tensor * norm,
-        const ggml_tensor * weight, const quantized & out, const quantized * other_out, const counters & arrived) {
-    switch (normalize_share(norm->ne[0])) {
-        case 1: launch_normalize<1, of>(ctx, add, norm, weight, out, other_out, arrived); break;
-        case 2: launch_normalize<2, of>(ctx, add, norm, weight, out, other_out, arrived); break;
-        case 3: launch_normalize<3, of>(ctx, add, norm, weight, out, other_out, arrived); break;
-        case 4: launch_normalize<4, of>(ctx, add, norm, weight, out, other_out, arrived); break;
-        default: GGML_ABORT("no norm of %d values", (int) norm->ne[0]);
-    }
-}
-
 void normalize(ggml_backend_cuda_context & ctx, const ggml_tensor * add, const ggml_tensor * norm, const ggml_tensor * weight,
         const quantized & out, const quantized * other_out, const counters & arrived) {
     if (ctx.mmq_direct_steps.batch_invariant) {
@@ -159,10 +123,12 @@ void normalize(ggml_backend_cuda_context & ctx, const ggml_tensor * add, const g
         launch(ctx, add, norm, weight, out, other_out, arrived);
         return;
     }
-    switch (chosen_scale(ctx)) {
-        case scale_of::VALUES_32: normalize<scale_of::VALUES_32>(ctx, add, norm, weight, out, other_out, arrived); break;
-        case scale_of::STEP:      normalize<scale_of::STEP>(ctx, add, norm, weight, out, other_out, arrived); break;
-        case scale_of::COLUMN:    normalize<scale_of::COLUMN>(ctx, add, norm, weight, out, other_out, arrived); break;
+    switch (normalize_share(norm->ne[0])) {
+        case 1: launch_normalize<1>(ctx, add, norm, weight, out, other_out, arrived); break;
+        case 2: launch_normalize<2>(ctx, add, norm, weight, out, other_out, arrived); break;
+        case 3: launch_normalize<3>(ctx, add, norm, weight, out, other_out, arrived); break;
+        case 4: launch_normalize<4>(ctx, add, norm, weight, out, other_out, arrived); break;
+        default: GGML_ABORT("no norm of %d values", (int) norm->ne[0]);
     }
 }
 

@@ -52,7 +52,7 @@ template <typename S> struct activation_buffers {
 
 template <typename S>
 static __device__ __forceinline__ void add_scaled(const int (*c)[GROUPS_OF_PRODUCT<S::GENERATION>][2], const int g, const float * s,
-        const float * nb, const float2 dy, const int kb, float (&sum)[2]) {
+        const float * nb, const float2 dy, float (&sum)[2]) {
     float v[2];
 #pragma unroll
     for (int l = 0; l < 2; ++l) {
@@ -61,14 +61,8 @@ static __device__ __forceinline__ void add_scaled(const int (*c)[GROUPS_OF_PRODU
             v[l] += fmaf(__int_as_float(c[1][g][l]), s[1], nb[1]);
         }
     }
-    if constexpr (S::RELATIVE_SCALES) {
-        // what was summed so far, from the unit of the step before to that of this one
-        sum[0] = kb == 0 ? fmaf(sum[0], dy.x, v[0]) : sum[0] + v[0];
-        sum[1] = kb == 0 ? fmaf(sum[1], dy.y, v[1]) : sum[1] + v[1];
-    } else {
-        sum[0] = fmaf(v[0], dy.x, sum[0]);
-        sum[1] = fmaf(v[1], dy.y, sum[1]);
-    }
+    sum[0] = fmaf(v[0], dy.x, sum[0]);
+    sum[1] = fmaf(v[1], dy.y, sum[1]);
 }
 
 // The products of half h of a block with the activations in a buffer.
@@ -94,17 +88,14 @@ static __device__ __forceinline__ void multiply_step(typename S::W & w, const in
 #pragma unroll
         for (int j = 0; j < S::NJ; ++j) {
             const int2 b = *(const int2 *) (y + j*GROUP_BYTES + kb*256 + threadIdx.x*8);
-            float2 dy = {};  // scales of two columns, or ratios
-            if (!S::RELATIVE_SCALES || kb == 0) {
-                dy = *(const float2 *) (y + j*GROUP_BYTES + (S::RELATIVE_SCALES ? GROUP_RATIOS : GROUP_SCALES + kb*32) + q*8);
-            }
+            const float2 dy = *(const float2 *) (y + j*GROUP_BYTES + GROUP_SCALES + kb*32 + q*8);  // of two columns
 #pragma unroll
             for (int r = 0; r < RG; r += GROUPS) {
                 int c[N_SCALES][GROUPS][2];
                 multiply_32<S::GENERATION, S::W::IS_UNSIGNED, N_SCALES>(c, a + r, b, start);
 #pragma unroll
                 for (int g = 0; g < GROUPS; ++g) {
-                    add_scaled<S>(c, g, s[r + g], nb[r + g], dy, kb, sum[j][r + g]);
+                    add_scaled<S>(c, g, s[r + g], nb[r + g], dy, sum[j][r + g]);
                 }
             }
         }
@@ -166,18 +157,6 @@ static __device__ __forceinline__ void multiply_loaded(const args & g, const par
         } else {
             step(k, 0);
             step(k, 1);
-        }
-    }
-    if constexpr (S::RELATIVE_SCALES) {  // out of the unit of the last step, which the second buffer still holds
-        const char * last = tile_y + (S::TILE_NJ + first_group<S>())*GROUP_BYTES + GROUP_SCALES + threadIdx.x % 4*8;
-#pragma unroll
-        for (int j = 0; j < S::NJ; ++j) {
-            const float2 dy = *(const float2 *) (last + j*GROUP_BYTES);
-#pragma unroll
-            for (int r = 0; r < S::RG; ++r) {
-                sum[j][r][0] *= dy.x;
-                sum[j][r][1] *= dy.y;
-            }
         }
     }
 }

@@ -157,7 +157,7 @@ bool ggml_cuda_mmq_direct_graph::find_norm(const int i, norm_nodes & found) cons
     }
     if (norm->op != GGML_OP_RMS_NORM || mul->op != GGML_OP_MUL || (mul->src[0] != norm && mul->src[1] != norm) ||
             !is_plain(norm->src[0]) || !is_plain(mul) || !ggml_are_same_shape(norm, mul) ||
-            !ggml_node_has_n_uses(graph_, n, 1) || !can_normalize(ctx_, norm->ne[0])) {
+            !ggml_node_has_n_uses(graph_, n, 1) || !can_normalize(norm->ne[0])) {
         return false;
     }
     const ggml_tensor * weight = mul->src[0] == norm ? mul->src[1] : mul->src[0];
@@ -231,15 +231,10 @@ void ggml_cuda_mmq_direct_graph::multiply_all(const int first, const std::vector
         const norm_nodes * norm, const bool glu) {
     const ggml_tensor * x = graph_->nodes[first]->src[1];
     const counters arrived(ctx_.pool(), MAX_TILES);
-    const auto wants_relative = [&](const ggml_type type) {  // all that read them, or none
-        return std::all_of(nodes.begin(), nodes.end(), [&](const int k) {
-            return type_of(k) != type || reads_relative_scales(ctx_, graph_->nodes[k]->src[0], x->ne[1]);
-        });
-    };
-    const quantized y(ctx_, types[0], x->ne[0], x->ne[1], wants_relative(types[0]));
+    const quantized y(ctx_, types[0], x->ne[0], x->ne[1]);
     std::optional<quantized> other;
     if (types.size() == 2) {
-        other.emplace(ctx_, types[1], x->ne[0], x->ne[1], wants_relative(types[1]));
+        other.emplace(ctx_, types[1], x->ne[0], x->ne[1]);
     }
     if (norm != nullptr) {
         normalize(ctx_, norm->sum, norm->norm, norm->weight, y, other ? &*other : nullptr, arrived);

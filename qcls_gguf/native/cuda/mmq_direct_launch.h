@@ -20,14 +20,6 @@ constexpr int least_columns_of_short_loop(const ggml_type type, const bool lanes
 }
 bool has_short_loops(const ggml_backend_cuda_context & ctx);
 
-// Kernels with short loops for relative scales: those of weights that come straight to registers, from so many columns on.
-// With fewer, Q6_K in lane order is bound by multiply-adds, of which they have as many.
-constexpr int LEAST_COLUMNS_OF_COARSE_Q6_K = 80;
-constexpr bool has_coarse_kernel(const ggml_type type, const bool lanes, const int columns) {
-    return type == GGML_TYPE_Q4_K ? columns >= LEAST_COLUMNS_OF_SHORT_LOOP :
-        lanes && columns >= (type == GGML_TYPE_Q6_K ? LEAST_COLUMNS_OF_COARSE_Q6_K : LEAST_COLUMNS_OF_SHORT_LOOP);
-}
-
 // Kernels of Q8_0 in lane order with short loops have, from so many columns on, two warps for the columns of a tile: on every
 // device, as one warp's sums of all would leave too few registers; on devices of more multiprocessors than these, because
 // more blocks share tiles there, whose parts are then half as large.
@@ -48,9 +40,6 @@ constexpr int max_columns_of_tile(const ggml_type type, const generation gen) {
 
 bool is_direct_type(ggml_type type);
 
-// Whether the kernel for a product with x of so many columns wants relative scales.
-bool reads_relative_scales(const ggml_backend_cuda_context & ctx, const ggml_tensor * x, int64_t n_cols);
-
 // Tiles of columns that a matrix of this type needs for so many columns, and the columns of each, a multiple of 8.
 int n_col_tiles(ggml_type type, generation gen, int64_t n_cols);
 int columns_of_tile(ggml_type type, generation gen, int64_t n_cols);
@@ -65,7 +54,7 @@ struct quantized {
     activations a;
 
     // For products with matrices of this type, (n_k, n_cols).
-    quantized(ggml_backend_cuda_context & ctx, ggml_type type, int64_t n_k, int64_t n_cols, bool has_relative_scales);
+    quantized(ggml_backend_cuda_context & ctx, ggml_type type, int64_t n_k, int64_t n_cols);
 };
 
 // The counters that all launches which follow one of these two share: (MAX_TILES), zero before and after each.
@@ -73,9 +62,8 @@ using counters = ggml_cuda_pool_alloc<unsigned int>;
 
 void quantize(ggml_backend_cuda_context & ctx, const ggml_tensor * x, const quantized & out, const counters & arrived);
 
-// add: null, or a + b, which is computed too. Whether can_normalize(n_k) is for the caller to ask. Where scales are coarse and
-// results must not depend on the number of columns, there is no such kernel: separate launches give the same bits.
-bool can_normalize(const ggml_backend_cuda_context & ctx, int64_t n_k);
+// add: null, or a + b, which is computed too. Whether can_normalize(n_k) is for the caller to ask.
+bool can_normalize(int64_t n_k);
 void normalize(ggml_backend_cuda_context & ctx, const ggml_tensor * add, const ggml_tensor * norm, const ggml_tensor * weight,
     const quantized & out, const quantized * other_out, const counters & arrived);
 

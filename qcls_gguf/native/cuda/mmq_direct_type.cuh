@@ -42,7 +42,6 @@ static void launch(ggml_backend_cuda_context & ctx, args & g, const product & p)
     constexpr int ROWS = part<S, glu>::ROWS;
     static_assert(ROWS >= (glu ? LEAST_TILE_ROWS/2 : LEAST_TILE_ROWS), "more tiles than counted");
     const auto kernel = mul_mat<S, glu>;
-    GGML_ASSERT(g.y.has_relative_scales == S::RELATIVE_SCALES);
     CUDA_SET_SHARED_MEMORY_LIMIT(kernel, S::SMEM_BYTES);
 
     for (int i = 0; i < MAX_MATRICES; ++i) {
@@ -77,28 +76,17 @@ static void launch(ggml_backend_cuda_context & ctx, args & g, const product & p)
     CUDA_CHECK(cudaGetLastError());
 }
 
-template <ggml_type type, bool lanes, bool glu, int J, bool halves>
-static void launch_by_scales(ggml_backend_cuda_context & ctx, args & g, const product & p) {
-    if constexpr (has_coarse_kernel(type, lanes, J)) {
-        if (g.y.has_relative_scales) {
-            launch<coarse_shape<type, J, lanes, halves>, glu>(ctx, g, p);
-            return;
-        }
-    }
-    launch<shape<type, J, generation::TURING, true, lanes, halves>, glu>(ctx, g, p);
-}
-
 template <ggml_type type, bool lanes, bool glu, int J>
 static void launch_short_loop(ggml_backend_cuda_context & ctx, args & g, const product & p) {
     constexpr bool may_halve = type == GGML_TYPE_Q8_0 && lanes;
     constexpr bool always = may_halve && J >= LEAST_COLUMNS_OF_HALVES;
     if constexpr (may_halve && !always && J >= LEAST_COLUMNS_OF_HALVES_ON_MANY) {
         if (ggml_cuda_info().devices[ctx.device].nsm > FEW_MULTIPROCESSORS) {
-            launch_by_scales<type, lanes, glu, J, true>(ctx, g, p);
+            launch<shape<type, J, generation::TURING, true, lanes, true>, glu>(ctx, g, p);
             return;
         }
     }
-    launch_by_scales<type, lanes, glu, J, always>(ctx, g, p);
+    launch<shape<type, J, generation::TURING, true, lanes, always>, glu>(ctx, g, p);
 }
 
 template <ggml_type type, bool lanes, generation gen, bool glu, int J = 8>

@@ -13,7 +13,6 @@ constexpr int K_STEP = 128;              // values of K between two barriers
 constexpr int K_BLOCK = 256;             // values of K that work is divided by
 constexpr int GROUP_BYTES = 1216;        // activations of 8 columns and K_STEP values: 1024 int8, 32 float scales, 32 half sums
 constexpr int GROUP_SCALES = 1024;
-constexpr int GROUP_RATIOS = GROUP_SCALES + 32;  // of relative scales
 constexpr int GROUP_SUMS = 1152;
 
 // An int32 sum that starts at MAGIC_BITS reads, as a float, MAGIC + sum (|sum| < 2^22): a conversion without the slow I2F.
@@ -22,15 +21,11 @@ constexpr float MAGIC = 12582912.0f;
 
 // Activations (n_k, n_cols) as int8 with a float scale and a half sum for each 32 values: (K/128, groups of 8 columns) of
 // GROUP_BYTES: [32 values][lane = column, quarter][8 bytes], scales [32 values][column], sums [column][32 values].
-// A lane's 8 bytes of 32 values are contiguous or, in split order, 4 of the first 16 values and 4 of the last. More values may
-// share a scale, which each 32 of them have then. Relative scales are of K_STEP values: the first float of a column is the scale,
-// the second the scale of the step before divided by it, and sums are divided by it, too. So a product that has been summed in
-// the unit of one step goes on in that of the next.
+// A lane's 8 bytes of 32 values are contiguous or, in split order, 4 of the first 16 values and 4 of the last.
 struct activations {
     char * y;
     int n_groups;  // of 8 columns; those past n_cols are zeros
     bool split_order;
-    bool has_relative_scales;
 };
 
 } // namespace mmq_direct

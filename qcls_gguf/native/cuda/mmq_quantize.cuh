@@ -5,12 +5,6 @@
 
 namespace mmq_direct {
 
-// The values that share a scale: 32, K_STEP, or a column's.
-enum class scale_of { VALUES_32, STEP, COLUMN };
-
-// A relative scale is that of values of this size at least, so that none is zero.
-constexpr float LEAST_OF_RELATIVE = 1e-18f;
-
 // The larger of two values, none of them negative, and NaN if one of them is: fmaxf would return the other one, and a
 // damaged model would not show. As integers such values are in the same order, with NaN above all numbers.
 static __device__ __forceinline__ float larger(const float a, const float b) {
@@ -35,30 +29,10 @@ static __device__ __forceinline__ float largest_of_lanes(float largest) {
     return largest;
 }
 
-// shared: WARP_SIZE floats.
-static __device__ __forceinline__ float largest_of_block(float largest, float * shared) {
-    const int lane = threadIdx.x % WARP_SIZE;
-    largest = largest_of_lanes<WARP_SIZE>(largest);
-    if (lane == 0) {
-        shared[threadIdx.x/WARP_SIZE] = largest;
-    }
-    __syncthreads();
-    return largest_of_lanes<WARP_SIZE>(lane < blockDim.x/WARP_SIZE ? shared[lane] : 0.0f);
-}
-
-// One over the scale of values the largest of which this is.
-static __device__ __forceinline__ float inverse_scale(const float largest) {
-    return 127.0f/largest;
-}
-
-// Four values of a column from k on, by each lane of a warp that holds K_STEP values together; with a scale for 32 values
-// quantised as quantize_mmq_q8_1 does. For other scales: the largest of those that share this one, and the step before's.
-template <scale_of of>
-static __device__ __forceinline__ void quantize_4(const activations & out, const int col, const int k, const float4 v,
-        float largest = 0.0f, const float largest_before = 0.0f) {
-    if constexpr (of == scale_of::VALUES_32) {
-        largest = largest_of_lanes<8>(largest_of_4(v));
-    }
+// Four values of a column from k on, by each lane of a warp that holds K_STEP values together; quantised as
+// quantize_mmq_q8_1 does.
+static __device__ __forceinline__ void quantize_4(const activations & out, const int col, const int k, const float4 v) {
+    const float largest = largest_of_lanes<8>(largest_of_4(v));
     float sum = v.x + v.y + v.z + v.w;
 #pragma unroll
     for (int offset = 4; offset > 0; offset /= 2) {
@@ -67,12 +41,8 @@ static __device__ __forceinline__ void quantize_4(const activations & out, const
     if (col >= 8*out.n_groups) {
         return;
     }
-    const bool is_relative = of != scale_of::VALUES_32 && out.has_relative_scales;
-    if (is_relative && largest < LEAST_OF_RELATIVE) {
-        largest = LEAST_OF_RELATIVE;
-    }
     const bool is_zero = largest == 0.0f;  // not so for NaN, whose scale is NaN
-    const float inverse = is_zero ? 0.0f : inverse_scale(largest);
+    const float inverse = is_zero ? 0.0f : 127.0f/largest;
     const int kb = k/32 % 4;
     const int quarter = out.split_order ? k/4 % 4 : k/8 % 4;
     const int byte = out.split_order ? k/16 % 2*4 : k % 8;
@@ -80,23 +50,12 @@ static __device__ __forceinline__ void quantize_4(const activations & out, const
     *(char4 *) (group + kb*256 + (col % 8*4 + quarter)*8 + byte) =
         make_char4(roundf(v.x*inverse), roundf(v.y*inverse), roundf(v.z*inverse), roundf(v.w*inverse));
     if (k % 32 == 0) {
-        if (of != scale_of::VALUES_32 && is_relative) {
-            *(half *) (group + GROUP_SUMS + col % 8*8 + kb*2) = __float2half(sum*inverse);
-            if (kb == 0) {
-                const float before = largest_before < LEAST_OF_RELATIVE ? LEAST_OF_RELATIVE : largest_before;
-                *(float *) (group + GROUP_SCALES + col % 8*4) = 1.0f/inverse;
-                *(float *) (group + GROUP_RATIOS + col % 8*4) = k < K_STEP ? 1.0f : __fdiv_rn(inverse, inverse_scale(before));
-            }
-            return;
-        }
         *(float *) (group + GROUP_SCALES + kb*32 + col % 8*4) = is_zero ? 0.0f : 1.0f/inverse;
         *(half *) (group + GROUP_SUMS + col % 8*8 + kb*2) = __float2half(sum);
     }
 }
 
-// A block each 4*K_STEP values of a column of x (n_k, n_cols), 32 or K_STEP of them to a scale; columns past n_cols become
-// zeros. All of arrived become zero.
-template <scale_of of>
+// A block each 4*K_STEP values of a column of x (n_k, n_cols); columns past n_cols become zeros. All of arrived become zero.
 static __global__ void quantize_values(const float * x, const int64_t stride_col, const int n_k, const int n_cols,
         const activations out, unsigned int * arrived) {
     const int col = blockIdx.y;
@@ -109,46 +68,12 @@ static __global__ void quantize_values(const float * x, const int64_t stride_col
     if (k >= n_k) {  // whole warps: n_k is a multiple of K_BLOCK
         return;
     }
-    const auto values = [&](const int from) {
-        return col < n_cols ? *(const float4 *) (x + col*stride_col + from) : make_float4(0, 0, 0, 0);
-    };
-    const float4 v = values(k);
-    if constexpr (of == scale_of::STEP) {
-        const auto largest = [](const float4 of_lane) { return largest_of_lanes<WARP_SIZE>(largest_of_4(of_lane)); };
-        quantize_4<of>(out, col, k, v, largest(v), out.has_relative_scales && k >= K_STEP ? largest(values(k - K_STEP)) : 0.0f);
-    } else {
-        quantize_4<of>(out, col, k, v);
-    }
-}
-
-// The same with a scale for a column, which is a block's. shared: WARP_SIZE floats.
-static __global__ __launch_bounds__(1024) void quantize_columns(const float * x, const int64_t stride_col, const int n_k,
-        const int n_cols, const activations out, unsigned int * arrived) {
-    extern __shared__ float reduced[];
-    const int col = blockIdx.x;
-    const int k0 = threadIdx.x*4;
-    const int step = blockDim.x*4;
-    const auto values = [&](const int k) {
-        return col < n_cols ? *(const float4 *) (x + col*stride_col + k) : make_float4(0, 0, 0, 0);
-    };
-    ggml_cuda_pdl_lc();
-    ggml_cuda_pdl_sync();
-    for (int i = col*blockDim.x + threadIdx.x; i < MAX_TILES; i += gridDim.x*blockDim.x) {
-        arrived[i] = 0;
-    }
-    float largest = 0.0f;
-    for (int k = k0; k < n_k; k += step) {
-        largest = larger(largest, largest_of_4(values(k)));
-    }
-    largest = largest_of_block(largest, reduced);
-    for (int k = k0; k < n_k; k += step) {  // whole warps: n_k is a multiple of K_BLOCK
-        quantize_4<scale_of::COLUMN>(out, col, k, values(k), largest, largest);
-    }
+    quantize_4(out, col, k, col < n_cols ? *(const float4 *) (x + col*stride_col + k) : make_float4(0, 0, 0, 0));
 }
 
 // A block a column: sum = a + b, or a where there is no b, and sum/rms(sum)*weight quantised. (n_k, n_cols), contiguous;
-// n_k = 4*N*blockDim.x. All of arrived become zero. shared: WARP_SIZE floats; with coarse scales n_k/K_STEP more.
-template <int N, int N_OUT, scale_of of>
+// n_k = 4*N*blockDim.x. All of arrived become zero. shared: WARP_SIZE floats.
+template <int N, int N_OUT>
 static __global__ __launch_bounds__(1024) void normalize(const float * a, const float * b, float * sum,  // sum may be a or b
         const float * __restrict__ weight, const float eps, const int n_k, const int n_cols, const activations out0,
         const activations out1, unsigned int * arrived) {
@@ -176,38 +101,14 @@ static __global__ __launch_bounds__(1024) void normalize(const float * a, const 
     }
     squares = block_reduce<block_reduce_method::SUM>(squares, reduced);
     const float scale = rsqrtf(squares/n_k + eps);
-    float * steps = reduced + WARP_SIZE;  // the largest of each step
-    float of_column = 0.0f;
-    if constexpr (of != scale_of::VALUES_32) {
-#pragma unroll
-        for (int n = 0; n < N; ++n) {
-            const int k = (n*blockDim.x + threadIdx.x)*4;
-            const float4 w = *(const float4 *) (weight + k);
-            v[n] = make_float4(scale*v[n].x*w.x, scale*v[n].y*w.y, scale*v[n].z*w.z, scale*v[n].w*w.w);
-            steps[k/K_STEP] = largest_of_lanes<WARP_SIZE>(largest_of_4(v[n]));  // a warp's
-        }
-        __syncthreads();
-        for (int i = 0; of == scale_of::COLUMN && i < n_k/K_STEP; ++i) {
-            of_column = larger(of_column, steps[i]);
-        }
-    }
 #pragma unroll
     for (int n = 0; n < N; ++n) {
         const int k = (n*blockDim.x + threadIdx.x)*4;
-        if constexpr (of == scale_of::VALUES_32) {
-            const float4 w = *(const float4 *) (weight + k);
-            const float4 y = make_float4(scale*v[n].x*w.x, scale*v[n].y*w.y, scale*v[n].z*w.z, scale*v[n].w*w.w);
-            quantize_4<of>(out0, col, k, y);
-            if (N_OUT == 2) {
-                quantize_4<of>(out1, col, k, y);
-            }
-        } else {
-            const float largest = of == scale_of::COLUMN ? of_column : steps[k/K_STEP];
-            const float before = of == scale_of::COLUMN ? of_column : k < K_STEP ? 0.0f : steps[k/K_STEP - 1];
-            quantize_4<of>(out0, col, k, v[n], largest, before);
-            if (N_OUT == 2) {
-                quantize_4<of>(out1, col, k, v[n], largest, before);
-            }
+        const float4 w = *(const float4 *) (weight + k);
+        const float4 y = make_float4(scale*v[n].x*w.x, scale*v[n].y*w.y, scale*v[n].z*w.z, scale*v[n].w*w.w);
+        quantize_4(out0, col, k, y);
+        if (N_OUT == 2) {
+            quantize_4(out1, col, k, y);
         }
     }
 }
@@ -277,9 +178,9 @@ static __global__ __launch_bounds__(CHUNK/4) void normalize_in_order(const float
             const float4 y = make_float4(
                 __fmul_rn(__fmul_rn(scale, v[n].x), w[n].x), __fmul_rn(__fmul_rn(scale, v[n].y), w[n].y),
                 __fmul_rn(__fmul_rn(scale, v[n].z), w[n].z), __fmul_rn(__fmul_rn(scale, v[n].w), w[n].w));
-            quantize_4<scale_of::VALUES_32>(out0, col, k, y);
+            quantize_4(out0, col, k, y);
             if (out1.y != nullptr) {
-                quantize_4<scale_of::VALUES_32>(out1, col, k, y);
+                quantize_4(out1, col, k, y);
             }
         }
     }

@@ -19,7 +19,6 @@ struct shape<type, J, generation::TURING, short_loop, lanes, halves> {
     static constexpr generation GENERATION = generation::TURING;
     static constexpr bool LANES = lanes;
     static constexpr bool SHORT_LOOP = short_loop;
-    static constexpr bool RELATIVE_SCALES = false;
     static constexpr int TILE_NJ = J/8;  // groups of 8 columns of a tile, and of a warp
     static constexpr int COLUMN_WARPS = halves ? 2 : 1;
     static constexpr int NJ = (TILE_NJ + COLUMN_WARPS - 1)/COLUMN_WARPS;
@@ -46,7 +45,6 @@ struct shape<type, J, generation::TURING, short_loop, lanes, halves> {
 template <ggml_type type, int J, bool short_loop> struct shape<type, J, generation::AMPERE, short_loop, false> {
     static constexpr generation GENERATION = generation::AMPERE;
     static constexpr bool SHORT_LOOP = false;
-    static constexpr bool RELATIVE_SCALES = false;
     static constexpr int TILE_NJ = J/8;
     static constexpr int COLUMN_WARPS = 1;
     static constexpr int NJ = TILE_NJ;
@@ -59,12 +57,6 @@ template <ggml_type type, int J, bool short_loop> struct shape<type, J, generati
     using W = copied_weights<type, RG>;
     static constexpr size_t SMEM_BYTES = 2*NJ*GROUP_BYTES + WARPS*W::SMEM_BYTES;
     static_assert(SMEM_BYTES <= 99*1024, "too much shared memory for a block of 8.6, 8.9 and 12.0");
-};
-
-// The same for relative scales of activations, which are read once for K_STEP values.
-template <ggml_type type, int J, bool lanes, bool halves>
-struct coarse_shape : shape<type, J, generation::TURING, true, lanes, halves> {
-    static constexpr bool RELATIVE_SCALES = true;
 };
 
 } // namespace mmq_direct

@@ -1,4 +1,4 @@
-// What this processor has. Compiled for any processor.
+// What this processor has and lacks. Compiled for any processor.
 #include "processor.h"
 
 #include <string>
@@ -48,12 +48,16 @@ uint32_t saved_registers() {
     return low;
 }
 
-std::string found() {
+// The names of the sets for which the processor has what they take (is_there), and which the code is compiled for, or all.
+std::string names_of(bool is_there, bool needed_only) {
     const uint32_t saved = saved_registers();
     const bool is_saved[] = {true, (saved & 0x6) == 0x6, (saved & 0xe6) == 0xe6};
     std::string names;
+    size_t i = 0;
     for (const instruction_set & each : all_sets) {
-        if (is_saved[each.saved] && has_bit(each.leaf, each.subleaf, each.reg, each.bit)) {
+        const bool is_needed = qcls_compiled_for[i++][0] == '1';
+        const bool has_it = is_saved[each.saved] && has_bit(each.leaf, each.subleaf, each.reg, each.bit);
+        if (has_it == is_there && (is_needed || !needed_only)) {
             names += names.empty() ? "" : " ";
             names += each.name;
         }
@@ -64,13 +68,22 @@ std::string found() {
 }  // namespace
 
 const char * qcls_processor_has(void) {
-    static const std::string names = found();
+    static const std::string names = names_of(true, false);
+    return names.c_str();
+}
+
+const char * qcls_processor_lacks(void) {
+    static const std::string names = names_of(false, true);
     return names.c_str();
 }
 
 #else
 
 const char * qcls_processor_has(void) {
+    return "";
+}
+
+const char * qcls_processor_lacks(void) {
     return "";
 }
 

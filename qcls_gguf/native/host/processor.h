@@ -7,13 +7,16 @@
 
 extern "C" {
 
-// Instruction sets with spaces between them, by the names of compilers' macros. None of AMX, which ggml asks for itself,
-// and none where the build chooses among variants when it starts.
-QCLS_API const char * qcls_processor_needs(void);
-
-// Of the same names those that the processor has and the system lets a process use.
+// Instruction sets with spaces between them, by the names of compilers' macros: those that the processor has and the
+// system lets a process use. None of AMX, which ggml asks for itself.
 QCLS_API const char * qcls_processor_has(void);
+
+// Those that the CPU code needs and the processor lacks; none where the build chooses among variants when it starts.
+QCLS_API const char * qcls_processor_lacks(void);
 }
+
+// Of each set "1" where the CPU code is compiled for it (needs.cpp).
+extern const char * const qcls_compiled_for[];
 
 // x86-64. Name, which is the compiler's macro without underscores at its ends; leaf and subleaf of CPUID; register, 0 to
 // 3 for EAX to EDX; bit; which registers the system must save: 0 none, 1 those of AVX, 2 those of AVX-512.
@@ -32,9 +35,6 @@ QCLS_API const char * qcls_processor_has(void);
     X(BMI, 0x7, 0, 1, 3, 0)                    \
     X(BMI2, 0x7, 0, 1, 8, 0)                   \
     X(LZCNT, 0x80000001, 0, 2, 5, 0)           \
-    X(XOP, 0x80000001, 0, 2, 11, 1)            \
-    X(FMA4, 0x80000001, 0, 2, 16, 1)           \
-    X(TBM, 0x80000001, 0, 2, 21, 0)            \
     X(AVX2, 0x7, 0, 1, 5, 1)                   \
     X(AVXVNNI, 0x7, 1, 0, 4, 1)                \
     X(AVXIFMA, 0x7, 1, 0, 23, 1)               \

@@ -17,7 +17,7 @@ std::string library_of(const void * function) {
 }
 
 // The name between "libggml-cpu-" and ".so" of the module that computes; empty where the CPU code is linked.
-std::string cpu_variant() {
+std::string loaded_variant() {
     ggml_backend_reg_t cpu = ggml_backend_reg_by_name("CPU");
     void * function = cpu ? ggml_backend_reg_get_proc_address(cpu, "ggml_backend_get_features") : nullptr;
     const std::string path = function ? library_of(function) : "";
@@ -44,12 +44,7 @@ void load_backends() {
 #endif
 }
 
-const char * qcls_cpu_variant(void) {
-    try {
-        start_llama();
-        static const std::string name = cpu_variant();
-        return name.c_str();
-    } catch (...) {
-        return "";
-    }
+const char * cpu_variant() {
+    static const std::string name = loaded_variant();
+    return name.c_str();
 }

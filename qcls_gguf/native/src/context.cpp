@@ -3,9 +3,9 @@
 
 #include "ggml.h"
 #include "llama-ext.h"
+#include "qcls_llama.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <memory>
 
@@ -43,7 +43,7 @@ void check_range(const char * name, int64_t value, int64_t least, int64_t most, 
 // llama.cpp ends the process on some of these arguments, so they are refused here.
 void check_params(const qcls_context_params & params) {
     check_range("n_ctx", params.n_ctx, 1, INT32_MAX, "positive");
-    const int64_t most = qcls_max_sequences();
+    const int64_t most = (int64_t) llama_max_parallel_sequences();
     check_range("n_seq_max", params.n_seq_max, 1, most, ("between 1 and " + std::to_string(most)).c_str());
     check_range("n_batch", params.n_batch, params.n_seq_max, params.n_ctx, "between n_seq_max and n_ctx");
     check_range("n_outputs_max", params.n_outputs_max, params.n_seq_max, params.n_batch,
@@ -79,24 +79,15 @@ llama_context_params llama_params(const qcls_context_params & from) {
     return params;
 }
 
-llama_memory_breakdown_data memory_of(const llama_context * ctx) {
-    llama_memory_breakdown_data sum;
-    for (const auto & [_, bytes] : llama_get_memory_breakdown(ctx)) {
-        sum.context += bytes.context;
-        sum.compute += bytes.compute;
-    }
-    return sum;
-}
-
 // Contexts created while it lives are batch-invariant, if that is asked for.
 struct batch_invariant_scope {
     explicit batch_invariant_scope(bool is_wanted) {
-        if (is_wanted && !llama_set_batch_invariant(true)) {
+        if (is_wanted && !qcls::set_batch_invariant(true)) {
             throw failure{QCLS_UNSUPPORTED, "batch_invariant is for NVIDIA GPUs, and this build has no CUDA backend: leave it "
                                             "out; max_batch 1 keeps queries apart"};
         }
     }
-    ~batch_invariant_scope() { llama_set_batch_invariant(false); }
+    ~batch_invariant_scope() { qcls::set_batch_invariant(false); }
     batch_invariant_scope(const batch_invariant_scope &) = delete;
     batch_invariant_scope & operator=(const batch_invariant_scope &) = delete;
 };
@@ -123,22 +114,19 @@ void set_label_tokens(qcls_context & context, int64_t n, const int32_t * token) 
         return;
     }
     llama_context * ctx = context.ctx.get();
-    if (!llama_set_label_tokens(ctx, wanted.data(), (int32_t) n)) {
+    if (!qcls::set_label_tokens(ctx, wanted)) {
         // no memory for buffers for the wanted tokens: allocate those for the former tokens again
-        const std::vector<llama_token> & former = context.label_token;
-        const bool restored = llama_set_label_tokens(ctx, former.data(), (int32_t) former.size());
+        const bool restored = qcls::set_label_tokens(ctx, context.label_token);
         throw llama_failure(QCLS_LOAD_FAILED, restored ? "label tokens: llama.cpp could not make its buffers"
                                                        : "label tokens: the context is lost: close it");
     }
     context.label_token = std::move(wanted);
     context.note_graphs();
-    context.compute_bytes = (int64_t) memory_of(ctx).compute;
+    context.note_rows();
 }
 
 // A context but for its threads.
-std::unique_ptr<qcls_context> make_context(const qcls_model & model, const qcls_context_params * given_params) {
-    const qcls_context_params params =
-        taken(given_params, QCLS_UP_TO(qcls_context_params, n_threads), "qcls_context_params");
+std::unique_ptr<qcls_context> make_context(const qcls_model & model, const qcls_context_params & params) {
     check_params(params);
     llama_context_params wanted = llama_params(params);
     const batch_invariant_scope invariant(params.batch_invariant != 0);
@@ -154,11 +142,11 @@ std::unique_ptr<qcls_context> make_context(const qcls_model & model, const qcls_
     if (!ctx) {
         throw llama_failure(QCLS_LOAD_FAILED, "llama.cpp could not make a context");
     }
-    if (const char * why = llama_why_no_visible_cells(ctx); why && params.batch_invariant) {
+    if (const char * why = qcls::why_no_visible_cells(ctx); why && params.batch_invariant) {
         throw failure{QCLS_UNSUPPORTED, std::string("batch_invariant: attention reads every used cell, since ") + why +
                                             "; leave it out, max_batch 1 keeps queries apart"};
     }
-    if (params.hidden_only && !llama_set_hidden_only(ctx, true)) {
+    if (params.hidden_only && !qcls::set_hidden_only(ctx)) {
         throw llama_failure(QCLS_UNSUPPORTED, "no exact hidden-state path for this model");
     }
     made->memory = llama_get_memory(ctx);
@@ -166,13 +154,14 @@ std::unique_ptr<qcls_context> make_context(const qcls_model & model, const qcls_
     made->n_seq_max = params.n_seq_max;
     made->n_outputs_max = params.n_outputs_max;
     made->is_batch_invariant = params.batch_invariant != 0;
-    made->compute_bytes = (int64_t) memory_of(ctx).compute;
+    made->has_weights = model.has_weights;
     made->n_vocab = model.n_vocab();
     made->n_hidden = params.hidden_only ? llama_model_n_embd_out(model.model.get()) : 0;
     made->n_seq_id.resize(made->n_batch);
     made->seq_id.resize(made->n_batch);
     made->output.resize(made->n_batch);
     set_label_tokens(*made, params.n_label_tokens, params.label_token);
+    made->note_rows();
     return made;
 }
 
@@ -180,48 +169,55 @@ std::unique_ptr<qcls_context> make_context(const qcls_model & model, const qcls_
 
 void qcls_context::note_graphs() {
     size_t shapes_bytes = 0;
-    n_graphs_reused = llama_perf_context(ctx.get()).n_reused;
-    n_shapes = llama_get_n_shapes(ctx.get(), &shapes_bytes);
+    const size_t n = qcls::n_shapes_of(ctx.get(), shapes_bytes);
+    const std::lock_guard<std::mutex> lock(facts_mutex);
+    facts.n_graphs_reused = llama_perf_context(ctx.get()).n_reused;
+    facts.n_shapes = (int64_t) n;
+    facts.shapes_bytes = (int64_t) shapes_bytes;
 }
 
-int32_t qcls_max_sequences(void) {
-    return (int32_t) llama_max_parallel_sequences();
+void qcls_context::note_rows() {
+    const std::vector<ggml_backend_dev_t> gpus = discrete_gpus();
+    qcls_context_facts found = {};
+    found.n_ctx = (int32_t) llama_n_ctx(ctx.get());
+    found.n_batch = n_batch;
+    found.n_seq_max = n_seq_max;
+    found.n_outputs_max = n_outputs_max;
+    found.row_size = (int32_t) row_size();
+    found.hidden_only = is_hidden_only();
+    if (is_hidden_only()) {
+        const qcls::head_tail tail = qcls::head_tail_of(ctx.get());
+        found.has_bias = tail.has_bias;
+        found.scale = tail.scale;
+        found.cap = tail.cap;
+    }
+    found.reads_all_since = qcls::why_no_visible_cells(ctx.get());
+    found.n_gpus = (int32_t) gpus.size();
+    for (const auto & [buft, bytes] : llama_get_memory_breakdown(ctx.get())) {
+        found.cache_bytes += (int64_t) bytes.context;
+        found.compute_bytes += (int64_t) bytes.compute;
+        const auto gpu = std::find(gpus.begin(), gpus.end(), ggml_backend_buft_get_device(buft));
+        if (gpu != gpus.end() && !ggml_backend_buft_is_host(buft)) {
+            found.gpu_cache_bytes[gpu - gpus.begin()] += (int64_t) bytes.context;
+        }
+    }
+    const std::lock_guard<std::mutex> lock(facts_mutex);
+    found.n_graphs_reused = facts.n_graphs_reused;
+    found.n_shapes = facts.n_shapes;
+    found.shapes_bytes = facts.shapes_bytes;
+    facts = found;
 }
 
 int32_t qcls_context_open(const qcls_model * model, const qcls_context_params * params, qcls_context ** context,
                           qcls_error * error) {
     return guarded(error, QCLS_LOAD_FAILED, [&] {
         given(context, "context") = nullptr;
-        if (!given(model, "model").has_weights) {
-            throw bad_argument("the model was opened without weights: qcls_context_measure takes it");
-        }
         const assertions_throw scope;
-        auto made = make_context(*model, params);
-        start_threads(*made, given(params, "params").n_threads);
+        auto made = make_context(given(model, "model"), given(params, "params"));
+        if (made->has_weights) {
+            start_threads(*made, params->n_threads);
+        }
         *context = made.release();
-    });
-}
-
-int32_t qcls_context_measure(const qcls_model * model, const qcls_context_params * params, qcls_context_memory * memory,
-                             qcls_error * error) {
-    return guarded(error, QCLS_LOAD_FAILED, [&] {
-        if (given(model, "model").has_weights) {
-            throw bad_argument("the model was opened with its weights: qcls_context_open and qcls_context_counters tell");
-        }
-        const assertions_throw scope;
-        const auto made = make_context(*model, params);
-        qcls_context_memory found = {};
-        found.cache_bytes = (int64_t) memory_of(made->ctx.get()).context;
-        found.compute_bytes = made->compute_bytes;
-        const std::vector<ggml_backend_dev_t> gpus = discrete_gpus();
-        found.n_gpus = (int32_t) gpus.size();
-        for (const auto & [buft, bytes] : llama_get_memory_breakdown(made->ctx.get())) {
-            const auto gpu = std::find(gpus.begin(), gpus.end(), ggml_backend_buft_get_device(buft));
-            if (gpu != gpus.end() && !ggml_backend_buft_is_host(buft)) {
-                found.gpu_cache_bytes[gpu - gpus.begin()] += (int64_t) bytes.context;
-            }
-        }
-        fill(memory, "memory", found);
     });
 }
 
@@ -236,78 +232,28 @@ int32_t qcls_context_close(qcls_context * context, qcls_error * error) {
     });
 }
 
-int32_t qcls_context_limits(const qcls_context * context, qcls_limits * limits, qcls_error * error) {
+int32_t qcls_context_describe(const qcls_context * context, qcls_context_facts * facts, qcls_error * error) {
     return guarded(error, QCLS_BAD_ARGUMENT, [&] {
-        qcls_limits found = {};
-        found.n_ctx = (int32_t) llama_n_ctx(given(context, "context").ctx.get());
-        found.n_batch = context->n_batch;
-        found.n_seq_max = context->n_seq_max;
-        found.n_outputs_max = context->n_outputs_max;
-        found.row_size = (int32_t) context->row_size();
-        fill(limits, "limits", found);
-    });
-}
-
-int32_t qcls_context_head_tail(const qcls_context * context, qcls_head_tail * tail, qcls_error * error) {
-    return guarded(error, QCLS_BAD_ARGUMENT, [&] {
-        if (!given(context, "context").is_hidden_only()) {
-            throw bad_argument("head_tail: rows of this context are logits");
-        }
-        bool has_bias = false;
-        qcls_head_tail found = {};
-        llama_get_head_tail(context->ctx.get(), &found.scale, &found.cap, &has_bias);
-        found.has_bias = has_bias;
-        fill(tail, "tail", found);
+        given(context, "context");
+        const std::lock_guard<std::mutex> lock(context->facts_mutex);
+        given(facts, "facts") = context->facts;
+        facts->n_cuda_graphs = n_cuda_graph_launches();
     });
 }
 
 int32_t qcls_context_set_label_tokens(qcls_context * context, int64_t n, const int32_t * token, qcls_error * error) {
     return guarded(error, QCLS_LOAD_FAILED, [&] {
         const assertions_throw scope;
-        set_label_tokens(given(context, "context"), n, token);
-    });
-}
-
-int32_t qcls_context_attention(const qcls_context * context, char * why, int64_t capacity, qcls_error * error) {
-    return guarded(error, QCLS_BAD_ARGUMENT, [&] {
-        const char * reason = llama_why_no_visible_cells(given(context, "context").ctx.get());
-        check_array(why, capacity, "why");
-        if (capacity > 0) {
-            snprintf(why, (size_t) capacity, "%s", reason ? reason : "");
-        }
+        set_label_tokens(ready(context), n, token);
     });
 }
 
 int32_t qcls_context_keep_shapes(qcls_context * context, int32_t n_shapes, qcls_error * error) {
     return guarded(error, QCLS_DECODE_FAILED, [&] {
-        given(context, "context");
         check_range("n_shapes", n_shapes, 0, INT32_MAX, "0 or more, not negative");
-        context->settle();
-        if (!llama_set_n_shapes(context->ctx.get(), n_shapes)) {
+        if (!qcls::set_n_shapes(ready(context).ctx.get(), (size_t) n_shapes)) {
             throw llama_failure(QCLS_DECODE_FAILED, "the kept graphs could not be freed");
         }
         context->note_graphs();
-    });
-}
-
-int32_t qcls_context_counters(const qcls_context * context, qcls_counters * counters, qcls_error * error) {
-    return guarded(error, QCLS_BAD_ARGUMENT, [&] {
-        const llama_context * ctx = given(context, "context").ctx.get();
-        size_t shapes_bytes = 0;
-        qcls_counters found = {};
-        found.n_graphs_reused = llama_perf_context(ctx).n_reused;
-        found.n_shapes = llama_get_n_shapes(ctx, &shapes_bytes);
-        found.shapes_bytes = (int64_t) shapes_bytes;
-        found.n_cuda_graphs = n_cuda_graph_launches();
-        found.cache_bytes = (int64_t) memory_of(ctx).context;
-        found.compute_bytes = context->compute_bytes;
-        fill(counters, "counters", found);
-    });
-}
-
-int32_t qcls_context_graphs(const qcls_context * context, int64_t * n_reused, int64_t * n_kept, qcls_error * error) {
-    return guarded(error, QCLS_BAD_ARGUMENT, [&] {
-        given(n_reused, "n_reused") = given(context, "context").n_graphs_reused;
-        given(n_kept, "n_kept") = context->n_shapes;
     });
 }

@@ -2,6 +2,7 @@
 #include "shim.h"
 
 #include "ggml.h"
+#include "qcls_llama.h"
 
 namespace {
 
@@ -83,7 +84,7 @@ void take_rows(qcls_context & context, float * rows, int64_t n_rows) {
     }
     const float * source = context.is_hidden_only() ? llama_get_embeddings(ctx) : llama_get_logits(ctx);
     const size_t n_labels = context.n_label_logits();
-    const float * labels = n_labels ? llama_get_label_logits(ctx) : nullptr;
+    const float * labels = n_labels ? qcls::label_logits_of(ctx) : nullptr;
     if (!source || (n_labels && !labels)) {
         throw llama_failure(QCLS_DECODE_FAILED, "llama.cpp returned no rows");
     }
@@ -118,8 +119,8 @@ void compute(qcls_context & context, const llama_batch & batch, float * rows, in
 int32_t qcls_decode(qcls_context * context, qcls_plan * plan, qcls_error * error) {
     return guarded(error, QCLS_DECODE_FAILED, [&] {
         const int64_t start = ggml_time_us();
-        given(context, "context").settle();
-        const qcls_plan known = taken(plan, QCLS_UP_TO(qcls_plan, trim_us), "qcls_plan");
+        ready(context);
+        const qcls_plan known = given(plan, "plan");
         check_shape(*context, known);
         const llama_batch batch = batch_of(*context, known);
         const int64_t filled = ggml_time_us();

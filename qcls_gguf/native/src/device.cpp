@@ -4,6 +4,44 @@
 #include "ggml-backend.h"
 
 #include <cstdio>
+#include <cstring>
+#include <string>
+
+namespace {
+
+// Unless the operating system permits the use of tiles, no weights are laid out for AMX, and its code is never reached.
+bool has_amx_weights(ggml_backend_reg_t cpu, ggml_backend_dev_t device) {
+    const auto extra = (ggml_backend_dev_get_extra_bufts_t) ggml_backend_reg_get_proc_address(
+        cpu, "ggml_backend_dev_get_extra_bufts");
+    for (ggml_backend_buffer_type_t * type = extra ? extra(device) : nullptr; type && *type; ++type) {
+        if (strcmp(ggml_backend_buft_name(*type), "AMX") == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// The instruction sets that llama.cpp's CPU code was compiled for, by the names that ggml gives them.
+std::string features_of(ggml_backend_dev_t device) {
+    std::string text;
+    ggml_backend_reg_t cpu = ggml_backend_dev_backend_reg(device);
+    const auto get_features =
+        (ggml_backend_get_features_t) ggml_backend_reg_get_proc_address(cpu, "ggml_backend_get_features");
+    const ggml_backend_feature * feature = get_features ? get_features(cpu) : nullptr;
+    for (; feature && feature->name; ++feature) {
+        if (strncmp(feature->name, "AMX", 3) == 0 && !has_amx_weights(cpu, device)) {
+            continue;
+        }
+        text += text.empty() ? "" : "\t";
+        text += feature->name;
+        if (strcmp(feature->value, "1") != 0) {
+            text += std::string("=") + feature->value;
+        }
+    }
+    return text;
+}
+
+}  // namespace
 
 void * cuda_function(const char * name) {
     ggml_backend_reg_t cuda = ggml_backend_reg_by_name("CUDA");
@@ -11,7 +49,7 @@ void * cuda_function(const char * name) {
 }
 
 int64_t n_cuda_graph_launches() {
-    void * launches = cuda_function("ggml_backend_cuda_n_graph_launches");
+    void * launches = cuda_function("qcls_n_graph_launches");
     return launches ? reinterpret_cast<int64_t (*)()>(launches)() : -1;
 }
 
@@ -29,16 +67,25 @@ std::vector<ggml_backend_dev_t> discrete_gpus() {
 int32_t qcls_device_describe(int32_t index, qcls_device * device, qcls_error * error) {
     return guarded(error, QCLS_DECODE_FAILED, [&] {
         start_llama();
-        if (index < 0 || (size_t) index >= ggml_backend_dev_count()) {
+        ggml_backend_dev_t dev = index == -1 ? ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU) : nullptr;
+        if (index >= 0 && (size_t) index < ggml_backend_dev_count()) {
+            dev = ggml_backend_dev_get(index);
+        }
+        if (!dev) {
             throw bad_argument("there is no device " + std::to_string(index));
         }
-        ggml_backend_dev_t dev = ggml_backend_dev_get(index);
-        qcls_device found = {};
+        qcls_device & found = given(device, "device") = {};
+        found.cpu_features = found.cpu_variant = "";
         switch (ggml_backend_dev_type(dev)) {
             case GGML_BACKEND_DEVICE_TYPE_CPU:  found.kind = QCLS_DEVICE_CPU; break;
             case GGML_BACKEND_DEVICE_TYPE_GPU:  found.kind = QCLS_DEVICE_GPU; break;
             case GGML_BACKEND_DEVICE_TYPE_IGPU: found.kind = QCLS_DEVICE_INTEGRATED_GPU; break;
             default:                            found.kind = QCLS_DEVICE_OTHER; break;
+        }
+        if (found.kind == QCLS_DEVICE_CPU) {
+            static const std::string features = features_of(dev);
+            found.cpu_features = features.c_str();
+            found.cpu_variant = cpu_variant();
         }
         size_t free_bytes = 0;
         size_t total_bytes = 0;
@@ -46,22 +93,5 @@ int32_t qcls_device_describe(int32_t index, qcls_device * device, qcls_error * e
         found.free_bytes = free_bytes;
         found.total_bytes = total_bytes;
         snprintf(found.name, sizeof(found.name), "%s", ggml_backend_dev_description(dev));
-        fill(device, "device", found);
-    });
-}
-
-int32_t qcls_count_multiprocessors(qcls_multiprocessors * counts, qcls_error * error) {
-    return guarded(error, QCLS_DECODE_FAILED, [&] {
-        start_llama();
-        void * multiprocessors = cuda_function("ggml_backend_cuda_multiprocessors");
-        int count[3];
-        if (!multiprocessors || !reinterpret_cast<bool (*)(int, int *)>(multiprocessors)(0, count)) {
-            throw failure{QCLS_UNSUPPORTED, "there is no CUDA device"};
-        }
-        qcls_multiprocessors found = {};
-        found.n_planned = count[0];
-        found.n_given = count[1];
-        found.n_device = count[2];
-        fill(counts, "counts", found);
     });
 }

@@ -12,13 +12,13 @@ failure llama_failure(qcls_status status, std::string message) {
 }
 
 void write_error(qcls_error * error, const char * message, bool with_log) noexcept {
-    if (!error || error->size <= offsetof(qcls_error, message)) {
+    if (!error) {
         return;
     }
     while (!logged_errors.empty() && logged_errors.back() == '\n') {
         logged_errors.pop_back();
     }
     const bool logged = with_log && !logged_errors.empty();
-    snprintf(error->message, error->size - offsetof(qcls_error, message), "%s%s%s", message, logged ? ": " : "",
+    snprintf(error->message, sizeof(error->message), "%s%s%s", message, logged ? ": " : "",
              logged ? logged_errors.c_str() : "");
 }

@@ -3,7 +3,7 @@
 
 #include "ggml-backend.h"
 #include "ggml.h"
-#include "llama-ext.h"
+#include "qcls_llama.h"
 
 #include <pthread.h>
 
@@ -67,7 +67,7 @@ void on_log(ggml_log_level level, const char * text, void *) {
 }
 
 void on_abort(const char * message) {
-    if (assertion_throws && !llama_is_computing()) {
+    if (assertion_throws && !qcls::is_computing()) {
         throw std::runtime_error(escaped(message));
     }
     fprintf(stderr, "%s\n", escaped(message).c_str());

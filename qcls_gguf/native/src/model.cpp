@@ -1,6 +1,8 @@
 // Loading models.
 #include "shim.h"
 
+#include "qcls_llama.h"
+
 #include <cstdlib>
 #include <iterator>
 #include <memory>
@@ -67,7 +69,7 @@ std::string why_unsupported(const llama_model * model) {
 std::optional<std::string> lane_order_wish(const int32_t weight_order) {
     switch (weight_order) {
         case QCLS_WEIGHTS_BY_DEVICE: {
-            const char * wish = getenv("GGML_CUDA_LANE_ORDER");
+            const char * wish = getenv("QCLS_LANE_ORDER");
             return wish ? std::optional<std::string>(wish) : std::nullopt;
         }
         case QCLS_WEIGHTS_FILE_ORDER:
@@ -89,42 +91,43 @@ bool on_progress(float fraction, void * data) {
     return call.function(fraction, call.user) != 0;
 }
 
-// Where the layers of a model go, as qcls_model_open takes it.
-struct layers_on_gpus {
-    int32_t n;
-    const int32_t * share;
-    int64_t n_gpus;
-};
-
-// Loads a model, or all of it but its weights where params.no_alloc says so.
-llama_model_ptr load(const char * path, llama_model_params params, const layers_on_gpus & layers) {
-    params.n_gpu_layers = layers.n;
+llama_model_ptr load(const qcls_model_params & wanted) {
+    progress_call call = {wanted.progress, wanted.user};
+    llama_model_params params = llama_model_default_params();
+    params.n_gpu_layers = wanted.n_gpu_layers;
     params.lazy_mode = LLAMA_LAZY_MODE_OFF;
+    if (wanted.without_weights) {
+        params.no_alloc = true;
+        params.load_mode = LLAMA_LOAD_MODE_NONE;
+    } else if (wanted.progress) {
+        params.progress_callback = on_progress;
+        params.progress_callback_user_data = &call;
+    }
     // Without layers on a GPU none is used at all. llama.cpp would copy weights to it for each larger decode, and
     // keep them in memory from which a copy is quick, where the CPU's own layouts of weights are not used.
-    check_array(layers.share, layers.n_gpus, "share");
+    check_array(wanted.share, wanted.n_gpus, "share");
     const std::vector<ggml_backend_dev_t> found = discrete_gpus();
     std::vector<ggml_backend_dev_t> gpus;
     std::vector<float> split;
-    for (int64_t i = 0; i < layers.n_gpus && layers.n != 0 && !found.empty(); ++i) {
-        if (i >= (int64_t) found.size() || layers.share[i] < 0) {
-            throw bad_argument("share[" + std::to_string(i) + "] is " + std::to_string(layers.share[i]) + ": there are " +
+    for (int64_t i = 0; i < wanted.n_gpus && wanted.n_gpu_layers != 0 && !found.empty(); ++i) {
+        if (i >= (int64_t) found.size() || wanted.share[i] < 0) {
+            throw bad_argument("share[" + std::to_string(i) + "] is " + std::to_string(wanted.share[i]) + ": there are " +
                                std::to_string(found.size()) + " GPUs, and none has less than 0");
         }
-        if (layers.share[i] > 0) {
+        if (wanted.share[i] > 0) {
             gpus.push_back(found[i]);
-            split.push_back((float) layers.share[i]);
+            split.push_back((float) wanted.share[i]);
         }
     }
     if (gpus.size() > 1) {
         split.resize(llama_max_devices());  // llama.cpp copies as many
         params.tensor_split = split.data();
     }
-    if (layers.n == 0 || !gpus.empty()) {
+    if (wanted.n_gpu_layers == 0 || !gpus.empty()) {
         gpus.push_back(nullptr);
         params.devices = gpus.data();
     }
-    llama_model_ptr loaded(llama_model_load_from_file(path, params));
+    llama_model_ptr loaded(llama_model_load_from_file(wanted.path, params));
     if (!loaded) {
         throw llama_failure(QCLS_LOAD_FAILED, "llama.cpp could not load the model");
     }
@@ -136,42 +139,19 @@ llama_model_ptr load(const char * path, llama_model_params params, const layers_
 
 }  // namespace
 
-int32_t qcls_model_open(const char * path, int32_t n_gpu_layers, const int32_t * share, int64_t n_gpus,
-                        int32_t weight_order, qcls_progress_fn progress, void * user, qcls_model ** model,
-                        qcls_error * error) {
+int32_t qcls_model_open(const qcls_model_params * params, qcls_model ** model, qcls_error * error) {
     return guarded(error, QCLS_LOAD_FAILED, [&] {
         given(model, "model") = nullptr;
-        given(path, "path");
-        const std::optional<std::string> lane_order = lane_order_wish(weight_order);
+        given(given(params, "params").path, "path");
+        const std::optional<std::string> lane_order = lane_order_wish(params->weight_order);
         start_llama();
-        progress_call call = {progress, user};
-        llama_model_params params = llama_model_default_params();
-        if (progress) {
-            params.progress_callback = on_progress;
-            params.progress_callback_user_data = &call;
-        }
         const assertions_throw scope;
-        llama_model_ptr loaded = load(path, params, {n_gpu_layers, share, n_gpus});
-        const int32_t n_lane_ordered =
-            llama_model_put_into_lane_order(loaded.get(), lane_order ? lane_order->c_str() : nullptr);
+        llama_model_ptr loaded = load(*params);
+        const bool has_weights = !params->without_weights;
+        const char * wish = lane_order ? lane_order->c_str() : nullptr;
+        const int32_t n_lane_ordered = has_weights ? qcls::put_into_lane_order(loaded.get(), wish) : 0;
         const llama_vocab * vocab = llama_model_get_vocab(loaded.get());
-        *model = new qcls_model{std::move(loaded), vocab, n_lane_ordered, true};
-    });
-}
-
-int32_t qcls_model_open_without_weights(const char * path, int32_t n_gpu_layers, const int32_t * share, int64_t n_gpus,
-                                        qcls_model ** model, qcls_error * error) {
-    return guarded(error, QCLS_LOAD_FAILED, [&] {
-        given(model, "model") = nullptr;
-        given(path, "path");
-        start_llama();
-        llama_model_params params = llama_model_default_params();
-        params.no_alloc = true;
-        params.load_mode = LLAMA_LOAD_MODE_NONE;
-        const assertions_throw scope;
-        llama_model_ptr loaded = load(path, params, {n_gpu_layers, share, n_gpus});
-        const llama_vocab * vocab = llama_model_get_vocab(loaded.get());
-        *model = new qcls_model{std::move(loaded), vocab, 0, false};
+        *model = new qcls_model{std::move(loaded), vocab, n_lane_ordered, has_weights};
     });
 }
 
@@ -179,12 +159,12 @@ int32_t qcls_model_close(qcls_model * model, qcls_error * error) {
     return guarded(error, QCLS_DECODE_FAILED, [&] { delete model; });
 }
 
-int32_t qcls_model_describe(const qcls_model * model, qcls_facts * facts, qcls_error * error) {
+int32_t qcls_model_describe(const qcls_model * model, qcls_model_facts * facts, qcls_error * error) {
     return guarded(error, QCLS_BAD_ARGUMENT, [&] {
         const assertions_throw scope;
         const llama_model * m = given(model, "model").model.get();
         const llama_vocab * v = model->vocab;
-        qcls_facts found = {};
+        qcls_model_facts & found = given(facts, "facts") = {};
         found.n_vocab = llama_vocab_n_tokens(v);
         found.n_embd = llama_model_n_embd(m);
         found.n_layer = llama_model_n_layer(m);
@@ -196,8 +176,7 @@ int32_t qcls_model_describe(const qcls_model * model, qcls_facts * facts, qcls_e
         found.n_lane_ordered = model->n_lane_ordered;
         found.size_bytes = (int64_t) llama_model_size(m);
         found.n_params = (int64_t) llama_model_n_params(m);
-        found.state_bytes = (int64_t) llama_model_state_size(m);
+        found.state_bytes = (int64_t) qcls::state_size(m);
         llama_model_desc(m, found.description, sizeof(found.description));
-        fill(facts, "facts", found);
     });
 }

@@ -124,12 +124,6 @@ void fill_weights(ggml_tensor * weight) {
     ggml_backend_tensor_set(weight, bytes.data(), 0, bytes.size());
 }
 
-void check_budget(double budget_s) {
-    if (!(budget_s >= 0)) {
-        throw bad_argument("probe: budget_s is " + std::to_string(budget_s) + ": it must not be negative");
-    }
-}
-
 // The type of weights of this number. Q8_1 and Q8_K are of activations only: nothing quantises weights to them.
 ggml_type weight_type_of(int32_t number) {
     const auto type = (ggml_type) number;
@@ -142,54 +136,60 @@ ggml_type weight_type_of(int32_t number) {
     return type;
 }
 
-}  // namespace
-
-int32_t qcls_probe_copy(const qcls_copy * copy, qcls_seconds * seconds, qcls_error * error) {
-    return guarded(error, QCLS_DECODE_FAILED, [&] {
-        const qcls_copy wanted = taken(copy, QCLS_UP_TO(qcls_copy, n_bytes), "qcls_copy");
-        if (wanted.n_bytes < 4 || wanted.n_bytes > (int64_t) 1 << 36) {
-            throw bad_argument("probe: n_bytes is " + std::to_string(wanted.n_bytes) +
-                               ": it must be between 4 and 2^36");
-        }
-        check_budget(wanted.budget_s);
-        probe p(wanted.device, wanted.n_threads);
-        const ggml_context_ptr context = new_context();
-        ggml_tensor * source = ggml_new_tensor_1d(context.get(), GGML_TYPE_F32, wanted.n_bytes / 4);
-        ggml_tensor * target = ggml_new_tensor_1d(context.get(), GGML_TYPE_F32, wanted.n_bytes / 4);
-        ggml_cgraph * graph = ggml_new_graph_custom(context.get(), 8, false);
-        ggml_build_forward_expand(graph, ggml_cpy(context.get(), source, target));
-        const ggml_backend_buffer_ptr buffer = allocate(context.get(), ggml_backend_dev_buffer_type(p.device));
-        ggml_backend_buffer_clear(buffer.get(), 1);  // so that every page is there
-        fill(seconds, "seconds", p.measure(graph, wanted.budget_s));
-    });
+qcls_seconds measure_copy(const qcls_operation & wanted) {
+    if (wanted.n_bytes < 4 || wanted.n_bytes > (int64_t) 1 << 36) {
+        throw bad_argument("probe: n_bytes is " + std::to_string(wanted.n_bytes) + ": it must be between 4 and 2^36");
+    }
+    probe p(wanted.device, wanted.n_threads);
+    const ggml_context_ptr context = new_context();
+    ggml_tensor * source = ggml_new_tensor_1d(context.get(), GGML_TYPE_F32, wanted.n_bytes / 4);
+    ggml_tensor * target = ggml_new_tensor_1d(context.get(), GGML_TYPE_F32, wanted.n_bytes / 4);
+    ggml_cgraph * graph = ggml_new_graph_custom(context.get(), 8, false);
+    ggml_build_forward_expand(graph, ggml_cpy(context.get(), source, target));
+    const ggml_backend_buffer_ptr buffer = allocate(context.get(), ggml_backend_dev_buffer_type(p.device));
+    ggml_backend_buffer_clear(buffer.get(), 1);  // so that every page is there
+    return p.measure(graph, wanted.budget_s);
 }
 
-int32_t qcls_probe_product(const qcls_product * product, qcls_seconds * seconds, qcls_error * error) {
+qcls_seconds measure_product(const qcls_operation & wanted) {
+    const ggml_type type = weight_type_of(wanted.weight_type);
+    const auto [least, most] = std::minmax({wanted.n_inner, wanted.n_rows, wanted.n_columns});
+    if (least < 1 || most > 1 << 16 || wanted.n_inner % ggml_blck_size(type) != 0) {
+        throw bad_argument("probe: the product of (" + std::to_string(wanted.n_inner) + ", " +
+                           std::to_string(wanted.n_rows) + ") weights with " + std::to_string(wanted.n_columns) +
+                           " columns: the sizes must be between 1 and 65536, n_inner whole blocks of " +
+                           std::to_string(ggml_blck_size(type)));
+    }
+    probe p(wanted.device, wanted.n_threads);
+    const ggml_context_ptr weights = new_context();
+    const ggml_context_ptr context = new_context();
+    ggml_tensor * weight = ggml_new_tensor_2d(weights.get(), type, wanted.n_inner, wanted.n_rows);
+    ggml_tensor * input = ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, wanted.n_inner, wanted.n_columns);
+    ggml_tensor * output = ggml_mul_mat(context.get(), weight, input);
+    ggml_cgraph * graph = ggml_new_graph_custom(context.get(), 8, false);
+    ggml_build_forward_expand(graph, output);
+    const ggml_backend_buffer_ptr stored = allocate(weights.get(), p.weight_buffer_type(weight, output));
+    ggml_backend_buffer_set_usage(stored.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    const ggml_backend_buffer_ptr buffer = allocate(context.get(), ggml_backend_dev_buffer_type(p.device));
+    fill_weights(weight);
+    const std::vector<float> values = random_values((size_t) wanted.n_inner * wanted.n_columns);
+    ggml_backend_tensor_set(input, values.data(), 0, values.size() * sizeof(float));
+    return p.measure(graph, wanted.budget_s);
+}
+
+}  // namespace
+
+int32_t qcls_device_measure(const qcls_operation * operation, qcls_seconds * seconds, qcls_error * error) {
     return guarded(error, QCLS_DECODE_FAILED, [&] {
-        const qcls_product wanted = taken(product, QCLS_UP_TO(qcls_product, n_columns), "qcls_product");
-        const ggml_type type = weight_type_of(wanted.weight_type);
-        const auto [least, most] = std::minmax({wanted.n_inner, wanted.n_rows, wanted.n_columns});
-        if (least < 1 || most > 1 << 16 || wanted.n_inner % ggml_blck_size(type) != 0) {
-            throw bad_argument("probe: the product of (" + std::to_string(wanted.n_inner) + ", " +
-                               std::to_string(wanted.n_rows) + ") weights with " + std::to_string(wanted.n_columns) +
-                               " columns: the sizes must be between 1 and 65536, n_inner whole blocks of " +
-                               std::to_string(ggml_blck_size(type)));
+        const qcls_operation wanted = given(operation, "operation");
+        given(seconds, "seconds");
+        if (!(wanted.budget_s >= 0)) {
+            throw bad_argument("probe: budget_s is " + std::to_string(wanted.budget_s) + ": it must not be negative");
         }
-        check_budget(wanted.budget_s);
-        probe p(wanted.device, wanted.n_threads);
-        const ggml_context_ptr weights = new_context();
-        const ggml_context_ptr context = new_context();
-        ggml_tensor * weight = ggml_new_tensor_2d(weights.get(), type, wanted.n_inner, wanted.n_rows);
-        ggml_tensor * input = ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, wanted.n_inner, wanted.n_columns);
-        ggml_tensor * output = ggml_mul_mat(context.get(), weight, input);
-        ggml_cgraph * graph = ggml_new_graph_custom(context.get(), 8, false);
-        ggml_build_forward_expand(graph, output);
-        const ggml_backend_buffer_ptr stored = allocate(weights.get(), p.weight_buffer_type(weight, output));
-        ggml_backend_buffer_set_usage(stored.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
-        const ggml_backend_buffer_ptr buffer = allocate(context.get(), ggml_backend_dev_buffer_type(p.device));
-        fill_weights(weight);
-        const std::vector<float> values = random_values((size_t) wanted.n_inner * wanted.n_columns);
-        ggml_backend_tensor_set(input, values.data(), 0, values.size() * sizeof(float));
-        fill(seconds, "seconds", p.measure(graph, wanted.budget_s));
+        switch (wanted.kind) {
+            case QCLS_COPY:    *seconds = measure_copy(wanted); break;
+            case QCLS_PRODUCT: *seconds = measure_product(wanted); break;
+            default: throw bad_argument("probe: kind is " + std::to_string(wanted.kind) + ": it must be 0 or 1");
+        }
     });
 }

@@ -1,4 +1,4 @@
-// Definitions that the files of the shim share: errors, reading and filling the caller's structs, and the handles.
+// Definitions that the files of the shim share: errors, arguments, and the handles.
 #pragma once
 
 #include "qcls.h"
@@ -6,10 +6,9 @@
 #include "llama-cpp.h"
 
 #include <algorithm>
-#include <atomic>
-#include <cstddef>
 #include <cstring>
 #include <exception>
+#include <mutex>
 #include <new>
 #include <string>
 #include <utility>
@@ -65,6 +64,9 @@ private:
 // A function that a patch adds to the CUDA backend; NULL in a build without it.
 void * cuda_function(const char * name);
 
+// Which of a portable build's variants of CPU code computes; empty in a build for one kind of processor (backends.cpp).
+const char * cpu_variant();
+
 // The CUDA graphs that this process launched; -1 in a build without CUDA.
 int64_t n_cuda_graph_launches();
 
@@ -105,14 +107,13 @@ struct qcls_context {
     int32_t n_seq_max;
     int32_t n_outputs_max;
     bool is_batch_invariant = false;
-    int64_t compute_bytes = 0;          // of the buffers for the largest decode
+    bool has_weights = true;
     int32_t n_vocab;
     int32_t n_hidden;                   // floats of a hidden state; 0 where rows are logits
     std::vector<llama_token> label_token;
     int64_t n_rows_left = 0;            // of the last decode, for qcls_decode_rows
-    // for qcls_context_graphs, which other threads may call
-    std::atomic<int64_t> n_graphs_reused{0};
-    std::atomic<int64_t> n_shapes{0};
+    mutable std::mutex facts_mutex;     // other threads may ask for them during a decode
+    qcls_context_facts facts = {};
     // arrays that llama_batch needs besides the caller's own, [n_batch] each
     std::vector<int32_t> n_seq_id;
     std::vector<llama_seq_id *> seq_id;
@@ -124,7 +125,9 @@ struct qcls_context {
     size_t row_size() const { return is_hidden_only() ? n_hidden + n_label_logits() : n_vocab; }
     bool has_seq(int32_t seq) const { return seq >= 0 && seq < n_seq_max; }
 
+    // What the facts say of graphs, and what they say of rows and memory, as it is now.
     void note_graphs();
+    void note_rows();
 
     // Waits for a decode whose rows were not fetched, as after an interrupt.
     void settle() {
@@ -160,48 +163,21 @@ template <typename T> T & given(T * pointer, const char * name) {
     return *pointer;
 }
 
+// A context that can compute, when what it left to be fetched is done.
+inline qcls_context & ready(qcls_context * context) {
+    if (!given(context, "context").has_weights) {
+        throw bad_argument("the context's model was opened without weights: it can only be described");
+    }
+    context->settle();
+    return *context;
+}
+
 // Refuses n elements of an array that is not there, or a negative number of them.
 inline void check_array(const void * array, int64_t n, const char * name) {
     if (n < 0 || (n > 0 && !array)) {
         throw bad_argument(std::string(name) + (n < 0 ? " has a negative length: " + std::to_string(n) : " is NULL"));
     }
 }
-
-// Refuses a struct of the caller that is shorter than `least`, where its last required member ends.
-inline void check_size(uint32_t size, size_t least, const char * name) {
-    if (size < least) {
-        throw bad_argument(std::string(name) + ".size is " + std::to_string(size) + ", less than the " +
-                           std::to_string(least) + " bytes of its required members: set it to the struct's sizeof");
-    }
-}
-
-// The caller's struct as this library has it (qcls.h says how sizes may differ).
-template <typename T> T taken(const T * pointer, size_t least, const char * name) {
-    const uint32_t size = given(pointer, name).size;
-    check_size(size, least, name);
-    T known = {};
-    memcpy(&known, pointer, std::min<size_t>(size, sizeof(T)));
-    const char * const bytes = reinterpret_cast<const char *>(pointer);
-    if (size > sizeof(T) && !std::all_of(bytes + sizeof(T), bytes + size, [](char byte) { return byte == 0; })) {
-        throw bad_argument(std::string(name) + ".size is " + std::to_string(size) +
-                           ": the caller sets members behind the " + std::to_string(sizeof(T)) +
-                           " bytes that this library knows: build and install them together");
-    }
-    return known;
-}
-
-// Fills the caller's struct, as much of it as the caller has.
-template <typename T> void fill(T * pointer, const char * name, T value) {
-    value.size = given(pointer, name).size;
-    check_size(value.size, sizeof(value.size), name);
-    memcpy(pointer, &value, std::min<size_t>(value.size, sizeof(T)));
-    if (value.size > sizeof(T)) {
-        memset(reinterpret_cast<char *>(pointer) + sizeof(T), 0, value.size - sizeof(T));
-    }
-}
-
-// How many bytes of a struct a caller must have who has this member and all before it.
-#define QCLS_UP_TO(type, member) (offsetof(type, member) + sizeof(type::member))
 
 template <typename Body> int32_t guarded(qcls_error * error, qcls_status otherwise, Body && body) noexcept {
     logged_errors.clear();

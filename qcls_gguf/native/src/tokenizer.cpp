@@ -1,6 +1,8 @@
 // Text to tokens, and a token's bytes.
 #include "shim.h"
 
+#include "qcls_llama.h"
+
 #include <climits>
 
 namespace {
@@ -34,7 +36,7 @@ int32_t qcls_tokenize(const qcls_model * model, const char * text, int64_t n_byt
         }
         const auto n_room = (int32_t) std::min<int64_t>(capacity, INT32_MAX);
         const int32_t n = parse == QCLS_PARSE_NOTHING
-                              ? llama_tokenize_plain(vocab, text, (int32_t) n_bytes, token, n_room)
+                              ? qcls::tokenize_plain(vocab, text, (int32_t) n_bytes, token, n_room)
                               : llama_tokenize(vocab, text, (int32_t) n_bytes, token, n_room, /*add_special=*/false,
                                                parse == QCLS_PARSE_SPECIAL);
         if (n == INT32_MIN) {
@@ -69,7 +71,7 @@ int32_t qcls_token_piece(const qcls_model * model, int32_t token, char * text, i
         n_needed = n < 0 ? -n : n;
         const llama_token_attr attr = llama_vocab_get_attr(vocab, token);
         const bool is_blank = std::string(llama_vocab_get_text(vocab, token)).find_first_not_of(" \t\n\v\f\r") ==
-                              std::string::npos;  // as in patches/0014
+                              std::string::npos;  // as in patches/0010-plain-text.patch
         token_kind = attr & (LLAMA_TOKEN_ATTR_CONTROL | LLAMA_TOKEN_ATTR_UNKNOWN)  ? QCLS_TOKEN_CONTROL
                      : attr & LLAMA_TOKEN_ATTR_USER_DEFINED && !is_blank           ? QCLS_TOKEN_USER_DEFINED
                                                                                    : QCLS_TOKEN_TEXT;

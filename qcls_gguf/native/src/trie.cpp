@@ -24,7 +24,7 @@ void log_softmax(float * logit, int32_t n) {
 
 int32_t qcls_trie_scores(qcls_trie * given_trie, qcls_error * error) {
     return guarded(error, QCLS_BAD_ARGUMENT, [&] {
-        const qcls_trie trie = taken(given_trie, QCLS_UP_TO(qcls_trie, all_finite), "qcls_trie");
+        const qcls_trie trie = given(given_trie, "trie");
         check_array(trie.node_start, trie.n_nodes, "trie: node_start");
         check_array(trie.label_start, trie.n_labels, "trie: label_start");
         check_array(trie.label_edge, trie.n_labels, "trie: label_edge");

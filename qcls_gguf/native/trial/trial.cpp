@@ -16,7 +16,7 @@
 
 namespace {
 
-qcls_error error = {sizeof(qcls_error), {}};
+qcls_error error = {};
 
 void check(int32_t status) {
     if (status != QCLS_OK) {
@@ -51,14 +51,12 @@ void decode(qcls_context * context, const std::vector<int32_t> & token) {
         seq_offset[i + 1] = i + 1;
     }
     output[n - 1] = 1;
-    qcls_limits limits = {};
-    limits.size = sizeof(limits);
-    check(qcls_context_limits(context, &limits, &error));
-    std::vector<float> rows(limits.row_size);
+    qcls_context_facts facts = {};
+    check(qcls_context_describe(context, &facts, &error));
+    std::vector<float> rows(facts.row_size);
     const int32_t trim_seq = 0;
     const int32_t trim_from = 0;
     qcls_plan plan = {};
-    plan.size = sizeof(plan);
     plan.n_tokens = n;
     plan.token = token.data();
     plan.pos = pos.data();
@@ -86,14 +84,15 @@ int main(int argc, char ** argv) {
     setenv("GGML_NO_BACKTRACE", "1", 1);  // it would start a debugger
 
     qcls_model * model = nullptr;
-    const int32_t order = QCLS_WEIGHTS_BY_DEVICE;
     std::vector<int32_t> layers(argc - 4);
     std::transform(argv + 4, argv + argc, layers.begin(), atoi);
-    const int32_t n_layers = std::accumulate(layers.begin(), layers.end(), 0);
-    check(qcls_model_open(argv[1], n_layers, layers.data(), (int64_t) layers.size(), order, nullptr, nullptr, &model,
-                          &error));
-    qcls_facts facts = {};
-    facts.size = sizeof(facts);
+    qcls_model_params loading = {};
+    loading.path = argv[1];
+    loading.n_gpu_layers = std::accumulate(layers.begin(), layers.end(), 0);
+    loading.share = layers.data();
+    loading.n_gpus = (int64_t) layers.size();
+    check(qcls_model_open(&loading, &model, &error));
+    qcls_model_facts facts = {};
     check(qcls_model_describe(model, &facts, &error));
     for (const char * text : {"red dress 7 \n\n<|im_end|>", "红色", "\xc3\xa9\xcc\x81 \xf0\x9f\x91\x97"}) {
         for (const int32_t parse : {QCLS_PARSE_NOTHING, QCLS_PARSE_SPECIAL, QCLS_PARSE_USER_DEFINED}) {
@@ -102,7 +101,6 @@ int main(int argc, char ** argv) {
     }
 
     qcls_context_params params = {};
-    params.size = sizeof(params);
     params.n_ctx = 256;
     params.n_batch = 64;
     params.n_seq_max = 2;

@@ -1,5 +1,6 @@
 #include "head_tail.h"
 
+#include "ggml-impl.h"
 #include "ggml.h"
 
 #include <cmath>
@@ -95,6 +96,11 @@ head_tail read_head_tail(ggml_cgraph * graph, const ggml_tensor * hidden, const 
         reader.take(ggml_graph_node(graph, i));
     }
     return reader.result();
+}
+
+void drop_last_nodes(ggml_cgraph * graph, int n) {
+    GGML_ASSERT(n >= 0 && n <= graph->n_nodes);
+    graph->n_nodes -= n;
 }
 
 }  // namespace qcls

@@ -3,6 +3,7 @@
 #include "device_attention.h"
 
 #include "llama-arch.h"
+#include "llama-context.h"
 #include "llama-cparams.h"
 #include "llama-hparams.h"
 #include "llama-kv-cache-iswa.h"
@@ -118,3 +119,10 @@ bool list_visible_cells(llama_memory_i * memory) {
 }
 
 }  // namespace qcls
+
+void llama_context::set_attention(llama_flash_attn_type type, const char * why) {
+    why_no_visible_cells = why;
+    cparams.visible_cells = !why;
+    cparams.auto_fa = type == LLAMA_FLASH_ATTN_TYPE_AUTO || (type == LLAMA_FLASH_ATTN_TYPE_VISIBLE_CELLS_GPU && why);
+    cparams.flash_attn = type == LLAMA_FLASH_ATTN_TYPE_ENABLED || cparams.auto_fa;
+}

@@ -4,9 +4,7 @@
 
 namespace qcls {
 
-// Whether the contexts that this thread makes from now on are such. False where no backend here can do its part.
-bool set_batch_invariant(bool on);
-
+// Whether the contexts that this thread makes now are such, by set_batch_invariant() of qcls_llama.h.
 bool is_batch_invariant();
 
 }  // namespace qcls

@@ -1,5 +1,7 @@
 #include "batch_invariant.h"
 
+#include "qcls_llama.h"
+
 #include "ggml-backend.h"
 
 namespace qcls {

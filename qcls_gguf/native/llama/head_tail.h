@@ -4,6 +4,8 @@
 
 struct ggml_cgraph;
 struct ggml_tensor;
+struct llm_graph_context;
+struct llm_graph_params;
 
 namespace qcls {
 
@@ -20,6 +22,14 @@ struct head_tail {
 // [n_vocab] or NULL. Throws std::runtime_error with the name of the node that such a tail does not have.
 head_tail read_head_tail(ggml_cgraph * graph, const ggml_tensor * hidden, const ggml_tensor * head,
                          const ggml_tensor * bias);
+
+// Ends a model's graph at its hidden state, or, with label tokens, at their logits (outputs.cpp). Throws as
+// read_head_tail.
+void end_at_hidden_state(const llm_graph_context & graph, const llm_graph_params & params, const ggml_tensor * head,
+                         const ggml_tensor * bias);
+
+// Takes the last n nodes off a graph.
+void drop_last_nodes(ggml_cgraph * graph, int n);
 
 }  // namespace qcls
 

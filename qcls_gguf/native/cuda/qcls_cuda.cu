@@ -1,0 +1,42 @@
+// What the CUDA backend counts and remembers for other libraries, and the functions that it gives out by name.
+#include "qcls_cuda.h"
+
+#include <atomic>
+#include <cstring>
+
+static thread_local bool is_batch_invariant = false;
+static std::atomic<int64_t> n_graph_launches{0};
+
+static void set_batch_invariant(const bool on) {
+    is_batch_invariant = on;
+}
+
+bool ggml_cuda_batch_invariant() {
+    return is_batch_invariant;
+}
+
+static int64_t count_of_graph_launches() {
+    return n_graph_launches.load(std::memory_order_relaxed);
+}
+
+void qcls_count_graph_launch() {
+    n_graph_launches.fetch_add(1, std::memory_order_relaxed);
+}
+
+void * qcls_cuda_function(const char * name) {
+    static const struct {
+        const char * name;
+        void * function;
+    } functions[] = {
+        {"qcls_attend_node", (void *) qcls_attend_node},
+        {"qcls_n_graph_launches", (void *) count_of_graph_launches},
+        {"qcls_put_into_lane_order", (void *) qcls_put_into_lane_order},
+        {"qcls_set_batch_invariant", (void *) set_batch_invariant},
+    };
+    for (const auto & each : functions) {
+        if (strcmp(name, each.name) == 0) {
+            return each.function;
+        }
+    }
+    return nullptr;
+}

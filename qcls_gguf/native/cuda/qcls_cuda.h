@@ -1,0 +1,12 @@
+// What the patches call in the CUDA backend.
+#pragma once
+
+#include "attend_graph.h"
+#include "lane_order_tensor.h"
+#include "mmq_direct.h"
+
+// The functions that other libraries ask the backend for by name; null for another name.
+void * qcls_cuda_function(const char * name);
+
+// Counts one more CUDA graph that this process launched.
+void qcls_count_graph_launch();

@@ -1,0 +1,90 @@
+// The graphs that a context keeps, one for each shape of batch (patches/0003-shapes.patch), and whether this thread
+// computes one (patches/0011-graph-memory.patch).
+#include "computing.h"
+#include "qcls_llama.h"
+
+#include "llama-context.h"
+
+void llama_context::set_n_shapes(size_t n) {
+    shapes_clear();
+    n_shapes = n;
+}
+
+size_t llama_context::get_n_shapes(size_t & size) const {
+    size = 0;
+    size_t n = 0;
+    for (const auto & each : shapes) {
+        // the current shape's scheduler is in the context's place
+        const auto & used = (int) (&each - shapes.data()) == shape_current ? sched : each.sched;
+        for (auto * backend : backend_ptrs) {
+            size += ggml_backend_sched_get_buffer_size(used.get(), backend);
+        }
+        n += each.used > 0;
+    }
+    return n;
+}
+
+// Makes the shape of these parameters current, or else a new one or the one that was not used for longest, whose graph
+// is then to be built. Returns whether its graph is there.
+bool llama_context::shape_enter(const llm_graph_params & params) {
+    size_t oldest = 0;
+    for (size_t i = 0; i < shapes.size(); ++i) {
+        if (shapes[i].used > 0 && shapes[i].res->can_reuse(params)) {
+            shapes[i].used = ++n_shape_uses;
+            shape_current = (int) i;
+            std::swap(sched, shapes[i].sched);
+            return true;
+        }
+        oldest = shapes[i].used < shapes[oldest].used ? i : oldest;
+    }
+    if (shapes.size() < n_shapes && (shapes.empty() || shapes[oldest].used > 0)) {
+        oldest = shapes.size();
+        shape added;
+        added.res.reset(new llm_graph_result(gf_res_reserve->get_max_nodes()));
+        added.sched.reset(ggml_backend_sched_new(backend_ptrs.data(), backend_buft.data(), backend_ptrs.size(),
+                                                 gf_res_reserve->get_max_nodes(), cparams.pipeline_parallel,
+                                                 cparams.op_offload));
+        shapes.push_back(std::move(added));
+    }
+    shapes[oldest].used = 0;  // until its graph is built and allocated
+    shape_current = (int) oldest;
+    std::swap(sched, shapes[oldest].sched);
+    return false;
+}
+
+void llama_context::shape_leave() {
+    if (shape_current >= 0) {
+        std::swap(sched, shapes[shape_current].sched);
+        shape_current = -1;
+    }
+}
+
+void llama_context::shapes_clear() {
+    if (shapes.empty()) {
+        return;
+    }
+    synchronize();
+    shape_leave();
+    shapes.clear();
+}
+
+namespace qcls {
+namespace {
+
+thread_local bool computing = false;
+
+}  // namespace
+
+computing_scope::computing_scope() {
+    computing = true;
+}
+
+computing_scope::~computing_scope() {
+    computing = false;
+}
+
+bool is_computing() {
+    return computing;
+}
+
+}  // namespace qcls
