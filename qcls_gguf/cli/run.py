@@ -18,7 +18,7 @@ from .terminal import EXIT_OTHER, load_bar, print_step, print_warning, progress_
 
 if TYPE_CHECKING:
     from ..classifier import Classifier
-    from ..report.answer_formats import AnswerWriter
+    from ..report.answers import AnswerWriter
     from ..report.progress import OnProgress
 
 
@@ -77,7 +77,7 @@ class AnswerOptions:
 
     def writer(self, classifier: Classifier, queries: QueryOptions) -> AnswerWriter:
         """What prints the answers."""
-        from ..report import answer_formats as formats
+        from ..report import answers as formats
 
         n_scores = _n_scores(self.scores, self.format)
         if self.format is Format.table:

@@ -216,8 +216,8 @@ def show_record(
     Raises what `show_and_write` raises.
     """
     from ..report import document
+    from ..report.document import console
     from ..report.files import show_and_write
-    from ..report.results import console
 
     def show() -> None:
         if printing.format == "json":

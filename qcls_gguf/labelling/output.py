@@ -18,8 +18,7 @@ from pydantic import JsonValue
 from ..config.words import counted
 from ..data.rows import is_file_ending
 from ..errors import ConfigError, QclsError
-from ..report.json_text import json_text
-from ..report.record import Record
+from ..report.record import Record, json_text
 from ..system.folders import PART_SUFFIX
 from .inputs import Format, Input, Shard, format_of
 from .records import ShardCounts

@@ -29,6 +29,8 @@ Format = str | Callable[[object], str]
 TEXT: Final = "s"
 """the format of columns that stand to the left and are folded where they are long; all others stand to the right"""
 
+_MIN_WIDTH = 100
+"""columns where standard output is no terminal"""
 _LEAST_TEXT = 16
 """columns of the terminal that a text keeps beside numbers, if it has so many; it is folded then"""
 _STYLES = {"plain": "", "strong": "bold", "faint": "dim", "warning": "yellow", "code": ""}
@@ -122,6 +124,18 @@ class Document:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """For rich."""
         yield from _renderables(self.parts, options.max_width)
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to the command, which ends quietly; rich would exit with 1."""
+        raise BrokenPipeError
+
+
+def console() -> Console:
+    """Standard output, as wide as the terminal; a file or pipe is wide enough for most tables."""
+    made = _Console(highlight=False)
+    return made if made.is_terminal else _Console(highlight=False, width=max(_MIN_WIDTH, made.width))
 
 
 def provenance(model: ModelInfo, environment: Environment) -> dict[str, str]:

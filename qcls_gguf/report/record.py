@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import GenerateJsonSchema
 
 from ..config.json_schema import describe_settings
-from .json_text import json_text
+
+
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    """JSON with every script as it is, and bytes of a path that are no UTF-8 as escapes of JSON, such as `\\udcff`.
+
+    Raises ValueError for a number that is not finite, which JSON cannot say.
+    """
+    text = json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False)
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 class Record(BaseModel):

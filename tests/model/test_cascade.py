@@ -17,7 +17,7 @@ from evaluations import evaluated, write_rows
 from qcls_gguf import Classifier, ConfigError, DeadlineError, PlanError
 from qcls_gguf.bench.load import Runner, closed_loop
 from qcls_gguf.labelling import label_table
-from qcls_gguf.report.results import result_table
+from qcls_gguf.report.answers import result_table
 
 SMALL = ROOT / "models" / "fashion-tiny-Q4_K_M.gguf"
 

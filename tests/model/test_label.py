@@ -24,7 +24,7 @@ from qcls_gguf.labelling.results import labelling_document
 from qcls_gguf.labelling.run import label_files
 from qcls_gguf.labelling.worker import LabelSettings
 from qcls_gguf.opening import ClassifierOpener
-from qcls_gguf.report.results import console
+from qcls_gguf.report.document import console
 
 ODD = ["", " ", "x" * 9000, "red\ndress", 'a "quoted" one, with; all\t', "</s><|im_end|>"]
 

@@ -13,7 +13,7 @@ from conftest import MakeModel
 
 from qcls_gguf.config.schema import ModelConfig
 from qcls_gguf.report.files import write_file
-from qcls_gguf.report.json_text import json_text
+from qcls_gguf.report.record import json_text
 
 
 @pytest.fixture

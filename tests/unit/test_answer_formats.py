@@ -13,8 +13,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from qcls_gguf.data.queries import Line
-from qcls_gguf.report.answer_formats import AnswerWriter, JsonDocument, JsonLines, Labels, Rows, Tables
-from qcls_gguf.report.results import result_table
+from qcls_gguf.report.answers import AnswerWriter, JsonDocument, JsonLines, Labels, Rows, Tables, result_table
 from qcls_gguf.report.run_record import RunRecord
 from qcls_gguf.score.result import Audit, Counts, LabelScore, ModelInfo, PromptResult, Result
 
