@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from ..config.schema import Config, ModelConfig, QueryTokens, RuntimeConfig
 from ..errors import DecodeError, ModelError, PlanError
-from ..native import ContextMemory, ContextSettings, ModelFacts, NativeModel, WeightOrder, measure_context
+from ..native import ContextMemory, ContextSettings, NativeModel, WeightOrder, measure_context
 from ..timing import Ledger
 from .files import ModelFile, find_model
-from .header import GgufHeader, TensorInfo
+from .header import TensorInfo
 from .header_rules import other_purpose
 from .identity import Hashing, ModelIdentity
 from .ollama import digest_in_name
@@ -48,19 +48,11 @@ class Vocabulary:
         """Use `open_vocabulary`."""
         self.file = file
         self.path = file.path
+        self.header = file.header
         self.placement = placement
         self.native = native
+        self.facts = native.facts
         self.query_tokens = query_tokens
-
-    @property
-    def header(self) -> GgufHeader:
-        """The header with the file's metadata."""
-        return self.file.header
-
-    @property
-    def facts(self) -> ModelFacts:
-        """What the file says of itself."""
-        return self.native.facts
 
     @property
     def tensors(self) -> dict[str, TensorInfo]:
@@ -204,7 +196,7 @@ class Model(Vocabulary):
         _try(file, placed, runtime, ledger)
         hashing = Hashing(file.parts)
         try:
-            native = _load(file, placed, runtime, weight_order=weight_order, progress=_progress(on_load))
+            native = _load(file, placed, runtime, weight_order=weight_order, on_load=on_load)
         except BaseException:
             hashing.stop()
             raise
@@ -307,15 +299,20 @@ def _load(
     runtime: RuntimeConfig | None = None,
     *,
     weight_order: WeightOrder = WeightOrder.BY_DEVICE,
-    progress: Callable[[float], bool] | None = None,
+    on_load: Callable[[float], None] | None = None,
     without_weights: bool = False,
 ) -> NativeModel:
+    def go_on(fraction: float) -> bool:
+        if on_load:
+            on_load(fraction)
+        return True
+
     with _named_as_of_ollama(file):
         return NativeModel(
             file.path,
             n_gpu_layers=placed.n_gpu_layers,
             share=placed.gpu_layers,
-            progress=progress,
+            progress=go_on,
             user_defined=runtime is not None and runtime.query_tokens == "user_defined",
             weight_order=weight_order,
             without_weights=without_weights,
@@ -334,17 +331,6 @@ def _named_as_of_ollama(file: ModelFile) -> Iterator[None]:
             f"{e}; some older models of Ollama's library hold names and types that only Ollama reads: "
             "pull a newer one, or take the model's GGUF file from the hub"
         ) from e
-
-
-def _progress(on_load: Callable[[float], None] | None) -> Callable[[float], bool] | None:
-    if on_load is None:
-        return None
-
-    def progress(fraction: float) -> bool:
-        on_load(fraction)
-        return True
-
-    return progress
 
 
 def _measured_by(

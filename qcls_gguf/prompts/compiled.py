@@ -8,6 +8,7 @@ token stays text. Within the fragment the tokens before the slot that no query c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -41,6 +42,9 @@ PROBES = (
     "S",
     "_",
 )
+_WORD_ENDS = re.compile(r"(?<=\w)(?= \w)|(?<=\n)(?=\w)")
+_N_NEAR = 64
+"""Characters before the slot that are always tokenised with a label."""
 
 
 class Tokenizer(Protocol):
@@ -162,7 +166,13 @@ def compile_prompt(
             f"prompts.{name}: this model's tokenizer changes the text beside its special tokens, so the prompt cannot "
             "be cached in parts; remove the white space beside the special tokens of the template"
         )
-    label_tokens = [_label_tokens(tokenizer, name, label, label_prefix, before, after, tail_text) for label in labels]
+    if tail_text:
+        endings = [_split_at_last_special(tokenizer, tail_text)[1]]
+    else:
+        near = before[_near_slot(tokenizer, before, after, fragments) :]
+        endings = [near + probe + after for probe in PROBES]
+    begins_apart = bool(tail_text or after)
+    label_tokens = [_label_tokens(tokenizer, name, label, label_prefix, endings, begins_apart) for label in labels]
     try:
         trie = build_trie(labels, label_tokens, end, scoring, exact=exact)
     except ConfigError as e:
@@ -207,25 +217,33 @@ def _cut(text: str, n_bytes: int) -> tuple[str, str]:
     return data[:n_bytes].decode(), data[n_bytes:].decode()
 
 
+def _near_slot(tokenizer: Tokenizer, before: str, after: str, fragments: Sequence[Sequence[int]]) -> int:
+    """Where the end of `before` begins that is enough to know a label's tokens; 0: all of it is needed.
+
+    Whether tokens merge is decided by neighbours alone: if the whole text has the tokens P + S and its end Q + S, then
+    a label adds the same tokens to both, and long lists of labels need not be tokenised again with each label. The
+    text is cut between words or lines, where no tokenizer's word reaches over the cut.
+    """
+    at = max((found.start() for found in _WORD_ENDS.finditer(before[:-_N_NEAR])), default=0)
+    for probe, whole in zip(PROBES, fragments, strict=True):
+        end = tokenizer.tokenize(before[at:] + probe + after, parse_special=False).tolist()
+        n_equal = common_prefix(end[::-1], whole[::-1])
+        n_slot = len(tokenizer.tokenize(probe + after, parse_special=False))
+        if n_equal <= n_slot:
+            return 0
+    return at
+
+
 def _label_tokens(
-    tokenizer: Tokenizer,
-    name: str,
-    label: str,
-    label_prefix: str,
-    before: str,
-    after: str,
-    tail_text: str,
+    tokenizer: Tokenizer, name: str, label: str, label_prefix: str, endings: Sequence[str], begins_apart: bool
 ) -> tuple[int, ...]:
     """The label's tokens when prompt and label are tokenised together; they must not depend on the query.
 
-    The text from the prompt's last special token on is tokenised, as plain text.
+    endings: texts of the prompt from its last special token on, or from before the slot, with various queries;
+    begins_apart: there is text between the slot and the label.
     """
     text = label_prefix + label
-    if tail_text:
-        endings = [_split_at_last_special(tokenizer, tail_text)[1]]
-    elif after or text[:1].isspace():
-        endings = [before + probe + after for probe in PROBES]
-    else:
+    if not begins_apart and not text[:1].isspace():
         raise ConfigError(
             f"prompts.{name}: nothing stands between {SLOT} and label {label!r}, which merges with some queries: "
             f"put text between them, or begin label_prefix with a space"

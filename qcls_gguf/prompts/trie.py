@@ -56,20 +56,18 @@ def with_end_tokens(labels: Sequence[str], tokens: Sequence[tuple[int, ...]], en
         by_tokens[path] = label
     inner = {path[:n] for path in by_tokens for n in range(1, len(path))}
     for path in inner & by_tokens.keys():
+        label, ended = by_tokens[path], (*path, end)
         if end < 0:
             raise ConfigError(
-                f"label {by_tokens[path]!r} is the beginning of another label, and the vocabulary has no end-of-turn "
+                f"label {label!r} is the beginning of another label, and the vocabulary has no end-of-turn "
                 "token to tell them apart: set label_end"
             )
-    ended = [(*path, end) if path in inner else path for path in tokens]
-    for label, path in zip(labels, tokens, strict=True):
-        for other, other_path in zip(labels, ended, strict=True):
-            if path in inner and other != label and other_path[: len(path) + 1] == (*path, end):
-                raise ConfigError(
-                    f"label {other!r} continues label {label!r} with the end-of-label token {end}: "
-                    "set another label_end"
-                )
-    return ended
+        if ended in inner or ended in by_tokens:
+            other = next(each for tokens, each in by_tokens.items() if tokens[: len(ended)] == ended)
+            raise ConfigError(
+                f"label {other!r} continues label {label!r} with the end-of-label token {end}: set another label_end"
+            )
+    return [(*path, end) if path in inner else path for path in tokens]
 
 
 def build_trie(
@@ -81,22 +79,22 @@ def build_trie(
     Raises ConfigError for labels that the scoring cannot tell apart.
     """
     if scoring == FIRST_TOKEN:
-        fast = _first_token_trie(labels, tokens)
-        if not exact:
-            return fast
-    paths = with_end_tokens(labels, tokens, end)
-    choices: dict[tuple[int, ...], list[int]] = {}
+        _check_first_tokens(labels, tokens)
+    is_exact = exact or scoring in EXACT_SCORINGS
+    if scoring == FIRST_TOKEN and not exact:
+        paths = [path[:1] for path in tokens]
+    else:
+        paths = with_end_tokens(labels, tokens, end)
+    choices: dict[tuple[int, ...], dict[int, None]] = {}
     for path in paths:
         for n in range(len(path)):
-            children = choices.setdefault(path[:n], [])
-            if path[n] not in children:
-                children.append(path[n])
-    every = exact or scoring in EXACT_SCORINGS
-    read_paths = {path for path, children in choices.items() if every or len(children) > 1}
+            choices.setdefault(path[:n], {})[path[n]] = None
+    read_paths = {path for path, children in choices.items() if is_exact or scoring == FIRST_TOKEN or len(children) > 1}
+    ways = {path[:n] for path in read_paths for n in range(1, len(path) + 1)}
     node_of: dict[tuple[int, ...], int] = {(): 0}
     fed: list[tuple[int, int]] = []
     for path in choices:  # parents come first
-        if path and any(other[: len(path)] == path for other in read_paths):
+        if path in ways:
             node_of[path] = len(fed) + 1
             fed.append((node_of[path[:-1]], path[-1]))
     edges: list[Edge] = []
@@ -113,11 +111,11 @@ def build_trie(
         label_edges=tuple(
             tuple(edge_of[path[: n + 1]] for n in range(len(path)) if path[:n] in read_paths) for path in paths
         ),
-        is_exact=every,
+        is_exact=is_exact,
     )
 
 
-def _first_token_trie(labels: Sequence[str], tokens: Sequence[tuple[int, ...]]) -> LabelTrie:
+def _check_first_tokens(labels: Sequence[str], tokens: Sequence[tuple[int, ...]]) -> None:
     by_first: dict[int, str] = {}
     for label, path in zip(labels, tokens, strict=True):
         if path[0] in by_first:
@@ -126,11 +124,3 @@ def _first_token_trie(labels: Sequence[str], tokens: Sequence[tuple[int, ...]]) 
                 "cannot tell them apart: use scoring: tree, or other label texts"
             )
         by_first[path[0]] = label
-    return LabelTrie(
-        scoring=FIRST_TOKEN,
-        fed=(),
-        read=(0,),
-        edges=tuple(Edge(node=0, token=token) for token in by_first),
-        label_edges=tuple((index,) for index in range(len(labels))),
-        is_exact=False,
-    )

@@ -21,9 +21,8 @@ from qcls_gguf.config.likely_mistake import IGNORED_KINDS, LikelyMistake
 from qcls_gguf.config.load import parse_config
 from qcls_gguf.config.resources import config_names, config_path, embedded_model
 from qcls_gguf.prompts.chat import render_prompts
-from qcls_gguf.prompts.likely_mistakes import CHECKS, likely_mistakes
+from qcls_gguf.prompts.likely_mistakes import CHECKS, TRAINED, digest, likely_mistakes
 from qcls_gguf.prompts.prompt_set import compile_prompts
-from qcls_gguf.prompts.trained import TRAINED, digest
 
 RUNTIME = RuntimeConfig(n_gpu_layers=0)
 GOOD = "<|im_start|>user\none of [{labels}]: {query}<|im_end|>\n<|im_start|>assistant\ncolor:"

@@ -41,6 +41,7 @@ TEMPLATES = {
     "no space around the slot": "lab{query}lab:",
     "many special tokens": "<|im_start|><|im_end|><|im_start|>a {query}<|im_end|><|im_end|>\n<|im_start|>",
     "two kinds of special tokens": "<|im_start|>a<|im_end|>user {query}<|im_end|>\n<|im_start|>label:",
+    "long text before the slot": f"One of:\n{'dress, tank top, light blue; ' * 8}or  none.\nquery: {{query}}\nlabel:",
     "Chinese": "<|im_start|>查询: {query}<|im_end|>\n类别:",
 }
 ORDINARY = ("red dress", "linen shirt for women", "", "7", "红色连衣裙", "x\ty", "a-b.c, (d)!", "jumper 👗")

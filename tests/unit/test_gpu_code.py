@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from documents import ROOT
 
-from qcls_gguf.model.gpu_code import DriverCache, driver_cache, driver_work, running_code, why_unused
+from qcls_gguf.model import gpu_code
+from qcls_gguf.model.gpu_code import DriverWork, driver_work, running_code, why_unused
+from qcls_gguf.native import build_info
 from qcls_gguf.native.cuda_driver import CudaDevice, first_cuda_device
-
-CACHE = DriverCache(disabled=False, folder=Path("/cache"), max_bytes=1 << 30, is_writable=True, is_empty=False)
-N_BYTES = 60 << 20
 
 
 @pytest.mark.parametrize(
@@ -42,52 +42,36 @@ def test_a_gpu_runs_the_newest_code_that_is_not_newer(
     assert running_code(architectures.split(), capability) == wanted
 
 
-def work(architectures: str, capability: int, *, is_known: bool = False, **cache: object) -> tuple[str, str]:
-    values = {field: cache.get(field, getattr(CACHE, field)) for field in CACHE.__slots__}
-    found = driver_work(architectures.split(), capability, DriverCache(**values), is_known=is_known, n_bytes=N_BYTES)  # type: ignore[arg-type]
-    return found.step or "", "\n".join(found.warnings)
+def test_what_a_start_is_told() -> None:
+    assert driver_work(["75", "90"], 90, is_known=False) == DriverWork()
+    found = driver_work(["75"], 90, is_known=False)
+    assert found.step is not None
+    assert found.step.startswith("the driver compiles the kernels for this GPU (code for 7.5 on 9.0), half a minute to")
+    assert found.step.endswith("CUDA_CACHE_PATH); never, if built with CUDAARCHS='75;90'")
+    assert driver_work(["75"], 90, is_known=True) == DriverWork()
+    for architectures, capability, said in (
+        (["90"], 75, "this library has no code for this GPU (7.5), but for 90: build with CUDAARCHS=75"),
+        (["75-real"], 86, "this library has no code for this GPU (8.6), but for 75-real: build with CUDAARCHS='75;86'"),
+    ):
+        assert driver_work(architectures, capability, is_known=False) == DriverWork(warnings=(said,))
 
 
-def test_machine_code_needs_no_words() -> None:
-    assert work("75 90", 90, disabled=True) == ("", "")
-
-
-def test_the_first_start_is_told_and_the_next_is_not() -> None:
-    step, warning = work("75", 90)
-    assert step == (
-        "the driver compiles the kernels for this GPU (code for 7.5 on 9.0): once, half a minute to two minutes; "
-        "kept in /cache"
-    )
-    assert warning == ""
-    assert work("75", 90, is_known=True) == ("", "")
-    assert work("75", 90, is_known=True, is_empty=True)[0] == step, "somebody has emptied the cache"
-
-
-@pytest.mark.parametrize(
-    ("cache", "reason"),
-    [
-        ({"disabled": True}, "CUDA_CACHE_DISABLE is set"),
-        ({"folder": None, "is_writable": False}, "no folder for what it compiles, .*: set CUDA_CACHE_PATH"),
-        ({"is_writable": False}, "^/cache: not writable, .*: set CUDA_CACHE_PATH to a folder that is"),
-        ({"max_bytes": 1 << 20}, "CUDA_CACHE_MAXSIZE=1048576: .* set it to 62914560 bytes"),
-    ],
-)
-@pytest.mark.parametrize("is_known", [False, True])
-def test_a_cache_that_keeps_nothing_is_told_at_every_start(
-    cache: dict[str, object], reason: str, is_known: bool
-) -> None:
-    step, warning = work("75", 86, is_known=is_known, **cache)
-    assert step == "the driver compiles the kernels for this GPU, half a minute to two minutes, at every start"
-    with pytest.raises(ValueError, match=f"{reason}.*, or build with CUDAARCHS='75;86', so that it has nothing"):
-        raise ValueError(warning)
-
-
-def test_a_gpu_without_any_code_is_told() -> None:
-    assert work("90", 75) == (
-        "",
-        "this library has no code for this GPU (7.5), but for 90: build with CUDAARCHS=75",
-    )
-    assert work("75-real", 86)[1].endswith("(8.6), but for 75-real: build with CUDAARCHS='75;86'")
+def test_the_first_start_is_told_and_the_next_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    build = replace(build_info(), backend="CUDA 13.0.88, architectures 75-virtual")
+    monkeypatch.setattr(gpu_code, "build_info", lambda: build)
+    monkeypatch.setattr(gpu_code, "first_cuda_device", lambda: CudaDevice(capability=90, driver=13000))
+    monkeypatch.setattr(gpu_code, "gpus", lambda: [object()])
+    assert gpu_code.GpuCode().work.step
+    start = gpu_code.GpuCode()
+    assert start.work.step, "the first one has not ended well"
+    start.ended_well()
+    assert gpu_code.GpuCode().work == DriverWork()
+    monkeypatch.setenv("CUDA_CACHE_PATH", str(tmp_path / "other"))
+    assert gpu_code.GpuCode().work.step
+    monkeypatch.setattr(gpu_code, "gpus", list)
+    (warning,) = gpu_code.GpuCode().work.warnings
+    assert warning.startswith("NVIDIA's driver shows a GPU, and the CPU computes")
 
 
 def test_a_gpu_that_is_not_used_has_a_reason(tmp_path: Path) -> None:
@@ -99,24 +83,6 @@ def test_a_gpu_that_is_not_used_has_a_reason(tmp_path: Path) -> None:
     assert told.endswith(": install the libraries of CUDA 13.0.88")
     told = why_unused(device, "CUDA 13.0.88, architectures 75-virtual", Path("libc.so.6"))  # which can be loaded
     assert "finds none: the driver, which brings CUDA 12.4, may be too old for it" in told
-
-
-def test_the_cache_is_where_the_variables_say(tmp_path: Path) -> None:
-    usual = driver_cache({}, tmp_path)
-    assert usual == DriverCache(
-        disabled=False, folder=tmp_path / ".nv" / "ComputeCache", max_bytes=1 << 30, is_writable=True, is_empty=True
-    )
-    (tmp_path / "cache").mkdir()
-    given = {"CUDA_CACHE_PATH": str(tmp_path / "cache"), "CUDA_CACHE_MAXSIZE": "4096", "CUDA_CACHE_DISABLE": "1"}
-    (tmp_path / "cache" / "index").touch()
-    assert driver_cache(given, None) == DriverCache(
-        disabled=True, folder=tmp_path / "cache", max_bytes=4096, is_writable=True, is_empty=False
-    )
-    assert driver_cache({"CUDA_CACHE_DISABLE": "0", "CUDA_CACHE_MAXSIZE": "much"}, None) == DriverCache(
-        disabled=False, folder=None, max_bytes=1 << 30, is_writable=False, is_empty=True
-    )
-    (tmp_path / "file").touch()
-    assert not driver_cache({"CUDA_CACHE_PATH": str(tmp_path / "file" / "below")}, None).is_writable
 
 
 def test_without_a_driver_there_is_no_device() -> None:
