@@ -22,7 +22,7 @@ from .rules import Number, Text
 from .schema import Config
 from .settings import Mistake, Settings, check, config_error, given, mistakes, prefixed, refusal, settings
 from .words import hint, shown
-from .yaml_values import load_yaml, read_text
+from .yaml_values import YamlText, load_yaml, read_text
 
 _AGAIN = "run `qcls-gguf calibrate` again"
 _N_SHOWN = 12
@@ -124,19 +124,19 @@ def read_calibration(config: Config) -> Calibration | None:
     if path is None:
         return None
     try:
-        tree = load_yaml(read_text(path, "the file"))
-        if not isinstance(tree, dict):
+        text = load_yaml(read_text(path, "the file"))
+        if not isinstance(text.values, dict):
             raise ConfigError("is no calibration: expected model_sha256 and prompts")
-        return _calibration(tree, path, {prompt.name: prompt for prompt in config.prompts})
+        return _calibration(text, path, {prompt.name: prompt for prompt in config.prompts})
     except ConfigError as e:
         raise prefixed(f"calibration: {path}", e) from None
 
 
-def _calibration(tree: dict[str, Any], path: Path, prompts: Mapping[str, PromptConfig]) -> Calibration:
+def _calibration(text: YamlText, path: Path, prompts: Mapping[str, PromptConfig]) -> Calibration:
     try:
-        file = check(_File, tree, names=list(prompts))
+        file = check(_File, text.values, names=list(prompts))
     except ValidationError as e:
-        raise config_error(mistakes(e, _File), tree) from None
+        raise config_error(mistakes(e, _File), text.values, file=text) from None
     wrong: list[Mistake] = []
     fits = {}
     for name, fit in file.prompts.items():
@@ -146,7 +146,7 @@ def _calibration(tree: dict[str, Any], path: Path, prompts: Mapping[str, PromptC
             bias = fit.bias and tuple(fit.bias[label] for label in prompts[name].labels)
             fits[name] = PromptCalibration(temperature=fit.temperature, bias=bias or None)
     if wrong:
-        raise config_error(wrong, tree)
+        raise config_error(wrong, text.values, file=text)
     return Calibration(path=path, model_sha256=file.model_sha256, prompts=fits)
 
 

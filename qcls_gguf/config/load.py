@@ -117,7 +117,8 @@ def load_config(path: str | Path) -> Config:
 
 def parse_config(text: str, *, folder: Path, path: Path | None = None) -> Config:
     """Check a configuration given as YAML text; relative paths in it resolve from folder. Raises ConfigError."""
-    tree = load_yaml(text)
+    file = load_yaml(text)
+    tree = file.values
     if not isinstance(tree, dict):
         raise ConfigError(f"the configuration: expected keys and values, got {kind_of(tree)}")
     wrong: list[Mistake] = []
@@ -126,18 +127,18 @@ def parse_config(text: str, *, folder: Path, path: Path | None = None) -> Config
     if isinstance(body.get("prompts"), list):
         body["prompts"] = [_prompt(prompt, shared) for prompt in body["prompts"]]
     try:
-        file = check(ConfigFile, body, folder=folder)
+        found = check(ConfigFile, body, folder=folder)
     except ValidationError as e:
         wrong += mistakes(e, ConfigFile)
     if wrong:
-        raise config_error(wrong, tree)
+        raise config_error(wrong, tree, file=file)
     return Config(
-        prompts=file.prompts,
-        model=file.model,
-        runtime=file.runtime,
-        calibration=file.calibration,
-        cascade=file.cascade,
-        ignore_warnings=file.ignore_warnings,
+        prompts=found.prompts,
+        model=found.model,
+        runtime=found.runtime,
+        calibration=found.calibration,
+        cascade=found.cascade,
+        ignore_warnings=found.ignore_warnings,
         path=path,
     )
 

@@ -16,6 +16,7 @@ from pydantic_core import ArgsKwargs, PydanticCustomError
 
 from ..errors import ConfigError
 from .words import hint, kind_of, shown
+from .yaml_values import YamlText
 
 T = TypeVar("T")
 Step = str | int
@@ -121,9 +122,13 @@ def _settings_in(hint: Any) -> Iterator[Any]:
         yield from _settings_in(part)
 
 
-def config_error(found: Iterable[Mistake], values: Any, place: str = "") -> ConfigError:
-    """The error with a line for each mistake. values: those that were checked; place: their place."""
-    lines = [f"{_path(place, each.where, values) or 'the configuration'}: {each.what}" for each in found]
+def config_error(found: Iterable[Mistake], values: Any, place: str = "", file: YamlText | None = None) -> ConfigError:
+    """The error with a line for each mistake. values: the checked ones; place: theirs; file: that they stand in."""
+    lines = []
+    for each in found:
+        line = None if file is None else file.line(each.where)
+        number = "" if line is None else f"line {line}: "
+        lines.append(f"{number}{_path(place, each.where, values) or 'the configuration'}: {each.what}")
     if (n_more := len(lines) - _MOST_MISTAKES) > 0:
         lines[_MOST_MISTAKES:] = [f"and {n_more} more mistakes"]
     return ConfigError("\n".join(lines))

@@ -1,14 +1,15 @@
-"""The values of a YAML text that a stranger may have written: bounded in size, depth, numbers and repetition.
+"""The values of a YAML text that a stranger may have written, with their lines; bounded in size, depth and repetition.
 
 YAML has forms by which a file of a kilobyte becomes gigabytes or keeps a reader busy for minutes (aliases of aliases,
-numbers in base 60, types made by tags). Settings need none of them, so that what is not plain is refused by its line.
+numbers in base 60). The parser's events are counted first, with what aliases repeat; what PyYAML makes of them then is
+no larger.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +28,41 @@ _MAX_NUMBER = 64  # characters of a number
 _MAX_DIRECTIVES = 8
 
 _TAG = "tag:yaml.org,2002:"
-_TEXT = ("!", f"{_TAG}str")
-_OTHER_BASE = {  # 010 is 8, 12:30 is 750, 1:30.5 is 90.5
-    f"{_TAG}int": re.compile(r"[-+]?(0[0-9_]|[0-9_]+:)"),
-    f"{_TAG}float": re.compile(r"[-+]?[0-9_]+:"),
-}
+_OTHER_BASE = re.compile(r"[-+]?(0[0-9_]+|[0-9_]+:[0-9_:.]+)$")  # 010 is 8, 12:30 is 750, 1:30.5 is 90.5
 _TYPOGRAPHIC = re.compile(r"([^:]*:\s+)?[“”„‟][^“”]*$")
 """A line, without what indents it, up to a colon in a value that begins with a typographic quote, not closed before."""
-_MERGE = object()  # the key `<<`, which takes over the keys of other mappings
+_IN_OTHER_WORDS = {
+    "but found another document": "a second document begins: write one only",
+    "found undefined alias": "an alias has no anchor before it",
+    "found unhashable key": "a key is a list or a mapping: write a text",
+}
+_RESOLVER: Any = yaml.resolver.Resolver()
 # With libyaml a file is read some twenty times as fast; wheels of PyYAML hold it.
-_LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+_BASE: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+
+
+@dataclass(frozen=True, slots=True)
+class YamlText:
+    """The values of a YAML text: dicts, lists, texts, numbers, truth values, dates and None."""
+
+    values: Any
+    _root: yaml.Node | None
+
+    def line(self, where: Sequence[str | int]) -> int | None:
+        """The line of a key or item, or of the innermost one around it that is there; from 1."""
+        node, line = self._root, None
+        for step in where:
+            if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+                key = node = node.value[step]
+            elif isinstance(node, yaml.MappingNode):
+                pairs = [pair for pair in node.value if pair[0].value == str(step)]
+                if not pairs:
+                    break
+                key, node = pairs[-1]  # the keys that << takes over stand before its own
+            else:
+                break
+            line = key.start_mark.line + 1
+        return line
 
 
 def read_text(path: Path, what: str) -> str:
@@ -59,16 +85,21 @@ def read_text(path: Path, what: str) -> str:
         raise ConfigError(f"{what} is not valid UTF-8 at byte {e.start}, in line {line}: save it as UTF-8") from None
 
 
-def load_yaml(text: str) -> Any:
-    """The values of a YAML text: dicts, lists, texts, numbers, truth values, dates and None. Raises ConfigError."""
+def load_yaml(text: str) -> YamlText:
+    """Read a YAML text. Raises ConfigError, with the line."""
     if len(text) > MAX_BYTES:
         raise ConfigError(f"not valid YAML: {len(text)} characters, at most {MAX_BYTES} are read")
     if sum(line.startswith("%") for line in text.splitlines()) > _MAX_DIRECTIVES:
         raise ConfigError(f"not valid YAML: more than {_MAX_DIRECTIVES} lines begin with %")
     try:
-        return _Reader(yaml.parse(text, _LOADER)).document()
+        _Counter().count(yaml.parse(text, _BASE))
+        loader = _Loader(text)
+        root = loader.get_single_node()
+        return YamlText(None if root is None else loader.construct_document(root), root)
     except yaml.MarkedYAMLError as e:
-        raise ConfigError(f"not valid YAML: {_place(e)}{e.problem or e.context}{_remedy(e, text)}") from None
+        problem = str(e.problem or e.context)
+        what = f"{_IN_OTHER_WORDS.get(problem, problem)}{_remedy(e, text)}"
+        raise ConfigError(f"not valid YAML: {_place(e)}{what}") from None
     except (yaml.YAMLError, ValueError) as e:  # a ValueError for text that is no UTF-8
         raise ConfigError(f"not valid YAML: {' '.join(str(e).split())}") from None
 
@@ -94,142 +125,100 @@ def _remedy(error: yaml.MarkedYAMLError, text: str) -> str:
     return ""
 
 
-@dataclass(slots=True)
-class _Size:
-    """What a value counts."""
+class _Loader(_BASE):
+    """PyYAML's safe loader, whose errors all have a line."""
 
-    n_values: int = 0
-    n_characters: int = 0
-
-
-class _Reader:
-    """Makes values of the events of a YAML parser, and stops where they are too many, too deep or too odd."""
-
-    def __init__(self, events: Iterator[Any]) -> None:
-        self._events = events
-        self._size = _Size()
-        self._anchored: dict[str, tuple[Any, _Size] | None] = {}  # None while the value is being read
-        self._resolver: Any = yaml.resolver.Resolver()
-        self._scalars: Any = yaml.constructor.SafeConstructor()
-
-    def document(self) -> Any:
-        """The value of the only document; None of a text without one."""
-        next(self._events)  # the start of the stream
-        event = next(self._events)
-        if isinstance(event, yaml.StreamEndEvent):
-            return None
-        value = self._value(next(self._events), 0)
-        next(self._events)  # the end of the document
-        if not isinstance(event := next(self._events), yaml.StreamEndEvent):
-            raise _refused(event, "a second document begins: write one only")
-        return value
-
-    def _value(self, event: Any, depth: int) -> Any:
-        if isinstance(event, yaml.AliasEvent):
-            return self._alias(event)
-        before = _Size(self._size.n_values, self._size.n_characters)
-        if event.anchor is not None:
-            self._anchored[event.anchor] = None
-        if depth > MAX_DEPTH:
-            raise _refused(event, f"nested deeper than {MAX_DEPTH} levels")
-        self._count(event, 1, 0)
-        if isinstance(event, yaml.ScalarEvent):
-            value = self._scalar(event)
-        elif event.tag not in (None, "!", f"{_TAG}map" if isinstance(event, yaml.MappingStartEvent) else f"{_TAG}seq"):
-            raise _refused(event, f"the tag {shown(event.tag, quoted=False)} is not for a configuration: leave it out")
-        elif isinstance(event, yaml.MappingStartEvent):
-            value = self._mapping(depth)
-        else:
-            value = [self._value(item, depth + 1) for item in self._until(yaml.SequenceEndEvent)]
-        if event.anchor is not None:
-            size = self._size
-            own = _Size(size.n_values - before.n_values, size.n_characters - before.n_characters)
-            self._anchored[event.anchor] = value, own
-        return value
-
-    def _until(self, end: type) -> Iterator[Any]:
-        while not isinstance(event := next(self._events), end):
-            yield event
-
-    def _count(self, event: Any, n_values: int, n_characters: int) -> None:
-        self._size.n_values += n_values
-        self._size.n_characters += n_characters
-        if self._size.n_values > MAX_VALUES:
-            raise _refused(event, f"more than {MAX_VALUES} keys and values")
-        if self._size.n_characters > MAX_CHARACTERS:
-            raise _refused(event, f"more than {MAX_CHARACTERS} characters, with what its aliases repeat")
-
-    def _alias(self, event: Any) -> Any:
-        name = shown(event.anchor, quoted=False)
-        if event.anchor not in self._anchored:
-            raise _refused(event, f"the alias *{name} has no anchor &{name} before it")
-        found = self._anchored[event.anchor]
-        if found is None:
-            raise _refused(event, f"the alias *{name} is inside of what it repeats")
-        value, size = found
-        self._count(event, size.n_values, size.n_characters)
-        return value
-
-    def _scalar(self, event: Any) -> Any:
-        text = event.value
-        self._count(event, 0, len(text))
-        if event.tag is not None:
-            if event.tag not in _TEXT:
-                tag = shown(event.tag, quoted=False)
-                raise _refused(event, f"the tag {tag} is not for a configuration: leave it out")
-            return text
-        if not event.implicit[0]:  # in quotes, or a block
-            return text
-        tag = self._resolver.resolve(yaml.ScalarNode, text, (True, False))
-        if tag == f"{_TAG}str":
-            return text
-        if tag in (f"{_TAG}merge", f"{_TAG}value"):
-            raise _refused(event, f"{text} has a meaning of its own in YAML: write it in quotes")
-        if len(text) > _MAX_NUMBER:
-            raise _refused(event, f"a number of {len(text)} characters: at most {_MAX_NUMBER} are read")
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Make a value; a number in another base than it looks like is refused."""
         try:
-            value = self._scalars.yaml_constructors[tag](self._scalars, yaml.ScalarNode(tag, text))
-        except (ValueError, KeyError, AttributeError, ArithmeticError, yaml.YAMLError):
-            kind = tag.removeprefix(_TAG)
-            raise _refused(event, f"{shown(text)} is no {kind}, which it looks like: write it in quotes") from None
-        if tag in _OTHER_BASE and _OTHER_BASE[tag].match(text):
-            raise _refused(event, f"{text} is the number {shown(value)} to YAML: write that, or a text in quotes")
+            value = super().construct_object(node, deep=deep)
+        except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError):
+            kind = node.tag.removeprefix(_TAG)
+            what = f"{shown(node.value)} is no {kind}, which it looks like: write it in quotes"
+            raise yaml.constructor.ConstructorError(None, None, what, node.start_mark) from None
+        if isinstance(value, int | float) and isinstance(node.value, str) and _OTHER_BASE.match(node.value):
+            what = f"{node.value} is the number {shown(value)} to YAML: write that, or a text in quotes"
+            raise yaml.constructor.ConstructorError(None, None, what, node.start_mark)
         return value
 
-    def _mapping(self, depth: int) -> dict[Any, Any]:
-        own: dict[Any, Any] = {}
-        merged: list[dict[Any, Any]] = []
-        for event in self._until(yaml.MappingEndEvent):
-            key = self._key(event, depth + 1)
-            value_event = next(self._events)
-            value = self._value(value_event, depth + 1)
-            if key is _MERGE:
-                merged += self._merged(value_event, value)
-                continue
-            if key in own:
-                raise ConfigError(f"line {event.start_mark.line + 1}: key {shown(key)} is given twice")
-            own[key] = value
-        found: dict[Any, Any] = {}
-        for other in (*reversed(merged), own):  # the first that is merged goes before the next
-            found.update(other)
-        return found
 
-    def _key(self, event: Any, depth: int) -> Any:
-        if isinstance(event, yaml.ScalarEvent) and event.implicit[0] and event.tag is None and event.value == "<<":
-            self._count(event, 1, 0)
-            return _MERGE
-        if not isinstance(event, yaml.ScalarEvent | yaml.AliasEvent):
-            raise _refused(event, "a key is a list or a mapping: write a text")
-        key = self._value(event, depth)
-        if isinstance(key, list | dict):
-            raise _refused(event, "a key is a list or a mapping: write a text")
-        return key
+@dataclass(slots=True)
+class _Collection:
+    """A mapping or a list while its events arrive."""
 
-    def _merged(self, event: Any, value: Any) -> list[dict[Any, Any]]:
-        others = value if isinstance(value, list) else [value]
-        if not all(isinstance(other, dict) for other in others):
-            raise _refused(event, "<< takes over the keys of a mapping, or of a list of mappings")
-        return others
+    event: Any
+    n_values: int
+    """those before it, itself included"""
+    n_characters: int
+    keys: set[tuple[str, str]] = field(default_factory=set)
+    """of a mapping, its keys so far"""
+    n_parts: int = 0
+    """keys, values and items so far"""
+
+
+class _Counter:
+    """Counts what the events of a parser will become, and stops where it is too much, too deep or given twice."""
+
+    def __init__(self) -> None:
+        self._n_values = self._n_characters = 0
+        self._open: list[_Collection] = []
+        self._sizes: dict[str, tuple[int, int]] = {}
+        """values and characters of each anchored value"""
+
+    def count(self, events: Iterator[Any]) -> None:
+        """Go through all events. Raises ConfigError."""
+        for event in events:
+            if isinstance(event, yaml.CollectionEndEvent):
+                done = self._open.pop()
+                self._anchor(done.event, done.n_values - 1, done.n_characters)
+            elif isinstance(event, yaml.NodeEvent):
+                self._node(event)
+
+    def _node(self, event: Any) -> None:
+        n_values, n_characters = self._n_values, self._n_characters
+        if isinstance(event, yaml.AliasEvent):
+            if any(each.event.anchor == event.anchor for each in self._open):
+                name = shown(event.anchor, quoted=False)
+                raise _refused(event, f"the alias *{name} is inside of what it repeats")
+            size = self._sizes.get(event.anchor, (0, 0))  # PyYAML refuses an alias without an anchor
+        else:
+            size = (1, len(event.value) if isinstance(event, yaml.ScalarEvent) else 0)
+        self._n_values += size[0]
+        self._n_characters += size[1]
+        if self._n_values > MAX_VALUES:
+            raise _refused(event, f"more than {MAX_VALUES} keys and values")
+        if self._n_characters > MAX_CHARACTERS:
+            raise _refused(event, f"more than {MAX_CHARACTERS} characters, with what its aliases repeat")
+        if self._open:
+            self._part(event, self._open[-1])
+        if isinstance(event, yaml.ScalarEvent):
+            if event.implicit[0] and len(event.value) > _MAX_NUMBER and _tag(event) != f"{_TAG}str":
+                raise _refused(event, f"a number of {len(event.value)} characters: at most {_MAX_NUMBER} are read")
+            self._anchor(event, n_values, n_characters)
+        elif isinstance(event, yaml.CollectionStartEvent):
+            if len(self._open) > MAX_DEPTH:
+                raise _refused(event, f"nested deeper than {MAX_DEPTH} levels")
+            self._open.append(_Collection(event, self._n_values, n_characters))
+
+    def _part(self, event: Any, around: _Collection) -> None:
+        """Note a key, a value or an item; a key that was there is refused."""
+        is_key = isinstance(around.event, yaml.MappingStartEvent) and around.n_parts % 2 == 0
+        around.n_parts += 1
+        if is_key and isinstance(event, yaml.ScalarEvent):
+            key = (_tag(event), event.value)
+            if key in around.keys:
+                raise _refused(event, f"key {shown(event.value)} is given twice")
+            around.keys.add(key)
+
+    def _anchor(self, event: Any, n_values: int, n_characters: int) -> None:
+        """Remember what an anchored value counts; before it there were so many values and characters."""
+        if event.anchor is not None:
+            self._sizes[event.anchor] = self._n_values - n_values, self._n_characters - n_characters
+
+
+def _tag(event: Any) -> str:
+    """The type of a text that YAML reads as one."""
+    return event.tag or _RESOLVER.resolve(yaml.ScalarNode, event.value, event.implicit)  # type: ignore[no-any-return]
 
 
 def _refused(event: Any, what: str) -> ConfigError:

@@ -62,13 +62,14 @@ def read_forms(path: Path) -> FormSettings:
     Raises ConfigError, with a line for each mistake.
     """
     try:
-        tree = load_yaml(read_text(path, "the forms of questions"))
+        file = load_yaml(read_text(path, "the forms of questions"))
+        tree = file.values
         if not isinstance(tree, dict):
             raise ConfigError(f"expected keys and values, got {kind_of(tree)}")
         try:
             found = check(FormSettings, tree)
         except ValidationError as e:
-            raise config_error(mistakes(e, FormSettings), tree) from None
+            raise config_error(mistakes(e, FormSettings), tree, file=file) from None
         for kind in KINDS:
             form: Form = getattr(found, kind)
             turns = form.system + form.user

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -57,7 +58,7 @@ def test_files_and_python_objects_are_judged_alike(
             make()
         except ConfigError as e:
             # a prompt without a usable name goes by its place in the file
-            return str(e).replace("prompts[0]", "prompt").splitlines()
+            return re.sub(r"(?m)^line \d+: ", "", str(e)).replace("prompts[0]", "prompt").splitlines()
         return []
 
     assert bool(wrong(made)) == bool(wrong(from_file))

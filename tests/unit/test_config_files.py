@@ -47,7 +47,7 @@ def test_a_configuration_may_be_named_from_the_home_folder(tmp_path: Path, monke
 def test_a_home_folder_that_nobody_has_is_refused() -> None:
     with pytest.raises(ConfigError, match="~no-such-user"):
         load_config("~no-such-user/config.yaml")
-    with pytest.raises(ConfigError, match=r"^model\.path: .*~no-such-user"):
+    with pytest.raises(ConfigError, match=r"model\.path: .*~no-such-user"):
         parse(PROMPT + "model: {path: ~no-such-user/a.gguf}\n")
 
 
@@ -67,7 +67,7 @@ def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
     text = with_labels("[très, tee]")
     file.write_bytes(text.encode("latin-1"))
     message = f"{file}: the configuration is not valid UTF-8 at byte {text.index('è')}, in line 4: save it as UTF-8"
-    with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
+    with pytest.raises(ConfigError, match=f"{re.escape(message)}"):
         load_config(file)
 
 
@@ -86,7 +86,7 @@ def test_a_byte_order_mark_and_dos_line_ends_change_nothing(tmp_path: Path) -> N
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "missing.yaml", tmp_path):
-        with pytest.raises(ConfigError, match=f"^{re.escape(str(path))}: the configuration cannot be read: "):
+        with pytest.raises(ConfigError, match=f"{re.escape(str(path))}: the configuration cannot be read: "):
             load_config(str(path))
 
 
@@ -118,7 +118,7 @@ def test_a_configuration_made_in_python_is_checked_as_a_file_is() -> None:
         (lambda: ModelConfig(quantization="Q8_0"), "model.quantization: is only for hf_repo"),
     ]
     for make, message in wrong:
-        with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
+        with pytest.raises(ConfigError, match=f"{re.escape(message)}"):
             make()
 
 
@@ -146,7 +146,7 @@ def test_settings_are_values() -> None:
 def test_paths_given_in_python_start_from_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert ModelConfig(path=Path("a.gguf")).path == tmp_path / "a.gguf"
-    with pytest.raises(ConfigError, match=r"^model\.path: 'a.x00' has a null byte"):
+    with pytest.raises(ConfigError, match=r"model\.path: 'a.x00' has a null byte"):
         ModelConfig(path=Path("a\0"))
 
 
@@ -158,12 +158,12 @@ def test_every_mistake_of_a_file_has_its_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
         load_config(file)
     assert str(error.value).splitlines() == [
-        f"{file}: scoring: 'sum' is not one of tree, first_token, joint, mean",
-        f"{file}: prompts.category.labels[1]: True is a truth value, as YAML reads yes, on and true: "
+        f"{file}: line 1: scoring: 'sum' is not one of tree, first_token, joint, mean",
+        f"{file}: line 5: prompts.category.labels[1]: True is a truth value, as YAML reads yes, on and true: "
         "write it in quotes",
-        f"{file}: prompts.category.labels[2]: 3 is a number, not text: write it in quotes",
-        f"{file}: runtime.n_ctx: 0 is not a whole number from 1 to 16777215 or auto",
-        f"{file}: runtime.n_bach: unknown key, did you mean n_batch?",
+        f"{file}: line 5: prompts.category.labels[2]: 3 is a number, not text: write it in quotes",
+        f"{file}: line 6: runtime.n_ctx: 0 is not a whole number from 1 to 16777215 or auto",
+        f"{file}: line 6: runtime.n_bach: unknown key, did you mean n_batch?",
     ]
     with pytest.raises(ConfigError, match=r"\nand 30 more mistakes$"):
         parse(with_labels(f"[{', '.join(map(str, range(50)))}]"))

@@ -112,7 +112,7 @@ def test_flash_attn_is_auto_true_or_false(value: str, loaded: bool | str) -> Non
 
 @pytest.mark.parametrize("value", ["1", "null", "enabled", "[true]"])
 def test_another_flash_attn_is_refused(value: str) -> None:
-    with pytest.raises(ConfigError, match=r"^runtime\.flash_attn: .* is not auto, true or false$"):
+    with pytest.raises(ConfigError, match=r"runtime\.flash_attn: .* is not auto, true or false$"):
         parse(f"{PROMPT}runtime: {{flash_attn: {value}}}")
 
 
@@ -123,7 +123,7 @@ def test_the_kv_types_load(kv_type: str) -> None:
 
 @pytest.mark.parametrize("kv_type", ["q5_1", "F16", "16", "null", "[f16]", "true"])
 def test_another_kv_type_is_refused(kv_type: str) -> None:
-    with pytest.raises(ConfigError, match=r"^runtime\.kv_type: .* is not one of f16, q8_0, bf16, f32, q4_0$"):
+    with pytest.raises(ConfigError, match=r"runtime\.kv_type: .* is not one of f16, q8_0, bf16, f32, q4_0$"):
         parse(f"{PROMPT}runtime: {{kv_type: {kv_type}}}")
 
 

@@ -27,7 +27,7 @@ def parsed(*prompts: dict[str, Any], **top: Any) -> Config:
 def refused(*prompts: dict[str, Any], **top: Any) -> str:
     with pytest.raises(ConfigError) as refusal:
         parsed(*prompts, **top)
-    return str(refusal.value)
+    return re.sub(r"(?m)^line \d+: ", "", str(refusal.value))
 
 
 def test_a_common_text_is_every_prompts_with_its_own_words() -> None:
