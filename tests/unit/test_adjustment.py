@@ -26,12 +26,6 @@ def calibrated(score: FloatArray, **adjustment: Any) -> list[float]:
     return [float(p) for p in np.exp(adjusted_scores(score, Adjustment(**adjustment)))]
 
 
-def test_temperature_by_hand() -> None:
-    """0.8 and 0.2 are 4 : 1; at temperature 2 they are 2 : 1."""
-    assert calibrated(logs(0.8, 0.2), temperature=2.0) == pytest.approx([2 / 3, 1 / 3])
-    assert calibrated(logs(0.8, 0.2), temperature=0.5) == pytest.approx([16 / 17, 1 / 17])
-
-
 def test_prior_by_hand() -> None:
     """The mean of (0.9, 0.1) and (0.7, 0.3) is (0.8, 0.2), less which 0.8 : 0.2 is even and 0.5 : 0.5 is 1 : 4."""
     prior = log_prior(np.stack([logs(0.9, 0.1), logs(0.7, 0.3)]))
@@ -97,30 +91,3 @@ def test_all_prompts_at_once_are_each_by_the_formula(
             power = np.exp(own / adjustment.temperature + (0 if adjustment.bias is None else adjustment.bias))
             np.testing.assert_allclose(row, power / power.sum(), rtol=0, atol=1e-4)
             assert row.sum() == pytest.approx(1, abs=1e-5)
-
-
-@PROPERTY
-@given(st.lists(number, min_size=2, max_size=6), st.floats(0.05, 20))
-def test_a_temperature_keeps_the_order(scores: list[float], temperature: float) -> None:
-    score = np.array(scores)
-    adjusted = adjusted_scores(score, Adjustment(temperature=temperature))
-    order = np.argsort(score, kind="stable")
-    assert (np.diff(adjusted[order]) >= -1e-12).all()
-
-
-@PROPERTY
-@given(st.lists(number, min_size=2, max_size=6), number)
-def test_the_prior_of_equal_scores_changes_nothing(scores: list[float], level: float) -> None:
-    prior = log_prior(np.full((3, len(scores)), level))
-    np.testing.assert_allclose(
-        calibrated(np.array(scores), prior=prior), calibrated(np.array(scores)), rtol=1e-9, atol=1e-12
-    )
-
-
-@PROPERTY
-@given(st.lists(number, min_size=2, max_size=6), number)
-def test_scores_may_have_any_constant_added(scores: list[float], level: float) -> None:
-    """So the log-probabilities of a label set stand for its logits."""
-    score = np.array(scores)
-    adjustment = {"temperature": 1.7, "prior": log_prior(score[None] * 0.3), "bias": np.arange(len(scores)) * 0.1}
-    np.testing.assert_allclose(calibrated(score + level, **adjustment), calibrated(score, **adjustment), atol=1e-9)

@@ -18,7 +18,6 @@ from qcls_gguf.advising.candidates import (
     given_candidate,
     joint_candidates,
     listed_labels,
-    shared_texts,
     shorter_cue,
 )
 from qcls_gguf.config.load import parse_config
@@ -62,21 +61,8 @@ def texts(config: Config) -> list[str]:
     return [prompt.expanded_template for prompt in config.prompts]
 
 
-def test_what_prompts_share_ends_at_lines_and_control_tokens() -> None:
-    parts = shared_texts(MISSION.prompts)
-    assert parts.head == "<|im_start|>system\n"
-    assert parts.own[1].startswith("Analyze the target user group. Output exactly")
-    assert parts.middle == "<|im_end|>\n<|im_start|>user\nquery: "
-    assert parts.after_query == "<|im_end|>\n<|im_start|>assistant\n"
-    assert parts.cues == ("label:", "label:")
-
-
-def test_what_a_prompt_says_after_the_query_is_its_own_and_comes_before_it_in_one_text() -> None:
-    config = prompts(*AFTER)
-    parts = shared_texts(config.prompts)
-    assert parts.own == ("Which colour is asked for?", "Which size is asked for?")
-    assert (parts.head, parts.middle, parts.after_query, parts.cues[0]) == ("", "Text: ", "\n", "answer:")
-    assert texts(joint_candidates(config)[1].config)[0] == (
+def test_what_a_prompt_says_after_the_query_comes_before_it_in_one_text() -> None:
+    assert texts(joint_candidates(prompts(*AFTER))[1].config)[0] == (
         "colour: Which colour is asked for?\nsize: Which size is asked for?\nText: {query}\ncolour:"
     )
 

@@ -27,28 +27,12 @@ def drawn(n: int, temperature: float, bias: FloatArray, *, seed: int = 0) -> tup
     return score, accepted
 
 
-def test_the_loss_by_hand() -> None:
-    """Two accepted labels count together."""
-    log_p = np.log([[0.5, 0.3, 0.2], [0.1, 0.6, 0.3]])
-    accepted = np.array([[True, False, True], [False, True, False]])
-    assert log_losses(log_p, accepted).tolist() == pytest.approx([-np.log(0.7), -np.log(0.6)])
-
-
-@pytest.mark.parametrize("temperature", [0.4, 1.0, 2.5])
+@pytest.mark.parametrize("temperature", [0.4, 2.5])
 def test_a_known_temperature_is_found(temperature: float) -> None:
     score, accepted = drawn(6000, temperature, np.zeros(4))
     found = fit(score, accepted, with_bias=False)
     assert found.temperature == pytest.approx(temperature, rel=0.08)
     assert found.bias is None
-
-
-def test_known_biases_are_found() -> None:
-    score, accepted = drawn(6000, 1.8, BIAS)
-    found = fit(score, accepted, with_bias=True)
-    assert found.temperature == pytest.approx(1.8, rel=0.08)
-    assert found.bias is not None
-    np.testing.assert_allclose(found.bias, BIAS - BIAS.mean(), atol=0.12)
-    assert found.bias.sum() == pytest.approx(0, abs=1e-12)
 
 
 def test_a_fit_is_the_minimum_of_its_definition() -> None:
