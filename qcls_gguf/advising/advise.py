@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,24 +71,22 @@ def advise(
         *derived,
     ]
     with ExitStack() as stack:
-        contenders, refused = _open(candidates, opener, stack)
-        classifiers = [each.classifier for each in contenders]
-        answers, rows, bad = ask(classifiers, data.rows, counter(on_progress, "ask", len(data.rows)))
-        bad = sorted([*data.bad, *bad], key=lambda row: row.line)
+        contenders, refused = _open(_with_distinct_names(candidates), opener, stack)
+        answers, rows, bad = ask(
+            [each.classifier for each in contenders], data.rows, counter(on_progress, "ask", len(data.rows))
+        )
         n_rows = len(rows)
-        if not rows:
-            why = f"line {bad[0].line}: {bad[0].reason}"
-            raise ConfigError(f"{_called(settings)}: none of {counted(len(bad), 'row')} can be used: {why}")
         if settings.cascade is not None:
             try:
                 contenders.append(_open_cascade(settings.cascade, contenders, answers, opener, stack))
             except (ConfigError, ModelError, PlanError) as e:
                 notes.append(f"no cascade: {e}")
             else:
-                classifiers.append(contenders[-1].classifier)
-                unseen = rows[n_rows // 2 :]  # the others proposed the thresholds
-                on_row = counter(on_progress, "ask again, with the cascade", len(unseen))
-                answers, rows, _ = ask(classifiers, unseen, on_row)
+                second = rows[n_rows // 2 :]  # the first half proposed the thresholds
+                on_row = counter(on_progress, "ask again, with the cascade", len(second))
+                answers, rows, more = ask([each.classifier for each in contenders], second, on_row)
+                bad += more
+        bad = sorted([*data.bad, *bad], key=lambda row: row.line)
         compared = [
             compared_record(each, of_it, answers[0], rows, settings.min_agreement)
             for each, of_it in zip(contenders, answers, strict=True)
@@ -97,11 +95,7 @@ def advise(
         model = contenders[0].classifier.model
         return AdviceRecord(
             data=DataRecord(
-                path=str(data.path),
-                sha256=data.sha256,
-                n_rows=n_rows,
-                n_bad=len(bad),
-                bad=tuple(bad[:_N_LISTED]),
+                path=str(data.path), sha256=data.sha256, n_rows=n_rows, n_bad=len(bad), bad=tuple(bad[:_N_LISTED])
             ),
             n_compared=len(rows),
             config=config,
@@ -115,21 +109,19 @@ def advise(
         )
 
 
-def _called(settings: AdviceSettings) -> str:
-    return f"`queries` {settings.queries}" if settings.data is None else f"`data` {settings.data}"
-
-
 def _read(settings: AdviceSettings, prompts: Sequence[PromptConfig]) -> Labelled:
     """The rows, each text once, in random order, so that either half is like the other. Raises ConfigError."""
     if (settings.data is None) == (settings.queries is None):
         raise ConfigError("give either labelled rows as `data`, or rows without labels as `queries`")
     if settings.data is not None:
+        called = f"`data` {settings.data}"
         found = read_labelled(settings.data, {prompt.name: prompt.labels for prompt in prompts}, settings.columns)
     else:
+        called = f"`queries` {settings.queries}"
         found = _read_queries(str(settings.queries), settings.columns.query)
     if not found.rows:
         why = f": line {found.bad[0].line}: {found.bad[0].reason}" if found.bad else ": give one a line"
-        raise ConfigError(f"{_called(settings)}: has no rows that can be used{why}")
+        raise ConfigError(f"{called}: has no rows that can be used{why}")
     rows = list({row.query: row for row in reversed(found.rows)}.values())
     random.Random(0).shuffle(rows)
     return dataclasses.replace(found, rows=tuple(rows))
@@ -141,14 +133,10 @@ def _read_queries(source: str, column: str) -> Labelled:
     path = Path(source)
     if not path.is_file():
         raise ConfigError(f"`queries` {path}: cannot be read: name a plain file, which is read twice")
-    rows: list[LabelledQuery] = []
-    bad: list[BadRow] = []
-    for line in read_queries(source, columns=Columns(query=None if column == QUERY else column), called="queries"):
-        number = line.number or 0
-        if line.error is None:
-            rows.append(LabelledQuery(line=number, query=line.text, labels={}))
-        else:
-            bad.append(BadRow(number, line.error))
+    columns = Columns(query=None if column == QUERY else column)
+    lines = list(read_queries(source, columns=columns, called="queries"))
+    rows = [LabelledQuery(line=line.number or 0, query=line.text, labels={}) for line in lines if line.error is None]
+    bad = [BadRow(line.number or 0, line.error) for line in lines if line.error is not None]
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     return Labelled(path=path, sha256=sha256, rows=tuple(rows), bad=tuple(bad))
 
@@ -158,6 +146,17 @@ def _given(other: Config, present: Config, opener: ClassifierOpener) -> Candidat
     model = present.model if other.model == ModelConfig() else other.model
     name = other.path.stem if other.path else "given"
     return given_candidate(name, opener.rendered(dataclasses.replace(other, model=model)), present)
+
+
+def _with_distinct_names(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates, of which a given one may have the name of another."""
+    named: dict[str, Candidate] = {}
+    for candidate in candidates:
+        name = candidate.name
+        while name in named:
+            name += "*"
+        named[name] = dataclasses.replace(candidate, name=name)
+    return list(named.values())
 
 
 def _open(
@@ -201,31 +200,16 @@ def _open_cascade(
             f"{counted(n_rows, 'row')} are too few to prove an agreement of {agreement:.2%} with {CONFIDENCE:.0%} "
             f"confidence: {n_needed} are needed at least, half of them to propose thresholds"
         )
-    present, *others = contenders
+    present = contenders[0]
+    others = list(zip(contenders[1:], answers[1:], strict=True))
     if not others:
         raise ConfigError("there is no candidate to ask first")
-    which = min(range(1, len(contenders)), key=lambda index: _cascade_ms(answers[0], answers[index], agreement))
-    first = contenders[which]
-    thresholds = fit_cascade(answers[0], answers[which], agreement)
+    first, stage_answers = min(others, key=lambda pair: _cascade_ms(answers[0], pair[1], agreement))
+    thresholds = fit_cascade(answers[0], stage_answers, agreement)
     if not thresholds:
         raise ConfigError(f"no threshold of {first.candidate.name} is proven")
-    stage_stamps = stamps(first.classifier.configured)
-    stage = CascadeStage(
-        config=Path(STAGE_FILE),
-        model_sha256=first.classifier.model.sha256,
-        prompts={
-            name: StagePrompt(threshold=threshold, prompt_hash=stage_stamps[name])
-            for name, threshold in thresholds.items()
-        },
-    )
-    model = present.classifier.model.sha256
-    cascade = CascadeConfig(stages=(stage,), model_sha256=model, prompt_hashes=stamps(present.classifier.configured))
-    config = present.candidate.config
-    runtime = config.runtime
-    if runtime.n_ctx == "auto" and runtime.question_cells == "auto" and stage.model_sha256 == model:
-        n_cells = sum(map(len, {prompt.prefix for prompt in first.classifier.prompts}))  # of the stage, in one context
-        runtime = dataclasses.replace(runtime, question_cells=1024 + n_cells)
-    config = dataclasses.replace(config, runtime=runtime, cascade=cascade)
+    config = _cascade_config(present, first, thresholds)
+    assert config.cascade is not None
     candidate = Candidate(
         name=f"cascade of {first.candidate.name}",
         why=f"a cascade: {first.candidate.name} is asked first, the present configuration only where it is not sure; "
@@ -245,9 +229,31 @@ def _open_cascade(
     with TemporaryDirectory() as folder:
         file = Path(folder) / STAGE_FILE
         file.write_text(fit.yaml, encoding="utf-8")
-        here = dataclasses.replace(cascade, stages=(dataclasses.replace(stage, config=file),))
-        opened = opener.open(without_kept_queries(dataclasses.replace(config, cascade=here)), quiet=True)
+        (stage,) = config.cascade.stages
+        cascade = dataclasses.replace(config.cascade, stages=(dataclasses.replace(stage, config=file),))
+        opened = opener.open(without_kept_queries(dataclasses.replace(config, cascade=cascade)), quiet=True)
     return Contender(candidate=candidate, classifier=stack.enter_context(opened), cascade=fit)
+
+
+def _cascade_config(present: Contender, first: Contender, thresholds: Mapping[str, float]) -> Config:
+    """The present configuration with a candidate as its first stage, whose file is still to be written."""
+    stage_stamps = stamps(first.classifier.configured)
+    stage = CascadeStage(
+        config=Path(STAGE_FILE),
+        model_sha256=first.classifier.model.sha256,
+        prompts={
+            name: StagePrompt(threshold=threshold, prompt_hash=stage_stamps[name])
+            for name, threshold in thresholds.items()
+        },
+    )
+    model = present.classifier.model.sha256
+    cascade = CascadeConfig(stages=(stage,), model_sha256=model, prompt_hashes=stamps(present.classifier.configured))
+    config = present.candidate.config
+    runtime = config.runtime
+    if runtime.n_ctx == "auto" and runtime.question_cells == "auto" and stage.model_sha256 == model:
+        n_cells = sum(map(len, {prompt.prefix for prompt in first.classifier.prompts}))  # of the stage, in one context
+        runtime = dataclasses.replace(runtime, question_cells=1024 + n_cells)
+    return dataclasses.replace(config, runtime=runtime, cascade=cascade)
 
 
 def _cascade_ms(present: Answers, stage: Answers, agreement: float) -> float:

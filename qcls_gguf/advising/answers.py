@@ -19,8 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..classifier import Classifier
+from ..config.words import counted
 from ..data.labelled import BadRow, LabelledQuery
-from ..errors import PlanError, ScoreError
+from ..errors import ConfigError, PlanError, ScoreError
 from ..score.result import Result
 from ..statistics import BoolArray, FloatArray, IntArray, upper_bound
 
@@ -59,7 +60,7 @@ def ask(
     """Ask each row of all classifiers in turns, each turn begun by another one.
 
     Returns the answers of each classifier, the rows that they are of, and the rows that are left out for all, since one
-    of the classifiers refuses them or gives scores that are not finite.
+    of the classifiers refuses them or gives scores that are not finite. Raises ConfigError where no row is left.
     """
     for row in rows[:_N_WARM_UP]:
         with suppress(PlanError, ScoreError):
@@ -80,7 +81,7 @@ def ask(
                 found[index].append(result)
         on_row()
     if not asked:
-        return [], [], bad
+        raise ConfigError(f"none of {counted(len(bad), 'row')} can be used: line {bad[0].line}: {bad[0].reason}")
     answers = [
         Answers(
             probability={name: np.stack([row[0][name] for row in each]) for name in each[0][0]},

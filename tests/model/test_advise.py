@@ -121,11 +121,12 @@ def test_what_it_writes_answers_as_it_said(done: Done) -> None:
 def test_another_model_is_compared_and_what_cannot_be_opened_is_said(few: Path, tmp_path: Path) -> None:
     small, nothing = (
         dataclasses.replace(MISSION, model=ModelConfig(path=path), path=path.with_suffix(".yaml"))
-        for path in (ROOT / "models" / "fashion-tiny-Q4_K_M.gguf", tmp_path / "none.gguf")
+        for path in (ROOT / "models" / "fashion-tiny-Q4_K_M.gguf", tmp_path / "joint.gguf")
     )
     found = by_name(advised(config=MISSION, queries=few, also=(small, nothing)))
-    assert "no such file" in (found["none"].note or "").lower()
-    assert found["none"].model is None
+    assert "no such file" in (found["joint"].note or "").lower()
+    assert found["joint"].model is None
+    assert found["joint*"].note is None  # the derived one
     other = found["fashion-tiny-Q4_K_M"]
     assert other.model is not None
     assert other.model.quantization == "Q4_K_M"
@@ -142,7 +143,7 @@ def test_bad_rows_are_left_out_for_all_and_the_rest_goes_on(tmp_path: Path) -> N
     assert [row.line for row in record.data.bad] == [2, 3]
     assert "max_query_tokens" in record.data.bad[1].reason
     path.write_text("word " * 300)
-    with pytest.raises(ConfigError, match=r"`queries` .*q\.txt: none of 1 row can be used: line 1: .*max_query_tokens"):
+    with pytest.raises(ConfigError, match=r"none of 1 row can be used: line 1: .*max_query_tokens"):
         advised(config=MISSION, queries=path)
 
 
