@@ -6,8 +6,8 @@ import ctypes
 import os
 import signal
 import sys
-from typing import ClassVar
 
+from qcls_gguf.compare import Peers
 from qcls_gguf.compare.method import AbsentError, Answer, Method, Workload
 
 TIMED_MS = 123.0
@@ -16,14 +16,13 @@ TIMED_MS = 123.0
 class Told(Method):
     """Answers nothing, and says where it ran and with which tokens; its times are made up."""
 
-    name: ClassVar[str] = "told"
-    about: ClassVar[str] = "tells what it was given"
-    own_tokenizer: ClassVar[bool] = False
+    def __init__(self, workload: Workload, peers: Peers) -> None:
+        self._workload = workload
 
-    def classify(self, query: str) -> list[Answer]:
+    def ask(self, query: str, exact: bool = False) -> list[Answer]:
         answers = []
-        for prompt in self.workload.prompts:
-            n_cached, tokens = self.workload.tokens(prompt.compiled, query)
+        for prompt in self._workload.prompts:
+            n_cached, tokens = self._workload.tokens(prompt.compiled, query)
             answers.append(Answer(label=str(os.getpid()), joint=tuple(map(float, (n_cached, *tokens)))))
         return answers
 
@@ -37,24 +36,13 @@ class Told(Method):
 class Failing(Method):
     """Does what ends it, or what it is told to raise, in one of its methods."""
 
-    name: ClassVar[str] = "failing"
-    about: ClassVar[str] = "fails"
+    def __init__(self, where: str, how: str, workload: Workload, peers: Peers) -> None:
+        self._workload, self._where, self._how = workload, where, how
+        self._fail("open")
 
-    def __init__(self, workload: Workload, where: str, how: str) -> None:
-        super().__init__(workload)
-        self._where = where
-        self._how = how
-
-    def start(self) -> None:
-        self._fail("start")
-
-    def classify(self, query: str) -> list[Answer]:
-        self._fail("classify")
-        return [Answer(label=None) for _ in self.workload.prompts]
-
-    def audit(self, query: str) -> list[Answer]:
-        self._fail("audit")
-        return [Answer(label=None) for _ in self.workload.prompts]
+    def ask(self, query: str, exact: bool = False) -> list[Answer]:
+        self._fail("answers" if exact else "rounds")
+        return [Answer(label=None) for _ in self._workload.prompts]
 
     def _fail(self, where: str) -> None:
         if where != self._where:

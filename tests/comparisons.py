@@ -13,7 +13,7 @@ from conftest import MakeModel, WriteConfig
 from oracle import PromptSpec
 
 from qcls_gguf import Config, load_config
-from qcls_gguf.compare.peers import Peers
+from qcls_gguf.compare import Peers
 from qcls_gguf.compare.run import ComparisonSettings, compare
 from qcls_gguf.opening import ClassifierOpener
 

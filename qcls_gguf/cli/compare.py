@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..compare.peers import METHOD_NAMES, PeerKernels, Peers
+from ..compare import METHOD_NAMES, PeerKernels, Peers
 from ..data.queries import Columns, read_queries
 from ..errors import ConfigError
 from .options import ModelOptions, Reporting, command, option
@@ -78,7 +78,6 @@ def compare_command(
     prefix            naive with each prompt's prefix cached
     batched           prefix with all prompts in one decode
     llama-cpp-python  its class Llama, prompt after prompt       (extra `peers`)
-    cappr             mean log-probabilities on llama-cpp-python (pip install cappr)
     torch             PyTorch and transformers, prefix KV cache, CUDA graphs (--hf-folder or --synthetic)
     llama-server      parallel HTTP requests in pinned slots     (--llama-server or --spawn-llama-server)
     ollama            parallel raw HTTP requests                 (--ollama and --ollama-model)
@@ -92,8 +91,8 @@ def compare_command(
     qcls-gguf compare --spawn-llama-server build/peers/bin/llama-server --html compare.html
     qcls-gguf compare --ollama http://127.0.0.1:11434 --ollama-model fashion-tiny --queries queries.txt
     """
-    from ..compare.run import QUERIES, ComparisonSettings, compare  # see app.py for why here
-    from ..compare.table import comparison_table
+    from ..compare.document import document  # see app.py for why here
+    from ..compare.run import QUERIES, ComparisonSettings, compare
 
     texts = chosen.texts()
     comparison = ComparisonSettings(
@@ -129,13 +128,13 @@ def compare_command(
     record = record.model_copy(update={"absent": tuple(absent)})
 
     def page() -> str:
-        from ..compare.html import comparison_html  # matplotlib is an extra
+        from ..report.html import document_page  # matplotlib is an extra
 
-        return comparison_html(record)
+        return document_page(document(record))
 
     outputs = [
         file_output("--out", chosen.out, lambda: f"{record.to_json()}\n"),
         file_output("--html", reporting.html, page),
     ]
-    show_record(record, reporting, comparison_table(record), outputs)
+    show_record(record, reporting, document(record), outputs)
     return EXIT_OTHER if any(each.asked_for or each.started for each in record.absent) else None

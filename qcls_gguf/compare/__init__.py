@@ -1,1 +1,45 @@
 """The same prompts, labels and queries by other methods, timed request by request in one run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+METHOD_NAMES = (
+    "qcls",
+    "naive",
+    "prefix",
+    "batched",
+    "llama-cpp-python",
+    "torch",
+    "llama-server",
+    "ollama",
+)
+
+
+class PeerKernels(StrEnum):
+    """Which CUDA matrix kernels the other methods that use this llama.cpp run."""
+
+    stock = "stock"
+    ours = "ours"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peers:
+    """Where the programs and weights are that do not come with a Python package."""
+
+    llama_server: str | None = None
+    """URL of a running llama-server"""
+    spawn_llama_server: Path | None = None
+    """a llama-server program to start and stop"""
+    ollama: str | None = None
+    """URL of a running Ollama"""
+    ollama_model: str | None = None
+    """its name for the model, made from the same file"""
+    other_weights: bool = False
+    """compare with Ollama's model even where it is another file"""
+    hf_folder: Path | None = None
+    """the model's folder as transformers reads it, for torch"""
+    synthetic: bool = False
+    """torch computes with random weights of the model's shape"""

@@ -1,27 +1,27 @@
 """A method in a process of its own: a crash of its native libraries ends that process, and nothing else.
 
-The two processes talk over a pair of sockets, in pickled tuples. This one sends the method, not started yet, and then
-(function, argument …); it gets back ("done", what that returned), or the word for an error and its message. The
-child ends when its side of the pair is closed, which happens as well where this process dies.
+The two processes talk over a pair of sockets, in pickled tuples. This one sends (what opens the method, workload,
+peers), and then (function, argument …); it gets back ("done", what that returned), or the word for an error and its
+message. The child ends when its side of the pair is closed, which happens as well where this process dies. Only opening
+is another request than the rest: until then the child has no method.
 """
 
 from __future__ import annotations
 
-import copy
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from time import perf_counter_ns
 from typing import Any, cast
 
-from ..classifier import Classifier
-from ..prompts.compiled import Prompt
+from . import Peers
 from .method import AbsentError, Answer, DiedError, Method, PeerError, Workload
 
 _END_S = 5.0
@@ -29,39 +29,28 @@ _END_S = 5.0
 _ERRORS: dict[str, type[Exception]] = {"absent": AbsentError, "failed": PeerError}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildWorkload(Workload):
-    """A workload without our classifier, which stays where it is."""
-
-    new_tokens: dict[tuple[str, str], tuple[int, list[int]]]
-    """by prompt and query, for a method that has no tokenizer of its own"""
-
-    def tokens(self, prompt: Prompt, query: str) -> tuple[int, list[int]]:
-        """As our tokenizer gave them in the other process."""
-        return self.new_tokens[prompt.name, query]
-
-
 class InChild(Method):
-    """Another method, not started yet, in a child process.
+    """Another method in a child process.
 
     Its times are those of the request in the child, without the sockets. Where its tokens are ours, the time that they
     take here is added.
     """
 
-    def __init__(self, method: Method) -> None:
-        super().__init__(method.workload)
-        self.name, self.about = method.name, method.about  # type: ignore[misc]  # one class stands for several methods
-        self.comparable = method.comparable
-        self._method = method
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
+    def __init__(
+        self,
+        open_method: Callable[[Workload, Peers], Method],
+        workload: Workload,
+        peers: Peers,
+        *,
+        needs_tokens: bool = False,
+    ) -> None:
+        """open_method: what a new process can import; needs_tokens: whether it takes our tokens of a query."""
+        self._workload, self._needs_tokens = workload, needs_tokens
         self._connection, theirs = Pipe()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  open as long as the child runs
-        code = f"from {__name__} import serve; serve({theirs.fileno()})"
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", code],
+                [sys.executable, "-c", f"from {__name__} import serve; serve({theirs.fileno()})"],
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=subprocess.STDOUT,
@@ -70,36 +59,20 @@ class InChild(Method):
             )
         finally:
             theirs.close()  # so that the child's death is the end of what can be read here
-        sent = copy.copy(self._method)
-        sent.workload = self._child_workload()
-        self._exchange(sent)
-        self._ask("start")
-
-    def _child_workload(self) -> ChildWorkload:
-        workload = self.workload
         tokens = {
             (prompt.compiled.name, query): workload.tokens(prompt.compiled, query)
             for prompt in workload.prompts
             for query in workload.queries
-            if not self._method.own_tokenizer
+            if needs_tokens
         }
-        return ChildWorkload(
-            classifier=cast(Classifier, None),  # of no method that runs in a child
-            prompts=workload.prompts,
-            queries=workload.queries,
-            model_path=workload.model_path,
-            runtime=workload.runtime,
-            n_threads=workload.n_threads,
-            n_gpu_layers=workload.n_gpu_layers,
-            n_longest=workload.n_longest,
-            new_tokens=tokens,
-        )
+        try:
+            self.comparable = self._ask(open_method, replace(workload, classifier=None, known_tokens=tokens), peers)
+        except BaseException:
+            self.close()
+            raise
 
-    def _ask(self, called: str, *arguments: Any) -> Any:
+    def _ask(self, *message: object) -> Any:
         """What one of its functions returns. Raises AbsentError and PeerError as it does, DiedError where it died."""
-        return self._exchange((called, *arguments))
-
-    def _exchange(self, message: object) -> Any:
         try:
             self._connection.send(message)
             word, found = self._connection.recv()
@@ -110,58 +83,54 @@ class InChild(Method):
         return found
 
     def _how_it_ended(self) -> str:
-        assert self._process is not None, "it was started"
         try:
             code = self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
             return "its process closed its socket, and goes on"
-        died = f"its process died of {_signal_name(-code)}" if code < 0 else f"its process ended with exit code {code}"
-        self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, self._log.tell() - 2000))
-        words = self._log.read().decode(errors="replace").split("\n")
-        last = " / ".join([line.strip() for line in words if line.strip()][-3:])
+        died = f"its process ended with exit code {code}"
+        if code < 0:
+            names = {each.value: each.name for each in signal.Signals}
+            died = f"its process died of {names.get(-code, f'signal {-code}')}"
+        last = last_words(self._log)
         return f"{died}: {last}" if last else died
 
-    def classify(self, query: str) -> list[Answer]:
-        return cast("list[Answer]", self._ask("classify", query))
-
-    def audit(self, query: str) -> list[Answer]:
-        return cast("list[Answer]", self._ask("audit", query))
+    def ask(self, query: str, exact: bool = False) -> list[Answer]:
+        return cast("list[Answer]", self._ask("ask", query, exact))
 
     def timed(self, query: str) -> float:
         before = perf_counter_ns()
-        if not self._method.own_tokenizer:
-            for prompt in self.workload.prompts:
-                self.workload.tokens(prompt.compiled, query)
+        if self._needs_tokens:
+            for prompt in self._workload.prompts:
+                self._workload.tokens(prompt.compiled, query)
         here_ms = (perf_counter_ns() - before) / 1e6
         return here_ms + float(self._ask("timed", query))
 
     def remarks(self) -> list[str]:
-        where = "timed in a process of its own"
-        if not self._method.own_tokenizer:
-            where += ", with our tokenizer's time added"
+        where = "timed in a process of its own" + ", with our tokenizer's time added" * self._needs_tokens
         with suppress(PeerError):
             return [*self._ask("remarks"), where]
         return [where]
 
     def close(self) -> None:
-        if self._process is None:
-            return
         self._connection.close()
-        try:
-            self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process = None
+        end(self._process, _END_S)
         self._log.close()
 
 
-def _signal_name(number: int) -> str:
+def end(process: subprocess.Popen[bytes], wait_s: float) -> None:
+    """Wait for a process that was told to end; kill it where it takes longer."""
     try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+        process.wait(wait_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def last_words(log: Any) -> str:
+    """The last three lines of a process's output, in one; empty where it wrote nothing."""
+    log.seek(max(0, log.seek(0, os.SEEK_END) - 2000))
+    lines = [line.strip() for line in log.read().decode(errors="replace").split("\n")]
+    return " / ".join([line for line in lines if line][-3:])
 
 
 def serve(fd: int) -> None:
@@ -170,12 +139,12 @@ def serve(fd: int) -> None:
     method: Method | None = None
     with suppress(EOFError):
         while True:
-            message = connection.recv()
+            called, *arguments = connection.recv()
             try:
                 if method is None:
-                    method, found = message, None
+                    method = called(*arguments)
+                    found: object = method.comparable
                 else:
-                    called, *arguments = message
                     found = getattr(method, called)(*arguments)
             except AbsentError as e:
                 connection.send(("absent", str(e)))

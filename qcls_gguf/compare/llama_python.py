@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..native import build_info, library_folder
 from ..native.device import cpu_variant
+from ..score.log_space import log_sum_exp
+from . import Peers
 from .method import AbsentError, Answer, Method, Workload, WorkloadPrompt
-from .reader import log_normaliser
 
 _INSTALL = "CMAKE_ARGS=-DLLAMA_BUILD=OFF pip install 'qcls-gguf[peers]'"
 
 
-def import_llama_cpp() -> Any:
+def _import_llama_cpp() -> Any:
     """The module, on our library. Raises AbsentError."""
     if importlib.util.find_spec("llama_cpp") is None:
         raise AbsentError(f"llama-cpp-python is not installed: {_INSTALL}")
@@ -34,45 +35,36 @@ def import_llama_cpp() -> Any:
     cpu_variant()  # loads the CPU code of a portable build, which llama-cpp-python does not
     try:
         import llama_cpp
-    except (ImportError, OSError, RuntimeError, FileNotFoundError) as e:
+    except (ImportError, OSError, RuntimeError) as e:
         raise AbsentError(f"llama-cpp-python cannot be imported: {e}") from e
     return llama_cpp
-
-
-def open_llama(module: Any, workload: Workload, **options: Any) -> Any:
-    """A `Llama` of the workload's model and settings that holds the longest prompt."""
-    n_ctx = max(256, workload.n_longest + 2)
-    return module.Llama(
-        model_path=str(workload.model_path),
-        n_ctx=n_ctx,
-        n_batch=n_ctx,
-        n_ubatch=n_ctx,
-        n_threads=workload.n_threads,
-        n_threads_batch=workload.n_threads,
-        n_gpu_layers=workload.n_gpu_layers,
-        flash_attn=workload.flash_attn is not False,
-        verbose=False,
-        **options,
-    )
 
 
 class LlamaPython(Method):
     """`Llama.generate` of one token a prompt, whose own prefix match keeps what two prompts in turn begin with."""
 
-    name: ClassVar[str] = "llama-cpp-python"
-    about: ClassVar[str] = "Llama.generate for each prompt in turn, its own prefix match, logits of the last position"
-
-    def start(self) -> None:
-        self._module = import_llama_cpp()
-        self._llama = open_llama(self._module, self.workload)
+    def __init__(self, workload: Workload, peers: Peers) -> None:
+        self._workload, self._module = workload, _import_llama_cpp()
+        n_ctx = max(256, workload.n_longest + 2)
+        self._llama = self._module.Llama(
+            model_path=str(workload.model_path),
+            n_ctx=n_ctx,
+            n_batch=n_ctx,
+            n_ubatch=n_ctx,
+            n_threads=workload.n_threads,
+            n_threads_batch=workload.n_threads,
+            n_gpu_layers=workload.n_gpu_layers,
+            flash_attn=workload.flash_attn is not False,
+            verbose=False,
+        )
 
     def _logits(self, tokens: list[int]) -> npt.NDArray[np.float32]:
-        """(n_vocab,) behind the last token; a view that the next call overwrites."""
+        """(n_vocab,) after the last token; a view that the next call overwrites."""
         next(self._llama.generate(tokens, temp=0.0))
         pointer = self._module.llama_get_logits_ith(self._llama.ctx, -1)
         return np.asarray(np.ctypeslib.as_array(pointer, shape=(self._llama.n_vocab(),)))
 
-    def _answer(self, prompt: WorkloadPrompt, query: str, *, exact: bool) -> Answer:
+    def _answer(self, prompt: WorkloadPrompt, query: str, exact: bool) -> Answer:
         compiled, reader = prompt.compiled, prompt.reader
         text = (compiled.before + query + compiled.after).encode()
         fragment = self._llama.tokenize(text, add_bos=False, special=False) if text else []
@@ -81,21 +73,15 @@ class LlamaPython(Method):
         for node, tokens in zip(reader.trie.read, reader.edge_tokens, strict=True):
             logits = self._logits([*start, *reader.node_path(node)])
             edges.append(logits[tokens])
-            log_sums.append(log_normaliser(logits) if exact else 0.0)
-        tree = reader.tree(edges)
-        joint = reader.joint(edges, log_sums) if exact else ()
-        return Answer(label=reader.winner(tree), tree=tree, joint=joint)
+            log_sums += [float(log_sum_exp(logits.astype(np.float64)))] if exact else []
+        return reader.answer(edges, log_sums)
 
-    def classify(self, query: str) -> list[Answer]:
-        return [self._answer(prompt, query, exact=False) for prompt in self.workload.prompts]
-
-    def audit(self, query: str) -> list[Answer]:
-        return [self._answer(prompt, query, exact=True) for prompt in self.workload.prompts]
+    def ask(self, query: str, exact: bool = False) -> list[Answer]:
+        return [self._answer(prompt, query, exact) for prompt in self._workload.prompts]
 
     def remarks(self) -> list[str]:
-        n = sum(len(prompt.reader.trie.read) for prompt in self.workload.prompts)
+        n = sum(len(prompt.reader.trie.read) for prompt in self._workload.prompts)
         return [f"{n} decodes a request: one for each choice between labels; the model is loaded a second time"]
 
     def close(self) -> None:
-        if hasattr(self, "_llama"):
-            self._llama.close()
+        self._llama.close()

@@ -3,101 +3,46 @@
 from __future__ import annotations
 
 import math
-import os
 import shutil
 import socket
 import subprocess
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from .http_peer import HttpMethod
-from .method import AbsentError, PeerError, Workload, WorkloadPrompt
-
-if TYPE_CHECKING:
-    from .connection import Connection
+from . import Peers
+from .child_process import end, last_words
+from .http_peer import Connection, HttpPeer
+from .method import AbsentError, PeerError, Workload
 
 _START_S = 600.0
 _POLL_S = 0.1
 _ANSWER_S = 10.0
+_END_S = 10.0
 
 
-class LlamaServer(HttpMethod):
+class LlamaServer(HttpPeer):
     """`/completion` with one token to predict and the log-probabilities of the likeliest tokens."""
 
-    name: ClassVar[str] = "llama-server"
-    about: ClassVar[str] = (
-        "HTTP, a request a prompt at once, slots pinned, prompts cached, one token with log-probabilities"
-    )
-    n_top = 100
-    remedy_outside = "a larger n_probs would return them"
+    n_top: ClassVar[int] = 100
+    remedy_outside: ClassVar[str] = "a larger n_probs would return them"
 
-    def __init__(self, workload: Workload, url: str | None = None, binary: Path | None = None) -> None:
-        super().__init__(workload)
-        self._url = url
-        self._binary = binary
-        self._process: subprocess.Popen[bytes] | None = None
-        self._log: IO[bytes] | None = None
-        self._n_slots = len(workload.prompts)
-
-    def start(self) -> None:
-        url = self._url
-        if url is None:
-            if self._binary is None:
+    def __init__(self, workload: Workload, peers: Peers) -> None:
+        self._is_spawned = peers.llama_server is None
+        with ExitStack() as stack:
+            if peers.llama_server is not None:
+                url = peers.llama_server
+            elif peers.spawn_llama_server is not None:
+                url = _spawn(peers.spawn_llama_server, workload, stack)
+            else:
                 raise AbsentError(
                     "no server: give the URL of one as `llama_server`, or a program as `spawn_llama_server` (cmake "
                     "-DQCLS_PEERS=ON builds one, see docs/building.md)"
                 )
-            url = self._spawn(self._binary)
-        self.open(url)
-
-    def _spawn(self, binary: Path) -> str:
-        from .connection import Connection
-
-        program = shutil.which(binary)
-        if program is None:
-            raise AbsentError(f"`spawn_llama_server` {binary}: no such program")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        n = len(self.workload.prompts)
-        # One cache for all slots lets prompts of unequal length share a decode; with it, idle slots are emptied unless
-        # the cache in main memory is off (tools/server/server-context.cpp).
-        options: list[str | int | Path] = [
-            "--model", self.workload.model_path, "--host", "127.0.0.1", "--port", port, "--parallel", n,
-            "--ctx-size", n * max(256, self.workload.n_longest + 8), "--kv-unified", "--cache-ram", 0,
-            "--threads", self.workload.n_threads, "--threads-batch", self.workload.n_threads,
-            "--n-gpu-layers", self.workload.n_gpu_layers, "--no-webui",
-            "--cache-type-k", self.workload.runtime.kv_type, "--cache-type-v", self.workload.runtime.kv_type,
-            "--flash-attn", {None: "auto", True: "on", False: "off"}[self.workload.flash_attn],
-        ]  # fmt: skip
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115  open as long as the server runs
-        self._process = subprocess.Popen(
-            [program, *map(str, options)], stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT
-        )
-        url = f"http://127.0.0.1:{port}"
-        deadline = time.monotonic() + _START_S
-        while True:
-            connection = Connection(url, _ANSWER_S)
-            try:
-                connection.request("GET", "/health")
-                return url
-            except PeerError as e:
-                if self._process.poll() is not None:
-                    raise AbsentError(f"{binary} ended with {self._process.returncode}: {self._last_words()}") from e
-                if time.monotonic() > deadline:
-                    raise AbsentError(f"{binary} was not ready within {_START_S:g} s: {self._last_words()}") from e
-            finally:
-                connection.close()
-            time.sleep(_POLL_S)
-
-    def _last_words(self) -> str:
-        assert self._log is not None, "the server was started here"
-        self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, self._log.tell() - 2000))
-        lines = self._log.read().decode(errors="replace").strip().splitlines()
-        return " / ".join(lines[-3:]) or "it wrote nothing"
+            super().__init__(workload, url)
+            self._server = stack.pop_all()
 
     def check_server(self, connection: Connection) -> None:
         properties = connection.request("GET", "/props")
@@ -106,19 +51,12 @@ class LlamaServer(HttpMethod):
             raise PeerError("/props names no total_slots: it is no llama-server, or one without slots")
         self._n_slots = n_slots
 
-    def top(self, connection: Connection, index: int, prompt: WorkloadPrompt, text: str) -> dict[int, float]:
-        answer = connection.request(
-            "POST",
-            "/completion",
-            {
-                "prompt": text,
-                "n_predict": 1,
-                "n_probs": self.n_top,
-                "temperature": 0,
-                "id_slot": index % self._n_slots,
-                "cache_prompt": True,
-            },
-        )
+    def top(self, connection: Connection, index: int, text: str) -> dict[int, float]:
+        body = {
+            **{"prompt": text, "n_predict": 1, "n_probs": self.n_top, "temperature": 0},
+            **{"id_slot": index % self._n_slots, "cache_prompt": True},
+        }
+        answer = connection.request("POST", "/completion", body)
         if answer.get("stop_type") and "completion_probabilities" not in answer:
             return {}  # the server sends none where the token that it picked has no text, or ends the turn
         try:
@@ -130,27 +68,68 @@ class LlamaServer(HttpMethod):
         return {token: p for token, p in log_probs.items() if math.isfinite(p) and p > -1e30}
 
     def remarks(self) -> list[str]:
-        remarks = super().remarks()
-        n = len(self.workload.prompts)
+        remarks, n = super().remarks(), len(self.workload.prompts)
         if self._n_slots < n:
             remarks.append(
                 f"the server has {self._n_slots} slots for {n} prompts, which evict each other's prefixes: "
                 f"start it with --parallel {n}"
             )
-        if self._url is not None:
-            remarks.append(
-                f"model, settings and kernels are those of {self._url}; whether they are ours is not checked"
-            )
+        if not self._is_spawned:
+            remarks.append(f"model, settings and kernels are those of {self.url}; whether they are ours is not checked")
         return remarks
 
     def close(self) -> None:
         super().close()
-        if self._process and self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(10)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        if self._log:
-            self._log.close()
+        self._server.close()
+
+
+def _spawn(binary: Path, workload: Workload, stack: ExitStack) -> str:
+    """Start a server, which ends with the stack; its address once it is ready. Raises AbsentError."""
+    program = shutil.which(binary)
+    if program is None:
+        raise AbsentError(f"`spawn_llama_server` {binary}: no such program")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    n = len(workload.prompts)
+    # One cache for all slots lets prompts of unequal length share a decode; with it, idle slots are emptied unless
+    # the cache in main memory is off (tools/server/server-context.cpp).
+    options = {
+        "--model": workload.model_path,
+        "--host": "127.0.0.1",
+        "--port": port,
+        "--parallel": n,
+        "--ctx-size": n * max(256, workload.n_longest + 8),
+        "--cache-ram": 0,
+        "--threads": workload.n_threads,
+        "--threads-batch": workload.n_threads,
+        "--n-gpu-layers": workload.n_gpu_layers,
+        "--cache-type-k": workload.runtime.kv_type,
+        "--cache-type-v": workload.runtime.kv_type,
+        "--flash-attn": {None: "auto", True: "on", False: "off"}[workload.flash_attn],
+    }
+    words = [str(word) for option in options.items() for word in option]
+    stack.enter_context(log := tempfile.TemporaryFile())  # noqa: SIM115  closed by the stack
+    process = subprocess.Popen(
+        [program, *words, "--kv-unified", "--no-webui"],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+    )
+    stack.callback(end, process, _END_S)
+    stack.callback(process.terminate)
+    url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + _START_S
+    while True:
+        connection = Connection(url, _ANSWER_S)
+        try:
+            connection.request("GET", "/health")
+            return url
+        except PeerError as e:
+            said = last_words(log) or "it wrote nothing"
+            if process.poll() is not None:
+                raise AbsentError(f"{binary} ended with {process.returncode}: {said}") from e
+            if time.monotonic() > deadline:
+                raise AbsentError(f"{binary} was not ready within {_START_S:g} s: {said}") from e
+        finally:
+            connection.close()
+        time.sleep(_POLL_S)

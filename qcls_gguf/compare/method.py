@@ -1,31 +1,22 @@
-"""The interface of a method of labelling, and the workload that every method is given."""
+"""What every method of labelling is given, what it answers, and how labels are read from logits."""
 
 from __future__ import annotations
 
-import importlib.metadata
-from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter_ns
-from typing import ClassVar
+
+import numpy as np
 
 from ..classifier import Classifier
 from ..config.schema import RuntimeConfig
+from ..config.scoring import TREE
 from ..errors import QclsError
 from ..model.placement import flash_attention
 from ..prompts.compiled import Prompt
-from .reader import LabelReader
-
-
-def installed_versions(packages: Iterable[str]) -> dict[str, str]:
-    """Version by package, of those that are installed."""
-    versions = {}
-    for name in packages:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
-    return versions
+from ..prompts.trie import build_trie
+from ..score.log_space import FloatArray, log_softmax, log_sum_exp
 
 
 class AbsentError(QclsError):
@@ -52,12 +43,72 @@ class Answer:
     """log p(label | prompt) over the whole vocabulary; None for a label if the method does not read all its tokens"""
 
 
+class LabelReader:
+    """Reads the labels of one prompt at the nodes of its trie that offer a choice.
+
+    That is one node where all first tokens differ, as `tree` scores them.
+    """
+
+    def __init__(self, labels: Sequence[str], paths: Sequence[tuple[int, ...]]) -> None:
+        """paths[i] are the tokens of labels[i], with the end-of-label token where it has one."""
+        self.labels, self.paths = tuple(labels), tuple(paths)
+        self.trie = build_trie(labels, paths, -1, TREE)
+        edges = self.trie.edges
+        self._edges = [[i for i, edge in enumerate(edges) if edge.node == node] for node in self.trie.read]
+        self.edge_tokens = [np.array([edges[i].token for i in indices], np.intp) for indices in self._edges]
+        """for each read node the tokens of its edges"""
+        self.distinct = len({path[0] for path in paths}) == len(paths)
+        """whether first tokens alone tell the labels apart"""
+
+    def node_path(self, node: int) -> tuple[int, ...]:
+        """The tokens between the end of the prompt and a node."""
+        if not node:
+            return ()
+        parent, token = self.trie.fed[node - 1]
+        return (*self.node_path(parent), token)
+
+    def answer(self, edge_logits: Sequence[FloatArray], log_sums: Sequence[float] | None = None) -> Answer:
+        """The answer by the logits of edge_tokens at each read node.
+
+        log_sums[i]: the log-sum-exp of node i's logits over the whole vocabulary, for `joint`.
+        """
+        among, whole = np.zeros(len(self.trie.edges)), np.zeros(len(self.trie.edges))
+        for i, edges in enumerate(self._edges):
+            logits = np.asarray(edge_logits[i], np.float64)
+            among[edges] = log_softmax(logits)
+            whole[edges] = logits - (log_sums[i] if log_sums else 0)
+        tree = tuple(float(among[list(edges)].sum()) for edges in self.trie.label_edges)
+        joint = tuple(
+            float(whole[list(edges)].sum()) if len(edges) == len(path) else None
+            for edges, path in zip(self.trie.label_edges, self.paths, strict=True)
+        )
+        label = self.labels[int(np.argmax(tree))]
+        return Answer(label=label, tree=tree, joint=joint if log_sums else ())
+
+    def answer_of_rows(self, rows: Sequence[FloatArray], *, exact: bool) -> Answer:
+        """The answer by the logits of the whole vocabulary at each read node."""
+        edges = [row[tokens] for row, tokens in zip(rows, self.edge_tokens, strict=True)]
+        return self.answer(edges, [float(log_sum_exp(np.asarray(row, np.float64))) for row in rows] if exact else None)
+
+    def answer_of_first_tokens(self, log_probs: Mapping[int, float]) -> Answer:
+        """The answer by the log-probabilities of some tokens after the prompt, by token.
+
+        It has no winner where no label's first token is among them, or where several labels share the best one.
+        """
+        seen = [log_probs.get(path[0]) for path in self.paths]
+        joint = tuple(p if len(path) == 1 else None for p, path in zip(seen, self.paths, strict=True))
+        values = [p for p in seen if p is not None]
+        best = [label for label, p in zip(self.labels, seen, strict=True) if p is not None and p == max(values)]
+        whole = self.distinct and len(values) == len(seen)
+        tree = tuple(log_softmax(np.array(values)).tolist()) if whole else None
+        return Answer(label=best[0] if len(best) == 1 else None, tree=tree, joint=joint)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadPrompt:
     """One prompt: its text, its tokens, and how its labels are read from logits."""
 
     template: str
-    label_prefix: str
     compiled: Prompt
     reader: LabelReader
 
@@ -66,16 +117,25 @@ class WorkloadPrompt:
 class Workload:
     """What every method is given: the prompts, the queries, the model and the settings."""
 
-    classifier: Classifier
-    """ours; methods that call this package's library directly share its model"""
+    classifier: Classifier | None
+    """ours, whose model the methods on this package's library share; None in another process"""
     prompts: tuple[WorkloadPrompt, ...]
     queries: tuple[str, ...]
     model_path: Path
+    model_sha256: str
     runtime: RuntimeConfig
     n_threads: int
     n_gpu_layers: int
     n_longest: int
     """tokens of the longest rendered prompt with its longest label"""
+    known_tokens: Mapping[tuple[str, str], tuple[int, list[int]]] = field(default_factory=dict)
+    """what `tokens` gives, by prompt and query, in a process without our classifier"""
+
+    @property
+    def ours(self) -> Classifier:
+        """Our classifier. Only in its own process."""
+        assert self.classifier is not None
+        return self.classifier
 
     @property
     def flash_attn(self) -> bool | None:
@@ -84,47 +144,38 @@ class Workload:
 
     def tokens(self, prompt: Prompt, query: str) -> tuple[int, list[int]]:
         """(n_cached, new tokens) of a prompt with a query in it: how many tokens of its prefix stay, what follows."""
-        model = self.classifier.engine.model
-        return prompt.new_tokens(model.tokenize(prompt.before + query + prompt.after, parse_special=False).tolist())
+        if self.classifier is None:
+            return self.known_tokens[prompt.name, query]
+        text = prompt.before + query + prompt.after
+        return prompt.new_tokens(self.classifier.engine.model.tokenize(text, parse_special=False).tolist())
 
 
-class Method(ABC):
-    """One method of labelling a query by all prompts. `start` and `close` are not timed, `classify` is."""
+class Method:
+    """A method of labelling a query by all prompts: opened by its constructor, asked, and closed.
 
-    name: ClassVar[str]
-    about: ClassVar[str]
-    """what it does for a request"""
-    own_tokenizer: ClassVar[bool] = True
-    """whether it makes a query's tokens itself, and does not ask the workload for ours"""
+    The constructor takes the workload and the Peers, and loads and caches what requests will need; only `ask` is timed.
+    It raises AbsentError where the method cannot run here, and leaves nothing open then.
+    """
+
     comparable = True
     """whether it computes with the same weights, so that its answers can be compared with ours"""
 
-    def __init__(self, workload: Workload) -> None:
-        self.workload = workload
-
-    def start(self) -> None:  # noqa: B027  most methods have something to start, ours has not
-        """Load and cache what requests will need. Raises AbsentError."""
-
-    @abstractmethod
-    def classify(self, query: str) -> list[Answer]:
-        """An answer for each prompt. This is what is timed, so it computes the winners and nothing more."""
+    def ask(self, query: str, exact: bool = False) -> list[Answer]:
+        """An answer for each prompt: the winner, and with `exact` every log-probability that the method can give."""
+        raise NotImplementedError
 
     def timed(self, query: str) -> float:
-        """Milliseconds that `classify` takes."""
+        """Milliseconds that `ask` takes."""
         before = perf_counter_ns()
-        self.classify(query)
+        self.ask(query)
         return (perf_counter_ns() - before) / 1e6
 
-    def audit(self, query: str) -> list[Answer]:
-        """The same with every log-probability that the method can give; not timed."""
-        return self.classify(query)
-
-    def check_answers(self) -> None:  # noqa: B027
+    def check_answers(self) -> None:
         """Called when every query was answered. Raises PeerError where the answers together show a failure."""
 
     def remarks(self) -> list[str]:
         """What a reader of its figures should know, found while it ran."""
         return []
 
-    def close(self) -> None:  # noqa: B027
-        """Free everything; may be called again, and after a failed start."""
+    def close(self) -> None:
+        """Free everything; may be called again."""

@@ -16,28 +16,6 @@ class PeerEnvironment(Environment):
     """version by package, of those that are installed"""
 
 
-class MethodDescription(Record):
-    """A method of labelling."""
-
-    name: str
-    """its name"""
-    about: str
-    """what it does for a request"""
-
-
-class Latency(Record):
-    """Times of all timed requests of a method, and their ratios to those of `qcls`."""
-
-    p50_ms: float
-    """median time of a request"""
-    p90_ms: float
-    """90 % quantile of the times"""
-    ratio_to_qcls: float
-    """median over the rounds of the ratio of the two medians of a round"""
-    ratio_range: tuple[float, float]
-    """10 % and 90 % quantile of the same ratios"""
-
-
 class WinnerAgreement(Record):
     """How often a method's winners are ours."""
 
@@ -51,9 +29,21 @@ class WinnerAgreement(Record):
     """answers without one: the method saw too little of the vocabulary"""
 
 
-class Agreement(Record):
-    """How far a method's answers agree with ours."""
+class MethodRecord(Record):
+    """What one method took for a request, and how far its answers agree with ours."""
 
+    name: str
+    """its name"""
+    about: str
+    """what it does for a request"""
+    p50_ms: float
+    """median time of a request"""
+    p90_ms: float
+    """90 % quantile of the times"""
+    ratio_to_qcls: float
+    """median over the rounds of the ratio of the two medians of a round"""
+    ratio_range: tuple[float, float]
+    """10 % and 90 % quantile of the same ratios"""
     agreement: WinnerAgreement | None
     """null for a method on other weights"""
     largest_log_probability_difference: float | None
@@ -64,11 +54,6 @@ class Agreement(Record):
     """of the log-probabilities among the labels, in nats; null where the method does not give them"""
     n_tree_log_probabilities: int
     """how many were compared"""
-
-
-class MethodRecord(Agreement, Latency, MethodDescription):
-    """What one method took, and how far it agrees with ours."""
-
     note: str
     """observations while it ran; may be empty"""
 
@@ -84,6 +69,11 @@ class AbsentMethod(Record):
     """whether it was asked for by name; false where all methods were compared"""
     started: bool
     """true: it started and failed later; false: it cannot run here"""
+
+    @property
+    def state(self) -> str:
+        """Why it has no figures, in a word."""
+        return "failed" if self.started else "absent"
 
 
 class ComparisonRecord(Record):

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from qcls_gguf.compare import connection
-from qcls_gguf.compare.connection import Connection
+from qcls_gguf.compare import http_peer
+from qcls_gguf.compare.http_peer import Connection
 from qcls_gguf.compare.method import PeerError
 
 ANSWERS = {
@@ -41,7 +41,7 @@ def url() -> Iterator[str]:
 @pytest.mark.parametrize("path", ANSWERS)
 def test_an_answer_that_cannot_be_read(path: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if path == "/long":
-        monkeypatch.setattr(connection, "_MOST_BYTES", 4500)
+        monkeypatch.setattr(http_peer, "_MOST_BYTES", 4500)
     peer = Connection(url, timeout_s=60)
     with pytest.raises(PeerError, match=ANSWERS[path][1]):
         peer.request("GET", path)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,10 @@ from conftest import MakeModel, WriteConfig
 from oracle import COLOR
 
 from qcls_gguf import load_config
+from qcls_gguf.compare import Peers
 from qcls_gguf.compare.child_process import InChild
 from qcls_gguf.compare.method import Answer, Method, Workload
-from qcls_gguf.compare.methods import METHODS
-from qcls_gguf.config.resources import config_path
+from qcls_gguf.compare.run import METHODS, Kind
 
 PROMPTS = [COLOR]
 QUERIES = ("red dress", "红色连衣裙")
@@ -31,19 +31,19 @@ Run = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def run(make_model: MakeModel, write_config: WriteConfig, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """A comparison with naive and with a method of the test's, `make(workload)`, which takes the place of torch."""
+    """A comparison with naive and with a method of the test's, which takes the place of torch."""
     tests = Path(__file__).parents[1]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tests), os.environ.get("PYTHONPATH", "")]))
 
-    def run(make: Callable[[Workload], Method]) -> dict[str, Any]:
-        monkeypatch.setitem(METHODS, "torch", lambda workload, _: make(workload))
+    def run(open_method: Callable[[Workload, Peers], Method]) -> dict[str, Any]:
+        monkeypatch.setitem(METHODS, "torch", Kind(open_method, "a method of the test's"))
         config = load_config(write_config(make_model(), PROMPTS))
         return compared(config, "torch", "naive", queries=QUERIES, n_rounds=2)
 
     return run
 
 
-@pytest.mark.parametrize("where", ["start", "audit", "classify"])
+@pytest.mark.parametrize("where", ["open", "answers", "rounds"])
 @pytest.mark.parametrize(
     ("how", "reason"),
     [
@@ -54,7 +54,7 @@ def run(make_model: MakeModel, write_config: WriteConfig, monkeypatch: pytest.Mo
     ],
 )
 def test_a_way_that_dies_is_listed_and_the_others_go_on(where: str, how: str, reason: str, run: Run) -> None:
-    record = run(lambda workload: InChild(Failing(workload, where, how)))
+    record = run(partial(InChild, partial(Failing, where, how)))
     assert record["absent"] == [{"name": "torch", "reason": reason, "asked_for": True, "started": True}]
     assert [method["name"] for method in record["methods"]] == ["qcls", "naive"]
 
@@ -62,13 +62,13 @@ def test_a_way_that_dies_is_listed_and_the_others_go_on(where: str, how: str, re
 @pytest.mark.parametrize(
     ("where", "how", "reason", "started"),
     [
-        ("start", "absent", "not to be had", False),
-        ("start", "an error", "KeyError: 'blk.0'", False),
-        ("classify", "an error", "KeyError: 'blk.0'", True),
+        ("open", "absent", "not to be had", False),
+        ("open", "an error", "KeyError: 'blk.0'", False),
+        ("rounds", "an error", "KeyError: 'blk.0'", True),
     ],
 )
 def test_errors_reach_the_comparison(where: str, how: str, reason: str, started: bool, run: Run) -> None:
-    record = run(lambda workload: InChild(Failing(workload, where, how)))
+    record = run(partial(InChild, partial(Failing, where, how)))
     assert record["absent"] == [{"name": "torch", "reason": reason, "asked_for": True, "started": started}]
 
 
@@ -76,9 +76,9 @@ def test_answers_tokens_and_times_are_those_of_the_child(run: Run) -> None:
     found: list[tuple[list[Answer], list[list[int]]]] = []
 
     class Kept(InChild):
-        def audit(self, query: str) -> list[Answer]:
-            tokens = [self.workload.tokens(prompt.compiled, query) for prompt in self.workload.prompts]
-            found.append((super().audit(query), [[n_cached, *new] for n_cached, new in tokens]))
+        def ask(self, query: str, exact: bool = False) -> list[Answer]:
+            tokens = [self._workload.tokens(prompt.compiled, query) for prompt in self._workload.prompts]
+            found.append((super().ask(query, exact), [[n_cached, *new] for n_cached, new in tokens]))
             return [Answer(label=None) for _ in tokens]
 
         def timed(self, query: str) -> float:
@@ -86,7 +86,7 @@ def test_answers_tokens_and_times_are_those_of_the_child(run: Run) -> None:
             assert ms > TIMED_MS  # with the time of our tokenizer
             return ms
 
-    record = run(lambda workload: Kept(Told(workload)))
+    record = run(partial(Kept, Told, needs_tokens=True))
     assert record["absent"] == []
     assert len(found) == len(QUERIES)
     pids = {answer.label for answers, _ in found for answer in answers}
@@ -94,8 +94,7 @@ def test_answers_tokens_and_times_are_those_of_the_child(run: Run) -> None:
     assert str(os.getpid()) not in pids
     for answers, tokens in found:
         assert [list(answer.joint) for answer in answers] == tokens
-    (method,) = (method for method in record["methods"] if method["name"] == "told")
-    assert method["about"] == Told.about
+    method = record["methods"][-1]
     assert method["note"] == "a remark from the child; timed in a process of its own, with our tokenizer's time added"
     with pytest.raises(ProcessLookupError):  # it was waited for, too
         os.kill(int(pids.pop() or ""), 0)
@@ -113,26 +112,3 @@ os.kill(os.getpid(), 9)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGKILL, "ended\n", "")
-
-
-@pytest.mark.skipif(importlib.util.find_spec("llama_cpp") is None, reason="llama-cpp-python (extra peers) is not here")
-def test_llama_cpp_python_can_die(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Shot(InChild):
-        def timed(self, query: str) -> float:
-            assert self._process is not None
-            self._process.send_signal(signal.SIGILL)
-            return super().timed(query)
-
-    real = METHODS["llama-cpp-python"]
-
-    def shot(workload: Workload, peers: Any) -> Method:
-        method = real(workload, peers)
-        method.__class__ = Shot
-        return method
-
-    monkeypatch.setitem(METHODS, "llama-cpp-python", shot)
-    config = load_config(config_path("mission"))
-    record = compared(config, "llama-cpp-python", queries=QUERIES[:1])
-    (absent,) = record["absent"]
-    assert (absent["name"], absent["started"]) == ("llama-cpp-python", True)
-    assert absent["reason"].startswith("its process died of SIGILL")

@@ -12,10 +12,9 @@ from conftest import MakeModel, WriteConfig
 from peer_servers import PeerServer
 
 from qcls_gguf import load_config
-from qcls_gguf.compare import http_peer
-from qcls_gguf.compare.connection import Connection
+from qcls_gguf.compare import Peers, http_peer
+from qcls_gguf.compare.http_peer import Connection
 from qcls_gguf.compare.method import PeerError
-from qcls_gguf.compare.peers import Peers
 from qcls_gguf.config.resources import config_path, embedded_model
 
 __all__ = ["compare_here"]  # a fixture
