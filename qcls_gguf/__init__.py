@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from .config.load import load_config
     from .config.prompt import PromptConfig
     from .config.schema import Config, ModelConfig, RuntimeConfig
+    from .core.handle import LoadedPrompts
     from .errors import BusyError, ConfigError, DeadlineError, DecodeError, ModelError, PlanError, QclsError, ScoreError
-    from .loaded_prompts import LoadedPrompts
     from .model import Model, OpenModels
     from .score.result import Counts, LabelScore, ModelInfo, PromptResult, Result
 else:  # hidden from type checkers, which would otherwise accept any name
@@ -49,7 +49,7 @@ else:  # hidden from type checkers, which would otherwise accept any name
         ".config.prompt": ("PromptConfig",),
         ".config.schema": ("Config", "ModelConfig", "RuntimeConfig"),
         ".errors": tuple(name for name in __all__ if name.endswith("Error")),
-        ".loaded_prompts": ("LoadedPrompts",),
+        ".core.handle": ("LoadedPrompts",),
         ".model": ("Model", "OpenModels"),
         ".score.result": ("Counts", "LabelScore", "ModelInfo", "PromptResult", "Result"),
     }

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any
 
-from .active_set import ActiveSet, Item
 from .config.calibration_file import prompt_hash
 from .config.cascade import AGAIN, CascadeStage, other_prompts, short, stage_hash
 from .config.load import load_config
 from .config.schema import Config
 from .config.settings import prefixed
-from .errors import ConfigError
-from .loaded_prompts import LoadedPrompts
-from .requests import Requests
+from .core.core import Core, Item, each_result
+from .core.handle import LoadedPrompts
+from .core.loading import add
+from .errors import ConfigError, QclsError
 from .score.result import Counts, ModelInfo, PromptResult, Result
-
-Ask = Callable[[Sequence[Item], float | None], list[Result]]
-AskAsync = Callable[[Sequence[Item], float | None], Coroutine[Any, Any, list[Result]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,20 +24,18 @@ class Stage:
 
     name: str
     """the `stage` of its answers"""
-    whole: ActiveSet
+    whole: LoadedPrompts
     """the set of all prompts that it is asked"""
-    single: Mapping[str, ActiveSet]
+    single: Mapping[str, LoadedPrompts]
     """each of these prompts as a set of its own, with the same calibration; empty for the first stage"""
     thresholds: Mapping[str, float]
     """by prompt, the least probability of a final answer; empty for the last stage, whose answers are all final"""
-    model: ModelInfo
-    """which model answers"""
-    ask: Ask
-    ask_async: AskAsync
+    core: Core
+    """answers"""
 
     def items(self, query: str, names: Sequence[str]) -> list[Item]:
         """The items that ask some prompts a query: the whole set if these are all of its prompts, else single ones."""
-        mine = [prompt.name for prompt in self.whole.prompts.prompts]
+        mine = [prompt.name for prompt in self.whole.prompts]
         asked = [name for name in mine if name in names]
         if asked == mine:
             return [(self.whole, query)]
@@ -62,7 +56,7 @@ def cascade_steps(stages: Sequence[Stage], queries: Sequence[str]) -> Step:
     stages: the last one answers every prompt. The results have the last stage's model, the prompts in its order, and
     the times and counts of all stages together.
     """
-    names = [prompt.name for prompt in stages[-1].whole.prompts.prompts]
+    names = [prompt.name for prompt in stages[-1].whole.prompts]
     found: list[dict[str, PromptResult]] = [{} for _ in queries]
     asked: list[list[Result]] = []
     for index, stage in enumerate(stages):
@@ -81,7 +75,7 @@ def cascade_steps(stages: Sequence[Stage], queries: Sequence[str]) -> Step:
             for answer in result.results:
                 if is_last or stage.counts(answer):
                     found[owner][answer.prompt] = answer._replace(stage=stage.name)
-    model = stages[-1].model
+    model = stages[-1].core.info
     return [
         _result(query, [of_query[name] for name in names], asked, len(queries), model)
         for query, of_query in zip(queries, found, strict=True)
@@ -142,7 +136,7 @@ def stamps(loaded: LoadedPrompts) -> dict[str, str]:
         prompt.name: stage_hash(
             prompt_hash(prompt), adjustment.temperature, None if adjustment.bias is None else adjustment.bias.tolist()
         )
-        for prompt, adjustment in zip(loaded.active.prompts.settings, loaded.adjustments, strict=True)
+        for prompt, adjustment in zip(loaded.compiled.settings, loaded.adjustments, strict=True)
     }
 
 
@@ -164,61 +158,96 @@ def check_stamps(
             )
 
 
-class CascadeRequests(Requests):
-    """Requests to an engine whose configured prompts are the last stage of a cascade."""
+class Cascade:
+    """Asks queries of the stages, the cheapest first."""
 
-    stages: Sequence[Stage] = ()
-    """empty until all are ready; the last one is the configured prompts. Other prompt sets do not use the stages"""
+    def __init__(self, stages: Sequence[Stage]) -> None:
+        """stages: the last one answers every prompt."""
+        self.stages = stages
 
-    @property
-    def has_steps(self) -> bool:
-        """Whether there is one stage only."""
-        return not self.stages
-
-    def ask(self, items: Sequence[Item], deadline_s: float | None = None) -> list[Result]:
-        """As `Requests.ask`, but queries of the configured prompts go through the stages."""
-        if not self._is_cascade(items):
-            return super().ask(items, deadline_s)
-        self._check(items, deadline_s)
-        ends = _End(deadline_s)
-        steps = cascade_steps(self.stages, [query for _, query in items])
-        stage, asked = next(steps)
+    def ask(self, queries: Sequence[str], deadline_s: float | None = None) -> list[Result]:
+        """A result for each query. Raises what Classifier.classify_batch raises."""
+        if not self._are_checked(queries, deadline_s):
+            return []
+        until_s = None if deadline_s is None else perf_counter() + deadline_s
+        steps = cascade_steps(self.stages, queries)
+        stage, items = next(steps)
         while True:
+            results = stage.core.ask(items, _left_s(until_s))
             try:
-                stage, asked = steps.send(stage.ask(asked, ends.left_s))
+                stage, items = steps.send(results)
             except StopIteration as e:
                 return list(e.value)
 
-    async def ask_async(self, items: Sequence[Item], deadline_s: float | None = None) -> list[Result]:
+    def ask_each(self, queries: Sequence[str], deadline_s: float | None = None) -> list[Result | QclsError]:
+        """The results, with an error in place of each failed query's."""
+        last = self.stages[-1]
+        return each_result(
+            queries, lambda some: self.ask(some, deadline_s), lambda query: last.core.counts(last.whole, query)
+        )
+
+    async def ask_async(self, queries: Sequence[str], deadline_s: float | None = None) -> list[Result]:
         """The same without blocking the event loop."""
-        if not self._is_cascade(items):
-            return await super().ask_async(items, deadline_s)
-        self._check(items, deadline_s)
-        ends = _End(deadline_s)
-        steps = cascade_steps(self.stages, [query for _, query in items])
-        stage, asked = next(steps)
+        if not self._are_checked(queries, deadline_s):
+            return []
+        until_s = None if deadline_s is None else perf_counter() + deadline_s
+        steps = cascade_steps(self.stages, queries)
+        stage, items = next(steps)
         while True:
+            results = await stage.core.ask_async(items, _left_s(until_s))
             try:
-                stage, asked = steps.send(await stage.ask_async(asked, ends.left_s))
+                stage, items = steps.send(results)
             except StopIteration as e:
                 return list(e.value)
 
-    def _is_cascade(self, items: Sequence[Item]) -> bool:
-        """Whether all items are of the configured prompts; otherwise all of them go to the last stage directly."""
-        return bool(self.stages and items) and all(active is self.stages[-1].whole for active, _ in items)
-
-    def last_stage(self) -> tuple[Ask, AskAsync]:
-        """The functions that ask the configured prompts directly, without earlier stages."""
-        return super().ask, super().ask_async
+    def _are_checked(self, queries: Sequence[str], deadline_s: float | None) -> bool:
+        """Whether there are queries, all of which the last stage takes. Raises PlanError for those that it refuses."""
+        last = self.stages[-1]
+        last.core.check([(last.whole, query) for query in queries], deadline_s)
+        return len(queries) > 0
 
 
-class _End:
-    """The deadline of a request, from its arrival."""
+def _left_s(until_s: float | None) -> float | None:
+    """Seconds left until a deadline; None without one."""
+    return None if until_s is None else until_s - perf_counter()
 
-    def __init__(self, deadline_s: float | None) -> None:
-        self._ends_s = None if deadline_s is None else perf_counter() + deadline_s
 
-    @property
-    def left_s(self) -> float | None:
-        """Seconds left; None without a deadline."""
-        return None if self._ends_s is None else self._ends_s - perf_counter()
+def open_stage(
+    core: Core,
+    name: str,
+    loaded: LoadedPrompts,
+    setting: CascadeStage | None,
+    *,
+    config: Config,
+    with_singles: bool = True,
+) -> Stage:
+    """A stage on the engine that holds its prompts. setting: the prompts that it is asked; None: all.
+
+    config: of the classifier on that engine; with_singles: each prompt is also added as a set of its own.
+    """
+
+    def some(names: Sequence[str]) -> LoadedPrompts:
+        """Some prompts as a set of their own with the same calibration; it is held until the classifier is closed."""
+        calibration = [
+            adjustment
+            for prompt, adjustment in zip(loaded.prompts, loaded.adjustments, strict=True)
+            if prompt.name in names
+        ]
+        prompts = loaded.compiled.some(names)
+
+        def load() -> LoadedPrompts:
+            held = core.engine.hold(prompts.prefixes)
+            added = add(core, prompts, held, sources=prompts.settings, config=config)
+            added.answers.adjust(calibration)
+            return added
+
+        return core.run(load)
+
+    names = [prompt.name for prompt in loaded.prompts if setting is None or prompt.name in setting.prompts]
+    return Stage(
+        name=name,
+        whole=loaded if len(names) == len(loaded.prompts) else some(names),
+        single={each: some([each]) for each in names} if with_singles else {},
+        thresholds={} if setting is None else {each: setting.prompts[each].threshold for each in names},
+        core=core,
+    )

@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import Literal, NoReturn, Self, overload
 
-from .active_set import ActiveSet
-from .cascade import CascadeRequests, Stage, check_stamps, stage_config
-from .config.calibration_file import Calibration, read_calibration
-from .config.cascade import CascadeConfig, CascadeStage
+from .cascade import Cascade, Stage, check_stamps, open_stage, stage_config
+from .config.calibration_file import read_calibration
+from .config.cascade import CascadeConfig
+from .config.likely_mistake import LikelyMistake
 from .config.load import load_config
 from .config.prompt import PromptConfig
 from .config.resources import DEFAULT_CONFIG
 from .config.schema import Config, ModelConfig, check_config
 from .config.words import counted, shown
+from .core.core import Core
+from .core.handle import LoadedPrompts, OnErrors, checked_queries, not_copied
+from .core.loading import load_prompts
+from .core.sharing import TurnCost
+from .core.startup import Started, start
 from .engine.capacity import check_capacity
 from .engine.engine import Engine
-from .engine.pieces import begin_prefixes
-from .engine.prefix_cache import Prefix
-from .engine.turns import TurnCost
-from .errors import ConfigError, PlanError
-from .loaded_prompts import Answering, LoadedPrompts
+from .errors import ConfigError, QclsError
 from .model import Model, OpenModels, find_model
 from .prompts.chat import is_chat, render_prompts
+from .prompts.compiled import Prompt
 from .prompts.prompt_set import PromptSet, compile_prompts
-from .requests import Requests
+from .score.adjustment import Adjustment
 from .score.result import Counts, ModelInfo, Result
-from .startup import Started, start
 
 
-class Classifier(Answering):
+class Classifier:
     """Labels queries by all prompts of a configuration.
 
     Creating it loads the model, caches the prompts and warms up. Usable from several threads: while one request is
@@ -45,16 +46,17 @@ class Classifier(Answering):
         """Use `from_config`."""
         if not isinstance(started, Started):
             raise ConfigError(f"a Classifier is made by Classifier.from_config, not by Classifier({shown(started)})")
-        kind = Requests if started.config.cascade is None else CascadeRequests
-        requests = kind(started.pipeline, started.config.runtime, started.model.n_gpu_layers)
-        super().__init__(requests, started.active, started.sources, started.config, started.model)
         self._started = started
         self._owns_model = owns_model
-        self._sets = started.sets
+        self._cascade: Cascade | None = None
         self._others: list[Classifier] = []  # of a cascade's other models
-        self._configured = LoadedPrompts(
-            requests, started.active, started.sources, started.config, started.model, sets=None
-        )
+        self.core: Core = started.core
+        """How requests reach the engine."""
+        self.configured: LoadedPrompts = started.prompts
+        """The prompt set of the configuration; of a cascade, the last stage alone."""
+
+    def __reduce__(self) -> NoReturn:
+        raise not_copied(self)
 
     @classmethod
     def from_config(
@@ -93,29 +95,26 @@ class Classifier(Answering):
 
         Raises ModelError, and ConfigError also for stages to which the thresholds were not fitted.
         """
-        requests = self._requests
-        assert isinstance(requests, CascadeRequests)
         check_stamps("cascade", cascade.prompt_hashes, cascade.model_sha256, self.configured, self.model)
-        stages = []
+        stages: list[Stage] = []
         for index, setting in enumerate(cascade.stages):
             config = stage_config(setting, self.config, f"cascade.stages[{index}]")
             host = self._host(config, models, offline)
             loaded = host.prompt_set(config)
             hashes = {name: prompt.prompt_hash for name, prompt in setting.prompts.items()}
             check_stamps(f"cascade.stages[{index}]", hashes, setting.model_sha256, loaded, host.model)
-            stages.append(host._stage(setting.config.stem, loaded, setting, with_singles=index > 0))
-            if stages[-1].whole is not loaded.active:
+            name = setting.config.stem
+            stages.append(open_stage(host.core, name, loaded, setting, config=host.config, with_singles=index > 0))
+            if stages[-1].whole is not loaded:
                 loaded.close()  # the stage's own sets hold what they need of it
-            self._started.ledger.step(
-                f"stage {stages[-1].name}", f"{counted(len(hashes), 'prompt')}, {host.model.path}"
-            )
-        last = self._stage(self.config.path.stem if self.config.path else "last", self.configured, None)
-        ask, ask_async = requests.last_stage()
-        requests.stages = (*stages, replace(last, ask=ask, ask_async=ask_async))
+            self._started.ledger.step(f"stage {name}", f"{counted(len(hashes), 'prompt')}, {host.model.path}")
+        last = self.config.path.stem if self.config.path else "last"
+        stages.append(open_stage(self.core, last, self.configured, None, config=self.config))
         for query in (" a", " a b", " a b c"):
-            for stage in requests.stages:  # both ways in which it is asked
-                stage.ask([(stage.whole, query)], None)
-                stage.ask([(active, query) for active in stage.single.values()], None)
+            for stage in stages:  # both ways in which it is asked
+                stage.core.ask([(stage.whole, query)])
+                stage.core.ask([(single, query) for single in stage.single.values()])
+        self._cascade = Cascade(stages)
 
     def _host(self, config: Config, models: OpenModels | None, offline: bool) -> Classifier:
         """The classifier that answers a stage: this one, or another one if the stage has another model."""
@@ -126,28 +125,39 @@ class Classifier(Answering):
         self._others.append(Classifier.from_config(config, model=models, offline=offline))
         return self._others[-1]
 
-    def _stage(
-        self, name: str, loaded: LoadedPrompts, setting: CascadeStage | None, *, with_singles: bool = True
-    ) -> Stage:
-        """A stage that this classifier answers. setting: the prompts that it is asked; None: all."""
-        names = [prompt.name for prompt in loaded.prompts if setting is None or prompt.name in setting.prompts]
-        return Stage(
-            name=name,
-            whole=loaded.active if len(names) == len(loaded.prompts) else self._some(loaded, names),
-            single={each: self._some(loaded, [each]) for each in names} if with_singles else {},
-            thresholds={} if setting is None else {each: setting.prompts[each].threshold for each in names},
-            model=self.model,
-            ask=self._requests.ask,
-            ask_async=self._requests.ask_async,
-        )
+    def classify(self, query: str, *, deadline_s: float | None = None) -> Result:
+        """Label one query; see `classify_batch`."""
+        if self._cascade:
+            return self._cascade.ask([query], deadline_s)[0]
+        return self.core.ask([(self.configured, query)], deadline_s)[0]
 
-    def _some(self, loaded: LoadedPrompts, names: Sequence[str]) -> ActiveSet:
-        """Some prompts of a set as a set of their own with the same calibration; it is held until this is closed."""
-        adjustments = zip(loaded.prompts, loaded.adjustments, strict=True)
-        chosen = [adjustment for prompt, adjustment in adjustments if prompt.name in names]
-        active = self._requests.run_alone(self._sets.add, loaded.active.prompts.some(names))
-        active.answers.adjust(chosen)
-        return active
+    @overload
+    def classify_batch(
+        self, queries: Iterable[str], *, deadline_s: float | None = None, errors: Literal["raise"] = "raise"
+    ) -> list[Result]: ...
+
+    @overload
+    def classify_batch(
+        self, queries: Iterable[str], *, deadline_s: float | None = None, errors: Literal["return"]
+    ) -> list[Result | QclsError]: ...
+
+    def classify_batch(
+        self, queries: Iterable[str], *, deadline_s: float | None = None, errors: OnErrors = "raise"
+    ) -> list[Result] | list[Result | QclsError]:
+        """Label several queries, as `LoadedPrompts.classify_batch` does; those of a cascade by its stages."""
+        if self._cascade is None:
+            if errors == "return":
+                return self.configured.classify_batch(queries, deadline_s=deadline_s, errors="return")
+            return self.configured.classify_batch(queries, deadline_s=deadline_s, errors=errors)
+        asked = checked_queries(queries, errors)
+        return self._cascade.ask(asked, deadline_s) if errors == "raise" else self._cascade.ask_each(asked, deadline_s)
+
+    async def aclassify(self, query: str, *, deadline_s: float | None = None) -> Result:
+        """Label one query without blocking the event loop.
+
+        A task that is cancelled before its turn is not computed. Raises as `classify_batch` does.
+        """
+        return (await self.aclassify_pairs([(self.configured, query)], deadline_s=deadline_s))[0]
 
     def prompt_set(
         self, prompts: str | Path | Config | Sequence[PromptConfig] | PromptSet, *, audit: bool = False
@@ -163,8 +173,7 @@ class Classifier(Answering):
         fit this engine (see runtime.n_batch, runtime.n_seq_max), PlanError if too many are held at once (see
         runtime.question_cells, runtime.question_prefixes).
         """
-        self._requests.check_process()
-        self._requests.check_open()
+        self.core.executor.check()
         config = self._as_config(prompts)
         calibration = read_calibration(config) if config else None
         if calibration is not None:
@@ -178,35 +187,7 @@ class Classifier(Answering):
             compiled, self.engine.capacity, self.config.runtime.max_query_tokens, self.engine.model.facts.n_ctx_train
         )
         self.engine.model.rows(compiled.label_tokens.tolist())  # read before anybody has to wait for it
-        begun = begin_prefixes(self.engine, self._requests.batcher, compiled.prefixes, self._requests.check_open)
-        active = self._requests.run_alone(self._add_calibrated, compiled, begun, calibration)
-        return LoadedPrompts(
-            self._requests, active, active.prompts.settings, self.config, self.engine.model, sets=self._sets
-        )
-
-    def _add_calibrated(
-        self, prompts: PromptSet, begun: Sequence[Prefix], calibration: Calibration | None
-    ) -> ActiveSet:
-        active = self._add(prompts, begun)
-        try:
-            self._sets.calibrate(active, calibration)
-        except BaseException:
-            self._sets.remove(active)
-            raise
-        return active
-
-    def _add(self, prompts: PromptSet, begun: Sequence[Prefix]) -> ActiveSet:
-        """Add a set and release the beginnings of its prefixes; release them first if there is no room for both."""
-        try:
-            active = self._sets.add(prompts)
-        except PlanError:
-            self.engine.forget(begun)
-            return self._sets.add(prompts)
-        except BaseException:
-            self.engine.forget(begun)
-            raise
-        self.engine.forget(begun)
-        return active
+        return load_prompts(self.core, compiled, calibration, sources=compiled.settings, config=self.config)
 
     def _as_config(self, prompts: str | Path | Config | Sequence[PromptConfig] | PromptSet) -> Config | None:
         """The prompts as a configuration, rendered to whole texts; None if they are compiled already."""
@@ -225,7 +206,12 @@ class Classifier(Answering):
 
         Takes a second at most, during which no request is answered. Raises DecodeError and ScoreError.
         """
-        return self._requests.measure_turns(self.active)
+        return self.core.measure_turns(self.configured)
+
+    @property
+    def is_cascade(self) -> bool:
+        """Whether queries go through the stages of a cascade."""
+        return self._cascade is not None
 
     @property
     def config(self) -> Config:
@@ -235,22 +221,36 @@ class Classifier(Answering):
     @property
     def model(self) -> ModelInfo:
         """Which model answers."""
-        return self._started.info
+        return self.core.info
 
     @property
     def engine(self) -> Engine:
         """The engine; its `model` is the open Model. For tools, which may use it only while no request is computed."""
-        return self._started.engine
+        return self.core.engine
 
     @property
     def turn_ms(self) -> float:
         """Milliseconds since the current turn began; 0 if none is computed. May be read from any thread."""
-        return self._requests.batcher.turn_ms
+        return self.core.executor.turn_ms
 
     @property
-    def configured(self) -> LoadedPrompts:
-        """The prompt set of the configuration."""
-        return self._configured
+    def prompts(self) -> Sequence[Prompt]:
+        """The compiled prompts of the configuration."""
+        return self.configured.prompts
+
+    @property
+    def adjustments(self) -> Sequence[Adjustment]:
+        """The calibration of each prompt's scores."""
+        return self.configured.adjustments
+
+    @property
+    def warnings(self) -> tuple[LikelyMistake, ...]:
+        """Likely mistakes in the prompts, except kinds that the configuration ignores."""
+        return self.configured.warnings
+
+    def check(self, query: str) -> None:
+        """Raise PlanError for a query that `classify` would refuse; nothing is computed."""
+        self.configured.check(query)
 
     @property
     def startup_ms(self) -> dict[str, float]:
@@ -259,33 +259,35 @@ class Classifier(Answering):
 
     def plan_counts(self, query: str) -> Counts:
         """The counts of `classify` for a query all of which is fed; computes nothing. Raises PlanError as it does."""
-        return self._requests.counts(self.active, query)
+        return self.core.counts(self.configured, query)
 
     def classify_pairs(
         self, pairs: Sequence[tuple[LoadedPrompts, str]], *, deadline_s: float | None = None
     ) -> list[Result]:
-        """Answer each pair of a prompt set and a query, all in one decode if they fit; see `classify_batch`."""
-        return self._requests.ask([(prompts.active, query) for prompts, query in pairs], deadline_s)
+        """Answer each pair of a prompt set and a query, all in one decode if they fit; see `classify_batch`.
+
+        Pairs of a cascade's configured set alone go through its stages; with others among them, to the last one.
+        """
+        if self._cascade and all(prompts is self.configured for prompts, _ in pairs):
+            return self._cascade.ask([query for _, query in pairs], deadline_s)
+        return self.core.ask(pairs, deadline_s)
 
     async def aclassify_pairs(
         self, pairs: Sequence[tuple[LoadedPrompts, str]], *, deadline_s: float | None = None
     ) -> list[Result]:
         """`classify_pairs` without blocking the event loop; see `aclassify`."""
-        return await self._requests.ask_async([(prompts.active, query) for prompts, query in pairs], deadline_s)
+        if self._cascade and all(prompts is self.configured for prompts, _ in pairs):
+            return await self._cascade.ask_async([query for _, query in pairs], deadline_s)
+        return await self.core.ask_async(pairs, deadline_s)
 
     def close(self) -> None:
         """Answer waiting requests, refuse new ones, then free the context, and the model if it was opened for this.
 
         May be called again. In a forked process it does nothing, because everything belongs to the parent. If a
-        finaliser or a signal handler calls it in the middle of a request of the same thread, later requests are refused
-        and the memory is freed with the object, or by the next call.
+        finaliser calls it in the thread that computes, later requests are refused and the memory is freed with the
+        object, or by the next call.
         """
-        if not self._requests.is_of_this_process:
-            return
-        batcher = self._requests.batcher
-        batcher.close()
-        if not batcher.is_inside:
-            batcher.run_alone(self._free)
+        self.core.executor.close(self._free)
 
     def _free(self) -> None:
         self.engine.close()
@@ -299,3 +301,12 @@ class Classifier(Answering):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+Asking = Classifier | LoadedPrompts
+"""What can be asked."""
+
+
+def handle_of(asking: Asking) -> LoadedPrompts:
+    """The handle of what is asked; of a cascade, that of its last stage alone."""
+    return asking.configured if isinstance(asking, Classifier) else asking

@@ -14,7 +14,9 @@ from .config.schema import Config, check_config
 from .config.words import shown
 from .engine.open import context_memory
 from .errors import ConfigError
-from .model import Model, OpenModels
+from .model import Model, OpenModels, Vocabulary
+from .model.files import ModelFile
+from .model.open import open_vocabulary
 from .prompts.chat import is_chat, render_prompts
 
 OnStep = Callable[[str, str, float], None]
@@ -81,6 +83,10 @@ class ClassifierOpener:
     def model_of(self, config: Config) -> Model:
         """The open model of a configuration. Raises ConfigError or ModelError."""
         return self.models.of(config, measure=context_memory(config))
+
+    def vocabulary_of(self, config: Config) -> Vocabulary:
+        """The model of a configuration without its weights, which the caller closes. Raises ConfigError, ModelError."""
+        return open_vocabulary(ModelFile.read(self.models.path_of(config)), config.runtime)
 
     def rendered(self, config: Config) -> Config:
         """The configuration with the whole text of every prompt, by the chat template of its model where one is needed.

@@ -1,20 +1,17 @@
-"""An interrupt right behind the n-th call of a method, or before the n-th line of some files, as of Ctrl-C."""
+"""An interrupt right after the n-th call of a method, as of Ctrl-C."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from types import FrameType
-from typing import Any
 
 import pytest
 
 
 @dataclass(slots=True)
 class Calls:
-    """Calls of the method, or lines, that are left until the interrupt; 0 or less: it came."""
+    """Calls of the method that are left until the interrupt; 0 or less: it came."""
 
     left: int
 
@@ -34,23 +31,3 @@ def interrupted_behind(owner: object, method: str, n: int, monkeypatch: pytest.M
     with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
         patch.setattr(owner, method, counted)
         yield calls
-
-
-@contextmanager
-def interrupted_before_line(files: tuple[str, ...], n: int) -> Iterator[Calls]:
-    """The n-th line inside of functions of these files (ends of their paths) is not run, and ends what is inside."""
-    lines = Calls(n)
-
-    def in_function(_frame: FrameType, event: str, _argument: Any) -> Any:
-        lines.left -= event == "line"
-        if event == "line" and lines.left == 0:
-            raise KeyboardInterrupt
-        return in_function
-
-    before = sys.gettrace()
-    sys.settrace(lambda frame, _event, _argument: in_function if frame.f_code.co_filename.endswith(files) else None)
-    try:
-        with suppress(KeyboardInterrupt):
-            yield lines
-    finally:
-        sys.settrace(before)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from ..config.schema import RuntimeConfig
 from ..config.words import counted
 from ..errors import ConfigError
-from ..plan.planner import Capacity
+from ..plan.growth import Capacity
+from ..plan.kept_queries import cells_of
 from ..prompts.prompt_set import PromptSet
 from .engine import MAX_SEQ
-from .kept_queries import cells_of
 
 N_UNTIL_CAPTURED = 3
 """decodes of a shape on a GPU until its CUDA graph is captured"""

@@ -1,11 +1,12 @@
 """A llama.cpp context with a prefix cache, and the decode of plans that branch from cached prefixes.
 
 The context's sequences are of two kinds. Leaf sequences 0, 1, … are what plans decode in: they share the cells of a
-prefix, the plan's tokens are put behind them and trimmed away again. Which prefix a leaf sequence shares is remembered,
-so that requests of the usual shape move no cells. Each cached prefix has a holder sequence behind the leaf sequences,
-which is never decoded into once the prefix is stored. The last sequences keep queries; see kept_queries.py.
+prefix, the plan's tokens are appended to them and trimmed away again. Which prefix a leaf sequence shares is
+remembered, so that requests of the usual shape move no cells. Each cached prefix has a holder sequence after the leaf
+sequences, which is never decoded into once the prefix is stored. The last sequences keep queries; see
+plan/kept_queries.py.
 
-A model with recurrent layers keeps a state of each sequence besides, the one behind its last token, which cannot be
+A model with recurrent layers also keeps a state of each sequence, the one after its last token, which cannot be
 trimmed back: its leaf sequences are emptied by each decode, and share their prefix anew, with its state, before the
 next one.
 """
@@ -22,10 +23,10 @@ import numpy.typing as npt
 from ..errors import ConfigError, PlanError, QclsError
 from ..model import Model
 from ..native import NativeContext
-from ..plan.planner import Capacity
+from ..plan.growth import Capacity
+from ..plan.kept_queries import Kept, KeptQueries
 from ..plan.tree import Int32Array, KeptRoot, Plan, Root
-from .kept_queries import Kept, KeptQueries
-from .prefix_cache import Prefix, PrefixCache, Tokens, WholePrefixCache
+from .prefix_cache import Prefix, PrefixCache, RecurrentPrefixCache, Tokens
 from .prefix_decode import store_prefixes
 
 Float32Array = npt.NDArray[np.float32]
@@ -77,15 +78,16 @@ class Engine:
         self._holders = range(n_leaf_seqs, context.n_seq_max - (kept_queries.n_seqs if kept_queries else 0))
         self.n_found = self.n_stored = self.n_evicted = 0
         """Prefixes that `hold` found in the cache, those that it stored, and those that made room for them."""
-        self._cache_kind = WholePrefixCache if model.has_states else PrefixCache
+        self._cache_kind = RecurrentPrefixCache if model.has_states else PrefixCache
         self.cache = self._cache_kind(self._holders)
         self._shared = [_NOTHING] * n_leaf_seqs  # what each leaf sequence shares
         self._leaf_seq = np.arange(n_leaf_seqs, dtype=np.int32)
         self._leaf_start = np.zeros(n_leaf_seqs, np.int32)  # how many positions of it
         self._n_groups = 0
         self._unstored: list[Prefix] = []  # prefixes in use that `restore` has still to store
-        # False while cells change: what an interrupt leaves of them is not trusted
-        self._stored = self._clean = True
+        self.is_clean = True
+        """False while cells change, and after an error that leaves them in an unknown state: `restore` mends that."""
+        self._queued = model.is_all_on_gpu
         self._rows = np.zeros((context.n_outputs_max, context.row_size), np.float32)
 
     def hold(self, wanted: Sequence[Tokens], state: bytes | None = None) -> list[Prefix]:
@@ -95,7 +97,8 @@ class Engine:
         uses make room. state: what `saved_prefixes` gave of the same prefixes, to load instead of decoding; the cache
         is empty then. Raises PlanError, with nothing changed, where they do not fit, and DecodeError.
         """
-        self.mend()
+        if not self.is_clean:
+            self.restore()
         distinct = list(dict.fromkeys(wanted))
         known = [prefix for tokens in distinct if (prefix := self.cache.get(tokens))]
         for prefix in known:
@@ -144,14 +147,14 @@ class Engine:
             self.n_evicted += 1
 
     def _evict(self, prefix: Prefix) -> None:
-        self._stored = False
+        was_clean, self.is_clean = self.is_clean, False
         for leaf, root in enumerate(self._shared):
             if root.holder == prefix.holder:
                 self._unshare(leaf)
         self.context.trim(np.array([prefix.holder], np.int32), np.zeros(1, np.int32))
         self.cache.take_out(prefix)
         self.cache.give_back(prefix)
-        self._stored = True
+        self.is_clean = was_clean
 
     def _add(self, missing: Sequence[Tokens], state: bytes | None) -> None:
         """Decode prefixes that are not cached, or load their cells."""
@@ -159,7 +162,7 @@ class Engine:
             return
         self._n_groups += 1
         prefixes = [self.cache.reserve(tokens, self._n_groups) for tokens in missing]
-        self._stored = False
+        self.is_clean = False
         try:
             if state is None:
                 store_prefixes(self.context, self.cache, prefixes, have_states=self.model.has_states)
@@ -171,18 +174,13 @@ class Engine:
             for prefix in prefixes:
                 self.context.trim(np.array([prefix.holder], np.int32), np.zeros(1, np.int32))
                 self.cache.give_back(prefix)
-            self._stored = True
+            self.is_clean = True
             raise
-        self._stored = True
-
-    def mend(self) -> None:
-        """`restore` where an interrupt or an error left cells that cannot be trusted."""
-        if not (self._stored and self._clean):
-            self.restore()
+        self.is_clean = True
 
     def restore(self) -> None:
         """Empty the KV cache and store the prefixes in use again; a NaN in a freed cell can spoil later requests."""
-        self._stored = False
+        self.is_clean = False
         in_use = [prefix for prefix in self.cache.prefixes if prefix.n_users and prefix not in self._unstored]
         self._unstored = sorted([*self._unstored, *in_use], key=lambda prefix: prefix.group)
         self.context.clear()
@@ -194,7 +192,7 @@ class Engine:
         for _, group in groupby(self._unstored, key=lambda prefix: prefix.group):  # as they were first decoded
             store_prefixes(self.context, self.cache, list(group), have_states=self.model.has_states)
         self._unstored = []
-        self._stored = self._clean = True
+        self.is_clean = True
 
     def saved_prefixes(self) -> bytes:
         """The cells of the cached prefixes. Leaf sequences give up what they share."""
@@ -230,22 +228,19 @@ class Engine:
         """One llama_decode of a plan whose leaf l is in sequence l and grows from leaf_roots[l], which is cached.
 
         token: (n_tokens,) instead of the plan's. kept: what slots keep of it. Afterwards the leaf sequences are trimmed
-        back to what they share of their prefixes; where an interrupt or a DecodeError leaves that open, the next decode
-        stores the prefixes anew. Raises PlanError, before anything is decoded, and DecodeError.
+        back to what they share of their prefixes; where a DecodeError leaves that open, the next decode stores the
+        prefixes anew. Raises PlanError, before anything is decoded, and DecodeError.
         """
-        if plan.n_leaves > self.capacity.n_seqs:
-            raise PlanError(
-                f"a plan of {plan.n_leaves} leaves, and there are {self.capacity.n_seqs} sequences for them"
-            )
-        self.mend()
-        self._clean = False
+        n = len(leaf_roots)
+        if n > self.capacity.n_seqs:
+            raise PlanError(f"a plan of {n} leaves, and there are {self.capacity.n_seqs} sequences for them")
+        if not self.is_clean:
+            self.restore()
+        self.is_clean = False
         for leaf, root in enumerate(leaf_roots):
             if self._shared[leaf] is not root and self._shared[leaf] != root:
                 self._share(leaf, root)
-        if self._rows.shape[1] != self.context.row_size:  # an interrupt came while the label tokens were set
-            self._make_rows()
         rows = self._rows[: plan.n_outputs]
-        n = plan.n_leaves
         try:
             batch_us, trim_us = self.context.decode(
                 plan.token if token is None else token,
@@ -257,14 +252,14 @@ class Engine:
                 self._leaf_seq[:n],
                 self._leaf_start[:n],
                 keep=np.array([cells for each in kept for cells in each.cells], np.int32) if kept else None,
-                queued=self.model.is_all_on_gpu,
+                queued=self._queued,
             )
         except PlanError:  # nothing was computed
-            self._clean = self.kept_queries is None  # leaves with a kept query's cells were not trimmed
+            self.is_clean = self.kept_queries is None  # leaves with a kept query's cells were not trimmed
             raise
         for each in kept:
             each.slot.fragments = each.fragments
-        self._clean = True
+        self.is_clean = True
         return Decoded(rows, batch_us, trim_us)
 
     def _share(self, leaf: int, root: Root) -> None:

@@ -12,6 +12,7 @@ from ..model.open import context_memory as context_memory_of
 from ..model.open import most_memory
 from ..model.placement import ON_CPU, flash_attention, used_gpus
 from ..native import ContextMemory, ContextSettings, NativeContext, n_contexts_on_gpus
+from ..plan.kept_queries import KeptQueries
 from ..prompts.chat import render_prompts
 from ..prompts.prompt_set import PromptSet, compile_prompts
 from ..timing import Ledger
@@ -19,7 +20,6 @@ from .batch_invariant import check_layers, wrong_head
 from .capacity import Limits, limits
 from .cores import threads
 from .engine import Engine
-from .kept_queries import KeptQueries
 from .memory import LEAST_FREE_BYTES, beside_layers, check_memory, many_states
 
 

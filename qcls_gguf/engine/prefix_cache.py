@@ -148,8 +148,8 @@ class PrefixCache:
         return min(idle, key=lambda prefix: prefix.last_used, default=None)
 
 
-class WholePrefixCache(PrefixCache):
-    """The prefixes of a context whose model keeps a state of each sequence: the one behind its last token.
+class RecurrentPrefixCache(PrefixCache):
+    """The prefixes of a context whose model keeps a state of each sequence: the one after its last token.
 
     A longer prefix can only begin with the whole of a shorter one, and what it then shares is counted for both.
     """

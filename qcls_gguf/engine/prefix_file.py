@@ -14,17 +14,20 @@ import os
 import stat
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..plan.block_hashes import block_digests
+import numpy as np
+
 from ..system.folders import PART_SUFFIX, write_whole
 
 MAGIC = b"qcls-gguf prefix cells 2\n"
+BLOCK_TOKENS = 16
+"""Tokens of a hashed block; the last block of a prefix may have fewer."""
 N_KEPT = 16
 """Files that are kept; the oldest ones are removed."""
 OLD_PART_S = 3600.0
@@ -34,6 +37,18 @@ _N_HEX = 64  # characters of a sha256
 _SIZE_HEX = 16  # and of a size
 _HEAD_BYTES = len(MAGIC) + 3 * _N_HEX + _SIZE_HEX + 1
 _OWN_FOLDER, _GROUP_AND_OTHERS = 0o700, 0o077
+
+
+def block_digests(tokens: Sequence[int]) -> Iterator[bytes]:
+    """A chain of sha256 digests: of the digest before, none for the first, and a block's tokens as little-endian int32.
+
+    Equal digests mean equal tokens from the beginning to the end of that block.
+    """
+    digest = b""
+    for start in range(0, len(tokens), BLOCK_TOKENS):
+        block = np.array(tokens[start : start + BLOCK_TOKENS], "<i4").tobytes()
+        digest = hashlib.sha256(digest + block).digest()
+        yield digest
 
 
 def prefix_digest(prefixes: Iterable[Sequence[int]]) -> str:

@@ -14,9 +14,9 @@ from ..config.prompt import PromptConfig
 from ..config.template import SLOT
 from ..config.words import hint
 from ..engine.engine import MAX_SEQ
+from ..engine.prefix_file import block_digests
 from ..errors import ConfigError
 from ..native.device import instruction_sets
-from ..plan.block_hashes import block_digests
 from ..plan.templates import Templates
 from ..plan.tree import TokenTree
 from ..prompts.compiled import PROBES, Prompt, Tokenizer, common_prefix
@@ -25,7 +25,7 @@ from ..score.result import Counts
 from .advice import advise
 from .records import (
     Added,
-    Answering,
+    Asking,
     ContextSizes,
     HeadTail,
     Inspection,
@@ -53,7 +53,7 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
     memory = engine.context.counters()
     max_batch, tail = config.runtime.max_batch, engine.context.head_tail
     n_leaves, n_holders = sum(prompt.trie.n_leaves for prompt in prompts), len({prompt.prefix for prompt in prompts})
-    templates = classifier.configured.active.templates
+    templates = classifier.configured.templates
     request = empty_request(prompts, tokenizer, classifier.plan_counts(""))
     if (pass_tokens := tokenizer.pass_tokens) is not None:
         copies = query_copies(templates) or request.n_query_copies
@@ -99,11 +99,11 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
     )
 
 
-def _answering(setting: PromptConfig, prompt: Prompt, adjustment: Adjustment) -> Answering:
+def _answering(setting: PromptConfig, prompt: Prompt, adjustment: Adjustment) -> Asking:
     def by_label(values: FloatArray | None) -> dict[str, float] | None:
         return None if values is None else dict(zip(prompt.labels, values.tolist(), strict=True))
 
-    return Answering(
+    return Asking(
         prompt=prompt.name,
         temperature=adjustment.temperature,
         prior=by_label(adjustment.prior),

@@ -15,7 +15,7 @@ from ..model.placement import weights_text
 from ..report.document import TEXT, Document, Facts, Paragraph, Table
 from ..report.numbers import measured
 from .records import (
-    Answering,
+    Asking,
     HeadTail,
     Inspection,
     PromptInspection,
@@ -120,7 +120,7 @@ def _prompts(inspection: Inspection) -> Table:
     )  # fmt: skip
 
 
-def _prompt_tree(prompt: PromptInspection, answering: Answering) -> Tree:
+def _prompt_tree(prompt: PromptInspection, answering: Asking) -> Tree:
     tree = Tree(Text(printable(prompt.name), style="bold"), guide_style="dim")
     tree.add(Text(f"blocks {' '.join(prompt.prefix.block_hashes)}", style="dim"))
     tree.add(Text(f"added  {_sequence(prompt.added.fragment)} + {_sequence(prompt.added.suffix)}", style="dim"))
@@ -129,7 +129,7 @@ def _prompt_tree(prompt: PromptInspection, answering: Answering) -> Tree:
     return _with_labels(tree, prompt.trie)
 
 
-def _answering(answering: Answering) -> str:
+def _answering(answering: Asking) -> str:
     """What is done to a prompt's scores and its answer; empty where nothing is."""
     parts = [] if answering.temperature == 1 else [f"temperature {answering.temperature:.3g}"]
     for name, values in (("prior", answering.prior), ("bias", answering.bias)):

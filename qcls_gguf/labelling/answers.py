@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..loaded_prompts import Answering
+from ..classifier import Asking, handle_of
 from ..score.result import Result
 from .blocks import Queries
 
@@ -65,11 +65,11 @@ class AnswerColumns:
         return pa.struct([(label, pa.float64()) for label in prompt.labels])
 
 
-def prompt_labels(prompts: Answering) -> tuple[PromptLabels, ...]:
+def prompt_labels(prompts: Asking) -> tuple[PromptLabels, ...]:
     """Of the prompts that answer."""
     return tuple(
         PromptLabels(name=prompt.name, labels=tuple(prompt.labels), fallback=setting.fallback)
-        for prompt, setting in zip(prompts.prompts, prompts.active.prompts.settings, strict=True)
+        for prompt, setting in zip(prompts.prompts, handle_of(prompts).compiled.settings, strict=True)
     )
 
 

@@ -9,12 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..classifier import Classifier
+from ..classifier import Asking, Classifier
 from ..config.load import load_config
 from ..config.resources import DEFAULT_CONFIG
 from ..config.schema import Config
 from ..data.queries import QUERY
-from ..loaded_prompts import Answering
 from .answers import AnswerColumns, Answers, answer_of, prompt_labels, with_columns
 from .batches import BatchLabeller, with_room
 from .blocks import queries_of_column
@@ -26,7 +25,7 @@ _BATCH = 8
 
 def label_table(
     table: Any,
-    classifier: Answering | Config | str | Path = DEFAULT_CONFIG,
+    classifier: Asking | Config | str | Path = DEFAULT_CONFIG,
     *,
     query_column: str = QUERY,
     prefix: str = "",
@@ -50,7 +49,7 @@ def label_table(
     """
     with ExitStack() as stack:
         size = batch or _BATCH
-        if not isinstance(classifier, Answering):
+        if not isinstance(classifier, Asking):
             config = load_config(classifier) if isinstance(classifier, str | Path) else classifier
             classifier = stack.enter_context(Classifier.from_config(with_room(config, size)))
         columns = AnswerColumns(prompts=prompt_labels(classifier), prefix=prefix, scores=scores, top_k=top_k)

@@ -7,22 +7,18 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter
 
+from ..classifier import Asking, Classifier, handle_of
 from ..config.schema import Config
-from ..decodes import Tokenized
-from ..engine.capacity import N_UNTIL_CAPTURED
-from ..engine.open import context_memory
+from ..core.core import Tokenized
+from ..core.queue import Job
+from ..engine.capacity import N_UNTIL_CAPTURED, pays_to_repeat_shapes
 from ..errors import PlanError, QclsError, ScoreError
-from ..loaded_prompts import Answering
-from ..model import Vocabulary
 from ..model.header import read_header
-from ..native import ContextMemory
 from ..opening import ClassifierOpener
-from ..pipeline import Prepared
+from ..plan.planner import RequestPlan
 from ..prompts.chat import render_prompts
 from ..prompts.prompt_set import PromptSet, compile_prompts
 from ..score.result import Result
@@ -47,18 +43,13 @@ def with_room(config: Config, n: int) -> Config:
 
 
 def most_queries(config: Config, opener: ClassifierOpener) -> int:
-    """Queries of a decode at most. The model is opened here only if its states may be large."""
+    """Queries of a decode at most. Its vocabulary is opened here only if its states may be large."""
     if not read_header(opener.models.path_of(config)).may_have_states:
         return MOST
 
-    def most(model: Vocabulary) -> int:
-        texts = render_prompts(config.prompts, model, config.model).prompts
-        return most_with_states(compile_prompts(texts, model), model.facts.state_bytes)
-
-    def measure(model: Vocabulary) -> ContextMemory:
-        return context_memory(with_room(config, most(model)))(model)
-
-    return most(opener.models.of(config, measure=measure))
+    with opener.vocabulary_of(config) as vocabulary:
+        texts = render_prompts(config.prompts, vocabulary, config.model).prompts
+        return most_with_states(compile_prompts(texts, vocabulary), vocabulary.facts.state_bytes)
 
 
 def most_with_states(prompts: PromptSet, state_bytes: int) -> int:
@@ -74,12 +65,12 @@ class Decode:
     """Queries of one decode with its plan, which is None for a cascade: it asks its stages as it goes."""
 
     queries: Sequence[Tokenized]
-    plan: Prepared | None
+    plan: RequestPlan | None
 
     @property
     def n_decodes(self) -> int:
         """Decodes that the queries take, as far as that is known."""
-        return 1 if self.plan is None else self.plan.n_decodes
+        return 1 if self.plan is None else len(self.plan.decodes)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -93,27 +84,26 @@ class Decoder:
     The only place that tokenises, plans and computes; whoever else asks the prompts meanwhile waits for its turn.
     """
 
-    def __init__(self, prompts: Answering) -> None:
-        self.prompts = prompts
-        self.pays_to_pad = prompts.pays_on_rungs
+    def __init__(self, prompts: Asking) -> None:
+        self._prompts = prompts
+        self._handle = handle_of(prompts)
+        model = self._handle.core.engine.model
+        self._has_states = model.has_states
+        self.pays_to_pad = pays_to_repeat_shapes(self._handle.config.runtime, model.n_gpu_layers)
         """whether decodes that are filled up to one of a few token counts, so that shapes repeat, save time"""
 
-    @contextmanager
-    def computing(self) -> Iterator[None]:
-        """Start the thread that computes; it ends with the decode that it is at."""
-        self._thread = ThreadPoolExecutor(1, "qcls-gguf decodes")
-        try:
-            yield
-        finally:
-            self._thread.shutdown(cancel_futures=True)
+    def classify(self, query: str) -> Result:
+        """Answer a query by itself. Raises as `Classifier.classify` does."""
+        return self._prompts.classify(query)
 
     def tokenize(self, query: str) -> Tokenized:
         """Raises PlanError for a query that is too long."""
-        return self.prompts.tokenize(query)
+        return self._handle.tokenize(query)
 
     def plan(self, queries: Sequence[Tokenized], *, padded: bool) -> Decode:
         """Plan the decode of some queries, which may turn out to take several."""
-        return Decode(queries, self.prompts.prepare(queries, on_rungs=padded) if self.prompts.has_steps else None)
+        is_cascade = isinstance(self._prompts, Classifier) and self._prompts.is_cascade
+        return Decode(queries, None if is_cascade else self._handle.plan(queries, padded=padded))
 
     def plans(self, queries: Sequence[Tokenized], *, padded: bool) -> Iterator[Decode]:
         """Plan queries in one decode, or, if they do not fit, in decodes of half as many, or of a quarter, ….
@@ -128,11 +118,16 @@ class Decoder:
         else:
             yield decode
 
-    def submit(self, decode: Decode) -> Future[list[Result]]:
-        """Compute a decode when those before it are done."""
-        if decode.plan is None:
-            return self._thread.submit(self.prompts.classify_batch, [query_of(each) for each in decode.queries])
-        return self._thread.submit(self.prompts.compute, decode.plan)
+    def submit(self, decode: Decode) -> Job[list[Result]]:
+        """Compute a decode when those before it are done; a cascade does so at once."""
+        if decode.plan is not None:
+            return self._handle.submit(decode.queries, decode.plan)
+        job = Job[list[Result]]()
+        try:
+            job.finish(self._prompts.classify_batch([each.query for each in decode.queries]))
+        except (PlanError, ScoreError) as e:
+            job.finish(None, e)
+        return job
 
     def ordered(self, queries: Sequence[str], size: int) -> list[int]:
         """The order in which queries go into decodes of a size.
@@ -141,19 +136,14 @@ class Decoder:
         one length do, whose decodes have one shape; and so they do always with a model with states, which computes
         sequences of one length together.
         """
-        by_length = size == 1 or self.prompts.has_states
+        by_length = size == 1 or self._has_states
         return sorted(range(len(queries)), key=lambda at: (len(queries[at]), "") if by_length else (0, queries[at]))
-
-
-def query_of(tokenized: Tokenized) -> str:
-    """The text of a query."""
-    return tokenized.item[1]
 
 
 class BatchLabeller:
     """Labels many queries with prompts that nobody else asks meanwhile."""
 
-    def __init__(self, prompts: Answering, size: int, *, padded: bool | None = None) -> None:
+    def __init__(self, prompts: Asking, size: int, *, padded: bool | None = None) -> None:
         """size: queries of a decode. padded: whether decodes are filled up, so that shapes repeat; None: if that pays,
         but not one by one, which is to compute what `classify` does.
         """
@@ -165,15 +155,18 @@ class BatchLabeller:
         """The results with the queries' places, or the reasons why queries have none; a decode's at a time, in no
         particular order.
         """
-        running: deque[tuple[Sequence[int], Decode, Future[list[Result]]]] = deque()
+        running: deque[tuple[Sequence[int], Decode, Job[list[Result]]]] = deque()
         refused: list[tuple[int, Result | str]] = []
-        with self._decoder.computing():
+        try:
             for places, decode in self._decodes(queries, refused):
                 running.append((places, decode, self._decoder.submit(decode)))
                 if len(running) > _N_AHEAD:
                     yield self._results(*running.popleft())
             while running:
                 yield self._results(*running.popleft())
+        finally:
+            for _, _, job in running:
+                job.is_given_up = True
         if refused:
             yield refused
 
@@ -197,21 +190,21 @@ class BatchLabeller:
                 batch = []
 
     def _results(
-        self, places: Sequence[int], decode: Decode, computing: Future[list[Result]]
+        self, places: Sequence[int], decode: Decode, computing: Job[list[Result]]
     ) -> list[tuple[int, Result | str]]:
         try:
             return list(zip(places, computing.result(), strict=True))
         except (PlanError, ScoreError):  # it does not say of which query
-            return [(place, self._one(query_of(each))) for place, each in zip(places, decode.queries, strict=True)]
+            return [(place, self._one(each.query)) for place, each in zip(places, decode.queries, strict=True)]
 
     def _one(self, query: str) -> Result | str:
         try:
-            return self._decoder.prompts.classify(query)
+            return self._decoder.classify(query)
         except (PlanError, ScoreError) as e:
             return str(e)
 
 
-def measure_batches(prompts: Answering, queries: Sequence[str], most: int = MOST) -> list[BatchSpeed]:
+def measure_batches(prompts: Asking, queries: Sequence[str], most: int = MOST) -> list[BatchSpeed]:
     """How fast some of the queries are labelled one by one and 2, 4, 8, … in a decode; the sizes run in turns.
 
     All sizes, one by one too, take the queries in the order of a run with several in a decode. Batches that a decode
@@ -230,29 +223,28 @@ def measure_batches(prompts: Answering, queries: Sequence[str], most: int = MOST
     seconds: defaultdict[int, float] = defaultdict(float)
     known: set[tuple[int, int]] = set()
     began = perf_counter()
-    with decoder.computing():
-        for round_, block in enumerate([blocks[0], *blocks] if usable else []):  # the first one warms up
-            for size in list(sizes):
-                padded = decoder.pays_to_pad and size > 1
-                batches = [block[start : start + size] for start in range(0, len(block) - size + 1, size)]
-                if round_ == 0 and size > 1:
-                    n_whole = sum(decoder.plan(batch, padded=padded).n_decodes == 1 for batch in batches)
-                    if 2 * n_whole <= len(batches):
-                        sizes.remove(size)
-                        continue
-                for decode in (each for batch in batches for each in decoder.plans(batch, padded=padded)):
-                    if decoder.pays_to_pad and decode.shape not in known:
-                        known.add(decode.shape)
-                        for _ in range(N_UNTIL_CAPTURED):
-                            decoder.submit(decoder.plan(decode.queries, padded=padded)).result()
-                    start_s = perf_counter()
-                    results = decoder.submit(decode).result()
-                    if round_:
-                        seconds[size] += perf_counter() - start_s
-                        n_queries[size] += len(results)
-                        n_tokens[size] += results[0].counts.n_tokens_new
-            if round_ and perf_counter() - began > _MOST_S:
-                break
+    for round_, block in enumerate([blocks[0], *blocks] if usable else []):  # the first one warms up
+        for size in list(sizes):
+            padded = decoder.pays_to_pad and size > 1
+            batches = [block[start : start + size] for start in range(0, len(block) - size + 1, size)]
+            if round_ == 0 and size > 1:
+                n_whole = sum(decoder.plan(batch, padded=padded).n_decodes == 1 for batch in batches)
+                if 2 * n_whole <= len(batches):
+                    sizes.remove(size)
+                    continue
+            for decode in (each for batch in batches for each in decoder.plans(batch, padded=padded)):
+                if decoder.pays_to_pad and decode.shape not in known:
+                    known.add(decode.shape)
+                    for _ in range(N_UNTIL_CAPTURED):
+                        decoder.submit(decoder.plan(decode.queries, padded=padded)).result()
+                start_s = perf_counter()
+                results = decoder.submit(decode).result()
+                if round_:
+                    seconds[size] += perf_counter() - start_s
+                    n_queries[size] += len(results)
+                    n_tokens[size] += results[0].counts.n_tokens_new
+        if round_ and perf_counter() - began > _MOST_S:
+            break
     return [
         BatchSpeed(size=size, n_queries=n, n_tokens=n_tokens[size], queries_per_s=n / seconds[size])
         for size, n in sorted(n_queries.items())
@@ -269,7 +261,7 @@ def _usable(decoder: Decoder, queries: Sequence[str]) -> list[Tokenized]:
             continue
         if len(usable) == _N_MEASURED:
             break
-    return [usable[place] for place in decoder.ordered([query_of(each) for each in usable], MOST)]
+    return [usable[place] for place in decoder.ordered([each.query for each in usable], MOST)]
 
 
 def best_size(speeds: Sequence[BatchSpeed]) -> int:

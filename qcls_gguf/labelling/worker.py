@@ -13,10 +13,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import Literal
 
+from ..classifier import Asking, handle_of
 from ..config.schema import Config
 from ..data.queries import QUERY
 from ..errors import ConfigError
-from ..loaded_prompts import Answering
 from ..opening import ClassifierOpener
 from ..report.environment import Environment, environment
 from ..report.machine import peak_rss_bytes
@@ -257,11 +257,11 @@ class Worker:
         self._stack.close()
 
 
-def _answers_digest(prompts: Answering, config: Config) -> str:
+def _answers_digest(prompts: Asking, config: Config) -> str:
     """A sha256 of all that answers depend on except the model: prompts, their calibration, what is a query, and the
     stages of a cascade, with their models.
     """
     names = ("max_query_tokens", "max_query_bytes", "query_tokens", "kv_type")
     settings = [[name, getattr(config.runtime, name)] for name in names]
-    parts = [prompts.active.prompts.digest, repr(prompts.adjustments), settings, repr(config.cascade)]
+    parts = [handle_of(prompts).compiled.digest, repr(prompts.adjustments), settings, repr(config.cascade)]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

@@ -1,27 +1,77 @@
-"""The passes in which a model with states is computed for a decode: llama.cpp cuts such a batch into them.
+"""The passes in which a model with states is computed for a decode, and token trees that take fewer of them.
 
 A recurrent layer takes in each pass equally many tokens of every set of sequences in it, and no two sets with a
 sequence in common: a token tree's trunk comes before its branches (`llama_batch_allocr::split_equal` in
-src/llama-batch.cpp, without `sequential`, which a unified cache does not need). The sets are the tree's chains.
+src/llama-batch.cpp, without `sequential`, which a unified cache does not need). The sets are the tree's chains: runs of
+nodes up to where the tree branches.
 
-What stands behind a leaf changes nothing before it, and its sequence is emptied after the decode: tokens that nobody
-reads may follow a leaf, so that a pass takes it together with longer ones.
+Two changes save passes. Tokens that nobody reads may follow a leaf, whose sequence is emptied after the decode, so that
+one pass takes it together with longer ones. And a trunk may be fed once for each branch, in the branch's own sequence:
+trunk and branch then take one pass together, which pays where the trunk is short or a pass is slow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-from .chains import Chains
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 
 _Left = dict[int, int]
 """Tokens that are not computed yet of each chain whose parent is."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chains:
+    """The chains of a tree, each after the one that it grows from. One without children ends in a leaf."""
+
+    length: list[int]
+    """(n_chains,) nodes of each"""
+    children: list[list[int]]
+    """(n_chains,) what grows from its end: none, or more than one"""
+    roots: list[int]
+    """those that grow from a cached prefix"""
+
+    @property
+    def n_tokens(self) -> int:
+        """Nodes of the tree."""
+        return sum(self.length)
+
+
+def chains_of(parent: Sequence[int]) -> tuple[Chains, list[int]]:
+    """The chains of a tree, and (n_nodes,) the chain of each node.
+
+    parent: (n_nodes,) the node that each grows from, which comes before it; negative for a cached prefix, which is no
+    node.
+    """
+    n_children = [0] * len(parent)
+    for above in parent:
+        if above >= 0:
+            n_children[above] += 1
+    found = Chains(length=[], children=[], roots=[])
+    chain_of: list[int] = []
+    for above in parent:
+        if above >= 0 and n_children[above] == 1:
+            chain = chain_of[above]
+            found.length[chain] += 1
+        else:
+            chain = add_chain(found, 1, None if above < 0 else chain_of[above])
+        chain_of.append(chain)
+    return found, chain_of
+
+
+def add_chain(chains: Chains, length: int, above: int | None) -> int:
+    """Add a chain below another one, or below a cached prefix, and return it."""
+    chain = len(chains.length)
+    chains.length.append(length)
+    chains.children.append([])
+    (chains.roots if above is None else chains.children[above]).append(chain)
+    return chain
+
+
 def count_passes(chains: Chains, padding: Mapping[int, int] | None = None) -> int:
     """The passes of a decode of this tree with a model that keeps a state of each sequence.
 
-    padding: tokens behind the leaves of chains.
+    padding: tokens after the leaves of chains.
     """
     more = padding or {}
     left, n_passes = {chain: chains.length[chain] + more.get(chain, 0) for chain in chains.roots}, 0
@@ -32,7 +82,7 @@ def count_passes(chains: Chains, padding: Mapping[int, int] | None = None) -> in
 
 
 def leaf_padding(chains: Chains, pass_tokens: int, n_most: int) -> dict[int, int]:
-    """How many tokens more behind the leaf of a chain save passes, by chain.
+    """How many tokens more after the leaf of a chain save passes, by chain.
 
     A pass that is saved is worth pass_tokens; n_most: tokens that may be added in all.
     """
@@ -50,7 +100,7 @@ def leaf_padding(chains: Chains, pass_tokens: int, n_most: int) -> dict[int, int
 
 
 def _taken(chains: Chains, left: _Left, n: int, more: Mapping[int, int]) -> _Left:
-    """What is left when n tokens of each chain are computed, or all it has. more: tokens behind leaves of others."""
+    """What is left when n tokens of each chain are computed, or all it has. more: tokens after leaves of others."""
     after: _Left = {}
     for chain, length in left.items():
         if length > n:
@@ -76,3 +126,73 @@ def _best_length(leaves: Sequence[int], inner: Sequence[int], pass_tokens: int, 
         if n_added <= n_most and cost < least:
             best, least = n, cost
     return best
+
+
+class Branches:
+    """Where a tree of nodes branches: at the ends of its chains. The level of a chain is the number of those above."""
+
+    def __init__(self, parent: Sequence[int]) -> None:
+        """parent: (n_nodes,) as `chains_of` takes them."""
+        self._parent = parent
+        self.chains, self._chain_of = chains_of(parent)
+        self._above: list[int | None] = [None] * len(self.chains.length)
+        self._level = [0] * len(self.chains.length)
+        for chain, children in enumerate(self.chains.children):
+            for child in children:
+                self._above[child], self._level[child] = chain, self._level[chain] + 1
+        self._n_levels = max(self._level, default=0)
+
+    def ranges(self) -> Iterator[range]:
+        """The levels that may be unshared together."""
+        for start in range(self._n_levels):
+            for stop in range(start + 1, self._n_levels + 1):
+                yield range(start, stop)
+
+    def n_copies(self, levels: range) -> list[int]:
+        """(n_chains,) how often each chain is fed where the chains of these levels share nothing."""
+        copies = [1] * len(self._level)
+        for chain in range(len(copies) - 1, -1, -1):
+            children = self.chains.children[chain]
+            if children and self._level[chain] in levels:
+                copies[chain] = sum(copies[child] for child in children)
+        return copies
+
+    def n_tokens(self, copies: Sequence[int]) -> int:
+        """Nodes of the tree that `n_copies` stands for."""
+        return sum(n * length for n, length in zip(copies, self.chains.length, strict=True))
+
+    def unshared(self, copies: Sequence[int]) -> Chains:
+        """The chains of the tree that `n_copies` stands for: a copy and the one branch after it are one chain."""
+        found = Chains(length=[], children=[], roots=[])
+        of: list[list[int]] = [[] for _ in copies]  # the copies of a chain, the next one to have a branch last
+        for chain, (above, length) in enumerate(zip(self._above, self.chains.length, strict=True)):
+            if above is not None and copies[above] > 1:
+                mine = [of[above].pop() for _ in range(copies[chain])]
+                for copy in mine:
+                    found.length[copy] += length
+            else:
+                grows_from = None if above is None else of[above][0]
+                mine = [add_chain(found, length, grows_from) for _ in range(copies[chain])]
+            of[chain] = mine
+        return found
+
+    def copied(self, copies: Sequence[int]) -> tuple[list[int], list[int]]:
+        """The tree that `n_copies` stands for: (the node that each of its nodes is a copy of, its nodes' parents).
+
+        Copies of a node stand together, in the order of the nodes.
+        """
+        of_node = [copies[chain] for chain in self._chain_of]
+        first = [0, *accumulate(of_node)]
+        origin = [node for node, n in enumerate(of_node) for _ in range(n)]
+        parents: list[int] = []
+        n_taken = [0] * len(of_node)  # copies of a node that have a child
+        for node, above in enumerate(self._parent):
+            for _ in range(of_node[node]):
+                if above < 0:
+                    parents.append(above)
+                elif of_node[above] == 1:
+                    parents.append(first[above])
+                else:
+                    parents.append(first[above] + n_taken[above])
+                    n_taken[above] += 1
+        return origin, parents

@@ -1,184 +1,217 @@
-"""From the tokens that prompts add for queries to the plans of as few decodes as the limits allow. Pure functions."""
+"""The one way from the tokens of queries to the decodes that answer them.
+
+Where every prompt takes its fast path, the token tree of one query depends on the lengths of its fragments alone, not
+on their tokens, as long as prompts that grow from one cached prefix have one fragment text: their tokens are the same,
+and what follows is fixed. So a plan is made once for each length, as a template, and a request only fills in its
+tokens; the templates of several queries that share no token are put side by side. Other requests are planned by growing
+their token tree. Single queries, several, continued ones and hybrids differ in what is planned, not in how.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from ..prompts.compiled import Prompt
-from ..prompts.trie import LabelTrie
-from .chains import Chains, chains_of
-from .passes import count_passes, leaf_padding
-from .tree import Int32Array, Plan, Root, TokenTree
-from .unsharing import Branches
-
-IndexArray = npt.NDArray[np.intp]
-
-_PADDING = 0
-"""A token behind leaves that nobody reads."""
+from .growth import Addition, Capacity, DecodePlan, plan_decodes
+from .kept_queries import Continuation, Kept, KeptQueries
+from .shapes import joined, padded
+from .templates import Fragments, Templates
+from .tree import Int32Array, KeptRoot, Root
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capacity:
-    """What one decode holds."""
+class Decode(NamedTuple):
+    """One decode of a request."""
 
-    n_seqs: int
-    """leaves of the token tree: each decodes in one of the sequences 0 … n_seqs - 1"""
-    n_tokens: int
-    n_rows: int
-    """hidden states that come back"""
-    pass_tokens: int | None = None
-    """of a model that keeps a state of each sequence, whose decodes may take several passes: how many tokens take as
-    long as a pass more; none for others"""
-
-    def holds(self, n_seqs: int, n_tokens: int, n_rows: int) -> bool:
-        """Whether one decode can be so large."""
-        return n_seqs <= self.n_seqs and n_tokens <= self.n_tokens and n_rows <= self.n_rows
+    plan: DecodePlan
+    token: Int32Array
+    """(n_tokens,)"""
+    kept: Sequence[Kept] = ()
+    """what slots keep of it"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Addition:
-    """What one prompt adds to the token tree for one query."""
+@dataclass(frozen=True, slots=True)
+class RequestPlan:
+    """The decodes that answer some queries."""
 
-    trie: LabelTrie
-    root: Root
-    tokens: list[int]
-    """behind the cached prefix, up to where the label begins"""
-    fast_path: bool
-    """whether the whole prefix of the prompt comes from the cache"""
+    decodes: Sequence[Decode]
+    n_cached: int
+    """tokens of the rendered prompts that come from the cache"""
+    fast_path: Sequence[bool]
+    """query by query, prompt by prompt"""
+    order: Sequence[int] | None = None
+    """the queries' numbers in the order in which they are planned, which the decodes' rows have too; None: their own"""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodePlan:
-    """One decode: its plan, and the row of the hidden state that each edge of its label tries reads."""
-
-    plan: Plan
-    leaf_roots: tuple[Root, ...]
-    """where each leaf of the plan grows from"""
-    rows: IndexArray
-    """(n_edges,) addition by addition, each addition's in the order of its trie's edges"""
-    n_passes: int = 1
-    """how often the model is computed for it"""
-
-    def leaves_of(self, edges: IndexArray) -> Int32Array:
-        """(n,) a leaf of the plan below the node that each of n edges reads; leaf l decodes in sequence l."""
-        node = np.flatnonzero(self.plan.output)[self.rows[edges]]
-        return self.plan.seq_id[self.plan.seq_offset[node]]
+    @property
+    def n_tokens(self) -> int:
+        """Tokens that they feed."""
+        return sum(decode.plan.plan.n_tokens for decode in self.decodes)
 
 
-def additions_of(prompts: Sequence[Prompt], holders: Sequence[int], fragments: Sequence[list[int]]) -> list[Addition]:
-    """What each prompt of a set adds for one query.
+class TokenizedQuery(Protocol):
+    """A query with its tokens, as it is asked of a prompt set."""
 
-    holders[i]: the sequence that holds the prefix of prompt i; fragments[i]: the tokens of its fragment with the query
-    in it. Raises PlanError where there is nothing to feed.
-    """
-    return [
-        _addition(prompt, holder, fragment)
-        for prompt, holder, fragment in zip(prompts, holders, fragments, strict=True)
-    ]
+    @property
+    def templates(self) -> Templates:
+        """Those of the prompt set."""
+
+    @property
+    def fragments(self) -> Fragments:
+        """The query's tokens."""
 
 
-def _addition(prompt: Prompt, holder: int, fragment: list[int]) -> Addition:
-    n_cached, tokens = prompt.new_tokens(fragment)
-    return Addition(
-        trie=prompt.trie,
-        root=Root(holder=holder, n_cached=n_cached),
-        tokens=tokens,
-        fast_path=n_cached == len(prompt.prefix),
+class Planner:
+    """Plans requests to one engine. One thread at a time where queries are kept; otherwise any thread."""
+
+    def __init__(self, capacity: Capacity, n_positions: int, kept_queries: KeptQueries | None = None) -> None:
+        """capacity: of one decode; n_positions: those that the model was trained for, <= 0 where that is not known;
+        kept_queries: the slots whose cells queries may go on from.
+        """
+        self._capacity = capacity
+        self._n_positions = n_positions
+        self._kept_queries = kept_queries
+
+    def plan(self, asked: Sequence[TokenizedQuery], *, keep: bool = True) -> RequestPlan:
+        """The decodes of some queries, each of a prompt set. Raises PlanError for nothing to feed.
+
+        keep: queries that begin like a kept one go on from there, and are kept; these decodes are then the engine's
+        next ones.
+        """
+        behind: list[Fragments | None] = []
+        for query in asked:
+            behind.append(query.templates.behind(query.fragments))
+        found: Sequence[Continuation | None] = [None] * len(asked)
+        if keep and self._kept_queries:
+            found = self._kept_queries.find([(asked[i].templates.layout, tokens) for i, tokens in enumerate(behind)])
+        if len(asked) == 1:
+            made = _by_template(asked[0].templates, behind[0], found[0])
+        elif self._capacity.pass_tokens is None and _are_apart(asked, behind, found):
+            made = self._side_by_side(
+                [_by_template(asked[i].templates, tokens, found[i]) for i, tokens in enumerate(behind)]
+            )
+        else:
+            made = None
+        return made or self._grown(asked, found)
+
+    def padded(self, request: RequestPlan) -> RequestPlan:
+        """The same decodes, each with tokens that nobody reads, so that shapes repeat; hybrids' would not be fewer."""
+        if self._capacity.pass_tokens is not None:
+            return request
+        most, n_positions = self._capacity.n_tokens, self._n_positions
+        longer = [
+            padded(decode.plan, decode.token, most_tokens=most, n_positions=n_positions) for decode in request.decodes
+        ]
+        return replace(request, decodes=[Decode(plan, token) for plan, token in longer])
+
+    def _side_by_side(self, parts: Sequence[RequestPlan | None]) -> RequestPlan | None:
+        """The one decode of queries planned each by itself; None where it would be too large, or one has no plan."""
+        made = [part for part in parts if part]
+        decodes = [part.decodes[0] for part in made]
+        plans = [decode.plan.plan for decode in decodes]
+        if len(made) < len(parts) or not self._capacity.holds(
+            sum([plan.n_leaves for plan in plans]),
+            sum([plan.n_tokens for plan in plans]),
+            sum([plan.n_outputs for plan in plans]),
+        ):
+            return None
+        kept: list[Kept] = []
+        first_leaf = 0
+        for decode in decodes:
+            for each in decode.kept:
+                cells = [(leaf + first_leaf, seq, start, end) for leaf, seq, start, end in each.cells]
+                kept.append(Kept(slot=each.slot, fragments=each.fragments, cells=cells))
+            first_leaf += decode.plan.plan.n_leaves
+        together = joined([decode.plan for decode in decodes], [decode.token for decode in decodes])
+        return RequestPlan(
+            [Decode(together, together.plan.token, kept)],
+            sum([part.n_cached for part in made]),
+            [fast for part in made for fast in part.fast_path],
+        )
+
+    def _grown(self, asked: Sequence[TokenizedQuery], found: Sequence[Continuation | None]) -> RequestPlan:
+        """The decodes of the token tree of some queries."""
+        by_query = [each.templates.additions(each.fragments, go_on) for each, go_on in zip(asked, found, strict=True)]
+        order = None
+        if self._capacity.pass_tokens is not None and len(asked) > 1:
+            # queries of one length stand together: where they take several decodes, each takes few passes
+            order = sorted(range(len(asked)), key=lambda query: sum(map(len, asked[query].fragments)))
+        numbers = order or range(len(asked))
+        plans = plan_decodes([addition for query in numbers for addition in by_query[query]], self._capacity)
+        additions = [addition for each in by_query for addition in each]
+        kept = _kept(found, plans, by_query) if any(found) else [[] for _ in plans]
+        return RequestPlan(
+            [Decode(plan, plan.plan.token, left) for plan, left in zip(plans, kept, strict=True)],
+            sum(addition.root.n_cached for addition in additions),
+            [addition.fast_path for addition in additions],
+            order,
+        )
+
+
+def _by_template(templates: Templates, behind: Fragments | None, found: Continuation | None) -> RequestPlan | None:
+    """The decode of one query by the template of its length, or of the length of what is not kept; None without one."""
+    if not behind:
+        return None
+    n_kept = found.n_kept if found else 0
+    rest = [tokens[n_kept:] for tokens in behind] if n_kept else behind
+    template = templates.of_lengths(tuple(map(len, rest)))
+    if template is None:
+        return None
+    plan = template.continued(n_kept, found.roots) if found and n_kept else template.decode
+    kept = found.kept([{root.holder: leaf for leaf, root in enumerate(plan.leaf_roots)}])[0] if found else ()
+    return RequestPlan(
+        (Decode(plan, template.fill(rest), kept),),
+        template.n_cached + n_kept * template.n_prompts,
+        [True] * template.n_prompts,
     )
 
 
-def plan_decodes(additions: Sequence[Addition], capacity: Capacity) -> list[DecodePlan]:
-    """One decode where it holds all additions; else consecutive ones, each group counted as if it shared no token.
-
-    Each addition by itself must fit the capacity; `check_capacity` of the engine sees to that.
-    """
-    together = _Growth(additions)
-    if together.fits(capacity):
-        return [together.finish(capacity)]
-    groups: list[list[Addition]] = [[]]
-    full = (capacity.n_seqs, capacity.n_tokens, capacity.n_rows)
-    left = full
-    for addition in additions:
-        trie = addition.trie
-        need = (trie.n_leaves, len(addition.tokens) + len(trie.fed), len(trie.read))
-        if groups[-1] and any(n > room for n, room in zip(need, left, strict=True)):
-            groups.append([])
-            left = full
-        groups[-1].append(addition)
-        left = (left[0] - need[0], left[1] - need[1], left[2] - need[2])
-    return [_Growth(group).finish(capacity) for group in groups]
+def _are_apart(
+    asked: Sequence[TokenizedQuery],
+    behind: Sequence[Fragments | None],
+    found: Sequence[Continuation | None],
+) -> bool:
+    """Whether no two queries share tokens: none begins like another one after the same cells."""
+    begins = []
+    for query, tokens, go_on in zip(asked, behind, found, strict=True):
+        if not tokens:  # off the fast path
+            return False
+        layout, n_kept = query.templates.layout, go_on.n_kept if go_on else 0
+        roots: Sequence[Root] = go_on.roots if go_on and n_kept else layout.roots
+        for root, fragment in zip(roots, layout.fragment_of, strict=True):
+            if len(tokens[fragment]) == n_kept:  # it begins with what follows the query
+                return False
+            source = root.seq if isinstance(root, KeptRoot) else root.holder
+            begins.append((source, root.n_cached, int(tokens[fragment][n_kept])))
+    return len(set(begins)) == len(begins)
 
 
-class _Growth:
-    """The token tree of some additions, and the node that each edge of their label tries reads."""
-
-    def __init__(self, additions: Sequence[Addition]) -> None:
-        self._tree = TokenTree()
-        self._read: list[int] = []
-        handles: dict[Root, int] = {}
-        for addition in additions:
-            handle = handles.get(addition.root)
-            if handle is None:
-                handle = handles[addition.root] = self._tree.add_root(addition.root.n_cached)
-            nodes = [self._tree.add_path(handle, addition.tokens)]
-            for parent, token in addition.trie.fed:
-                nodes.append(self._tree.add_path(nodes[parent], (token,)))
-            for node in addition.trie.read:
-                self._tree.read(nodes[node])
-            self._read += [nodes[edge.node] for edge in addition.trie.edges]
-        self._roots = list(handles)
-
-    def fits(self, capacity: Capacity) -> bool:
-        return capacity.holds(self._tree.n_leaves(), len(self._tree), len(set(self._read)))
-
-    def finish(self, capacity: Capacity) -> DecodePlan:
-        if capacity.pass_tokens is None:
-            return self._decode(self._tree.finish(range(self._tree.n_leaves())), self._read, n_passes=1)
-        return self._in_few_passes(capacity.pass_tokens, capacity.n_tokens)
-
-    def _decode(self, plan: Plan, read: Sequence[int], n_passes: int) -> DecodePlan:
-        return DecodePlan(
-            plan=plan,
-            leaf_roots=tuple(self._roots[root] for root in plan.leaf_root),
-            rows=plan.node_row[read].astype(np.intp),
-            n_passes=n_passes,
-        )
-
-    def _in_few_passes(self, pass_tokens: int, n_most: int) -> DecodePlan:
-        """The cheapest in tokens, a pass counted as pass_tokens of them: with trunks shared, or fed for each branch."""
-        branches = Branches(self._tree.parents)
-        n_passes, least = _cost(branches.chains, pass_tokens, n_most)
-        best: list[int] | None = None
-        for levels in branches.ranges() if n_passes > 1 else ():
-            copies = branches.n_copies(levels)
-            n_tokens = branches.n_tokens(copies)
-            if n_tokens > n_most or n_tokens + pass_tokens >= least:  # it would cost more even as a single pass
-                continue
-            n, cost = _cost(branches.unshared(copies), pass_tokens, n_most)
-            if cost < least:
-                best, n_passes, least = copies, n, cost
-        tree, read = self._tree, self._read
-        if best is not None:
-            tree, first = tree.copied(*branches.copied(best))
-            read = [first[node] for node in read]
-        _pad(tree, pass_tokens, n_most)
-        return self._decode(tree.finish(range(tree.n_leaves())), read, n_passes)
+def _kept(
+    found: Sequence[Continuation | None], plans: Sequence[DecodePlan], by_query: Sequence[Sequence[Addition]]
+) -> list[list[Kept]]:
+    """What slots keep of each decode. Never overwrites a slot that a later decode reads."""
+    n_readers = Counter(each.source for each in found if each)
+    kept: list[list[Kept]] = [[] for _ in plans]
+    for each, leaves in zip(found, _leaves(plans, by_query), strict=True):
+        if each and (len(plans) == 1 or n_readers[each.slot] <= (each.source is each.slot)):
+            for of_decode, left in zip(kept, each.kept(leaves), strict=True):
+                of_decode += left
+    return kept
 
 
-def _cost(chains: Chains, pass_tokens: int, n_most: int) -> tuple[int, int]:
-    """(passes, tokens with each pass counted as pass_tokens) of a tree with what is put behind its leaves."""
-    padding = leaf_padding(chains, pass_tokens, n_most - chains.n_tokens)
-    n_passes = count_passes(chains, padding)
-    return n_passes, chains.n_tokens + sum(padding.values()) + pass_tokens * n_passes
-
-
-def _pad(tree: TokenTree, pass_tokens: int, n_most: int) -> None:
-    """Put tokens behind leaves that save passes; n_most: tokens in all."""
-    chains, chain_of = chains_of(tree.parents)
-    last = {chain: node for node, chain in enumerate(chain_of)}
-    for chain, n in leaf_padding(chains, pass_tokens, n_most - len(tree)).items():
-        tree.add_path(last[chain], [_PADDING] * n)
+def _leaves(plans: Sequence[DecodePlan], by_query: Sequence[Sequence[Addition]]) -> list[list[dict[int, int]]]:
+    """For each query and decode, a leaf of the query after each of its roots in that decode, by the root's holder."""
+    found: list[list[dict[int, int]]] = [[{} for _ in plans] for _ in by_query]
+    additions = iter([(query, addition) for query, of_query in enumerate(by_query) for addition in of_query])
+    for decode, plan in enumerate(plans):
+        edges = [0]
+        of_decode = []
+        while edges[-1] < len(plan.rows):
+            query, addition = next(additions)
+            of_decode.append((query, addition.root.holder))
+            edges.append(edges[-1] + len(addition.trie.edges))
+        for (query, holder), leaf in zip(of_decode, plan.leaves_of(np.array(edges[:-1])).tolist(), strict=True):
+            found[query][decode][holder] = leaf
+    return found

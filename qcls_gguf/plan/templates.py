@@ -1,40 +1,25 @@
-"""Plans made once for each length of query: a request of the usual shape only fills in its tokens.
-
-Where every prompt takes its fast path, the tree of one query depends on the lengths of its fragments alone, not on
-their tokens, as long as prompts that grow from one cached prefix have one fragment text: their tokens are the same,
-and what follows is fixed. Other requests are planned token by token.
-"""
+"""Plans made once for each length of query: a request of the usual shape only fills in its tokens; see planner.py."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..errors import PlanError
 from ..prompts.prompt_set import PromptSet
-from .planner import Addition, Capacity, DecodePlan, IndexArray, additions_of, plan_decodes
+from .growth import Addition, Capacity, DecodePlan, IndexArray, additions_of, plan_decodes
+from .kept_queries import Continuation, Layout
 from .tree import Int32Array, Plan, Root
+
+Fragments = Sequence[Int32Array]
+"""the tokens of each distinct fragment of a prompt set with the query in it, in the order of `PromptSet.fragments`"""
 
 _MOST_BYTES = 32 << 20
 """of kept templates; those of all queries of up to 256 tokens take 10.5 MiB for the eight prompts of fashion-8"""
 _OBJECTS_BYTES = 2048
 """about what the objects around the arrays of a template take"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """What two prompt sets must have in common for the cells of one's query to serve the other's."""
-
-    roots: tuple[Root, ...]
-    """the cached prefixes that the prompts grow from"""
-    fragments: tuple[tuple[str, str], ...]
-    """what surrounds the query behind each root"""
-    fragment_of: tuple[int, ...]
-    """of each root: which of the distinct fragments stands behind it"""
-    n_behind: tuple[int, ...]
-    """of each distinct fragment, about how many tokens follow the query"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +33,7 @@ class Template:
     node: IndexArray
     """(n_filled,) the nodes that are filled in"""
     source: IndexArray
-    """(n_filled,) with which of the fragments' tokens behind their stable ones, one fragment after the other"""
+    """(n_filled,) with which of the fragments' tokens after their stable ones, one fragment after the other"""
 
     @property
     def n_bytes(self) -> int:
@@ -58,7 +43,7 @@ class Template:
         return sum(each.nbytes for each in (*arrays, self.decode.rows, self.node, self.source))
 
     def continued(self, n_kept: int, roots: Sequence[Root]) -> DecodePlan:
-        """The decode behind n_kept tokens more; roots: those of the layout, with these tokens."""
+        """The decode that goes on after n_kept tokens more; roots: those of the layout, with these tokens."""
         plan = self.decode.plan
         return DecodePlan(  # each by its constructor, as this is done for each request: dataclasses.replace is slow
             plan=Plan(
@@ -82,7 +67,7 @@ class Template:
         return token
 
     def fill(self, behind: Sequence[Int32Array]) -> Int32Array:
-        """The plan's tokens, from each fragment's tokens behind its stable ones."""
+        """The plan's tokens, from each fragment's tokens after its stable ones."""
         token = self.decode.plan.token.copy()
         token[self.node] = (behind[0] if len(behind) == 1 else np.concatenate(behind))[self.source]
         return token
@@ -116,19 +101,30 @@ class Templates:
         self._n_bytes = 0
 
     def behind(self, fragments: Sequence[Int32Array]) -> list[Int32Array] | None:
-        """The tokens of each distinct fragment behind its stable ones; none for a query off the fast path.
-
-        fragments: in the order of `PromptSet.fragments`.
-        """
+        """The tokens of each distinct fragment after its stable ones; None for a query off the fast path."""
         if not self._possible:
             return None
+        found = []
         for tokens, stable in zip(fragments, self._stable, strict=True):
             if tokens[: len(stable)].tobytes() != stable.tobytes():
                 return None
-        return [tokens[len(stable) :] for tokens, stable in zip(fragments, self._stable, strict=True)]
+            found.append(tokens[len(stable) :])
+        return found
+
+    def additions(self, fragments: Fragments, found: Continuation | None = None) -> list[Addition]:
+        """What each prompt adds for a query. Raises PlanError where there is nothing to feed.
+
+        found: where the query goes on from a kept one.
+        """
+        tokens = [fragments[index].tolist() for index in self._fragment_of]
+        added = additions_of(self._set.prompts, self._holders, tokens)
+        if found is None or found.n_kept == 0:
+            return added
+        roots = {root.holder: root for root in found.roots}
+        return [replace(each, root=roots[each.root.holder], tokens=each.tokens[found.n_kept :]) for each in added]
 
     def of_lengths(self, lengths: tuple[int, ...]) -> Template | None:
-        """The template for distinct fragments that have so many tokens behind their stable ones."""
+        """The template for distinct fragments that have so many tokens after their stable ones."""
         try:
             return self._kept[lengths]
         except KeyError:

@@ -12,7 +12,7 @@ from time import time
 from ..classifier import Classifier
 from ..config.prompt import PromptConfig
 from ..config.scoring import Scoring
-from ..loaded_prompts import LoadedPrompts
+from ..core.handle import LoadedPrompts
 from ..model import Model
 from ..model.identity import Stamp
 from ..prompts.prompt_set import PromptSet
@@ -49,7 +49,7 @@ class Backend:
 
     def n_tokens(self, query: str) -> int:
         """About how many tokens the configured prompts feed for a query."""
-        return self.classifier.configured.active.n_fed(query)
+        return self.classifier.configured.n_fed(query)
 
     def context(self, request_id: str, parameters: Mapping[str, str]) -> Context:
         """What dialects may know."""
@@ -155,4 +155,4 @@ def _key(loaded: LoadedPrompts, query: str) -> Hashable:
         (each.temperature, *(None if part is None else part.tobytes() for part in (each.prior, each.bias)))
         for each in loaded.adjustments
     )
-    return loaded.active.prompts.digest, calibrations, query
+    return loaded.compiled.digest, calibrations, query

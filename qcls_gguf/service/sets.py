@@ -12,8 +12,8 @@ from time import monotonic
 from typing import TypeVar
 
 from ..classifier import Classifier
+from ..core.handle import LoadedPrompts
 from ..errors import PlanError
-from ..loaded_prompts import LoadedPrompts
 from .refusal import RefusedError
 
 T = TypeVar("T")
@@ -145,4 +145,4 @@ class SetCache:
 
 def is_exact(loaded: LoadedPrompts) -> bool:
     """Whether a prompt set makes every decode compute the model's head."""
-    return loaded.active.prompts.exact
+    return loaded.compiled.exact

@@ -9,8 +9,8 @@ from typing import Any, Self
 
 from ..classifier import Classifier
 from ..config.words import kind_of, shown
+from ..core.handle import LoadedPrompts
 from ..errors import ConfigError, DecodeError, PlanError
-from ..loaded_prompts import LoadedPrompts
 
 _BATCH = 64
 """Texts of a list that are asked in one request; the classifier decides how many of them share a decode."""

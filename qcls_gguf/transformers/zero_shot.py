@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from ..classifier import Classifier
 from ..config.prompt import PromptConfig
 from ..config.words import kind_of, shown
+from ..core.handle import LoadedPrompts
 from ..errors import ConfigError, PlanError
-from ..loaded_prompts import LoadedPrompts
 from ..prompts.prompt_set import PromptSet
 from ..questions.forms import INSTRUCTIONS, Form, Forms, FormSettings
 from ..questions.question import Option, Question, compile_question, compile_quoted

@@ -36,7 +36,7 @@ ENDS = {
     "another thread in close": "threading.Thread(target=classifier.close, daemon=True).start()",
     "close": "classifier.close()",
     "a task of the engine's thread": (
-        "classifier._requests.batcher.submit_future(asyncio.new_event_loop(), [(classifier.active, 'red')])"
+        "threading.Thread(target=lambda: asyncio.run(classifier.aclassify('red')), daemon=True).start()"
     ),
     "another classifier": "Classifier.from_config(sys.argv[1])",
 }

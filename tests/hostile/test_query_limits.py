@@ -6,6 +6,7 @@ import math
 import random
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ from typing import Any
 import pytest
 from hostile_rows import Row, sizes
 from mutate import ODD, mutated
+from waiting import occupied
 
 from qcls_gguf import Classifier, Config, ConfigError, ModelConfig, PlanError, PromptConfig, RuntimeConfig, load_config
+from qcls_gguf.core.core import MAX_QUERIES
 from qcls_gguf.data.queries import read_queries
-from qcls_gguf.pipeline import MAX_QUERIES, check_queries
 
 _CONFIG = Path(__file__).parents[2] / "configs" / "fashion-8-joint.yaml"
 _MAX_TOKENS = 64
@@ -92,7 +94,7 @@ def test_a_query_is_answered_or_refused(row: Row, n: int, classifier: Classifier
 def test_what_is_no_query_is_refused_before_it_waits_for_its_turn(
     query: Any, message: str, classifier: Classifier
 ) -> None:
-    with classifier._requests.batcher.alone:  # nobody is served meanwhile
+    with occupied(classifier.core.executor):  # nobody is served meanwhile
         for ask in (classifier.classify, lambda query: classifier.classify_batch(["red", query])):
             with pytest.raises(PlanError) as refused:
                 ask(query)
@@ -112,10 +114,11 @@ def test_a_query_of_more_bytes_than_an_int32_counts_is_refused(classifier: Class
 def test_the_limit_of_bytes_is_exact(max_query_bytes: Any) -> None:
     runtime = RuntimeConfig(max_query_tokens=_MAX_TOKENS, max_query_bytes=max_query_bytes)
     n = _MAX_BYTES if max_query_bytes == "auto" else max_query_bytes
-    check_queries([" " * n, "", "红" * (n // 3)], runtime)
-    for query in (" " * (n + 1), "红" * (n // 3 + 1)):
-        with pytest.raises(PlanError, match=f"max_query_bytes: {n} bytes"):
-            check_queries([query], runtime)
+    with Classifier.from_config(replace(load_config(_CONFIG), runtime=runtime)) as classifier:
+        classifier.core.check([(None, query) for query in (" " * n, "", "红" * (n // 3))])
+        for query in (" " * (n + 1), "红" * (n // 3 + 1)):
+            with pytest.raises(PlanError, match=f"max_query_bytes: {n} bytes"):
+                classifier.classify(query)
 
 
 def test_too_many_queries_are_refused(classifier: Classifier) -> None:

@@ -15,7 +15,7 @@ from hostile_rows import Row, sizes
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier, PlanError, PromptConfig, QclsError, Result
-from qcls_gguf.loaded_prompts import LoadedPrompts
+from qcls_gguf.core.handle import LoadedPrompts
 
 WORDS = ("red", "blue", "dress", "jeans", "for girls", "nike air", "t-shirt", "12345", "...", "'s", "<|im_end|>")
 ODD = ("👗", "👨‍👩‍👧‍👦", "🇩🇪", "👍🏽", "é", "e\u0301", "o\u0302\u0301", "连衣裙", "नमस्ते", "ﬁ", "\u200b", "\n", "\u202e")
@@ -115,7 +115,7 @@ def session(kept: Classifier, plain: Classifier, specs: Sequence[PromptSpec], rn
             check(asked(one, query), asked(other, query), how, query)
         else:
             if how == "restored":
-                kept._requests.run_alone(kept.engine.restore)
+                kept.core.run(kept.engine.restore)
             check(asked(kept, query), asked(plain, query), how, query)
 
 

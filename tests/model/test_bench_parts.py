@@ -178,19 +178,19 @@ def test_a_gpu_holds_more_classifiers_in_what_the_first_left(
 ) -> None:
     """The first took 2 GiB; each further one is counted as 2.4, and 1 GiB stays free. Other GPUs do not count."""
     gib = 1 << 30
-    started = dataclasses.replace(classifier._started, info=dataclasses.replace(classifier.model, n_gpu_layers=9))
     free = [int(after * gib)] + [80 * gib] * n_others
     devices = [Device(kind="GPU", name="a", free_bytes=each, total_bytes=80 * gib) for each in free]
     monkeypatch.setattr(placement, "gpus", lambda: devices)
     monkeypatch.setattr(classifier.engine.model, "placement", placement.Placement((9,)))
-    on_gpu = Classifier(started, owns_model=False)
+    info = dataclasses.replace(classifier.model, n_gpu_layers=9)
     memory = Memory(
         rss_before_bytes=0,
         rss_after_bytes=0,
         vram_free_before_bytes=sum(free) + 2 * gib,
         vram_free_after_bytes=sum(free),
     )
-    measured = MeasuredClassifier(name="s", classifier=on_gpu, query_sets=(), first_request_ms=0.0, memory=memory)
-    assert fits_in_memory(measured, n_more) == (after >= 1 + 2.4 * n_more)
-    in_memory = dataclasses.replace(measured, classifier=classifier)
-    assert fits_in_memory(in_memory, n_more)  # on the CPU the memory of a GPU does not matter
+    measured = MeasuredClassifier(name="s", classifier=classifier, query_sets=(), first_request_ms=0.0, memory=memory)
+    with monkeypatch.context() as patch:
+        patch.setattr(classifier.core, "info", info)
+        assert fits_in_memory(measured, n_more) == (after >= 1 + 2.4 * n_more)
+    assert fits_in_memory(measured, n_more)  # on the CPU the memory of a GPU does not matter

@@ -100,7 +100,7 @@ def test_chatml_and_system_and_user_are_the_same_prompts(name: str) -> None:
         Classifier.from_config(config) as one,
         Classifier.from_config(dataclasses.replace(config, prompts=chats, model=model)) as other,
     ):
-        assert other.configured.active.prompts == one.configured.active.prompts
+        assert other.configured.compiled == one.configured.compiled
         assert other.prompts == one.prompts
         assert [*map(prompt_hash, other.config.prompts)] == [*map(prompt_hash, one.config.prompts)]
         query = "red summer dress for girls"
@@ -144,7 +144,7 @@ def test_prompts_that_come_at_run_time_are_rendered_too(classifier: Classifier, 
 
 def test_the_configurations_template_serves_at_run_time_as_well(make_model: MakeModel) -> None:
     with opened(make_model(), CHAT, chat_template=CHATML) as classifier, classifier.prompt_set([CHAT]) as other:
-        assert other.active.prompts == classifier.configured.active.prompts
+        assert other.compiled == classifier.configured.compiled
 
 
 def test_a_file_without_a_template_is_refused_with_the_remedy(make_model: MakeModel) -> None:

@@ -224,14 +224,14 @@ def test_a_batch_may_return_the_errors_of_its_queries(classifier: Classifier) ->
 def test_scores_that_are_not_finite_are_the_error_of_their_query(
     classifier: Classifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = classifier._requests._pipeline.run
+    answer = classifier.core.answer
 
-    def fails_with_jeans(items: Sequence[Any]) -> list[Result]:
+    def fails_with_jeans(items: Sequence[Any], *more: Any, **options: Any) -> list[Result]:
         if any("jeans" in query for _, query in items):
             raise ScoreError("not finite")
-        return run(items)
+        return answer(items, *more, **options)
 
-    monkeypatch.setattr(classifier._requests.batcher, "_work", fails_with_jeans)
+    monkeypatch.setattr(classifier.core, "answer", fails_with_jeans)
     found = classifier.classify_batch(["red dress", "jeans", "long " * 500, "coat"], errors="return")
     assert [type(each) for each in found] == [Result, ScoreError, PlanError, Result]
 

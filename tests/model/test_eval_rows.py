@@ -39,7 +39,7 @@ def test_bad_rows_are_refused_together_and_before_anything_is_loaded(data: Path)
     done = run_eval("--data", data)
     assert done.returncode == 2
     assert "3 of 43 rows cannot be used" in done.stderr
-    assert "line 41: labels.colour: 'redd' is no label of this prompt, did you mean red?" in done.stderr
+    assert "line 41: labels.colour: 'redd' is no label of this prompt, did you mean 'red'?" in done.stderr
     assert "line 42: is not valid UTF-8" in done.stderr
     assert "line 43: is not valid JSON" in done.stderr
     assert "load model" not in done.stderr
@@ -60,12 +60,21 @@ def test_too_long_queries_are_refused_before_any_is_computed(random_config: Path
 
 
 def test_bad_rows_are_left_out_and_counted_with_skip_bad(data: Path) -> None:
-    arguments = ("--latency-sample", 0, "--scoring", "tree", "--skip-bad")
+    good = json.loads(run_eval("--data", data, "--format", "json", "--latency-sample", 0, "--scoring", "tree").stdout)
     data.write_bytes(data.read_bytes() + b"\xff\n{\n")
-    table = run_eval("--data", data, *arguments).stdout
+    done = run_eval("--data", data, "--format", "json", "--latency-sample", 0, "--scoring", "tree", "--skip-bad")
+    assert done.returncode == 0
+    found = json.loads(done.stdout)
+    assert [row["line"] for row in found["data"]["bad"]] == [41, 42]
+    assert found["modes"] == good["modes"]
+    table = run_eval("--data", data, "--latency-sample", 0, "--scoring", "tree", "--skip-bad").stdout
     assert "2 rows could not be used and are left out: lines 41, 42" in " ".join(table.split())
-    data.write_text("{\n")
-    done = run_eval("--data", data, *arguments)
+
+
+def test_data_without_one_usable_row_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("{\n")
+    done = run_eval("--data", path, "--skip-bad")
     assert done.returncode == 2
     assert "1 of 1 rows cannot be used" in done.stderr
 
@@ -73,12 +82,18 @@ def test_bad_rows_are_left_out_and_counted_with_skip_bad(data: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
+        ([], 2, "--data"),
         (["--data", "missing.jsonl"], 2, "missing.jsonl: cannot be read: No such file"),
+        (["--data", str(ROOT)], 2, "cannot be read: Is a directory"),
         (["--data", "DATA", "--scoring", "tre"], 2, "--scoring: 'tre' is not one of tree, first_token, joint, mean"),
+        (["--data", "DATA", "--format", "xml"], 2, "--format"),
+        (["--data", "DATA", "--latency-sample", "-1"], 2, "--latency-sample"),
         (["--data", "DATA", "--html", "missing/report.html"], 2, "--html missing/report.html: cannot be written"),
         (["--data", "DATA", "--resume", "missing/kept.jsonl"], 2, "--resume missing/kept.jsonl: cannot be read and"),
         (["--data", "DATA", "--resume", "DATA"], 2, "is the data itself"),
         (["--data", "DATA", "--resume", str(ROOT / "README.md")], 2, "no line of it has kept scores"),
+        (["--data", "DATA", "--config", "missing.yaml"], 2, "missing.yaml"),
+        (["--data", "DATA", "--model", "missing.gguf"], 3, "missing.gguf"),
     ],
 )
 def test_refusals_have_their_exit_code_and_say_what(arguments: list[str], code: int, words: str, data: Path) -> None:

@@ -99,7 +99,7 @@ def test_a_table_is_labelled_by_length_in_decodes_whose_states_fit(
     batches = list(BatchLabeller(classifier.configured, 4).label(queries[::-1]))
     lengths = [len(queries[::-1][place]) for batch in batches for place, _ in batch]
     assert lengths == sorted(lengths)
-    prompts = classifier.configured.active.prompts
+    prompts = classifier.configured.compiled
     n_leaves = sum(prompt.trie.n_leaves for prompt in classifier.prompts)
     states = (0, 1, (2 << 30) // (5 * n_leaves), 2 << 30)
     assert [most_with_states(prompts, n_bytes) for n_bytes in states] == [32, 32, 5, 1]

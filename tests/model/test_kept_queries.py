@@ -10,11 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier
-from interrupts import interrupted_before_line, interrupted_behind
+from interrupts import interrupted_behind
 from oracle import COLOR, PromptSpec
 
 from qcls_gguf import Classifier, ConfigError, PlanError, PromptConfig, Result
-from qcls_gguf.engine.kept_queries import MOST_TOKENS
+from qcls_gguf.plan.kept_queries import MOST_TOKENS
 from qcls_gguf.plan.templates import Template
 from qcls_gguf.prompts.compiled import common_prefix
 
@@ -117,16 +117,14 @@ def test_queries_that_share_a_decode(
     path = make_model("qwen3", weight_type="F32")
     options = {"max_query_tokens": 96, "question_cells": 64, "question_prefixes": 1, "max_batch": 6}
     classifiers = [open_classifier(path, STYLES[style], **options, kept_queries=n) for n in (0, n_kept)]
-    sets = [(each.configured.active, each.prompt_set([QUESTION]).active) for each in classifiers]
+    sets = [(each.configured, each.prompt_set([QUESTION])) for each in classifiers]
     rng, texts = random.Random(n_kept), typed(n_kept, 240)
     n_saved = n_shared = 0
     while turn := [(rng.random() < 0.1, text) for text, _ in zip(texts, range(rng.randint(1, 6)), strict=False)]:
         turn += rng.sample(turn, rng.randint(0, 1))
         plain, kept = (
-            each._requests.run_alone(
-                each._requests._pipeline.run, [(active[is_other], text) for is_other, text in turn]
-            )
-            for each, active in zip(classifiers, sets, strict=True)
+            each.classify_pairs([(own[is_other], text) for is_other, text in turn])
+            for each, own in zip(classifiers, sets, strict=True)
         )
         for found, wanted, (_, text) in zip(kept, plain, turn, strict=True):
             np.testing.assert_allclose(scores(found), scores(wanted), rtol=0, atol=LARGEST_DIFFERENCE, err_msg=text)
@@ -315,23 +313,3 @@ def test_an_interrupt_anywhere_leaves_right_answers(
         for query in ("red dress for girls", "red jeans", "blue"):
             assert_alike(kept, plain, query)
     assert n > 4
-
-
-@pytest.mark.parametrize("options", [{}, SMALL])
-def test_an_interrupt_between_any_two_lines_leaves_right_answers(
-    options: dict[str, int], make_model: MakeModel, open_classifier: OpenClassifier
-) -> None:
-    """Also between what is done in the cache and what is noted of it; here every eleventh of a long run."""
-    files = ("decodes.py", "pipeline.py", "engine/kept_queries.py", "engine/engine.py", "native/context.py")
-    plain, kept = (open_classifier(make_model(), SEPARATE, **options, kept_queries=n) for n in (0, 2))
-    turns = (["red"], ["red dress"], ["blue"], ["red dress for", "blue jeans", "red"], ["red jeans", "red jeans", "x"])
-    n, has_come = 0, True
-    while has_come:
-        n += 11
-        with interrupted_before_line(files, n) as lines:
-            for queries in turns:
-                kept.classify_batch(queries)
-        has_come = lines.left <= 0
-        for query in ("red dress for girls", "red jeans", "blue"):
-            assert_alike(kept, plain, query)
-    assert n > 500

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +13,8 @@ from conftest import MakeModel, OpenClassifier
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier, PromptConfig
-from qcls_gguf.decodes import _alone, _side_by_side, additions_of_item
-from qcls_gguf.plan.planner import Capacity, additions_of, plan_decodes
+from qcls_gguf.plan.growth import Capacity, plan_decodes
+from qcls_gguf.plan.planner import Planner
 from qcls_gguf.plan.templates import Templates
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -33,16 +34,11 @@ QUERIES = [
 
 def both(classifier: Classifier, query: str) -> tuple[bool, bool]:
     """Whether the fast path was taken by every prompt, and whether a template was found; they must agree."""
-    engine, active = classifier.engine, classifier.configured.active
-    prompts = active.prompts.prompts
-    by_text = {
-        (before, after): engine.model.tokenize(before + query + after, parse_special=False)
-        for before, after in active.prompts.fragments
-    }
-    additions = additions_of(prompts, active.holders, [by_text[prompt.fragment].tolist() for prompt in prompts])
-    (decode,) = plan_decodes(additions, engine.capacity)
+    fragments = classifier.configured.tokenize(query).fragments
     templates = templates_of(classifier)
-    behind = templates.behind(list(by_text.values()))
+    additions = templates.additions(fragments)
+    (decode,) = plan_decodes(additions, classifier.engine.capacity)
+    behind = templates.behind(fragments)
     template = None if behind is None else templates.of_lengths(tuple(map(len, behind)))
     if behind is not None and template is not None:
         np.testing.assert_array_equal(template.fill(behind), decode.plan.token)
@@ -57,8 +53,9 @@ def both(classifier: Classifier, query: str) -> tuple[bool, bool]:
 
 def templates_of(classifier: Classifier) -> Templates:
     """Templates of its prompts, none made yet."""
-    active, engine = classifier.configured.active, classifier.engine
-    return Templates(active.prompts, active.holders, engine.capacity, engine.model.facts.n_vocab)
+    prompts, engine = classifier.configured, classifier.engine
+    holders = [prefix.holder for prefix in prompts.held]
+    return Templates(prompts.compiled, holders, engine.capacity, engine.model.facts.n_vocab)
 
 
 @pytest.mark.parametrize("name", ["fashion-8.yaml", "fashion-8-joint.yaml", "mission.yaml"])
@@ -109,9 +106,9 @@ def test_templates_of_long_texts_take_no_more_memory_than_is_allowed(
     monkeypatch.setattr("qcls_gguf.plan.templates._MOST_BYTES", most)
     prompts = [spec(name, f"<|im_start|>the {name} of {{query}} is") for name in ("colour", "kind", "name")]
     classifier = open_classifier(make_model(), prompts)
-    active, n_vocab = classifier.configured.active, classifier.engine.model.facts.n_vocab
+    prompts_, n_vocab = classifier.configured, classifier.engine.model.facts.n_vocab
     capacity = Capacity(n_seqs=256, n_tokens=1 << 20, n_rows=256)
-    templates = Templates(active.prompts, active.holders, capacity, n_vocab)
+    templates = Templates(prompts_.compiled, [prefix.holder for prefix in prompts_.held], capacity, n_vocab)
     asked = 0
     for n in range(2_000, 2_050):
         template = templates.of_query(n)
@@ -136,44 +133,43 @@ def bytes_of(value: object) -> int:
 QUESTION = PromptConfig(name="q", prompt_template="of {query} the colour is", labels=("yes", "no", "not known"))
 
 
-@pytest.mark.parametrize("n_kept", [0, 3])
 def test_what_several_queries_share_no_token_of_is_put_together(
-    n_kept: int, make_model: MakeModel, open_classifier: OpenClassifier
+    make_model: MakeModel, open_classifier: OpenClassifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the tree that their tokens give; where they share tokens, or fill more than a decode, it is left to that."""
     prompts = [spec("a", "of {query} the colour is"), spec("b", "a thing: {query}<|im_start|>colour"),
                spec("c", "a thing: {query}<|im_start|>hue")]  # fmt: skip
-    classifier = open_classifier(make_model(), prompts, kept_queries=n_kept, max_batch=6, n_batch=130)
-    engine, pipeline = classifier.engine, classifier._requests._pipeline
-    sets = [classifier.configured.active, classifier.prompt_set([QUESTION]).active]
-    rng, n_joined = random.Random(0), 0
+    classifier = open_classifier(make_model(), prompts, max_batch=6, n_batch=130)
+    capacity = classifier.engine.capacity
+    planner = Planner(capacity, 0)
+    sets = [classifier.configured, classifier.prompt_set([QUESTION])]
+    n_joined = 0
+    rng = random.Random(0)
+    grown: list[object] = []
+
+    def plan_grown(*each: Any) -> Any:
+        grown.append(each)
+        return plan_decodes(*each)
+
+    monkeypatch.setattr("qcls_gguf.plan.planner.plan_decodes", plan_grown)
     words = ["red", "blue", "dress", "jeans", "for me", "👗", "1"]
     for _ in range(60):
         queries = [" ".join(rng.choices(words, k=rng.randint(1, 6))) for _ in range(rng.randint(2, 5))]
-        items = [pipeline.tokenize((rng.choice([*sets, sets[0]]), query)) for query in queries]
-        templates = [each.item[0].templates for each in items]
-        behind = [each.behind(item.fragments) for each, item in zip(templates, items, strict=True)]
-        asked = list(zip([each.layout for each in templates], behind, strict=True))
-        found = engine.kept_queries.find(asked) if engine.kept_queries else [None] * len(items)
-        joined = _side_by_side(templates, behind, found, engine.capacity)
-        additions = [each for item, go_on in zip(items, found, strict=True) for each in additions_of_item(item, go_on)]
-        decodes = plan_decodes(additions, engine.capacity)
-        alone = [_alone(*each) for each in zip(templates, behind, found, strict=True)]
-        n_alone = sum(each.plans[0].plan.n_tokens for each in alone if each)
-        is_apart = len(decodes) == 1 and decodes[0].plan.n_tokens == n_alone
-        assert (joined is not None) == is_apart, queries
-        if joined:
-            n_joined += 1
-            (decode,), (wanted,) = joined.plans, decodes
-            for name in ("token", "pos", "seq_offset", "seq_id", "output", "node_row"):
-                one, other = getattr(decode.plan, name), getattr(wanted.plan, name)
-                assert one.dtype == other.dtype
-                np.testing.assert_array_equal(one, other, err_msg=name)
-            np.testing.assert_array_equal(decode.rows, wanted.rows)
-            assert (decode.leaf_roots, decode.n_passes) == (wanted.leaf_roots, 1)
-            assert joined.n_cached == sum(addition.root.n_cached for addition in additions)
-            assert joined.fast_path == [True] * len(additions)
-        for each in found:
-            for left in each.kept([{root.holder: 0 for root in each.layout.roots}])[0] if each else ():
-                left.slot.fragments = left.fragments  # as if it were decoded
+        items = [rng.choice([*sets, sets[0]]).tokenize(query) for query in queries]
+        grown.clear()
+        request = planner.plan(items)
+        alone = [planner.plan([item], keep=False) for item in items]
+        if grown:  # tokens are shared, or there are too many
+            continue
+        n_joined += 1
+        wanted = plan_decodes([each for item in items for each in item.templates.additions(item.fragments)], capacity)
+        (decode,), (other,) = request.decodes, wanted
+        assert other.plan.n_tokens == sum(each.n_tokens for each in alone), queries
+        np.testing.assert_array_equal(decode.token, other.plan.token)
+        for name in ("pos", "seq_offset", "seq_id", "output", "node_row"):
+            np.testing.assert_array_equal(getattr(decode.plan.plan, name), getattr(other.plan, name), err_msg=name)
+        np.testing.assert_array_equal(decode.plan.rows, other.rows)
+        assert (decode.plan.leaf_roots, decode.plan.n_passes) == (other.leaf_roots, 1)
+        assert request.n_cached == sum(each.n_cached for each in alone)
+        assert all(request.fast_path)
     assert 15 < n_joined < 45

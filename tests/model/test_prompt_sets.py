@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from time import perf_counter
 
 import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier, WriteConfig
-from loop_thread import LoopThread
 from oracle import COLOR, PromptSpec
+from waiting import occupied, until
 
 from qcls_gguf import (
     Classifier,
@@ -245,7 +245,7 @@ def test_a_task_that_is_cancelled_and_one_that_is_late_are_not_computed(classifi
         return decode(*arguments)  # type: ignore[arg-type]
 
     async def ask() -> None:
-        with classifier._requests.batcher.alone:
+        with occupied(classifier.core.executor):
             gone = asyncio.create_task(classifier.aclassify("red dress"))
             late = asyncio.create_task(classifier.aclassify("blue dress", deadline_s=0.0))
             stays = asyncio.create_task(classifier.aclassify("jeans"))
@@ -332,17 +332,16 @@ def test_a_long_prefix_is_stored_in_pieces_with_a_turn_between_them(
     long = PromptConfig(name="long", prompt_template=template, labels=("a", "b"))
     engine, hold = classifier.engine, classifier.engine.hold
     lengths: list[int] = []
-    futures: list[asyncio.Future[Sequence[Result]]] = []
-    waiting: list[int] = []
+    asked: list[Future[tuple[Result, int]]] = []
 
     def hold_and_ask(wanted: Sequence[tuple[int, ...]], state: bytes | None = None) -> list[Prefix]:
         lengths.append(len(wanted[0]))
-        waiting.append(len(classifier._requests.batcher._waiting))
         held = hold(wanted, state)
-        futures.append(loop.submit(classifier._requests.batcher, [(classifier.configured.active, "red dress")]))
+        asked.append(pool.submit(lambda: (classifier.classify("red dress"), len(lengths))))
+        until(lambda: not classifier.core.executor._inbox.empty())
         return held
 
-    with LoopThread() as loop:
+    with ThreadPoolExecutor(16) as pool:
         alone = classifier.classify("red dress")
         monkeypatch.setattr(engine, "hold", hold_and_ask)
         with classifier.prompt_set([long]) as prompts:
@@ -351,15 +350,15 @@ def test_a_long_prefix_is_stored_in_pieces_with_a_turn_between_them(
             assert 0 <= n_shared < 8  # with the configured prompts
             assert lengths == [*range(64 + n_shared, n_whole, 64), n_whole]
             assert len(engine.cache) == 3  # the beginnings have gone
-            assert max(waiting) == 0  # whoever came while a piece was stored had a turn before the next one
             in_pieces = probabilities(prompts.classify("red dress"))
-        for future in futures:
-            (result,) = loop.result(future)
+        for n_pieces, future in enumerate(asked, 1):
+            result, n_then = future.result(20)
+            assert n_then <= n_pieces + 1  # whoever came while a piece was stored had a turn before the one after
             assert probabilities(result) == pytest.approx(probabilities(alone), abs=LARGEST_DIFFERENCE)
     monkeypatch.undo()
     classifier.engine.restore()  # nothing is held but the configured prefixes: the long one is decoded at once
     with monkeypatch.context() as patch:
-        patch.setattr("qcls_gguf.engine.pieces.PIECE", 1000)
+        patch.setattr("qcls_gguf.core.loading.PIECE", 1000)
         with classifier.prompt_set([long]) as prompts:
             assert probabilities(prompts.classify("red dress")) == pytest.approx(in_pieces, abs=LARGEST_DIFFERENCE)
 

@@ -63,7 +63,7 @@ def test_graphs_that_take_much_memory_are_fewer(
     spec = PromptSpec(name="color", template="query: {query}\nlabel:", labels=("red", "blue"))
     queries = [" ".join(["red"] * n) for n in (1, 2, 3, 4, 5, 1, 2)]
     usual = open_classifier(make_model(), [spec])
-    monkeypatch.setattr("qcls_gguf.startup._MOST_SHAPES_BYTES", 1)
+    monkeypatch.setattr("qcls_gguf.core.startup._MOST_SHAPES_BYTES", 1)
     frugal = open_classifier(make_model(), [spec])
     for query in queries:
         assert usual.classify(query).results == frugal.classify(query).results

@@ -16,7 +16,7 @@ import pytest
 from served import ROOT, Server
 
 from qcls_gguf import Classifier, Result, load_config
-from qcls_gguf.engine.turns import TurnCost
+from qcls_gguf.core.sharing import TurnCost
 
 pytestmark = pytest.mark.load
 
@@ -136,7 +136,7 @@ def test_kept_queries_of_several_at_once(name: str, merged: str) -> None:
             if merged == "by the rule":
                 classifiers[-1].measure_turns()
             else:
-                classifiers[-1]._requests._turn_cost = TurnCost(math.inf)
+                classifiers[-1].core._turn_cost = TurnCost(math.inf)
         seconds, cpu, tokens, n_sharing = np.zeros((4, 2, N_BLOCKS))
         n_requests = 0
         for block in range(N_BLOCKS):

@@ -24,7 +24,7 @@ from qcls_gguf.errors import ConfigError
 from qcls_gguf.model.header import TensorInfo
 from qcls_gguf.model.placement import Weights, is_scarce, placement, room_bytes, weights_of
 from qcls_gguf.native import ContextMemory, Device
-from qcls_gguf.plan.planner import Capacity
+from qcls_gguf.plan.growth import Capacity
 from qcls_gguf.prompts.compiled import Prompt
 from qcls_gguf.prompts.prompt_set import PromptSet
 from qcls_gguf.prompts.trie import build_trie

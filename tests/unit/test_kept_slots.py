@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qcls_gguf.engine.kept_queries import MOST_TOKENS, Continuation, Kept, KeptQueries
-from qcls_gguf.plan.templates import Layout
+from qcls_gguf.plan.kept_queries import MOST_TOKENS, Continuation, Kept, KeptQueries, Layout
 from qcls_gguf.plan.tree import Int32Array, Root
 
 END = 9

@@ -56,17 +56,17 @@ def test_csv(tmp_path: Path) -> None:
     [
         (b"{", "is not valid JSON: Expecting property name"),
         (b"[" * 100_000, "is not valid JSON"),
-        (b'"x"', "has no text 'query': name its key with `query_column`"),
+        (b'"x"', "expected an object"),
         (b'{"query": "\xff"}', "is not valid UTF-8 at byte 11"),
         (b'{"query": "\\ud800", "labels": {"user": "boy"}}', "query: is not valid UTF-8"),
-        (b'{"labels": {"user": "boy"}}', "has no text 'query'"),
+        (b'{"labels": {"user": "boy"}}', "has no 'query'"),
         (b'{"query": "x"}', "has no 'labels'"),
-        (b'{"query": 1, "labels": {"user": "boy"}}', "'query' is a number, not text: write it in quotes"),
+        (b'{"query": 1, "labels": {"user": "boy"}}', "query: 1 is not text"),
         (b'{"query": "x", "labels": "boy"}', "labels: 'boy' is not an object"),
         (b'{"query": "x", "labels": {}}', "has no label of any prompt"),
-        (b'{"query": "x", "labels": {"usr": "boy"}}', "'usr' is no prompt, did you mean user?"),
-        (b'{"query": "x", "labels": {"user": "boys"}}', "'boys' is no label of this prompt, did you mean boy?"),
-        (b'{"query": "x", "labels": {"user": "?"}}', "'?' is no label of this prompt, known are boy, girl, none"),
+        (b'{"query": "x", "labels": {"usr": "boy"}}', "'usr' is no prompt, did you mean 'user'?"),
+        (b'{"query": "x", "labels": {"user": "boys"}}', "'boys' is no label of this prompt, did you mean 'boy'?"),
+        (b'{"query": "x", "labels": {"user": "?"}}', "'?' is no label of this prompt: known are boy, girl, none"),
         (b'{"query": "x", "labels": {"user": 3}}', "3 is no label of this prompt"),
         (b'{"query": "x", "labels": {"user": [{}]}}', "{} is no label of this prompt"),
         (b'{"query": "x", "labels": {"user": []}}', "labels.user: is an empty list"),
@@ -89,7 +89,7 @@ def test_bad_json_lines_have_a_place_and_a_reason(tmp_path: Path, line: bytes, r
         (b"x,man", "'man' is no label of this prompt"),
         (b"x,boy|", "'' is no label of this prompt"),
         (b"x,", "has no label of any prompt"),
-        (b"\xff,boy", "is not valid UTF-8: save the input"),
+        (b"\xff,boy", "query: is not valid UTF-8"),
         (b'"x"y,boy', "is not valid CSV"),
     ],
 )
@@ -108,7 +108,7 @@ def test_bad_csv_rows_have_a_place_and_a_reason(tmp_path: Path, line: bytes, rea
         ("rows.csv", "query,user\n", "has no rows"),
         ("rows.csv", "", "has no header"),
         ("rows.csv", "text,user\nx,boy\n", "has no column 'query'"),
-        ("rows.csv", "query,usr\nx,boy\n", "column 'usr' is no prompt, did you mean user?"),
+        ("rows.csv", "query,usr\nx,boy\n", "column 'usr' is no prompt, did you mean 'user'?"),
         ("rows.csv", "query,user,user\nx,boy,boy\n", "column 'user' is given twice"),
         ("rows.xlsx", "PK", "is a spreadsheet: save it as .csv"),
         ("rows.csv.gz", "\x1f", "is packed: unpack it"),
@@ -131,7 +131,7 @@ def test_other_columns_stand_beside_queries_and_labels(
     data = read_labelled(path, LABELS, LabelledColumns(query="title", ignored=ignored))
     assert data.rows == (LabelledQuery(line=2, query="red dress", labels={"user": ("girl", "none")}),)
     assert data.bad == (BadRow(4, "has no label of any prompt"),)
-    with pytest.raises(ConfigError, match="column 'seen at' is no prompt, known are category, user; or leave it out"):
+    with pytest.raises(ConfigError, match="column 'seen at' is no prompt: known are category, user; or leave it out"):
         read_labelled(path, LABELS, LabelledColumns(query="title", ignored=("sku",)))
 
 

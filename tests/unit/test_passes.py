@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from slow_passes import slow_passes
 
-from qcls_gguf.plan.chains import chains_of
-from qcls_gguf.plan.passes import count_passes, leaf_padding
-from qcls_gguf.plan.planner import Addition, Capacity, plan_decodes
+from qcls_gguf.plan.growth import Addition, Capacity, plan_decodes
+from qcls_gguf.plan.passes import chains_of, count_passes, leaf_padding
 from qcls_gguf.plan.tree import Root, TokenTree
 from qcls_gguf.prompts.compiled import Prompt
 from qcls_gguf.prompts.prompt_set import fed_alike

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qcls_gguf.engine.prefix_cache import Prefix, PrefixCache, Tokens, WholePrefixCache
+from qcls_gguf.engine.prefix_cache import Prefix, PrefixCache, RecurrentPrefixCache, Tokens
 
 tokens = st.lists(st.integers(0, 2), max_size=7).map(tuple)
 HOLDERS = range(5, 12)
@@ -84,7 +84,7 @@ def test_thousands_of_prefixes() -> None:
 @settings(deadline=None, max_examples=100, derandomize=True)
 @given(st.lists(tokens, max_size=7, unique=True), tokens, st.lists(tokens, max_size=6))
 def test_a_cache_of_states_matches_whole_prefixes(cached: list[Tokens], asked: Tokens, wanted: list[Tokens]) -> None:
-    cache = WholePrefixCache(HOLDERS)
+    cache = RecurrentPrefixCache(HOLDERS)
     for prefix in cached:
         reserved = cache.reserve(prefix, group=0)
         cache.put(reserved)

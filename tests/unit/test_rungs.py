@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qcls_gguf.plan.planner import DecodePlan
-from qcls_gguf.plan.rungs import on_a_rung, rung
+from qcls_gguf.plan.growth import DecodePlan
+from qcls_gguf.plan.shapes import padded, rung
 from qcls_gguf.plan.tree import Plan, Root, TokenTree
 
 PROPERTY = settings(deadline=None, max_examples=20, derandomize=True)
@@ -38,7 +38,7 @@ def decodes(draw: st.DrawFn) -> DecodePlan:
 @given(decodes())
 def test_what_is_added_stands_behind_one_leaf_and_is_not_read(decode: DecodePlan) -> None:
     before = decode.plan
-    filled, token = on_a_rung(decode, before.token + 5, most_tokens=AMPLE, n_positions=AMPLE)
+    filled, token = padded(decode, before.token + 5, most_tokens=AMPLE, n_positions=AMPLE)
     plan, n = filled.plan, before.n_tokens
     assert plan.n_tokens == len(token) == rung(n)
     assert (filled.rows is decode.rows, plan.n_outputs, plan.leaf_root) == (True, before.n_outputs, before.leaf_root)
@@ -65,7 +65,7 @@ def _of(plan: Plan, i: int) -> list[int]:
 @given(decodes(), st.integers(0, 30), st.integers(-1, 60))
 def test_limits_are_kept(decode: DecodePlan, room: int, n_positions: int) -> None:
     n = decode.plan.n_tokens
-    filled, _ = on_a_rung(decode, decode.plan.token, most_tokens=n + room, n_positions=n_positions)
+    filled, _ = padded(decode, decode.plan.token, most_tokens=n + room, n_positions=n_positions)
     assert n <= filled.plan.n_tokens <= n + room
     if filled.plan.n_tokens > n:
         assert n_positions <= 0 or filled.plan.pos[n:].max() < n_positions

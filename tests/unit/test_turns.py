@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from qcls_gguf.engine.turns import TurnCost
+from qcls_gguf.core.sharing import TurnCost
 
 
 def waiting(cost: TurnCost, n_calls: int, n_tokens: int, first: int) -> float:

@@ -6,11 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from slow_passes import slow_passes
 
-from qcls_gguf.plan.chains import chains_of
-from qcls_gguf.plan.passes import count_passes
-from qcls_gguf.plan.planner import Addition, Capacity, plan_decodes
+from qcls_gguf.plan.growth import Addition, Capacity, plan_decodes
+from qcls_gguf.plan.passes import Branches, chains_of, count_passes
 from qcls_gguf.plan.tree import Plan, Root, TokenTree
-from qcls_gguf.plan.unsharing import Branches
 from qcls_gguf.prompts.trie import LabelTrie, build_trie
 
 Path = tuple[int, tuple[int, ...]]

@@ -9,31 +9,31 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .active_set import ActiveSet
-from .config.calibration_file import Calibration, read_calibration
-from .config.prompt import PromptConfig
-from .config.schema import Config, RuntimeConfig
-from .config.words import counted
-from .engine.capacity import N_UNTIL_CAPTURED, shapes
-from .engine.engine import Engine
-from .engine.memory import LEAST_FREE_BYTES
-from .engine.open import context_memory, open_engine
-from .engine.prefix_file import StateCache
-from .engine.prefixes import hold_prefixes
-from .errors import ConfigError, DecodeError, ModelError, PlanError, ScoreError
-from .model import Model, OpenModels
-from .model.gpu_code import GpuCode
-from .model.placement import used_gpus
-from .native import build_info
-from .pipeline import Pipeline
-from .prompt_sets import PromptSets
-from .prompts.chat import is_chat, render_prompts
-from .prompts.prompt_set import compile_prompts
-from .score.calibration import content_free_queries
-from .score.result import ModelInfo
-from .system.threads import check_gil
-from .timing import Ledger
-from .version import __version__
+from ..config.calibration_file import Calibration, read_calibration
+from ..config.prompt import PromptConfig
+from ..config.schema import Config, RuntimeConfig
+from ..config.words import counted
+from ..engine.capacity import N_UNTIL_CAPTURED, shapes
+from ..engine.engine import Engine
+from ..engine.memory import LEAST_FREE_BYTES
+from ..engine.open import context_memory, open_engine
+from ..engine.prefix_file import StateCache
+from ..engine.prefixes import hold_prefixes
+from ..errors import ConfigError, DecodeError, ModelError, PlanError, ScoreError
+from ..model import Model, OpenModels
+from ..model.gpu_code import GpuCode
+from ..model.placement import used_gpus
+from ..native import build_info
+from ..prompts.chat import is_chat, render_prompts
+from ..prompts.prompt_set import compile_prompts
+from ..score.calibration import content_free_queries
+from ..score.result import ModelInfo
+from ..system.threads import check_gil
+from ..timing import Ledger
+from ..version import __version__
+from .core import Core
+from .handle import LoadedPrompts
+from .loading import add, calibrate
 
 # Query lengths that are planned at start-up, so that a GPU loads their kernels; longer queries use the same kernels.
 _WARM_TOKENS = 64
@@ -51,15 +51,10 @@ class Started:
 
     config: Config
     """the configuration, with every prompt's whole text"""
-    sources: Sequence[PromptConfig]
-    """the prompts as written in the configuration"""
     model: Model
-    engine: Engine
-    active: ActiveSet
+    core: Core
+    prompts: LoadedPrompts
     """the configured prompts"""
-    pipeline: Pipeline
-    sets: PromptSets
-    info: ModelInfo
     ledger: Ledger
 
 
@@ -141,37 +136,24 @@ def _start(
         if calibration is not None:
             calibration.check_model(identity.sha256)
         ledger.step("hash model", f"sha256 {identity.sha256[:16]}…, in the background")
-        info = _model_info(model)
-        pipeline = Pipeline(engine, info, config.runtime.max_query_tokens)
-        sets = PromptSets(engine, pipeline, prompts.label_tokens if prompts.exact else np.empty(0, np.int32))
-        active = sets.add(prompts, held)
+        label_tokens = prompts.label_tokens if prompts.exact else np.empty(0, np.int32)
+        core = Core(engine, _model_info(model), config.runtime, label_tokens)
+        loaded = add(core, prompts, held, sources=sources, config=config, is_configured=True)
         if engine.kept_queries:
-            engine.kept_queries.use_layout(active.templates.layout)
-        _warm_up(config, engine, active, pipeline, prefix_file)
+            engine.kept_queries.use_layout(loaded.templates.layout)
+        _warm_up(core, loaded, config.runtime, prefix_file)
         kept = engine.context.counters()
         ledger.step("warm-up", f"{counted(kept.n_shapes, 'graph')}, {kept.shapes_bytes / (1 << 20):.0f} MiB")
-        sets.calibrate(active, calibration)
+        calibrate(core, loaded, calibration)
         if queries := content_free_queries(prompts.settings):
             n_queries = counted(len(queries), "content-free query", "content-free queries")
             n_prompts = sum(prompt.prior == "content_free" for prompt in prompts.settings)
-            ledger.step(
-                "priors",
-                f"{n_queries}, {counted(n_prompts, 'prompt')}",
-            )
+            ledger.step("priors", f"{n_queries}, {counted(n_prompts, 'prompt')}")
+        core.start()
     except BaseException:
         engine.close()
         raise
-    return Started(
-        config=config,
-        sources=sources,
-        model=model,
-        engine=engine,
-        active=active,
-        pipeline=pipeline,
-        sets=sets,
-        info=info,
-        ledger=ledger,
-    )
+    return Started(config=config, model=model, core=core, prompts=loaded, ledger=ledger)
 
 
 def _rendered(config: Config, model: Model, ledger: Ledger) -> Config:
@@ -202,29 +184,28 @@ def _model_info(model: Model) -> ModelInfo:
     )
 
 
-def _warm_up(
-    config: Config, engine: Engine, active: ActiveSet, pipeline: Pipeline, prefix_file: StateCache | None
-) -> None:
+def _warm_up(core: Core, prompts: LoadedPrompts, runtime: RuntimeConfig, prefix_file: StateCache | None) -> None:
     """Warm up. prefix_file: from which prefixes were read; if their cells give no scores, it is removed."""
     try:
-        _run_decodes(config, engine, active, pipeline)
+        _run_decodes(core, prompts, runtime)
     except ScoreError as e:
         if prefix_file is None:
             raise
         # The engine has already computed the prefixes in use again.
         prefix_file.warn(f"its cells give no scores ({e})")
         prefix_file.discard()
-        _run_decodes(config, engine, active, pipeline)
+        _run_decodes(core, prompts, runtime)
 
 
-def _run_decodes(config: Config, engine: Engine, active: ActiveSet, pipeline: Pipeline) -> None:
+def _run_decodes(core: Core, prompts: LoadedPrompts, runtime: RuntimeConfig) -> None:
     """Run decodes like those of requests, because kernels load and graphs are built and captured at first uses."""
-    runtime, on_gpu = config.runtime, engine.model.n_gpu_layers > 0
+    engine, templates = core.engine, prompts.templates
+    on_gpu = engine.model.n_gpu_layers > 0
     n_shapes, n_warm = shapes(runtime, engine.model.n_gpu_layers)
 
     def request(*queries: str) -> None:
         with suppress(PlanError):  # in some vocabularies a query of few letters has too many tokens
-            pipeline.run([(active, query) for query in queries], as_new=True)
+            core.answer([(prompts, query) for query in queries], keep=False)
         _leave_memory(engine, runtime)
 
     if on_gpu:
@@ -234,7 +215,7 @@ def _run_decodes(config: Config, engine: Engine, active: ActiveSet, pipeline: Pi
             request(*(f" a{' b' * i}" for i in range(n)))
 
     def build(n: int) -> int | None:
-        if template := active.templates.of_query(n):
+        if template := templates.of_query(n):
             for _ in range(N_UNTIL_CAPTURED if on_gpu else 1):
                 engine.decode(template.decode.plan, template.decode.leaf_roots, template.any_tokens())
         return _leave_memory(engine, runtime)
@@ -247,7 +228,7 @@ def _run_decodes(config: Config, engine: Engine, active: ActiveSet, pipeline: Pi
         build(n)
     n_planned = 0
     for n in range(_WARM_TOKENS):
-        template = active.templates.of_query(n)
+        template = templates.of_query(n)
         n_planned += template.decode.plan.n_tokens if template else 0
         if n_planned > _MOST_PLANNED or (n and template is None):  # this query takes several decodes, as longer ones do
             break

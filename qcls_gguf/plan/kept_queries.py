@@ -13,9 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import PlanError
-from ..plan.templates import Layout
-from ..plan.tree import Int32Array, KeptRoot
 from ..prompts.compiled import common_prefix
+from .tree import Int32Array, KeptRoot, Root
 
 MOST_TOKENS = 64
 """The most tokens behind a root whose cells a slot keeps: the first ones of longer queries."""
@@ -27,6 +26,20 @@ Fragments = tuple[list[int], ...]
 def cells_of(n_seqs: int) -> int:
     """The most cells of so many sequences of slots."""
     return n_seqs * MOST_TOKENS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """What two prompt sets must have in common for the cells of one's query to serve the other's."""
+
+    roots: tuple[Root, ...]
+    """the cached prefixes that the prompts grow from"""
+    fragments: tuple[tuple[str, str], ...]
+    """what surrounds the query behind each root"""
+    fragment_of: tuple[int, ...]
+    """of each root: which of the distinct fragments stands behind it"""
+    n_behind: tuple[int, ...]
+    """of each distinct fragment, about how many tokens follow the query"""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -1,0 +1,409 @@
+"""The core: how every request reaches an engine, and how its answers come back.
+
+    any thread          ask: queries are checked, a job is put into the queue, its result is waited for
+    executor thread     step: take a turn, tokenise, plan, decode, score, answer
+
+Blocking callers, event loops, the service, tables and tools all enter here. Only `step` and the actions given to `run`
+use the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..config.schema import RuntimeConfig
+from ..config.words import shown
+from ..engine.capacity import pays_to_share
+from ..engine.engine import Engine, Float32Array
+from ..errors import DecodeError, PlanError, QclsError, ScoreError
+from ..plan.growth import IndexArray
+from ..plan.planner import Planner, RequestPlan
+from ..plan.templates import Fragments, Templates
+from ..plan.tree import Int32Array
+from ..score.result import Counts, ModelInfo, PromptResult, Result
+from .queue import Executor, Job
+from .sharing import TurnCost, measured_turn_cost
+
+if TYPE_CHECKING:
+    from .handle import LoadedPrompts
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+MAX_QUERIES = 10_000
+"""Queries of one call, during which nobody else is answered."""
+_BYTES_A_TOKEN = 32
+"""For max_query_bytes: auto. Text has 3 to 6 bytes a token; only long runs of one character have more than these."""
+_LONGEST_S = 1e9
+"""the longest deadline"""
+_MENTIONED_NS = 100_000
+"""Shorter waits, such as a thread's wake-up, are reported as 0."""
+
+Item = tuple["LoadedPrompts", str]
+"""A prompt set, and the query that it is asked."""
+
+
+class Tokenized(NamedTuple):
+    """An item with its tokens."""
+
+    prompts: LoadedPrompts
+    query: str
+    templates: Templates
+    fragments: Fragments
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of all distinct fragments."""
+        return sum(map(len, self.fragments))
+
+
+class Core:
+    """Answers items on one engine. Usable from several threads once `start` has been called."""
+
+    def __init__(self, engine: Engine, info: ModelInfo, runtime: RuntimeConfig, label_tokens: Int32Array) -> None:
+        """label_tokens: the tokens whose logits are in the engine's rows when it is opened."""
+        self.engine = engine
+        self.info = info
+        self._runtime = runtime
+        most = runtime.max_query_bytes
+        self._max_query_bytes = runtime.max_query_tokens * _BYTES_A_TOKEN if most == "auto" else most
+        self._planner = Planner(engine.capacity, engine.model.facts.n_ctx_train, engine.kept_queries)
+        self._tokenize = engine.model.native.tokenize
+        self._turn_cost: TurnCost | None = None
+        self._label_tokens = label_tokens
+        self._are_set = True  # whether the engine's rows and the scorers have the same label tokens
+        self._sets: list[LoadedPrompts] = []
+        self.executor: Executor
+        """The thread that computes, from `start` on."""
+
+    def start(self) -> None:
+        """Let other threads ask from now on. Raises DecodeError if the process cannot start another thread."""
+        self.executor = Executor(self.step, max_waiting=self._runtime.max_waiting, joins=self._joins)
+
+    # any thread
+
+    def ask(self, items: Sequence[Item], deadline_s: float | None = None) -> list[Result]:
+        """A result for each item. This is the hot path. Raises what Classifier.classify_batch raises."""
+        self.check(items, deadline_s)
+        if not items:
+            return []
+        job: Job[list[Result]] = Job(items, deadline_s)
+        self.executor.put(job)
+        results = job.result()
+        woken_ns = perf_counter_ns() - job.ended_ns
+        return results if woken_ns <= _MENTIONED_NS else [each.after(each.wait_ms + woken_ns / 1e6) for each in results]
+
+    async def ask_async(self, items: Sequence[Item], deadline_s: float | None = None) -> list[Result]:
+        """`ask` without blocking the event loop."""
+        self.check(items, deadline_s)
+        if not items:
+            return []
+        import asyncio  # callers that await have imported it; for others it would take 40 ms
+
+        job: Job[list[Result]] = Job(items, deadline_s, future=asyncio.get_running_loop().create_future())
+        self.executor.put(job)
+        assert job.future is not None
+        return await job.future
+
+    def ask_each(self, items: Sequence[Item], deadline_s: float | None = None) -> list[Result | QclsError]:
+        """The results, with an error in place of each failed query's. If no query is refused all are asked together."""
+        return each_result(items, lambda some: self.ask(some, deadline_s), lambda item: self.counts(*item))
+
+    def plan(self, tokenized: Sequence[Tokenized], *, padded: bool = False) -> RequestPlan:
+        """The decodes of some items, for `submit`; each feeds all of its query. Raises PlanError.
+
+        padded: with tokens that nobody reads, so that shapes repeat.
+        """
+        plan = self._planner.plan(tokenized, keep=False)
+        return self._planner.padded(plan) if padded else plan
+
+    def submit(self, tokenized: Sequence[Tokenized], plan: RequestPlan) -> Job[list[Result]]:
+        """Put planned items into the queue; the job's `result` waits for theirs."""
+        job: Job[list[Result]] = Job(tokenized, plan=plan)
+        self.executor.put(job)
+        return job
+
+    def tokenize(self, prompts: LoadedPrompts, query: str) -> Tokenized:
+        """A query with the tokens of each distinct fragment of a set with the query in it.
+
+        Raises PlanError for a query with too many of them.
+        """
+        if not prompts.is_open:
+            raise DecodeError("this prompt set is closed: ask the classifier for it again")
+        found = []
+        most = self._runtime.max_query_tokens
+        for (before, after), n_empty in prompts.compiled.fragments.items():
+            tokens = self._tokenize(before + query + after, parse_special=False)
+            if len(tokens) > n_empty + most:
+                raise PlanError(
+                    f"the query has {len(tokens) - n_empty} tokens ({len(query)} characters), more than "
+                    f"runtime.max_query_tokens: {most}: shorten it or raise the limit"
+                )
+            found.append(tokens)
+        return Tokenized(prompts, query, prompts.templates, found)
+
+    def counts(self, prompts: LoadedPrompts, query: str) -> Counts:
+        """The counts of `ask` for a query all of which is fed; computes nothing. Raises PlanError as `ask` does."""
+        self.check([(prompts, query)])
+        return self.run(lambda: _counts(1, self.plan([self.tokenize(prompts, query)])))
+
+    def check(self, items: Sequence[tuple[object, object]], deadline_s: float | None = None) -> None:
+        """Raise PlanError for what is no query, or too much to tokenise; takes no time that grows with a query's
+        length.
+        """
+        if len(items) > MAX_QUERIES:
+            raise PlanError(
+                f"{len(items)} queries in one call, at most {MAX_QUERIES} are answered: ask in several calls"
+            )
+        most = self._max_query_bytes
+        for _, query in items:
+            if not isinstance(query, str):
+                raise PlanError(f"a query is text, not {type(query).__name__}: {shown(query)}")
+            try:
+                # Of more characters than bytes are allowed, the bytes are not counted.
+                n, unit = (len(query), "characters") if len(query) > most else (len(query.encode()), "bytes")
+            except UnicodeEncodeError as e:
+                raise PlanError(
+                    f"character {e.start} of the query is not valid Unicode ({e.reason}): write the text in UTF-8"
+                ) from None
+            if n > most:
+                raise PlanError(
+                    f"the query has {n} {unit}, more than runtime.max_query_bytes: {most} bytes: shorten it or raise "
+                    "the limit"
+                )
+        if deadline_s is not None and not (isinstance(deadline_s, int | float) and abs(deadline_s) < _LONGEST_S):
+            raise PlanError(
+                f"deadline_s: {shown(deadline_s)} is not a number of seconds below {_LONGEST_S:g}: leave it out to wait"
+            )
+
+    def run(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run an action between two turns and return its result. Raises DecodeError if the classifier was closed."""
+        return self.executor.run(partial(action, *args, **kwargs))
+
+    def measure_turns(self, prompts: LoadedPrompts) -> TurnCost:
+        """Measure the fixed cost of a decode; from then on jobs share one only if that saves time."""
+
+        def ask(queries: Sequence[str]) -> int:
+            return self.answer([(prompts, query) for query in queries], keep=False)[0].counts.n_tokens_new
+
+        self._turn_cost = self.run(measured_turn_cost, ask, self._runtime.max_batch)
+        return self._turn_cost
+
+    # the executor thread, or the thread that starts
+
+    def step(self, turn: Sequence[Job[Any]]) -> Sequence[Any]:
+        """The results of each job of a turn: what its action returns, or a result for each of its items."""
+        first = turn[0]
+        if first.action is not None:
+            return [first.action()]
+        if len(turn) == 1:
+            return [self.answer(first.items, first.plan, came_ns=first.came_ns)]
+        results = iter(self.answer([item for job in turn for item in job.items], came_ns=first.came_ns))
+        return [[next(results) for _ in job.items] for job in turn]
+
+    def answer(
+        self, items: Sequence[Any], plan: RequestPlan | None = None, *, keep: bool = True, came_ns: int | None = None
+    ) -> list[Result]:
+        """A result for each item, with the time of every stage.
+
+        items: of type Item; Tokenized where their plan is given. keep: queries that begin like a kept one feed only the
+        rest, and are kept; came_ns: when they began to wait. Raises PlanError before anything is computed, DecodeError,
+        ScoreError.
+        """
+        start_ns = perf_counter_ns()
+        engine = self.engine
+        tokenized: list[Tokenized] = []
+        for item in items:
+            tokenized.append(item if plan else self.tokenize(*item))
+        tokenized_ns = perf_counter_ns()
+        if plan is None:
+            if not engine.is_clean:  # which may forget kept queries
+                engine.restore()
+            plan = self._planner.plan(tokenized, keep=keep)
+        planned_ns = perf_counter_ns()
+        hidden, rows, batch_us, trim_us = self._decode(plan)
+        decoded_ns = perf_counter_ns()
+        try:
+            answers = self._answers(tokenized, hidden, rows, plan)
+        except ScoreError:
+            engine.restore()
+            raise
+        counts = _counts(len(tokenized), plan)
+        end_ns = perf_counter_ns()
+        stage_ms = {
+            "tokenize": (tokenized_ns - start_ns) / 1e6,
+            "plan": (planned_ns - tokenized_ns) / 1e6,
+            "batch": batch_us / 1e3,
+            "decode": (decoded_ns - planned_ns) / 1e6 - (batch_us + trim_us) / 1e3,
+            "score": (end_ns - decoded_ns) / 1e6,
+            "cleanup": trim_us / 1e3,
+        }
+        wait_ns = 0 if came_ns is None else start_ns - came_ns
+        total_ms = sum(stage_ms.values())
+        results = []
+        for each, answer in zip(tokenized, answers, strict=True):
+            result = Result(
+                query=each.query,
+                total_ms=total_ms,
+                stage_ms=stage_ms.copy(),
+                counts=counts,
+                results=answer,
+                model=self.info,
+                wait_ms=wait_ns / 1e6 if wait_ns > _MENTIONED_NS else 0.0,
+            )
+            results.append(result)
+        return results
+
+    def _decode(self, plan: RequestPlan) -> tuple[Float32Array, IndexArray, int, int]:
+        """The hidden states of all decodes, in which row is that of each edge of the label tries, and microseconds of
+        filling batches and of trimming sequences.
+        """
+        if len(plan.decodes) == 1:
+            decode = plan.decodes[0]
+            decoded = self.engine.decode(decode.plan.plan, decode.plan.leaf_roots, decode.token, decode.kept)
+            return decoded.hidden, decode.plan.rows, decoded.batch_us, decoded.trim_us
+        hidden, rows, n_rows, batch_us, trim_us = [], [], 0, 0, 0
+        for decode in plan.decodes:
+            decoded = self.engine.decode(decode.plan.plan, decode.plan.leaf_roots, decode.token, decode.kept)
+            batch_us, trim_us = batch_us + decoded.batch_us, trim_us + decoded.trim_us
+            hidden.append(decoded.hidden.copy())  # the next decode overwrites it
+            rows.append(decode.plan.rows + n_rows)
+            n_rows += len(decoded.hidden)
+        return np.concatenate(hidden), np.concatenate(rows), batch_us, trim_us
+
+    @staticmethod
+    def _answers(
+        items: Sequence[Tokenized], hidden: Float32Array, rows: IndexArray, plan: RequestPlan
+    ) -> Sequence[tuple[PromptResult, ...]]:
+        """The answers to each item."""
+        first = items[0].prompts
+        if plan.order is not None:
+            rows = _by_item(rows, items, plan.order)
+        if len(items) == 1 or all(each.prompts is first for each in items):
+            return first.answers.of(hidden, rows.reshape(len(items), -1), plan.fast_path)
+        answers: list[tuple[PromptResult, ...]] = []
+        row = prompt = 0
+        for each in items:
+            prompts = each.prompts
+            n_prompts = len(prompts.prompts)
+            own = rows[None, row : row + prompts.n_edges]
+            answers += prompts.answers.of(hidden, own, plan.fast_path[prompt : prompt + n_prompts])
+            row, prompt = row + prompts.n_edges, prompt + n_prompts
+        return answers
+
+    def _joins(self, turn: Sequence[Job[Any]], job: Job[Any], n_behind: int) -> bool:
+        """Whether a job may join a turn of others, while n_behind jobs wait, including this one."""
+        jobs = (*turn, job)
+        if any(each.action is not None or each.plan is not None for each in jobs):
+            return False
+        if sum([len(each.items) for each in jobs]) > self._runtime.max_batch:
+            return False
+        if self._turn_cost is None:
+            n_gpu_layers = self.engine.model.n_gpu_layers
+            return all(pays_to_share(n_gpu_layers, prompts.n_prefixes) for each in jobs for prompts, _ in each.items)
+        n_tokens = sum([prompts.n_fed(query) for prompts, query in job.items])
+        return self._turn_cost.pays(len(turn), n_tokens, n_behind)
+
+    # prompt sets: the executor thread, or the thread that starts
+
+    def add(self, prompts: LoadedPrompts) -> None:
+        """Let a prompt set be asked. Where the engine's rows cannot carry what it needs, nothing changes."""
+        self._sets.append(prompts)
+        try:
+            self._use_label_tokens()
+        except BaseException:
+            self._sets.remove(prompts)
+            self._use_label_tokens()
+            raise
+
+    def remove(self, prompts: LoadedPrompts) -> None:
+        """Release the room of a set's prefixes; later requests to it raise an error."""
+        prompts.is_open = False
+        self._sets.remove(prompts)
+        self.engine.release(prompts.held)
+        self._use_label_tokens()
+
+    def raw_scores(self, prompts: LoadedPrompts, query: str) -> dict[str, npt.NDArray[np.float64]]:
+        """(n_labels,) a query's raw scores by prompt."""
+        (result,) = self.answer([(prompts, query)])
+        return {each.prompt: np.array([score.score for score in each.scores]) for each in result.results}
+
+    @property
+    def label_tokens(self) -> Int32Array:
+        """(n,) the tokens whose logits are in the engine's rows, ascending."""
+        return self._label_tokens
+
+    def _use_label_tokens(self) -> None:
+        """Let the engine's rows contain the logits that the exact scorings of all sets need."""
+        exact = [each for each in self._sets if each.compiled.exact]
+        tokens = np.array(sorted({token for each in exact for token in each.compiled.label_tokens.tolist()}), np.int32)
+        if not (self._are_set and np.array_equal(tokens, self._label_tokens)):
+            self._are_set = False
+            self.engine.set_label_tokens(tokens)
+            self._label_tokens = tokens
+        for each in exact:
+            each.scorer.use_label_tokens(tokens)
+        self._are_set = True
+
+
+def each_result(
+    asked: Sequence[T], ask: Callable[[Sequence[T]], list[Result]], check: Callable[[T], object]
+) -> list[Result | QclsError]:
+    """The results of what is asked, with an error in place of each that fails.
+
+    check raises PlanError for what ask refuses.
+    """
+    errors: dict[int, QclsError] = {}
+    try:
+        return list(ask(asked))
+    except PlanError:  # nothing was computed yet: find what was refused, and ask the others together
+        for index, each in enumerate(asked):
+            try:
+                check(each)
+            except PlanError as e:
+                errors[index] = e
+    except ScoreError:  # it does not say whose scores are wrong
+        pass
+    good = [index for index in range(len(asked)) if index not in errors]
+    if errors:
+        try:
+            found: dict[int, Result | QclsError] = dict(zip(good, ask([asked[index] for index in good]), strict=True))
+            return [errors.get(index) or found[index] for index in range(len(asked))]
+        except ScoreError:
+            pass
+
+    def one(each: T) -> Result | QclsError:
+        try:
+            return ask([each])[0]
+        except (PlanError, ScoreError) as e:
+            return e
+
+    return [errors.get(index) or one(each) for index, each in enumerate(asked)]
+
+
+def _by_item(rows: IndexArray, items: Sequence[Tokenized], order: Sequence[int]) -> IndexArray:
+    """Rows item by item, of those of the items in this order."""
+    ends = np.cumsum([items[item].prompts.n_edges for item in order])
+    parts = dict(zip(order, np.split(rows, ends[:-1]), strict=True))
+    return np.concatenate([parts[item] for item in range(len(items))])
+
+
+def _counts(n_queries: int, plan: RequestPlan) -> Counts:
+    n_decodes = n_tokens = n_positions = 0
+    for decode in plan.decodes:
+        n_decodes += decode.plan.n_passes
+        n_tokens += len(decode.token)
+        n_positions += decode.plan.plan.n_outputs
+    return Counts(
+        n_queries=n_queries,
+        n_decodes=n_decodes,
+        n_tokens_new=n_tokens,
+        n_tokens_cached=plan.n_cached,
+        n_positions=n_positions,
+    )

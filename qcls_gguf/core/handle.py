@@ -1,0 +1,211 @@
+"""The handle of a prompt set on an engine: ask it, close it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Literal, NoReturn, Self, overload
+
+from ..config.likely_mistake import LikelyMistake
+from ..config.prompt import PromptConfig
+from ..config.schema import Config
+from ..engine.prefix_cache import Prefix
+from ..errors import PlanError, QclsError
+from ..native import TrieScores
+from ..plan.planner import RequestPlan
+from ..plan.templates import Templates
+from ..prompts.compiled import Prompt
+from ..prompts.prompt_set import PromptSet
+from ..score.adjustment import Adjustment
+from ..score.answers import Answers
+from ..score.result import Result
+from ..score.scorer import Scorer
+from ..score.tail import Tail
+from .core import MAX_QUERIES, Core, Tokenized
+from .queue import Job
+
+OnErrors = Literal["raise", "return"]
+"""what a call for several queries does with the error of one"""
+_BYTES_PER_TOKEN = 4
+_N_LONG = 8
+
+
+def n_tokens_of(n_bytes: int) -> int:
+    """About how many tokens a text of so many bytes has."""
+    return -(-n_bytes // _BYTES_PER_TOKEN)
+
+
+def n_query_tokens(query: str) -> int:
+    """About how many tokens a query has."""
+    return n_tokens_of(len(query.encode("utf-8", "replace")))
+
+
+class LoadedPrompts:
+    """A prompt set that a classifier holds ready: its prefixes are cached, its label rows, plans and answers at hand.
+    Usable from several threads.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        compiled: PromptSet,
+        held: Sequence[Prefix],
+        *,
+        sources: Sequence[PromptConfig],
+        config: Config,
+        is_configured: bool = False,
+    ) -> None:
+        """Use Classifier.prompt_set. held: the cached prefixes of the prompts, in their order; sources: the prompts as
+        written; config: the classifier's; is_configured: it is closed with its classifier.
+        """
+        engine, tokens = core.engine, compiled.label_tokens.tolist()
+        self.compiled = compiled
+        self.held = held
+        self.is_open = True
+        self.core = core
+        self._sources = sources
+        self.config = config
+        self._is_configured = is_configured
+        self.templates = Templates(
+            compiled, [prefix.holder for prefix in held], engine.capacity, engine.model.facts.n_vocab
+        )
+        tail = engine.context.head_tail
+        bias = engine.model.output_biases(tokens) if tail.has_bias else None
+        self.scorer = Scorer(
+            [prompt.trie for prompt in compiled.prompts],
+            engine.model.rows(tokens),
+            core.label_tokens if compiled.exact else None,
+            tail=Tail(scale=tail.scale, cap=tail.cap, bias=bias),
+            arithmetic=TrieScores,
+        )
+        self.answers = Answers(compiled.prompts, compiled.settings, self.scorer)
+        self.n_prefixes = len(set(compiled.prefixes))
+        self.n_edges = sum(len(prompt.trie.edges) for prompt in compiled.prompts)
+        self._fed: tuple[int, float] | None = None  # (tokens that an empty query feeds, more for each token)
+
+    def __reduce__(self) -> NoReturn:
+        raise not_copied(self)
+
+    def classify(self, query: str, *, deadline_s: float | None = None) -> Result:
+        """Label one query; see `classify_batch`."""
+        return self.core.ask([(self, query)], deadline_s)[0]
+
+    @overload
+    def classify_batch(
+        self, queries: Iterable[str], *, deadline_s: float | None = None, errors: Literal["raise"] = "raise"
+    ) -> list[Result]: ...
+
+    @overload
+    def classify_batch(
+        self, queries: Iterable[str], *, deadline_s: float | None = None, errors: Literal["return"]
+    ) -> list[Result | QclsError]: ...
+
+    def classify_batch(
+        self, queries: Iterable[str], *, deadline_s: float | None = None, errors: OnErrors = "raise"
+    ) -> list[Result] | list[Result | QclsError]:
+        """Label several queries in one decode, or in as few as the limits allow (counts.n_decodes tells).
+
+        deadline_s: if the request has not begun after so many seconds, it is not computed and DeadlineError is raised.
+        Raises PlanError, before anything is computed, for a query that is too long or not valid Unicode, and for more
+        than 10,000 queries; BusyError if too many callers wait; DecodeError; ScoreError. After an error the classifier
+        works as before. errors="return": the list has an error in place of the result of each query that cannot be
+        labelled; errors of the whole call are still raised (BusyError, DeadlineError, a closed classifier, too many
+        queries).
+        """
+        items = [(self, query) for query in checked_queries(queries, errors)]
+        return self.core.ask(items, deadline_s) if errors == "raise" else self.core.ask_each(items, deadline_s)
+
+    async def aclassify(self, query: str, *, deadline_s: float | None = None) -> Result:
+        """Label one query without blocking the event loop.
+
+        A task that is cancelled before its turn is not computed. Raises as `classify_batch` does.
+        """
+        return (await self.core.ask_async([(self, query)], deadline_s))[0]
+
+    def tokenize(self, query: str) -> Tokenized:
+        """A query with its tokens, for `plan`; any thread may call it. Raises PlanError."""
+        self.core.check([(self, query)])
+        return self.core.tokenize(self, query)
+
+    def plan(self, tokenized: Sequence[Tokenized], *, padded: bool = False) -> RequestPlan:
+        """The decodes of some queries; any thread may call it. padded: so that shapes repeat. Raises PlanError."""
+        return self.core.plan(tokenized, padded=padded)
+
+    def submit(self, tokenized: Sequence[Tokenized], plan: RequestPlan) -> Job[list[Result]]:
+        """Ask planned queries; the job's `result` waits for theirs. Raises as `classify_batch` does."""
+        return self.core.submit(tokenized, plan)
+
+    def check(self, query: str) -> None:
+        """Raise PlanError for a query that `classify` would refuse; nothing is computed."""
+        self.core.counts(self, query)
+
+    def n_fed(self, query: str) -> int:
+        """About how many tokens a query feeds."""
+        if self._fed is None:
+            short, long = (self.templates.size_of_query(n) for n in (0, _N_LONG))
+            if short and long:
+                self._fed = short[1], (long[1] - short[1]) / _N_LONG
+            else:
+                prompts = self.compiled.prompts
+                self._fed = sum(len(each.tail) + len(each.trie.fed) for each in prompts), float(len(prompts))
+        n_fixed, per_token = self._fed
+        return n_fixed + int(per_token * n_query_tokens(query))
+
+    @property
+    def prompts(self) -> Sequence[Prompt]:
+        """The compiled prompts."""
+        return self.compiled.prompts
+
+    @property
+    def adjustments(self) -> Sequence[Adjustment]:
+        """The calibration of each prompt's scores."""
+        return self.answers.adjustments
+
+    @property
+    def warnings(self) -> tuple[LikelyMistake, ...]:
+        """Likely mistakes in the prompts, except kinds that the classifier's configuration ignores."""
+        from ..prompts.likely_mistakes import likely_mistakes  # answers do without it
+
+        return likely_mistakes(
+            self._sources,
+            self.compiled,
+            self.core.engine.model,
+            chat_template=self.config.model.chat_template,
+            ignored=self.config.ignore_warnings,
+        )
+
+    def close(self) -> None:
+        """Release the room of its prefixes; later requests to it raise DecodeError. May be called again.
+
+        Does nothing for the configured set, which is closed with its classifier, and in a forked process.
+        """
+        executor = self.core.executor
+        if not self._is_configured and executor.is_of_this_process and not executor.is_closed:
+            self.core.run(self._remove)
+
+    def _remove(self) -> None:
+        if self.is_open:
+            self.core.remove(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def checked_queries(queries: Iterable[str], errors: str) -> list[str]:
+    """The queries of a call, no more than one beyond those that are answered. Raises PlanError."""
+    if isinstance(queries, str):
+        raise PlanError("classify_batch takes a list of queries: give one query to classify")
+    if errors not in ("raise", "return"):
+        raise PlanError(f"errors: {errors!r} is not raise or return")
+    return list(islice(queries, MAX_QUERIES + 1))
+
+
+def not_copied(what: object) -> TypeError:
+    """The error for pickling or copying what holds a model."""
+    return TypeError(
+        f"a {type(what).__name__} cannot be pickled or copied, since its model is in this process's memory: make one "
+        "in each process, from the same configuration"
+    )

@@ -1,0 +1,185 @@
+"""Token trees grown from what prompts add for queries, as the plans of as few decodes as the limits allow.
+
+Pure functions of tokens and limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ..prompts.compiled import Prompt
+from ..prompts.trie import LabelTrie
+from .passes import Branches, Chains, chains_of, count_passes, leaf_padding
+from .tree import Int32Array, Plan, Root, TokenTree
+
+IndexArray = npt.NDArray[np.intp]
+
+_PADDING = 0
+"""A token after leaves that nobody reads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """What one decode holds."""
+
+    n_seqs: int
+    """leaves of the token tree: each decodes in one of the sequences 0 … n_seqs - 1"""
+    n_tokens: int
+    n_rows: int
+    """hidden states that come back"""
+    pass_tokens: int | None = None
+    """of a model that keeps a state of each sequence, whose decodes may take several passes: how many tokens take as
+    long as a pass more; none for others"""
+
+    def holds(self, n_seqs: int, n_tokens: int, n_rows: int) -> bool:
+        """Whether one decode can be so large."""
+        return n_seqs <= self.n_seqs and n_tokens <= self.n_tokens and n_rows <= self.n_rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addition:
+    """What one prompt adds to the token tree for one query."""
+
+    trie: LabelTrie
+    root: Root
+    tokens: list[int]
+    """after the cached prefix, up to where the label begins"""
+    fast_path: bool
+    """whether the whole prefix of the prompt comes from the cache"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodePlan:
+    """One decode: its plan, and the row of the hidden state that each edge of its label tries reads."""
+
+    plan: Plan
+    leaf_roots: tuple[Root, ...]
+    """where each leaf of the plan grows from"""
+    rows: IndexArray
+    """(n_edges,) addition by addition, each addition's in the order of its trie's edges"""
+    n_passes: int = 1
+    """how often the model is computed for it"""
+
+    def leaves_of(self, edges: IndexArray) -> Int32Array:
+        """(n,) a leaf of the plan below the node that each of n edges reads; leaf l decodes in sequence l."""
+        node = np.flatnonzero(self.plan.output)[self.rows[edges]]
+        return self.plan.seq_id[self.plan.seq_offset[node]]
+
+
+def additions_of(prompts: Sequence[Prompt], holders: Sequence[int], fragments: Sequence[list[int]]) -> list[Addition]:
+    """What each prompt of a set adds for one query.
+
+    holders[i]: the sequence that holds the prefix of prompt i; fragments[i]: the tokens of its fragment with the query
+    in it. Raises PlanError where there is nothing to feed.
+    """
+    return [
+        _addition(prompt, holder, fragment)
+        for prompt, holder, fragment in zip(prompts, holders, fragments, strict=True)
+    ]
+
+
+def _addition(prompt: Prompt, holder: int, fragment: list[int]) -> Addition:
+    n_cached, tokens = prompt.new_tokens(fragment)
+    return Addition(
+        trie=prompt.trie,
+        root=Root(holder=holder, n_cached=n_cached),
+        tokens=tokens,
+        fast_path=n_cached == len(prompt.prefix),
+    )
+
+
+def plan_decodes(additions: Sequence[Addition], capacity: Capacity) -> list[DecodePlan]:
+    """One decode where it holds all additions; else consecutive ones, each group counted as if it shared no token.
+
+    Each addition by itself must fit the capacity; `check_capacity` of the engine sees to that.
+    """
+    together = _Growth(additions)
+    if together.fits(capacity):
+        return [together.finish(capacity)]
+    groups: list[list[Addition]] = [[]]
+    full = (capacity.n_seqs, capacity.n_tokens, capacity.n_rows)
+    left = full
+    for addition in additions:
+        trie = addition.trie
+        need = (trie.n_leaves, len(addition.tokens) + len(trie.fed), len(trie.read))
+        if groups[-1] and any(n > room for n, room in zip(need, left, strict=True)):
+            groups.append([])
+            left = full
+        groups[-1].append(addition)
+        left = (left[0] - need[0], left[1] - need[1], left[2] - need[2])
+    return [_Growth(group).finish(capacity) for group in groups]
+
+
+class _Growth:
+    """The token tree of some additions, and the node that each edge of their label tries reads."""
+
+    def __init__(self, additions: Sequence[Addition]) -> None:
+        self._tree = TokenTree()
+        self._read: list[int] = []
+        handles: dict[Root, int] = {}
+        for addition in additions:
+            handle = handles.get(addition.root)
+            if handle is None:
+                handle = handles[addition.root] = self._tree.add_root(addition.root.n_cached)
+            nodes = [self._tree.add_path(handle, addition.tokens)]
+            for parent, token in addition.trie.fed:
+                nodes.append(self._tree.add_path(nodes[parent], (token,)))
+            for node in addition.trie.read:
+                self._tree.read(nodes[node])
+            self._read += [nodes[edge.node] for edge in addition.trie.edges]
+        self._roots = list(handles)
+
+    def fits(self, capacity: Capacity) -> bool:
+        return capacity.holds(self._tree.n_leaves(), len(self._tree), len(set(self._read)))
+
+    def finish(self, capacity: Capacity) -> DecodePlan:
+        if capacity.pass_tokens is None:
+            return self._decode(self._tree.finish(range(self._tree.n_leaves())), self._read, n_passes=1)
+        return self._in_few_passes(capacity.pass_tokens, capacity.n_tokens)
+
+    def _decode(self, plan: Plan, read: Sequence[int], n_passes: int) -> DecodePlan:
+        return DecodePlan(
+            plan=plan,
+            leaf_roots=tuple(self._roots[root] for root in plan.leaf_root),
+            rows=plan.node_row[read].astype(np.intp),
+            n_passes=n_passes,
+        )
+
+    def _in_few_passes(self, pass_tokens: int, n_most: int) -> DecodePlan:
+        """The cheapest in tokens, a pass counted as pass_tokens of them: with trunks shared, or fed for each branch."""
+        branches = Branches(self._tree.parents)
+        n_passes, least = _cost(branches.chains, pass_tokens, n_most)
+        best: list[int] | None = None
+        for levels in branches.ranges() if n_passes > 1 else ():
+            copies = branches.n_copies(levels)
+            n_tokens = branches.n_tokens(copies)
+            if n_tokens > n_most or n_tokens + pass_tokens >= least:  # it would cost more even as a single pass
+                continue
+            n, cost = _cost(branches.unshared(copies), pass_tokens, n_most)
+            if cost < least:
+                best, n_passes, least = copies, n, cost
+        tree, read = self._tree, self._read
+        if best is not None:
+            tree, first = tree.copied(*branches.copied(best))
+            read = [first[node] for node in read]
+        _pad(tree, pass_tokens, n_most)
+        return self._decode(tree.finish(range(tree.n_leaves())), read, n_passes)
+
+
+def _cost(chains: Chains, pass_tokens: int, n_most: int) -> tuple[int, int]:
+    """(passes, tokens with each pass counted as pass_tokens) of a tree with the padding after its leaves."""
+    padding = leaf_padding(chains, pass_tokens, n_most - chains.n_tokens)
+    n_passes = count_passes(chains, padding)
+    return n_passes, chains.n_tokens + sum(padding.values()) + pass_tokens * n_passes
+
+
+def _pad(tree: TokenTree, pass_tokens: int, n_most: int) -> None:
+    """Put tokens after leaves where that saves passes; n_most: tokens in all."""
+    chains, chain_of = chains_of(tree.parents)
+    last = {chain: node for node, chain in enumerate(chain_of)}
+    for chain, n in leaf_padding(chains, pass_tokens, n_most - len(tree)).items():
+        tree.add_path(last[chain], [_PADDING] * n)

@@ -1,0 +1,93 @@
+"""Plans of decodes changed as arrays: several put side by side, and one padded so that its shape repeats.
+
+A shape is a number of tokens, of leaves and of hidden states: a graph that is kept for one decode of a shape serves the
+next one. Batches of equally many queries of one prompt set have the last two in common, so a few token counts, the
+rungs, make few shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
+
+import numpy as np
+
+from .growth import DecodePlan
+from .tree import Int32Array, Plan
+
+_STEPS = 8
+"""rungs from a power of two to the next: a decode gets 4 to 5 % more tokens, and has one of some 20 to 40 shapes"""
+_LEAST_STEP = 8
+"""tokens: GPUs multiply as many columns at once, so that fewer would not be faster"""
+_UNREAD = 0
+"""the token of the padding"""
+_ZERO = np.zeros(1, np.int32)
+
+
+def joined(decodes: Sequence[DecodePlan], tokens: Sequence[Int32Array]) -> DecodePlan:
+    """The decode that `plan_decodes` makes of what these decodes feed, if no two of them share a node.
+
+    No token tree has to be grown, which takes 0.2 ms instead of 1.2 for four queries of eight prompts.
+
+    tokens: of each decode. Each has one pass and its leaves in sequences 0, 1, …; in the whole they follow each other.
+    """
+    plans = [each.plan for each in decodes]
+    first_leaf = [0, *accumulate(plan.n_leaves for plan in plans)]
+    first_root = [0, *accumulate(max(plan.leaf_root) + 1 for plan in plans)]
+    first_row = [0, *accumulate(plan.n_outputs for plan in plans)]
+    first_pair = [0, *accumulate(len(plan.seq_id) for plan in plans)]
+    output = np.concatenate([plan.output for plan in plans])
+    return DecodePlan(
+        plan=Plan(
+            token=np.concatenate(tokens),
+            pos=np.concatenate([plan.pos for plan in plans]),
+            seq_offset=np.concatenate(
+                [_ZERO, *[plan.seq_offset[1:] + np.int32(n) for plan, n in zip(plans, first_pair, strict=False)]]
+            ),
+            seq_id=np.concatenate(
+                [plan.seq_id + np.int32(leaf) for plan, leaf in zip(plans, first_leaf, strict=False)]
+            ),
+            output=output,
+            leaf_root=tuple([n + root for plan, root in zip(plans, first_root, strict=False) for n in plan.leaf_root]),
+            node_row=np.where(output, np.cumsum(output, dtype=np.int32) - 1, -1).astype(np.int32),
+            n_outputs=first_row[-1],
+        ),
+        leaf_roots=tuple([root for each in decodes for root in each.leaf_roots]),
+        rows=np.concatenate([each.rows + row for each, row in zip(decodes, first_row, strict=False)]),
+    )
+
+
+def rung(n_tokens: int) -> int:
+    """The least rung that holds so many tokens: 8, 16, … 64, 72, … 128, 144, … 256, 288, …."""
+    step = max(_LEAST_STEP, (1 << (n_tokens - 1).bit_length() - 1) // _STEPS) if n_tokens > 1 else _LEAST_STEP
+    return -(-n_tokens // step) * step
+
+
+def padded(
+    decode: DecodePlan, token: Int32Array, *, most_tokens: int, n_positions: int
+) -> tuple[DecodePlan, Int32Array]:
+    """A decode, and its tokens (n_tokens,), with tokens that nobody reads up to the next rung, or to most_tokens.
+
+    They stand after the leaf that ends first, where they change nothing. n_positions: of a sequence, those that the
+    model was trained for, <= 0 where that is not known; where they would not do, nothing is added.
+    """
+    plan = decode.plan
+    n_more = min(rung(plan.n_tokens), most_tokens) - plan.n_tokens
+    ends = np.zeros(plan.n_leaves, np.int32)
+    np.maximum.at(ends, plan.seq_id, np.repeat(plan.pos, np.diff(plan.seq_offset)))
+    seq = int(ends.argmin())
+    if n_more <= 0 or 0 < n_positions <= ends[seq] + n_more:
+        return decode, token
+    fill = np.full(n_more, _UNREAD, np.int32)
+    more = np.arange(1, n_more + 1, dtype=np.int32)
+    longer = replace(
+        plan,
+        token=np.concatenate([plan.token, fill]),
+        pos=np.concatenate([plan.pos, ends[seq] + more]),
+        seq_offset=np.concatenate([plan.seq_offset, plan.seq_offset[-1] + more]),
+        seq_id=np.concatenate([plan.seq_id, np.full(n_more, seq, np.int32)]),
+        output=np.concatenate([plan.output, np.zeros(n_more, np.bool_)]),
+        node_row=np.concatenate([plan.node_row, np.full(n_more, -1, np.int32)]),
+    )
+    return replace(decode, plan=longer), np.concatenate([token, fill])
