@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -56,7 +56,8 @@ Modes = Mapping[str, ModeStatistics | ModeNotApplicable]
 def evaluation_document(evaluation: EvaluationRecord) -> Document:
     """All that `qcls-gguf eval` shows of its record."""
     modes, data = evaluation.modes, evaluation.data
-    names = list(next(iter(modes.values())).prompts)
+    first = next(iter(modes))
+    names = list(modes[first].prompts)
     applicable = {mode: found for mode, found in modes.items() if isinstance(found, ModeStatistics)}
     facts = Facts(
         {
@@ -66,19 +67,17 @@ def evaluation_document(evaluation: EvaluationRecord) -> Document:
         }
     )
     by_prompt = [(name, {mode: found.prompts[name] for mode, found in modes.items()}) for name in names]
+    reliability = [_reliability(applicable)] if applicable else []
     return Document(
         title=f"Evaluation of {counted(len(names), 'prompt')}",
         parts=[
             Section(title="Conditions", parts=[facts], on_terminal=False),
             *_modes_tables(evaluation),
-            Section(
-                title="Reliability",
-                parts=[_reliability(applicable) if applicable else None, _coverage(applicable)],
-                on_terminal=False,
-            ),
-            *_first_mode(evaluation),
+            Section(title="Reliability", parts=[*reliability, _coverage(applicable)], on_terminal=False),
+            _accuracies(evaluation, names),
+            _confusions(first, modes[first].prompts),
             *(Section(title=name, parts=_prompt_parts(found), on_terminal=False) for name, found in by_prompt),
-            Section(title="Worst-scored rows", parts=[_worst(evaluation)], on_terminal=False),
+            _worst(evaluation),
             *(Paragraph(note, "warning") for note in _notes(evaluation)),
             *_robustness(evaluation),
         ],
@@ -149,34 +148,23 @@ def _stages(cascade: CascadeRecord) -> Table:
     )
 
 
-def _first_mode(evaluation: EvaluationRecord) -> Iterator[Part]:
-    """For the terminal: each prompt's accuracy, and the confusions and worst rows of the first mode."""
-    modes = evaluation.modes
-    first, found = next(iter(modes.items()))
-    by_prompt = [[name, *(_accuracy(mode.prompts[name]) for mode in modes.values())] for name in found.prompts]
-    yield Table(columns={"accuracy of": TEXT, **dict.fromkeys(modes, ".1%")}, rows=by_prompt)
-    confusions = [
-        [name, confusion.label, confusion.answer, confusion.n]
-        for name, prompt in found.prompts.items()
-        if isinstance(prompt, PromptStatistics)
-        for confusion in prompt.confusions
-    ]
-    yield Table(
-        columns={f"confused by {first}": TEXT, "label": TEXT, "answer": TEXT, "rows": "d"},
-        rows=sorted(confusions, key=lambda row: -cast(int, row[3]))[:_N_CONFUSIONS],
-    )
-    yield Table(
-        columns={f"worst by {first}": TEXT, "accepted": TEXT, "answer": TEXT, "row": TEXT, "probability": ".3f"},
-        rows=[
-            [row.prompt, "|".join(row.accepted), row.answer, f"line {row.line}: {row.query}", row.p_accepted]
-            for row in evaluation.worst
-            if row.mode == first
-        ][:_N_WORST],
-    )
+def _accuracies(evaluation: EvaluationRecord, names: Sequence[str]) -> Table:
+    rows = [[name, *(_accuracy(mode.prompts[name]) for mode in evaluation.modes.values())] for name in names]
+    return Table(columns={"accuracy of": TEXT, **dict.fromkeys(evaluation.modes, ".1%")}, rows=rows)
 
 
 def _accuracy(found: Statistics | NotApplicable) -> float | str | None:
     return found.accuracy if isinstance(found, Statistics) else "not applicable"
+
+
+def _confusions(mode: str, prompts: Mapping[str, PromptStatistics | NotApplicable]) -> Table:
+    """The most frequent confusions of all prompts in one mode."""
+    found = [(each, name) for name, prompt in prompts.items() for each in getattr(prompt, "confusions", ())]
+    found.sort(key=lambda pair: -pair[0].n)
+    return Table(
+        columns={f"confused by {mode}": TEXT, "label": TEXT, "answer": TEXT, "rows": "d"},
+        rows=[[name, each.label, each.answer, each.n] for each, name in found[:_N_CONFUSIONS]],
+    )
 
 
 def _coverage(modes: Mapping[str, Statistics]) -> Table:
@@ -207,15 +195,20 @@ def _prompt_parts(modes: Mapping[str, PromptStatistics | NotApplicable]) -> list
 
 
 def _worst(evaluation: EvaluationRecord) -> Table:
-    texts = ("mode", "prompt", "line", "query", "accepted", "answer")
+    texts = dict.fromkeys(("mode", "prompt", "accepted", "answer", "row"), TEXT)
     return Table(
-        columns={**dict.fromkeys(texts, TEXT), "probability": ".3f", "of the accepted": ".3f"},
+        title="Worst-scored rows",
+        columns={**texts, "p": ".3f", "p accepted": ".3f"},
         rows=[
-            [row.mode, row.prompt, row.line, row.query, "|".join(row.accepted), row.answer, row.probability,
-             row.p_accepted]
+            [
+                *(row.mode, row.prompt, "|".join(row.accepted), row.answer, f"line {row.line}: {row.query}"),
+                *(row.probability, row.p_accepted),
+            ]
             for row in evaluation.worst
         ],
-    )  # fmt: skip
+        n_terminal=_N_WORST,
+        note="p: probability of the answer; p accepted: of the accepted labels together.",
+    )
 
 
 def _notes(evaluation: EvaluationRecord) -> Iterator[str]:

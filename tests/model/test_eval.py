@@ -147,7 +147,7 @@ def test_the_html_report_is_one_file(random_config: Path, tmp_path: Path) -> Non
 def test_the_table_and_the_steps(data: Path) -> None:
     done = run_eval("--data", data, "--scoring", "tree", "--scoring", "joint", "--latency-sample", 3)
     assert done.returncode == 0
-    for word in ("accuracy (95 %)", "macro-F1", "ECE", "accuracy of", "category", "worst by tree"):
+    for word in ("accuracy (95 %)", "macro-F1", "ECE", "accuracy of", "category", "Worst-scored rows"):
         assert word in done.stdout
     assert "first_token" not in done.stdout
     assert "load model" in done.stderr

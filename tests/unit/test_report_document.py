@@ -64,7 +64,7 @@ def test_a_terminal_shows_the_parts_that_have_something_in_them() -> None:
 
 def test_a_page_shows_all_of_them_escaped() -> None:
     page = document_page(DOCUMENT)
-    for shown in ("<title>A report", "<h2>Numbers", "<h4>Modes", "squared error", "&lt;long&gt; name", "a &amp; b"):
+    for shown in ("<title>A report", "<h2>Numbers", "<h3>Modes", "squared error", "&lt;long&gt; name", "a &amp; b"):
         assert shown in page
     assert '<tr class="strong"><td class="text">another' in page
     assert "<summary>More</summary>\n<pre>a: 1\nb: 2</pre>" in page
