@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from ..config.schema import Config, RuntimeConfig
 from ..config.words import counted
-from ..errors import ConfigError, ModelError
-from ..model import Model, Vocabulary
+from ..errors import ConfigError, DecodeError, ModelError, PlanError
+from ..model import Model, OpenModels, Vocabulary
 from ..model.open import context_memory as context_memory_of
-from ..model.open import most_memory
+from ..model.open import depends_on_context, most_memory, open_vocabulary, placed_beside
 from ..model.placement import ON_CPU, flash_attention, used_gpus
 from ..native import ContextMemory, ContextSettings, NativeContext, n_contexts_on_gpus
 from ..plan.kept_queries import KeptQueries
@@ -60,6 +60,31 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
         kept_queries=KeptQueries(kept_seqs, runtime.kept_queries) if kept_seqs else None,
         why_no_logits=why_no_logits,
     )
+
+
+def open_model(config: Config, models: OpenModels, *, audit: bool = False, ledger: Ledger | None = None) -> Model:
+    """The model of a configuration, with as many layers on GPUs as make room for the context of `open_engine`.
+
+    audit: as for `compile_prompts`. Raises ConfigError or ModelError, also for what `open_engine` would refuse.
+    """
+    ledger, runtime, placed = ledger or Ledger(), config.runtime, None
+    if models.get(config):
+        return models.of(config, ledger)
+    file = models.file_of(config, ledger)
+    if depends_on_context(file, runtime):
+        try:
+            with open_vocabulary(file, runtime, ledger) as vocabulary:
+                texts = render_prompts(config.prompts, vocabulary, config.model).prompts
+                prompts = compile_prompts(texts, vocabulary, audit=audit)
+                if runtime.batch_invariant:
+                    _check_invariant(vocabulary, prompts)
+                settings = _settings(vocabulary, runtime, prompts, _size(vocabulary, runtime, prompts), n_threads=1)
+            placed, taken = placed_beside(file, runtime, settings)
+        except (DecodeError, ModelError, PlanError) as e:  # if the whole model has the same fault, it says so
+            ledger.step("measure context", f"not possible, 1 GiB of each GPU is left for it: {e}")
+        else:
+            ledger.step("measure context", f"{taken}, beside the weights")
+    return models.of(config, ledger, placed=placed, file=file)
 
 
 def context_memory(config: Config, *, audit: bool = False) -> Callable[[Vocabulary], ContextMemory]:

@@ -181,14 +181,14 @@ class Model(Vocabulary):
     ) -> Self:
         """Find, check and load a model.
 
-        config: its file may be given, if it was found before (`find_file`). runtime: says how many layers go to the
+        config: or its file, if that was found before (`OpenModels.file_of`). runtime: says how many layers go to the
         GPU, and whether user-defined tokens are found in plain text; offline: take a model of the hub from the local
         cache only; on_load(fraction) follows the loading, ledger gets the steps; weight_order: FILE where llama.cpp's
         own kernels are to be measured on the model; placed: where layers go (`placed_beside`); none: as many on GPUs as
         leave 1 GiB of each. Raises ConfigError or ModelError.
         """
         ledger = ledger or Ledger()
-        file = config if isinstance(config, ModelFile) else find_file(config, offline=offline, ledger=ledger)
+        file = config if isinstance(config, ModelFile) else find_file(find_model(config, offline=offline), ledger)
         if measure and placed is None:
             placed = _measured_by(measure, file, runtime, ledger)
         if placed is None:
@@ -239,11 +239,10 @@ class Model(Vocabulary):
         super().close()
 
 
-def find_file(config: ModelConfig, *, offline: bool = False, ledger: Ledger | None = None) -> ModelFile:
-    """Find a model's file and check its header. Raises ConfigError or ModelError."""
-    file = ModelFile.read(find_model(config, offline=offline))
-    if ledger:
-        ledger.step("find model", str(file.path))
+def find_file(path: Path, ledger: Ledger) -> ModelFile:
+    """Check the headers of a model that was found. Raises ModelError."""
+    file = ModelFile.read(path)
+    ledger.step("find model", str(file.path))
     if what := other_purpose(file.header):
         warnings.warn(f"{file.path}: {what}: choose the model that it was made from", stacklevel=3)
     return file
@@ -259,13 +258,18 @@ def open_vocabulary(file: ModelFile, runtime: RuntimeConfig, ledger: Ledger | No
     return Vocabulary(file, wanted, _load(file, wanted, runtime, without_weights=True), runtime.query_tokens)
 
 
+def depends_on_context(file: ModelFile, runtime: RuntimeConfig) -> bool:
+    """Whether where layers go depends on the memory of the context, as `placed_beside` finds it."""
+    return is_scarce(runtime, file.size_bytes, gpus())
+
+
 def placed_beside(
     file: ModelFile, runtime: RuntimeConfig, settings: ContextSettings
 ) -> tuple[Placement, ContextMemory]:
     """Where layers go that make room for a context, and what that takes. Raises DecodeError, ModelError or PlanError
     where that cannot be measured.
 
-    It is needed only where `is_scarce` says so. settings: for layers on GPUs.
+    settings: for layers on GPUs.
     """
     weights = weights_of(file.tensors, file.header.n_layer)
     return fitted(runtime, weights, gpus(), lambda placed: context_memory(file, placed, settings))
@@ -375,20 +379,22 @@ class OpenModels:
         ledger: Ledger | None = None,
         measure: Callable[[Vocabulary], ContextMemory] | None = None,
         placed: Placement | None = None,
+        file: ModelFile | None = None,
     ) -> Model:
         """The model of a configuration, opened when it is first asked for. Raises ConfigError or ModelError.
 
-        placed: see `Model.open`; of configurations that share a model, the first one's counts.
+        file: from `file_of`; none: look for it. placed: see `Model.open`; of configurations that share a model, the
+        first one's counts.
         """
         if model := self.get(config):
             if ledger:
                 ledger.step("find model", str(model.path))
                 ledger.step("load model", "open already")
             return model
+        ledger = ledger or Ledger()
         model = self._models[self._key(config)] = Model.open(
-            config.model,
+            file or self.file_of(config, ledger),
             config.runtime,
-            offline=self._offline,
             on_load=self._on_load,
             ledger=ledger,
             weight_order=self._weight_order,
@@ -396,6 +402,10 @@ class OpenModels:
             measure=measure,
         )
         return model
+
+    def file_of(self, config: Config, ledger: Ledger | None = None) -> ModelFile:
+        """The model's file, with its headers as they are now. Raises ConfigError or ModelError."""
+        return find_file(self.path_of(config), ledger or Ledger())
 
     @contextmanager
     def in_file_order(self) -> Iterator[None]:
@@ -409,11 +419,12 @@ class OpenModels:
     def path_of(self, config: Config) -> Path:
         """The model's file. Raises ConfigError or ModelError."""
         if config.model not in self._paths:
-            self._paths[config.model] = find_model(config.model, offline=self._offline).resolve()
+            self._paths[config.model] = find_model(config.model, offline=self._offline)
         return self._paths[config.model]
 
     def _key(self, config: Config) -> tuple[Path, int | str, QueryTokens, WeightOrder]:
-        return self.path_of(config), config.runtime.n_gpu_layers, config.runtime.query_tokens, self._weight_order
+        path, runtime = self.path_of(config).resolve(), config.runtime
+        return path, runtime.n_gpu_layers, runtime.query_tokens, self._weight_order
 
     def __len__(self) -> int:
         return len(self._models)
