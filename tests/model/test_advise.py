@@ -147,21 +147,17 @@ def test_bad_rows_are_left_out_for_all_and_the_rest_goes_on(tmp_path: Path) -> N
         advised(config=MISSION, queries=path)
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "words"),
-    [
-        ("q.jsonl", '{"query":\n', "has no rows that can be used: line 1: .*is not valid JSON"),
-        ("q.csv", "text\nred\n", "has no column 'query': the columns are 'text'; name the one"),
-        ("e.txt", "\n", "has no rows that can be used: give one a line"),
-        ("none.txt", None, "no such file"),
-        (".", None, "is a folder"),
-    ],
-)
-def test_files_without_queries_are_refused(name: str, text: str | None, words: str, tmp_path: Path) -> None:
-    if text is not None:
-        (tmp_path / name).write_text(text)
-    with pytest.raises(ConfigError, match=f"`queries` .*: {words}"):
-        advised(config=MISSION, queries=tmp_path / name)
+def test_files_without_rows_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    path.write_text('{"query":\n')
+    for rows, words in (
+        ({"queries": path}, "`queries` .*has no rows that can be used: line 1: .*is not valid JSON"),
+        ({"data": path}, "`data` .*has no rows that can be used: line 1: is not valid JSON"),
+        ({"queries": tmp_path}, "`queries` .* is a folder"),
+        ({}, "give either labelled rows as `data`, or rows without labels as `queries`"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            advised(config=MISSION, **rows)
 
 
 def test_one_prompt_has_no_common_text_and_other_candidates_are_compared(few: Path) -> None:

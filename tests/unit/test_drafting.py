@@ -10,7 +10,7 @@ import pytest
 
 from qcls_gguf import Config, ConfigError, ModelError, load_config
 from qcls_gguf.config.resources import config_names
-from qcls_gguf.drafting.draft import Draft, DraftPrompt, draft_text, labels_of, modern_text
+from qcls_gguf.drafting.draft import Draft, draft_text, labels_of, modern_text
 from qcls_gguf.drafting.models import LARGEST_FIRST, DraftModel, Family, choose, fitting_model, given_model
 from qcls_gguf.drafting.rows import find_labels
 from qcls_gguf.report.machine import ModelRoom
@@ -231,9 +231,3 @@ def test_a_path_that_no_configuration_can_hold_is_refused(tmp_path: Path) -> Non
     odd.symlink_to(ROOT / "models" / "fashion-tiny-Q8_0.gguf")
     with pytest.raises(ConfigError, match=r"\\udcff\.gguf': has bytes that are no UTF-8.* or give a link"):
         given_model(str(odd), None)
-
-
-def test_prompts_with_notes_and_odd_texts_survive_yaml(tmp_path: Path) -> None:
-    prompt = DraftPrompt(name="a: #b", labels=("- x", "y: z", '"q"', "null"), note="3 labels")
-    config = loaded(draft_text(Draft(prompts=(prompt,), model=CHAT, source="s"), tmp_path), tmp_path)
-    assert (config.prompts[0].name, config.prompts[0].labels) == (prompt.name, prompt.labels)
