@@ -128,9 +128,11 @@ def fitting_model(family: Family) -> DraftModel:
     where = "of GPU memory" if room.on_gpu else "of main memory, and no GPU"
     larger = "" if room.on_gpu else "; a larger one labels better and takes longer"
     states = f", {chosen.state_bytes >> 20} MiB of states a sequence" if chosen.state_bytes else ""
+    settings: Tree = {"hf_repo": chosen.repo}
+    if chosen.quantization is not None:
+        settings["quantization"] = chosen.quantization
     return DraftModel(
-        settings=Tree(hf_repo=chosen.repo)
-        | ({} if chosen.quantization is None else {"quantization": chosen.quantization}),
+        settings=settings,
         why=f"about {chosen.size_bytes / 1e9:.1f} GB, fetched once{states}; chosen for {room.free_bytes / 1e9:.1f} GB "
         f"{where}{larger}. `qcls-gguf models` lists those that are here",
     )
