@@ -15,8 +15,7 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from ..config.raw import raw_config
-from ..config.schema import Config
+from ..config.schema import Config, raw_config
 from ..config.scoring import TREE
 from ..engine.cores import threads
 from ..errors import ConfigError, PlanError

@@ -17,9 +17,10 @@ import yaml
 from pydantic import BeforeValidator, ValidationError, ValidationInfo, model_validator
 
 from ..errors import ConfigError
-from .prompt import MAX_TEMPERATURE, MIN_TEMPERATURE, PromptConfig, ScoringName
+from .prompt import MAX_TEMPERATURE, MIN_TEMPERATURE, PromptConfig
 from .rules import Number, Text
 from .schema import Config
+from .scoring import Scoring
 from .settings import Mistake, Settings, check, config_error, given, mistakes, prefixed, refusal, settings
 from .words import hint, shown
 from .yaml_values import YamlText, load_yaml, read_text
@@ -94,7 +95,7 @@ class _Fit(Settings):
     """What the file says of a prompt; `fit`, how it was fitted, is for people."""
 
     prompt_hash: Annotated[str, Text()]
-    scoring: ScoringName
+    scoring: Scoring
     temperature: Annotated[float, Number(MIN_TEMPERATURE, MAX_TEMPERATURE)]
     bias: Annotated[dict[str, _BiasNumber], BeforeValidator(_of_labels)] | None = None
     fit: Any

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 MistakeKind = Literal[
     "control_token",
@@ -19,8 +19,7 @@ MistakeKind = Literal[
     "labels_not_named",
     "descriptions",
 ]
-IgnoredKind = Literal["all"] | MistakeKind
-IGNORED_KINDS: tuple[IgnoredKind, ...] = ("all", *get_args(MistakeKind))
+IgnoredKind = Literal["all", MistakeKind]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

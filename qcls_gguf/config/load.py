@@ -15,15 +15,15 @@ from .prompt import (
     Confidence,
     FallbackText,
     FilledText,
-    PriorName,
+    Prior,
     Queries,
-    ScoringName,
     TrueOrFalse,
     resolve_forced,
 )
 from .resources import config_path
 from .rules import Text
 from .schema import CalibrationPath, Config, IgnoredKinds, ModelConfig, Prompts, RuntimeConfig
+from .scoring import Scoring
 from .settings import Mistake, Settings, check, config_error, given, mistakes, prefixed, refusal, settings
 from .template import SLOT, no_query
 from .words import kind_of
@@ -42,13 +42,13 @@ class Shared(Settings):
     """the user message of prompts without texts of their own"""
     answer_cue: Annotated[str, Text()] | None = None
     """the beginning of the answer to such prompts, such as `{name}:`"""
-    scoring: ScoringName | None = None
+    scoring: Scoring | None = None
     """how a label's tokens become its score, for prompts without a scoring of their own"""
     force_single_token_labels: TrueOrFalse | None = None
     """true: the same as scoring first_token"""
     label_end: FilledText | None = None
     """the token that ends a label with which another begins, for prompts without one of their own"""
-    prior: PriorName | None = None
+    prior: Prior | None = None
     """content_free: subtract the log-probabilities that the labels get for queries without content"""
     content_free_queries: Queries | None = None
     """the queries from which such a prior is computed"""

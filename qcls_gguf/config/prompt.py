@@ -9,14 +9,13 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Field, model_validator
 
 from ..errors import ConfigError
-from .rules import Choice, Number, Text, Truth, at_least, at_most, distinct
-from .scoring import FIRST_TOKEN, SCORINGS, TREE, Scoring
+from .rules import Number, Text, Truth, at_least, at_most, distinct
+from .scoring import FIRST_TOKEN, TREE, Scoring
 from .settings import Settings, given, refusal, settings, shown_name
 from .template import LABEL_SLOTS, SLOT, Words, check_texts, expand
 from .words import kind_of, shown
 
 Prior = Literal["none", "content_free"]
-PRIORS: tuple[Prior, ...] = ("none", "content_free")
 CONTENT_FREE_QUERIES = ("", "N/A", "[MASK]")
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 100.0
 TEXT_KEYS = ("prompt_template", "system", "user", "answer_cue")
@@ -28,8 +27,6 @@ _NO_TEXT = object()
 
 FilledText: TypeAlias = Annotated[str, Text(empty=False)]
 FallbackText: TypeAlias = Annotated[str, Text(blank=False)]
-ScoringName: TypeAlias = Annotated[Scoring, Choice(tuple(SCORINGS))]
-PriorName: TypeAlias = Annotated[Prior, Choice(PRIORS)]
 Confidence: TypeAlias = Annotated[float, Number(0, 1, above=True)]
 TrueOrFalse: TypeAlias = Annotated[bool, Truth()]
 _Description: TypeAlias = Annotated[str, Text(blank=False)] | None
@@ -99,13 +96,13 @@ class PromptConfig(Settings):
     """descriptions of the labels in their order, if labels is a list; null for a label without one"""
     label_prefix: Annotated[str, Text()] = " "
     """the text between the template and a label"""
-    scoring: ScoringName = TREE
+    scoring: Scoring = TREE
     """how a label's tokens become its score"""
     force_single_token_labels: InitVar[TrueOrFalse | None] = None
     """true: the same as scoring first_token"""
     label_end: FilledText | None = None
     """the token that ends a label with which another begins; default: the file's end of turn, else end of sequence"""
-    prior: PriorName = "none"
+    prior: Prior = "none"
     """content_free: subtract the log-probabilities that the labels get for queries without content"""
     content_free_queries: Queries = CONTENT_FREE_QUERIES
     """the queries from which such a prior is computed"""

@@ -140,21 +140,6 @@ class Number(Rule):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice(Rule):
-    """One of some texts."""
-
-    names: tuple[str, ...]
-
-    def check(self, value: Any, info: core_schema.ValidationInfo) -> str:
-        if not isinstance(value, str) or value not in self.names:
-            raise refusal(f"{shown(value)} is not one of {', '.join(self.names)}")
-        return value
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"enum": list(self.names)}
-
-
-@dataclass(frozen=True, slots=True)
 class Truth(Rule):
     """True or false, or one of some words."""
 

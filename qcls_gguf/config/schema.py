@@ -5,6 +5,7 @@ Every refusal names the place (`runtime.n_ctxx`), the value, and the remedy. Pat
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -13,19 +14,18 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from ..errors import ConfigError
 from .cascade import CascadeConfig
-from .likely_mistake import IGNORED_KINDS, IgnoredKind
-from .prompt import FilledText, PromptConfig, TrueOrFalse
+from .likely_mistake import IgnoredKind
+from .prompt import CONTENT_FREE_QUERIES, FilledText, PromptConfig, TrueOrFalse
 from .resources import OLLAMA
-from .rules import Choice, File, Truth, Variables, Whole, at_least, at_most, distinct, size_of
+from .rules import File, Truth, Variables, Whole, at_least, at_most, distinct, size_of
+from .scoring import Scoring
 from .settings import Settings, given, refusal, settings
 from .template import ALL_SLOTS, SLOTS, all_texts, expand
 
 Auto = Literal["auto"]
 KvType = Literal["f16", "q8_0", "bf16", "f32", "q4_0"]
-KV_TYPES: tuple[KvType, ...] = ("f16", "q8_0", "bf16", "f32", "q4_0")
 QUANTISED_KV_TYPES: tuple[KvType, ...] = ("q8_0", "q4_0")
 QueryTokens = Literal["plain", "user_defined"]
-QUERY_TOKENS: tuple[QueryTokens, ...] = ("plain", "user_defined")
 _MAX_SEQ = 4096  # LLAMA_MAX_SEQ in llama.cpp's src/llama-cparams.h, as patches/0013 has it
 _MAX_PROMPTS = 1000
 _AUTO = ("auto",)
@@ -107,13 +107,13 @@ class RuntimeConfig(Settings):
     follows, as while somebody types; each takes a sequence and 64 cells for each prefix of the prompts"""
     flash_attn: Annotated[bool | Auto, Truth(_AUTO)] = "auto"
     """auto: on a GPU where it can, on a CPU only for a quantised cache"""
-    kv_type: Annotated[KvType, Choice(KV_TYPES)] = "f16"
+    kv_type: KvType = "f16"
     """the number type of the KV cache; q8_0 and q4_0 need flash attention"""
     max_query_tokens: Annotated[int, Whole(1)] = 256
     """longer queries are refused"""
     max_query_bytes: Annotated[int | Auto, Whole(1, words=_AUTO)] = "auto"
     """queries of more bytes of UTF-8 are refused before they are tokenised; auto: 32 for each of max_query_tokens"""
-    query_tokens: Annotated[QueryTokens, Choice(QUERY_TOKENS)] = "plain"
+    query_tokens: QueryTokens = "plain"
     """what a query becomes that spells a mark of the vocabulary; plain: text; user_defined: a token, if it was added to
     the vocabulary, such as </think>; control tokens stay text"""
     max_batch: Annotated[int, Whole(1)] = 4
@@ -159,9 +159,7 @@ Prompts: TypeAlias = Annotated[
     distinct("name", lambda prompt: str(prompt.name)),
     Field(json_schema_extra={"minItems": 1, "maxItems": _MAX_PROMPTS}),
 ]
-IgnoredKinds: TypeAlias = Annotated[
-    tuple[Annotated[IgnoredKind, Choice(IGNORED_KINDS)], ...], at_least(0, "kinds of warnings")
-]
+IgnoredKinds: TypeAlias = Annotated[tuple[IgnoredKind, ...], at_least(0, "kinds of warnings")]
 CalibrationPath: TypeAlias = Annotated[Path, File()]
 
 
@@ -209,3 +207,24 @@ def check_config(config: Config) -> Config:
     if not isinstance(config, Config):
         raise ConfigError(f"expected a configuration file or a Config, got {type(config).__name__}")
     return config
+
+
+def raw_config(config: Config, scoring: Scoring, names: Collection[str] | None = None) -> Config:
+    """The configuration with one scoring for all prompts; no prior, temperature, calibration, fallback or cascade.
+
+    names: the prompts to keep; None: all.
+    """
+    prompts = tuple(
+        replace(
+            prompt,
+            scoring=scoring,
+            prior="none",
+            content_free_queries=CONTENT_FREE_QUERIES,
+            temperature=None,
+            min_confidence=None,
+            fallback=None,
+        )
+        for prompt in config.prompts
+        if names is None or prompt.name in names
+    )
+    return replace(config, prompts=prompts, calibration=None, cascade=None)

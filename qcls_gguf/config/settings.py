@@ -6,6 +6,7 @@ values of a file. pydantic's errors become lines of "place: what is wrong and wh
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import field
 from typing import Any, NamedTuple, TypeVar, dataclass_transform, get_args, get_type_hints
@@ -101,6 +102,9 @@ def _mistake(error: Any, cls: type) -> Mistake:
         return Mistake((*where[:-1], name), f"unknown key, {hint(where[-1], _known_keys(cls, where[:-1]))}")
     if kind == "missing":
         return Mistake(where, "is missing")
+    if kind == "literal_error":
+        names = ", ".join(re.findall(r"'([^']*)'", error["ctx"]["expected"]))
+        return Mistake(where, f"{shown(error['input'])} is not one of {names}")
     if kind in ("dataclass_type", "dict_type"):
         return Mistake(where, f"expected keys and values, got {kind_of(error['input'])}")
     return Mistake(where, f"{shown(error['input'])}: {error['msg']}")

@@ -125,7 +125,7 @@ def _remedy(error: yaml.MarkedYAMLError, text: str) -> str:
     return ""
 
 
-class _Loader(_BASE):
+class _Loader(_BASE):  # type: ignore[misc]
     """PyYAML's safe loader, whose errors all have a line."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
@@ -180,7 +180,7 @@ class _Counter:
             if any(each.event.anchor == event.anchor for each in self._open):
                 name = shown(event.anchor, quoted=False)
                 raise _refused(event, f"the alias *{name} is inside of what it repeats")
-            size = self._sizes.get(event.anchor, (0, 0))  # PyYAML refuses an alias without an anchor
+            size = self._sizes.get(str(event.anchor), (0, 0))  # PyYAML refuses an alias without an anchor
         else:
             size = (1, len(event.value) if isinstance(event, yaml.ScalarEvent) else 0)
         self._n_values += size[0]

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from ..classifier import Classifier
 from ..config.calibration_file import read_calibration
-from ..config.raw import raw_config
-from ..config.schema import Config
+from ..config.schema import Config, raw_config
 from ..config.scoring import EXACT_SCORINGS, TREE, Scoring
 from ..data.labelled import PLAIN_COLUMNS, BadRow, Labelled, LabelledColumns, LabelledQuery, read_labelled, refusal
 from ..errors import ConfigError, ScoreError

@@ -13,7 +13,7 @@ from conftest import MakeModel, OpenClassifier, WriteConfig
 from evaluations import MODES, RANDOM_ROWS, data, evaluated, random_config, run_eval, specs, write_rows
 
 from qcls_gguf import Classifier, load_config
-from qcls_gguf.config.raw import raw_config
+from qcls_gguf.config.schema import raw_config
 from qcls_gguf.evaluation.passes import score_rows, score_tables
 from qcls_gguf.evaluation.records import EvaluationRecord
 

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from qcls_gguf import ConfigError, Model, ModelConfig, RuntimeConfig, load_config
 from qcls_gguf.cli.app import app
-from qcls_gguf.config.likely_mistake import IGNORED_KINDS, LikelyMistake
+from qcls_gguf.config.likely_mistake import LikelyMistake, MistakeKind
 from qcls_gguf.config.load import parse_config
 from qcls_gguf.config.resources import config_names, config_path, embedded_model
 from qcls_gguf.prompts.chat import render_prompts
@@ -221,7 +221,7 @@ def test_the_digests_of_the_trained_prompts() -> None:
 
 
 def test_every_kind_has_a_check() -> None:
-    assert len(CHECKS) == len(IGNORED_KINDS) - 1
+    assert len(CHECKS) == len(get_args(MistakeKind))
     with pytest.raises(ConfigError, match=r"ignore_warnings\[0\]: 'untraind' is not one of all, control_token"):
         parse_config("prompts: []\nignore_warnings: [untraind]", folder=Path())
 

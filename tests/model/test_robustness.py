@@ -15,7 +15,7 @@ from conftest import MakeModel, OpenClassifier, WriteConfig
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier, ModelConfig, load_config
-from qcls_gguf.config.raw import raw_config
+from qcls_gguf.config.schema import raw_config
 from qcls_gguf.data.labelled import read_labelled
 from qcls_gguf.evaluation.evaluate import EvaluationSettings, evaluate
 from qcls_gguf.evaluation.passes import score_rows

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 from config_texts import PROMPT, parse, refused, with_prompt_line
 
-from qcls_gguf.config.schema import KV_TYPES, ModelConfig
+from qcls_gguf.config.schema import KvType, ModelConfig
 from qcls_gguf.errors import ConfigError
 
 
@@ -116,7 +118,7 @@ def test_another_flash_attn_is_refused(value: str) -> None:
         parse(f"{PROMPT}runtime: {{flash_attn: {value}}}")
 
 
-@pytest.mark.parametrize("kv_type", KV_TYPES)
+@pytest.mark.parametrize("kv_type", get_args(KvType))
 def test_the_kv_types_load(kv_type: str) -> None:
     assert parse(f"{PROMPT}runtime: {{kv_type: {kv_type}}}").runtime.kv_type == kv_type
 
