@@ -20,16 +20,18 @@ def texts(folder: Path, data: bytes) -> list[tuple[str, int | None]]:
     return [(line.text, line.number) for line in read(folder, data)]
 
 
-def test_lines_without_their_breaks_and_no_blank_ones(tmp_path: Path) -> None:
-    assert texts(tmp_path, b"one\ntwo \r\n\n  \n\xe4\xb8\x89") == [("one", 1), ("two ", 2), ("三", 5)]
-
-
-def test_byte_order_mark_is_no_part_of_the_first_query(tmp_path: Path) -> None:
-    assert texts(tmp_path, b"\xef\xbb\xbfone\n\xef\xbb\xbftwo\n") == [("one", 1), ("\ufefftwo", 2)]
-
-
-def test_other_line_separators_stay_in_the_query(tmp_path: Path) -> None:
-    assert texts(tmp_path, "a\u2028b\x0bc\x00d\n".encode()) == [("a\u2028b\x0bc\x00d", 1)]
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (b"one\ntwo \r\n\n  \n\xe4\xb8\x89", [("one", 1), ("two ", 2), ("三", 5)]),
+        (b"\xef\xbb\xbfone\n\xef\xbb\xbftwo\n", [("one", 1), ("\ufefftwo", 2)]),
+        ("a\u2028b\x0bc\x00d\n".encode(), [("a\u2028b\x0bc\x00d", 1)]),
+    ],
+)
+def test_lines_without_their_breaks_and_no_blank_ones(
+    data: bytes, found: list[tuple[str, int]], tmp_path: Path
+) -> None:
+    assert texts(tmp_path, data) == found
 
 
 def test_invalid_utf8_is_reported_with_its_place_and_the_rest_follows(tmp_path: Path) -> None:
@@ -40,30 +42,25 @@ def test_invalid_utf8_is_reported_with_its_place_and_the_rest_follows(tmp_path: 
     assert "line 2 is not valid UTF-8 at byte 2" in bad.error
 
 
-def test_unreadable_input_is_named_before_and_while_reading(tmp_path: Path) -> None:
-    for name, words in (("missing.txt", "no such file"), ("", "is a folder")):
-        with pytest.raises(ConfigError, match=words):
-            check_source(str(tmp_path / name))
-        with pytest.raises(ConfigError, match=words):
-            list(read_queries(str(tmp_path / name)))
-    check_source("-")
-
-
 @pytest.mark.parametrize(
     ("name", "words"),
     [
+        ("missing.txt", "no such file"),
+        ("", "is a folder"),
         ("a.json", "is one JSON document: write an object a line, in a file named .jsonl"),
         ("a.parquet", "is Parquet, which `qcls-gguf label` reads"),
         ("a.XLSX", "is a spreadsheet: save it as .csv"),
         ("a.jsonl.gz", "is packed: unpack it"),
     ],
 )
-def test_a_file_whose_lines_are_no_rows_is_refused(name: str, words: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text('[{"query": "red dress"}]\n')
-    with pytest.raises(ConfigError, match=words):
-        check_source(str(tmp_path / name))
-    with pytest.raises(ConfigError, match=words):
-        list(read_queries(str(tmp_path / name)))
+def test_what_has_no_rows_is_refused_before_and_while_reading(name: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    if words.startswith("is ") and name:
+        path.write_text('[{"query": "red dress"}]\n')
+    for read_ in (check_source, lambda source: list(read_queries(source))):
+        with pytest.raises(ConfigError, match=words):
+            read_(str(path))
+    check_source("-")
 
 
 def test_blank_lines_are_there_where_they_are_wanted(tmp_path: Path) -> None:
@@ -136,8 +133,11 @@ def test_json_lines_keep_their_ids(tmp_path: Path) -> None:
         ("query,query", {}, "column 'query' is given twice"),
         ("", {}, "has no header"),
         ("query,,", {}, "several columns have no name: name them, or remove those that are empty"),
-        ('query,"long\nname"', {}, "the first line ends within a quoted name of a column: write the names on one line"),
-        ('query,"size; in\nmm"', {}, "the first line ends within a quoted name of a column"),
+        (
+            'query,"size; in\nmm"',
+            {},
+            "the first line ends within a quoted name of a column: write the names on one line",
+        ),
         ('query;"price, net\nEUR";id', {}, "the first line ends within a quoted name of a column"),
         ('query,"a"b', {}, "the header is not valid CSV: .*: double the quotes that are part of a quoted field"),
         ("query,\udcb1\udce0", {}, "the header is not valid UTF-8: save the file as UTF-8"),
