@@ -21,7 +21,7 @@ from ..errors import ConfigError, QclsError
 from ..report.record import Record, json_text
 from ..system.folders import PART_SUFFIX
 from .inputs import Format, Input, Shard, format_of
-from .records import ShardCounts
+from .records import RowCounts, ShardCounts, total_counts
 from .writing import ENDINGS, join_files, output_file
 
 _MANIFEST, _DONE, _LOCK = "manifest.json", "done.jsonl", ".lock"
@@ -81,7 +81,6 @@ class OutputFolder:
         self.manifest: Manifest | None = None
         self.done: dict[str, ShardCounts] = {}
         """the counts of the shards whose files are there, by the files' names"""
-        self._log: IO[bytes] | None = None
 
     def __enter__(self) -> Self:
         """Take the folder, which is made if it is missing. Raises ConfigError where another run has it, or where it
@@ -97,9 +96,6 @@ class OutputFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._log is not None:
-            with suppress(OSError):  # what could not be written was told when it was added
-                self._log.close()
         self._lock.close()
 
     def _read(self) -> Manifest | None:
@@ -203,42 +199,36 @@ class OutputFolder:
                 joined_bytes=self.manifest.joined_bytes if self.manifest and self.is_joined else None,
             )
         )
-        try:
-            self._log = (self.folder / _DONE).open("ab")
-        except OSError as e:
-            raise QclsError(f"{self.folder / _DONE}: could not be written: {e.strerror}") from None
         return [task for task in self.tasks(inputs) if task.output not in self.done]
 
     def add(self, counts: ShardCounts) -> None:
         """Note a shard whose file has its name. Raises QclsError; the shard is labelled again then."""
-        assert self._log is not None
         self.done[counts.output] = counts
         try:
-            self._log.write(f"{json_text(counts.to_dict())}\n".encode())
-            self._log.flush()
-            os.fsync(self._log.fileno())
+            with (self.folder / _DONE).open("ab") as file:
+                file.write(f"{json_text(counts.to_dict())}\n".encode())
+                file.flush()
+                os.fsync(file.fileno())
         except OSError as e:
             raise QclsError(f"{self.folder / _DONE}: could not be written: {e.strerror}") from None
 
-    def join(self, tasks: Sequence[Task]) -> int | None:
-        """Join the files if one is wanted, and return its size. Raises QclsError."""
-        if self.joined is None:
-            return None
-        if not self.is_joined:
-            assert self.format is not None
-            join_files([self.folder / task.output for task in tasks], self.joined, self.format)
-        return self.joined.stat().st_size
-
-    def finish(self, tasks: Sequence[Task], **found: object) -> None:
-        """Write what all shards come to, and remove the files that were joined. found: fields of the manifest.
-
-        Raises QclsError.
-        """
+    def finish(self, tasks: Sequence[Task], n_inputs: int, provenance: Settings) -> RowCounts:
+        """Join the files if one is wanted, and write and return what all shards come to. Raises QclsError."""
         assert self.manifest is not None
-        self._write(self.manifest.model_copy(update=found))
-        if self.joined:
+        total, joined_bytes = total_counts([self.done[task.output] for task in tasks]), None
+        if self.joined is not None:
+            if not self.is_joined:
+                assert self.format is not None
+                join_files([self.folder / task.output for task in tasks], self.joined, self.format)
+            joined_bytes = self.joined.stat().st_size
+            total = total.model_copy(update={"n_bytes": joined_bytes})
+        totals = {"n_inputs": n_inputs, "n_shards": len(tasks), **total.to_dict()}
+        update = {"provenance": dict(provenance), "totals": totals, "joined_bytes": joined_bytes}
+        self._write(self.manifest.model_copy(update=update))
+        if self.joined is not None:
             for task in tasks:
                 (self.folder / task.output).unlink(missing_ok=True)
+        return total
 
     def forget(self) -> None:
         """Remove all files of earlier runs. Raises QclsError."""
@@ -264,23 +254,21 @@ class OutputFolder:
 
 def _locked(folder: Path) -> IO[bytes]:
     """A file in the folder that no other run has open. Raises ConfigError."""
+    lock = None
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / _LOCK).open("ab")
-    except FileExistsError:
-        raise ConfigError(f"`out` {folder}: is no folder: name one, or a file that ends in {_KNOWN_ENDINGS}") from None
-    except OSError as e:
-        raise ConfigError(f"`out` {folder}: cannot be written: {e.strerror}") from None
-    try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return lock
     except OSError as e:
-        lock.close()
-        if not isinstance(e, BlockingIOError):
-            raise ConfigError(f"`out` {folder}: cannot be locked: {e.strerror}") from None
-        raise ConfigError(
-            f"`out` {folder}: another run is writing there: wait until it has ended, or name another output"
-        ) from None
-    return lock
+        if lock is not None:
+            lock.close()
+        why = f"cannot be {'written' if lock is None else 'locked'}: {e.strerror}"
+        if isinstance(e, FileExistsError):
+            why = f"is no folder: name one, or a file that ends in {_KNOWN_ENDINGS}"
+        if isinstance(e, BlockingIOError):
+            why = "another run is writing there: wait until it has ended, or name another output"
+        raise ConfigError(f"`out` {folder}: {why}") from None
 
 
 def _short(value: JsonValue) -> str:

@@ -17,7 +17,7 @@ from ..report.machine import peak_rss_bytes
 from .inputs import Input, check_names, chosen_rows, find_inputs, format_of, read_input
 from .output import OutputFolder, Settings
 from .processes import Processes
-from .records import LabellingRecord, RunSpeed, total_counts
+from .records import LabellingRecord, RunSpeed
 from .worker import LabelSettings, Progress, Ready, Worker
 
 if TYPE_CHECKING:
@@ -193,18 +193,14 @@ def _labelled(
             for counts in more.done:
                 output.add(counts)
             seconds = perf_counter() - began
-            on_progress(f"{so_far.line(n_rows, seconds)}, {len(output.done)} of {len(tasks)} shards")
+            on_progress(f"{so_far.line(n_rows, seconds)}, {n_before + len(so_far.done)} of {len(tasks)} shards")
     except BaseException:
-        on_note(f"{len(output.done)} of {counted(len(tasks), 'shard')} are done: the same command goes on from there")
+        done = f"{n_before + len(so_far.done)} of {counted(len(tasks), 'shard')} are done"
+        on_note(f"{done}: the same command goes on from there")
         raise
     seconds = perf_counter() - began
     batch = so_far.batch or batch or 1
-    total = total_counts([output.done[task.output] for task in tasks])
-    joined_bytes = output.join(tasks)
-    if joined_bytes is not None:
-        total = total.model_copy(update={"n_bytes": joined_bytes})
-    totals = {"n_inputs": len(inputs), "n_shards": len(tasks), **total.to_dict()}
-    output.finish(tasks, provenance={**provenance, "batch": batch}, totals=totals, joined_bytes=joined_bytes)
+    total = output.finish(tasks, len(inputs), {**provenance, "batch": batch})
     return LabellingRecord(
         **dict(total),
         out=str(settings.out),
