@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..config.words import shown
+from ..config.words import hint, shown
 from ..errors import ConfigError
-from .csv_file import CsvFile
-from .encoding import utf8_of
+from .encoding import is_text, utf8_of
 from .queries import QUERY
-from .rows import why_no_text
+from .rows import Kind, Row, Rows, why_no_text
 
 _MAX_LISTED = 20
 
@@ -90,19 +89,27 @@ def read_labelled(
         content = path.read_bytes()
     except OSError as e:
         raise ConfigError(f"{name}: cannot be read: {e.strerror}") from None
-    sha256 = hashlib.sha256(content).hexdigest()
-    read = _csv_rows if path.suffix.lower() in (".csv", ".tsv") else _json_rows
+    kind: Kind = "csv" if path.suffix.lower() in (".csv", ".tsv") else "jsonl"
     rows: list[LabelledQuery] = []
     bad: list[BadRow] = []
     try:
-        content = utf8_of(content, "the text")
-        for row in read(content, labels, columns):
-            (rows if isinstance(row, LabelledQuery) else bad).append(row)  # type: ignore[arg-type]
+        found = Rows(io.BytesIO(utf8_of(content, "the text")), kind, columns.query, others=labels)
+        prompts = _prompt_columns(found.header, labels, columns)
+        for row in found:
+            if row.is_blank and not row.fields and row.values is None:
+                continue
+            try:
+                if row.problem:
+                    raise ConfigError(row.problem)
+                accepted = _accepted(row, prompts, labels) if kind == "csv" else _labels_of(row)
+                rows.append(_labelled(row, accepted, labels))
+            except ConfigError as e:
+                bad.append(BadRow(row.number, str(e)))
     except ConfigError as e:
         raise ConfigError(f"{name}: {e}") from None
     if not rows and not bad:
         raise ConfigError(f"{name}: has no rows")
-    return Labelled(path=path, sha256=sha256, rows=tuple(rows), bad=tuple(bad))
+    return Labelled(path=path, sha256=hashlib.sha256(content).hexdigest(), rows=tuple(rows), bad=tuple(bad))
 
 
 def refusal(path: Path, bad: Sequence[BadRow], n_rows: int) -> ConfigError:
@@ -113,88 +120,58 @@ def refusal(path: Path, bad: Sequence[BadRow], n_rows: int) -> ConfigError:
     return ConfigError("\n".join([head, *listed, *more]))
 
 
-def _json_rows(
-    content: bytes, labels: Mapping[str, Sequence[str]], columns: LabelledColumns
-) -> Iterator[LabelledQuery | BadRow]:
-    for line, text in enumerate(content.split(b"\n"), 1):
-        if not text.strip():
-            continue
-        try:
-            row = json.loads(text.decode(), object_pairs_hook=_object)
-            if not isinstance(row, dict):
-                raise ConfigError('expected an object, {"query": …, "labels": {…}}')
-            for key in (columns.query, "labels"):
-                if key not in row:
-                    raise ConfigError(f"has no {key!r}")
-            accepted = row["labels"]
-            if not isinstance(accepted, dict):
-                raise ConfigError(f"labels: {shown(accepted)} is not an object of prompts and their labels")
-            yield _row(line, row[columns.query], accepted, labels)
-        except UnicodeDecodeError as e:
-            yield BadRow(line, f"is not valid UTF-8 at byte {e.start}")
-        except json.JSONDecodeError as e:
-            yield BadRow(line, f"is not valid JSON: {e.msg} at character {e.pos + 1}")
-        except ValueError:
-            yield BadRow(line, "has a number of thousands of digits")
-        except RecursionError:
-            yield BadRow(line, "is not valid JSON: nested too deeply")
-        except ConfigError as e:
-            yield BadRow(line, str(e))
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, object]:
-    by_key: dict[str, object] = {}
-    for key, value in pairs:
-        if key in by_key:
-            raise ConfigError(f"key {shown(key)} is given twice")
-        by_key[key] = value
-    return by_key
-
-
-def _csv_rows(
-    content: bytes, labels: Mapping[str, Sequence[str]], columns: LabelledColumns
-) -> Iterator[LabelledQuery | BadRow]:
-    # A byte that is no UTF-8 becomes a surrogate, so that only its own row is refused.
-    text = io.StringIO(content.decode(errors="surrogateescape"), newline="")
-    table = CsvFile(iter(text), wanted=(columns.query, *labels))
-    at = table.index(columns.query, "name the one with the queries with `query_column`")
+def _prompt_columns(
+    header: Sequence[str], labels: Mapping[str, Sequence[str]], columns: LabelledColumns
+) -> dict[int, str]:
+    """The prompts by their columns' places. Raises ConfigError for a column that is no prompt and is not ignored."""
     prompts: dict[int, str] = {}
-    for index, name in enumerate(table.header):
-        if index == at or name in columns.ignored:
+    for index, name in enumerate(header):
+        if name == columns.query or name in columns.ignored:
             continue
         if name in labels:
             prompts[index] = name
         elif columns.ignored != ALL:
             remedy = "leave it out of the evaluation with `ignore_columns`"
-            raise ConfigError(f"column {shown(name)} is no prompt{_hint(name, labels)}; or {remedy}")
-    for row in table:
-        if not row.fields and row.error is None:
-            continue
-        try:
-            if row.error is not None:
-                raise ConfigError(row.error)
-            cells = {name: row.fields[index] for index, name in prompts.items()}
-            accepted = {name: _accepted_cell(cell, labels[name]) for name, cell in cells.items() if cell.strip()}
-            yield _row(row.line, row.fields[at], accepted, labels)
-        except ConfigError as e:
-            yield BadRow(row.line, str(e))
+            raise ConfigError(f"column {shown(name)} is no prompt, {hint(name, list(labels))}; or {remedy}")
+    return prompts
 
 
-def _accepted_cell(cell: str, labels: Sequence[str]) -> list[str]:
-    if cell in labels:
-        return [cell]
-    return [part if part in labels else part.strip() for part in cell.split("|")]  # spaces that a table's editor left
+def _accepted(row: Row, prompts: Mapping[int, str], labels: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """The labels in the cells of CSV."""
+    found = {}
+    for index, name in prompts.items():
+        cell, known = row.fields[index], labels[name]
+        if cell.strip():  # spaces that a table's editor left count for nothing
+            parts = [part if part in known else part.strip() for part in cell.split("|")]
+            found[name] = [cell] if cell in known else parts
+    return found
 
 
-def _row(line: int, query: Any, values: Mapping[str, Any], labels: Mapping[str, Sequence[str]]) -> LabelledQuery:
-    if not isinstance(query, str):
-        raise ConfigError(f"query: {shown(query)} is not text")
-    if any("\ud800" <= c <= "\udfff" for c in query):
+def _labels_of(row: Row) -> dict[str, Any]:
+    """The labels of an object of JSON lines. Raises ConfigError."""
+    pairs = json.loads(row.line, object_pairs_hook=_once)
+    if "labels" not in pairs:
+        raise ConfigError("has no 'labels'")
+    if not isinstance(pairs["labels"], dict):
+        raise ConfigError(f"labels: {shown(pairs['labels'])} is not an object of prompts and their labels")
+    return pairs["labels"]
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON. Raises ConfigError for a key that is given twice."""
+    for key, n in Counter(key for key, _ in pairs).items():
+        if n > 1:
+            raise ConfigError(f"key {shown(key)} is given twice")
+    return dict(pairs)
+
+
+def _labelled(row: Row, values: Mapping[str, Any], labels: Mapping[str, Sequence[str]]) -> LabelledQuery:
+    if not is_text(row.query):
         raise ConfigError("query: is not valid UTF-8")
     accepted: dict[str, tuple[str, ...]] = {}
     for name, value in values.items():
         if name not in labels:
-            raise ConfigError(f"{shown(name)} is no prompt{_hint(name, labels)}")
+            raise ConfigError(f"{shown(name)} is no prompt, {hint(name, list(labels))}")
         if value is None:
             continue
         several = value if isinstance(value, list) else [value]
@@ -203,14 +180,9 @@ def _row(line: int, query: Any, values: Mapping[str, Any], labels: Mapping[str, 
         for label in several:
             if label not in labels[name]:
                 raise ConfigError(
-                    f"labels.{name}: {shown(label)} is no label of this prompt{_hint(label, labels[name])}"
+                    f"labels.{name}: {shown(label)} is no label of this prompt, {hint(label, labels[name])}"
                 )
         accepted[name] = tuple(dict.fromkeys(several))
     if not accepted:
         raise ConfigError("has no label of any prompt")
-    return LabelledQuery(line=line, query=query, labels=accepted)
-
-
-def _hint(text: Any, known: Mapping[str, Any] | Sequence[str]) -> str:
-    close = difflib.get_close_matches(str(text), list(known), n=1)
-    return f", did you mean {close[0]!r}?" if close else f": known are {', '.join(known)}"
+    return LabelledQuery(line=row.number, query=row.query, labels=accepted)

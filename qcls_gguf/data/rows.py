@@ -1,15 +1,17 @@
-"""Rows of a text file as they come, with all that they hold: lines, rows of CSV, objects of JSON lines."""
+"""Rows of text files as they come, with all that they hold: lines, rows of CSV, objects of JSON lines."""
 
 from __future__ import annotations
 
+import csv
 import json
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Literal
+from typing import Any, Literal
 
-from ..config.words import kind_of
-from .csv_file import CsvFile
+from ..config.words import counted, kind_of, printable, shown
+from ..errors import ConfigError
 from .encoding import LONGEST_LINE, is_text, shown_bytes
 
 NULL = "the query is null"
@@ -26,23 +28,31 @@ Kind = Literal["text", "csv", "jsonl"]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row with its query, or the reason why it has none."""
+    """A row with its query, or what is wrong with it."""
 
     number: int
     """of the line on which it begins, from 1"""
     query: str
-    error: str | None = None
+    problem: str | None = None
+    """why it has no query"""
     line: bytes = b""
     """the line without its break; not of CSV"""
     fields: tuple[str, ...] = ()
     """of CSV; a byte that is no UTF-8 is a surrogate"""
-    values: Mapping[str, object] | None = None
+    values: Mapping[str, Any] | None = None
     """of JSON lines, where the line is an object"""
+
+    @property
+    def error(self) -> str | None:
+        """What is wrong with it, with the line's number."""
+        if self.problem is None:
+            return None
+        return f"line {self.number}{' ' if self.problem.startswith(('is ', 'has ')) else ': '}{self.problem}"
 
     @property
     def is_blank(self) -> bool:
         """Whether there is nothing on the line."""
-        return self.error is None and not self.query.strip()
+        return self.problem is None and not self.query.strip()
 
 
 def kind_of_file(suffix: str) -> Kind:
@@ -70,8 +80,124 @@ def is_file_ending(suffix: str) -> bool:
     return lower in _NO_ROWS or lower in (*TABLES, *OBJECTS, ".txt", ".parquet", ".arrow", ".feather")
 
 
+DELIMITERS = (",", ";", "\t")
+_MAX_LISTED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class CsvRow:
+    """A row: its fields, or what is wrong with it."""
+
+    line: int
+    """on which it begins"""
+    fields: tuple[str, ...]
+    problem: str | None = None
+
+
+class CsvFile:
+    """The header of CSV, and its rows as they come; blank lines are rows without fields."""
+
+    def __init__(self, lines: Iterator[str], wanted: Collection[str] = ()) -> None:
+        """lines: with their line breaks. wanted: columns by which the delimiter is known; else it is the one that
+        parts the header most often; a byte that is no UTF-8 is a surrogate. Raises ConfigError where the header is
+        none, or names a column twice.
+        """
+        first = next(lines, "")
+        if not is_text(first):
+            raise ConfigError("the header is not valid UTF-8: save the file as UTF-8")
+        if first.startswith("sep="):
+            raise ConfigError("the first line, sep=, is a note for spreadsheets and no header: remove it")
+        self.delimiter, header = _header(first, wanted)
+        self.header = tuple(name.strip() for name in header)
+        if not any(self.header):
+            raise ConfigError("has no header: the first line names the columns")
+        twice = next((name for name, n in Counter(self.header).items() if n > 1), None)
+        if twice == "":
+            raise ConfigError("several columns have no name: name them, or remove those that are empty")
+        if twice is not None:
+            raise ConfigError(f"column {shown(twice)} is given twice: rename one")
+        self._reader = csv.reader(lines, delimiter=self.delimiter, strict=True)
+
+    def index(self, column: str, remedy: str) -> int:
+        """Where a column stands. Raises ConfigError where there is none; remedy: what to do then."""
+        if column not in self.header:
+            more = f" and {len(self.header) - _MAX_LISTED} more" if len(self.header) > _MAX_LISTED else ""
+            names = ", ".join(map(shown, self.header[:_MAX_LISTED])) + more
+            raise ConfigError(f"has no column {column!r}: the columns are {names}; {remedy}")
+        return self.header.index(column)
+
+    @property
+    def next_line(self) -> int:
+        """The number of the line behind the last row that was given; the header is the first."""
+        return self._reader.line_num + 2
+
+    def __iter__(self) -> Iterator[CsvRow]:
+        while True:
+            line = self.next_line
+            try:
+                fields = tuple(next(self._reader))
+            except StopIteration:
+                return
+            except csv.Error as e:
+                yield CsvRow(line, (), f"is not valid CSV: {_said(e)}")
+                continue
+            if not any(field.strip() for field in fields):
+                yield CsvRow(line, ())
+            elif (n := len(fields)) != len(self.header):
+                remedy = f"quote those with a {self.delimiter!r}" if n > len(self.header) else "write empty ones, too"
+                yield CsvRow(line, fields, f"has {counted(n, 'field')}, the header {len(self.header)}: {remedy}")
+            else:
+                yield CsvRow(line, fields)
+
+
+def _said(error: csv.Error) -> str:
+    """What is wrong, and what to do."""
+    what = printable(str(error))
+    if "field limit" in what:
+        return (
+            f"a field has more than {csv.field_size_limit()} characters: shorten it, or close the quotes that begin it"
+        )
+    if "unexpected end" in what:
+        return "the file ends within a quoted field: close its quotes, and double those that are part of it"
+    if "new-line character" in what:
+        return "a carriage return stands within a field: put the field in quotes"
+    return f"{what}: double the quotes that are part of a quoted field"
+
+
+def _header(first: str, wanted: Collection[str]) -> tuple[str, list[str]]:
+    """The delimiter and the names. A line with quotes may be valid CSV with some of the delimiters only."""
+    found: list[tuple[str, list[str]]] = []
+    errors: list[ConfigError] = []
+    for delimiter in DELIMITERS:
+        try:
+            found.append((delimiter, _fields(first, delimiter)))
+        except ConfigError as e:
+            errors.append(e)
+    best = max(found, key=lambda each: (len(set(each[1]) & set(wanted)), len(each[1])), default=("", []))
+    # one name only, or part of one: the line is meant for a delimiter with which it is not valid
+    if errors and (len(best[1]) < 2 or any(name.count('"') % 2 for name in best[1])):
+        raise errors[0]
+    return best
+
+
+def _fields(line: str, delimiter: str) -> list[str]:
+    try:
+        return next(csv.reader([line], delimiter=delimiter, strict=True), [])
+    except csv.Error as e:
+        if "new-line character" in str(e):
+            raise ConfigError(
+                "the first line has carriage returns in it, with which old programs end lines: save the file with "
+                "other line ends, or put the field in quotes"
+            ) from None
+        if "unexpected end" in str(e):
+            raise ConfigError(
+                "the first line ends within a quoted name of a column: write the names on one line, with closed quotes"
+            ) from None
+        raise ConfigError(f"the header is not valid CSV: {_said(e)}") from None
+
+
 class Rows:
-    """The rows of some lines. A row that is not valid has an error, and those after it follow."""
+    """The rows of some lines. A row that is not valid has a problem, and the rows after it follow."""
 
     def __init__(
         self,
@@ -89,26 +215,21 @@ class Rows:
         Raises ConfigError for CSV without a usable header, or without the column.
         """
         self._query = query
-        self._shift = first_line - 1
         self.header: tuple[str, ...] = ()
         """the columns of CSV"""
-        self.delimiter = ","
         self.next_line = first_line
-        """the number of the line behind the last row that was given"""
+        """the number of the line after the last row that was given"""
         if kind == "csv":
             # A byte that is no UTF-8 becomes a surrogate, so that only its own row is refused.
-            texts = (line.decode(errors="surrogateescape") for line in lines)
-            if header is not None:
-                self._shift -= 1
-                texts = chain([header.decode(errors="surrogateescape")], texts)  # type: ignore[assignment]
-            table = CsvFile(texts, wanted=(query, *others))
-            self.header, self.delimiter = table.header, table.delimiter
-            self.next_line = table.next_line + self._shift
+            first = [] if header is None else [header]
+            table = CsvFile((line.decode(errors="surrogateescape") for line in chain(first, lines)), (query, *others))
+            self.header, self.index = table.header, table.index
+            shift = first_line - 1 - len(first)
+            self.next_line = table.next_line + shift
             at = table.index(query, "name the one with the queries with `query_column`")
-            self.index = table.index
-            self._rows = self._of_csv(table, at)
+            self._rows = self._of_csv(table, at, shift)
         else:
-            self._rows = self._of_objects(lines) if kind == "jsonl" else self._of_lines(lines)
+            self._rows = self._of_lines(lines, _object if kind == "jsonl" else lambda row, query: row)
 
     def __iter__(self) -> Iterator[Row]:
         return self
@@ -116,55 +237,44 @@ class Rows:
     def __next__(self) -> Row:
         return next(self._rows)
 
-    def _of_lines(self, lines: Iterator[bytes]) -> Iterator[Row]:
-        for number, line in enumerate(lines, self._shift + 1):
+    def _of_lines(self, lines: Iterator[bytes], read: Callable[[Row, str], Row]) -> Iterator[Row]:
+        for number, line in enumerate(lines, self.next_line):
             self.next_line = number + 1
-            yield _decoded(line.rstrip(b"\r\n"), number)
+            yield read(_decoded(line.rstrip(b"\r\n"), number), self._query)
 
-    def _of_csv(self, table: CsvFile, at: int) -> Iterator[Row]:
+    def _of_csv(self, table: CsvFile, at: int, shift: int) -> Iterator[Row]:
         for row in table:
-            self.next_line = table.next_line + self._shift
-            number = row.line + self._shift
-            query = row.fields[at] if len(row.fields) > at else ""
-            error = row.error and f"line {number} {row.error}"
+            self.next_line = table.next_line + shift
+            query, problem = row.fields[at] if len(row.fields) > at else "", row.problem
             if not is_text(query):
-                query = shown_bytes(query)
-                error = f"line {number} is not valid UTF-8: save the input as UTF-8"
-            yield Row(number, query, error, fields=row.fields)
-
-    def _of_objects(self, lines: Iterator[bytes]) -> Iterator[Row]:
-        for number, data in enumerate(lines, self._shift + 1):
-            self.next_line = number + 1
-            line = _decoded(data.strip(), number)
-            if line.error or line.is_blank:
-                yield line
-                continue
-            try:
-                found = json.loads(line.query)
-            except (ValueError, RecursionError) as e:
-                yield Row(number, line.query, f"line {number} is not valid JSON: {e}", line.line)
-                continue
-            values = found if isinstance(found, dict) else None
-            query = (values or {}).get(self._query)
-            if not isinstance(query, str):
-                if values is None or self._query not in values:
-                    error = f"line {number} has no text {self._query!r}: name its key with `query_column`"
-                elif query is None:
-                    error = f"line {number}: {NULL}"
-                else:
-                    error = f"line {number}: {self._query!r} is {kind_of(query)}, not text: write it in quotes"
-                yield Row(number, line.query, error, line.line, values=values)
-                continue
-            yield Row(number, query, None, line.line, values=values)
+                query, problem = shown_bytes(query), "is not valid UTF-8: save the input as UTF-8"
+            yield Row(row.line + shift, query, problem, fields=row.fields)
 
 
 def _decoded(line: bytes, number: int) -> Row:
     if len(line) > LONGEST_LINE:
         start = line[:_N_SHOWN].decode(errors="backslashreplace")
-        error = f"line {number} has more than {LONGEST_LINE} bytes: give shorter queries, one a line"
-        return Row(number, start, error, line)
+        return Row(number, start, f"has more than {LONGEST_LINE} bytes: give shorter queries, one a line", line)
     try:
         return Row(number, line.decode(), None, line)
     except UnicodeDecodeError as e:
-        error = f"line {number} is not valid UTF-8 at byte {e.start}: save the input as UTF-8"
-        return Row(number, line.decode(errors="backslashreplace"), error, line)
+        problem = f"is not valid UTF-8 at byte {e.start}: save the input as UTF-8"
+        return Row(number, line.decode(errors="backslashreplace"), problem, line)
+
+
+def _object(row: Row, key: str) -> Row:
+    """A line of JSON as a row with the object's query."""
+    if row.problem or row.is_blank:
+        return row
+    try:
+        found = json.loads(row.query)
+    except (ValueError, RecursionError) as e:
+        return replace(row, problem=f"is not valid JSON: {e}")
+    values = found if isinstance(found, dict) else None
+    if values is None or key not in values:
+        return replace(row, values=values, problem=f"has no text {key!r}: name its key with `query_column`")
+    query = values[key]
+    if isinstance(query, str):
+        return replace(row, values=values, query=query)
+    why = f"{key!r} is {kind_of(query)}, not text: write it in quotes"
+    return replace(row, values=values, problem=NULL if query is None else why)

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ..config.words import ALIKE, counted, seen_as, shown
-from ..data.csv_file import CsvFile
 from ..data.encoding import utf8_of
-from ..data.rows import why_no_text
+from ..data.rows import CsvFile, why_no_text
 from ..errors import ConfigError
 from .draft import DraftPrompt
 
@@ -69,7 +68,7 @@ def _table(content: bytes) -> dict[str, list[str]]:
         raise ConfigError(f"is not valid UTF-8 at byte {e.start}: save it as UTF-8") from None
     cells: dict[str, list[str]] = {name: [] for name in table.header}
     for row in table:
-        if row.fields and row.error is None:
+        if row.fields and row.problem is None:
             for name, cell in zip(table.header, row.fields, strict=True):
                 cells[name].append(cell.strip())
     return cells

@@ -39,7 +39,7 @@ def test_bad_rows_are_refused_together_and_before_anything_is_loaded(data: Path)
     done = run_eval("--data", data)
     assert done.returncode == 2
     assert "3 of 43 rows cannot be used" in done.stderr
-    assert "line 41: labels.colour: 'redd' is no label of this prompt, did you mean 'red'?" in done.stderr
+    assert "line 41: labels.colour: 'redd' is no label of this prompt, did you mean red?" in done.stderr
     assert "line 42: is not valid UTF-8" in done.stderr
     assert "line 43: is not valid JSON" in done.stderr
     assert "load model" not in done.stderr
