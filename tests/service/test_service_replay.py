@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,6 @@ import pytest
 from served import ROOT, Server
 
 from qcls_gguf import Classifier, Result, load_config
-from qcls_gguf.core.sharing import TurnCost
 
 pytestmark = pytest.mark.load
 
@@ -123,9 +121,8 @@ def typists(classifier: Classifier, start: int) -> tuple[list[list[Result]], flo
     return answers, perf_counter() - began, process_time() - cpu
 
 
-@pytest.mark.parametrize("merged", ["by the rule", "always"])
 @pytest.mark.parametrize("name", ["mission", "fashion-8", "fashion-8-joint"])
-def test_kept_queries_of_several_at_once(name: str, merged: str) -> None:
+def test_kept_queries_of_several_at_once(name: str) -> None:
     """People who type at the same time, each the next word when the last one is answered; in turns with none kept."""
     config = load_config(ROOT / f"configs/{name}.yaml")
     with ExitStack() as stack:
@@ -133,10 +130,7 @@ def test_kept_queries_of_several_at_once(name: str, merged: str) -> None:
         for n in (0, 4):
             runtime = replace(config.runtime, n_threads=1, n_gpu_layers=0, kept_queries=n)
             classifiers.append(stack.enter_context(Classifier.from_config(replace(config, runtime=runtime))))
-            if merged == "by the rule":
-                classifiers[-1].measure_turns()
-            else:
-                classifiers[-1].core._turn_cost = TurnCost(math.inf)
+            classifiers[-1].measure_turns()
         seconds, cpu, tokens, n_sharing = np.zeros((4, 2, N_BLOCKS))
         n_requests = 0
         for block in range(N_BLOCKS):
@@ -151,7 +145,7 @@ def test_kept_queries_of_several_at_once(name: str, merged: str) -> None:
             assert plain == other
         shares = seconds[1] / seconds[0]
         print(
-            f"\n{name}, merged {merged}, {n_requests} requests: {seconds[1].sum() / seconds[0].sum():.2f} of the time "
+            f"\n{name}, {n_requests} requests: {seconds[1].sum() / seconds[0].sum():.2f} of the time "
             f"(a block {shares.min():.2f} to {shares.max():.2f}), {cpu[1].sum() / cpu[0].sum():.2f} of the CPU time; "
             f"{' and '.join(f'{n:.1f}' for n in tokens.sum(1) / n_requests)} tokens a query, "
             f"{' and '.join(f'{n:.1f}' for n in n_sharing.sum(1) / n_requests)} queries a decode"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
@@ -13,7 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from served import ROOT
 
-from qcls_gguf import load_config
+from qcls_gguf import DecodeError, load_config
 from qcls_gguf.service.app import build_app
 from qcls_gguf.service.lifecycle import Lifecycle
 from qcls_gguf.service.settings import ServiceSettings
@@ -31,22 +32,31 @@ def spans() -> Iterator[InMemorySpanExporter]:
         yield exporter
 
 
-def test_a_request_is_a_span(spans: InMemorySpanExporter) -> None:
+def test_a_request_is_a_span(spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask() -> None:
         settings = ServiceSettings(log_format="none")
-        serving = Lifecycle(lambda: load_config(ROOT / "configs/mission.yaml"), settings)
-        app = build_app(serving, settings)
+        lifecycle = Lifecycle(lambda: load_config(ROOT / "configs/mission.yaml"), settings)
+        app = build_app(lifecycle, settings)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://qcls") as client:
             early = await client.post("/v1/classify", json={"query": "red dress"})
             assert early.status_code == 503
-            await serving.load()
+            await lifecycle.load()
             headers = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
             answer = await client.post("/v1/classify", json={"query": "red dress"}, headers=headers)
             assert answer.status_code == 200
-        await serving.close()
+            for error, says in (
+                (DecodeError("out of memory"), "out of memory"),
+                (RuntimeError("a mistake"), "its log"),
+            ):
+                monkeypatch.setattr(lifecycle.backend, "ask", AsyncMock(side_effect=error))
+                failed = await client.post("/v1/classify", json={"query": "red dress"})
+                assert (failed.status_code, failed.json()["error"]["code"]) == (500, "failed")
+                assert says in failed.json()["error"]["message"]
+        await lifecycle.close()
 
     asyncio.run(ask())
-    early, answered = spans.get_finished_spans()
+    early, answered, *failed = spans.get_finished_spans()
+    assert [span.status.status_code for span in failed] == [trace.StatusCode.ERROR] * 2
     assert early.attributes is not None
     assert early.attributes["error.type"] == "loading"
     assert early.status.status_code is trace.StatusCode.ERROR
