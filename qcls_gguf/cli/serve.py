@@ -15,7 +15,7 @@ from .terminal import load_bar, needs, print_step, print_warning, say
 if TYPE_CHECKING:
     from ..config.schema import Config
 
-_NEEDED = ("h11", "orjson", "prometheus_client", "starlette", "uvicorn", "uvloop")
+_NEEDED = ("httptools", "orjson", "prometheus_client", "starlette", "uvicorn", "uvloop")
 _KEY_VARIABLE = "QCLS_API_KEY"
 
 

@@ -14,7 +14,7 @@ from ..core.handle import LoadedPrompts, n_query_tokens, n_tokens_of
 from ..core.loading import PIECE
 from ..errors import ConfigError, PlanError, QclsError, ScoreError
 from ..questions.question import PLACE
-from ..score.result import LabelScore, PromptResult, Result
+from ..score.result import PromptResult, Result
 from .admission import Admission
 from .backend import Backend, Pair
 from .bodies import Receive, json_value, read_lines
@@ -279,17 +279,26 @@ async def in_order(work: AsyncIterator[Coroutine[Any, Any, T]], window: int) -> 
 
 def json_bytes(value: object) -> bytes:
     """JSON in UTF-8; a Result as `Result.to_dict` has it, several times faster."""
-    return orjson.dumps(value, default=_plain)
+    return orjson.dumps(value, default=_prompt)
 
 
-def _plain(value: object) -> dict[str, object]:
-    """The tuples of a Result, which orjson does not know."""
-    assert isinstance(value, PromptResult | LabelScore)
-    fields = value._asdict()
-    if isinstance(value, PromptResult):
-        for name in ("audit", "stage"):
-            if fields[name] is None:
-                del fields[name]
-        if value.abstained:
-            fields["most_probable"] = value.most_probable
-    return fields
+def _prompt(answer: PromptResult) -> dict[str, object]:
+    """A prompt's answer; its tuples are what orjson does not know of a Result."""
+    plain: dict[str, object] = {
+        "prompt": answer.prompt,
+        "label": answer.label,
+        "probability": answer.probability,
+        "abstained": answer.abstained,
+        "fast_path": answer.fast_path,
+        "scores": [
+            {"label": label, "score": score, "probability": probability, "n_tokens": n_tokens}
+            for label, score, probability, n_tokens in answer.scores
+        ],
+    }
+    if answer.stage is not None:
+        plain["stage"] = answer.stage
+    if answer.audit is not None:
+        plain["audit"] = answer.audit
+    if answer.abstained:
+        plain["most_probable"] = answer.most_probable
+    return plain

@@ -140,7 +140,7 @@ class Exchange:
 
 
 def set_up_log(format_: LogFormat) -> None:
-    """Let the service's lines go to standard error, and uvicorn's errors; it warns of every offer of HTTP/2."""
+    """Let the service's lines go to standard error, and uvicorn's errors."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Lines(as_json=format_ == "json"))
     for name, level in (("qcls_gguf.service", logging.INFO), ("uvicorn", logging.ERROR)):

@@ -14,18 +14,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import monotonic
 
-import h11
 import uvicorn
 import uvloop
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..config.schema import Config
 from ..errors import ConfigError
 from .app import build_app
-from .asking import json_bytes
 from .exchange import log, set_up_log
 from .lifecycle import Lifecycle, OnStep, StoppedError
-from .refusal import RefusedError, openai_words
+from .protocol import Protocol
+from .refusal import RefusedError
 from .settings import ServiceSettings
 
 _BACKLOG = 2048
@@ -33,21 +31,6 @@ _KEEP_ALIVE_S = 75
 """longer than clients keep idle connections, so that they end them and no request meets a closed one"""
 _SWITCH_INTERVAL_S = 0.0005
 """how long the engine's thread may hold the interpreter while a request waits to be read or answered"""
-
-
-class Protocol(H11Protocol):
-    """uvicorn's HTTP connection, which refuses what is no HTTP in the service's words."""
-
-    def send_400_response(self, msg: str) -> None:
-        """For uvicorn, which knows nothing of the request; msg: what is wrong."""
-        log.warning("%s", msg)
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):  # else the answer has begun
-            body = json_bytes(openai_words(RefusedError(400, "malformed", msg)))
-            kind, length = ("content-type", "application/json"), ("content-length", str(len(body)))
-            headers = [kind, length, ("connection", "close")]
-            for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
-                self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()
 
 
 class _Server(uvicorn.Server):

@@ -1,8 +1,7 @@
 """What HTTP costs a request at one client: `make load`. Run with -s to see the figures.
 
 Blocks of requests in turns, so that what else the machine does changes all of them: the process's CPU time, less that
-of the same classification without HTTP in the same round. Also what of that is there without HTTP: pauses between
-classifications, and waiting for them in an event loop.
+of the same classification without HTTP in the same round; and what of that an application of a few lines takes.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from time import perf_counter, process_time, sleep, thread_time
+from time import perf_counter, process_time, thread_time
 
 import numpy as np
 import pytest
@@ -29,7 +28,7 @@ from qcls_gguf.service.bodies import Receive
 from qcls_gguf.service.exchange import Scope
 from qcls_gguf.service.lifecycle import Lifecycle
 from qcls_gguf.service.middleware import App, Send
-from qcls_gguf.service.server import Protocol
+from qcls_gguf.service.protocol import Protocol
 from qcls_gguf.service.settings import ServiceSettings
 
 pytestmark = pytest.mark.load
@@ -39,7 +38,6 @@ ALONE = "a request without HTTP"
 THE_SERVICE = "the service"
 N_REQUESTS = 50
 """of a block"""
-PAUSE_S = 0.0005
 QUERY = "red dress"
 CHOICES = [("light blue", "like the sky"), ("red", None), ("green", None)]
 BODIES = {
@@ -75,8 +73,8 @@ def ask(port):
     return (time.perf_counter() - began) * 1e3
 
 for line in sys.stdin:
-    n, *ports = map(int, line.split())
-    print(json.dumps([[ask(port) for port in ports][0] for _ in range(n)]), flush=True)
+    n, port = map(int, line.split())
+    print(json.dumps([ask(port) for _ in range(n)]), flush=True)
 """
 
 
@@ -92,42 +90,27 @@ class Blocks:
     """of each request"""
 
 
-class Servers:
-    """Applications, each at a port of its own of this process."""
-
-    def __init__(self) -> None:
-        self._running: list[tuple[uvicorn.Server, asyncio.Task[None]]] = []
-
-    def add(self, app: App) -> int:
-        listener = socket.create_server(("127.0.0.1", 0))
-        config = uvicorn.Config(
-            app, http=Protocol, ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
-            timeout_keep_alive=75, proxy_headers=False,
-        )  # fmt: skip
-        server = _Server(config)
-        self._running.append((server, asyncio.create_task(server.serve(sockets=[listener]))))
-        return int(listener.getsockname()[1])
-
-    async def close(self) -> None:
-        for server, task in self._running:
-            server.should_exit = True
-            await task
-
-
 class _Server(uvicorn.Server):
     def install_signal_handlers(self) -> None:
         """Leave them to the tests."""
 
 
+def _started(app: App) -> tuple[uvicorn.Server, asyncio.Task[None], int]:
+    """An application at a port of this process."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        app, http=Protocol, ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
+        timeout_keep_alive=75, proxy_headers=False,
+    )  # fmt: skip
+    server = _Server(config)
+    return server, asyncio.create_task(server.serve(sockets=[listener])), int(listener.getsockname()[1])
+
+
 async def _measure(route: str) -> dict[str, Blocks]:
+    config = load_config(ROOT / "configs/mission.yaml")
+    config = replace(config, runtime=replace(config.runtime, n_threads=1))
     settings = ServiceSettings(log_format="none")
-
-    def configure():  # type: ignore[no-untyped-def]
-        found = load_config(ROOT / "configs/mission.yaml")
-        return replace(found, runtime=replace(found.runtime, n_threads=1))
-
-    lifecycle, servers = Lifecycle(configure, settings), Servers()
-    port = servers.add(build_app(lifecycle, settings))
+    lifecycle = Lifecycle(lambda: config, settings)
     await lifecycle.load()
     backend, question = lifecycle.backend, Question.of("choice", "Which colour is it?", CHOICES)
     prompts = backend.classifier.configured
@@ -136,56 +119,37 @@ async def _measure(route: str) -> dict[str, Blocks]:
             pass
     body = b"x" * 1800
 
-    def few_lines(work: Callable[[], Awaitable[object]] | None) -> App:
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            await receive()
-            if work is not None:
-                await work()
-            headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-            await send({"type": "http.response.body", "body": body})
+    async def few_lines(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await prompts.aclassify(QUERY)
+        headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
 
-        return app
-
-    empty, asking = servers.add(few_lines(None)), servers.add(few_lines(lambda: prompts.aclassify(QUERY)))
+    servers = [_started(few_lines), _started(build_app(lifecycle, settings))]
     data = raw(json.dumps(BODIES[route]).encode(), "accept: */*", "user-agent: x", path=route).hex()
     client = await asyncio.create_subprocess_exec(
         sys.executable, "-c", CLIENT, data, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=1 << 24
     )
-    assert client.stdin
-    assert client.stdout
 
-    async def drive(*ports: int) -> list[float]:
+    async def drive(port: int) -> list[float]:
         assert client.stdin
         assert client.stdout
-        client.stdin.write(f"{N_REQUESTS} {' '.join(map(str, ports))}\n".encode())
+        client.stdin.write(f"{N_REQUESTS} {port}\n".encode())
         return list(json.loads(await client.stdout.readline()))
 
-    def classify(pause_s: float = 0.0) -> list[float]:
+    def classify() -> list[float]:
         took = []
         for _ in range(N_REQUESTS):
-            if pause_s:
-                sleep(pause_s)
             began = perf_counter()
             prompts.classify(QUERY)
             took.append((perf_counter() - began) * 1e3)
         return took
 
-    async def await_each() -> list[float]:
-        took = []
-        for _ in range(N_REQUESTS):
-            began = perf_counter()
-            await prompts.aclassify(QUERY)
-            took.append((perf_counter() - began) * 1e3)
-        return took
-
     kinds: dict[str, Callable[[], Awaitable[list[float]]]] = {
         ALONE: lambda: asyncio.to_thread(classify),
-        f"the same, each after a pause of {PAUSE_S * 1e3} ms": lambda: asyncio.to_thread(classify, PAUSE_S),
-        "the same, awaited in an event loop": await_each,
-        "an application of a few lines that only asks the engine": lambda: drive(asking),
-        THE_SERVICE: lambda: drive(port),
-        "the service, and an empty application in turns with it": lambda: drive(port, empty),
+        "an application of a few lines that only asks the engine": lambda: drive(servers[0][2]),
+        THE_SERVICE: lambda: drive(servers[1][2]),
     }
     found = {name: Blocks() for name in kinds}
     for n_round in range(N_ROUNDS + 1):
@@ -196,9 +160,12 @@ async def _measure(route: str) -> dict[str, Blocks]:
                 found[name].cpu_ms.append((process_time() - began) * 1e3 / N_REQUESTS)
                 found[name].loop_ms.append((thread_time() - loop_began) * 1e3 / N_REQUESTS)
                 found[name].ms += ms
+    assert client.stdin
     client.stdin.close()
     await client.wait()
-    await servers.close()
+    for server, task, _ in servers:
+        server.should_exit = True
+        await task
     await lifecycle.close()
     return found
 
