@@ -28,21 +28,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_a_ledger_lists_its_steps_in_order(clock: Clock) -> None:
-    ledger = Ledger()
-    clock.advance(2)
-    ledger.step("load model", "a file")
-    clock.advance(0.5)
-    ledger.step("find model", "another")
-    assert list(ledger.steps_ms.items()) == [("load model", 2), ("find model", 0.5)]
-
-
-def test_a_ledger_tells_each_step_as_it_ends(clock: Clock) -> None:
+def test_a_ledger_lists_its_steps_in_order_and_tells_each_as_it_ends(clock: Clock) -> None:
     told: list[tuple[str, str, float]] = []
     ledger = Ledger(lambda step, what, ms: told.append((step, what, ms)))
-    clock.advance(2)
-    ledger.step("load model", "a file")
-    assert told == [("load model", "a file", 2)]
-    clock.advance(1)
-    ledger.step("warm-up", "one request")
-    assert told[1:] == [("warm-up", "one request", 1)]
+    for step, what, ms in (("load model", "a file", 2), ("find model", "another", 0.5)):
+        clock.advance(ms)
+        ledger.step(step, what)
+        assert told[-1] == (step, what, ms)
+    assert list(ledger.steps_ms.items()) == [("load model", 2), ("find model", 0.5)]
