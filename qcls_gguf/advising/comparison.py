@@ -16,7 +16,7 @@ from ..config.schema import Config
 from ..config.words import counted
 from ..config.yaml_text import config_tree, yaml_text
 from ..data.labelled import LabelledQuery
-from ..report.numbers import measured, percent
+from ..report.document import measured, percent
 from ..statistics import quantiles, wilson
 from .answers import Answers
 from .candidates import Candidate

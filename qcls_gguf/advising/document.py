@@ -5,8 +5,7 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 
 from ..config.words import counted
-from ..report.document import TEXT, Document, Facts, Figure, Format, Paragraph, Section, Table, provenance
-from ..report.numbers import percent
+from ..report.document import TEXT, Document, Facts, Figure, Format, Paragraph, Section, Table, percent, provenance
 from .records import AdviceRecord, CandidateRecord
 
 _N_SHOWN = 5

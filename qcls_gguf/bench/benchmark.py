@@ -14,9 +14,8 @@ from ..engine.cores import threads
 from ..errors import ConfigError, DecodeError, PlanError
 from ..model.placement import device_index
 from ..opening import ClassifierOpener
-from ..report.environment import environment
+from ..report.environment import environment, gpu_free_bytes, peak_rss_bytes, rss_bytes
 from ..report.gpu import GpuRun, gpu_state, watched_gpu, why_no_gpu
-from ..report.machine import gpu_free_bytes, peak_rss_bytes, rss_bytes
 from ..report.progress import OnProgress, counter
 from ..statistics import quantiles, spread
 from .classifiers import MeasuredClassifier, QuerySource, classifier_groups, request_ms, started_classifier

@@ -14,7 +14,7 @@ from ..errors import ConfigError, PlanError
 from ..model.placement import room_bytes, used_gpus
 from ..opening import ClassifierOpener, without_kept_queries
 from ..prompts.compiled import Tokenizer
-from ..report.machine import gpu_free_bytes, rss_bytes
+from ..report.environment import gpu_free_bytes, rss_bytes
 from ..system.control_groups import available_bytes
 from .records import Memory
 from .workloads import QuerySet, mixed_queries

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..model.placement import weights_text
-from ..report.document import TEXT, Document, Facts, Figure, Format, Part, Section, Table
+from ..report.document import TEXT, Document, Facts, Figure, Format, Part, Section, Table, measured
 from ..report.gpu import GpuSamples, GpuState
-from ..report.numbers import measured
 from ..timing import STAGES
 from .records import (
     BenchmarkRecord,

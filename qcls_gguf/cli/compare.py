@@ -127,14 +127,6 @@ def compare_command(
     absent = [each.model_copy(update={"reason": with_options(each.reason)}) for each in record.absent]
     record = record.model_copy(update={"absent": tuple(absent)})
 
-    def page() -> str:
-        from ..report.html import document_page  # matplotlib is an extra
-
-        return document_page(document(record))
-
-    outputs = [
-        file_output("--out", chosen.out, lambda: f"{record.to_json()}\n"),
-        file_output("--html", reporting.html, page),
-    ]
-    show_record(record, reporting, document(record), outputs)
+    out = file_output("--out", chosen.out, lambda: f"{record.to_json()}\n")
+    show_record(record, reporting, document(record), [out])
     return EXIT_OTHER if any(each.asked_for or each.started for each in record.absent) else None

@@ -30,8 +30,8 @@ RECORDS: dict[str, type[Record]] = {
 _BEGINNING = """\
 # Records
 
-For whoever reads what the commands print with `--format json`, or `label` with `--summary json`. Each prints one object
-(`run` one for a single query, else a list of them, and with `--format jsonl` one on a line), whose fields are below.
+What the commands print with `--format json`, and `label` with `--summary json`. Each prints one object (`run` one for a
+single query, else a list of them, and with `--format jsonl` one on a line), whose fields are below.
 Counts are named `n_*`, times `*_ms` (milliseconds) or `*_s` (seconds), sizes `*_bytes`. A field without a value is
 `null`, unless its table says that it is left out. New fields may come with a new version.
 

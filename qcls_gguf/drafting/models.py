@@ -121,7 +121,7 @@ def _name_from(folder: Path | None, file: Path) -> str:
 
 def fitting_model(family: Family) -> DraftModel:
     """The largest model of a family that fits the free memory of the GPUs; without a GPU a small one."""
-    from ..report.machine import model_room  # as above
+    from ..report.environment import model_room  # as above
 
     room = model_room()
     chosen = choose(room.weights_bytes, on_gpu=room.on_gpu, family=family)

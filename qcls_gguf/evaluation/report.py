@@ -9,8 +9,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..config.words import counted
-from ..report.document import TEXT, Document, Facts, Figure, Format, Paragraph, Part, Section, Table, provenance
-from ..report.numbers import percent
+from ..report.document import (
+    TEXT,
+    Document,
+    Facts,
+    Figure,
+    Format,
+    Paragraph,
+    Part,
+    Section,
+    Table,
+    percent,
+    provenance,
+)
 from .records import (
     CascadeRecord,
     EvaluationRecord,

@@ -32,13 +32,13 @@ def _reorder(prompts: Sequence[PromptInspection], request: Request) -> Iterator[
     now, then = counted(request.n_tokens, "token"), counted(request.n_tokens_one_text, "token")
     dearer = request.pass_tokens or 0  # the common tokens would take a decode of their own
     if request.n_query_copies > 1 and request.n_tokens_one_text + dearer <= _SAVING * request.n_tokens:
-        behind = f", by one decode more, which takes as long as about {dearer} tokens" if dearer else ""
+        price = f", by one decode more, which takes as long as about {dearer} tokens" if dearer else ""
         yield Advice(
             kind="reorder",
             prompts=_names(prompts),
             text=f"An empty query feeds {now}, and every token of a query is fed {request.n_query_copies} times. With "
             f"one text for all prompts that differs only in its last tokens (`{prompts[0].name}:`), an empty query "
-            f"would feed about {then}, and every token of a query would be fed once{behind}. Measure whether that "
+            f"would feed about {then}, and every token of a query would be fed once{price}. Measure whether that "
             "labels as well.",
         )
 
@@ -52,8 +52,8 @@ def _suffix(prompts: Sequence[PromptInspection], request: Request) -> Iterator[A
     yield Advice(
         kind="suffix",
         prompts=_names(prompts),
-        text=f"The suffix behind the query has {length} in {counted(len(prompts), 'prompt')}: every request feeds "
-        f"{request.n_tokens_suffix} for it, of the {n_all} of an empty query. Shorten the text behind {{query}}, or "
+        text=f"The suffix after the query has {length} in {counted(len(prompts), 'prompt')}: every request feeds "
+        f"{request.n_tokens_suffix} for it, of the {n_all} of an empty query. Shorten the text after {{query}}, or "
         "let prompts share it.",
     )
 

@@ -166,7 +166,7 @@ def fragment_tokens(prompt: Prompt, tokenizer: Tokenizer, query: str) -> list[in
 
 
 def new_tokens(prompt: Prompt, tokenizer: Tokenizer) -> tuple[int, list[int], list[int]]:
-    """For an empty query: n_cached, the new tokens of the fragment, and those of the suffix behind it."""
+    """For an empty query: n_cached, the new tokens of the fragment, and those of the suffix after it."""
     n_cached, tokens = prompt.new_tokens(fragment_tokens(prompt, tokenizer, ""))
     at = len(tokens) - len(prompt.tail)
     return n_cached, tokens[:at], tokens[at:]
@@ -230,7 +230,7 @@ def longest_query(templates: Templates, n_most: int) -> LongestQuery | None:
 
 
 def ended_labels(prompt: Prompt) -> list[tuple[int, ...]]:
-    """The tokens of each label, with the end-of-label token behind a label that another one begins with."""
+    """The tokens of each label, with the end-of-label token after a label that another one begins with."""
     paths = []
     for tokens, edges in zip(prompt.label_tokens, prompt.trie.label_edges, strict=True):
         is_beginning = any(len(other) > len(tokens) and other[: len(tokens)] == tokens for other in prompt.label_tokens)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ..config.words import abbreviated
 from ..model.files import LocalModel, Source
 from ..report.document import TEXT, Document, Table
-from ..report.machine import model_room
+from ..report.environment import model_room
 from ..report.record import Record
 
 

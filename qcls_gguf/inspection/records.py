@@ -40,7 +40,7 @@ class Added(Record):
     fragment: tuple[Token, ...]
     """text around the query that is tokenised with it, and so is not cached"""
     suffix: tuple[Token, ...]
-    """text behind that"""
+    """text after that"""
 
 
 class LabelTokens(Record):
@@ -49,7 +49,7 @@ class LabelTokens(Record):
     label: str
     """the text of the label"""
     tokens: tuple[Token, ...]
-    """the tokens behind the prompt"""
+    """the tokens that follow the prompt"""
     end: Token | None
     """the end-of-label token, of a label that another one begins with"""
 
@@ -68,7 +68,7 @@ class TrieNode(Record):
     read: bool
     """whether scores read its hidden state"""
     children: tuple[TrieNode, ...]
-    """the nodes behind it"""
+    """the nodes that follow it"""
 
 
 class PromptInspection(Record):
@@ -120,12 +120,12 @@ class Request(Record):
     n_tokens_fragment: int
     """text around the query that is tokenised with it; tokens that prompts share count once, as in the next two"""
     n_tokens_suffix: int
-    """text behind that"""
+    """text after that"""
     n_tokens_labels: int
     """of labels of several tokens"""
     n_tokens_more: int
     """those fed again, in another decode or, by a model with states, to spare one; and with such a model tokens that
-    nobody reads, behind shorter branches"""
+    nobody reads, after shorter branches"""
     n_tokens_unshared: int
     """with every prompt by itself"""
     n_tokens_one_text: int
@@ -283,7 +283,7 @@ class ShownPrompt(Record):
     tokens: tuple[ShownToken, ...]
     """all of them, in order"""
     labels: TrieNode
-    """the label trie: what is tried behind the last token"""
+    """the label trie: what may follow the last token"""
 
 
 class ShownPrompts(Record):

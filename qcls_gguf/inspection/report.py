@@ -12,8 +12,7 @@ from rich.tree import Tree
 from ..config.likely_mistake import LikelyMistake
 from ..config.words import counted, printable, printable_lines
 from ..model.placement import weights_text
-from ..report.document import TEXT, Document, Facts, Paragraph, Table
-from ..report.numbers import measured
+from ..report.document import TEXT, Document, Facts, Paragraph, Table, measured
 from .records import (
     Asking,
     HeadTail,

@@ -6,8 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ..config.words import counted
-from ..report.document import TEXT, Document, Facts, Figure, Paragraph, Section, Table, provenance
-from ..report.numbers import measured, percent
+from ..report.document import TEXT, Document, Facts, Figure, Paragraph, Section, Table, measured, percent, provenance
 from .records import N_BINS, LabellingRecord, PromptCounts
 from .worker import duration
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ..config.words import counted
 from ..errors import ConfigError
 from ..opening import ClassifierOpener
-from ..report.machine import peak_rss_bytes
+from ..report.environment import peak_rss_bytes
 from .inputs import Input, check_names, chosen_rows, find_inputs, format_of, read_input
 from .output import OutputFolder, Settings
 from .processes import Processes

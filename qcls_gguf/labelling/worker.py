@@ -18,8 +18,7 @@ from ..config.schema import Config
 from ..data.queries import QUERY
 from ..errors import ConfigError
 from ..opening import ClassifierOpener
-from ..report.environment import Environment, environment
-from ..report.machine import peak_rss_bytes
+from ..report.environment import Environment, environment, peak_rss_bytes
 from ..score.result import ModelInfo
 from .answers import AnswerColumns, Answers, answer_of, prompt_labels
 from .batches import BatchLabeller, best_size, measure_batches, most_queries, with_room

@@ -18,10 +18,12 @@ from rich.text import Text
 from ..config.words import counted, printable
 from ..score.result import ModelInfo
 from .environment import Environment
-from .numbers import NO_VALUE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+NO_VALUE = "–"
+"""what a table shows for None"""
 
 Format = str | Callable[[object], str]
 """a format specification of Python, such as `.1%`, or a function of the value"""
@@ -238,3 +240,15 @@ def _split(widths: Sequence[int], is_text: Sequence[bool], width: int, gap: int)
         groups[-1].append(index)
         room -= widths[index] + gap
     return groups
+
+
+def percent(value: float | None) -> str:
+    """A share in text."""
+    return NO_VALUE if value is None else f"{value:.1%}"
+
+
+def measured(value: float | None) -> str:
+    """A measured number with about three digits that mean something."""
+    if value is None:
+        return NO_VALUE
+    return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"

@@ -1,9 +1,14 @@
-"""Where a record was made: machine, software and model, the same for every command that writes one."""
+"""Where a record was made: machine, software and model; and the memory in use and to be had.
+
+psutil is imported where it is asked: other commands start sooner.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
+import sys
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,11 +16,12 @@ import numpy as np
 
 from ..config.schema import Config
 from ..engine.cores import physical_cores, threads
+from ..model.placement import RESERVE_BYTES, gpus, room_bytes
 from ..native import devices
 from ..native.device import instruction_sets
 from ..score.result import ModelInfo
+from ..system.control_groups import available_bytes
 from .gpu import GpuFacts, gpu_facts
-from .machine import total_bytes
 from .record import Record
 
 
@@ -94,3 +100,53 @@ def environment(config: Config, model: ModelInfo) -> Environment:
         quantization=model.quantization,
         n_lane_ordered=model.n_lane_ordered,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRoom:
+    """The memory that a model would go to: the GPUs', or without one the machine's."""
+
+    on_gpu: bool
+    free_bytes: int
+    """in all"""
+    weights_bytes: int
+    """of it for weights; on each GPU, or in the machine's memory, something is left for all else"""
+
+
+def model_room() -> ModelRoom:
+    """What is free at this moment."""
+    found = gpus()
+    if found:
+        return ModelRoom(True, sum(device.free_bytes for device in found), room_bytes(found))
+    free = available_bytes()
+    return ModelRoom(False, free, max(0, free - RESERVE_BYTES))
+
+
+def gpu_free_bytes() -> int | None:
+    """Free memory of all GPUs that models are placed on; None where there is none."""
+    room = model_room()
+    return room.free_bytes if room.on_gpu else None
+
+
+def rss_bytes() -> int:
+    """What the process holds in memory."""
+    import psutil
+
+    return int(psutil.Process().memory_info().rss)
+
+
+def total_bytes() -> int:
+    """Main memory of the machine."""
+    import psutil
+
+    return int(psutil.virtual_memory().total)
+
+
+def peak_rss_bytes() -> int | None:
+    """The most that the process ever held, where the system tells."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,6 +1,6 @@
 """Documents as HTML pages, each one file that fetches nothing. Needs the extra `report`.
 
-The templates escape whatever they are given; drawings come as `Markup`.
+The template escapes whatever it is given; drawings come as `Markup`.
 """
 
 from __future__ import annotations
@@ -8,8 +8,6 @@ from __future__ import annotations
 import base64
 import io
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import matplotlib
@@ -30,27 +28,10 @@ _STYLE: dict[Any, Any] = {
 
 
 def document_page(shown: document.Document) -> str:
-    """The HTML of a document, with its figures drawn."""
-    with drawing():
-        return page("document.html", document=shown, shown_parts=document.shown_parts, image=_image)
+    """The HTML of a document, with its figures drawn.
 
-
-def _image(figure: document.Figure) -> Markup:
-    drawn = Figure(figsize=figure.size, layout="constrained")
-    figure.draw(drawn.add_subplot())
-    return svg_image(drawn, figure.name)
-
-
-@contextmanager
-def drawing() -> Iterator[None]:
-    """The look of all drawings. Nothing warns of letters that matplotlib's font lacks, which only measures texts."""
-    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")
-        yield
-
-
-def page(template: str, **values: Any) -> str:
-    """The page of a template, such as `bench.html`, with its values."""
+    Nothing warns of letters that matplotlib's font lacks: it only measures texts.
+    """
     environment = Environment(
         loader=PackageLoader(__package__),
         autoescape=True,
@@ -59,12 +40,18 @@ def page(template: str, **values: Any) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    return environment.get_template(template).render(values)
+    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        return environment.get_template("document.html").render(
+            document=shown, shown_parts=document.shown_parts, image=_image
+        )
 
 
-def svg_image(figure: Figure, name: str) -> Markup:
+def _image(figure: document.Figure) -> Markup:
     """An SVG inside an image, so that the ids of one drawing do not meet those of another."""
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format="svg", metadata={"Date": None})
-    source = f"data:image/svg+xml;base64,{base64.b64encode(drawn.getvalue()).decode()}"
-    return Markup('<img alt="{}" src="{}">').format(name, source)
+    drawn = Figure(figsize=figure.size, layout="constrained")
+    figure.draw(drawn.add_subplot())
+    svg = io.BytesIO()
+    drawn.savefig(svg, format="svg", metadata={"Date": None})
+    source = f"data:image/svg+xml;base64,{base64.b64encode(svg.getvalue()).decode()}"
+    return Markup('<img alt="{}" src="{}">').format(figure.name, source)

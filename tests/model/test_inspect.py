@@ -239,7 +239,7 @@ def test_the_table_shows_prompts_tries_and_advice() -> None:
     assert re.search(r"^colour +tree +71 +5 +8 +18 +2 +3 +2 +yes +all *$", done.stdout, re.M)
     assert "├── ␣light  (fed, read)\n│   └── ␣pink, ␣blue" in done.stdout
     assert "<|im_end|> (wool), ␣blend" in done.stdout
-    assert "- The suffix behind the query has 7 tokens in 8 prompts" in done.stdout
+    assert "- The suffix after the query has 7 tokens in 8 prompts" in done.stdout
 
 
 def test_scoring_overrides_the_configuration() -> None:
