@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 from collections.abc import Callable
 from typing import Any
 
@@ -66,12 +68,13 @@ def test_wrong_dtypes(name: str, dtype: Any, model: NativeModel, open_context: O
 
 
 @pytest.mark.parametrize("name", ["token", "pos", "seq_offset", "seq_id", "output", "rows"])
-def test_arrays_with_gaps(name: str, model: NativeModel, open_context: OpenContext) -> None:
+def test_arrays_with_gaps_or_another_dimension(name: str, model: NativeModel, open_context: OpenContext) -> None:
     context = open_context(model)
     array = good_plan(context)[name]
     spread = np.zeros((*array.shape[:-1], array.shape[-1] * 2), array.dtype)[..., ::2]
     spread[...] = array
     assert_refused(context, **{name: spread})
+    assert_refused(context, **{name: array[:, None]})
 
 
 @pytest.mark.parametrize("name", ["token", "pos", "seq_offset", "seq_id", "output"])
@@ -82,12 +85,6 @@ def test_short_arrays(name: str, model: NativeModel, open_context: OpenContext) 
         assert_refused(context, token=np.arange(5, dtype=np.int32))
     else:
         assert_refused(context, **{name: short})
-
-
-@pytest.mark.parametrize("name", ["token", "pos", "seq_id", "output", "seq_offset"])
-def test_arrays_of_two_dimensions(name: str, model: NativeModel, open_context: OpenContext) -> None:
-    context = open_context(model)
-    assert_refused(context, **{name: good_plan(context)[name][:, None]})
 
 
 @pytest.mark.parametrize("shape", [(2,), (2, 255), (2, 257), (1, 2, 256), (1, 256), (3, 256), (0, 256)], ids=str)
@@ -114,10 +111,13 @@ def test_rows_that_may_not_be_written(model: NativeModel, open_context: OpenCont
         ("pos", 0, -1),
         ("seq_id", 1, -1),
         ("seq_id", 1, 8),
+        ("seq_id", 1, 1 << 12),
         ("seq_id", 1, np.iinfo(np.int32).max),
         ("seq_offset", 0, -1),
         ("seq_offset", 1, 0),
         ("seq_offset", 2, 1),
+        ("seq_offset", 1, 1 << 30),
+        ("seq_offset", 1, 64),
         ("seq_offset", 4, 5),
         ("seq_offset", 4, -1),
         ("seq_offset", 4, 3),
@@ -128,13 +128,6 @@ def test_ids_out_of_range(name: str, index: int, value: int, model: NativeModel,
     array = good_plan(context)[name].copy()
     array[index] = value
     assert_refused(context, **{name: array})
-
-
-@pytest.mark.parametrize("value", [1 << 30, 64])
-def test_offsets_that_go_down_again(value: int, model: NativeModel, open_context: OpenContext) -> None:
-    """Only the last offset is compared with the length of seq_id: one before it must not lead further."""
-    context = open_context(model)
-    assert_refused(context, seq_offset=np.array([0, value, 2, 3, 4], np.int32))
 
 
 @pytest.mark.parametrize("n", [0, 65])
@@ -158,6 +151,36 @@ def test_more_flagged_tokens_than_the_context_allows(model: NativeModel, open_co
     with pytest.raises(PlanError, match="4 flagged tokens, room for 3 rows"):
         decode_sequence(context, [5, 6, 7, 8])
     assert (decode_sequence(context, [5, 6, 7]) == before).all()
+
+
+@pytest.mark.parametrize("pos", [(0, 1, 3, 4), (0, 2, 1, 3)], ids=["a gap", "falling"])
+def test_positions_that_llama_cpp_refuses(pos: tuple[int, ...], model: NativeModel, open_context: OpenContext) -> None:
+    context = open_context(model)
+    before = decode_good(context)
+    context.trim(NO_SEQ, NO_SEQ)
+    with pytest.raises(DecodeError):
+        context.decode(**{**good_plan(context), "pos": np.array(pos, np.int32)})
+    assert (decode_good(context) == before).all()
+
+
+def test_a_shared_token_after_unequal_sequences_is_refused(model: NativeModel, open_context: OpenContext) -> None:
+    context = open_context(model)
+    decode_sequence(context, [5, 6])
+    one, both = np.array([2], np.int32), np.array([0, 1], np.int32)
+    rows = np.zeros((1, context.row_size), np.float32)
+    with pytest.raises(DecodeError):
+        context.decode(one, one, np.array([0, 2], np.int32), both, np.ones(1, np.bool_), rows)
+    decode_sequence(context, [7], start=2)
+
+
+def test_offsets_that_lead_past_the_ids(model: NativeModel, open_context: OpenContext) -> None:
+    """seq_id ends where its page ends, and reading the next page is an access violation."""
+    page = mmap.PAGESIZE
+    memory = mmap.mmap(-1, 2 * page)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(address + page), page, 0) == 0
+    seq_id = np.frombuffer(memory, np.int32, N_TOKENS, page - 4 * N_TOKENS)
+    assert_refused(open_context(model), seq_id=seq_id, seq_offset=np.array([0, 1, 1 << 20, 3, 4], np.int32))
 
 
 @pytest.mark.parametrize("start", [1, 5, np.iinfo(np.int32).max])

@@ -35,7 +35,18 @@ def open_with(model: NativeModel, params: abi.ContextParams) -> tuple[int, str]:
         ({"kv_type": b"q3_x"}, "kv_type is q3_x"),
         ({"n_label_tokens": -1, "hidden_only": 1}, "negative length: -1"),
         ({"n_label_tokens": 1, "hidden_only": 1}, "label tokens is NULL"),
+        ({"kv_type": b""}, "kv_type is "),
         ({"n_batch": 7}, "n_batch is 7: it must be between n_seq_max and n_ctx"),
+        ({"n_batch": 257}, "n_batch is 257"),
+        ({"n_seq_max": 0}, "n_seq_max is 0"),
+        ({"n_seq_max": -1}, "n_seq_max is -1"),
+        ({"n_seq_max": 4097, "n_ctx": 8192, "n_batch": 8192}, "n_seq_max is 4097: it must be between 1 and 4096"),
+        ({"n_outputs_max": 7}, "n_outputs_max is 7"),
+        ({"n_outputs_max": 65}, "n_outputs_max is 65"),
+        ({"n_ctx": 0}, "n_ctx is 0"),
+        ({"n_ctx": -5}, "n_ctx is -5"),
+        ({"n_threads": 0}, "n_threads is 0"),
+        ({"n_threads": 513}, "n_threads is 513"),
     ],
 )
 def test_members_out_of_range_are_named(members: dict[str, Any], message: str, model: NativeModel) -> None:

@@ -84,7 +84,7 @@ def test_quantised_weights_in_products_of_several_sequences(
     name: str, weight_type: str, make_model: MakeModel, open_classifier: OpenClassifier
 ) -> None:
     """Their layers multiply three-dimensional activations, or by several matrices at once (gemma3n, kimi-linear), for
-    which processors with AMX have code of their own (patches/0020-amx-batches.patch). The bound is one of rounding:
+    which processors with AMX have code of their own (patches/0013-amx-batches.patch). The bound is one of rounding:
     what a product rounds activations to depends on its kernel."""
     path, labels = make_model(name, weight_type=weight_type), ("light", "light blue", "none")
     prompts = prompts_of("separate", "item", "user", "color", labels=labels)
