@@ -26,7 +26,7 @@ Auto = Literal["auto"]
 KvType = Literal["f16", "q8_0", "bf16", "f32", "q4_0"]
 QUANTISED_KV_TYPES: tuple[KvType, ...] = ("q8_0", "q4_0")
 QueryTokens = Literal["plain", "user_defined"]
-_MAX_SEQ = 4096  # LLAMA_MAX_SEQ in llama.cpp's src/llama-cparams.h, as patches/0013 has it
+_MAX_SEQ = 4096  # LLAMA_MAX_SEQ in llama.cpp's src/llama-cparams.h, as patches/0009 has it
 _MAX_PROMPTS = 1000
 _AUTO = ("auto",)
 
