@@ -57,7 +57,9 @@ def test_a_revision_is_kept_and_shown(tmp_path: Path) -> None:
             return subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
 
         done = inspect("some/fashion@v1:Q8_0")
-        listed = subprocess.run([COMMAND, "models", "--json"], env=environment, capture_output=True, check=True).stdout
+        listed = subprocess.run(
+            [COMMAND, "models", "--format", "json"], env=environment, capture_output=True, check=True
+        ).stdout
         newest = inspect("some/fashion:Q8_0")
         address = inspect(f"{hub.url}/some/fashion/resolve/v1/Fashion-Q8_0.gguf")
     assert done.returncode == 0, done.stderr
@@ -85,7 +87,7 @@ def test_a_model_of_ollamas_store_is_used_where_it_lies(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     model = json.loads(done.stdout)["model"]
     assert (model["path"], model["sha256"]) == (str(blob), digest)
-    listed = json.loads(run("models", "--json").stdout)
+    listed = json.loads(run("models", "--format", "json").stdout)
     assert [found["name"] for found in listed["models"]] == ["", "ollama:fashion:latest"]
     absent = run("run", "--model", "ollama:nosuch", "--query", "blue jeans")
     assert absent.returncode == 3
