@@ -12,10 +12,9 @@ from .config.likely_mistake import LikelyMistake
 from .config.load import load_config
 from .config.schema import Config, check_config
 from .config.words import shown
-from .engine.open import context_memory
+from .engine.open import open_model
 from .errors import ConfigError
 from .model import Model, OpenModels, Vocabulary
-from .model.files import ModelFile
 from .model.open import open_vocabulary
 from .prompts.chat import is_chat, render_prompts
 
@@ -82,11 +81,11 @@ class ClassifierOpener:
 
     def model_of(self, config: Config) -> Model:
         """The open model of a configuration. Raises ConfigError or ModelError."""
-        return self.models.of(config, measure=context_memory(config))
+        return open_model(config, self.models)
 
     def vocabulary_of(self, config: Config) -> Vocabulary:
         """The model of a configuration without its weights, which the caller closes. Raises ConfigError, ModelError."""
-        return open_vocabulary(ModelFile.read(self.models.path_of(config)), config.runtime)
+        return open_vocabulary(self.models.file_of(config), config.runtime)
 
     def rendered(self, config: Config) -> Config:
         """The configuration with the whole text of every prompt, by the chat template of its model where one is needed.

@@ -16,7 +16,7 @@ from ..config.words import counted
 from ..engine.capacity import N_UNTIL_CAPTURED, shapes
 from ..engine.engine import Engine
 from ..engine.memory import LEAST_FREE_BYTES
-from ..engine.open import context_memory, open_engine
+from ..engine.open import open_engine, open_model
 from ..engine.prefix_file import StateCache
 from ..engine.prefixes import hold_prefixes
 from ..errors import ConfigError, DecodeError, ModelError, PlanError, ScoreError
@@ -80,17 +80,8 @@ def start(
         warnings.warn(warning, stacklevel=2)
     # If the prompts' texts are known, mistakes in their calibration are reported before the model is loaded.
     calibration = None if is_chat(config.prompts) else read_calibration(config)
-    if isinstance(model, OpenModels):
-        opened = model.of(config, ledger, context_memory(config, audit=audit))
-    else:
-        opened = model or Model.open(
-            config.model,
-            config.runtime,
-            offline=offline,
-            on_load=on_load,
-            ledger=ledger,
-            measure=context_memory(config, audit=audit),
-        )
+    models = model if isinstance(model, OpenModels) else OpenModels(offline=offline, on_load=on_load)
+    opened = model if isinstance(model, Model) else open_model(config, models, audit=audit, ledger=ledger)
     if opened.query_tokens != config.runtime.query_tokens:
         raise ConfigError(
             f"runtime.query_tokens: {config.runtime.query_tokens}, and the open model was opened with "

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ..config.schema import Config, RuntimeConfig
 from ..config.words import counted
 from ..errors import ConfigError, DecodeError, ModelError, PlanError
 from ..model import Model, OpenModels, Vocabulary
-from ..model.open import context_memory as context_memory_of
-from ..model.open import depends_on_context, most_memory, open_vocabulary, placed_beside
+from ..model.open import context_memory, depends_on_context, open_vocabulary, placed_beside
 from ..model.placement import ON_CPU, flash_attention, used_gpus
-from ..native import ContextMemory, ContextSettings, NativeContext, n_contexts_on_gpus
+from ..native import ContextSettings, NativeContext, n_contexts_on_gpus
 from ..plan.kept_queries import KeptQueries
 from ..prompts.chat import render_prompts
 from ..prompts.prompt_set import PromptSet, compile_prompts
@@ -40,7 +37,7 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
             model.path,
             size.n_ctx,
             runtime.kv_type,
-            measure=lambda: context_memory_of(model.file, ON_CPU, settings),
+            measure=lambda: context_memory(model.file, ON_CPU, settings),
             n_state_bytes=n_state_bytes,
         )
     why_no_logits = _check_invariant(model, prompts) if runtime.batch_invariant else None
@@ -74,11 +71,7 @@ def open_model(config: Config, models: OpenModels, *, audit: bool = False, ledge
     if depends_on_context(file, runtime):
         try:
             with open_vocabulary(file, runtime, ledger) as vocabulary:
-                texts = render_prompts(config.prompts, vocabulary, config.model).prompts
-                prompts = compile_prompts(texts, vocabulary, audit=audit)
-                if runtime.batch_invariant:
-                    _check_invariant(vocabulary, prompts)
-                settings = _settings(vocabulary, runtime, prompts, _size(vocabulary, runtime, prompts), n_threads=1)
+                settings = context_settings(config, vocabulary, audit=audit)
             placed, taken = placed_beside(file, runtime, settings)
         except (DecodeError, ModelError, PlanError) as e:  # if the whole model has the same fault, it says so
             ledger.step("measure context", f"not possible, 1 GiB of each GPU is left for it: {e}")
@@ -87,23 +80,16 @@ def open_model(config: Config, models: OpenModels, *, audit: bool = False, ledge
     return models.of(config, ledger, placed=placed, file=file)
 
 
-def context_memory(config: Config, *, audit: bool = False) -> Callable[[Vocabulary], ContextMemory]:
-    """The most that the context of `open_engine` takes for a configuration, also while it is opened: as a function of
-    its model without weights.
+def context_settings(config: Config, vocabulary: Vocabulary, *, audit: bool = False) -> ContextSettings:
+    """How `open_engine` opens the context of a configuration, but for its threads.
 
-    audit: as for `compile_prompts`. The function raises what `open_engine` raises, and what rendering and compiling
-    the prompts raises.
+    audit: as for `compile_prompts`. Raises what that, rendering the prompts and `open_engine` raise.
     """
-
-    def measured(model: Vocabulary) -> ContextMemory:
-        texts = render_prompts(config.prompts, model, config.model).prompts
-        prompts = compile_prompts(texts, model, audit=audit)
-        size = _size(model, config.runtime, prompts)
-        if config.runtime.batch_invariant:
-            _check_invariant(model, prompts)
-        return most_memory(model.native, _settings(model, config.runtime, prompts, size, n_threads=1))
-
-    return measured
+    texts = render_prompts(config.prompts, vocabulary, config.model).prompts
+    prompts = compile_prompts(texts, vocabulary, audit=audit)
+    if config.runtime.batch_invariant:
+        _check_invariant(vocabulary, prompts)
+    return _settings(vocabulary, config.runtime, prompts, _size(vocabulary, config.runtime, prompts), n_threads=1)
 
 
 def _open_context(model: Model, runtime: RuntimeConfig, settings: ContextSettings) -> NativeContext:
@@ -134,7 +120,7 @@ def _open_context(model: Model, runtime: RuntimeConfig, settings: ContextSetting
 def _why_too_little(model: Model, runtime: RuntimeConfig, settings: ContextSettings, n_others: int) -> str:
     """Why there is no memory for a context; what else is wrong with it is raised as ModelError."""
     placed = model.placement
-    taken = context_memory_of(model.file, placed, settings)
+    taken = context_memory(model.file, placed, settings)
     free_bytes = [gpu.free_bytes for gpu in used_gpus(placed)]
     return beside_layers(runtime, placed.n_gpu_layers, taken, free_bytes, n_others)
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..config.schema import Config, ModelConfig, QueryTokens, RuntimeConfig
-from ..errors import DecodeError, ModelError, PlanError
+from ..errors import ModelError
 from ..native import ContextMemory, ContextSettings, NativeModel, WeightOrder, measure_context
 from ..timing import Ledger
 from .files import ModelFile, find_model
@@ -177,7 +177,6 @@ class Model(Vocabulary):
         ledger: Ledger | None = None,
         weight_order: WeightOrder = WeightOrder.BY_DEVICE,
         placed: Placement | None = None,
-        measure: Callable[[Vocabulary], ContextMemory] | None = None,
     ) -> Self:
         """Find, check and load a model.
 
@@ -189,8 +188,6 @@ class Model(Vocabulary):
         """
         ledger = ledger or Ledger()
         file = config if isinstance(config, ModelFile) else find_file(find_model(config, offline=offline), ledger)
-        if measure and placed is None:
-            placed = _measured_by(measure, file, runtime, ledger)
         if placed is None:
             placed = placement(runtime, weights_of(file.tensors, file.header.n_layer), gpus())
         _try(file, placed, runtime, ledger)
@@ -278,16 +275,11 @@ def placed_beside(
 def context_memory(file: ModelFile, placed: Placement, settings: ContextSettings) -> ContextMemory:
     """The most that a context takes beside layers so placed, also while it is opened. Raises as NativeContext."""
     with _load(file, placed, without_weights=True) as native:
-        return most_memory(native, settings)
-
-
-def most_memory(native: NativeModel, settings: ContextSettings) -> ContextMemory:
-    """The most that a context takes, also while it is opened, for a model without weights. Raises as NativeContext."""
-    found = measure_context(native, **settings)
-    # llama.cpp opens a context with buffers for all logits, and then makes ours
-    opening = settings.copy()
-    opening["hidden_only"], opening["label_tokens"] = False, None
-    n_opening = measure_context(native, **opening).compute_bytes
+        found = measure_context(native, **settings)
+        # llama.cpp opens a context with buffers for all logits, and then makes ours
+        opening = settings.copy()
+        opening["hidden_only"], opening["label_tokens"] = False, None
+        n_opening = measure_context(native, **opening).compute_bytes
     return replace(found, compute_bytes=max(found.compute_bytes, n_opening))
 
 
@@ -337,28 +329,6 @@ def _named_as_of_ollama(file: ModelFile) -> Iterator[None]:
         ) from e
 
 
-def _measured_by(
-    measure: Callable[[Vocabulary], ContextMemory], file: ModelFile, runtime: RuntimeConfig, ledger: Ledger
-) -> Placement | None:
-    """Until the engine hands on its context's settings: the placement beside what it measures, none where it cannot."""
-    weights, found = weights_of(file.tensors, file.header.n_layer), gpus()
-    if not is_scarce(runtime, file.size_bytes, found):
-        return None
-    _try(file, placement(runtime, weights, found), runtime, ledger)
-
-    def context_with(placed: Placement) -> ContextMemory:
-        with _load(file, placed, runtime, without_weights=True) as native:
-            return measure(Vocabulary(file, placed, native, runtime.query_tokens))
-
-    try:
-        placed, context = fitted(runtime, weights, found, context_with)
-    except (DecodeError, ModelError, PlanError) as e:  # if the whole model has the same fault, it says so
-        ledger.step("measure context", f"not possible, 1 GiB of each GPU is left for it: {e}")
-        return None
-    ledger.step("measure context", f"{context}, beside the weights")
-    return placed
-
-
 class OpenModels:
     """Opens the model of each configuration once: those of one file and equal settings of the model share it."""
 
@@ -377,7 +347,6 @@ class OpenModels:
         self,
         config: Config,
         ledger: Ledger | None = None,
-        measure: Callable[[Vocabulary], ContextMemory] | None = None,
         placed: Placement | None = None,
         file: ModelFile | None = None,
     ) -> Model:
@@ -399,7 +368,6 @@ class OpenModels:
             ledger=ledger,
             weight_order=self._weight_order,
             placed=placed,
-            measure=measure,
         )
         return model
 

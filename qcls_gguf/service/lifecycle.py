@@ -11,9 +11,9 @@ from time import monotonic
 
 from ..classifier import Classifier
 from ..config.schema import Config
-from ..engine.open import context_memory
+from ..engine.open import open_model
 from ..errors import ModelError, QclsError
-from ..model import Model, find_model
+from ..model import Model, OpenModels, find_model
 from ..model.identity import Stamp, stamps_of
 from ..timing import Ledger
 from .admission import Admission
@@ -133,14 +133,8 @@ class Lifecycle:
             ):
                 model = old.model
             else:
-                model = Model.open(
-                    config.model,
-                    runtime,
-                    offline=self._offline,
-                    on_load=self._on_load,
-                    ledger=Ledger(self._step),
-                    measure=context_memory(config),
-                )
+                models = OpenModels(offline=self._offline, on_load=self._on_load)
+                model = open_model(config, models, ledger=Ledger(self._step))
                 undo.callback(model.close)
             classifier = undo.enter_context(Classifier.from_config(config, model=model, on_step=self._step))
             began = monotonic()

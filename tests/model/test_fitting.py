@@ -17,11 +17,11 @@ from random_models import WITH_ANOTHER_TAIL
 from qcls_gguf import Classifier, Config, ConfigError, Model, ModelError, PlanError, load_config
 from qcls_gguf.config.schema import RuntimeConfig
 from qcls_gguf.engine import memory
-from qcls_gguf.engine.open import context_memory
+from qcls_gguf.engine.open import context_settings
 from qcls_gguf.labelling.worker import LabelSettings, Worker
 from qcls_gguf.model import open as model_open
 from qcls_gguf.model import placement
-from qcls_gguf.model.open import open_vocabulary
+from qcls_gguf.model.open import context_memory, open_vocabulary
 from qcls_gguf.model.placement import flash_attention
 from qcls_gguf.native import ContextMemory, Device, NativeContext, NativeModel, measure_context
 from qcls_gguf.opening import ClassifierOpener
@@ -82,24 +82,20 @@ def test_what_is_measured_is_what_a_context_takes(
     config = load_config(write_config(path, prompts, n_shapes=0, **runtime))
     with Model.open(config.model, config.runtime) as model:
         with open_vocabulary(model.file, config.runtime) as vocabulary:
-            measured = context_memory(config)(vocabulary)
+            measured = context_memory(model.file, model.placement, context_settings(config, vocabulary))
         with Classifier.from_config(config, model=model) as classifier:
             taken = most_taken(classifier)
     assert measured == taken
     assert measured.cache_bytes > 0 < measured.compute_bytes
 
 
-def test_a_model_without_weights_opens_no_context(make_model: MakeModel) -> None:
+def test_a_context_is_measured_without_weights(make_model: MakeModel) -> None:
     sizes: dict[str, Any] = {"n_ctx": 256, "n_batch": 64, "n_seq_max": 8, "n_outputs_max": 64, "n_threads": 1}
     with NativeModel(make_model(), without_weights=True) as model:
         assert model.tokenize("red dress", parse_special=False).size > 0
         assert measure_context(model, **sizes).compute_bytes > 0
-        with pytest.raises(PlanError, match="the model was opened without weights"):
-            NativeContext(model, **sizes)
         with pytest.raises(PlanError, match="n_batch is 7"):
             measure_context(model, **{**sizes, "n_batch": 7})
-    with NativeModel(make_model()) as model, pytest.raises(PlanError, match="opened with its weights"):
-        measure_context(model, **sizes)
     other = NativeModel(make_model(**WITH_ANOTHER_TAIL), without_weights=True)
     with other, pytest.raises(ModelError, match="no exact hidden-state path"):
         measure_context(other, **sizes)

@@ -12,10 +12,10 @@ import pytest
 from conftest import MakeModel, RunPython, WriteConfig
 from oracle import PromptSpec
 
-from qcls_gguf import Classifier, Config, Model, ModelError, load_config
+from qcls_gguf import Classifier, Config, Model, ModelError, OpenModels, load_config
 from qcls_gguf.config.schema import RuntimeConfig
 from qcls_gguf.engine.memory import beside_layers
-from qcls_gguf.engine.open import context_memory
+from qcls_gguf.engine.open import open_model
 from qcls_gguf.model import open as model_open
 from qcls_gguf.model import placement
 from qcls_gguf.native import ContextMemory, Device
@@ -61,7 +61,8 @@ def test_a_context_that_leaves_too_little_is_refused(config: Config, leave: Call
     """Where layers were fitted to another context; the measured sizes are those that this one would take."""
     leave(2048)
     larger = replace(config, runtime=replace(config.runtime, n_ctx=1 << 14))
-    with Model.open(config.model, config.runtime, measure=context_memory(config)) as model:
+    with OpenModels() as models:
+        model = open_model(config, models)
         Classifier.from_config(config, model=model).close()
         leave(255)
         words = (

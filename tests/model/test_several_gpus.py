@@ -13,10 +13,10 @@ from nodes import random_decodes
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier, Config, Model, load_config
-from qcls_gguf.engine.open import context_memory
+from qcls_gguf.engine.open import context_settings
 from qcls_gguf.model import open as model_open
 from qcls_gguf.model.header import read_header
-from qcls_gguf.model.open import open_vocabulary
+from qcls_gguf.model.open import context_memory, open_vocabulary
 from qcls_gguf.model.placement import Placement, gpus, weights_of
 from qcls_gguf.native import ContextMemory, NativeModel, measure_context, set_log
 
@@ -92,7 +92,7 @@ def probabilities(classifier: Classifier, query: str) -> list[float]:
 def measured(model: Model, config: Config) -> ContextMemory:
     """What the context of a configuration takes with all layers on one GPU."""
     with open_vocabulary(model.file, config.runtime) as vocabulary:
-        return context_memory(config)(vocabulary)
+        return context_memory(model.file, vocabulary.placement, context_settings(config, vocabulary))
 
 
 @pytest.mark.parametrize(
