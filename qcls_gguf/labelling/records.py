@@ -22,7 +22,7 @@ _N_LISTED = 20
 
 
 class BatchSpeed(Record):
-    """How fast a sample of the queries was labelled with so many in a decode; tokenising is not in the time."""
+    """How fast a sample of the queries was labelled with so many in a decode."""
 
     size: int
     """queries of a decode"""

@@ -84,7 +84,7 @@ def _speeds(record: LabellingRecord) -> Table:
     return Table(
         columns={"queries a decode": "d", "queries/s": "s", "× one by one": ".2f", "measured with": "d"},
         rows=rows,
-        note="A sample of the queries at the start, without tokenising.",
+        note="A sample of the queries at the start.",
     )
 
 

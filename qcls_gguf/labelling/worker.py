@@ -138,9 +138,9 @@ class Worker:
         with ExitStack() as stack:
             n = settings.batch or most_queries(settings.config, opener)
             self.classifier = stack.enter_context(opener.open(with_room(settings.config, n)))
-            self._prompts, model = self.classifier.configured, self.classifier.model
+            model = self.classifier.model
             self._columns = AnswerColumns(
-                prompts=prompt_labels(self._prompts),
+                prompts=prompt_labels(self.classifier),
                 prefix=settings.prefix,
                 scores=settings.scores,
                 top_k=settings.top_k,
@@ -149,7 +149,7 @@ class Worker:
                 model=model,
                 environment=environment(self.classifier.config, model),
                 columns=self._columns,
-                digest=_answers_digest(self._prompts, self.classifier.config),
+                digest=_answers_digest(self.classifier, self.classifier.config),
                 warnings=tuple(map(str, opener.warnings)),
             )
             self._cache = None
@@ -222,10 +222,10 @@ class Worker:
             return
         queries = [texts[place] for place in missing]
         if self._batch is None:
-            measured = measure_batches(self._prompts, queries[:: max(1, len(queries) // _N_SAMPLED)])
+            measured = measure_batches(self.classifier, queries[:: max(1, len(queries) // _N_SAMPLED)])
             self._batch = best_size(measured)
             yield Progress(measured=tuple(measured), batch=self._batch)
-        for results in BatchLabeller(self._prompts, self._batch).label(queries):
+        for results in BatchLabeller(self.classifier, self._batch).label(queries):
             kept = {}
             for at, result in results:
                 answer = result if isinstance(result, str) else answer_of(result)

@@ -9,14 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from cascades import PROMPTS, QUERIES, ROOT, joint, tree, write
 from evaluations import evaluated, write_rows
 
-from qcls_gguf import Classifier, ConfigError, DeadlineError, PlanError
+from qcls_gguf import Classifier, ConfigError, DeadlineError, PlanError, load_config
 from qcls_gguf.bench.load import Runner, closed_loop
 from qcls_gguf.labelling import label_table
+from qcls_gguf.labelling.run import label_files
+from qcls_gguf.labelling.worker import LabelSettings
+from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.report.answers import result_table
 
 SMALL = ROOT / "models" / "fashion-tiny-Q4_K_M.gguf"
@@ -148,10 +152,15 @@ def test_a_stage_has_to_ask_for_the_same(folder: Path) -> None:
         Classifier.from_config(path)
 
 
-def test_a_table_is_labelled_by_all_stages(folder: Path) -> None:
-    with Classifier.from_config(write(folder, joint(), {"category": 0.7, "audience": 0.6})) as both:
+def test_tables_and_files_are_labelled_by_all_stages(folder: Path) -> None:
+    path, queries = write(folder, joint(), {"category": 0.7, "audience": 0.6}), folder / "queries.txt"
+    queries.write_text("\n".join(QUERIES))
+    with ClassifierOpener() as opener:
+        settings = LabelSettings(config=load_config(path), inputs=(str(queries),), out=folder / "out.parquet", batch=4)
+        label_files(settings, opener)
+    with Classifier.from_config(path) as both:
         labelled = label_table(pa.table({"query": QUERIES}), both).to_pylist()
-        for row in labelled:
+        for row in [*labelled, *pq.read_table(folder / "out.parquet").to_pylist()]:
             for answer in both.classify(row["query"]).results:
                 assert row[answer.prompt] == answer.label
                 assert row[f"{answer.prompt}_probability"] == pytest.approx(answer.probability, abs=0.01)
