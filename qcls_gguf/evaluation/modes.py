@@ -14,6 +14,7 @@ from .metrics import Outcomes, overall_statistics, prompt_statistics
 from .passes import CASCADE, Probabilities, ScoreTable, Truth, known_rows, not_applicable
 from .records import (
     CascadeRecord,
+    ModeCost,
     ModeNotApplicable,
     ModeStatistics,
     NonFiniteRow,
@@ -63,24 +64,18 @@ def _mode(
     common: Sequence[str] | None,
 ) -> ModeStatistics | ModeNotApplicable:
     applicable = {name: each for name, each in by_prompt.items() if not isinstance(each, NotApplicable)}
-    p50_ms, n_tokens_new = (cost.p50_ms, cost.n_tokens_new) if cost else (None, None)
-    of_prompts = {name: each if isinstance(each, NotApplicable) else each[0] for name, each in by_prompt.items()}
-    if not applicable:
-        return ModeNotApplicable(
-            not_applicable="no prompt can have it",
-            p50_ms=p50_ms,
-            n_tokens_new=n_tokens_new,
-            latency=cost,
-            n_prompts=0,
-            prompts=of_prompts,
-        )
-    return ModeStatistics(
-        **dict(overall_statistics(list(applicable.values()))),
-        p50_ms=p50_ms,
-        n_tokens_new=n_tokens_new,
+    costs = ModeCost(
+        p50_ms=cost.p50_ms if cost else None,
+        n_tokens_new=cost.n_tokens_new if cost else None,
         latency=cost,
         n_prompts=len(applicable),
-        prompts=of_prompts,
+        prompts={name: each if isinstance(each, NotApplicable) else each[0] for name, each in by_prompt.items()},
+    )
+    if not applicable:
+        return ModeNotApplicable(not_applicable="no prompt can have it", **dict(costs))
+    return ModeStatistics(
+        **dict(overall_statistics(list(applicable.values()))),
+        **dict(costs),
         compared=None if common is None else overall_statistics([applicable[name] for name in common]),
     )
 

@@ -172,22 +172,14 @@ def test_a_model_with_states_feeds_again_what_spares_a_decode(
     assert (f", again or to fill up {request.n_tokens_more} (" in rows) == (request.n_tokens_more > 0)
 
 
-def test_exact_numbers_on_a_small_model(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
-    classifier = open_classifier(make_model(), PROMPTS, max_batch=3)
-    found = inspect_classifier(classifier)
+def test_cells_and_sequences_of_a_small_model(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    found = inspect_classifier(open_classifier(make_model(), PROMPTS, max_batch=3))
     color, item = found.prompts
-    assert [token.text for token in color.added.suffix][:2] == ["<|im_end|>", "\n"]
-    assert [[token.text for token in label.tokens] for label in item.labels] == [[" jump"], [" jump", "er"], [" none"]]
     assert [label.end and label.end.text for label in item.labels] == ["<|im_start|>", None, None]
-    assert (color.n_tokens_labels, color.n_positions, color.n_leaves) == (1, 2, 1)
-    assert (item.n_tokens_labels, item.n_positions, item.n_leaves) == (1, 2, 1)
-    assert found.request.n_tokens == classifier.classify("").counts.n_tokens_new
-    assert found.request.n_tokens_labels == 2
     assert (found.sequences.n_holders, found.sequences.n_leaves, found.sequences.n_needed) == (2, 2, 2 + 2 * 3)
     shared = color.prefix.n_shared  # `<|im_start|>`
     assert found.context.n_cells_prefixes == color.prefix.n_tokens + item.prefix.n_tokens - shared
     assert (shared, item.prefix.shared_with) == (1, ("color",))
-    assert [advice.kind for advice in found.advice] == ["collision", "missing", "collision", "missing"]
 
 
 def test_the_calibration_is_the_one_that_answers(
