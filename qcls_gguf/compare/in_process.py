@@ -73,7 +73,11 @@ class Naive(Method):
             kv_type=workload.runtime.kv_type,
         )
         self._engine = Engine(ours.model, context, n_leaf_seqs=n_leaves)
-        self._holders = {prefix.tokens: prefix.holder for prefix in self._engine.hold(prefixes)}
+        try:
+            self._holders = {prefix.tokens: prefix.holder for prefix in self._engine.hold(prefixes)}
+        except BaseException:
+            self.close()
+            raise
 
     def _inputs(self, query: str) -> list[tuple[int, list[int]]]:
         """For each prompt how many tokens of it are in the cache, and those that follow."""

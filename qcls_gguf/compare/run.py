@@ -7,7 +7,7 @@ import importlib.metadata
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -143,7 +143,7 @@ def compare(
                 n_longest=0,
             )
             workload = dataclasses.replace(workload, n_longest=_n_longest(workload))
-            with closing_all(_OpenMethods(settings)) as found:
+            with closing(_OpenMethods(settings)) as found:
                 found.open(names, workload, on_step)
                 answers = found.answers(on_progress)
                 ms = found.measure(on_progress)
@@ -299,14 +299,9 @@ class _OpenMethods:
             on_progress("rounds", turn + 1, n_rounds)
         return {name: ms[name][n_warm_up:] for name in self.methods}
 
-
-@contextmanager
-def closing_all(found: _OpenMethods) -> Iterator[_OpenMethods]:
-    """Closes the methods in the end."""
-    try:
-        yield found
-    finally:
-        for method in found.methods.values():
+    def close(self) -> None:
+        """Close every method."""
+        for method in self.methods.values():
             with suppress(Exception):  # an error while closing changes no figure
                 method.close()
 
