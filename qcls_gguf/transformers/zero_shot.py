@@ -14,7 +14,7 @@ from ..core.handle import LoadedPrompts
 from ..errors import ConfigError, PlanError
 from ..prompts.prompt_set import PromptSet
 from ..questions.forms import INSTRUCTIONS, Form, Forms, FormSettings
-from ..questions.question import Option, Question, compile_question, compile_quoted
+from ..questions.question import Question, compile_question, compile_quoted
 from ..score.result import PromptResult
 from .base import TextPipeline
 
@@ -63,7 +63,7 @@ class ZeroShotClassificationPipeline(TextPipeline):
         self._multi_label = multi_label
         self._forms = Forms(FormSettings(predicate=_STATEMENT), classifier.engine.model, classifier.config.model)
         self._sets: OrderedDict[_Labels, LoadedPrompts] = OrderedDict()
-        self._alone = threading.Lock()
+        self._turn_lock = threading.Lock()
 
     def __call__(
         self,
@@ -90,7 +90,7 @@ class ZeroShotClassificationPipeline(TextPipeline):
         labels = _Labels(candidates, template, multi_label or len(candidates) == 1)
 
         def ask(texts: list[str]) -> list[Any]:
-            with self._alone:  # no other call may close a set while it is asked
+            with self._turn_lock:  # no other call may close a set while it is asked
                 self._check_open()
                 loaded = self._loaded(labels)
                 cut = [self._cut(loaded, text) for text in texts]
@@ -110,7 +110,7 @@ class ZeroShotClassificationPipeline(TextPipeline):
             return self._sets[labels]
         compiled = self._compiled(labels)
         while len(self._sets) >= _MOST_SETS:
-            self._let_go()
+            self._evict_oldest()
         while True:
             try:
                 self._sets[labels] = self.classifier.prompt_set(compiled)
@@ -118,37 +118,29 @@ class ZeroShotClassificationPipeline(TextPipeline):
             except PlanError:  # no room in the cache
                 if not self._sets:
                     raise
-                self._let_go()
+                self._evict_oldest()
 
-    def _let_go(self) -> None:
+    def _evict_oldest(self) -> None:
         self._sets.popitem(last=False)[1].close()
 
     def _compiled(self, labels: _Labels) -> PromptSet:
         if not labels.multi_label:
-            question = Question(
-                kind="choice",
-                instructions=f"{_CHOICE}\n{labels.template.format('…')}",
-                options=tuple(Option(label=label) for label in labels.candidates),
-            )
+            sentence = labels.template.format("…")
+            question = Question.of("choice", f"{_CHOICE}\n{sentence}", [(label, None) for label in labels.candidates])
             return compile_question(question, self._forms, self.classifier)
         statements = [labels.template.format(label) for label in labels.candidates]
 
         def prompts(quote: Callable[[str], str]) -> list[PromptConfig]:
-            return [
-                PromptConfig(
-                    name=label,
-                    prompt_template=self._forms.text("predicate", quote(statement), ""),
-                    labels=(_YES, _NO),
-                )
-                for label, statement in zip(labels.candidates, statements, strict=True)
-            ]
+            texts = [self._forms.text("predicate", quote(statement), "") for statement in statements]
+            pairs = zip(labels.candidates, texts, strict=True)
+            return [PromptConfig(name=label, prompt_template=text, labels=(_YES, _NO)) for label, text in pairs]
 
         return compile_quoted(statements, prompts, self.classifier)
 
     def _free(self) -> None:
-        with self._alone:
+        with self._turn_lock:
             while self._sets:
-                self._let_go()
+                self._evict_oldest()
 
 
 def _answer(text: str, labels: _Labels, results: Sequence[PromptResult]) -> dict[str, Any]:
