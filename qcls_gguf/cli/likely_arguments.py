@@ -44,7 +44,7 @@ _REMOVED = {
     ("advise", "--target"): "run advise on the machine that is to be fast",
     ("advise", "--resume"): "a run asks each configuration every query once; give fewer queries",
     ("advise", "--latency-sample"): "every query is timed; give fewer queries",
-    ("advise", "--seed"): "all queries are asked, so their order has no effect",
+    ("advise", "--seed"): "the order of the queries is always the same",
 }
 """Options that commands had, and what there is instead."""
 _LONG_WITH_ONE_DASH = re.compile(r"-([a-z][a-z-]+)(=.*)?")
