@@ -45,7 +45,7 @@ class Variant:
     complete: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class HubRequest:
     """What a name asks for; what it leaves open is None."""
 
@@ -96,11 +96,7 @@ def parse_name(spec: str, quantization: str | None, revision: str | None) -> Hub
         raise ConfigError(f"model {spec!r} and quantization {quantization!r} disagree: give one of them only")
     if revision and (found["revision"] or revision) != revision:
         raise ConfigError(f"model {spec!r} and revision {revision!r} disagree: give one of them only")
-    return HubRequest(
-        repo=found["repo"],
-        quantization=quantization or found["quantization"],
-        revision=revision or found["revision"],
-    )
+    return HubRequest(found["repo"], quantization or found["quantization"], revision or found["revision"])
 
 
 def _as_spec(spec: str) -> str:
@@ -249,16 +245,16 @@ def _choose(variants: Sequence[Variant], request: HubRequest, *, offline: bool) 
         )
     labels = ", ".join(dict.fromkeys(variant.label for variant in variants))
     where = "the local cache" if offline else "the repository"
-    if request.quantization is None:
-        raise ConfigError(
-            f"{request} has no {DEFAULT_QUANTIZATION}, the default: choose one that {where} has: {labels}"
-        )
-    if offline:
+    if offline and request.quantization:
         raise ModelError(
             f"{request}: {request.quantization} is not in the local cache, which has {labels}: "
             f"choose one of these, or {_GO_ONLINE} to download it"
         )
-    raise ConfigError(f"{request} has no quantization {request.quantization!r}: choose one that {where} has: {labels}")
+    if request.quantization:
+        wanted = f"quantization {request.quantization!r}"
+    else:
+        wanted = f"{DEFAULT_QUANTIZATION}, the default"
+    raise ConfigError(f"{request} has no {wanted}: choose one that {where} has: {labels}")
 
 
 def _explain(error: Exception, request: HubRequest) -> ConfigError | ModelError:

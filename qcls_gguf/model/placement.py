@@ -126,7 +126,7 @@ def placement(
     compute buffers; None: not known. caches: each layer's part of the cache; none: all have as much.
 
     A request passes through the layers one after the other, so a second GPU makes it no faster: as few GPUs take the
-    layers as have room for them. `auto` fits layers to the free memory, behind the head, which goes to a GPU first.
+    layers as have room for them. `auto` fits layers to the free memory, after the head, which goes to a GPU first.
     """
     reserve_bytes = RESERVE_BYTES if context is None else _SPARE_BYTES + context.compute_bytes
     rooms = [device.free_bytes - reserve_bytes for device in gpus]
@@ -148,7 +148,7 @@ def placement(
 def _divided(sizes: Sequence[float], rooms: Sequence[float], spare: float) -> tuple[int, ...] | None:
     """How many of the sizes each room takes, in their order, with so much left; none where not all of them fit.
 
-    Each room takes as many as it can, so no other division leaves fewer to the rooms behind it.
+    Each room takes as many as it can, so no other division leaves fewer to the rooms after it.
     """
     taken = [0] * len(rooms)
     n, left = 0, rooms[0] - spare

@@ -1,6 +1,6 @@
 """The model's chat template turns prompts of system and user texts into whole texts.
 
-The template renders the turns with a placeholder for the query; the text before and behind the placeholder is the
+The template renders the turns with a placeholder for the query; the text before and after the placeholder is the
 prompt. It is rendered with two different placeholders, to detect a template that changes the query, or whose other
 words depend on it.
 """
@@ -57,7 +57,7 @@ def is_chat(prompts: Sequence[PromptConfig]) -> bool:
 
 
 def render_prompts(prompts: Sequence[PromptConfig], model: ChatModel, settings: ModelConfig) -> Rendered:
-    """Give every prompt a whole text; those that have one stay as they are.
+    """Give every prompt a whole text; one that has it already stays as it is.
 
     settings: the chat template that replaces the file's, and its variables. Raises ConfigError, with the prompt and the
     remedy, if there is no template, or it changes the texts or the query.
@@ -108,7 +108,7 @@ def _has(before: str, after: str, text: str) -> bool:
 
 
 def _split(turns: Mapping[str, str], model: ChatModel, settings: ModelConfig) -> tuple[str, str]:
-    """The rendered text before the query, and behind it."""
+    """The rendered text before the query, and after it."""
     found = set()
     for query in _QUERIES:
         rendered = _render({role: text.replace(SLOT, query) for role, text in turns.items()}, model, settings)

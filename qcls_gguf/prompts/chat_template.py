@@ -128,7 +128,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
 
 def render_chat(template: str, turns: Mapping[str, str], *, bos: str, eos: str, variables: Mapping[str, Any]) -> str:
-    """The text of one message for each turn, by its role, with the beginning of the model's answer behind them.
+    """The text of one message for each turn, by its role, with the beginning of the model's answer after them.
 
     bos, eos: the texts of the model's tokens, empty where it has none. variables: more that the template may ask for.
     Raises ChatRefusalError if the template refuses the messages, ConfigError if it fails or exceeds a limit.

@@ -2,7 +2,7 @@
 
 Special tokens split a text before it is tokenised, so a template falls into three parts that are tokenised on their
 own: `head` up to the last special token before the slot, the `fragment` that holds the query, and `tail` from the
-first special token behind it. Only the fragment is tokenised per request, as plain text: a query that spells a special
+first special token after it. Only the fragment is tokenised per request, as plain text: a query that spells a special
 token stays text. Within the fragment the tokens before the slot that no query changes are cached with the head.
 """
 
@@ -89,10 +89,10 @@ class Prompt:
         """(n_cached, tokens to feed) for the tokens of before + query + after.
 
         n_cached is len(prefix) on the fast path. It is smaller for a query that changes an earlier token or adds none;
-        with recurrent states, which exist only behind the prefix's last token, it is then 0.
+        with recurrent states, which exist only after the prefix's last token, it is then 0.
         """
         if self.n_held_back is not None:
-            return self._new_tokens_behind_state(fragment_tokens)
+            return self._new_tokens_after_state(fragment_tokens)
         n_stable = len(self.stable)
         if tuple(fragment_tokens[:n_stable]) != self.stable:
             n_stable = common_prefix(self.stable, fragment_tokens)
@@ -104,7 +104,7 @@ class Prompt:
             raise self._is_empty()
         return len(tokens) - 1, tokens[-1:]
 
-    def _new_tokens_behind_state(self, fragment_tokens: list[int]) -> tuple[int, list[int]]:
+    def _new_tokens_after_state(self, fragment_tokens: list[int]) -> tuple[int, list[int]]:
         prefix, whole = self.prefix, [*self.head, *fragment_tokens, *self.tail]
         if not whole:
             raise self._is_empty()

@@ -105,7 +105,7 @@ class Vocabulary(Tokenizer, Protocol):
 
     @property
     def label_end(self) -> int:
-        """The default token behind a label with which another label begins; -1: none."""
+        """The default token after a label with which another label begins; -1: none."""
 
 
 class _Remembering:

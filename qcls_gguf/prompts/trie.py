@@ -45,7 +45,7 @@ class LabelTrie:
 
 
 def with_end_tokens(labels: Sequence[str], tokens: Sequence[tuple[int, ...]], end: int) -> list[tuple[int, ...]]:
-    """The labels' tokens, with the end-of-label token behind each label that is a prefix of another.
+    """The labels' tokens, with the end-of-label token after each label that is a prefix of another.
 
     Raises ConfigError if two labels have the same tokens, or if such a label needs an end token and end is -1.
     """
