@@ -17,9 +17,8 @@ from ..plan.templates import Templates
 from ..prompts.compiled import Prompt
 from ..prompts.prompt_set import PromptSet
 from ..score.adjustment import Adjustment
-from ..score.answers import Answers
 from ..score.result import Result
-from ..score.scorer import Scorer
+from ..score.scorer import Answers, Scorer
 from ..score.tail import Tail
 from .core import MAX_QUERIES, Core, Tokenized
 from .queue import Job

@@ -161,7 +161,8 @@ class Executor:
 
     def put(self, job: Job[Any]) -> None:
         """Put a job into the queue. Raises BusyError if too many wait, DecodeError if it can never be served."""
-        self.check()
+        if self.is_closed or self._pid != os.getpid() or self._ident == threading.get_ident():
+            self.check()
         n = len(self._waiting) + self._inbox.qsize()
         if n >= self._max_waiting and self._turn_began_ns and job.action is None:
             raise BusyError(
@@ -271,7 +272,10 @@ class Executor:
                 job.finish(result)
         finally:
             self._turn_began_ns = 0
-        _deliver(turn)
+        for job in turn:
+            if job.future is not None:
+                _deliver(turn)
+                break
 
 
 def _deliver(jobs: Sequence[Job[Any]]) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import weakref
-from ctypes import byref, c_int64, c_void_p
+from collections.abc import Callable
+from ctypes import addressof, byref, c_char, c_int64, c_void_p
 from dataclasses import dataclass
-from typing import Self, Unpack
+from operator import attrgetter, le
+from typing import Any, Self, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +23,11 @@ from .model import NativeModel
 
 FORKED = "this was made in another process: make one in each process after forking"
 _NONE: Int32Array = np.empty(0, np.int32)
+# what `decode` takes: token, pos, seq_offset, seq_id, output, trim_seq, trim_start, rows
+_DTYPES = [INT32, INT32, INT32, INT32, BOOL, INT32, INT32, FLOAT32]
+_NDIMS = [1, 1, 1, 1, 1, 1, 1, 2]
+_DTYPE, _NDIM = attrgetter("dtype"), attrgetter("ndim")
+_FROM_BUFFER: Callable[[npt.NDArray[Any]], c_char] = c_char.from_buffer  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,8 @@ class NativeContext:
         Raises PlanError for a limit out of range, ModelError for a model whose hidden states do not give its logits.
         """
         self._handle = c_void_p()
+        if model.without_weights:
+            raise PlanError("the model was opened without weights: it measures contexts (measure_context)")
         params = params_of(settings)
         handle, self._error = c_void_p(), Error()
         self._error_ref = byref(self._error)
@@ -203,30 +212,35 @@ class NativeContext:
         no extra time).
         Raises PlanError for a plan that does not fit, before anything changes, and DecodeError.
         """
+        if self._row_size is None or not self._handle:
+            self._row_size = described(self.handle).row_size
+        if rows.ndim != 2 or rows.shape[1] != self._row_size or not rows.flags.writeable:
+            raise PlanError(f"rows must be writable and have shape (n, {self._row_size}), not {rows.shape}")
         n, n_trim = len(token), len(trim_seq)
-        if rows.ndim != 2 or rows.shape[1] != self.row_size or not rows.flags.writeable:
-            raise PlanError(f"rows must be writable and have shape (n, {self.row_size}), not {rows.shape}")
-        room = address(rows, FLOAT32, 2, 0)
+        arrays = (token, pos, seq_offset, seq_id, output, trim_seq, trim_start, rows)
+        sizes = (n, n, n + 1, 0, n, n_trim, n_trim, 0)
+        try:
+            fit = [*map(_DTYPE, arrays)] == _DTYPES and [*map(_NDIM, arrays)] == _NDIMS
+            fit = fit and all(map(le, sizes, map(len, arrays)))
+            pointers = [*map(addressof, map(_FROM_BUFFER, arrays))] if fit else None
+        except (TypeError, ValueError):  # for gaps between elements, and for no elements, which may be right
+            pointers = None
+        if pointers is None:
+            pointers = [*map(address, arrays, _DTYPES, _NDIMS, sizes)]
         plan = self._plan
+        plan.token, plan.pos, plan.seq_offset, plan.seq_id, plan.output, plan.trim_seq, plan.trim_from, room = pointers
         plan.n_tokens = n
-        plan.token = address(token, INT32, 1, n)
-        plan.pos = address(pos, INT32, 1, n)
-        plan.seq_offset = address(seq_offset, INT32, 1, n + 1)
-        plan.seq_id = address(seq_id, INT32, 1, 0)
         plan.n_seq_ids = len(seq_id)
-        plan.output = address(output, BOOL, 1, n)
         plan.n_rows = len(rows)
         plan.rows = None if queued else room
         plan.n_trim = n_trim
-        plan.trim_seq = address(trim_seq, INT32, 1, n_trim)
-        plan.trim_from = address(trim_start, INT32, 1, n_trim)
         plan.n_keep = 0 if keep is None else len(keep)
         plan.keep = None if keep is None else address(keep, INT32, 2, 4 * len(keep))
-        if status := self._call_decode(self.handle, self._plan_ref, self._error_ref):
+        if status := self._call_decode(self._handle, self._plan_ref, self._error_ref):
             check(status, self._error)
         if not queued:
             return plan.batch_us, plan.trim_us
-        check(library().qcls_decode_rows(self.handle, room, len(rows), self._error_ref), self._error)
+        check(library().qcls_decode_rows(self._handle, room, len(rows), self._error_ref), self._error)
         return plan.batch_us, 0
 
     def close(self) -> None:

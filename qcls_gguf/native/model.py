@@ -146,30 +146,20 @@ class NativeModel:
             data = text.encode()
         except UnicodeEncodeError as e:
             raise PlanError(f"character {e.start} of the text is not valid Unicode ({e.reason})") from None
-        room = self._room
-        status = self._tokenize(data, parse_special, room)
-        if status == _TOO_SMALL:
-            room.reserve(room.n_tokens.value)
-            status = self._tokenize(data, parse_special, room)
-        check(status, room.error)
+        room, handle = self._room, self._handle or self.handle
+        parse = _SPECIAL if parse_special else self._plain
+        status = _TOO_SMALL
+        while status == _TOO_SMALL:  # twice at the most
+            _, pointer, capacity = room.tokens
+            status = room.call(handle, data, len(data), parse, pointer, capacity, room.n_tokens_ref, room.error_ref)
+            if status == _TOO_SMALL:
+                room.reserve(room.n_tokens.value)
+        if status:
+            check(status, room.error)
         token = room.tokens[0][: room.n_tokens.value].copy()
         if len(token) > _ROOM:
             room.reserve(_ROOM)
         return token
-
-    def _tokenize(self, data: bytes, parse_special: bool, room: _Room) -> int:
-        _, pointer, capacity = room.tokens
-        status: int = room.call(
-            self.handle,
-            data,
-            len(data),
-            _SPECIAL if parse_special else self._plain,
-            pointer,
-            capacity,
-            room.n_tokens_ref,
-            room.error_ref,
-        )
-        return status
 
     def piece(self, token: int) -> tuple[bytes, bool]:
         """The bytes of a token, and whether it is a special one, which only parse_special finds in text.

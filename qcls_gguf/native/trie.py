@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from ctypes import byref
+from functools import partial
 
 import numpy as np
 
 from ..errors import PlanError
-from .abi import Error, Trie, check
-from .arrays import INT32, Float32Array, Int32Array, address
+from .abi import Trie
+from .arrays import INT32, Int32Array, address
 from .library import library
 
 
-class _Room:
-    """The arrays that C reads and writes for some number of queries.
+class TrieRoom:
+    """The arrays that C reads and writes for some number of queries: see score/tries.py."""
 
-    The object is complete before it is used, because an interrupt between any two lines must not leave pointers without
-    the arrays that they point into.
-    """
-
-    __slots__ = ("arguments", "edge", "error", "log_probability", "probability", "trie")
+    __slots__ = ("compute", "edge", "finite", "probability", "score")
 
     def __init__(self, members: dict[str, int], n_queries: int, n_edges: int) -> None:
         n_labels = members["n_labels"]
         self.edge = np.empty((n_queries, n_edges), np.float32)
-        self.log_probability = np.empty((n_queries, n_labels), np.float32)
+        self.score = np.empty((n_queries, n_labels), np.float32)
         self.probability = np.empty((n_queries, n_labels), np.float32)
-        self.trie = Trie(
+        trie = Trie(
             n_queries=n_queries,
             edge=self.edge.ctypes.data,
-            log_probability=self.log_probability.ctypes.data,
+            log_probability=self.score.ctypes.data,
             probability=self.probability.ctypes.data,
             **members,
         )
-        self.error = Error()
-        self.arguments = byref(self.trie), byref(self.error)
+        self.finite = np.frombuffer(
+            memoryview(trie).cast("B"), np.int64, 1, Trie.all_finite.offset
+        )  # which keeps the struct
+        self.compute: Callable[[], int] = partial(library().qcls_trie_scores, byref(trie), None)
 
 
 class TrieScores:
@@ -62,20 +62,7 @@ class TrieScores:
             "label_start": labels,
             "label_edge": label_edges,
         }
-        self._call = library().qcls_trie_scores
-        self._room = _Room(self._members, 1, self.n_edges)
 
-    def logits(self, n_queries: int) -> Float32Array:
-        """(n_queries, n_edges) the array into which the caller writes the logits for the next call."""
-        if len(self._room.edge) != n_queries:
-            self._room = _Room(self._members, n_queries, self.n_edges)
-        return self._room.edge
-
-    def __call__(self) -> tuple[Float32Array, Float32Array, bool]:
-        """(n_queries, n_labels) the log-probabilities, the probabilities, and whether all are finite.
-
-        Both are views that the next call overwrites. `logits` then holds each edge's log-softmax.
-        """
-        room = self._room
-        check(self._call(*room.arguments), room.error)
-        return room.log_probability, room.probability, room.trie.all_finite == 1
+    def room(self, n_queries: int) -> TrieRoom:
+        """The arrays for n queries, which stay valid."""
+        return TrieRoom(self._members, n_queries, self.n_edges)

@@ -1,4 +1,4 @@
-"""Hidden states and label rows to label scores: pure numpy, one pass for all prompts and queries.
+"""Hidden states and label rows to label scores and answers: pure numpy, one pass for all prompts and queries.
 
 With h the hidden state of a trie node and W[t] the head row of token t, an edge's logit is h · W[t], or what the tail
 of the model's head makes of it (tail.py).
@@ -21,16 +21,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, repeat
+from operator import getitem
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from ..config.prompt import PromptConfig
 from ..config.scoring import EXACT_SCORINGS, FIRST_TOKEN, JOINT
 from ..errors import ScoreError
+from ..prompts.compiled import Prompt
 from ..prompts.trie import LabelTrie
+from .adjustment import Adjustment, Adjustments
 from .log_space import softmax
+from .result import Audit, LabelScore, PromptResult
 from .tail import NOT_FINITE, Tail
 from .tries import NumpyTries, TrieArithmetic
 
@@ -114,6 +119,7 @@ class Scorer:
             np.array([*label_start, len(label_edge)], np.int32),
             np.array(label_edge, np.int32),
         )
+        self._room = self._arithmetic.room(1)
         self._edge_tokens = np.array(tokens, np.int32)
         labels = [(trie.scoring, range(*own)) for trie, own in zip(tries, pairwise(self.first), strict=True)]
         first_token = [label for scoring, own in labels if scoring == FIRST_TOKEN for label in own]
@@ -140,14 +146,18 @@ class Scorer:
         state of its node, prompt by prompt, each prompt's in the order of trie.edges.
         Raises ScoreError if a hidden state is not finite.
         """
-        edge = self._arithmetic.logits(len(row))
+        room = self._room
+        if len(room.edge) != len(row):
+            room = self._room = self._arithmetic.room(len(row))
+        edge = room.edge
         self._quiet.run(self._dot, hidden, row, edge)
         if self._finish is not None:
             self._finish(edge)
         logits = edge[:, self._first_edge] if len(self._first_token) else None
-        score, probability, is_finite = self._arithmetic()
+        room.compute()
+        score, probability = room.score, room.probability
         exact = None if self._label_column is None else self._quiet.run(self._exact_scores, hidden, row)
-        if not is_finite or not (exact is None or np.isfinite(exact.joint).all()):
+        if not room.finite[0] or not (exact is None or np.isfinite(exact.joint).all()):
             raise ScoreError(NOT_FINITE)
         if logits is not None:
             score[:, self._first_token] = logits
@@ -182,6 +192,94 @@ class Scorer:
             mean=(joint / self._n_edges).astype(np.float32),
             label_mass=np.add.reduceat(np.exp(joint), self.first[:-1], axis=1),
         )
+
+
+class Answers:
+    """Makes the answers of all prompts.
+
+    It works on whole columns, without Python code for each label or prompt: after a decode the CPU caches hold none of
+    that code, so running it would be slow.
+    """
+
+    def __init__(self, prompts: Sequence[Prompt], settings: Sequence[PromptConfig], scorer: Scorer) -> None:
+        self._scorer = scorer
+        self.adjustments: Sequence[Adjustment] = [Adjustment()] * len(prompts)
+        """The calibration of each prompt's scores."""
+        self._adjusting: Adjustments | None = None
+        self._prompts = [prompt.name for prompt in prompts]
+        self._labels = [prompt.labels for prompt in prompts]
+        self._slices = [slice(low, high) for low, high in pairwise(scorer.first)]
+        self._all_labels = [label for labels in self._labels for label in labels]
+        self._all_n_tokens = [len(tokens) for prompt in prompts for tokens in prompt.label_tokens]
+        self._none: list[None] = [None] * len(prompts)
+        self._is_exact = [prompt.trie.is_exact for prompt in prompts]
+        self._fallbacks = [
+            (index, setting.fallback, setting.min_confidence)
+            for index, setting in enumerate(settings)
+            if setting.fallback is not None and setting.min_confidence is not None
+        ]
+
+    def adjust(self, adjustments: Sequence[Adjustment]) -> None:
+        """Use these adjustments from now on, one for each prompt."""
+        self.adjustments = adjustments
+        is_neutral = all(adjustment.is_neutral for adjustment in adjustments)
+        self._adjusting = None if is_neutral else Adjustments(adjustments, self._scorer.first)
+
+    def of(self, hidden: Float32Array, row: IndexArray, fast_path: Sequence[bool]) -> list[tuple[PromptResult, ...]]:
+        """The answers to each query.
+
+        hidden, row: as Scorer.score takes them; fast_path: for each query, for each prompt. Raises ScoreError.
+        """
+        scores = self._scorer.score(hidden, row)
+        if self._adjusting is not None:
+            self._adjusting.apply(scores.score, scores.probability)
+        return self._named(scores, fast_path)
+
+    def _named(self, scores: LabelScores, fast_path: Sequence[bool]) -> list[tuple[PromptResult, ...]]:
+        n = len(self._prompts)
+        answers: list[tuple[PromptResult, ...]] = []
+        for score, probability in zip(scores.score.tolist(), scores.probability.tolist(), strict=True):
+            query = len(answers)
+            label_columns = zip(self._all_labels, score, probability, self._all_n_tokens, strict=True)
+            label_scores = tuple(map(tuple.__new__, repeat(LabelScore), label_columns))
+            own = list(map(probability.__getitem__, self._slices))
+            top = list(map(max, own))
+            label = list(map(getitem, self._labels, map(list.index, own, top)))
+            audits = self._audits(scores.exact, query, label) if scores.exact else self._none
+            abstained = [False] * n
+            for prompt, fallback, min_confidence in self._fallbacks:
+                if top[prompt] < min_confidence:
+                    label[prompt], abstained[prompt] = fallback, True
+            fast = fast_path[query * n : (query + 1) * n]
+            own_scores = map(label_scores.__getitem__, self._slices)
+            columns = zip(self._prompts, label, top, abstained, fast, own_scores, audits, self._none, strict=True)
+            answers.append(tuple(map(tuple.__new__, repeat(PromptResult), columns)))
+        return answers
+
+    def _audits(self, exact: ExactScores, query: int, winners: Sequence[str]) -> list[Audit | None]:
+        """An audit for each prompt whose label trie is exact, None for the others.
+
+        winners: the label of each prompt that its scoring finds most probable.
+        """
+        joint, mean = exact.joint[query].tolist(), exact.mean[query].tolist()
+        label_mass = exact.label_mass[query].tolist()
+        columns = zip(self._is_exact, self._slices, label_mass, self._labels, winners, strict=True)
+        return [
+            _audit(joint[own], mean[own], mass, labels, winner) if is_exact else None
+            for is_exact, own, mass, labels, winner in columns
+        ]
+
+
+def _audit(joint: list[float], mean: list[float], label_mass: float, labels: Sequence[str], winner: str) -> Audit:
+    joint_label = labels[joint.index(max(joint))]
+    return Audit(
+        joint=tuple(joint),
+        mean=tuple(mean),
+        label_mass=label_mass,
+        joint_label=joint_label,
+        mean_label=labels[mean.index(max(mean))],
+        changes=joint_label != winner,
+    )
 
 
 def _quiet() -> Context:

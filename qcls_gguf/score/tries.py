@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -14,17 +15,35 @@ Float32Array = npt.NDArray[np.float32]
 Int32Array = npt.NDArray[np.int32]
 
 
+class Room(Protocol):
+    """Arrays for some number of queries: who computes writes logits into them and reads scores from them."""
+
+    @property
+    def edge(self) -> Float32Array:
+        """(n_queries, n_edges) the logits, and afterwards each edge's log-softmax."""
+
+    @property
+    def score(self) -> Float32Array:
+        """(n_queries, n_labels) the labels' log-probabilities."""
+
+    @property
+    def probability(self) -> Float32Array:
+        """(n_queries, n_labels)"""
+
+    @property
+    def finite(self) -> npt.NDArray[np.int64]:
+        """(1,) 1 if all log-probabilities are finite, else 0."""
+
+    @property
+    def compute(self) -> Callable[[], int]:
+        """Compute scores, probabilities and finite of edge; returns 0."""
+
+
 class TrieArithmetic(Protocol):
     """Turns the logits of a scorer's edges into its labels' log-probabilities. One thread at a time."""
 
-    def logits(self, n_queries: int) -> Float32Array:
-        """(n_queries, n_edges) the array into which the caller writes the logits for the next call."""
-
-    def __call__(self) -> tuple[Float32Array, Float32Array, bool]:
-        """(n_queries, n_labels) the log-probabilities, the probabilities, and whether all are finite.
-
-        Both may be views that the next call overwrites.
-        """
+    def room(self, n_queries: int) -> Room:
+        """The arrays for n queries."""
 
 
 class NumpyTries:
@@ -34,23 +53,32 @@ class NumpyTries:
         """Node i's edges are [node_start[i], node_start[i + 1]), label j's path label_edge[label_start[j] :
         label_start[j + 1]]; every node and label has an edge.
         """
-        self._node_start = node_start[:-1].astype(np.intp)
-        self._node_of = np.repeat(np.arange(len(node_start) - 1), np.diff(node_start))
-        self._label_start = label_start[:-1].astype(np.intp)
-        self._label_edge = label_edge.astype(np.intp)
-        self._edge = np.empty((0, int(node_start[-1])), np.float32)
+        self.n_edges, self.n_labels = int(node_start[-1]), len(label_start) - 1
+        self.node_start = node_start[:-1].astype(np.intp)
+        self.node_of = np.repeat(np.arange(len(node_start) - 1), np.diff(node_start))
+        self.label_start = label_start[:-1].astype(np.intp)
+        self.label_edge = label_edge.astype(np.intp)
 
-    def logits(self, n_queries: int) -> Float32Array:
-        if len(self._edge) != n_queries:
-            self._edge = np.empty((n_queries, self._edge.shape[1]), np.float32)
-        return self._edge
+    def room(self, n_queries: int) -> NumpyRoom:
+        return NumpyRoom(self, n_queries)
 
-    def __call__(self) -> tuple[Float32Array, Float32Array, bool]:
-        edge = self._edge
+
+class NumpyRoom:
+    """Room in numpy."""
+
+    def __init__(self, tries: NumpyTries, n_queries: int) -> None:
+        self._tries = tries
+        self.edge = np.empty((n_queries, tries.n_edges), np.float32)
+        self.score, self.probability = np.empty((2, n_queries, tries.n_labels), np.float32)
+        self.finite = np.zeros(1, np.int64)
+
+    def compute(self) -> int:
+        tries, edge = self._tries, self.edge
         with np.errstate(over="ignore", invalid="ignore"):
-            edge -= np.maximum.reduceat(edge, self._node_start, axis=1)[:, self._node_of]
-            total = np.add.reduceat(np.exp(edge), self._node_start, axis=1)
-            edge -= np.log(total)[:, self._node_of]
-            score = np.add.reduceat(edge[:, self._label_edge], self._label_start, axis=1)
-            probability = np.exp(score)
-        return score, probability, bool(np.isfinite(score).all())
+            edge -= np.maximum.reduceat(edge, tries.node_start, axis=1)[:, tries.node_of]
+            total = np.add.reduceat(np.exp(edge), tries.node_start, axis=1)
+            edge -= np.log(total)[:, tries.node_of]
+            self.score[:] = np.add.reduceat(edge[:, tries.label_edge], tries.label_start, axis=1)
+            np.exp(self.score, out=self.probability)
+        self.finite[0] = np.isfinite(self.score).all()
+        return 0

@@ -33,24 +33,25 @@ def layouts(draw: st.DrawFn) -> dict[str, Any]:
 @settings(deadline=None, max_examples=150, derandomize=True)
 @given(layouts(), st.integers(1, 4), st.integers(0, 2**32 - 1), st.sampled_from([1.0, 30.0, 1e38]))
 def test_it_computes_what_numpy_defines(arrays: dict[str, Any], n_queries: int, seed: int, scale: float) -> None:
-    native, defined = TrieScores(**arrays), NumpyTries(**arrays)
+    native, defined = (each(**arrays).room(n_queries) for each in (TrieScores, NumpyTries))
     logits = (np.random.default_rng(seed).standard_normal((n_queries, arrays["node_start"][-1])) * scale).astype("f4")
-    for arithmetic in (native, defined):
-        arithmetic.logits(n_queries)[:] = logits
-    score, probability, is_finite = native()
-    wanted_score, wanted_probability, wanted_finite = defined()
-    assert is_finite == wanted_finite
-    if is_finite:
-        np.testing.assert_allclose(score, wanted_score, rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(probability, wanted_probability, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(native.logits(n_queries), defined.logits(n_queries), rtol=1e-5, atol=1e-5)
+    for room in (native, defined):
+        room.edge[:] = logits
+        assert room.compute() == 0
+    assert native.finite[0] == defined.finite[0]
+    if native.finite[0]:
+        np.testing.assert_allclose(native.score, defined.score, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(native.probability, defined.probability, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(native.edge, defined.edge, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_logits_that_are_not_finite_show(value: float) -> None:
     for arithmetic in (TrieScores(**layout()), NumpyTries(**layout())):
-        arithmetic.logits(1)[:] = [[value, 0, 1, 2]]
-        assert not arithmetic()[2]
+        room = arithmetic.room(1)
+        room.edge[:] = [[value, 0, 1, 2]]
+        room.compute()
+        assert not room.finite[0]
 
 
 def layout(**changed: list[int]) -> dict[str, Any]:
