@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from qcls_gguf.native.device import cpu_features, cpu_variant, instruction_sets
+from qcls_gguf.native.device import cpu_variant, instruction_sets
 
 LINUX_NAMES = {
     "SSE3": "pni", "SSSE3": "ssse3", "AVX": "avx", "AVX_VNNI": "avx_vnni", "AVX2": "avx2", "F16C": "f16c", "FMA": "fma",
@@ -29,11 +29,6 @@ def test_instruction_sets_are_those_of_this_processor() -> None:
     assert {LINUX_NAMES[name] for name in instruction_sets()} <= has
     if "avx2" in has:
         assert "AVX2" in instruction_sets()
-
-
-def test_libraries_and_threading_are_no_instruction_sets() -> None:
-    assert set(instruction_sets()) <= set(cpu_features())
-    assert not set(instruction_sets()) & {"OPENMP", "REPACK", "LLAMAFILE"}
 
 
 def test_the_command_names_them_with_the_version() -> None:

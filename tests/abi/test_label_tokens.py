@@ -9,7 +9,7 @@ import pytest
 from conftest import MakeModel, OpenContext
 from oracle import Float32Array, decode_sequence, log_softmax
 
-from qcls_gguf.errors import DecodeError, PlanError
+from qcls_gguf.errors import PlanError
 from qcls_gguf.native import NativeContext, NativeModel
 from qcls_gguf.native.arrays import Int32Array
 
@@ -124,10 +124,3 @@ def test_logits_need_no_label_tokens(model: NativeModel, open_context: OpenConte
     assert decode_again(context).shape == (len(TOKENS), model.facts.n_vocab)
     with pytest.raises(PlanError, match="hidden-only"):
         open_context(model, hidden_only=False, label_tokens=label_tokens(3))
-
-
-def test_a_closed_context_takes_none(model: NativeModel, open_context: OpenContext) -> None:
-    context = open_context(model)
-    context.close()
-    with pytest.raises(DecodeError, match="closed"):
-        context.set_label_tokens(NONE)

@@ -38,6 +38,8 @@ def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="No such file or directory") as caught:
         NativeModel(path)
     assert str(path) in str(caught.value)
+    with pytest.raises(ModelError, match=str(tmp_path)):
+        NativeModel(tmp_path)
 
 
 @pytest.mark.parametrize("order", list(WeightOrder))
@@ -59,11 +61,6 @@ def test_parameters_out_of_range_are_named(wrong: dict[str, Any], message: bytes
     params = ModelParams(**{"path": os.fsencode(make_model()), **wrong})
     opened = library().qcls_model_open(byref(params), byref(handle), error)
     assert (opened, handle.value, error.message) == (Status.BAD_ARGUMENT, None, message)
-
-
-def test_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=str(tmp_path)):
-        NativeModel(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"GGUF", b"garbage" * 100, b"GGUF\xff\xff\xff\xff" * 10], ids=len)
