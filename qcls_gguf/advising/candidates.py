@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ..config.prompt import PromptConfig
 from ..config.schema import Config
-from ..config.scoring import EXACT_SCORINGS
+from ..config.scoring import EXACT_SCORINGS, FIRST_TOKEN, TREE
 from ..config.template import NAME_SLOT, SLOT
 from ..errors import ConfigError
 from ..prompts.compiled import Tokenizer, common_prefix
@@ -130,7 +130,7 @@ def cheaper_scoring(config: Config, tokenizer: Tokenizer) -> Candidate | None:
         if prompt.scoring in EXACT_SCORINGS:
             texts = [prompt.label_prefix + label for label in prompt.labels]
             first = {tuple(tokenizer.tokenize(text, parse_special=False)[:1].tolist()) for text in texts}
-            prompt = dataclasses.replace(prompt, scoring="first_token" if len(first) == len(texts) else "tree")
+            prompt = dataclasses.replace(prompt, scoring=FIRST_TOKEN if len(first) == len(texts) else TREE)
         prompts.append(prompt)
     if tuple(prompts) == config.prompts:
         return None

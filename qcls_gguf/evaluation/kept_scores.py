@@ -12,10 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from ..config.schema import Config
 from ..errors import ConfigError, QclsError
+from ..report.record import JsonObject
 from ..score.result import ModelInfo
 
 _N_NAMED = 10
@@ -136,7 +137,7 @@ def _parsed(line: bytes) -> tuple[str, RowScores]:
     return row["key"], RowScores(prompts=prompts)
 
 
-def checked_line(row: dict[str, Any]) -> bytes:
+def checked_line(row: JsonObject) -> bytes:
     """A JSON object with its check as the last key, and a line break."""
     body = json.dumps(row).encode()
     return body[:-1] + _check(body) + b"\n"

@@ -8,7 +8,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Group
@@ -19,7 +18,7 @@ from ..config.words import counted, printable
 from ..data.queries import Line
 from ..score.result import Audit, ModelInfo, PromptResult, Result
 from .document import console
-from .record import json_text
+from .record import JsonObject, json_text
 
 BLANK = "blank line"
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -123,10 +122,10 @@ class Objects(AnswerWriter):
     def blank(self, line: Line) -> None:
         self._write({**_place(line), "query": line.text, "blank": True})
 
-    def _of_result(self, plain: dict[str, Any], model: ModelInfo) -> dict[str, Any]:
+    def _of_result(self, plain: JsonObject, model: ModelInfo) -> JsonObject:
         return plain
 
-    def _write(self, value: dict[str, Any]) -> None:
+    def _write(self, value: JsonObject) -> None:
         raise NotImplementedError
 
 
@@ -137,7 +136,7 @@ class JsonDocument(Objects):
         super().__init__(n_scores)
         self._only_one, self._n_written = only_one, 0
 
-    def _write(self, value: dict[str, Any]) -> None:
+    def _write(self, value: JsonObject) -> None:
         before = "" if self._only_one else ",\n" if self._n_written else "[\n"
         print(before, json_text(value, indent=2), sep="", end="\n" if self._only_one else "", flush=True)
         self._n_written += 1
@@ -156,15 +155,15 @@ class JsonLines(Objects):
         if header is not None:
             self._write({"model": asdict(header)})
 
-    def _of_result(self, plain: dict[str, Any], model: ModelInfo) -> dict[str, Any]:
+    def _of_result(self, plain: JsonObject, model: ModelInfo) -> JsonObject:
         del plain["model"]
         return {**plain, "model_sha256": model.sha256}
 
-    def _write(self, value: dict[str, Any]) -> None:
+    def _write(self, value: JsonObject) -> None:
         print(json_text(value), flush=True)
 
 
-def _place(line: Line) -> dict[str, Any]:
+def _place(line: Line) -> JsonObject:
     return {name: value for name, value in (("line", line.number), ("id", line.id)) if value is not None}
 
 

@@ -30,7 +30,7 @@ class Output:
 def show_and_write(show: Callable[[], None], outputs: Sequence[Output]) -> None:
     """Print, then write the files; each of them whatever became of those before it.
 
-    Raises QclsError for all that could not be written, and BrokenPipeError where whoever read the output has left.
+    Raises QclsError for all that could not be written, and BrokenPipeError where the reader of the output has left.
     """
     failed: list[str] = []
     left: BrokenPipeError | None = None

@@ -1,4 +1,4 @@
-"""How far long work has come, for whoever shows it."""
+"""How far long work has come, as a command shows it."""
 
 from __future__ import annotations
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import GenerateJsonSchema
 
 from ..config.json_schema import describe_settings
+
+JsonObject: TypeAlias = dict[str, Any]
+"""an object of JSON"""
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
@@ -28,7 +31,7 @@ class Record(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, defer_build=True)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The record as JSON has it: objects, lists, strings, numbers, booleans and None."""
         return self.model_dump(mode="json")
 
@@ -53,7 +56,7 @@ class _WrittenSchema(GenerateJsonSchema):
         return super().field_is_present(field) and not field.get("init_only")
 
 
-def json_schema(record: type[BaseModel]) -> dict[str, Any]:
+def json_schema(record: type[BaseModel]) -> JsonObject:
     """The JSON Schema (draft 2020-12) of what `to_dict` returns: every field is required unless it may be left out."""
     schema = record.model_json_schema(schema_generator=_WrittenSchema)
     describe_settings(schema.get("$defs", {}))
@@ -63,7 +66,7 @@ def json_schema(record: type[BaseModel]) -> dict[str, Any]:
     return schema
 
 
-def _finish(field: dict[str, Any]) -> bool:
+def _finish(field: JsonObject) -> bool:
     """Turn a property for reading, with a default, into one for writing; returns whether it may be left out."""
     field.pop("default", None)
     field.pop("title", None)

@@ -7,9 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from .record import JsonObject as Schema
 from .record import json_schema
-
-Schema = dict[str, Any]
 
 
 def records_markdown(records: Mapping[str, type[BaseModel]]) -> str:
