@@ -227,13 +227,6 @@ def test_an_interrupt_is_one_line() -> None:
     assert errors == b"qcls-gguf: interrupted\n"
 
 
-def test_closed_pipe_ends_quietly() -> None:
-    command = f"yes 'red dress' | head -2000 | {COMMAND} run --queries - --quiet --format jsonl | head -1"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=120, check=False)
-    assert len(objects(done.stdout)) == 1
-    assert done.stderr == b""
-
-
 def test_help_and_version() -> None:
     text = run("--help").stdout.decode()
     for option in ("--query", "--queries", "--config", "--model", "-hf", "--offline", "-ngl", "-t,", "--format"):

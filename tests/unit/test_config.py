@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from config_texts import CONFIGS, MISSION, PROMPT, parse, refused, with_labels, with_prompt_line
+from config_texts import MISSION, PROMPT, parse, refused, with_labels, with_prompt_line
 
-from qcls_gguf.config.load import load_config
 from qcls_gguf.config.prompt import PromptConfig
 from qcls_gguf.config.schema import ModelConfig, RuntimeConfig
 from qcls_gguf.errors import ConfigError
@@ -31,17 +29,6 @@ def test_the_mission_loads_word_for_word() -> None:
         (" ", "tree", None)
     }
     assert (config.model, config.runtime, config.path) == (ModelConfig(), RuntimeConfig(), None)
-
-
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
-def test_every_file_of_the_configs_folder_loads(path: Path) -> None:
-    config = load_config(path)
-    assert config.path == path
-    assert config.model.path is None or config.model.path.is_absolute()
-
-
-def test_the_configs_folder_is_found() -> None:
-    assert CONFIGS
 
 
 @pytest.mark.parametrize(
@@ -144,34 +131,6 @@ def test_an_unknown_key_is_refused_with_a_suggestion(text: str, message: str) ->
 )
 def test_a_wrong_shape_is_refused(text: str, message: str) -> None:
     refused(text, message)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "prompts: [",
-        "prompts: {query}: x",
-        PROMPT + "---\n" + PROMPT,
-        "prompts: \x00",
-        "? [a]\n: b\n",
-        "a: *b\n",
-        "!!python/object:a.B {}",
-    ],
-)
-def test_broken_yaml_is_refused(text: str) -> None:
-    refused(text, "not valid YAML: ")
-
-
-@pytest.mark.parametrize("label", ["2024-13-01", "0x_", "0b_", "!!int dress", "!!bool dress", "!!timestamp dress"])
-def test_a_scalar_that_yaml_cannot_read_is_refused(label: str) -> None:
-    with pytest.raises(ConfigError):
-        parse(with_labels(f"[{label}, tee]"))
-
-
-@pytest.mark.parametrize("text", [PROMPT + "runtime: {n_ctx: " + "9" * 5000 + "}\n", "[" * 5000])
-def test_a_monstrous_file_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError):
-        parse(text)
 
 
 @pytest.mark.parametrize(

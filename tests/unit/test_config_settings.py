@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 import pytest
 from config_texts import PROMPT, parse, refused, with_prompt_line
 
-from qcls_gguf.config.schema import KvType, ModelConfig
+from qcls_gguf.config.schema import ModelConfig
 from qcls_gguf.errors import ConfigError
 
 
@@ -46,10 +44,6 @@ def test_a_prompts_scoring_goes_before_the_common_one(top: str, own: str, scorin
 def test_a_contradiction_about_scoring_is_refused_at_both_levels(lines: tuple[str, ...], message: str) -> None:
     refused(PROMPT + "\n".join(lines), f"force_single_token_labels: {message}")
     refused(with_prompt_line("\n    ".join(lines)), f"prompts.category.force_single_token_labels: {message}")
-
-
-def test_an_unknown_common_scoring_is_refused() -> None:
-    refused(PROMPT + "scoring: sum\n", "scoring: 'sum' is not one of tree, first_token, joint, mean")
 
 
 def test_a_prompts_label_end_goes_before_the_common_one() -> None:
@@ -107,28 +101,6 @@ def test_the_numbers_of_sequences_end_where_those_of_llama_cpp_do(key: str, low:
         )
 
 
-@pytest.mark.parametrize(("value", "loaded"), [("auto", "auto"), ("true", True), ("false", False)])
-def test_flash_attn_is_auto_true_or_false(value: str, loaded: bool | str) -> None:
-    assert parse(f"{PROMPT}runtime: {{flash_attn: {value}}}").runtime.flash_attn == loaded
-
-
-@pytest.mark.parametrize("value", ["1", "null", "enabled", "[true]"])
-def test_another_flash_attn_is_refused(value: str) -> None:
-    with pytest.raises(ConfigError, match=r"runtime\.flash_attn: .* is not auto, true or false$"):
-        parse(f"{PROMPT}runtime: {{flash_attn: {value}}}")
-
-
-@pytest.mark.parametrize("kv_type", get_args(KvType))
-def test_the_kv_types_load(kv_type: str) -> None:
-    assert parse(f"{PROMPT}runtime: {{kv_type: {kv_type}}}").runtime.kv_type == kv_type
-
-
-@pytest.mark.parametrize("kv_type", ["q5_1", "F16", "16", "null", "[f16]", "true"])
-def test_another_kv_type_is_refused(kv_type: str) -> None:
-    with pytest.raises(ConfigError, match=r"runtime\.kv_type: .* is not one of f16, q8_0, bf16, f32, q4_0$"):
-        parse(f"{PROMPT}runtime: {{kv_type: {kv_type}}}")
-
-
 def test_a_hub_model_takes_a_quantization_and_a_revision() -> None:
     text = PROMPT + "model: {hf_repo: user/repo, quantization: Q8_0, revision: main}\n"
     assert parse(text).model == ModelConfig(hf_repo="user/repo", quantization="Q8_0", revision="main")
@@ -149,3 +121,18 @@ def test_a_hub_model_takes_a_quantization_and_a_revision() -> None:
 )
 def test_an_unusable_model_is_refused(model: str, message: str) -> None:
     refused(f"{PROMPT}model: {model}\n", message)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        *((f"flash_attn: {value}", "is not auto, true or false") for value in ("1", "null", "enabled", "[true]")),
+        *(
+            (f"kv_type: {value}", "is not one of f16, q8_0, bf16, f32, q4_0")
+            for value in ("q5_1", "16", "null", "[f16]")
+        ),
+    ],
+)
+def test_a_value_that_is_no_choice_is_refused(line: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=rf"runtime\.{line.partition(':')[0]}: .* {message}$"):
+        parse(f"{PROMPT}runtime: {{{line}}}")
