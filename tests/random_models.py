@@ -34,25 +34,24 @@ from random_vocab import VocabKind, build_vocab
 LOGIT_SPREAD = 2.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ArchSpec:
     """One kind of model.
 
-    `arch` is llama.cpp's name of the architecture. `tail` is what turns the final norm's result into logits: the
-    product with the head alone, or more, or something that no scorer here knows, or there are no logits. `memory` is
-    what the model keeps of earlier tokens: all keys and values, those of a window in some layers, a recurrent state,
-    keys and values in some layers and a state in others, those of an encoder too, or nothing (each token attends to
-    later ones as well). `head` says whether the head is the token embedding. `n_layer` is how many layers a model has
-    unless told otherwise. `note` is the finding in llama.cpp's `src/models`.
+    `arch` is llama.cpp's name of the architecture, where it is not the model's. `tail` is what turns the final norm's
+    result into logits: the product with the head alone, or more, or something that no scorer here knows, or there are
+    no logits. `memory` is what the model keeps of earlier tokens: all keys and values, those of a window in some
+    layers, a recurrent state, keys and values in some layers and a state in others, those of an encoder too, or nothing
+    (each token attends to later ones as well). `head` says whether the head is the token embedding. `n_layer` is how
+    many layers a model has unless told otherwise.
     """
 
-    arch: str
     build: Callable[[RandomTensors, Shape], None]
+    arch: str | None = None
     tail: Literal["head", "bias", "scale", "softcap", "other", "none"] = "head"
     memory: Literal["full", "window", "recurrent", "hybrid", "encoder", "none"] = "full"
     head: Literal["either", "tied", "untied", "none"] = "either"
     n_layer: int = 2
-    note: str
 
     @property
     def is_plain(self) -> bool:
@@ -97,7 +96,7 @@ def write_model(
     n_layer = spec.n_layer if n_layer is None else n_layer
     shape = Shape(n_layer=n_layer, n_embd=n_embd, n_ff=n_ff, n_vocab=len(tokens.tokens), heads=heads)
 
-    writer = GGUFWriter(path, spec.arch)
+    writer = GGUFWriter(path, spec.arch or name)
     writer.add_name(f"random-{name}")
     tokens.write(writer, add_bos=add_bos)
     if chat_template is not None:
@@ -132,281 +131,93 @@ WITH_ANOTHER_TAIL: dict[str, Any] = {"name": "chameleon", "n_vocab": 8300, "n_la
 _WINDOW = {"attention.sliding_window": 8, "attention.sliding_window_pattern": 2}
 
 ARCHS: dict[str, ArchSpec] = {
-    "qwen3": ArchSpec(
-        arch="qwen3",
-        build=partial(decoder, qk_norm=True),
-        note="qwen3.cpp: head times final norm",
-    ),
-    "qwen3moe": ArchSpec(
-        arch="qwen3moe",
-        build=partial(decoder, qk_norm=True, n_expert=4),
-        note="qwen3moe.cpp: head times final norm",
-    ),
-    "qwen2": ArchSpec(
-        arch="qwen2",
-        build=partial(decoder, qkv_bias=True),
-        note="qwen2.cpp: head times final norm; a bias follows only where the file has output.bias",
-    ),
+    "qwen3": ArchSpec(partial(decoder, qk_norm=True)),
+    "qwen3moe": ArchSpec(partial(decoder, qk_norm=True, n_expert=4)),
+    # qwen2.cpp: a bias follows only where the file has output.bias
+    "qwen2": ArchSpec(partial(decoder, qkv_bias=True)),
+    # qwen3.cpp: pooling applies to contexts with embeddings only
     "qwen3_pooled": ArchSpec(
-        arch="qwen3",
-        build=partial(decoder, keys={"pooling_type": PoolingType.LAST.value}, qk_norm=True),
-        note="qwen3.cpp: head times final norm; pooling applies to contexts with embeddings only",
+        partial(decoder, keys={"pooling_type": PoolingType.LAST.value}, qk_norm=True), arch="qwen3"
     ),
+    # qwen3.cpp: tokens attend to later ones
     "qwen3_bidirectional": ArchSpec(
-        arch="qwen3",
-        build=partial(decoder, keys={"attention.causal": False}, qk_norm=True),
-        memory="none",
-        note="qwen3.cpp: head times final norm, tokens attend to later ones",
+        partial(decoder, keys={"attention.causal": False}, qk_norm=True), arch="qwen3", memory="none"
     ),
-    "llama": ArchSpec(
-        arch="llama",
-        build=decoder,
-        note="llama.cpp: head times final norm",
-    ),
-    "mistral3": ArchSpec(
-        arch="mistral3",
-        build=decoder,
-        note="mistral3.cpp: head times final norm",
-    ),
-    "longrope": ArchSpec(
-        arch="phi3",
-        build=longrope_decoder,
-        note="phi3.cpp: head times final norm; RoPE factors by the size of the cache, not of a sequence",
-    ),
-    "starcoder2": ArchSpec(
-        arch="starcoder2",
-        build=partial(biased_decoder, ffn_norm=True),
-        note="starcoder2.cpp: head times final norm, which is a LayerNorm with bias",
-    ),
-    "refact": ArchSpec(
-        arch="refact",
-        build=decoder,
-        note="refact.cpp: head times final norm; ALiBi instead of rotations",
-    ),
-    "gpt-oss": ArchSpec(
-        arch="gpt-oss",
-        build=sinks_decoder,
-        memory="window",
-        head="untied",
-        note="openai-moe.cpp: head times final norm; every head has a sink",
-    ),
-    "qwen2_bias": ArchSpec(
-        arch="qwen2",
-        build=partial(decoder, qkv_bias=True),
-        tail="bias",
-        head="untied",
-        note="qwen2.cpp: adds output.bias where the file has it",
-    ),
-    "phi2": ArchSpec(
-        arch="phi2",
-        build=partial(biased_decoder, ffn_norm=False),
-        tail="bias",
-        head="untied",
-        note="phi2.cpp: adds output.bias, which every file has",
-    ),
-    "granite": ArchSpec(
-        arch="granite",
-        build=partial(decoder, keys={"logit_scale": 1.5}),
-        tail="scale",
-        note="granite.cpp: divides by logit_scale, which every file has",
-    ),
-    "minicpm": ArchSpec(
-        arch="minicpm",
-        build=partial(decoder, keys={"logit_scale": 1.5}),
-        tail="scale",
-        note="minicpm.cpp with granite.cpp's graph: divides by logit_scale, or by 256 / n_embd in files without it",
-    ),
-    "minicpm_old": ArchSpec(
-        arch="minicpm",
-        build=decoder,
-        tail="scale",
-        note="minicpm.cpp: multiplies by n_embd / 256",
-    ),
-    "minicpm3": ArchSpec(
-        arch="minicpm3",
-        build=latent_decoder,
-        tail="scale",
-        note="minicpm3.cpp: multiplies the final norm by 256 / n_embd before the head",
-    ),
-    "command-r": ArchSpec(
-        arch="command-r",
-        build=partial(decoder, keys={"logit_scale": 0.5}, ffn_norm=False),
-        tail="scale",
-        head="tied",
-        note="command-r.cpp: multiplies by logit_scale where the file has it",
-    ),
+    "llama": ArchSpec(decoder),
+    "mistral3": ArchSpec(decoder),
+    # phi3.cpp: RoPE factors by the size of the cache, not of a sequence
+    "longrope": ArchSpec(longrope_decoder, arch="phi3"),
+    # starcoder2.cpp: the final norm is a LayerNorm with bias
+    "starcoder2": ArchSpec(partial(biased_decoder, ffn_norm=True)),
+    # refact.cpp: ALiBi instead of rotations
+    "refact": ArchSpec(decoder),
+    # openai-moe.cpp: every head has a sink
+    "gpt-oss": ArchSpec(sinks_decoder, memory="window", head="untied"),
+    # qwen2.cpp: adds output.bias where the file has it
+    "qwen2_bias": ArchSpec(partial(decoder, qkv_bias=True), arch="qwen2", tail="bias", head="untied"),
+    # phi2.cpp: adds output.bias, which every file has
+    "phi2": ArchSpec(partial(biased_decoder, ffn_norm=False), tail="bias", head="untied"),
+    # granite.cpp: divides by logit_scale, which every file has
+    "granite": ArchSpec(partial(decoder, keys={"logit_scale": 1.5}), tail="scale"),
+    # minicpm.cpp with granite.cpp's graph: divides by logit_scale, or by 256 / n_embd in files without it
+    "minicpm": ArchSpec(partial(decoder, keys={"logit_scale": 1.5}), tail="scale"),
+    # minicpm.cpp: multiplies by n_embd / 256
+    "minicpm_old": ArchSpec(decoder, arch="minicpm", tail="scale"),
+    # minicpm3.cpp: multiplies the final norm by 256 / n_embd before the head
+    "minicpm3": ArchSpec(latent_decoder, tail="scale"),
+    # command-r.cpp: multiplies by logit_scale where the file has it
+    "command-r": ArchSpec(partial(decoder, keys={"logit_scale": 0.5}, ffn_norm=False), tail="scale", head="tied"),
+    # cohere2.cpp: multiplies by logit_scale, which every file has
     "cohere2": ArchSpec(
-        arch="cohere2",
-        build=partial(decoder, keys={**_WINDOW, "logit_scale": 0.5}, ffn_norm=False),
+        partial(decoder, keys={**_WINDOW, "logit_scale": 0.5}, ffn_norm=False),
         tail="scale",
         memory="window",
         head="tied",
-        note="cohere2.cpp: multiplies by logit_scale, which every file has",
     ),
-    "grok": ArchSpec(
-        arch="grok",
-        build=grok,
-        tail="softcap",
-        note="grok.cpp: multiplies by logit_scale, then caps at final_logit_softcapping where the file has it",
-    ),
+    # grok.cpp: multiplies by logit_scale, then caps at final_logit_softcapping where the file has it
+    "grok": ArchSpec(grok, tail="softcap"),
+    # gemma2.cpp: caps logits at final_logit_softcapping, or at 30 in files without it
     "gemma2": ArchSpec(
-        arch="gemma2",
-        build=partial(decoder, keys={**_WINDOW, "final_logit_softcapping": 3.0}, post_norm=True),
+        partial(decoder, keys={**_WINDOW, "final_logit_softcapping": 3.0}, post_norm=True),
         tail="softcap",
         memory="window",
         head="tied",
-        note="gemma2.cpp: caps logits at final_logit_softcapping, or at 30 in files without it",
     ),
-    "gemma3n": ArchSpec(
-        arch="gemma3n",
-        build=gemma3n,
-        tail="softcap",
-        memory="window",
-        note="gemma3n.cpp: caps logits at 30, whatever the file says",
-    ),
-    "gemma4": ArchSpec(
-        arch="gemma4",
-        build=gemma4,
-        tail="softcap",
-        memory="window",
-        n_layer=4,
-        note="gemma4.cpp: caps logits at final_logit_softcapping, or at 30 in files without it",
-    ),
-    "gemma3": ArchSpec(
-        arch="gemma3",
-        build=partial(decoder, keys=_WINDOW, qk_norm=True, post_norm=True),
-        memory="window",
-        note="gemma3.cpp: head times final norm; logits are capped only where the file says so",
-    ),
-    "gemma3_full": ArchSpec(
-        arch="gemma3",
-        build=partial(decoder, qk_norm=True, post_norm=True),
-        note="gemma3.cpp: no layer has a window in files without attention.sliding_window",
-    ),
-    "chameleon": ArchSpec(
-        arch="chameleon",
-        build=chameleon,
-        tail="other",
-        note="chameleon.cpp: overwrites the logits of tokens 4 to 8195",
-    ),
-    "mamba": ArchSpec(
-        arch="mamba",
-        build=mamba,
-        memory="recurrent",
-        note="mamba.cpp: head times final norm",
-    ),
-    "lfm2": ArchSpec(
-        arch="lfm2",
-        build=lfm2,
-        memory="hybrid",
-        note="lfm2.cpp: head times final norm",
-    ),
-    "lfm2_window": ArchSpec(
-        arch="lfm2",
-        build=partial(lfm2, keys={"attention.sliding_window": 8}),
-        memory="hybrid",
-        note="lfm2.cpp: attention layers have a window where the file says so",
-    ),
-    "lfm2moe": ArchSpec(
-        arch="lfm2moe",
-        build=partial(lfm2, n_expert=4),
-        memory="hybrid",
-        note="lfm2.cpp, of which lfm2moe.cpp takes the graph: head times final norm",
-    ),
-    "granitehybrid": ArchSpec(
-        arch="granitehybrid",
-        build=granite_hybrid,
-        tail="scale",
-        memory="hybrid",
-        note="granite-hybrid.cpp: divides by logit_scale where the file has it",
-    ),
-    "qwen35": ArchSpec(
-        arch="qwen35",
-        build=qwen35,
-        memory="hybrid",
-        note="qwen35.cpp: head times final norm",
-    ),
-    "qwen35_more": ArchSpec(
-        arch="qwen35",
-        build=partial(qwen35, predicts_more=True),
-        memory="hybrid",
-        note="qwen35.cpp: head times final norm; a block behind the layers is for guessing several tokens",
-    ),
-    "qwen35moe": ArchSpec(
-        arch="qwen35moe",
-        build=partial(qwen35, n_expert=4),
-        memory="hybrid",
-        note="qwen35moe.cpp: head times final norm",
-    ),
-    "qwen3next": ArchSpec(
-        arch="qwen3next",
-        build=qwen3next,
-        memory="hybrid",
-        note="qwen3next.cpp: head times final norm",
-    ),
-    "kimi-linear": ArchSpec(
-        arch="kimi-linear",
-        build=kimi_linear,
-        memory="hybrid",
-        head="untied",
-        note="kimi-linear.cpp: head times final norm",
-    ),
-    "bailingmoe3": ArchSpec(
-        arch="bailingmoe3",
-        build=partial(kimi_linear, is_ling=True),
-        memory="hybrid",
-        note="bailingmoe3.cpp: head times final norm",
-    ),
-    "nemotron_h": ArchSpec(
-        arch="nemotron_h",
-        build=nemotron_h,
-        memory="hybrid",
-        n_layer=4,
-        note="nemotron-h.cpp: head times final norm",
-    ),
-    "nemotron_h_moe": ArchSpec(
-        arch="nemotron_h_moe",
-        build=partial(nemotron_h, n_expert=4),
-        memory="hybrid",
-        n_layer=4,
-        note="nemotron-h.cpp: head times final norm",
-    ),
-    "falcon-h1": ArchSpec(
-        arch="falcon-h1",
-        build=falcon_h1,
-        memory="hybrid",
-        note="falcon-h1.cpp: head times final norm",
-    ),
-    "jamba": ArchSpec(
-        arch="jamba",
-        build=jamba,
-        memory="hybrid",
-        note="jamba.cpp: head times final norm",
-    ),
-    "plamo2": ArchSpec(
-        arch="plamo2",
-        build=plamo2,
-        memory="hybrid",
-        note="plamo2.cpp: head times final norm",
-    ),
-    "t5": ArchSpec(
-        arch="t5",
-        build=t5,
-        memory="encoder",
-        note="t5.cpp: the decoder's graph is head times final norm, the encoder's graph has no logits",
-    ),
-    "dream": ArchSpec(
-        arch="dream",
-        build=partial(decoder, qkv_bias=True),
-        memory="none",
-        note="dream.cpp: head times final norm, attention is not causal",
-    ),
-    "bert": ArchSpec(
-        arch="bert",
-        build=bert,
-        tail="none",
-        memory="none",
-        head="none",
-        note="bert.cpp: no logits",
-    ),
+    # gemma3n.cpp: caps logits at 30, whatever the file says
+    "gemma3n": ArchSpec(gemma3n, tail="softcap", memory="window"),
+    # gemma4.cpp: caps logits at final_logit_softcapping, or at 30 in files without it
+    "gemma4": ArchSpec(gemma4, tail="softcap", memory="window", n_layer=4),
+    # gemma3.cpp: logits are capped only where the file says so
+    "gemma3": ArchSpec(partial(decoder, keys=_WINDOW, qk_norm=True, post_norm=True), memory="window"),
+    # gemma3.cpp: no layer has a window in files without attention.sliding_window
+    "gemma3_full": ArchSpec(partial(decoder, qk_norm=True, post_norm=True), arch="gemma3"),
+    # chameleon.cpp: overwrites the logits of tokens 4 to 8195
+    "chameleon": ArchSpec(chameleon, tail="other"),
+    "mamba": ArchSpec(mamba, memory="recurrent"),
+    "lfm2": ArchSpec(lfm2, memory="hybrid"),
+    # lfm2.cpp: attention layers have a window where the file says so
+    "lfm2_window": ArchSpec(partial(lfm2, keys={"attention.sliding_window": 8}), arch="lfm2", memory="hybrid"),
+    # lfm2.cpp, of which lfm2moe.cpp takes the graph: head times final norm
+    "lfm2moe": ArchSpec(partial(lfm2, n_expert=4), memory="hybrid"),
+    # granite-hybrid.cpp: divides by logit_scale where the file has it
+    "granitehybrid": ArchSpec(granite_hybrid, tail="scale", memory="hybrid"),
+    "qwen35": ArchSpec(qwen35, memory="hybrid"),
+    # qwen35.cpp: a block behind the layers is for guessing several tokens
+    "qwen35_more": ArchSpec(partial(qwen35, predicts_more=True), arch="qwen35", memory="hybrid"),
+    "qwen35moe": ArchSpec(partial(qwen35, n_expert=4), memory="hybrid"),
+    "qwen3next": ArchSpec(qwen3next, memory="hybrid"),
+    "kimi-linear": ArchSpec(kimi_linear, memory="hybrid", head="untied"),
+    "bailingmoe3": ArchSpec(partial(kimi_linear, is_ling=True), memory="hybrid"),
+    "nemotron_h": ArchSpec(nemotron_h, memory="hybrid", n_layer=4),
+    "nemotron_h_moe": ArchSpec(partial(nemotron_h, n_expert=4), memory="hybrid", n_layer=4),
+    "falcon-h1": ArchSpec(falcon_h1, memory="hybrid"),
+    "jamba": ArchSpec(jamba, memory="hybrid"),
+    "plamo2": ArchSpec(plamo2, memory="hybrid"),
+    # t5.cpp: the decoder's graph is head times final norm, the encoder's graph has no logits
+    "t5": ArchSpec(t5, memory="encoder"),
+    # dream.cpp: attention is not causal
+    "dream": ArchSpec(partial(decoder, qkv_bias=True), memory="none"),
+    # bert.cpp: no logits
+    "bert": ArchSpec(bert, tail="none", memory="none", head="none"),
 }
+"""By name; comments are findings in llama.cpp's src/models."""

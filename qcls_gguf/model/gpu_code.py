@@ -117,14 +117,9 @@ class GpuCode:
             return
         variables = [os.environ.get(name) for name in _VARIABLES]
         self._key = [build.source_digest, build.backend, device.capability, device.driver, *variables]
-        self.work = driver_work(build.architectures, device.capability, is_known=self._key in _known())
+        self.work = driver_work(build.architectures, device.capability, is_known=self._key in read_cache(_KNOWN, []))
 
     def ended_well(self) -> None:
         """The start is over: the driver has compiled what it had to, and the next one need not be told."""
         if self.work.step:
-            write_cache(_KNOWN, [*_known(), self._key][-_MOST_KNOWN:])
-
-
-def _known() -> list[object]:
-    found = read_cache(_KNOWN)
-    return found if isinstance(found, list) else []
+            write_cache(_KNOWN, [*read_cache(_KNOWN, []), self._key][-_MOST_KNOWN:])

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..errors import ModelError
 from ..system.folders import read_cache, write_cache
@@ -25,6 +24,7 @@ _CHUNK_BYTES = 256 << 10
 _CACHED_FROM_BYTES = 16 << 20
 _MAX_CACHED = 256
 _DIGESTS = "sha256.json"
+"""The kept digests, by path of the first part."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -115,14 +115,8 @@ def _hash(parts: Sequence[Path], size_bytes: int, on_chunk: Callable[[], None]) 
     return digest.hexdigest()
 
 
-def _kept() -> dict[str, Any]:
-    """The kept digests by path of the first part; none if they are missing or damaged, for all can be hashed again."""
-    entries = read_cache(_DIGESTS)
-    return entries if isinstance(entries, dict) else {}
-
-
 def _cached(stamps: list[Stamp]) -> str | None:
-    entry = _kept().get(stamps[0][0])
+    entry = read_cache(_DIGESTS, {}).get(stamps[0][0])
     if not isinstance(entry, dict) or entry.get("files") != [list(stamp) for stamp in stamps]:
         return None
     sha256 = entry.get("sha256")
@@ -130,7 +124,7 @@ def _cached(stamps: list[Stamp]) -> str | None:
 
 
 def _remember(stamps: list[Stamp], sha256: str) -> None:
-    entries = _kept()
+    entries = read_cache(_DIGESTS, {})
     entries.pop(stamps[0][0], None)
     entries[stamps[0][0]] = {"files": stamps, "sha256": sha256}
     write_cache(_DIGESTS, dict(list(entries.items())[-_MAX_CACHED:]))

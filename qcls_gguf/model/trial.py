@@ -35,6 +35,7 @@ _MOST_KEPT = 256
 _FLASH_ATTN = {None: 0, False: 1, True: 2}  # qcls_flash_attn in native/src/qcls.h
 _LONGEST_REASON = 500
 _KNOWN = "tried.json"
+"""The keys of models that worked, oldest first."""
 
 
 def try_model(parts: Sequence[Path], size_bytes: int, placed: Placement, runtime: RuntimeConfig) -> bool:
@@ -50,7 +51,7 @@ def try_model(parts: Sequence[Path], size_bytes: int, placed: Placement, runtime
         key = _key(parts, placed.n_gpus, attention, runtime.kv_type)
     except OSError as e:
         raise ModelError(f"{e.filename} cannot be read ({e.strerror}): check the path and its permissions") from e
-    known = _known()
+    known = read_cache(_KNOWN, [])
     if key in known:
         return False
     limit_s = _LEAST_S + size_bytes / _SLOWEST_BYTES_S
@@ -107,9 +108,3 @@ def _key(parts: Sequence[Path], n_gpus: int, attention: int, kv_type: str) -> st
     build = build_info()
     way = [build.source_digest, build.backend, cpu_features(), n_gpus, attention, kv_type]
     return hashlib.sha256(json.dumps([stamps_of(parts), way]).encode()).hexdigest()[:32]
-
-
-def _known() -> list[str]:
-    """The keys of models that worked, oldest first; empty if the file is missing or damaged."""
-    keys = read_cache(_KNOWN)
-    return [key for key in keys if isinstance(key, str)] if isinstance(keys, list) else []

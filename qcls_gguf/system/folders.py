@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from platformdirs import user_cache_path
 
@@ -17,6 +17,7 @@ PART_SUFFIX = ".part"
 """of a file that is being written; one that a killed process left behind may be removed"""
 _NAME = "qcls-gguf"
 _counter = itertools.count()
+Kind = TypeVar("Kind", dict[str, Any], list[Any])
 
 
 def cache_folder() -> Path | None:
@@ -71,13 +72,14 @@ def whole_file(path: Path, *, mode: int = 0o600, on_disk: bool = False) -> Itera
         raise
 
 
-def read_cache(name: str) -> Any:
-    """What `write_cache` kept under this name; None where the file is missing or damaged."""
+def read_cache(name: str, empty: Kind) -> Kind:
+    """What `write_cache` kept under this name; `empty` where the file is missing, damaged, or of another kind."""
     folder = cache_folder()
     try:
-        return json.loads((folder / name).read_bytes()) if folder else None
+        found = json.loads((folder / name).read_bytes()) if folder else empty
     except (OSError, ValueError, RecursionError):
-        return None
+        return empty
+    return found if isinstance(found, type(empty)) else empty
 
 
 def write_cache(name: str, value: Any) -> None:
