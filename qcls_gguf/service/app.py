@@ -56,14 +56,7 @@ def build_app(lifecycle: Lifecycle, settings: ServiceSettings) -> Starlette:
         Route(DOCS, _page(description_page(described))),
         Route(DESCRIPTION, _page(json_bytes(described), "application/json")),
     ]
-    around = Middleware(
-        ExchangeMiddleware,
-        metrics,
-        keys=settings.api_keys,
-        open_paths=_OPEN_PATHS,
-        refuse=_response,
-        logs=settings.log_format != "none",
-    )
+    around = Middleware(ExchangeMiddleware, metrics, settings, open_paths=_OPEN_PATHS, refuse=_response)
     cors = Middleware(
         CORSMiddleware,
         allow_origins=settings.cors_origins,
@@ -88,9 +81,8 @@ def _endpoint(dialects: Sequence[Dialect], lifecycle: Lifecycle, asker: Asker, l
         exchange.set_deadline(limits)
         own = dialects[-1]
         if own.line is not None and exchange.content_type in LINES:
-            backend = lifecycle.backend
-            context = backend.context(exchange.request_id, request.query_params)
-            return _Lines(asker.lines(own, backend, exchange, context, request.receive), media_type=LINES[0])
+            _ = lifecycle.backend  # before the answer begins
+            return _Lines(asker.lines(own, lifecycle, exchange, request.receive), media_type=LINES[0])
         if own.files is not None and exchange.content_type.startswith("multipart/"):
             raise no_images(own.files)
         body = await read_json(exchange, request.receive, limits)

@@ -18,8 +18,9 @@ from ..score.result import PromptResult, Result
 from .admission import Admission
 from .backend import Backend, Pair
 from .bodies import Receive, json_value, read_lines
-from .dialect import Context, Dialect, Distribution, Questions, TextQuestion, Texts, Usage, unknown_prompt
+from .dialect import Dialect, Distribution, Questions, TextQuestion, Texts, Usage, unknown_prompt
 from .exchange import Exchange
+from .lifecycle import Lifecycle
 from .metrics import Metrics
 from .mistakes import parse
 from .refusal import ClientGoneError, RefusedError, openai_words, refusal_of
@@ -94,17 +95,17 @@ class Asker:
             raise refusal_of(e) from None
 
     async def lines(
-        self, dialect: Dialect, backend: Backend, exchange: Exchange, context: Context, receive: Receive
+        self, dialect: Dialect, lifecycle: Lifecycle, exchange: Exchange, receive: Receive
     ) -> AsyncIterator[bytes]:
         """A line for each line that comes, in their order; what is wrong with one does not end the others."""
-
         exchange.streams = True
 
         async def each() -> AsyncIterator[Coroutine[Any, Any, object]]:
             async for number, line in read_lines(exchange, receive, self._limits):
-                yield self._line(dialect, backend, exchange, context, number, line)
+                yield self._line(dialect, backend, exchange, number, line)
 
         try:
+            backend = lifecycle.backend
             with self._admission.admitted(0, 0, backend.classifier.turn_ms), backend:
                 async for answer in in_order(each(), backend.window):
                     yield json_bytes(answer) + b"\n"
@@ -114,13 +115,11 @@ class Asker:
         except ClientGoneError:
             self._metrics.gone()
 
-    async def _line(
-        self, dialect: Dialect, backend: Backend, exchange: Exchange, context: Context, number: int, line: bytes
-    ) -> object:
+    async def _line(self, dialect: Dialect, backend: Backend, exchange: Exchange, number: int, line: bytes) -> object:
         head: dict[str, object] = {"line": number}
         assert dialect.line is not None
         try:
-            asked = dialect.ask(parse(dialect.line, json_value(line)), context)
+            asked = dialect.ask(parse(dialect.line, json_value(line)), backend.context(exchange.request_id, {}))
             assert isinstance(asked, Texts)
             head[asked.param] = asked.texts[0]
             return asked.answer(await self._labelled(asked, backend, exchange))

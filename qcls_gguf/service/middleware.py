@@ -13,6 +13,7 @@ from .bodies import Receive
 from .exchange import Exchange, Scope, log
 from .metrics import Metrics
 from .refusal import ClientGoneError, RefusedError
+from .settings import ServiceSettings
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -38,21 +39,18 @@ class ExchangeMiddleware:
         self,
         app: App,
         metrics: Metrics,
+        settings: ServiceSettings,
         *,
-        keys: Collection[str],
         open_paths: Collection[str],
         refuse: Callable[[RefusedError, Scope], Response],
-        logs: bool,
     ) -> None:
-        """keys: of which a request must bring one; empty: none is wanted; open_paths: which need none; refuse(refusal,
-        scope): the answer that a refusal is; logs: whether each request is logged.
-        """
+        """open_paths: which need no key; refuse(refusal, scope): the answer that a refusal is."""
         self._app = app
         self._metrics = metrics
-        self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
+        self._digests = [hashlib.sha256(key.encode()).digest() for key in settings.api_keys]
         self._open = frozenset(open_paths)
         self._refuse = refuse
-        self._logs = logs
+        self._logs = settings.log_format != "none"
         self._tracer = None
         # Spans are made where a provider is set when the service is built; else requests pay nothing for them.
         if has_tracing and not isinstance(provider := trace.get_tracer_provider(), trace.ProxyTracerProvider):

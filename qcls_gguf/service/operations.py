@@ -99,25 +99,19 @@ def operations(lifecycle: Lifecycle, metrics: Metrics, *, may_reload: bool) -> l
         file = backend.classifier.model.path
         return _json(Reloaded(status="reloaded", prompts=list(backend.prompts), model=file))
 
-    def operation(
-        method: str, path: str, summary: str, answer: type[BaseModel], *errors: int, endpoint: Endpoint
-    ) -> tuple[Operation, Endpoint]:
-        described = Operation(path=path, method=method, summary=summary, answer=(answer,), errors=errors)
-        return described, endpoint
-
-    text = Operation(
-        path="/metrics", method="get", summary="Counts for Prometheus", answer=(), errors=(401,), kind="text/plain"
-    )
-    return [
-        operation("get", HEALTH, "Whether the process is alive", Health, endpoint=health),
-        operation("get", READY, "Whether requests are answered", Health, 503, endpoint=ready),
-        (text, counts),
-        operation("get", MODELS, "The configured prompts, as models", Models, 401, 503, endpoint=models),
-        operation("get", f"{MODELS}/{{name}}", "A prompt, as a model", OpenAIModel, 401, 404, 503, endpoint=model),
-        operation(
-            "post", "/admin/reload", "Read the configuration anew", Reloaded, 401, 403, 409, 422, 503, endpoint=reload
-        ),
+    rows: list[tuple[str, str, str, type[BaseModel] | None, tuple[int, ...], Endpoint]] = [
+        ("get", HEALTH, "Whether the process is alive", Health, (), health),
+        ("get", READY, "Whether requests are answered", Health, (503,), ready),
+        ("get", "/metrics", "Counts for Prometheus", None, (401,), counts),
+        ("get", MODELS, "The configured prompts, as models", Models, (401, 503), models),
+        ("get", f"{MODELS}/{{name}}", "A prompt, as a model", OpenAIModel, (401, 404, 503), model),
+        ("post", "/admin/reload", "Read the configuration anew", Reloaded, (401, 403, 409, 422, 503), reload),
     ]
+    return [
+        (Operation(path=path, method=method, summary=summary, answer=(answer,) if answer else (), errors=errors,
+                   kind="application/json" if answer else "text/plain"), endpoint)
+        for method, path, summary, answer, errors, endpoint in rows
+    ]  # fmt: skip
 
 
 def _json(model: BaseModel) -> Response:
