@@ -26,7 +26,7 @@ function(qcls_judge_architectures result)
     set(text "")
     if(unmeasured)
         string(APPEND text "code for ${unmeasured} has this project's kernels, but leaves them off until "
-            "QCLS_MMQ_DIRECT=1 is set, since nobody has measured them there: `qcls-gguf bench --forward --ab` does. ")
+            "QCLS_MMQ_DIRECT=1 is set, since nobody has measured them there: `make kernels` does. ")
         if(NOT measured)
             string(APPEND text "CUDAARCHS=75 has them on, by code that the driver compiles at the first start. ")
         endif()
