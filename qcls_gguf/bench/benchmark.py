@@ -46,6 +46,8 @@ class BenchmarkSettings:
     configs: tuple[Config, ...]
     input: str | None = None
     """a file of queries, or - for standard input; None: queries of query_tokens tokens are made"""
+    query_column: str | None = None
+    """of a table, the column with the queries"""
     query_tokens: tuple[range, ...] = (range(2, 10),)
     batches: tuple[int, ...] = (1,)
     rate: float | None = None
@@ -83,7 +85,7 @@ def benchmark(
     """
     _check_settings(settings)
     source = QuerySource(
-        queries=None if settings.input is None else file_queries(settings.input),
+        queries=None if settings.input is None else file_queries(settings.input, settings.query_column),
         lengths=settings.query_tokens,
         first_batch=settings.batches[0],
         largest_batch=max(settings.batches),

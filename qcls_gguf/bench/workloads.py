@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from ..data.queries import read_queries
+from ..data.queries import Columns, read_queries
 from ..errors import ConfigError
 from ..prompts.compiled import Prompt, Tokenizer
 
@@ -35,9 +35,12 @@ class QuerySet:
     queries: tuple[str, ...]
 
 
-def file_queries(source: str) -> QuerySet:
-    """The queries of a file, or of standard input for `-`. Raises ConfigError for one that is empty or not UTF-8."""
-    lines = list(read_queries(source))
+def file_queries(source: str, column: str | None = None) -> QuerySet:
+    """The queries of a file, or of standard input for `-`; column: of a table, the one with the queries.
+
+    Raises ConfigError for one that is empty or not UTF-8.
+    """
+    lines = list(read_queries(source, columns=Columns(query=column)))
     for line in lines:
         if line.error:
             raise ConfigError(f"`queries` {source}: {line.error}")

@@ -30,7 +30,8 @@ class BenchModelOptions(ScoredModelOptions):
 class BenchOptions:
     """What is measured."""
 
-    queries: str | None = option("--queries FILE|-", "A file with one query a line.")
+    queries: str | None = option("--queries FILE|-", "A file with one query a line, or a table: .csv, .tsv, .jsonl.")
+    query_column: str | None = option("--query-column NAME", "The table's column of queries. Default: query.")
     query_tokens: str | None = option(
         "--query-tokens N|LOW-HIGH,…", "Lengths of generated queries in tokens. Default: 2-9,6."
     )
@@ -77,6 +78,7 @@ def bench_command(chosen: BenchOptions, model: BenchModelOptions, reporting: Rep
     benchmark_settings = BenchmarkSettings(
         configs=tuple(map(model.settings, paths)),
         input=chosen.queries,
+        query_column=chosen.query_column,
         query_tokens=_lengths(chosen.query_tokens or _QUERY_TOKENS),
         batches=_numbers(chosen.batch, "--batch") or (_FULL_BATCHES if full else (1,)),
         rate=_positive(chosen.rate, "--rate"),
