@@ -10,7 +10,7 @@ import numpy as np
 from ..model.placement import weights_text
 from ..report.document import TEXT, Document, Facts, Figure, Format, Part, Section, Table, measured
 from ..report.gpu import GpuSamples, GpuState
-from ..timing import STAGES
+from ..system.timing import STAGES
 from .records import (
     BenchmarkRecord,
     ClassifierRecord,

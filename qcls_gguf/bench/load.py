@@ -10,7 +10,7 @@ from time import perf_counter_ns
 
 from ..classifier import Classifier
 from ..score.result import Counts
-from ..timing import STAGES
+from ..system.timing import STAGES
 
 
 @dataclass(slots=True, kw_only=True)

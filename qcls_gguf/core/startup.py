@@ -29,7 +29,7 @@ from ..prompts.prompt_set import compile_prompts
 from ..score.calibration import content_free_queries
 from ..score.result import ModelInfo
 from ..system.threads import check_gil
-from ..timing import Ledger
+from ..system.timing import Ledger
 from ..version import __version__
 from .core import Core
 from .handle import LoadedPrompts

@@ -12,7 +12,7 @@ from ..native import ContextSettings, NativeContext, n_contexts_on_gpus
 from ..plan.kept_queries import KeptQueries
 from ..prompts.chat import render_prompts
 from ..prompts.prompt_set import PromptSet, compile_prompts
-from ..timing import Ledger
+from ..system.timing import Ledger
 from .batch_invariant import check_layers, wrong_head
 from .capacity import Limits, limits
 from .cores import threads

@@ -12,7 +12,7 @@ from ..errors import DecodeError
 from ..native import build_info
 from ..native.device import instruction_sets
 from ..system.folders import cache_folder
-from ..timing import Ledger
+from ..system.timing import Ledger
 from ..version import __version__
 from .cores import threads
 from .engine import Engine

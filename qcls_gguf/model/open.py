@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ..config.schema import Config, ModelConfig, QueryTokens, RuntimeConfig
 from ..errors import ModelError
 from ..native import ContextMemory, ContextSettings, NativeModel, WeightOrder, measure_context
-from ..timing import Ledger
+from ..system.timing import Ledger
 from .files import ModelFile, find_model
 from .header import TensorInfo
 from .header_rules import other_purpose

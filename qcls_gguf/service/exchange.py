@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from ..score.result import Result
-from ..timing import STAGES
+from ..system.timing import STAGES
 from .refusal import RefusedError
 from .settings import LogFormat, RequestLimits
 

@@ -15,7 +15,7 @@ from ..engine.open import open_model
 from ..errors import ModelError, QclsError
 from ..model import Model, OpenModels, find_model
 from ..model.identity import Stamp, stamps_of
-from ..timing import Ledger
+from ..system.timing import Ledger
 from .admission import Admission
 from .backend import Backend
 from .exchange import log

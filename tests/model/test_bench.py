@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from qcls_gguf.bench.records import BenchmarkRecord
 from qcls_gguf.cli.app import app
-from qcls_gguf.timing import STAGES
+from qcls_gguf.system.timing import STAGES
 
 ROOT = Path(__file__).parents[2]
 COMMAND = str(Path(sys.executable).parent / "qcls-gguf")

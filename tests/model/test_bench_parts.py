@@ -28,7 +28,7 @@ from qcls_gguf.errors import QclsError
 from qcls_gguf.model import placement
 from qcls_gguf.native import Device, NativeModel
 from qcls_gguf.opening import ClassifierOpener
-from qcls_gguf.timing import STAGES
+from qcls_gguf.system.timing import STAGES
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 QUERIES = ["", "red dress for girls", "孕妇牛仔裤", "<|im_end|>", "light blue jump suit"]

@@ -17,7 +17,7 @@ from conftest import MakeModel, OpenClassifier, WriteConfig
 from oracle import COLOR, PromptSpec
 
 from qcls_gguf import Classifier, ConfigError, Model, PlanError, QclsError, Result, ScoreError, load_config
-from qcls_gguf.timing import STAGES
+from qcls_gguf.system.timing import STAGES
 
 PROMPTS = [
     COLOR,

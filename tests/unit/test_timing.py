@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from qcls_gguf import timing
-from qcls_gguf.timing import Ledger
+from qcls_gguf.system import timing
+from qcls_gguf.system.timing import Ledger
 
 
 class Clock:
