@@ -82,11 +82,11 @@ class QuotingVocabulary:
         rest = text
         for token in self._model.tokenize(text, parse_special=True).tolist():
             piece, is_special = self._model.piece(token)
-            before, spelt, behind = rest.partition(piece.decode(errors="ignore")) if is_special else (rest, "", "")
+            before, spelt, after = rest.partition(piece.decode(errors="ignore")) if is_special else (rest, "", "")
             if spelt:
                 tokens += self._plain(before)
                 tokens.append(token)
-                rest = behind
+                rest = after
         return np.array([*tokens, *self._plain(rest)], np.int32)
 
     def _plain(self, text: str) -> list[int]:

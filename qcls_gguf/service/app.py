@@ -1,4 +1,4 @@
-"""All routes: the dialects' and those for who runs the service, behind what every request passes."""
+"""All routes: those of the dialects and those for operations, inside the middleware that every request passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routes for those who run the service: is it alive, is it ready, what does it count, which models, read it anew."""
+"""Routes for operations: is it alive, is it ready, what does it count, which models, read it anew."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def operations(lifecycle: Lifecycle, metrics: Metrics, *, may_reload: bool) -> l
 
     async def reload(_: Request) -> Response:
         if not may_reload:
-            what = "only who has an API key may reload, and this service has none: give it one, or send SIGHUP"
+            what = "only a client with an API key may reload, and this service has none: give it one, or send SIGHUP"
             raise RefusedError(403, "key", what)
         backend = await lifecycle.reload()
         file = backend.classifier.model.path
