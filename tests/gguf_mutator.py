@@ -22,21 +22,8 @@ NUMBERS = (
 )
 FRACTIONS = (0.0, -0.0, 1.0, -1.0, 1e-5, -1e-5, 1e-30, 1e30, 0.5, 10_000.0, math.nan, math.inf, -math.inf)
 TEXTS = (
-    *(
-        "",
-        " ",
-        "none",
-        "no_vocab",
-        "llama",
-        "gpt2",
-        "bert",
-        "t5",
-        "rwkv",
-        "plamo2",
-        "gemma4",
-        "hybriddna",
-        "whitespace",
-    ),
+    *("", " ", "none", "no_vocab", "llama", "gpt2", "bert", "t5", "rwkv", "plamo2", "gemma4", "hybriddna"),
+    "whitespace",
     *("default", "qwen2", "llama-bpe", "gpt-2", "chameleon", "deepseek-llm", "x" * 70_000, "\x1b[2J\n\x00"),
     *("linear", "yarn", "longrope", "su", "blk.0.attn_q.weight", "gelu", "silu", "1.0", "-1"),
 )

@@ -8,28 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 _MOST_EDITS = 6
 _LONGEST_SPAN = 400
 ODD = (
-    b"\x00",
-    b"\x1b[2J",
-    b"\xff\xfe",
-    b"\xef\xbb\xbf",
+    *(b"\x00", b"\x1b[2J", b"\xff\xfe", b"\xef\xbb\xbf"),
     b"\xed\xa0\x80",  # half of a surrogate pair
-    b"\xc0\x80",
-    "\u202e\u2028\x85".encode(),
-    b"\t",
-    b"\r",
-    b"9" * 4301,
-    b"-0",
-    b"1e999",
-    b"NaN",
-    b"-Infinity",
-    b"null",
-    b"18446744073709551617",
-    b'"',
-    b"'",
-    b"[" * 300,
-    b"{" * 300,
-    b'{"a":' * 2000,
-    b"[" * 200_000,
+    *(b"\xc0\x80", "\u202e\u2028\x85".encode(), b"\t", b"\r"),
+    *(b"9" * 4301, b"-0", b"1e999", b"NaN", b"-Infinity", b"null", b"18446744073709551617"),
+    *(b'"', b"'", b"[" * 300, b"{" * 300, b'{"a":' * 2000, b"[" * 200_000),
 )
 """Texts that readers of any format have stumbled over."""
 
@@ -111,14 +94,6 @@ def _cut(content: bytes, rng: random.Random, _: Sequence[bytes]) -> bytes:
 
 _Edit = Callable[[bytes, random.Random, Sequence[bytes]], bytes]
 _EDITS: tuple[_Edit, ...] = (
-    _flip,
-    _put,
-    _put_for,
-    _put_for_value,
-    _put_for_value,
-    _remove,
-    _repeat,
-    _move,
-    _indent,
-    _cut,
+    *(_flip, _put, _put_for, _put_for_value, _put_for_value),
+    *(_remove, _repeat, _move, _indent, _cut),
 )
