@@ -26,6 +26,13 @@ CLOSE = 0.02
 QUERIES = [json.loads(line)["query"] for line in (TINY / "heldout.jsonl").read_text(encoding="utf-8").splitlines()[:30]]
 
 
+def label_command(path: Path, out: Path, *options: str) -> list[str]:
+    """The command that labels a file, 8 queries a decode, with one thread."""
+    command = str(Path(sys.executable).with_name("qcls-gguf"))
+    line = [command, "label", str(path), "--out", str(out), "--config", CONFIG, "--threads", "1", "--batch", "8"]
+    return [*line, *options]
+
+
 def parquet(path: Path, queries: list[str | None], **options: Any) -> Path:
     """Write a table of ids and queries."""
     columns = {"id": pa.array(range(len(queries)), pa.int16()), "query": pa.array(queries, pa.large_string())}

@@ -84,18 +84,8 @@ DELIMITERS = (",", ";", "\t")
 _MAX_LISTED = 20
 
 
-@dataclass(frozen=True, slots=True)
-class CsvRow:
-    """A row: its fields, or what is wrong with it."""
-
-    line: int
-    """on which it begins"""
-    fields: tuple[str, ...]
-    problem: str | None = None
-
-
 class CsvFile:
-    """The header of CSV, and its rows as they come; blank lines are rows without fields."""
+    """The header of CSV, and its rows as they come, without queries; blank lines are rows without fields."""
 
     def __init__(self, lines: Iterator[str], wanted: Collection[str] = ()) -> None:
         """lines: with their line breaks. wanted: columns by which the delimiter is known; else it is the one that
@@ -131,7 +121,7 @@ class CsvFile:
         """The number of the line behind the last row that was given; the header is the first."""
         return self._reader.line_num + 2
 
-    def __iter__(self) -> Iterator[CsvRow]:
+    def __iter__(self) -> Iterator[Row]:
         while True:
             line = self.next_line
             try:
@@ -139,15 +129,16 @@ class CsvFile:
             except StopIteration:
                 return
             except csv.Error as e:
-                yield CsvRow(line, (), f"is not valid CSV: {_said(e)}")
+                yield Row(line, "", f"is not valid CSV: {_said(e)}")
                 continue
             if not any(field.strip() for field in fields):
-                yield CsvRow(line, ())
+                yield Row(line, "")
             elif (n := len(fields)) != len(self.header):
                 remedy = f"quote those with a {self.delimiter!r}" if n > len(self.header) else "write empty ones, too"
-                yield CsvRow(line, fields, f"has {counted(n, 'field')}, the header {len(self.header)}: {remedy}")
+                problem = f"has {counted(n, 'field')}, the header {len(self.header)}: {remedy}"
+                yield Row(line, "", problem, fields=fields)
             else:
-                yield CsvRow(line, fields)
+                yield Row(line, "", fields=fields)
 
 
 def _said(error: csv.Error) -> str:
@@ -248,7 +239,7 @@ class Rows:
             query, problem = row.fields[at] if len(row.fields) > at else "", row.problem
             if not is_text(query):
                 query, problem = shown_bytes(query), "is not valid UTF-8: save the input as UTF-8"
-            yield Row(row.line + shift, query, problem, fields=row.fields)
+            yield Row(row.number + shift, query, problem, fields=row.fields)
 
 
 def _decoded(line: bytes, number: int) -> Row:

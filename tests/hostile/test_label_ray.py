@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,17 +12,12 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 from hostile_rows import Row
-from labelled_tables import CONFIG, outputs, query_log, rows_of
+from labelled_tables import label_command, outputs, query_log, rows_of
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'qcls-gguf[ray]'")
 pytestmark = pytest.mark.hostile
-COMMAND = str(Path(sys.executable).with_name("qcls-gguf"))
+SHARDS = ("--shard-rows", "20")
 ACTOR = "ray::_Actor"
-
-
-def command(path: Path, out: Path) -> list[str]:
-    options = ["--config", CONFIG, "--threads", "1", "--batch", "8", "--shard-rows", "20"]
-    return [COMMAND, "label", str(path), "--out", str(out), *options]
 
 
 def wait_for(n: int, out: Path, process: subprocess.Popen[bytes]) -> None:
@@ -43,8 +37,8 @@ def test_ray_goes_on_when_somebody_is_killed(who: str, row: Row, tmp_path: Path)
     row.name, row.n = f"label --engine ray, {who} killed", 1
     path, alone, out = tmp_path / "log.parquet", tmp_path / "alone", tmp_path / "out"
     query_log(path, 400, 160)
-    subprocess.run(command(path, alone), check=True, capture_output=True)
-    line = [*command(path, out), "--engine", "ray", "--devices", "cpu,cpu"]
+    subprocess.run(label_command(path, alone, *SHARDS), check=True, capture_output=True)
+    line = [*label_command(path, out, *SHARDS), "--engine", "ray", "--devices", "cpu,cpu"]
     with subprocess.Popen(line, stderr=subprocess.PIPE) as process:
         wait_for(3, out, process)
         if who == "actor":

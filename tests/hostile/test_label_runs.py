@@ -7,7 +7,6 @@ import random
 import resource
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,31 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hostile_rows import Row
-from labelled_tables import CLOSE, CONFIG, outputs, query_log
+from labelled_tables import CLOSE, CONFIG, label_command, outputs, query_log
 
 from qcls_gguf import Classifier
 
-COMMAND = str(Path(sys.executable).with_name("qcls-gguf"))
 FACTOR = float(os.environ.get("QCLS_HOSTILE_FACTOR", "1"))
 N_KILLS = 10
 pytestmark = pytest.mark.hostile
-
-
-def command(path: Path, out: Path, *options: str) -> list[str]:
-    return [
-        COMMAND,
-        "label",
-        str(path),
-        "--out",
-        str(out),
-        "--config",
-        CONFIG,
-        "--threads",
-        "1",
-        "--batch",
-        "8",
-        *options,
-    ]
 
 
 def halves(out: Path) -> list[str]:
@@ -86,7 +67,7 @@ def test_killed_at_random_ten_times(options: tuple[str, ...], row: Row, tmp_path
     rng = random.Random(row.seed)
     path, out = tmp_path / "log.parquet", tmp_path / "out"
     query_log(path, round(6_000 * FACTOR), round(2_000 * FACTOR))
-    line = command(path, out, "--shard-rows", str(round(200 * FACTOR)), *options)
+    line = label_command(path, out, "--shard-rows", str(round(200 * FACTOR)), *options)
     for _ in range(N_KILLS):
         before = len(outputs(out))
         with subprocess.Popen([*line, "--quiet"], cwd=tmp_path, stdout=subprocess.DEVNULL) as process:
@@ -114,7 +95,7 @@ def test_a_full_disk_loses_nothing(row: Row, tmp_path: Path) -> None:
     path, out = tmp_path / "log.parquet", disk / "out"
     try:
         query_log(path, 1_500, 100)
-        line = command(path, out, "--shard-rows", "150")
+        line = label_command(path, out, "--shard-rows", "150")
         done = subprocess.run(line, capture_output=True, text=True, check=False)
         row.check(done.returncode == 1, f"exit code {done.returncode}")
         row.check("could not be written: No space left on device: the files that are there" in done.stderr, done.stderr)
@@ -134,7 +115,7 @@ def test_files_that_may_not_grow(row: Row, tmp_path: Path) -> None:
     row.name, row.n = "label, a limit of files", 1
     path, out = tmp_path / "log.parquet", tmp_path / "out"
     query_log(path, 600, 60)
-    line = command(path, out, "--cache", str(tmp_path / "answers.sqlite"))
+    line = label_command(path, out, "--cache", str(tmp_path / "answers.sqlite"))
 
     def limited() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))

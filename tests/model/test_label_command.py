@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from labelled_tables import CONFIG, QUERIES, check_like_classify, outputs, parquet, rows_of
+from labelled_tables import CONFIG, QUERIES, check_like_classify, label_command, outputs, parquet, rows_of
 from typer.testing import CliRunner
 
 from qcls_gguf import Classifier
 from qcls_gguf.cli.app import app
 from qcls_gguf.labelling.records import LabellingRecord
-
-COMMAND = str(Path(sys.executable).with_name("qcls-gguf"))
 
 
 def test_the_command_measures_batches_prints_a_summary_and_draws(tmp_path: Path) -> None:
@@ -81,8 +78,7 @@ def test_what_no_row_of_is_labelled_is_a_failure_and_wrong_columns_and_outputs_a
 @pytest.mark.hostile
 def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
     path = parquet(tmp_path / "in.parquet", [f"{query} {n}" for n in range(5) for query in QUERIES])
-    line = [COMMAND, "label", str(path), "--out", str(tmp_path / "out"), "--config", CONFIG, "--shard-rows", "10"]
-    line += ["--batch", "4", "--threads", "1", "--devices", "cpu"]
+    line = label_command(path, tmp_path / "out", "--shard-rows", "10", "--devices", "cpu")
     with subprocess.Popen([*line, "--quiet"], stdout=subprocess.DEVNULL) as process:
         until = time.monotonic() + 60
         while time.monotonic() < until and len(outputs(tmp_path / "out")) < 3:
