@@ -49,123 +49,59 @@ def test_a_good_prompt_has_none(model: Model) -> None:
     assert found(model, chat, {"model": {"chat_template": CHATML}}) == ()
 
 
+def text(old: str, new: str) -> dict[str, Any]:
+    return {"prompt_template": GOOD.replace(old, new)}
+
+
+def labels(*labels: str) -> dict[str, Any]:
+    return {"prompt_template": GOOD, "labels": list(labels)}
+
+
+ALIKE = "differ only in case, white space, invisible characters or how accents are stored, and share their probability"
+OF_LABELS = ("label_ends", "labels_alike", "label_tokens", "descriptions")
+PLACES = {"space": "label_prefix", **dict.fromkeys(OF_LABELS, "labels")}
+"""the settings that mistakes are in, by kind; all others are in the text"""
+
+
 @pytest.mark.parametrize(
-    ("prompt", "kind", "place", "what"),
+    ("prompt", "kind", "what"),
     [
+        (text("<|im_start|>user", "<|imstart|>user"), "control_token", "<|imstart|> is no token"),
+        (text("<|im_start|>user", "<|start_header_id|>user"), "control_token", "<|start_header_id|> is no token"),
+        (text("{query}", "{query} {text}"), "literal_slot", "has {text}, which is no slot and stays as it is: did"),
+        (text("color:", "{label_name}:"), "literal_slot", "has {label_name}, which is no slot and stays as it is"),
+        (text("{query}", "{{query}}"), "literal_slot", "has {{query}}, whose outer braces stay around the query"),
+        (text("\n", " "), "line_break", "has '<|im_start|>user o' on one line, where ChatML has a line break"),
+        (text("color:", "color: "), "space", "begins with a space, and the text ends in one: end the text"),
+        # one line break is the block scalar's
+        (text("color:", "\n"), "space", "begins with a space, and the text ends a line: give label_prefix"),
+        ({"prompt_template": GOOD, "label_prefix": ""}, "space", "is empty, so that 'red' follows ':' directly: give"),
+        (labels("red", "blue "), "label_ends", "'blue ' has white space at its ends, a part of its tokens"),
+        (labels("light blue", "lightblue", "red"), "labels_alike", f"'light blue', 'lightblue' {ALIKE}"),
+        (labels("ros\u00e9", "rose\u0301", "red"), "labels_alike", f"'ros\u00e9', 'rose\u0301' {ALIKE}"),
+        (labels("red", "blue", "re\u200bd"), "labels_alike", f"'red', 're\\u200bd' {ALIKE}"),
         (
-            {"prompt_template": GOOD.replace("<|im_start|>user", "<|imstart|>user")},
-            "control_token",
-            "prompts.color.prompt_template",
-            "<|imstart|> is no token of this model, which reads it letter by letter: did you mean <|im_start|>?",
-        ),
-        (
-            {"prompt_template": "<|start_header_id|>" + GOOD},
-            "control_token",
-            "prompts.color.prompt_template",
-            "<|start_header_id|> is no token of this model, which reads it letter by letter: write one that it has, or",
-        ),
-        (
-            {"prompt_template": GOOD.replace("{query}", "{query} {text}")},
-            "literal_slot",
-            "prompts.color.prompt_template",
-            "has {text}, which is no slot and stays as it is: did you mean {query}?",
-        ),
-        (
-            {"prompt_template": GOOD.replace("color:", "{label_name}:")},
-            "literal_slot",
-            "prompts.color.prompt_template",
-            "has {label_name}, which is no slot and stays as it is: did you mean {labels}?",
-        ),
-        (
-            {"prompt_template": GOOD.replace("{query}", "{{query}}")},
-            "literal_slot",
-            "prompts.color.prompt_template",
-            "has {{query}}, whose outer braces stay around the query: write {query}",
-        ),
-        (
-            {"prompt_template": GOOD.replace("\n", " ")},
-            "line_break",
-            "prompts.color.prompt_template",
-            "has '<|im_start|>user o' on one line, where ChatML has a line break: write the text below |, not >",
-        ),
-        (
-            {"prompt_template": GOOD + " "},
-            "space",
-            "prompts.color.label_prefix",
-            'begins with a space, and the text ends in one: end the text without, or give label_prefix: ""',
-        ),
-        (
-            {"prompt_template": GOOD.replace("color:", "\n")},  # one line break is the block scalar's
-            "space",
-            "prompts.color.label_prefix",
-            "begins with a space, and the text ends a line: give label_prefix",
-        ),
-        (
-            {"prompt_template": GOOD, "label_prefix": ""},
-            "space",
-            "prompts.color.label_prefix",
-            "is empty, so that 'red' follows ':' directly: give label_prefix: \" \"",
-        ),
-        (
-            {"prompt_template": GOOD, "labels": ["red", "blue "]},
-            "label_ends",
-            "prompts.color.labels",
-            "'blue ' has white space at its ends, a part of its tokens: write 'blue'",
-        ),
-        (
-            {"prompt_template": GOOD, "labels": ["light blue", "lightblue", "red"]},
+            labels("blue", "blu\u0435", "червоний", "β-carotene", "T-рубашка", "Xбокс"),
             "labels_alike",
-            "prompts.color.labels",
-            "'light blue', 'lightblue' differ only in case, white space, invisible characters or how accents are "
-            "stored, and share their probability",
-        ),
-        (
-            {"prompt_template": GOOD, "labels": ["ros\u00e9", "rose\u0301", "red"]},
-            "labels_alike",
-            "prompts.color.labels",
-            "'ros\u00e9', 'rose\u0301' differ only in case, white space, invisible characters or how accents are "
-            "stored",
-        ),
-        (
-            {"prompt_template": GOOD, "labels": ["red", "blue", "re\u200bd"]},
-            "labels_alike",
-            "prompts.color.labels",
-            "'red', 're\\u200bd' differ only in case, white space, invisible characters or how accents are stored",
-        ),
-        (
-            {"prompt_template": GOOD, "labels": ["blue", "blu\u0435", "червоний", "β-carotene", "T-рубашка", "Xбокс"]},
-            "labels_alike",
-            "prompts.color.labels",
             "'blu\u0435' has letters that only look like those beside them: write '\u0435' (cyrillic small letter ie)",
         ),
-        (
-            {"prompt_template": GOOD, "labels": ["red", "blue", "7"]},
-            "label_tokens",
-            "prompts.color.labels",
-            "the label prefix ' ' stays a token of its own before '7', and not before the other labels, whose words",
-        ),
-        (
-            {"prompt_template": GOOD.replace("[{labels}]", "[red-ish]").replace("red", "r")},
-            "labels_not_named",
-            "prompts.color.prompt_template",
-            "names none of the 3 labels, so the model cannot know them: write {labels} into it",
-        ),
+        (labels("red", "blue", "7"), "label_tokens", "the label prefix ' ' stays a token of its own before"),
+        (text("[{labels}]", "[r-ish]"), "labels_not_named", "names none of the 3 labels, so the model cannot know"),
         (
             {"prompt_template": GOOD, "labels": {"red": "like a rose", "blue": None}},
             "descriptions",
-            "prompts.color.labels",
             "are described, and the text does not say so: write {labels_described} in place of {labels}",
         ),
     ],
 )
 def test_a_likely_mistake_is_told_with_its_place_and_remedy(
-    prompt: dict[str, Any], kind: str, place: str, what: str, model: Model
+    prompt: dict[str, Any], kind: str, what: str, model: Model
 ) -> None:
     (mistake,) = (each for each in found(model, prompt) if each.kind == kind)
-    assert mistake.place == place
+    assert mistake.place == f"prompts.color.{PLACES.get(kind, 'prompt_template')}"
     assert mistake.what.startswith(what)
     assert mistake.prompts == ("color",)
-    assert str(mistake) == f"{place}: {mistake.what} [{kind}]"
+    assert str(mistake) == f"{mistake.place}: {mistake.what} [{kind}]"
     assert found(model, prompt, {"ignore_warnings": ["all"]}) == ()
     assert kind not in {each.kind for each in found(model, prompt, {"ignore_warnings": [kind]})}
 
@@ -231,8 +167,6 @@ def test_every_kind_has_a_check() -> None:
     [
         ('name: a\n    template: "{query}"', "prompts.a.template: unknown key, did you mean prompt_template?"),
         ('name: a\n    labels: [x, y]\n    prompt_template: "{text}:"', "slots: did you mean {query} by {text}?"),
-        ('name: a\n    labels: [x, y]\n    prompt_template: "{ query }:"', "slots: did you mean {query} by { query }?"),
-        ("name: a\n    label: [x]", "prompts.a.label: unknown key, did you mean labels?"),
         ("name: a\n   x: [y", "bad.yaml: not valid YAML: line 3"),
     ],
 )  # fmt: skip

@@ -50,11 +50,6 @@ def test_tokens_and_parts_are_what_is_cached_and_fed(classifier: Classifier, que
         assert control == [bos, "<|im_start|>", "<|im_end|>", "<|im_start|>"]  # the query's own stays text
     counts = classifier.classify(query).counts
     assert counts.n_tokens_new <= sum(prompt.n_fed + len(prompt.labels.children) for prompt in shown.prompts)
-    first = classifier.prompts[0].new_tokens(
-        classifier.engine.model.tokenize(f"query: {query}", parse_special=False).tolist()
-    )
-    assert shown.prompts[0].n_cached <= len(classifier.prompts[0].prefix)
-    assert first
 
 
 def test_labels_are_tried_behind_the_last_token(classifier: Classifier) -> None:

@@ -62,11 +62,6 @@ def shape(node: TrieNode) -> Any:
     return node.text, node.label, "f" * node.fed + "r" * node.read, [shape(child) for child in node.children]
 
 
-@pytest.mark.parametrize(("n_tokens", "n_blocks"), [(0, 0), (1, 1), (16, 1), (17, 2), (33, 3)])
-def test_a_hash_for_every_block_begun(n_tokens: int, n_blocks: int) -> None:
-    assert len(block_hashes(range(n_tokens))) == n_blocks
-
-
 def test_hashes_are_a_chain_over_the_bytes_of_the_tokens() -> None:
     tokens = [7, 70000, *range(14), 5, 6]
     first = hashlib.sha256(struct.pack("<16i", *tokens[:16])).digest()
@@ -74,6 +69,7 @@ def test_hashes_are_a_chain_over_the_bytes_of_the_tokens() -> None:
     assert block_hashes(tokens) == (first.hex()[:12], second.hex()[:12])
     assert block_hashes([8, *tokens[1:]])[1] != second.hex()[:12]
     assert block_hashes([*tokens[:17], 9])[0] == first.hex()[:12]
+    assert [len(block_hashes(range(n))) for n in (0, 1, 16, 17, 33)] == [0, 1, 1, 2, 3]
 
 
 def test_prefix_and_added_tokens(words: Words) -> None:
@@ -125,12 +121,9 @@ def test_label_tokens_and_trie(words: Words) -> None:
     )
     assert prompt.trie.token is None
     assert words.texts[prompt.trie.children[0].token or 0] == " wool"
-
-
-def test_an_exact_scoring_reads_and_feeds_every_inner_token(words: Words) -> None:
-    (prompt,) = inspect_prompts([compiled(words, "p", ITEM, ("wool", "wool blend", "all season"), "joint")], words)
-    assert (prompt.n_tokens_labels, prompt.n_positions, prompt.n_leaves) == (2, 3, 2)
-    assert shape(prompt.trie.children[1]) == (" all", None, "fr", [(" season", "all season", "", [])])
+    (exact,) = inspect_prompts([compiled(words, "p", ITEM, ("wool", "wool blend", "all season"), "joint")], words)
+    assert (exact.n_tokens_labels, exact.n_positions, exact.n_leaves) == (2, 3, 2)
+    assert shape(exact.trie.children[1]) == (" all", None, "fr", [(" season", "all season", "", [])])
 
 
 def test_request_of_prompts_with_separate_texts(words: Words) -> None:
@@ -203,26 +196,21 @@ def test_nothing_is_advised_where_nothing_is_to_gain(words: Words) -> None:
     assert advice(words) == ()
 
 
-@pytest.mark.parametrize(("n_one_text", "n_copies", "n_advised"), [(53, 8, 1), (54, 8, 0), (27, 1, 0)])
-def test_one_text_is_advised_where_it_saves_a_fifth(
-    words: Words, n_one_text: int, n_copies: int, n_advised: int
+@pytest.mark.parametrize(
+    ("n_one_text", "n_copies", "pass_tokens", "n_advised"),
+    [(53, 8, None, 1), (54, 8, None, 0), (27, 1, None, 0), (27, 8, 4, 1), (27, 8, 26, 1), (27, 8, 27, 0)],
+)
+def test_one_text_is_advised_where_it_saves_a_fifth_and_a_decode_more(
+    words: Words, n_one_text: int, n_copies: int, pass_tokens: int | None, n_advised: int
 ) -> None:
-    request = REQUEST.model_copy(update={"n_tokens_one_text": n_one_text, "n_query_copies": n_copies})
-    found = advice(words, request=request)
+    """pass_tokens: a model with states takes one decode more, which must be worth it."""
+    update = {"n_tokens_one_text": n_one_text, "n_query_copies": n_copies, "pass_tokens": pass_tokens}
+    found = advice(words, request=REQUEST.model_copy(update=update))
     assert [one.kind for one in found] == ["reorder"] * n_advised
     for one in found:
         assert "feeds 67 tokens, and every token of a query is fed 8 times" in one.text
-        assert "about 53 tokens" in one.text
-
-
-@pytest.mark.parametrize(("pass_tokens", "n_advised"), [(4, 1), (26, 1), (27, 0)])
-def test_one_text_must_be_worth_a_decode_more_of_a_model_with_states(
-    words: Words, pass_tokens: int, n_advised: int
-) -> None:
-    found = advice(words, request=REQUEST.model_copy(update={"n_tokens_one_text": 27, "pass_tokens": pass_tokens}))
-    assert [one.kind for one in found] == ["reorder"] * n_advised
-    for one in found:
-        assert f"fed once, by one decode more, which takes as long as about {pass_tokens} tokens. Measure" in one.text
+        assert f"about {n_one_text} tokens" in one.text
+        assert (f"one decode more, which takes as long as about {pass_tokens} tokens" in one.text) == bool(pass_tokens)
 
 
 def test_a_long_suffix(words: Words) -> None:
@@ -259,8 +247,5 @@ def test_labels_that_the_template_does_not_name(words: Words) -> None:
     (found,) = advice(words, "woman, 男或女: {query}:", ("man", "woman", "男", "Woman"))[:1]
     assert found.kind == "missing"
     assert found.text == "prompts.p: the template does not name 2 of its 4 labels: 'man', 'Woman'."
-
-
-def test_many_missing_labels_are_counted(words: Words) -> None:
     (found,) = advice(words, "{query}:", tuple("abcdefghijklm"))
     assert found.text.endswith("13 of its 13 labels: " + ", ".join(map(repr, "abcdefghij")) + " and 3 more.")
