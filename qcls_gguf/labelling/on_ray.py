@@ -62,7 +62,11 @@ class RayActors:
         )
         settings = replace(settings, folder=settings.folder.absolute())
         self._actors = [actor.remote(settings) for _ in range(n)]
-        self.ready: Ready = _got([each.ready.remote() for each in self._actors])[0]
+        try:
+            self.ready: Ready = _got([each.ready.remote() for each in self._actors])[0]
+        except BaseException:
+            self.close()
+            raise
 
     def label(self, tasks: Iterable[Task], batch: int | None) -> Iterator[Progress]:
         """Label shards, dealt to actors that are free; see Worker.label."""
