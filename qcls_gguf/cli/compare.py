@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,9 @@ class ComparisonOptions:
     rounds: int = option("--rounds N", "Timed requests of every query by every method.", 10, low=1)
     warm_up: int = option("--warm-up N", "Rounds before the timed ones.", 2, low=0)
     seed: int = option("--seed N", "Seed of the order in which the methods take turns.", 0)
+    peer_kernels: PeerKernels = option(
+        "--peer-kernels", "CUDA matrix kernels for the other methods that use this llama.cpp.", PeerKernels.stock
+    )
     out: Path | None = option("--out FILE", "Also write the JSON here.")
 
     def texts(self) -> tuple[str, ...] | None:
@@ -54,9 +58,6 @@ class PeerOptions:
     ollama: str | None = option("--ollama URL", "The address of a running Ollama.")
     ollama_model: str | None = option("--ollama-model NAME", "Ollama's model, made from the same file.")
     other_weights: bool = option("--other-weights", "Allow an Ollama model from another file.", False)
-    peer_kernels: PeerKernels = option(
-        "--peer-kernels", "CUDA matrix kernels for the other methods that use this llama.cpp.", PeerKernels.stock
-    )
 
 
 @command
@@ -102,31 +103,19 @@ def compare_command(
         n_rounds=chosen.rounds,
         n_warm_up=chosen.warm_up,
         seed=chosen.seed,
-        peers=Peers(
-            llama_server=peers.llama_server,
-            spawn_llama_server=peers.spawn_llama_server,
-            ollama=peers.ollama,
-            ollama_model=peers.ollama_model,
-            other_weights=peers.other_weights,
-            hf_folder=peers.hf_folder,
-            synthetic=peers.synthetic,
-        ),
-        peer_kernels=peers.peer_kernels,
+        peers=Peers(**dataclasses.asdict(peers)),
+        peer_kernels=chosen.peer_kernels,
     )
+    queries = Path(chosen.queries) if chosen.queries else None
     check_outputs(
         {"--out": chosen.out, "--html": reporting.html},
-        {
-            "--config": model.config,
-            "--queries": Path(chosen.queries) if chosen.queries else None,
-            "--model": model.model,
-        },
+        {"--config": model.config, "--queries": queries, "--model": model.model},
     )
     with long_work(model.offline, reporting.quiet) as (opener, on_progress):
         on_step = None if reporting.quiet else print_step
         record = compare(comparison, opener, on_step=on_step, on_progress=on_progress)
     absent = [each.model_copy(update={"reason": with_options(each.reason)}) for each in record.absent]
     record = record.model_copy(update={"absent": tuple(absent)})
-
-    out = file_output("--out", chosen.out, lambda: f"{record.to_json()}\n")
-    show_record(record, reporting, document(record), [out])
+    outputs = [file_output("--out", chosen.out, lambda: f"{record.to_json()}\n")]
+    show_record(record, reporting, document(record), outputs)
     return EXIT_OTHER if any(each.asked_for or each.started for each in record.absent) else None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from time import perf_counter
+from typing import Literal
 
 from ..config.words import printable
 from ..data.queries import QUERY
@@ -19,20 +20,8 @@ from .terminal import EXIT_OTHER, check_outputs, classifier_opener, needs, show_
 _LINE_S = 30.0
 
 
-class OutputFormat(StrEnum):
-    """Of the output files."""
-
-    parquet = "parquet"
-    csv = "csv"
-    tsv = "tsv"
-    jsonl = "jsonl"
-
-
-class Engine(StrEnum):
-    """What runs the workers."""
-
-    local = "local"
-    ray = "ray"
+OutputFormat = Literal["parquet", "csv", "tsv", "jsonl"]
+Engine = Literal["local", "ray"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +51,14 @@ class WorkOptions:
     batch: int | None = option("--batch N", "Queries in a decode. Default: measured.", low=1, high=512)
     shard_rows: int = option("--shard-rows N", "Most rows in a shard.", 50_000, low=1)
     devices: str | None = option("--devices D,…", "Start a process for each: numbers of GPUs, or cpu.")
-    engine: Engine = option("--engine", "ray: label with Ray actors on all machines of the cluster.", Engine.local)
+    engine: Engine = option("--engine", "ray: label with Ray actors on all machines of the cluster.", "local")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summarising(Reporting):
     """How the record of the run is reported."""
 
-    format: RecordFormat = option("--summary", "A table for people, JSON for machines.", RecordFormat.table)
+    format: RecordFormat = option("--summary", "A table for people, JSON for machines.", "table")
 
 
 @command
@@ -94,7 +83,7 @@ def label_command(
     qcls-gguf label queries.parquet --out look.csv --sample 1000 --html look.html
     """
     needs("label", "pyarrow", "label")
-    if work.engine is Engine.ray:
+    if work.engine == "ray":
         needs("--engine ray", "ray", "ray")
     from ..labelling.results import labelling_document  # see app.py for why here
     from ..labelling.run import label_files
@@ -103,25 +92,9 @@ def label_command(
     check_outputs({"--html": summary.html}, {"--out": table.out, "--config": model.config, "--cache": work.cache})
     labelling = LabelSettings(
         config=model.settings(),
-        format=None if table.format is None else table.format.value,
-        query_column=table.query_column,
-        prefix=table.prefix,
-        scores=table.scores,
-        top_k=table.top_k,
-        strict=table.strict,
-        cache=work.cache,
-        batch=work.batch,
         offline=model.offline,
-        inputs=tuple(table.inputs),
-        out=table.out,
-        shard_rows=work.shard_rows,
-        limit=table.limit,
-        sample=table.sample,
-        seed=table.seed,
-        overwrite=table.overwrite,
-        redo_changed=table.redo_changed,
-        devices=_devices(work.devices),
-        engine=work.engine.value,
+        **{**dataclasses.asdict(table), "inputs": tuple(table.inputs)},
+        **{**dataclasses.asdict(work), "devices": _devices(work.devices)},
     )
     with classifier_opener(model.offline, summary.quiet) as opener, _progress(summary.quiet) as on_progress:
         record = label_files(labelling, opener, on_progress=on_progress, on_note=_note(summary.quiet))

@@ -10,11 +10,11 @@ import dataclasses
 import functools
 import inspect
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_origin, get_type_hints
 
 import typer
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ..config.schema import Config
 
 REQUIRED = dataclasses.MISSING
+RecordFormat = Literal["table", "json"]
 _TYPES = {"model": "ModelConfig", "runtime": "RuntimeConfig", "prompts": "PromptConfig"}
 
 
@@ -93,6 +94,8 @@ def command(function: Callable[..., int | None]) -> Callable[..., None]:
         with exit_codes():
             chosen: dict[str, dict[str, Any]] = {name: {} for name in groups}
             for own, (name, field, kind) in fields.items():
+                if isinstance(values[own], float) and not math.isfinite(values[own]):
+                    raise ConfigError(f"{field.metadata['name']} {values[own]}: give a finite number")
                 chosen[name][field.name] = [] if values[own] is None and get_origin(kind) is list else values[own]
             code = function(**{name: group(**chosen[name]) for name, group in groups.items()})
         if code:
@@ -121,18 +124,11 @@ def only_one(**given: object) -> None:
         raise ConfigError(f"{', '.join(names[:-1])} and {names[-1]} are {both} given: keep one of them")
 
 
-class RecordFormat(StrEnum):
-    """How a command prints its one record."""
-
-    table = "table"
-    json = "json"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Printing:
     """How a command prints its record."""
 
-    format: RecordFormat = option("--format -f", "Tables for people, JSON for machines.", RecordFormat.table)
+    format: RecordFormat = option("--format -f", "Tables for people, JSON for machines.", "table")
     quiet: bool = option("--quiet", "Show neither the start-up nor the progress.", False)
 
 

@@ -6,9 +6,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from enum import StrEnum
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ..config.words import printable
 from ..data.queries import Columns, Line, check_source, count_lines, read_queries
@@ -22,17 +21,7 @@ if TYPE_CHECKING:
     from ..report.progress import OnProgress
 
 
-class Format(StrEnum):
-    """How results are printed."""
-
-    table = "table"
-    json = "json"
-    jsonl = "jsonl"
-    labels = "labels"
-    csv = "csv"
-    tsv = "tsv"
-
-
+Format = Literal["table", "json", "jsonl", "labels", "csv", "tsv"]
 _TOP = "top:"
 
 
@@ -68,7 +57,7 @@ class QueryOptions:
 class AnswerOptions:
     """How the answers are printed."""
 
-    format: Format = option("--format -f", "How answers are printed: see above.", Format.table)
+    format: Format = option("--format -f", "How answers are printed: see above.", "table")
     scores: str | None = option("--scores none|top:K|all", "The labels whose scores JSON contains. CSV: none or all.")
     header: bool = option("--header", "With jsonl: print a first line that describes the model.", False)
     top: int = option("--top N", "Labels of each prompt in the table; 0 shows all.", 3, low=0)
@@ -80,17 +69,17 @@ class AnswerOptions:
         from ..report import answers as formats
 
         n_scores = _n_scores(self.scores, self.format)
-        if self.format is Format.table:
+        if self.format == "table":
             return formats.Tables(self.top)
-        if self.format is Format.json:
+        if self.format == "json":
             return formats.JsonDocument(n_scores, only_one=queries.is_one)
-        if self.format is Format.jsonl:
+        if self.format == "jsonl":
             return formats.JsonLines(n_scores, header=classifier.model if self.header else None)
-        if self.format is Format.labels:
+        if self.format == "labels":
             return formats.Labels()
         return formats.Rows(
             [prompt.name for prompt in classifier.prompts],
-            delimiter="," if self.format is Format.csv else "\t",
+            delimiter="," if self.format == "csv" else "\t",
             id_column=queries.id,
             probabilities=n_scores != 0,
         )
@@ -122,7 +111,7 @@ def run_command(queries: QueryOptions, answers: AnswerOptions, model: ScoredMode
     elif queries.query_column is not None or queries.id is not None:
         raise ConfigError("--query-column and --id are for --queries, which is not given")
     _n_scores(answers.scores, answers.format)  # before a model is loaded
-    if answers.header and answers.format is not Format.jsonl:
+    if answers.header and answers.format != "jsonl":
         raise ConfigError(f"--header is for --format jsonl, not for {answers.format}")
     with Classifier.from_config(
         model.settings(),
@@ -141,14 +130,14 @@ def _n_scores(text: str | None, format_: Format) -> int | None:
     """How many labels keep their scores; None for all."""
     if text is None or text == "all":
         return None
-    if format_ in (Format.table, Format.labels):
+    if format_ in ("table", "labels"):
         raise ConfigError(f"--scores is not for --format {format_}: a table has --top N")
     if text == "none":
         return 0
     number = text.removeprefix(_TOP)
     if not text.startswith(_TOP) or not number.isdecimal() or int(number[:9]) < 1:
         raise ConfigError(f"--scores {text}: is not none, all or top:K with a whole number K from 1 on, as in top:3")
-    if format_ in (Format.csv, Format.tsv):
+    if format_ in ("csv", "tsv"):
         raise ConfigError(f"--scores {text}: {format_} has the answers' probabilities (all) or not (none): use jsonl")
     return int(number[:9])
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ..errors import ConfigError
 from .options import ScoredModelOptions, command, option
@@ -19,12 +19,7 @@ _NEEDED = ("httptools", "orjson", "prometheus_client", "starlette", "uvicorn", "
 _KEY_VARIABLE = "QCLS_API_KEY"
 
 
-class LogFormat(StrEnum):
-    """How requests are logged."""
-
-    text = "text"
-    json = "json"
-    none = "none"
+LogFormat = Literal["text", "json", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +39,7 @@ class ServiceOptions:
         "--keep-results N", "How many answers to keep and reuse for equal queries.", 0, low=0, high=1 << 24
     )
     grace: float = option("--grace SECONDS", "Time to finish requests when told to stop.", 30.0, low=0)
-    log_format: LogFormat = option(
-        "--log-format", "Format of the log, which has a line for each request.", LogFormat.text
-    )
+    log_format: LogFormat = option("--log-format", "Format of the log, which has a line for each request.", "text")
     quiet: bool = option("--quiet", "Do not print the start-up.", False)
 
     def keys(self) -> list[str]:
@@ -67,23 +60,25 @@ class ServiceOptions:
 class LimitOptions:
     """What requests may ask for."""
 
-    timeout: int = option(
+    timeout_ms: int = option(
         "--timeout MS", "Time limit of requests that do not set their own.", 10_000, low=1, high=600_000
     )
-    max_body: int = option(
+    body_bytes: int = option(
         "--max-body BYTES", "Most bytes of a request's body, decompressed.", 4 << 20, low=1024, high=1 << 30
     )
-    max_queries: int = option("--max-queries N", "Most queries in one request.", 256, low=1, high=1 << 20)
-    max_questions: int = option("--max-questions N", "Most questions in one request.", 400, low=1, high=1 << 16)
-    max_options: int = option("--max-options N", "Most options or levels of one question.", 255, low=1, high=1 << 16)
-    max_question_bytes: int = option(
+    queries: int = option("--max-queries N", "Most queries in one request.", 256, low=1, high=1 << 20)
+    questions: int = option("--max-questions N", "Most questions in one request.", 400, low=1, high=1 << 16)
+    options: int = option("--max-options N", "Most options or levels of one question.", 255, low=1, high=1 << 16)
+    question_bytes: int = option(
         "--max-question-bytes BYTES", "Most bytes of a question's texts.", 32_768, low=1, high=1 << 30
     )
-    max_wait: str | None = option(
+    longest_wait: str | None = option(
         "--max-wait MS|Nx", "Refuse with 503 requests that would wait longer; Nx: longer than N requests take."
     )
-    max_requests: int = option("--max-requests N", "Most requests at a time; more get 503.", 64, low=1, high=1 << 20)
-    max_tokens: int = option(
+    waiting_requests: int = option(
+        "--max-requests N", "Most requests at a time; more get 503.", 64, low=1, high=1 << 20
+    )
+    waiting_tokens: int = option(
         "--max-tokens N", "Most tokens of all requests at a time; more get 503.", 16_384, low=1, high=1 << 30
     )
 
@@ -107,6 +102,7 @@ def serve_command(model: ScoredModelOptions, chosen: ServiceOptions, limits: Lim
     from ..service.server import serve
     from ..service.settings import RequestLimits, ServiceSettings, check_keys, check_origins, read_wait
 
+    wait = None if limits.longest_wait is None else read_wait(limits.longest_wait)
     service = ServiceSettings(
         host=chosen.host,
         port=chosen.port,
@@ -115,19 +111,9 @@ def serve_command(model: ScoredModelOptions, chosen: ServiceOptions, limits: Lim
         cors_origins=check_origins(chosen.cors_origin),
         grace_s=chosen.grace,
         n_results=chosen.keep_results,
-        log_format=chosen.log_format.value,
+        log_format=chosen.log_format,
         forms=FormSettings() if chosen.questions is None else read_forms(chosen.questions),
-        limits=RequestLimits(
-            body_bytes=limits.max_body,
-            queries=limits.max_queries,
-            questions=limits.max_questions,
-            options=limits.max_options,
-            question_bytes=limits.max_question_bytes,
-            timeout_ms=limits.timeout,
-            longest_wait=None if limits.max_wait is None else read_wait(limits.max_wait),
-            waiting_requests=limits.max_requests,
-            waiting_tokens=limits.max_tokens,
-        ),
+        limits=RequestLimits(**{**dataclasses.asdict(limits), "longest_wait": wait}),
     )
     first = [model.settings()]  # read already, so that a mistake in it is told before anything starts
 
