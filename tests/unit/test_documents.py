@@ -90,6 +90,8 @@ def test_options_that_pages_name_exist() -> None:
     }
     known |= {"--version", "--help", "-h", "--install-completion"}
     for page in PAGES:
+        if page == "docs/changes.md":  # which names those that are gone
+            continue
         for code in re.findall(r"`([^`\n]+)`", prose_of(page)):
             for option in re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", code):
                 if code.startswith(("-", "qcls-gguf", *COMMANDS)) and not re.match(r"-\w+=", code):  # a compiler's
