@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from qcls_gguf import Classifier, ConfigError
 from qcls_gguf.config.schema import RuntimeConfig
 from qcls_gguf.engine.cores import physical_cores, threads
 from qcls_gguf.system.control_groups import available_bytes, cpu_quota, memory_left
@@ -54,6 +56,10 @@ def make_groups(root: Path, groups: str, **files: str) -> Path:
     return root
 
 
+def old_quota(at: str, quota_us: int) -> dict[str, str]:
+    return {f"{at}cpu.cfs_quota_us": f"{quota_us}\n", f"{at}cpu.cfs_period_us": "100000\n"}
+
+
 @pytest.mark.parametrize(
     ("groups", "files", "quota"),
     [
@@ -64,16 +70,8 @@ def make_groups(root: Path, groups: str, **files: str) -> Path:
         # the host's path, where the container sees its own group as the top
         ("0::/kube/pod1\n", {"cpu.max": "400000 100000\n"}, 4.0),
         ("0::/../../else\n", {"cpu.max": "400000 100000\n"}, 4.0),
-        (
-            "5:cpu,cpuacct:/d\n1:name=systemd:/\n",
-            {"cpu,cpuacct__d__cpu.cfs_quota_us": "300000\n", "cpu,cpuacct__d__cpu.cfs_period_us": "100000\n"},
-            3.0,
-        ),
-        (
-            "5:cpu:/d\n0::/\n",
-            {"cpu__d__cpu.cfs_quota_us": "-1\n", "cpu__d__cpu.cfs_period_us": "100000\n"},
-            None,
-        ),
+        ("5:cpu,cpuacct:/d\n1:name=systemd:/\n", old_quota("cpu,cpuacct__d__", 300_000), 3.0),
+        ("5:cpu:/d\n0::/\n", old_quota("cpu__d__", -1), None),
         ("5:cpuset:/\n", {"cpuset__cpu.max": "100000 100000\n"}, None),
         ("0::/\n", {}, None),
         ("", {"cpu.max": "100000 100000\n"}, None),
@@ -104,36 +102,28 @@ def test_a_quota_limits_the_threads(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert str(threads(RuntimeConfig(n_threads=63), root=root)) == "63 threads (as configured)"
 
 
+def memory(most: str, used: str, stat: str = "", *, at: str = "", old: bool = False) -> dict[str, str]:
+    """The files of a group's memory."""
+    names = ("limit_in_bytes", "usage_in_bytes") if old else ("max", "current")
+    texts = dict(zip((*names, "stat"), (most, used, stat), strict=True))
+    return {f"{at}memory.{name}": f"{text}\n" for name, text in texts.items() if text}
+
+
 @pytest.mark.parametrize(
     ("groups", "files", "left"),
     [
-        ("0::/\n", {"memory.max": "1000\n", "memory.current": "300\n"}, 700),
-        ("0::/\n", {"memory.max": "max\n", "memory.current": "300\n"}, None),
-        (
-            "0::/a\n",
-            {
-                "a__memory.max": "1000\n",
-                "a__memory.current": "900\n",
-                "a__memory.stat": "anon 1\ninactive_file 200\n",
-                "memory.max": "2000\n",
-                "memory.current": "500\n",
-            },
-            300,
-        ),
-        ("0::/a\n", {"a__memory.max": "9\n", "a__memory.current": "1\n", "memory.max": "max\n"}, 8),
-        ("0::/\n", {"memory.max": "100\n", "memory.current": "300\n", "memory.stat": "odd\n"}, 0),
+        ("0::/\n", memory("1000", "300"), 700),
+        ("0::/\n", memory("max", "300"), None),
+        ("0::/a\n", memory("1000", "900", "anon 1\ninactive_file 200", at="a__") | memory("2000", "500"), 300),
+        ("0::/a\n", memory("9", "1", at="a__") | {"memory.max": "max\n"}, 8),
+        ("0::/\n", memory("100", "300", "odd"), 0),
         (
             "4:memory:/d\n",
-            {
-                "memory__d__memory.limit_in_bytes": "5000\n",
-                "memory__d__memory.usage_in_bytes": "1000\n",
-                "memory__d__memory.stat": "inactive_file 1\ntotal_inactive_file 50\n",
-                "memory__memory.limit_in_bytes": "9223372036854771712\n",
-                "memory__memory.usage_in_bytes": "4096\n",
-            },
+            memory("5000", "1000", "inactive_file 1\ntotal_inactive_file 50", at="memory__d__", old=True)
+            | memory("9223372036854771712", "4096", at="memory__", old=True),
             4050,
         ),
-        ("4:cpu:/\n", {"memory.max": "1000\n", "memory.current": "300\n"}, None),
+        ("4:cpu:/\n", memory("1000", "300"), None),
         ("0::/\n", {"memory.max": "1000\n"}, None),
         ("", {}, None),
     ],
@@ -147,3 +137,9 @@ def test_the_memory_of_a_container(
     assert available_bytes(root) == (1 << 40 if left is None else left)
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=2))
     assert available_bytes(root) == min(2, left if left is not None else 2)
+
+
+def test_a_python_without_its_lock_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+    with pytest.raises(ConfigError, match="start it with PYTHON_GIL=1 or -X gil=1"):
+        Classifier.from_config("mission")

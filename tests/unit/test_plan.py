@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qcls_gguf.errors import PlanError
-from qcls_gguf.plan.tree import Plan, TokenTree
+from qcls_gguf.plan.growth import DecodePlan
+from qcls_gguf.plan.shapes import padded, rung
+from qcls_gguf.plan.tree import Plan, Root, TokenTree
 
 PROPERTY = settings(deadline=None, max_examples=80, derandomize=True)
 FIRST_SEQ = 7
@@ -87,6 +89,7 @@ def test_each_sequence_is_one_path_from_its_root_to_a_leaf(forest: Forest) -> No
     found = []
     for leaf, root in enumerate(plan.leaf_root):
         walked = members(plan, FIRST_SEQ + leaf)
+        assert walked == sorted(walked)  # a parent comes before its children
         first = forest.n_cached[root]
         assert plan.pos[walked].tolist() == list(range(first, first + len(walked)))
         found.append((root, tuple(plan.token[walked].tolist())))
@@ -100,6 +103,7 @@ def test_equal_paths_are_one_node(forest: Forest) -> None:
     tree, ends = forest.grow()
     plan = finish(tree)
     paths = path_of(plan)
+    assert [tree.is_leaf(end) for end in ends] == [path[:2] in forest.leaves() for path in forest.paths]
     assert len(tree) == plan.n_tokens == len(forest.nodes())
     assert set(paths) == forest.nodes()
     for end, (root, tokens, _) in zip(ends, forest.paths, strict=True):
@@ -123,16 +127,6 @@ def test_a_token_lists_exactly_the_leaves_below_it(forest: Forest) -> None:
 
 @PROPERTY
 @given(forests())
-def test_no_sequence_holds_siblings_and_a_parent_comes_before_its_children(forest: Forest) -> None:
-    plan = finish(forest.grow()[0])
-    for seq in range(FIRST_SEQ, FIRST_SEQ + plan.n_leaves):
-        walked = members(plan, seq)
-        assert len(set(plan.pos[walked].tolist())) == len(walked)
-        assert walked == sorted(walked)
-
-
-@PROPERTY
-@given(forests())
 def test_arrays_have_the_documented_types_and_shapes(forest: Forest) -> None:
     tree, _ = forest.grow()
     plan = finish(tree)
@@ -148,6 +142,8 @@ def test_arrays_have_the_documented_types_and_shapes(forest: Forest) -> None:
     assert plan.seq_id.shape == (plan.seq_offset[-1],)
     assert set(plan.seq_id.tolist()) == set(range(FIRST_SEQ, FIRST_SEQ + plan.n_leaves))
     assert plan.n_leaves == tree.n_leaves() == len(forest.leaves())
+    with pytest.raises(PlanError, match=rf"^{plan.n_leaves} leaves need .*there are {plan.n_leaves - 1}$"):
+        tree.finish(range(plan.n_leaves - 1))
 
 
 @PROPERTY
@@ -163,74 +159,13 @@ def test_rows_number_the_read_nodes_in_the_order_of_the_tokens(forest: Forest) -
         assert (plan.node_row[end] >= 0) == ((root, tokens) in forest.read())
 
 
-@PROPERTY
-@given(forests())
-def test_is_leaf_tells_the_ends_of_sequences(forest: Forest) -> None:
-    tree, ends = forest.grow()
-    for end, (root, tokens, _) in zip(ends, forest.paths, strict=True):
-        assert tree.is_leaf(end) == ((root, tokens) in forest.leaves())
-
-
-@PROPERTY
-@given(forests())
-def test_too_few_sequences_are_refused(forest: Forest) -> None:
-    tree, _ = forest.grow()
-    n = tree.n_leaves()
-    with pytest.raises(PlanError, match=rf"^{n} leaves need {n} sequences, and there are {n - 1}$"):
-        tree.finish(range(n - 1))
-
-
-def test_a_tree_worked_by_hand() -> None:
-    tree = TokenTree()
-    root, other = tree.add_root(10), tree.add_root(3)
-    stem = tree.add_path(root, [5, 6])
-    left, right = tree.add_path(stem, [7]), tree.add_path(stem, [8])
-    alone = tree.add_path(other, [5])
-    for node in (right, stem, alone):
-        tree.read(node)
-    plan = tree.finish([20, 21, 22, 23])
-    assert [stem, left, right, alone] == [1, 2, 3, 4]
-    assert plan.token.tolist() == [5, 6, 7, 8, 5]
-    assert plan.pos.tolist() == [10, 11, 12, 12, 3]
-    assert [sorted(sequences(plan, i)) for i in range(5)] == [[20, 21], [20, 21], [20], [21], [22]]
-    assert plan.output.tolist() == [False, True, False, True, True]
-    assert plan.node_row.tolist() == [-1, 0, -1, 1, 2]
-    assert plan.leaf_root == (0, 0, 1)
-    assert (plan.n_tokens, plan.n_outputs, plan.n_leaves) == (5, 3, 3)
-
-
-def test_leaves_take_the_given_sequences_in_the_order_of_their_nodes() -> None:
-    tree = TokenTree()
-    root = tree.add_root(0)
-    first, second = tree.add_path(root, [1]), tree.add_path(root, [2])
-    longer = tree.add_path(first, [3])
-    plan = tree.finish([9, 4])
-    assert [sequences(plan, node) for node in (first, second, longer)] == [[4], [9], [4]]
-
-
-def test_roots_share_no_nodes() -> None:
-    tree = TokenTree()
-    ends = [tree.add_path(tree.add_root(4), [1, 2]) for _ in range(2)]
-    assert ends == [1, 3]
-    assert finish(tree).leaf_root == (0, 1)
-
-
-def test_no_tokens_add_no_node() -> None:
-    tree = TokenTree()
-    root = tree.add_root(4)
-    node = tree.add_path(root, [1])
-    assert tree.add_path(root, []) == root
-    assert tree.add_path(node, []) == node
-    assert len(tree) == 1
-    assert not tree.is_leaf(root)
-
-
 def test_an_unread_tree_and_an_empty_one_have_no_outputs() -> None:
     tree = TokenTree()
     root = tree.add_root(0)
     empty = tree.finish([])
     assert (empty.n_tokens, empty.n_outputs, empty.n_leaves, empty.seq_offset.tolist()) == (0, 0, 0, [0])
-    tree.add_path(root, [1, 2])
+    node = tree.add_path(root, [1, 2])
+    assert (tree.add_path(root, []), tree.add_path(node, [])) == (root, node)
     assert tree.finish([0]).n_outputs == 0
 
 
@@ -240,3 +175,55 @@ def test_reading_a_root_is_refused() -> None:
         with pytest.raises(PlanError, match="feed at least its last token"):
             tree.read(root)
     assert finish(tree).n_outputs == 0
+
+
+def test_rungs_are_few_and_near() -> None:
+    rungs = [rung(n) for n in range(1, 4097)]
+    assert rungs == sorted(rungs)
+    assert all(rung(found) == found for found in rungs)
+    assert all(n <= found < n + max(8, n / 8) for n, found in enumerate(rungs, 1))
+    assert len(set(rungs)) == 16 + 8 * 5  # multiples of 8 up to 128, then eight to each doubling
+
+
+def decode_of(forest: Forest) -> DecodePlan:
+    tree, _ = forest.grow()
+    plan = tree.finish(range(tree.n_leaves()))
+    leaf_roots = tuple(Root(holder=99, n_cached=0) for _ in plan.leaf_root)
+    return DecodePlan(plan=plan, leaf_roots=leaf_roots, rows=np.flatnonzero(plan.output))
+
+
+@PROPERTY
+@given(forests())
+def test_what_is_added_stands_behind_one_leaf_and_is_not_read(forest: Forest) -> None:
+    decode, ample = decode_of(forest), 1 << 20
+    before = decode.plan
+    filled, token = padded(decode, before.token + 5, most_tokens=ample, n_positions=ample)
+    plan, n = filled.plan, before.n_tokens
+    assert plan.n_tokens == len(token) == rung(n)
+    assert (filled.rows is decode.rows, plan.n_outputs, plan.leaf_root) == (True, before.n_outputs, before.leaf_root)
+    np.testing.assert_array_equal(token[:n], before.token + 5)
+    for name in ("pos", "output", "node_row"):
+        np.testing.assert_array_equal(getattr(plan, name)[:n], getattr(before, name))
+    np.testing.assert_array_equal(plan.seq_offset[: n + 1], before.seq_offset)
+    np.testing.assert_array_equal(plan.seq_id[: len(before.seq_id)], before.seq_id)
+    assert not plan.output[n:].any()
+    assert (plan.node_row[n:] == -1).all()
+    added = plan.seq_id[plan.seq_offset[n] :]
+    assert len(added) == plan.n_tokens - n
+    ends = [before.pos[members(before, leaf)].max() for leaf in range(before.n_leaves)]
+    if len(added):
+        assert set(added) == {int(np.argmin(ends))}
+        np.testing.assert_array_equal(plan.pos[n:], min(ends) + 1 + np.arange(len(added)))
+
+
+@PROPERTY
+@given(forests(), st.integers(0, 30), st.integers(-1, 60))
+def test_limits_are_kept(forest: Forest, room: int, n_positions: int) -> None:
+    decode = decode_of(forest)
+    n = decode.plan.n_tokens
+    filled, _ = padded(decode, decode.plan.token, most_tokens=n + room, n_positions=n_positions)
+    assert n <= filled.plan.n_tokens <= n + room
+    if filled.plan.n_tokens > n:
+        assert n_positions <= 0 or filled.plan.pos[n:].max() < n_positions
+    elif n_positions <= 0:
+        assert rung(n) == n or room == 0

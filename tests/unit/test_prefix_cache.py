@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -65,20 +64,6 @@ def test_the_one_that_was_wanted_longest_ago_goes_first() -> None:
     assert cache.least_recently_used() is third
     third.n_users = first.n_users = 1
     assert cache.least_recently_used() is None
-
-
-def test_thousands_of_prefixes() -> None:
-    """As a service holds them: 3,000 questions of three beginnings."""
-    random = np.random.default_rng(0)
-    starts = [tuple(random.integers(0, 9, 40).tolist()) for _ in range(3)]
-    prefixes = [(*starts[i % 3], *random.integers(0, 9, 20).tolist()) for i in range(3000)]
-    cache = PrefixCache(range(3000))
-    held = [add(cache, prefix) for prefix in prefixes]
-    assert cache.n_cells == len(beginnings(prefixes))
-    for prefix in held[::2]:
-        cache.take_out(prefix)
-        cache.give_back(prefix)
-    assert cache.n_cells == len(beginnings(prefixes[1::2]))
 
 
 @settings(deadline=None, max_examples=100, derandomize=True)

@@ -10,6 +10,7 @@ import time
 import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from math import inf
 from random import Random
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from waiting import occupied, until
 
 from qcls_gguf.core.queue import Executor, Job
+from qcls_gguf.core.sharing import TurnCost
 from qcls_gguf.errors import BusyError, DeadlineError, DecodeError, PlanError, QclsError
 
 Answer = Future[list[str]]
@@ -86,10 +88,6 @@ def answers_of(asked: Asked, calls: Sequence[Sequence[str]]) -> list[Answer]:
     for answer in answers:
         answer.exception(10)
     return answers
-
-
-def test_one_caller_is_served_at_once(asked: Asked) -> None:
-    assert (asked.ask("a", "b"), asked.turns) == (["A", "B"], [["a", "b"]])
 
 
 def test_callers_who_wait_go_together_in_their_order_and_are_not_split(asked: Asked) -> None:
@@ -162,10 +160,9 @@ def test_actions_run_between_turns_in_their_order(asked: Asked) -> None:
         asked.executor.run(lambda: 1 / 0)
 
 
-@pytest.mark.parametrize("n_threads", [8, 24])
-def test_every_thread_is_served_alike(n_threads: int) -> None:
+def test_every_thread_is_served_alike() -> None:
     """First come, first served: while all ask again at once, whoever waits sees each of the others go once."""
-    asked, waited = Asked(max_batch=1), []
+    asked, waited, n_threads = Asked(max_batch=1), [], 12
     together = threading.Barrier(n_threads)
 
     def caller(index: int) -> None:
@@ -212,7 +209,7 @@ def test_interrupts_anywhere_lock_nobody_out(asked: Asked) -> None:
                     is_armed = True
                     signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 3e-4))
                     for _ in range(50):
-                        assert asked.ask("a") == ["A"]
+                        assert asked.ask(f"a{n_answers}") == [f"A{n_answers}"]
                         n_answers += 1
                     is_armed = False
                 except KeyboardInterrupt:
@@ -318,3 +315,27 @@ def test_answers_are_given_while_others_still_wait() -> None:
     assert last.result(10) == ["B"]
     slow.join()
     asked.close()
+
+
+def waiting(cost: TurnCost, n_calls: int, n_tokens: int, first: int) -> float:
+    """The waiting of all calls, in tokens, where the first `first` of them share a decode and the others do not."""
+    first_ends = cost.fixed_tokens + first * n_tokens
+    behind = [first_ends + (n + 1) * (cost.fixed_tokens + n_tokens) for n in range(n_calls - first)]
+    return first * first_ends + sum(behind)
+
+
+@pytest.mark.parametrize("fixed", [0.0, 3.0, 20.0, 60.0, 500.0])
+@pytest.mark.parametrize("n_calls", [2, 3, 5, 12])
+def test_a_call_joins_where_all_wait_less_for_it(fixed: float, n_calls: int) -> None:
+    cost, n_tokens = TurnCost(fixed), 26
+    for in_turn in range(1, n_calls):
+        apart, joined = (waiting(cost, n_calls, n_tokens, n) for n in (in_turn, in_turn + 1))
+        assert cost.pays(in_turn, n_tokens, n_calls - in_turn) == (joined <= apart)
+
+
+def test_the_line() -> None:
+    assert TurnCost.through((20, 22.0), (80, 82.0)) == TurnCost(2)
+    assert TurnCost.through((20, 22.0), (80, 22.0)) == TurnCost(inf)
+    assert TurnCost.through((20, 10.0), (80, 100.0)) == TurnCost(0)
+    assert not TurnCost(0).pays(1, 10, 100)
+    assert TurnCost(inf).pays(3, 10, 1)

@@ -16,6 +16,7 @@ from qcls_gguf.errors import ScoreError
 from qcls_gguf.prompts.trie import LabelTrie, build_trie
 from qcls_gguf.score import scorer as score
 from qcls_gguf.score.scorer import LabelScores, Scorer
+from qcls_gguf.score.tail import Tail
 
 PROPERTY = settings(deadline=None, max_examples=80, derandomize=True)
 END = 6
@@ -115,101 +116,11 @@ def check_against_mirror(
 @given(requests())
 def test_scores_equal_the_mirror(request_: Request) -> None:
     tries, head, hidden, row = request_
-    check_against_mirror(tries, head, hidden, row, scores_of(tries, head, hidden, row))
-
-
-@PROPERTY
-@given(requests())
-def test_each_prompts_probabilities_sum_to_one(request_: Request) -> None:
-    tries, head, hidden, row = request_
-    scorer = Scorer(tries, head)
-    found = scores_of(tries, head, hidden, row)
-    n_labels = [len(trie.label_edges) for trie in tries]
-    assert scorer.first == [sum(n_labels[:i]) for i in range(len(tries) + 1)]
-    assert found.score.shape == found.probability.shape == (len(row), sum(n_labels))
+    check_against_mirror(tries, head, hidden, row, found := scores_of(tries, head, hidden, row))
+    first = Scorer(tries, head).first
+    assert first == [sum(len(trie.label_edges) for trie in tries[:i]) for i in range(len(tries) + 1)]
+    assert found.score.shape == found.probability.shape == (len(row), first[-1])
     assert found.score.dtype == found.probability.dtype == np.float32
-    for first, end in zip(scorer.first, scorer.first[1:], strict=False):
-        np.testing.assert_allclose(found.probability[:, first:end].sum(axis=1), 1, rtol=1e-5)
-
-
-@PROPERTY
-@given(requests())
-def test_a_query_scores_the_same_alone_and_among_others(request_: Request) -> None:
-    tries, head, hidden, row = request_
-    together = scores_of(tries, head, hidden, row)
-    for query, numbers in enumerate(row):
-        alone = scores_of(tries, head, np.ascontiguousarray(hidden[numbers]), rows(range(len(numbers))))
-        np.testing.assert_allclose(alone.score[0], together.score[query], rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(alone.probability[0], together.probability[query], rtol=1e-5, atol=1e-6)
-
-
-@PROPERTY
-@given(requests())
-def test_a_prompt_scores_the_same_alone_and_among_others(request_: Request) -> None:
-    tries, head, hidden, row = request_
-    scorer = Scorer(tries, head)
-    together = scores_of(tries, head, hidden, row)
-    start = 0
-    for index, trie in enumerate(tries):
-        alone = scores_of([trie], head, hidden, row[:, start : start + len(trie.read)])
-        labels = slice(scorer.first[index], scorer.first[index + 1])
-        np.testing.assert_allclose(alone.score, together.score[:, labels], rtol=1e-5, atol=1e-5)
-        start += len(trie.read)
-
-
-def test_two_labels_of_one_token() -> None:
-    found = scores_of([trie_of((0,), (1,))], one_hot_rows(), logits({0: 2.0, 1: 1.0}), rows([0]))
-    p = math.exp(2.0) / (math.exp(2.0) + math.exp(1.0))
-    np.testing.assert_allclose(found.probability, [[p, 1 - p]], rtol=1e-6)
-    np.testing.assert_allclose(found.score, [[math.log(p), math.log(1 - p)]], rtol=1e-6)
-
-
-def test_labels_with_a_shared_first_token_multiply_along_the_path() -> None:
-    light_blue, light_pink, red = (0, 1), (0, 2), (3,)
-    hidden = logits({0: 1.5, 3: 0.5}, {1: -1.0, 2: 2.0})
-    found = scores_of([trie_of(light_blue, red, light_pink)], one_hot_rows(), hidden, rows([0, 1]))
-    light = math.exp(1.5) / (math.exp(1.5) + math.exp(0.5))
-    blue = math.exp(-1.0) / (math.exp(-1.0) + math.exp(2.0))
-    expected = [light * blue, 1 - light, light * (1 - blue)]
-    np.testing.assert_allclose(found.probability, [expected], rtol=1e-5)
-    np.testing.assert_allclose(found.score, [np.log(expected)], rtol=1e-5)
-
-
-def test_a_label_that_begins_another_takes_the_end_tokens_logit() -> None:
-    hidden = logits({0: 0.0, 3: 0.0}, {END: 1.0, 1: 3.0})
-    found = scores_of([trie_of((0,), (0, 1), (3,))], one_hot_rows(), hidden, rows([0, 1]))
-    ends = math.exp(1.0) / (math.exp(1.0) + math.exp(3.0))
-    np.testing.assert_allclose(found.probability, [[ends / 2, (1 - ends) / 2, 0.5]], rtol=1e-5)
-
-
-def test_a_path_without_a_choice_costs_no_probability() -> None:
-    found = scores_of([trie_of((0, 1, 2), (3,))], one_hot_rows(), logits({0: 1.0, 3: 1.0}), rows([0]))
-    np.testing.assert_allclose(found.probability, [[0.5, 0.5]], rtol=1e-6)
-
-
-def test_first_token_scores_are_the_logits_and_probabilities_their_softmax() -> None:
-    trie = trie_of((0, 5), (1,), (2, 4, 4), scoring="first_token")
-    found = scores_of([trie], one_hot_rows(), logits({0: 3.0, 1: -2.0, 2: 1.0}), rows([0]))
-    total = math.exp(3.0) + math.exp(-2.0) + math.exp(1.0)
-    np.testing.assert_allclose(found.score, [[3.0, -2.0, 1.0]], rtol=1e-6)
-    np.testing.assert_allclose(
-        found.probability, [[math.exp(3.0) / total, math.exp(-2.0) / total, math.exp(1.0) / total]], rtol=1e-5
-    )
-
-
-@PROPERTY
-@given(st.permutations(range(END)), st.integers(2, END), st.integers(0, 2**32 - 1))
-def test_both_scorings_give_the_same_probabilities_where_all_first_tokens_differ(
-    firsts: list[int], n_labels: int, seed: int
-) -> None:
-    tokens = [(first, *range(first)) for first in firsts[:n_labels]]
-    random = np.random.default_rng(seed)
-    head = dict(enumerate(random.normal(size=(N_TOKENS, N_EMBD)).astype(np.float32)))
-    hidden = random.normal(size=(1, N_EMBD)).astype(np.float32)
-    tree = scores_of([trie_of(*tokens)], head, hidden, rows([0]))
-    first_token = scores_of([trie_of(*tokens, scoring="first_token")], head, hidden, rows([0]))
-    np.testing.assert_array_equal(tree.probability, first_token.probability)
-    np.testing.assert_allclose(np.exp(tree.score), tree.probability, rtol=1e-6)
 
 
 def test_prompts_of_both_scorings_lie_side_by_side() -> None:
@@ -227,19 +138,6 @@ def test_prompts_of_both_scorings_lie_side_by_side() -> None:
     np.testing.assert_allclose(found.score, [[half, half, 4, 2, 3, math.log(0.25), math.log(0.75)]], rtol=1e-5)
 
 
-def test_positions_may_share_a_row() -> None:
-    tries = [trie_of((0,), (1,)), trie_of((1,), (0,))]
-    found = scores_of(tries, one_hot_rows(), logits({}, {0: 1.0, 1: 2.0}), rows([1, 1]))
-    p = math.exp(1.0) / (math.exp(1.0) + math.exp(2.0))
-    np.testing.assert_allclose(found.probability, [[p, 1 - p, 1 - p, p]], rtol=1e-6)
-
-
-def test_queries_read_their_own_rows() -> None:
-    hidden = logits({0: 0.0, 1: 1.0}, {0: 1.0, 1: 0.0})
-    found = scores_of([trie_of((0,), (1,), scoring="first_token")], one_hot_rows(), hidden, rows([1], [0], [1]))
-    np.testing.assert_allclose(found.score, [[1, 0], [0, 1], [1, 0]])
-
-
 @pytest.mark.parametrize("scoring", ["tree", "first_token"])
 def test_large_logits_stay_finite(scoring: Scoring) -> None:
     trie = trie_of((0,), (1,), (2,), scoring=scoring)
@@ -249,19 +147,15 @@ def test_large_logits_stay_finite(scoring: Scoring) -> None:
     np.testing.assert_allclose(found.score, [expected], rtol=1e-5)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e30])
 @pytest.mark.parametrize("scoring", ["tree", "first_token"])
-def test_a_hidden_state_that_is_not_finite_is_refused(scoring: Scoring, value: float) -> None:
-    hidden = np.full((2, N_TOKENS), 1.0, np.float32)
-    hidden[1, 0] = value
-    with pytest.raises(ScoreError, match="not finite"):
-        scores_of([trie_of((0,), (1,), scoring=scoring)], one_hot_rows(), hidden, rows([0], [1]))
-
-
-def test_logits_that_overflow_are_refused() -> None:
+@pytest.mark.parametrize("tail", [Tail(), Tail(cap=2.0)], ids=str)
+def test_what_is_not_finite_is_refused(tail: Tail, scoring: Scoring, value: float) -> None:
+    """A cap hides no hidden state; 1e30 is finite, its logits are not."""
     head = {0: np.full(2, 1e30, np.float32), 1: np.zeros(2, np.float32)}
+    scorer = Scorer([trie_of((0,), (1,), scoring=scoring)], head, tail=tail)
     with pytest.raises(ScoreError, match="not finite"):
-        scores_of([trie_of((0,), (1,))], head, np.full((1, 2), 1e30, np.float32), rows([0]))
+        scorer.score(np.array([[1e-30, 1], [value, 1]], np.float32), rows([0, 0], [1, 1]))
 
 
 @pytest.mark.parametrize("n_queries", [1, 4])
@@ -295,3 +189,76 @@ def test_one_scorer_for_requests_of_any_number_of_queries() -> None:
         found = scorer.score(hidden, np.repeat(row, (3, 2), axis=1))
         assert found.score.shape == found.probability.shape == (n_queries, 5)
         check_against_mirror(tries, head, hidden, row, found)
+
+
+HEAD = {token: np.array(row, np.float32) for token, row in {1: (1, 2), 2: (-3, 0.5), 3: (0.25, 1)}.items()}
+BIAS = {1: 0.25, 2: -1.0, 3: 2.0}
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [Tail(), Tail(scale=1 / 3), Tail(bias=BIAS), Tail(cap=2.0), Tail(scale=-2.0, cap=30.0, bias=BIAS)],
+    ids=str,
+)
+def test_the_tail_of_a_head_against_its_formula(tail: Tail) -> None:
+    hidden = np.array([[0.5, -1.5], [2, 3]], np.float32)
+    trie = trie_of((1,), (2,), (3,), scoring="first_token")
+    found = Scorer([trie], HEAD, tail=tail).score(hidden, rows([0, 0, 0], [1, 1, 1]))
+    for state, scores, probability in zip(hidden.tolist(), found.score, found.probability, strict=True):
+        products = [sum(h * w for h, w in zip(state, HEAD[token].tolist(), strict=True)) for token in (1, 2, 3)]
+        wanted = [(y + (BIAS[t] if tail.bias else 0)) * tail.scale for t, y in enumerate(products, 1)]
+        if tail.cap is not None:
+            wanted = [tail.cap * math.tanh(y / tail.cap) for y in wanted]
+        np.testing.assert_allclose(scores, wanted, rtol=1e-6)
+        np.testing.assert_allclose(probability, np.exp(wanted) / np.exp(wanted).sum(), rtol=1e-5)
+
+
+# At the prompt's end: a 0.2, b 0.5, anything else 0.3. Behind b: c 0.4, d 0.1, end 0.25, anything else 0.25.
+A, B, C, D = range(4)
+PROMPT_END, BEHIND_B = {A: 0.2, B: 0.5}, {C: 0.4, D: 0.1, END: 0.25}
+LOG_SUMS = 3.0, -7.0
+"""of the logits of each node: any values give the same probabilities"""
+
+
+def exact_scores(labels: Sequence[Path], scoring: Scoring, *, exact: bool = True) -> LabelScores:
+    """From hidden states that are their own logits, with the label tokens' logits and the log-sum-exp behind them."""
+    trie = build_trie([str(path) for path in labels], labels, END, scoring, exact=exact)
+    hidden = []
+    for probabilities, log_sum in zip((PROMPT_END, BEHIND_B), LOG_SUMS, strict=True):
+        own = [math.log(probabilities.get(token, 1e-9)) + log_sum for token in range(N_TOKENS)]
+        hidden.append([*own, *own, log_sum] if exact else own)
+    nodes = rows([trie.read.index(edge.node) for edge in trie.edges])
+    scorer = Scorer([trie], one_hot_rows(), np.arange(N_TOKENS, dtype=np.int32) if exact else None)
+    return scorer.score(np.array(hidden, np.float32), nodes)
+
+
+HALF = math.sqrt(0.2)
+
+
+@pytest.mark.parametrize(
+    ("scoring", "labels", "scores", "probabilities"),
+    [
+        ("joint", [(A,), (B, C)], [0.2, 0.5 * 0.4], [0.5, 0.5]),
+        ("joint", [(B,), (B, C)], [0.5 * 0.25, 0.5 * 0.4], [0.125 / 0.325, 0.2 / 0.325]),
+        ("mean", [(A,), (B, C)], [0.2, HALF], [0.2 / (0.2 + HALF), HALF / (0.2 + HALF)]),
+        ("mean", [(B,), (B, C)], [math.sqrt(0.125), HALF], None),
+        ("tree", [(A,), (B, C)], [0.2 / 0.7, 0.5 / 0.7], [0.2 / 0.7, 0.5 / 0.7]),
+        ("tree", [(A,), (B, C), (B, D)], [0.2 / 0.7, 0.4 / 0.7, 0.1 / 0.7], [0.2 / 0.7, 0.4 / 0.7, 0.1 / 0.7]),
+        ("first_token", [(A,), (B, C)], [0.2 * math.exp(3), 0.5 * math.exp(3)], [0.2 / 0.7, 0.5 / 0.7]),
+    ],
+)
+def test_scorings_worked_by_hand(
+    scoring: Scoring, labels: list[Path], scores: list[float], probabilities: list[float] | None
+) -> None:
+    found = exact_scores(labels, scoring)
+    assert np.exp(found.score[0]) == pytest.approx(scores)
+    assert probabilities is None or found.probability[0] == pytest.approx(probabilities)
+
+
+def test_label_mass_is_what_the_labels_have_of_the_vocabulary() -> None:
+    labels = [(A,), (B, C), (B, D)]
+    found = exact_scores(labels, "tree").exact
+    assert found is not None
+    assert found.label_mass[0] == pytest.approx([0.2 + 0.5 * 0.4 + 0.5 * 0.1])
+    assert np.exp(found.joint[0]) == pytest.approx([0.2, 0.2, 0.05])
+    assert exact_scores(labels, "tree", exact=False).exact is None
