@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 
 from .config.calibration_file import prompt_hash
-from .config.cascade import AGAIN, CascadeStage, other_prompts, short, stage_hash
 from .config.load import load_config
-from .config.schema import Config
+from .config.schema import AGAIN, CascadeStage, Config, other_prompts, short, stage_hash
 from .config.settings import prefixed
 from .core.core import Core, Item, each_result
 from .core.handle import LoadedPrompts

@@ -9,12 +9,10 @@ from typing import Literal, NoReturn, Self, overload
 
 from .cascade import Cascade, Stage, check_stamps, open_stage, stage_config
 from .config.calibration_file import read_calibration
-from .config.cascade import CascadeConfig
-from .config.likely_mistake import LikelyMistake
 from .config.load import load_config
-from .config.prompt import PromptConfig
+from .config.prompt import LikelyMistake, PromptConfig
 from .config.resources import DEFAULT_CONFIG
-from .config.schema import Config, ModelConfig, check_config
+from .config.schema import CascadeConfig, Config, ModelConfig, check_config
 from .config.words import counted, shown
 from .core.core import Core
 from .core.handle import LoadedPrompts, OnErrors, checked_queries, not_copied

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Self
 
 from .classifier import Classifier
-from .config.likely_mistake import LikelyMistake
 from .config.load import load_config
+from .config.prompt import LikelyMistake
 from .config.schema import Config, check_config
 from .config.words import shown
 from .engine.open import open_model

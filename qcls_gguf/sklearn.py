@@ -19,6 +19,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 import numpy.typing as npt
 
+from .config.words import JsonObject
+
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
     from sklearn.utils import assert_all_finite
@@ -174,7 +176,7 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _key(self) -> Key:
         return os.getpid(), self.config, self.prompt
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> JsonObject:
         """Everything but the open classifier, for copies and pickles."""
         return {key: value for key, value in super().__getstate__().items() if key != "_shared"}
 

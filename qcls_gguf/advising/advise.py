@@ -14,9 +14,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from ..cascade import stamps
-from ..config.cascade import CascadeConfig, CascadeStage, StagePrompt
 from ..config.prompt import PromptConfig
-from ..config.schema import Config, ModelConfig
+from ..config.schema import CascadeConfig, CascadeStage, Config, ModelConfig, StagePrompt
 from ..config.words import counted
 from ..data.labelled import PLAIN_COLUMNS, BadRow, Labelled, LabelledColumns, LabelledQuery, read_labelled
 from ..data.queries import QUERY, Columns, check_source, read_queries
@@ -129,12 +128,12 @@ def _read(settings: AdviceSettings, prompts: Sequence[PromptConfig]) -> Labelled
 
 def _read_queries(source: str, column: str) -> Labelled:
     """Rows without labels. Raises ConfigError."""
-    check_source(source, "queries")
+    check_source(source)
     path = Path(source)
     if not path.is_file():
         raise ConfigError(f"`queries` {path}: cannot be read: name a plain file, which is read twice")
     columns = Columns(query=None if column == QUERY else column)
-    lines = list(read_queries(source, columns=columns, called="queries"))
+    lines = list(read_queries(source, columns=columns))
     rows = [LabelledQuery(line=line.number or 0, query=line.text, labels={}) for line in lines if line.error is None]
     bad = [BadRow(line.number or 0, line.error) for line in lines if line.error is not None]
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()

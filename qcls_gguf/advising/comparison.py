@@ -10,11 +10,12 @@ from textwrap import wrap
 import numpy as np
 
 from ..classifier import Classifier
+from ..config.load import config_tree
 from ..config.prompt import PromptConfig
 from ..config.resources import schema_path
 from ..config.schema import Config
 from ..config.words import counted
-from ..config.yaml_text import config_tree, yaml_text
+from ..config.yaml_values import yaml_text
 from ..data.labelled import LabelledQuery
 from ..report.document import measured, percent
 from ..statistics import quantiles, wilson

@@ -97,7 +97,7 @@ def schema_command() -> None:
 
 def schema_text() -> str:
     """The JSON Schema of a configuration, as the command prints it."""
-    from ..config.json_schema import config_json_schema
+    from ..config.load import config_json_schema
     from ..report.record import json_text
 
     return json_text(config_json_schema(), indent=2)

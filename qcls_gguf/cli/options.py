@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_origin, get_type_
 import typer
 
 from ..config.resources import DEFAULT_CONFIG, config_names, schema_path
+from ..config.words import JsonObject
 from ..data.labelled import LabelledColumns
 from ..data.queries import QUERY
 from ..errors import ConfigError
@@ -66,14 +67,14 @@ def overriding(key: str, names: str, text: str | None = None) -> Any:
 
 
 @functools.cache
-def _definitions() -> dict[str, Any]:
-    schema: dict[str, Any] = json.loads(schema_path().read_text(encoding="utf-8"))["$defs"]
+def _definitions() -> JsonObject:
+    schema: JsonObject = json.loads(schema_path().read_text(encoding="utf-8"))["$defs"]
     return schema
 
 
-def _schema(key: str) -> dict[str, Any]:
+def _schema(key: str) -> JsonObject:
     room, name = key.split(".")
-    schema: dict[str, Any] = _definitions()[_TYPES[room]]["properties"][name]
+    schema: JsonObject = _definitions()[_TYPES[room]]["properties"][name]
     return schema
 
 
@@ -92,7 +93,7 @@ def command(function: Callable[..., int | None]) -> Callable[..., None]:
 
     def run(**values: Any) -> None:
         with exit_codes():
-            chosen: dict[str, dict[str, Any]] = {name: {} for name in groups}
+            chosen: dict[str, JsonObject] = {name: {} for name in groups}
             for own, (name, field, kind) in fields.items():
                 if isinstance(values[own], float) and not math.isfinite(values[own]):
                     raise ConfigError(f"{field.metadata['name']} {values[own]}: give a finite number")
@@ -207,7 +208,7 @@ def _overridden(config: Any, key: str, value: str | Path | bool) -> Any:
 
     room, name = key.split(".")
     is_number = room == "runtime" and isinstance(value, str) and value.isascii() and value.isdecimal()
-    change: dict[str, Any] = {name: int(value) if is_number else value}  # type: ignore[arg-type]
+    change: JsonObject = {name: int(value) if is_number else value}  # type: ignore[arg-type]
     if room == "prompts":
         prompts = tuple(dataclasses.replace(prompt, **change) for prompt in config.prompts)
         return dataclasses.replace(config, prompts=prompts)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
+from ..config.words import JsonObject
 from .method import AbsentError, Answer, Method, PeerError, Workload
 
 TIMEOUT_S = 120.0
@@ -110,7 +111,7 @@ class Connection:
         self._path = parts.path.rstrip("/")
         self._http = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout_s)
 
-    def request(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+    def request(self, method: str, path: str, body: JsonObject | None = None) -> Any:
         """The answer's JSON. Raises PeerError for a failed request and for an answer that is no success or no JSON."""
         content = None if body is None else json.dumps(body, ensure_ascii=False).encode()
         is_kept = self._http.sock is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..config.likely_mistake import LikelyMistake
+from ..config.prompt import LikelyMistake
 from ..config.schema import Config
 from ..report.environment import Environment
 from ..report.record import Record

@@ -22,7 +22,7 @@ from .rules import Number, Text
 from .schema import Config
 from .scoring import Scoring
 from .settings import Mistake, Settings, check, config_error, given, mistakes, prefixed, refusal, settings
-from .words import hint, shown
+from .words import JsonObject, hint, shown
 from .yaml_values import YamlText, load_yaml, read_text
 
 _AGAIN = "run `qcls-gguf calibrate` again"
@@ -176,7 +176,7 @@ def _mismatches(fit: _Fit, prompt: PromptConfig) -> Iterator[Mistake]:
                 yield Mistake(("bias", label), f"unknown key, {hint(label, prompt.labels)}")
 
 
-def calibration_text(model_sha256: str, prompts: Mapping[str, dict[str, Any]]) -> str:
+def calibration_text(model_sha256: str, prompts: Mapping[str, JsonObject]) -> str:
     """The YAML text of a calibration; prompts: each one's entry, in order."""
     tree = {"model_sha256": model_sha256, "prompts": dict(prompts)}
     head = "# Written by `qcls-gguf calibrate`; it holds for this model and these prompts only.\n"

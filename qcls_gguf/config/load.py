@@ -1,33 +1,49 @@
-"""Reads a configuration file, within limits, and makes a Config of it by the rules of schema.py."""
+"""A configuration file: read into a Config by the rules of schema.py, its values from a Config, its JSON Schema."""
 
 from __future__ import annotations
 
+import ast
+import dataclasses
+import inspect
+import textwrap
 from dataclasses import field
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import ValidationError, model_validator
+from pydantic import TypeAdapter, ValidationError, model_validator
+from pydantic.json_schema import GenerateJsonSchema
 
 from ..errors import ConfigError
-from .cascade import CascadeConfig
 from .prompt import (
     TEXT_KEYS,
     Confidence,
     FallbackText,
     FilledText,
     Prior,
+    PromptConfig,
     Queries,
     TrueOrFalse,
     resolve_forced,
 )
 from .resources import config_path
 from .rules import Text
-from .schema import CalibrationPath, Config, IgnoredKinds, ModelConfig, Prompts, RuntimeConfig
+from .schema import (
+    CalibrationPath,
+    CascadeConfig,
+    CascadeStage,
+    Config,
+    IgnoredKinds,
+    ModelConfig,
+    Prompts,
+    RuntimeConfig,
+    StagePrompt,
+)
 from .scoring import Scoring
 from .settings import Mistake, Settings, check, config_error, given, mistakes, prefixed, refusal, settings
 from .template import SLOT, no_query
-from .words import kind_of
-from .yaml_values import load_yaml, read_text
+from .words import JsonObject, kind_of
+from .yaml_values import load_yaml, read_text, text_block
 
 
 @settings
@@ -143,7 +159,7 @@ def parse_config(text: str, *, folder: Path, path: Path | None = None) -> Config
     )
 
 
-def _shared(tree: dict[Any, Any], wrong: list[Mistake]) -> dict[str, Any]:
+def _shared(tree: dict[Any, Any], wrong: list[Mistake]) -> JsonObject:
     """The settings for all prompts; their mistakes are added to wrong once, not for each prompt."""
     try:
         found = check(Shared, _without_last_breaks({key: tree[key] for key in _SHARED if key in tree}))
@@ -154,7 +170,7 @@ def _shared(tree: dict[Any, Any], wrong: list[Mistake]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _prompt(prompt: Any, shared: dict[str, Any]) -> Any:
+def _prompt(prompt: Any, shared: JsonObject) -> Any:
     """A prompt of the file, completed by the settings for all prompts."""
     own = given(prompt, keep=("label_prefix",))
     if not isinstance(own, dict):
@@ -173,4 +189,90 @@ def _without_last_breaks(values: dict[Any, Any]) -> dict[Any, Any]:
     return {
         key: value.removesuffix("\n") if key in TEXT_KEYS and isinstance(value, str) else value
         for key, value in values.items()
+    }
+
+
+def config_tree(config: Config) -> JsonObject:
+    """The values of a configuration's file. The loader makes the same configuration of them; names of files are
+    absolute."""
+    parts = {"model": _changed(config.model, ModelConfig()), "runtime": _changed(config.runtime, RuntimeConfig())}
+    tree: JsonObject = {key: values for key, values in parts.items() if values}
+    for key in ("calibration", "cascade", "ignore_warnings"):
+        if value := getattr(config, key):
+            tree[key] = _plain(value)
+    prompts = [_changed(prompt) for prompt in config.prompts]
+    for key in TEXT_KEYS:
+        if len(prompts) > 1 and key in prompts[0] and all(each.get(key) == prompts[0][key] for each in prompts):
+            tree[key] = prompts[0][key]
+            for prompt in prompts:
+                del prompt[key]
+    return {**tree, "prompts": prompts}
+
+
+def _changed(values: object, default: object = None) -> JsonObject:
+    """The settings that are no defaults."""
+    found: JsonObject = {}
+    for key in dataclasses.fields(values):  # type: ignore[arg-type]
+        value = getattr(values, key.name)
+        if value != (key.default if default is None else getattr(default, key.name)):
+            is_text = key.name in TEXT_KEYS and isinstance(value, str)
+            found[key.name] = text_block(value) if is_text else _plain(value)
+    return found
+
+
+def _plain(value: object) -> object:
+    if dataclasses.is_dataclass(value):
+        return {key.name: _plain(getattr(value, key.name)) for key in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return str(value.absolute()) if isinstance(value, Path) else value
+
+
+class _Schema(GenerateJsonSchema):
+    """Without titles, which only repeat the keys."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        """For pydantic."""
+        return False
+
+
+def config_json_schema() -> JsonObject:
+    """The schema, with the description and the limits of every key."""
+    schema: JsonObject = TypeAdapter(ConfigFile).json_schema(schema_generator=_Schema)
+    _describe(schema, ConfigFile, Shared)
+    describe_settings(schema["$defs"])
+    return {"$schema": _Schema.schema_dialect, **schema}
+
+
+def describe_settings(definitions: JsonObject) -> None:
+    """Give the fields of settings their descriptions, wherever these stand among the definitions of a JSON Schema.
+
+    definitions: schemas by the names of their types. pydantic reads no docstrings of types that are built late.
+    """
+    for cls in (CascadeConfig, CascadeStage, Config, ModelConfig, PromptConfig, RuntimeConfig, StagePrompt):
+        if cls.__name__ in definitions:
+            _describe(definitions[cls.__name__], cls)
+
+
+def _describe(schema: JsonObject, *classes: type) -> None:
+    """Give keys the docstrings below their fields, which Python itself does not keep; a type has its own."""
+    texts = {name: text for cls in classes for name, text in _docstrings(cls).items()}
+    for name, key in schema["properties"].items():
+        if name in texts:
+            key["description"] = texts[name]
+
+
+def _docstrings(cls: type) -> dict[str, str]:
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    assert isinstance(node, ast.ClassDef)
+    return {
+        key.target.id: " ".join(text.value.value.split())
+        for key, text in pairwise(node.body)
+        if isinstance(key, ast.AnnAssign)
+        and isinstance(key.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+        and isinstance(text.value.value, str)
     }

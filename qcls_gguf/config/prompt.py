@@ -1,9 +1,9 @@
-"""One prompt of a configuration: its texts, its labels, and how they are scored."""
+"""One prompt of a configuration: its texts, its labels, how they are scored, and what is likely wrong with it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import InitVar
+from dataclasses import InitVar, dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -13,9 +13,24 @@ from .rules import Number, Text, Truth, at_least, at_most, distinct
 from .scoring import FIRST_TOKEN, TREE, Scoring
 from .settings import Settings, given, refusal, settings, shown_name
 from .template import LABEL_SLOTS, SLOT, Words, check_texts, expand
-from .words import kind_of, shown
+from .words import JsonObject, kind_of, shown
 
 Prior = Literal["none", "content_free"]
+MistakeKind = Literal[
+    "control_token",
+    "chat_format",
+    "beginning",
+    "literal_slot",
+    "line_break",
+    "space",
+    "label_ends",
+    "labels_alike",
+    "label_tokens",
+    "untrained",
+    "labels_not_named",
+    "descriptions",
+]
+IgnoredKind = Literal["all", MistakeKind]
 CONTENT_FREE_QUERIES = ("", "N/A", "[MASK]")
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 100.0
 TEXT_KEYS = ("prompt_template", "system", "user", "answer_cue")
@@ -39,7 +54,7 @@ Queries: TypeAlias = Annotated[
 ]
 
 
-def resolve_forced(values: dict[str, Any]) -> dict[str, Any]:
+def resolve_forced(values: JsonObject) -> JsonObject:
     """The same settings with the scoring that `force_single_token_labels` means, which stays only to be told wrong."""
     forced, scoring = values.get("force_single_token_labels"), values.get("scoring")
     if forced is True and scoring not in (None, FIRST_TOKEN):
@@ -50,7 +65,7 @@ def resolve_forced(values: dict[str, Any]) -> dict[str, Any]:
     return {"scoring": TREE, **values} if forced is False else values
 
 
-def _labels_schema(schema: dict[str, Any]) -> None:
+def _labels_schema(schema: JsonObject) -> None:
     """A list of labels, or labels with descriptions."""
     as_list = {**schema, "minItems": 2, "maxItems": _MAX_LABELS, "uniqueItems": True}
     texts = {"anyOf": [{"type": "string"}, {"type": "null"}]}
@@ -114,7 +129,7 @@ class PromptConfig(Settings):
     """the answer below min_confidence; need not be a label"""
 
     @classmethod
-    def _place(cls, values: dict[str, Any]) -> str:
+    def _place(cls, values: JsonObject) -> str:
         name = shown_name(values.get("name"))
         return "prompt" if name is None else f"prompts.{name}"
 
@@ -201,3 +216,20 @@ class PromptConfig(Settings):
             if getattr(self, key) is not None and getattr(self, other) is None:
                 raise refusal(f"{shown(getattr(self, key))} needs {other}: give both or neither", key)
         return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LikelyMistake:
+    """What is likely wrong with prompts that can be used all the same."""
+
+    kind: MistakeKind
+    """by which a configuration may leave it untold: ignore_warnings"""
+    prompts: tuple[str, ...]
+    """names of the prompts that have it"""
+    place: str
+    """where it stands in the configuration, for the first of these"""
+    what: str
+    """what is wrong, and what to do"""
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.what} [{self.kind}]"

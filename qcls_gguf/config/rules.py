@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, GetCoreSchemaHandler, GetJ
 from pydantic_core import CoreSchema, core_schema
 
 from .settings import refusal
-from .words import kind_of, shown
+from .words import JsonObject, kind_of, shown
 
 LARGEST = (1 << 24) - 1
 """no count or size is larger"""
@@ -29,7 +29,7 @@ class Rule:
         """The value as it is kept; raises `refusal`."""
         raise NotImplementedError
 
-    def json_schema(self) -> dict[str, Any]:
+    def json_schema(self) -> JsonObject:
         """The values that a file may give."""
         raise NotImplementedError
 
@@ -37,7 +37,7 @@ class Rule:
         """For pydantic."""
         return core_schema.with_info_plain_validator_function(self.check)
 
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonObject:
         """For pydantic."""
         return self.json_schema()
 
@@ -68,8 +68,8 @@ class Text(Rule):
             raise refusal(f"is empty: {self.remedy}")
         return value
 
-    def json_schema(self) -> dict[str, Any]:
-        limits: dict[str, Any] = {"type": "string"}
+    def json_schema(self) -> JsonObject:
+        limits: JsonObject = {"type": "string"}
         if not self.empty:
             limits["minLength"] = 1
         if not self.blank:
@@ -93,7 +93,7 @@ class File(Rule):
         except (OSError, RuntimeError, ValueError) as e:  # such as a home folder that nobody has
             raise refusal(f"{shown(text, quoted=False)}: {e}") from None
 
-    def json_schema(self) -> dict[str, Any]:
+    def json_schema(self) -> JsonObject:
         return {"type": "string", "minLength": 1}
 
 
@@ -111,7 +111,7 @@ class Whole(Rule):
         choices = "".join(f" or {word}" for word in self.words)
         raise refusal(f"{shown(value)} is not a whole number from {self.low} to {self.high}{choices}")
 
-    def json_schema(self) -> dict[str, Any]:
+    def json_schema(self) -> JsonObject:
         number = {"type": "integer", "minimum": self.low, "maximum": self.high}
         return {"anyOf": [number, {"enum": list(self.words)}]} if self.words else number
 
@@ -135,7 +135,7 @@ class Number(Rule):
             )
         return float(value)
 
-    def json_schema(self) -> dict[str, Any]:
+    def json_schema(self) -> JsonObject:
         return {"type": "number", "exclusiveMinimum" if self.above else "minimum": self.low, "maximum": self.high}
 
 
@@ -150,7 +150,7 @@ class Truth(Rule):
             return value
         raise refusal(f"{shown(value)} is not {''.join(f'{word}, ' for word in self.words)}true or false")
 
-    def json_schema(self) -> dict[str, Any]:
+    def json_schema(self) -> JsonObject:
         return {"anyOf": [{"type": "boolean"}, {"enum": list(self.words)}]} if self.words else {"type": "boolean"}
 
 
@@ -158,7 +158,7 @@ class Truth(Rule):
 class Variables(Rule):
     """Names with texts, numbers and truth values, for a chat template."""
 
-    def check(self, value: Any, info: core_schema.ValidationInfo) -> dict[str, Any]:
+    def check(self, value: Any, info: core_schema.ValidationInfo) -> JsonObject:
         if not isinstance(value, dict):
             raise refusal(f"expected names and values, got {kind_of(value)}")
         for name, found in value.items():
@@ -173,7 +173,7 @@ class Variables(Rule):
                 Text().check(found, info)
         return dict(value)
 
-    def json_schema(self) -> dict[str, Any]:
+    def json_schema(self) -> JsonObject:
         kinds = {"anyOf": [{"type": kind} for kind in ("string", "number", "boolean")]}
         return {"type": "object", "additionalProperties": kinds, "propertyNames": {"pattern": r"^\w+$"}}
 

@@ -5,7 +5,9 @@ Every refusal names the place (`runtime.n_ctxx`), the value, and the remedy. Pat
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import hashlib
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -13,14 +15,13 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Field, model_validator
 
 from ..errors import ConfigError
-from .cascade import CascadeConfig
-from .likely_mistake import IgnoredKind
-from .prompt import CONTENT_FREE_QUERIES, FilledText, PromptConfig, TrueOrFalse
+from .prompt import CONTENT_FREE_QUERIES, FilledText, IgnoredKind, PromptConfig, TrueOrFalse
 from .resources import OLLAMA
-from .rules import File, Truth, Variables, Whole, at_least, at_most, distinct, size_of
+from .rules import File, Number, Text, Truth, Variables, Whole, at_least, at_most, distinct, size_of
 from .scoring import Scoring
 from .settings import Settings, given, refusal, settings
 from .template import ALL_SLOTS, SLOTS, all_texts, expand
+from .words import JsonObject
 
 Auto = Literal["auto"]
 KvType = Literal["f16", "q8_0", "bf16", "f32", "q4_0"]
@@ -29,6 +30,9 @@ QueryTokens = Literal["plain", "user_defined"]
 _MAX_SEQ = 4096  # LLAMA_MAX_SEQ in llama.cpp's src/llama-cparams.h, as patches/0009 has it
 _MAX_PROMPTS = 1000
 _AUTO = ("auto",)
+_MAX_STAGES = 4
+_N_SHOWN = 12
+AGAIN = "run `qcls-gguf advise` with `cascade` again"
 
 
 @settings
@@ -48,11 +52,11 @@ class ModelConfig(Settings):
     """branch, tag or commit; only with hf_repo"""
     chat_template: FilledText | None = None
     """the Jinja2 text that renders system and user of prompts; none: the file's own"""
-    chat_variables: Annotated[dict[str, Any], Variables()] = field(default_factory=dict, hash=False)
+    chat_variables: Annotated[JsonObject, Variables()] = field(default_factory=dict, hash=False)
     """what that template may ask for, such as `enable_thinking: true`; not given, enable_thinking is false"""
 
     @classmethod
-    def _place(cls, values: dict[str, Any]) -> str:
+    def _place(cls, values: JsonObject) -> str:
         return "model"
 
     @model_validator(mode="before")
@@ -134,7 +138,7 @@ class RuntimeConfig(Settings):
     CPU fewer where their buffers would exceed 128 MiB"""
 
     @classmethod
-    def _place(cls, values: dict[str, Any]) -> str:
+    def _place(cls, values: JsonObject) -> str:
         return "runtime"
 
     @model_validator(mode="after")
@@ -150,6 +154,50 @@ def _is_prompts(value: Any) -> Any:
         names = ": begin each prompt with `- name:`" if isinstance(value, dict) else ""
         raise refusal(f"expected a list of at least one prompt, got {size_of(value)}{names}")
     return tuple(value)
+
+
+def _of_prompts(value: Any) -> Any:
+    if not isinstance(value, Mapping) or not value:
+        raise refusal("expected at least one prompt's name with its threshold")
+    return dict(value)
+
+
+@settings
+class StagePrompt(Settings):
+    """The threshold of a stage for one prompt."""
+
+    threshold: Annotated[float, Number(0, 1)]
+    """the stage's answer counts if its probability is at least this; otherwise the next stage is asked"""
+    prompt_hash: Annotated[str, Text(empty=False)]
+    """hash of the stage's prompt to which the threshold was fitted"""
+
+
+StagePrompts: TypeAlias = Annotated[dict[str, StagePrompt], BeforeValidator(_of_prompts)]
+Hashes: TypeAlias = Annotated[dict[str, Annotated[str, Text(empty=False)]], BeforeValidator(_of_prompts)]
+
+
+@settings
+class CascadeStage(Settings):
+    """A stage before the configuration itself."""
+
+    config: Annotated[Path, File()]
+    """its configuration, with prompts of the same names and labels; without a model of its own it uses this one's"""
+    model_sha256: Annotated[str, Text(empty=False)]
+    """sha256 of the model with which the thresholds were fitted"""
+    prompts: StagePrompts = field(hash=False)
+    """the prompts that it is asked, by name; all others go to the next stage directly"""
+
+
+@settings
+class CascadeConfig(Settings):
+    """Stages that are asked before the configuration itself, which is the last one."""
+
+    stages: Annotated[tuple[CascadeStage, ...], at_least(1, "at least one stage"), at_most(_MAX_STAGES, "stages")]
+    """in the order in which they are asked"""
+    model_sha256: Annotated[str, Text(empty=False)]
+    """sha256 of the last stage's model, with which the others were compared"""
+    prompt_hashes: Hashes = field(hash=False)
+    """hashes of the last stage's prompts, by name"""
 
 
 Prompts: TypeAlias = Annotated[
@@ -197,7 +245,7 @@ def _filled(prompts: tuple[PromptConfig, ...]) -> tuple[PromptConfig, ...]:
                 raise refusal(what, "prompts", index)
     filled: list[PromptConfig] = []
     for prompt in prompts:
-        texts: dict[str, Any] = {key: expand(text, fillings) for key, text in prompt.texts.items()}
+        texts: JsonObject = {key: expand(text, fillings) for key, text in prompt.texts.items()}
         filled.append(replace(prompt, **texts))
     return tuple(filled)
 
@@ -228,3 +276,25 @@ def raw_config(config: Config, scoring: Scoring, names: Collection[str] | None =
         if names is None or prompt.name in names
     )
     return replace(config, prompts=prompts, calibration=None, cascade=None)
+
+
+def stage_hash(prompt_hash: str, temperature: float, bias: list[float] | None) -> str:
+    """A digest of everything but the model that a stage's probabilities depend on: the prompt and its calibration."""
+    parts = [prompt_hash, round(temperature, 6), bias and [round(each, 6) for each in bias]]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def short(digest: str) -> str:
+    """The beginning of a digest, for a message."""
+    return f"{digest[:_N_SHOWN]}…"
+
+
+def other_prompts(last: Sequence[PromptConfig], stage: Sequence[PromptConfig]) -> str | None:
+    """Why a stage's prompts cannot replace those of the last stage; None if names and labels are the same."""
+    labels = {prompt.name: prompt.labels for prompt in stage}
+    for prompt in last:
+        if prompt.name not in labels:
+            return f"has no prompt {prompt.name}"
+        if labels[prompt.name] != prompt.labels:
+            return f"prompts.{prompt.name} has other labels than the configuration, or in another order"
+    return None

@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs, PydanticCustomError
 
 from ..errors import ConfigError
-from .words import hint, kind_of, shown
+from .words import MAX_LISTED, JsonObject, hint, kind_of, shown
 from .yaml_values import YamlText
 
 T = TypeVar("T")
@@ -24,7 +24,6 @@ Step = str | int
 
 _OURS = "refused"
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument", "invalid_key")
-_MOST_MISTAKES = 20
 _LONGEST_NAME = 100
 # Built when first used, and all parts of a file's schema at once: half the time at start-up.
 _CHECKS = ConfigDict(extra="forbid", defer_build=True)
@@ -59,7 +58,7 @@ class Settings(metaclass=_Checked):
     __slots__ = ()
 
     @classmethod
-    def _place(cls, values: dict[str, Any]) -> str:
+    def _place(cls, values: JsonObject) -> str:
         """The place in a configuration of values that Python code gives, such as `prompts.colour`."""
         return ""
 
@@ -133,8 +132,8 @@ def config_error(found: Iterable[Mistake], values: Any, place: str = "", file: Y
         line = None if file is None else file.line(each.where)
         number = "" if line is None else f"line {line}: "
         lines.append(f"{number}{_path(place, each.where, values) or 'the configuration'}: {each.what}")
-    if (n_more := len(lines) - _MOST_MISTAKES) > 0:
-        lines[_MOST_MISTAKES:] = [f"and {n_more} more mistakes"]
+    if (n_more := len(lines) - MAX_LISTED) > 0:
+        lines[MAX_LISTED:] = [f"and {n_more} more mistakes"]
     return ConfigError("\n".join(lines))
 
 

@@ -7,8 +7,12 @@ import unicodedata
 from collections.abc import Sequence
 from datetime import date
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
+JsonObject: TypeAlias = dict[str, Any]
+"""keys and values of JSON or YAML"""
+MAX_LISTED = 20
+"""names or mistakes that one message lists"""
 _LONGEST = 80
 _LARGE = 10**20
 _UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K"))

@@ -1,4 +1,4 @@
-"""The values of a YAML text that a stranger may have written, with their lines; bounded in size, depth and repetition.
+"""YAML: the values of a text that a stranger may have written, with their lines and within limits; values as a text.
 
 YAML has forms by which a file of a kilobyte becomes gigabytes or keeps a reader busy for minutes (aliases of aliases,
 numbers in base 60). The parser's events are counted first, with what aliases repeat; what PyYAML makes of them then is
@@ -223,3 +223,41 @@ def _tag(event: Any) -> str:
 
 def _refused(event: Any, what: str) -> ConfigError:
     return ConfigError(f"not valid YAML: line {event.start_mark.line + 1}: {what}")
+
+
+def yaml_text(value: object) -> str:
+    """A value of dicts, lists, texts, numbers and truth values, in the order given."""
+    return str(yaml.dump(value, Dumper=_Dumper, allow_unicode=True, sort_keys=False, width=float("inf")))
+
+
+def text_block(text: str) -> str:
+    """A prompt's text as `yaml_text` takes it, so that several lines become a block.
+
+    The loader takes off the last line break, which such a block adds.
+    """
+    return f"{text}\n" if "\n" in text else text
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as blocks, lists of plain values on one line, other lists indented."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        """For PyYAML."""
+        super().increase_indent(flow, False)
+
+    def ignore_aliases(self, data: object) -> bool:
+        """For PyYAML: equal lists stand where they are used."""
+        return True
+
+    def text(self, text: str) -> yaml.Node:
+        """A text, as a block where it has several lines that YAML keeps as they are."""
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+    def sequence(self, values: Sequence[object]) -> yaml.Node:
+        """A list, on one line if its values are plain."""
+        is_plain = not any(isinstance(value, dict | list) for value in values)
+        return self.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=is_plain)
+
+
+_Dumper.add_representer(str, _Dumper.text)
+_Dumper.add_representer(list, _Dumper.sequence)

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Literal, NoReturn, Self, overload
 
-from ..config.likely_mistake import LikelyMistake
-from ..config.prompt import PromptConfig
+from ..config.prompt import LikelyMistake, PromptConfig
 from ..config.schema import Config
 from ..engine.prefix_cache import Prefix
 from ..errors import PlanError, QclsError

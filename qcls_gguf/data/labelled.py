@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..config.words import hint, shown
+from ..config.words import MAX_LISTED, JsonObject, hint, shown
 from ..errors import ConfigError
 from .encoding import is_text, utf8_of
 from .queries import QUERY
 from .rows import Kind, Row, Rows, why_no_text
-
-_MAX_LISTED = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,17 +70,15 @@ def read_labelled(
     path: Path,
     labels: Mapping[str, Sequence[str]],
     columns: LabelledColumns = PLAIN_COLUMNS,
-    *,
-    called: str = "data",
 ) -> Labelled:
     """The rows of a file for prompts with these labels; CSV where its name ends in `.csv` or `.tsv`, else JSON lines.
 
     JSON lines: `{"query": …, "labels": {prompt: label or list of accepted labels}}`. CSV: the columns `query` and the
     prompts' names, several accepted labels separated by `|`, the delimiter detected. UTF-8 or UTF-16. A row counts for
-    the prompts that it has a label of. Rows that cannot be used are returned as bad. called: what errors call the file.
+    the prompts that it has a label of. Rows that cannot be used are returned as bad.
     Raises ConfigError for a file that cannot be read, or has no rows.
     """
-    name = f"`{called}` {path}"
+    name = f"`data` {path}"
     if what := why_no_text(path.suffix):
         raise ConfigError(f"{name}: {what}")
     try:
@@ -114,8 +110,8 @@ def read_labelled(
 
 def refusal(path: Path, bad: Sequence[BadRow], n_rows: int) -> ConfigError:
     """An error that lists the rows which cannot be used."""
-    listed = [f"  line {row.line}: {row.reason}" for row in bad[:_MAX_LISTED]]
-    more = [f"  and {len(bad) - _MAX_LISTED} more"] if len(bad) > _MAX_LISTED else []
+    listed = [f"  line {row.line}: {row.reason}" for row in bad[:MAX_LISTED]]
+    more = [f"  and {len(bad) - MAX_LISTED} more"] if len(bad) > MAX_LISTED else []
     head = f"`data` {path}: {len(bad)} of {n_rows} rows cannot be used: correct them, or leave them out with `skip_bad`"
     return ConfigError("\n".join([head, *listed, *more]))
 
@@ -147,7 +143,7 @@ def _accepted(row: Row, prompts: Mapping[int, str], labels: Mapping[str, Sequenc
     return found
 
 
-def _labels_of(row: Row) -> dict[str, Any]:
+def _labels_of(row: Row) -> JsonObject:
     """The labels of an object of JSON lines. Raises ConfigError."""
     pairs = json.loads(row.line, object_pairs_hook=_once)
     if "labels" not in pairs:
@@ -157,7 +153,7 @@ def _labels_of(row: Row) -> dict[str, Any]:
     return pairs["labels"]
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _once(pairs: list[tuple[str, Any]]) -> JsonObject:
     """An object of JSON. Raises ConfigError for a key that is given twice."""
     for key, n in Counter(key for key, _ in pairs).items():
         if n > 1:

@@ -47,14 +47,14 @@ class Columns:
         return self.query is not None or self.id is not None
 
 
-def check_source(source: str, called: str = "queries") -> None:
+def check_source(source: str) -> None:
     """Raise ConfigError for an input that cannot be read, or whose name says that its lines are no rows.
 
     `read_queries` does this itself when it begins to read; others call it to know before they load a model.
     """
     if source == "-":
         return
-    name = f"`{called}` {source}"
+    name = f"`queries` {source}"
     if not os.path.exists(source):
         raise ConfigError(f"{name}: no such file")
     if os.path.isdir(source) or not os.access(source, os.R_OK):
@@ -78,22 +78,20 @@ def count_lines(source: str) -> int | None:
     return n_lines + (last != b"\n")
 
 
-def read_queries(
-    source: str, *, blank: bool = False, columns: Columns | None = None, called: str = "queries"
-) -> Iterator[Line]:
+def read_queries(source: str, *, blank: bool = False, columns: Columns | None = None) -> Iterator[Line]:
     """The queries of a file, or of standard input for `-`, UTF-8 or UTF-16: a line each, without its line break.
 
     A file named .csv or .tsv is a table with a header, one named .jsonl has an object a line; of both the query is the
     column or key `query`, unless columns says otherwise. Where columns names one, any other input is a table, too.
-    blank: also return blank lines; called: what errors call the input. A line that is not valid is returned with an
+    blank: also return blank lines. A line that is not valid is returned with an
     error, and the lines after it follow. Raises ConfigError for a file that cannot be read, or lacks a column.
     """
     chosen = columns or Columns()
     kind = kind_of_file(Path(source).suffix)
     if kind == "text" and chosen.are_named:
         kind = "csv"
-    name = f"`{called}` {source}"
-    check_source(source, called)
+    name = f"`queries` {source}"
+    check_source(source)
     query = chosen.query or QUERY
     try:
         with (

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Literal
 
-from ..config.words import counted, kind_of, printable, shown
+from ..config.words import MAX_LISTED, counted, kind_of, printable, shown
 from ..errors import ConfigError
 from .encoding import LONGEST_LINE, is_text, shown_bytes
 
@@ -81,7 +81,6 @@ def is_file_ending(suffix: str) -> bool:
 
 
 DELIMITERS = (",", ";", "\t")
-_MAX_LISTED = 20
 
 
 class CsvFile:
@@ -111,8 +110,8 @@ class CsvFile:
     def index(self, column: str, remedy: str) -> int:
         """Where a column stands. Raises ConfigError where there is none; remedy: what to do then."""
         if column not in self.header:
-            more = f" and {len(self.header) - _MAX_LISTED} more" if len(self.header) > _MAX_LISTED else ""
-            names = ", ".join(map(shown, self.header[:_MAX_LISTED])) + more
+            more = f" and {len(self.header) - MAX_LISTED} more" if len(self.header) > MAX_LISTED else ""
+            names = ", ".join(map(shown, self.header[:MAX_LISTED])) + more
             raise ConfigError(f"has no column {column!r}: the columns are {names}; {remedy}")
         return self.header.index(column)
 

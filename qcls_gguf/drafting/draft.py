@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import indent, wrap
 
-from ..config.load import load_config, parse_config
+from ..config.load import config_tree, load_config, parse_config
 from ..config.prompt import PromptConfig
 from ..config.resources import OLLAMA, schema_path
 from ..config.schema import Config, ModelConfig
 from ..config.template import LABELS_SLOT
 from ..config.words import shown
-from ..config.yaml_text import config_tree, text_block, yaml_text
+from ..config.yaml_values import text_block, yaml_text
 from ..errors import ConfigError
 from .models import DraftModel, given_model
 

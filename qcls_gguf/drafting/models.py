@@ -12,7 +12,7 @@ from ..config.words import shown
 from ..errors import ConfigError
 
 if TYPE_CHECKING:
-    from ..config.yaml_text import Tree
+    from ..config.words import JsonObject
 
 _LARGEST_ON_CPU = 2_000_000_000
 """a larger file makes a CPU of few cores take seconds for a text"""
@@ -82,7 +82,7 @@ LARGEST_FIRST: dict[Family, tuple[Choice, ...]] = {
 class DraftModel:
     """A model as a configuration names it."""
 
-    settings: Tree
+    settings: JsonObject
     """the keys of its section"""
     why: str
     """for the reader"""
@@ -128,7 +128,7 @@ def fitting_model(family: Family) -> DraftModel:
     where = "of GPU memory" if room.on_gpu else "of main memory, and no GPU"
     larger = "" if room.on_gpu else "; a larger one labels better and takes longer"
     states = f", {chosen.state_bytes >> 20} MiB of states a sequence" if chosen.state_bytes else ""
-    settings: Tree = {"hf_repo": chosen.repo}
+    settings: JsonObject = {"hf_repo": chosen.repo}
     if chosen.quantization is not None:
         settings["quantization"] = chosen.quantization
     return DraftModel(

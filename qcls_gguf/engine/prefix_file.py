@@ -19,10 +19,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from ..config.words import JsonObject
 from ..system.folders import PART_SUFFIX, write_whole
 
 MAGIC = b"qcls-gguf prefix cells 2\n"
@@ -109,7 +110,7 @@ class StateCache:
     """waits until it is known"""
 
     @classmethod
-    def of(cls, folder: Path, depends_on: dict[str, Any], model_sha256: Callable[[], str]) -> StateCache:
+    def of(cls, folder: Path, depends_on: JsonObject, model_sha256: Callable[[], str]) -> StateCache:
         """depends_on: plain values, such as the tokens' digest, the KV type and the build."""
         key = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
         return cls(path=folder / f"{key[:32]}.kv", key=key, model_sha256=model_sha256)

@@ -12,6 +12,7 @@ from ..classifier import Classifier
 from ..config.calibration_file import read_calibration
 from ..config.schema import Config, raw_config
 from ..config.scoring import EXACT_SCORINGS, TREE, Scoring
+from ..config.words import MAX_LISTED
 from ..data.labelled import PLAIN_COLUMNS, BadRow, Labelled, LabelledColumns, LabelledQuery, read_labelled, refusal
 from ..errors import ConfigError, ScoreError
 from ..opening import ClassifierOpener
@@ -42,8 +43,6 @@ from .passes import (
 )
 from .records import DataRecord, EvaluationRecord, RequestCost
 from .robustness import batch_invariance, check_slots, shuffled_labels
-
-_MAX_LISTED = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +100,7 @@ class ScoredRows:
             sha256=self.data.sha256,
             n_rows=len(self.rows),
             n_bad=len(self.bad),
-            bad=tuple(self.bad[:_MAX_LISTED]),
+            bad=tuple(self.bad[:MAX_LISTED]),
         )
 
 

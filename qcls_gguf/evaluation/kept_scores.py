@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Self
 
 from ..config.schema import Config
+from ..config.words import JsonObject
 from ..errors import ConfigError, QclsError
-from ..report.record import JsonObject
 from ..score.result import ModelInfo
 
 _N_NAMED = 10

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ..config.likely_mistake import LikelyMistake
+from ..config.prompt import LikelyMistake
 from ..config.scoring import Scoring
 from ..report.record import Record
 from ..score.result import ModelInfo

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 from rich.tree import Tree
 
-from ..config.likely_mistake import LikelyMistake
+from ..config.prompt import LikelyMistake
 from ..config.words import counted, printable, printable_lines
 from ..model.placement import weights_text
 from ..report.document import TEXT, Document, Facts, Paragraph, Table, measured

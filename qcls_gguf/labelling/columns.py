@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..config.words import shown
+from ..config.words import MAX_LISTED, shown
 from ..data.encoding import is_text, shown_bytes
 from ..errors import ConfigError
 
@@ -18,14 +18,13 @@ _N_TYPED = 10_000
 """rows whose types are found together"""
 _AS_JSON = {b"qcls": b"json"}
 """marks a column whose values have no type in common: JSON as text"""
-_MAX_LISTED = 20
 
 
 def check_query_type(schema: pa.Schema, query_column: str, what: Path | str) -> None:
     """Raise ConfigError if a table has no such column of text, or several."""
     remedy = "name the one with the queries with `query_column`"
     if schema.names.count(query_column) != 1:
-        names = ", ".join(map(shown, schema.names[:_MAX_LISTED]))
+        names = ", ".join(map(shown, schema.names[:MAX_LISTED]))
         n = "several columns" if query_column in schema.names else "no column"
         raise ConfigError(f"{what}: has {n} {query_column!r}: the columns are {names}; {remedy}")
     kind = schema.field(query_column).type

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Protocol
 
-from ..config.likely_mistake import LikelyMistake, MistakeKind
-from ..config.prompt import PromptConfig
+from ..config.prompt import LikelyMistake, MistakeKind, PromptConfig
 from ..config.template import DESCRIBED_SLOT, LABELS_SLOT, SLOT, SLOTS, braced_words, meant_slot
 from ..config.words import ALIKE, seen_as, shown
 from .compiled import Prompt, Tokenizer

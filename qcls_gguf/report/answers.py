@@ -14,11 +14,11 @@ from rich.console import Group
 from rich.text import Text
 
 from ..config.scoring import JOINT, MEAN
-from ..config.words import counted, printable
+from ..config.words import JsonObject, counted, printable
 from ..data.queries import Line
 from ..score.result import Audit, ModelInfo, PromptResult, Result
 from .document import console
-from .record import JsonObject, json_text
+from .record import json_text
 
 BLANK = "blank line"
 _EIGHTHS = " ▏▎▍▌▋▊▉█"

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any, TypeAlias
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import GenerateJsonSchema
 
-from ..config.json_schema import describe_settings
-
-JsonObject: TypeAlias = dict[str, Any]
-"""an object of JSON"""
+from ..config.load import describe_settings
+from ..config.words import JsonObject
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:

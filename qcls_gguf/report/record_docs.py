@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from .record import JsonObject as Schema
+from ..config.words import JsonObject as Schema
 from .record import json_schema
 
 

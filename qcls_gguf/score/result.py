@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from ..config.words import JsonObject
 
 
 class LabelScore(NamedTuple):
@@ -149,7 +151,7 @@ class Result:
             row[f"{answer.prompt}_probability"] = answer.probability
         return row
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Plain values, as `qcls-gguf run` prints them as JSON.
 
         A prompt has `audit` and `stage` only if they are not None, and `most_probable` only if it abstained.
@@ -159,7 +161,7 @@ class Result:
         return answer
 
 
-def _plain(result: PromptResult) -> dict[str, Any]:
+def _plain(result: PromptResult) -> JsonObject:
     plain = result._asdict()
     plain["scores"] = [score._asdict() for score in result.scores]
     for key in ("audit", "stage"):

@@ -7,14 +7,13 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from ..config.words import close_to, counted, shown
+from ..config.words import MAX_LISTED, close_to, counted, shown
 from .refusal import RefusedError
 
 M = TypeVar("M", bound=BaseModel)
 Place = tuple[int | str, ...]
 """the keys and indices that lead to a value"""
 
-_MOST_MISTAKES = 20
 _TAG = "type"  # the field that says which kind an object is
 
 
@@ -28,8 +27,8 @@ def parse(model: type[M], value: object) -> M:
     outer = {place[:n] for _, place in mistakes for n in range(len(place))}
     told = [(field_path(place), _words(each, model)) for each, place in mistakes if place not in outer]
     lines = list(dict.fromkeys(f"{path}: {what}" for path, what in told))
-    if (n_more := len(lines) - _MOST_MISTAKES) > 0:
-        lines[_MOST_MISTAKES:] = [f"and {counted(n_more, 'more mistake')}"]
+    if (n_more := len(lines) - MAX_LISTED) > 0:
+        lines[MAX_LISTED:] = [f"and {counted(n_more, 'more mistake')}"]
     raise RefusedError(422, "invalid", "; ".join(lines), param=told[0][0])
 
 

@@ -12,10 +12,11 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from ..config.words import JsonObject
 from ..version import __version__
 from .refusal import ErrorAnswer
 
-Schema = dict[str, Any]
+Schema = JsonObject
 Models = Sequence[type[BaseModel]]
 _REFERENCE = "#/components/schemas/{model}"
 _LINK = re.compile(r'"#/components/schemas/([^"]+)"')

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ..classifier import Classifier
 from ..config.prompt import PromptConfig
-from ..config.words import kind_of, shown
+from ..config.words import JsonObject, kind_of, shown
 from ..core.handle import LoadedPrompts
 from ..errors import ConfigError, PlanError
 from ..prompts.prompt_set import PromptSet
@@ -143,7 +143,7 @@ class ZeroShotClassificationPipeline(TextPipeline):
                 self._evict_oldest()
 
 
-def _answer(text: str, labels: _Labels, results: Sequence[PromptResult]) -> dict[str, Any]:
+def _answer(text: str, labels: _Labels, results: Sequence[PromptResult]) -> JsonObject:
     if labels.multi_label:
         scores = [result.scores[0].probability for result in results]
     else:

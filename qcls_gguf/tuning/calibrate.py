@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ..config.calibration_file import calibration_text, prompt_hash
-from ..config.likely_mistake import LikelyMistake
-from ..config.prompt import Prior, PromptConfig
+from ..config.prompt import LikelyMistake, Prior, PromptConfig
 from ..config.schema import Config
 from ..config.scoring import Scoring
 from ..config.words import hint

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from qcls_gguf import ConfigError, Model, ModelConfig, RuntimeConfig, load_config
 from qcls_gguf.cli.app import app
-from qcls_gguf.config.likely_mistake import LikelyMistake, MistakeKind
 from qcls_gguf.config.load import parse_config
+from qcls_gguf.config.prompt import LikelyMistake, MistakeKind
 from qcls_gguf.config.resources import config_names, config_path, embedded_model
 from qcls_gguf.prompts.chat import render_prompts
 from qcls_gguf.prompts.likely_mistakes import CHECKS, TRAINED, digest, likely_mistakes

@@ -20,8 +20,8 @@ from qcls_gguf.advising.candidates import (
     listed_labels,
     shorter_cue,
 )
-from qcls_gguf.config.load import parse_config
-from qcls_gguf.config.yaml_text import config_tree, yaml_text
+from qcls_gguf.config.load import config_tree, parse_config
+from qcls_gguf.config.yaml_values import yaml_text
 
 ROOT = Path(__file__).parents[2]
 FASHION, JOINT, MISSION = (

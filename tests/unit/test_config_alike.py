@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from qcls_gguf import Config, ConfigError, ModelConfig, PromptConfig, RuntimeConfig
-from qcls_gguf.config.json_schema import config_json_schema
-from qcls_gguf.config.load import parse_config
+from qcls_gguf.config.load import config_json_schema, parse_config
 
 
 def _texts() -> st.SearchStrategy[Any]:

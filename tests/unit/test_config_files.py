@@ -16,8 +16,7 @@ from config_texts import CONFIGS, FOLDER, MISSION, PROMPT, parse, refused, with_
 from jsonschema import Draft202012Validator
 
 from qcls_gguf.cli.app import schema_text
-from qcls_gguf.config.json_schema import config_json_schema
-from qcls_gguf.config.load import load_config
+from qcls_gguf.config.load import config_json_schema, load_config
 from qcls_gguf.config.prompt import PromptConfig
 from qcls_gguf.config.schema import ModelConfig, RuntimeConfig
 from qcls_gguf.errors import ConfigError

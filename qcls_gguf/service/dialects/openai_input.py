@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from ...config.words import JsonObject
 from ..dialect import Strict, no_images, short_json
 
 
 class _Part(Strict):
-    prompt_cache_breakpoint: dict[str, Any] | None = None
+    prompt_cache_breakpoint: JsonObject | None = None
 
 
 class InputText(_Part):
@@ -31,7 +32,7 @@ class InputJson(_Part):
     """An object, or a list of objects."""
 
     type: Literal["input_json"]
-    data: dict[str, Any] | list[dict[str, Any]]
+    data: JsonObject | list[JsonObject]
 
 
 class InputImage(BaseModel):

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ...config.words import JsonObject
 from ...questions.question import Question
 from ..dialect import (
     Context,
@@ -24,7 +25,7 @@ from ..dialect import (
 from ..refusal import RefusedError
 from .openai_decisions import PATH as DECISIONS_PATH
 
-Told = str | dict[str, Any] | list[Any]
+Told = str | JsonObject | list[Any]
 """a text, or JSON that is given as its text"""
 
 
@@ -77,7 +78,7 @@ class SystemOneRequest(Lenient):
     model: str = "default"
     state: Told
     questions: Annotated[dict[str, Annotated[AnyQuestion, Field(discriminator="type")]], Field(min_length=1)]
-    assets: dict[str, Any] | None = None
+    assets: JsonObject | None = None
     audit: bool = False
     """ours: whether each answer has `x_label_mass`, the probability that lies on its options
     at all; costs the model's head"""
