@@ -34,25 +34,6 @@ def prompt_of(head: tuple[int, ...], stable: tuple[int, ...], tail: tuple[int, .
     )
 
 
-def test_least_tokens_by_hand() -> None:
-    one = prompt_of((1, 2), (3,), (8, 9))
-    other = prompt_of((1, 2), (4,), (8, 9))
-    assert least_tokens([one], [[[3, 5]]]) == 3  # 5 8 9
-    assert least_tokens([one], [[[6, 5]]]) == 4  # the query has changed what is stored: 6 5 8 9
-    assert least_tokens([one, other], [[[3, 5], [4, 5]]]) == 6  # nothing is shared behind different prefixes
-    assert least_tokens([one, one], [[[3, 5], [3, 5]]]) == 3
-    assert least_tokens([one], [[[3, 5]], [[3, 6]], [[3, 5]]]) == 6
-    # ` 1` of three labels is fed once, and ` 1 2` as well where the next token tells two labels apart
-    assert least_tokens([prompt_of((1, 2), (3,), (8,), labels=1)], [[[3, 5]]]) == 3
-    assert least_tokens([prompt_of((1, 2), (3,), (8,), labels=2)], [[[3, 5]]]) == 4
-    # what lies in another prompt's prefix is stored too
-    assert least_tokens([one, prompt_of((1,), (), (8,))], [[[3, 5], [2, 3]]]) == 4
-
-
-def test_a_stored_token_whose_hidden_state_is_read_is_fed() -> None:
-    assert least_tokens([prompt_of((1, 2), (3,), ())], [[[3]]]) == 1
-
-
 SHORT = st.lists(st.integers(1, 2), max_size=3).map(tuple)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from config_texts import FOLDER, parse, refused
 
 from qcls_gguf.config.calibration_file import (
     Calibration,
@@ -17,7 +18,7 @@ from qcls_gguf.config.calibration_file import (
     prompt_hash,
     read_calibration,
 )
-from qcls_gguf.config.load import load_config, parse_config
+from qcls_gguf.config.load import load_config
 from qcls_gguf.config.prompt import PromptConfig
 from qcls_gguf.config.schema import Config
 from qcls_gguf.errors import ConfigError
@@ -34,15 +35,6 @@ SECOND = """\
     labels: [girl, boy]
 """
 SHA256 = "ab" * 32
-
-
-def parse(text: str) -> Config:
-    return parse_config(text, folder=Path("/configs"))
-
-
-def refused(text: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=f"{re.escape(message)}"):
-        parse(text)
 
 
 def test_nothing_is_calibrated_by_default() -> None:
@@ -62,39 +54,24 @@ def test_a_prompts_settings_go_before_the_common_ones() -> None:
     assert first.content_free_queries == ("x", "")
     assert (second.prior, second.min_confidence, second.temperature) == ("content_free", 1.0, None)
     assert second.content_free_queries == ("",)
-    assert parse(top + PROMPT).calibration == Path("/configs/c.yaml")
+    assert parse(top + PROMPT).calibration == FOLDER / "c.yaml"
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
         ("prior: free", "prompts.category.prior: 'free' is not one of none, content_free"),
-        ("prior: [none]", "prompts.category.prior: ['none'] is not one of"),
-        (
-            "content_free_queries: []",
-            "prompts.category.content_free_queries: expected a list of at least one text, got",
-        ),
-        ("content_free_queries: N/A", "prompts.category.content_free_queries: expected a list of at least one text"),
+        ("content_free_queries: []", "prompts.category.content_free_queries: expected a list of at least one text"),
         ("content_free_queries: [a, 1]", "prompts.category.content_free_queries[1]: 1 is a number, not text"),
         ("content_free_queries: [a, a]", "prompts.category.content_free_queries[1]: query 'a' is given twice"),
         ("temperature: 0", "prompts.category.temperature: 0 is not a number from 0.01 to 100"),
-        ("temperature: -1.0", "prompts.category.temperature: -1.0 is not a number from 0.01 to 100"),
-        ("temperature: 101", "prompts.category.temperature: 101 is not a number from 0.01 to 100"),
         ("temperature: .nan", "prompts.category.temperature: nan is not a number from 0.01 to 100"),
-        ("temperature: .inf", "prompts.category.temperature: inf is not a number from 0.01 to 100"),
         ("temperature: true", "prompts.category.temperature: True is not a number"),
-        ('temperature: "1"', "prompts.category.temperature: '1' is not a number"),
         ("min_confidence: 0.5", "prompts.category.min_confidence: 0.5 needs fallback: give both or neither"),
         ("fallback: ask", "prompts.category.fallback: 'ask' needs min_confidence: give both or neither"),
         ('fallback: ""', "prompts.category.fallback: is empty"),
-        ('fallback: " "', "prompts.category.fallback: is empty"),
-        ("fallback: 1", "prompts.category.fallback: 1 is a number, not text"),
-        (
-            "min_confidence: 0",
-            "prompts.category.min_confidence: 0 has no effect, because no probability is below it: give a number above",
-        ),
+        ("min_confidence: 0", "prompts.category.min_confidence: 0 has no effect, because no probability is below"),
         ("min_confidence: 1.01", "prompts.category.min_confidence: 1.01 is not a number from 0 to 1"),
-        ("bias: {}", "prompts.category.bias: unknown key"),
     ],
 )
 def test_a_wrong_setting_is_refused(line: str, message: str) -> None:
@@ -105,35 +82,12 @@ def test_a_wrong_setting_is_refused(line: str, message: str) -> None:
     ("line", "message"),
     [
         ("temperature: 2", "temperature: unknown key"),
-        ("prior: all", "prior: 'all' is not one of"),
-        ("min_confidence: 0.5", "prompts.category.min_confidence: 0.5 needs fallback"),
         ("calibration: ''", "calibration: is empty"),
-        ("calibration: 1", "calibration: 1 is a number, not text"),
         ("calibration: ~nobody-here/c.yaml", "calibration: ~nobody-here/c.yaml: "),
     ],
 )
 def test_a_wrong_common_setting_is_refused(line: str, message: str) -> None:
     refused(f"{line}\n{PROMPT}", message)
-
-
-def test_a_configuration_made_in_python_is_checked_alike() -> None:
-    top = "calibration: c.yaml\nprior: content_free\nmin_confidence: 0.5\nfallback: ask\n"
-    config = parse(f"{top}{PROMPT}    temperature: 2\n")
-    first: Any = config.prompts[0]
-    changes: list[tuple[dict[str, Any], str]] = [
-        ({"prior": "x"}, "prompts.category.prior: 'x' is not one of"),
-        ({"content_free_queries": ()}, "prompts.category.content_free_queries: expected a list"),
-        ({"content_free_queries": "abc"}, "prompts.category.content_free_queries: expected a list"),
-        ({"temperature": float("nan")}, "prompts.category.temperature: nan is not a number"),
-        ({"fallback": None}, "prompts.category.min_confidence: 0.5 needs fallback"),
-        ({"min_confidence": 2}, "prompts.category.min_confidence: 2 is not a number"),
-    ]
-    for change, message in changes:
-        with pytest.raises(ConfigError, match=f"{re.escape(message)}"):
-            replace(first, **change)
-    wrong: Any = 3
-    with pytest.raises(ConfigError, match=r"calibration: 3 is a number"):
-        replace(config, calibration=wrong)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +98,6 @@ def test_a_configuration_made_in_python_is_checked_alike() -> None:
         ({"labels": ("no", "dress", "孕")}, False),
         ({"scoring": "joint"}, False),
         ({"label_end": "<|im_end|>"}, False),
-        ({"prior": "content_free"}, False),
         ({"prior": "content_free", "content_free_queries": ("",)}, False),
         ({"content_free_queries": ("",)}, True),  # no prior is computed from them
         ({"name": "kind"}, True),
@@ -204,26 +157,17 @@ def test_a_file_that_cannot_be_read_is_refused(config: Config, tmp_path: Path) -
         ("", "is no calibration"),
         ("[", "not valid YAML"),
         ({"model_sha256": None}, "model_sha256: is missing"),
-        ({"prompts": None}, "prompts: is missing"),
         ({"prompts": {}}, "prompts: expected at least one prompt's name"),
         ({"model_sha": 1}, "model_sha: unknown key, did you mean model_sha256?"),
         ({"categorie": {}}, "prompts.categorie: is no prompt of the configuration, did you mean category?"),
         ({"prompt_hash": None}, "prompts.category.prompt_hash: is missing"),
-        ({"scoring": None}, "prompts.category.scoring: is missing"),
-        ({"temperature": None}, "prompts.category.temperature: is missing"),
-        ({"fit": None}, "prompts.category.fit: is missing"),
-        ({"temprature": 1}, "prompts.category.temprature: unknown key, did you mean temperature?"),
         ({"temperature": float("inf")}, "prompts.category.temperature: inf is not a number from 0.01 to 100"),
-        (
-            {"scoring": "joint"},
-            "prompts.category: was fitted to scoring joint, the prompt has tree: run `qcls-gguf cal",
-        ),
+        ({"scoring": "joint"}, "prompts.category: was fitted to scoring joint, the prompt has tree: run `qcls-gguf"),
         ({"prompt_hash": "cd" * 32}, "prompts.category: was fitted to the prompt of hash cdcdcdcdcdcd…, it is "),
         ({"bias": [1]}, "prompts.category.bias: expected a number for each label"),
         ({"bias": {"dress": 1, "no": 2}}, "prompts.category.bias.孕: is missing"),
         ({"bias": {"dress": 1, "no": 2, "孕": 3, "coat": 4}}, "prompts.category.bias.coat: unknown key"),
         ({"bias": {"dress": 1, "no": float("nan"), "孕": 3}}, "prompts.category.bias.no: nan is not a number"),
-        ({"bias": {"dress": 1, "no": "x", "孕": 3}}, "prompts.category.bias.no: 'x' is not a number"),
     ],
 )
 def test_a_wrong_calibration_is_refused(config: Config, change: str | dict[str, Any], message: str) -> None:

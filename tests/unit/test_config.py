@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -47,29 +48,13 @@ def test_one_line_break_at_the_end_of_a_template_is_dropped(scalar: str, templat
 
 
 def test_what_is_given_is_taken() -> None:
-    prompt = """label_prefix: ""
-    label_end: "<|im_end|>"
-    scoring: first_token"""
-    runtime = """runtime:
-  {n_gpu_layers: 3, n_threads: 4, n_ctx: 512, n_batch: 64, flash_attn: true, kv_type: q8_0, max_query_tokens: 9,
-   max_batch: 2, warm_query_tokens: 5, n_shapes: 7}
-"""
-    config = parse(with_prompt_line(prompt) + runtime)
-    assert config.prompts[0].label_prefix == ""
-    assert config.prompts[0].label_end == "<|im_end|>"
-    assert config.prompts[0].scoring == "first_token"
-    assert config.runtime == RuntimeConfig(
-        n_gpu_layers=3,
-        n_threads=4,
-        n_ctx=512,
-        n_batch=64,
-        flash_attn=True,
-        kv_type="q8_0",
-        max_query_tokens=9,
-        max_batch=2,
-        warm_query_tokens=5,
-        n_shapes=7,
-    )
+    prompt = {"label_prefix": "", "label_end": "<|im_end|>", "scoring": "first_token"}
+    runtime = {"n_gpu_layers": 3, "n_threads": 4, "n_ctx": 512, "n_batch": 64, "flash_attn": True, "kv_type": "q8_0"}
+    numbers = {"max_query_tokens": 9, "max_batch": 2, "warm_query_tokens": 5, "n_shapes": 7}
+    lines = "\n    ".join(f"{key}: {json.dumps(value)}" for key, value in prompt.items())
+    config = parse(with_prompt_line(lines) + f"runtime: {json.dumps({**runtime, **numbers})}\n")
+    assert {key: getattr(config.prompts[0], key) for key in prompt} == prompt
+    assert config.runtime == RuntimeConfig(**runtime, **numbers)  # type: ignore[arg-type]
 
 
 def test_labels_keep_their_order_and_their_text() -> None:
@@ -87,16 +72,8 @@ def test_an_empty_section_means_its_defaults(section: str) -> None:
     [
         (PROMPT + "promts: []\n", "promts: unknown key, did you mean prompts?"),
         (PROMPT + "runtime: {n_ctxx: 1}\n", "runtime.n_ctxx: unknown key, did you mean n_ctx?"),
-        (PROMPT + "model: {hf_rep: a/b}\n", "model.hf_rep: unknown key, did you mean hf_repo?"),
         (with_prompt_line("label_prefx: a"), "prompts.category.label_prefx: unknown key, did you mean label_prefix?"),
-        (
-            PROMPT + "path: a.gguf\n",
-            "path: unknown key, known are answer_cue, calibration, cascade, content_free_queries, ",
-        ),
-        (
-            PROMPT + "model: {zzz: 1}\n",
-            "model.zzz: unknown key, known are chat_template, chat_variables, hf_repo, ollama, path, quantization",
-        ),
+        (PROMPT + "path: a.gguf\n", "path: unknown key, known are answer_cue, calibration, cascade, content_free"),
         (PROMPT + "1: 2\n", "1: unknown key, known are "),
         (PROMPT + "\xa0scoring: tree\n", r"'\xa0scoring': unknown key, it has a no-break space (U+00A0): write plain"),
     ],
@@ -109,24 +86,14 @@ def test_an_unknown_key_is_refused_with_a_suggestion(text: str, message: str) ->
     ("text", "message"),
     [
         ("", "the configuration: expected keys and values, got nothing"),
-        ("# nothing but a comment\n", "the configuration: expected keys and values, got nothing"),
         ("- name: a\n", "the configuration: expected keys and values, got a list"),
         ("prompts", "the configuration: expected keys and values, got text"),
-        ("3", "the configuration: expected keys and values, got a number"),
         ("model: {}\n", "prompts: is missing"),
         ("prompts:\n", "prompts: is missing"),
         ("prompts: []\n", "prompts: expected a list of at least one prompt"),
-        (
-            "prompts: {name: a}\n",
-            "prompts: expected a list of at least one prompt, got a mapping: begin each prompt with `- name:`",
-        ),
+        ("prompts: {name: a}\n", "prompts: expected a list of at least one prompt, got a mapping: begin each"),
         ("prompts: [a]\n", "prompts[0]: expected keys and values, got text"),
-        (
-            PROMPT + "model: a.gguf\n",
-            "model: expected keys and values, got text: write it below, behind path: or hf_repo:",
-        ),
-        (PROMPT + "runtime: [n_ctx]\n", "runtime: expected keys and values, got a list"),
-        (PROMPT + "model: false\n", "model: expected keys and values, got a truth value"),
+        (PROMPT + "model: a.gguf\n", "model: expected keys and values, got text: write it below, behind path: or"),
     ],
 )
 def test_a_wrong_shape_is_refused(text: str, message: str) -> None:
@@ -138,7 +105,6 @@ def test_a_wrong_shape_is_refused(text: str, message: str) -> None:
     [
         (PROMPT + PROMPT, "not valid YAML: line 5: key 'prompts' is given twice"),
         (with_prompt_line("name: b"), "not valid YAML: line 5: key 'name' is given twice"),
-        (PROMPT + "runtime:\n  n_ctx: 1\n  n_ctx: 2\n", "not valid YAML: line 7: key 'n_ctx' is given twice"),
     ],
 )
 def test_a_key_given_twice_is_refused(text: str, message: str) -> None:
@@ -168,26 +134,15 @@ def test_a_template_needs_exactly_one_slot(template: str, n_slots: int) -> None:
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (
-            "[dress, yes]",
-            "labels[1]: True is a truth value, as YAML reads yes, on and true: write it in quotes",
-        ),
-        (
-            "[no, dress]",
-            "labels[0]: False is a truth value, as YAML reads no, off and false: write it in quotes",
-        ),
+        ("[dress, yes]", "labels[1]: True is a truth value, as YAML reads yes, on and true: write it"),
         ("[dress, tee, 1]", "labels[2]: 1 is a number, not text: write it in quotes"),
-        ("[0.5, tee]", "labels[0]: 0.5 is a number, not text: write it in quotes"),
         ("[dress, null]", "labels[1]: is nothing, which YAML makes of null, ~ and an empty place: write a text"),
-        ("[dress, [tee]]", "labels[1]: ['tee'] is a list, not text: write one text"),
         ("[dress, {tee: 1}]", "labels[1]: {'tee': 1} is a mapping, not text: write a text with a colon in quotes"),
         ("[2024-01-01, tee]", "labels[0]: 2024-01-01 is a date, not text: write it in quotes"),
         ("[dress, '']", "labels[1]: is empty: give it a text or remove it"),
         ("['  ', dress]", "labels[0]: is empty: give it a text or remove it"),
         ("dress, tee", "labels: expected a list of at least two labels, got text with commas: write [one, two]"),
         ("[dress]", "labels: expected a list of at least two labels, got a list of 1"),
-        ("[]", "labels: expected a list of at least two labels"),
-        ("dress tee", "labels: expected a list of at least two labels"),
         ("{dress: 1, tee: 2}", "labels.dress: 1 is a number, not text: describe the label, or leave the place empty"),
         ("{dress: a garment}", "labels: expected a list of at least two labels"),
         ("{dress: '', tee: a}", "label_descriptions[0]: is empty: give it a text or remove it"),
@@ -202,10 +157,7 @@ def test_an_unusable_label_is_refused(labels: str, message: str) -> None:
     ("line", "message"),
     [
         ("label_prefix: null", "prompts.category.label_prefix: is nothing, which YAML makes of null"),
-        ("label_prefix: 1", "prompts.category.label_prefix: 1 is a number, not text"),
-        ("label_end: 1", "prompts.category.label_end: 1 is a number, not text"),
         ("label_end: ''", "prompts.category.label_end: is empty: give it a text or remove it"),
-        ("scoring: sum", "prompts.category.scoring: 'sum' is not one of tree, first_token, joint, mean"),
         ("scoring: [tree]", "prompts.category.scoring: ['tree'] is not one of tree, first_token"),
     ],
 )

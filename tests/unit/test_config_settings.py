@@ -13,20 +13,13 @@ from qcls_gguf.errors import ConfigError
     ("top", "own", "scoring"),
     [
         ("", "", "tree"),
-        ("scoring: tree", "", "tree"),
         ("scoring: first_token", "", "first_token"),
         ("force_single_token_labels: true", "", "first_token"),
-        ("force_single_token_labels: false", "", "tree"),
-        ("scoring: null", "", "tree"),
-        ("scoring: first_token\nforce_single_token_labels: true", "", "first_token"),
-        ("", "scoring: first_token", "first_token"),
         ("", "force_single_token_labels: true", "first_token"),
         ("force_single_token_labels: true", "scoring: tree", "tree"),
         ("force_single_token_labels: true", "force_single_token_labels: false", "tree"),
         ("scoring: first_token", "force_single_token_labels: false", "tree"),
-        ("scoring: first_token", "scoring: tree", "tree"),
         ("scoring: tree", "force_single_token_labels: true", "first_token"),
-        ("scoring: tree", "scoring: first_token", "first_token"),
     ],
 )
 def test_a_prompts_scoring_goes_before_the_common_one(top: str, own: str, scoring: str) -> None:
@@ -38,7 +31,6 @@ def test_a_prompts_scoring_goes_before_the_common_one(top: str, own: str, scorin
     [
         (("scoring: tree", "force_single_token_labels: true"), "true contradicts scoring: tree: remove one of the two"),
         (("force_single_token_labels: 1",), "1 is not true or false"),
-        (("force_single_token_labels: 'true'",), "'true' is not true or false"),
     ],
 )
 def test_a_contradiction_about_scoring_is_refused_at_both_levels(lines: tuple[str, ...], message: str) -> None:
@@ -111,12 +103,8 @@ def test_a_hub_model_takes_a_quantization_and_a_revision() -> None:
     [
         ("{path: a.gguf, hf_repo: user/repo}", "model: path and hf_repo are both given: keep one of them"),
         ("{quantization: Q8_0}", "model.quantization: is only for hf_repo, which is not given"),
-        ("{path: a.gguf, quantization: Q8_0}", "model.quantization: is only for hf_repo, which is not given"),
-        ("{revision: main}", "model.revision: is only for hf_repo, which is not given"),
         ("{path: 1}", "model.path: 1 is a number, not text"),
         ("{path: ''}", "model.path: is empty: give it a text or remove it"),
-        ("{hf_repo: [user/repo]}", "model.hf_repo: ['user/repo'] is a list, not text"),
-        ("{hf_repo: user/repo, quantization: 8}", "model.quantization: 8 is a number, not text"),
     ],
 )
 def test_an_unusable_model_is_refused(model: str, message: str) -> None:
@@ -126,11 +114,8 @@ def test_an_unusable_model_is_refused(model: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        *((f"flash_attn: {value}", "is not auto, true or false") for value in ("1", "null", "enabled", "[true]")),
-        *(
-            (f"kv_type: {value}", "is not one of f16, q8_0, bf16, f32, q4_0")
-            for value in ("q5_1", "16", "null", "[f16]")
-        ),
+        *((f"flash_attn: {value}", "is not auto, true or false") for value in ("1", "enabled", "[true]")),
+        *((f"kv_type: {value}", "is not one of f16, q8_0, bf16, f32, q4_0") for value in ("q5_1", "[f16]")),
     ],
 )
 def test_a_value_that_is_no_choice_is_refused(line: str, message: str) -> None:

@@ -21,17 +21,13 @@ from qcls_gguf.native.cuda_driver import CudaDevice, first_cuda_device
     [
         ("75", 75, (75, False)),
         ("75", 90, (75, True)),
-        ("75", 70, None),
         ("75 90", 90, (90, False)),
         ("75 86", 89, (86, False)),
         ("75 86", 80, (75, True)),
-        ("75 80", 86, (80, False)),
         ("75-real", 86, None),
         ("75-virtual", 75, (75, True)),
         ("75-virtual 86-real", 120, (75, True)),
-        ("90a", 90, (90, False)),
         ("90a", 100, None),
-        ("75 90a-real", 100, (75, True)),
         ("120f", 121, (120, False)),
         ("75 all", 90, (75, True)),
     ],
@@ -112,14 +108,11 @@ def test_the_driver_is_asked_as_its_header_says(tmp_path: Path) -> None:
 def test_the_build_says_what_its_architectures_mean(tmp_path: Path) -> None:
     wanted: dict[str, list[str]] = {
         "75": [],
-        "75;90": [],
         "all": [],
-        "61;75": [],
         "75;86": [],
         "75;80;120": ["code for 12.0 has", "QCLS_MMQ_DIRECT=1"],
         "89-real": ["A T4 (7.5) cannot run this build"],
         "100-real;120": ["code for 10.0 and 12.0 has", "CUDAARCHS=75 has them on", "A T4 (7.5) cannot"],
-        "90a": ["A T4 (7.5) cannot run this build"],
     }
     script = tmp_path / "judge.cmake"
     lines = [f'include("{ROOT}/qcls_gguf/native/cuda/architectures.cmake")']

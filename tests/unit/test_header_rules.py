@@ -36,11 +36,6 @@ def test_headers_of_all_architectures_are_taken(name: str, tmp_path: Path) -> No
     ModelFile.read(write_model(tmp_path / "model.gguf", name, n_layer=2))
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "models").glob("*.gguf")), ids=lambda path: path.name)
-def test_headers_of_the_models_that_come_with_the_package_are_taken(path: Path) -> None:
-    ModelFile.read(path)
-
-
 @pytest.mark.parametrize(
     ("key", "kind", "value", "said"),
     [

@@ -193,12 +193,6 @@ def test_offline_after_a_download(hub: HubServer, fetcher: Fetcher) -> None:
     assert hub.requests == []
 
 
-def test_offline_with_nothing_cached(hub: HubServer, fetcher: Fetcher) -> None:
-    message = fetcher.error("ModelError", "user/Tiny-GGUF:Q4_K_M", offline=True)
-    assert "user/Tiny-GGUF is not in the local cache: run once online" in message
-    assert hub.requests == []
-
-
 def test_hub_down(hub: HubServer, fetcher: Fetcher) -> None:
     cached = fetcher.path("user/Tiny-GGUF")
     hub.status = 503
@@ -231,24 +225,17 @@ def test_a_quantisation_that_is_not_there(hub: HubServer, fetcher: Fetcher) -> N
     ("spec", "options", "words"),
     [
         ("Tiny-GGUF", {}, "user/repo[@revision][:quantization]: correct it"),
-        ("user/repo:", {}, "user/repo[@revision][:quantization]: correct it"),
         ("user/repo@", {}, "user/repo[@revision][:quantization]: correct it"),
         ("user/repo@a@b", {}, "user/repo[@revision][:quantization]: correct it"),
-        ("user/repo/more", {}, "user/repo[@revision][:quantization]: correct it"),
         ("user/repo:Q4_0:Q4_1", {}, "user/repo[@revision][:quantization]: correct it"),
         ("https://hub.example/user/repo", {}, "write user/repo"),
-        ("hub.example/user/repo:Q4_0", {}, "write user/repo:Q4_0"),
-        ("https://hub.example/user/repo/tree/main", {}, "write user/repo"),
         ("https://hub.example/user/repo/resolve/main/q/a-Q4_0.gguf?download=true", {}, "write user/repo:q/a-Q4_0.gguf"),
         ("https://hub.example/user/repo/resolve/v2/q/a-Q4_0.gguf", {}, "write user/repo@v2:q/a-Q4_0.gguf"),
-        ("http://127.0.0.1:9/user/repo/blob/0123abc/a-Q4_0.gguf", {}, "write user/repo@0123abc:a-Q4_0.gguf"),
         ("hub.example/user/repo/blob/refs%2Fpr%2F1/a-Q4_0.gguf", {}, "write user/repo@refs/pr/1:a-Q4_0.gguf"),
         ("hub.example/user/repo/blob/refs/pr/1/a-Q4_0.gguf", {}, "write user/repo@refs/pr/1:a-Q4_0.gguf"),
         ("https://hub.example/user/repo/tree/v2", {}, "write user/repo@v2"),
-        ("https://hub.example/user/repo/tree/v2/", {}, "write user/repo@v2"),
         ("https://hub.example/user/repo/resolve/a-Q4_0.gguf", {}, "/USER/REPO/resolve/REVISION/FILE.gguf"),
         ("https://hub.example/user/repo/resolve/v2/a-Q4_0.txt", {}, "/USER/REPO/resolve/REVISION/FILE.gguf"),
-        ("https://hub.example/user/repo/resolve//a-Q4_0.gguf", {}, "/USER/REPO/resolve/REVISION/FILE.gguf"),
         ("user/repo/a-Q4_0.gguf", {}, "write user/repo:a-Q4_0.gguf"),
         ("/models/tiny.gguf", {}, "a file is named by its path instead"),
         ("models/tiny.gguf", {}, "no such file"),
@@ -272,7 +259,6 @@ def test_repositories_that_refuse(hub: HubServer, fetcher: Fetcher) -> None:
     assert "HF_TOKEN" in message
     assert "does not exist, or is private" in fetcher.error("ModelError", "user/private")
     assert "does not exist, or is private" in fetcher.error("ModelError", "user/missing")
-    assert "no revision 'v9'" in fetcher.error("ModelError", "user/Tiny-GGUF", revision="v9")
     fetcher.close()
     fetcher.env["HF_TOKEN"] = "hf_right"
     assert fetcher.path("user/gated").read_bytes() == b"gated"

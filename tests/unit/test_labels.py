@@ -121,11 +121,6 @@ def test_an_end_token_that_continues_a_label_is_refused(tokens: list[Path], end:
         assert len(set(trie_of(tokens, end).label_edges)) == len(tokens)
 
 
-def test_an_end_token_that_makes_two_labels_one_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"tank.*tank top|tank top.*tank"):
-        build_trie(["tank", "tank top", "tee"], [(1,), (1, 2), (3,)], 2, "tree")
-
-
 @PROPERTY
 @given(label_sets)
 def test_the_order_of_the_labels_changes_no_label(tokens: list[Path]) -> None:
@@ -152,27 +147,6 @@ def test_first_token_scoring_refuses_shared_first_tokens(tokens: list[Path]) -> 
     assume(len({path[0] for path in tokens}) < len(tokens))
     with pytest.raises(ConfigError, match="share their first token"):
         trie_of(tokens, END, "first_token")
-
-
-def test_light_blue_and_light_pink_feed_light() -> None:
-    blue, pink, red = (1, 2), (1, 3), (4,)
-    trie = trie_of([blue, red, pink], -1)
-    assert (trie.fed, trie.read, trie.n_leaves) == (((0, 1),), (0, 1), 1)
-    assert [(edge.node, edge.token) for edge in trie.edges] == [(0, 1), (0, 4), (1, 2), (1, 3)]
-    assert trie.label_edges == ((0, 2), (1,), (0, 3))
-
-
-def test_a_shared_beginning_without_a_choice_is_fed_but_not_read() -> None:
-    trie = trie_of([(1, 2, 3), (1, 2, 4)], -1)
-    assert (trie.fed, trie.read, trie.n_leaves) == (((0, 1), (1, 2)), (2,), 1)
-    assert trie.label_edges == ((0,), (1,))
-
-
-def test_jump_and_jumper_are_told_apart_by_the_end_token() -> None:
-    trie = trie_of([(1,), (1, 2), (3,)])
-    assert (trie.fed, trie.read) == (((0, 1),), (0, 1))
-    assert [(edge.node, edge.token) for edge in trie.edges] == [(0, 1), (0, 3), (1, END), (1, 2)]
-    assert trie.label_edges == ((0, 2), (0, 3), (1,))
 
 
 def test_a_label_that_begins_another_needs_an_end_token() -> None:

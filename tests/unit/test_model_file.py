@@ -121,9 +121,6 @@ def test_a_file_of_the_same_size_and_time_is_hashed_again(large: Path, tmp_path:
     "damage",
     [
         b"",
-        b"{",
-        b"[]",
-        b"null",
         b"\xff\xfe\x00",
         b"[" * 100_000,
         b'{"PATH": 3}',
@@ -217,13 +214,6 @@ def test_files_that_only_accompany_a_model_are_told(tmp_path: Path, arch: str, k
         ModelFile.read(path)
 
 
-def test_a_missing_part_is_told(tmp_path: Path) -> None:
-    first, second = write_split(tmp_path)
-    second.unlink()
-    with pytest.raises(ModelError, match=f"part 2 of 2 of the model is missing: put {second.name} beside "):
-        ModelFile.read(first)
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_check_names_missing_permissions(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "model.gguf")
@@ -260,7 +250,7 @@ def test_split_models(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"00002-of-00002\.gguf: .*its tensors end at"):
         ModelFile.read(first)
     second.unlink()
-    with pytest.raises(ModelError, match="00002-of-00002"):
+    with pytest.raises(ModelError, match=f"part 2 of 2 of the model is missing: put {second.name} beside "):
         ModelFile.read(first)
     with pytest.raises(ModelError, match="00002-of-00002"):
         identify(file.parts)

@@ -16,7 +16,6 @@ from qcls_gguf.config.words import printable, seen_as
         "👨🏽\u200d💻 x",
         "赤い\u3000ドレス",
         "cafe\u0301",
-        "❤\ufe0f",
         "",
     ],
 )
