@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import glob
-import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -20,7 +19,7 @@ from ..config.words import shown
 from ..data.encoding import ByteLines
 from ..data.rows import Rows, kind_of_file, why_no_rows
 from ..errors import ConfigError
-from ..model.identity import Stamp, stamps_of
+from ..model.identity import Stamp, digest_of_ends, stamps_of
 from ..report.record import Record
 from .columns import ColumnTypes, check_query_type
 
@@ -33,7 +32,6 @@ _SUFFIXES: dict[str, Format] = {
     ".ndjson": "jsonl",
     ".txt": "text",
 }
-_DIGEST_BYTES = 1 << 16
 
 
 class Shard(Record):
@@ -91,14 +89,16 @@ class Input(Record):
 
     def refreshed(self) -> Input | None:
         """The input with the file's stamp of this moment; None if the file has another content now."""
-        stamp = _stamp_of(Path(self.path))
-        if stamp != self.stamp and (stamp[1], _digest_of(Path(self.path))) != (self.n_bytes, self.digest):
-            return None
+        with _readable(self.path):
+            (stamp,) = stamps_of([Path(self.path)])
+            if stamp != self.stamp and (stamp[1], digest_of_ends(Path(self.path))) != (self.n_bytes, self.digest):
+                return None
         return self.model_copy(update={"stamp": stamp})
 
     def check_unchanged(self) -> None:
         """Raise ConfigError if the file was changed since its shards were found."""
-        stamp = _stamp_of(Path(self.path))
+        with _readable(self.path):
+            (stamp,) = stamps_of([Path(self.path)])
         if stamp[1:] != self.stamp[1:]:  # machines may have the file under different paths
             raise ConfigError(
                 f"{self.path}: was changed while it was labelled ({self.n_bytes} bytes before, {stamp[1]} now): the "
@@ -157,19 +157,19 @@ def read_input(path: Path, query_column: str, shard_rows: int, *, typed: bool) -
     typed: whether the values of JSON lines need a type. Text is read through once. Raises ConfigError for a file that
     cannot be read, or has no such column.
     """
-    format_ = format_of(path)
-    stamp, digest = _stamp_of(path), _digest_of(path)
-    try:
-        if format_ == "parquet":
-            schema, shards = _parquet_shards(path, query_column, shard_rows)
-        else:
-            schema, shards = _line_shards(path, query_column, shard_rows, typed=typed)
-    except OSError as e:
-        raise ConfigError(f"{path}: cannot be read: {e.strerror or e}") from None
-    except pa.ArrowException as e:
-        raise ConfigError(f"{path}: is no sound Parquet file: {e}: write it anew, or leave it out") from None
+    with _readable(path):
+        (stamp,), digest = stamps_of([path]), digest_of_ends(path)
+        try:
+            if format_of(path) == "parquet":
+                schema, shards = _parquet_shards(path, query_column, shard_rows)
+            else:
+                schema, shards = _line_shards(path, query_column, shard_rows, typed=typed)
+        except pa.ArrowException as e:
+            raise ConfigError(f"{path}: is no sound Parquet file: {e}: write it anew, or leave it out") from None
     columns = "" if schema is None else base64.b64encode(schema.serialize().to_pybytes()).decode()
-    return Input(path=str(path), format=format_, stamp=stamp, digest=digest, columns=columns, shards=tuple(shards))
+    return Input(
+        path=str(path), format=format_of(path), stamp=stamp, digest=digest, columns=columns, shards=tuple(shards)
+    )
 
 
 def _parquet_shards(path: Path, query_column: str, shard_rows: int) -> tuple[pa.Schema, list[Shard]]:
@@ -261,19 +261,10 @@ def check_names(names: Sequence[str], taken: Sequence[str], what: Path | str) ->
         )
 
 
-def _stamp_of(path: Path) -> Stamp:
+@contextmanager
+def _readable(path: Path | str) -> Iterator[None]:
+    """Raise ConfigError where the file cannot be read inside."""
     try:
-        return stamps_of([path])[0]
+        yield
     except OSError as e:
-        raise ConfigError(f"{path}: cannot be read any more: {e.strerror}") from None
-
-
-def _digest_of(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            digest = hashlib.sha256(file.read(_DIGEST_BYTES))
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _DIGEST_BYTES))
-            digest.update(file.read(_DIGEST_BYTES))
-    except OSError as e:
-        raise ConfigError(f"{path}: cannot be read: {e.strerror}") from None
-    return digest.hexdigest()
+        raise ConfigError(f"{path}: cannot be read: {e.strerror or e}") from None

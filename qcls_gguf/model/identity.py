@@ -26,6 +26,7 @@ _MAX_CACHED = 256
 _DIGESTS = "sha256.json"
 """The kept digests, by path of the first part."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_END_BYTES = 1 << 16
 
 
 def stamp_of(path: Path, found: os.stat_result) -> Stamp:
@@ -36,6 +37,15 @@ def stamp_of(path: Path, found: os.stat_result) -> Stamp:
 def stamps_of(paths: Iterable[Path]) -> list[Stamp]:
     """The stamps that some files have now. Raises OSError."""
     return [stamp_of(path, path.stat()) for path in paths]
+
+
+def digest_of_ends(path: Path) -> str:
+    """The sha256 of a file's first and last 64 KiB, which stays where a file is copied or touched. Raises OSError."""
+    with path.open("rb") as file:
+        digest = hashlib.sha256(file.read(_END_BYTES))
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _END_BYTES))
+        digest.update(file.read(_END_BYTES))
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
