@@ -1,6 +1,7 @@
 """Which model: its file, header, identity, place on devices; and the open model that engines share."""
 
 from .files import ModelFile, find_model
-from .open import Model, OpenModels, Vocabulary
+from .open import Model, OpenModels
+from .vocabulary import Vocabulary
 
 __all__ = ["Model", "ModelFile", "OpenModels", "Vocabulary", "find_model"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -146,26 +146,18 @@ class LocalModel:
 
 def local_models() -> Iterator[LocalModel]:
     """Every model found, the embedded one first. Files are looked at, not loaded."""
-    for source, found in _LOCAL.items():
-        for name, path in found():
-            try:
-                yield LocalModel(source=source, name=name, path=path, file=ModelFile.read(path))
-            except ModelError as e:
-                yield LocalModel(source=source, name=name, path=path, file=None, error=str(e))
+    for source, name, path in _local_files():
+        try:
+            yield LocalModel(source=source, name=name, path=path, file=ModelFile.read(path))
+        except ModelError as e:
+            yield LocalModel(source=source, name=name, path=path, file=None, error=str(e))
 
 
-def _embedded() -> Iterator[tuple[str, Path]]:
+def _local_files() -> Iterator[tuple[Source, str, Path]]:
+    """The (source, name, first file) of all models."""
     with suppress(ModelError):
-        yield "", embedded_model()
-
-
-def _ollama() -> Iterator[tuple[str, Path]]:
-    return ((f"{OLLAMA}{name}", path) for name, path in installed())
-
-
-_LOCAL: dict[Source, Callable[[], Iterator[tuple[str, Path]]]] = {
-    "embedded": _embedded,
-    "ollama": _ollama,
-    "hub": cached_models,
-}
-"""The (name, first file) of all models of each source."""
+        yield "embedded", "", embedded_model()
+    for ollama_name, path in installed():
+        yield "ollama", f"{OLLAMA}{ollama_name}", path
+    for name, path in cached_models():
+        yield "hub", name, path

@@ -94,8 +94,8 @@ class _Sandbox(ImmutableSandboxedEnvironment):
                 raise _TooMuchError("raises a number to a large power")
         elif operator != "+":
             raise SecurityError(f"the operator {operator} is for numbers only")
-        elif hasattr(left, "__len__") and hasattr(right, "__len__") and len(left) + len(right) > _MAX_TEXT:
-            raise _TooMuchError(f"builds a text or list of more than {_MAX_TEXT}")
+        elif hasattr(left, "__len__") and hasattr(right, "__len__"):
+            _check_size(len(left) + len(right))
         return super().call_binop(context, operator, left, right)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
@@ -113,8 +113,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
         def formatted(*args: Any, **kwargs: Any) -> str:
             n_characters = sum(len(_string(each)) for each in (*args, *kwargs.values()))
-            if len(text) + text.count("{") * n_characters > _MAX_TEXT:
-                raise _TooMuchError(f"builds a text of more than {_MAX_TEXT} characters")
+            _check_size(len(text) + text.count("{") * n_characters)
             return str(found(*args, **kwargs))
 
         return formatted
@@ -198,15 +197,19 @@ def _raise(message: object = "") -> None:
     raise ChatRefusalError(_words(Exception(message)))
 
 
+def _check_size(size: int) -> None:
+    """Refuse a text of so many characters, or a list of so many elements, where that is too many."""
+    if size > _MAX_TEXT:
+        raise _TooMuchError(f"builds a text or list of more than {_MAX_TEXT}")
+
+
 def _measured(value: Any) -> Any:
     """The value, after checking that its nested lists have no more elements than a text may have characters."""
-    n_left = _MAX_TEXT
-    waiting = [value]
+    size, waiting = 0, [value]
     while waiting:
         each = waiting.pop()
-        n_left -= len(each) if isinstance(each, str) else 1
-        if n_left < 0:
-            raise _TooMuchError(f"builds a text or list of more than {_MAX_TEXT}")
+        size += len(each) if isinstance(each, str) else 1
+        _check_size(size)
         if isinstance(each, dict):
             waiting += [*each, *each.values()]
         elif isinstance(each, list | tuple):
@@ -232,15 +235,13 @@ def _string(value: Any) -> str:
 
 def _join(values: Any, separator: str = "", attribute: str | None = None) -> str:
     parts = [*values] if attribute is None else [value[attribute] for value in values]
-    if len(separator) * len(parts) > _MAX_TEXT:
-        raise _TooMuchError(f"builds a text of more than {_MAX_TEXT} characters")
+    _check_size(len(separator) * len(parts))
     return str(separator).join(map(str, _measured(parts)))
 
 
 def _replace(text: str, old: str, new: str, count: int = -1) -> str:
     text, old, new = str(text), str(old), str(new)
-    if len(text) + text.count(old) * len(new) > _MAX_TEXT:
-        raise _TooMuchError(f"builds a text of more than {_MAX_TEXT} characters")
+    _check_size(len(text) + text.count(old) * len(new))
     return text.replace(old, new, -1 if count is None else count)
 
 

@@ -1,0 +1,126 @@
+"""A model's tokenizer and header: all that the compilation of prompts asks a model."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from ..config.schema import QueryTokens
+from ..native import NativeModel
+from .files import ModelFile
+from .header import TensorInfo
+from .placement import Placement
+
+Int32Array = npt.NDArray[np.int32]
+
+
+class Vocabulary:
+    """A model's file, opened without its weights: what compiles prompts and measures contexts, in any thread."""
+
+    def __init__(self, file: ModelFile, placement: Placement, native: NativeModel, query_tokens: QueryTokens) -> None:
+        """Use `open_vocabulary`."""
+        self.file = file
+        self.path = file.path
+        self.header = file.header
+        self.placement = placement
+        self.native = native
+        self.facts = native.facts
+        self.query_tokens = query_tokens
+
+    @property
+    def tensors(self) -> dict[str, TensorInfo]:
+        """The tensors of all its files."""
+        return self.file.tensors
+
+    @property
+    def n_gpu_layers(self) -> int:
+        """Layers on GPUs, with the output layer."""
+        return self.placement.n_gpu_layers
+
+    @property
+    def first_token(self) -> int:
+        """The token that the model wants at the beginning of every text, -1 for none."""
+        return self.facts.token_bos if self.facts.add_bos else -1
+
+    @property
+    def has_states(self) -> bool:
+        """Whether recurrent layers keep a state of each sequence, beside or instead of keys and values."""
+        return self.facts.state_bytes > 0
+
+    @property
+    def pass_tokens(self) -> int | None:
+        """Of a model with states: how many tokens take as long as one more pass over its weights; none for others.
+
+        On a CPU a pass took as long as 4 to 6 more tokens (8 layers of Qwen3.5's kind, Q8_0, one thread) or about 7
+        (Qwen3.5-0.8B's shape, Q4_K_M); on an H200 as 38 to 59 (Qwen3-8B's shape, two sets of kernels) or 83
+        (Qwen3.5-4B's, the graph of one pass built anew); on a T4 as 37 or more, as computed (docs/kernels.md).
+        """
+        if not self.has_states:
+            return None
+        return 48 if self.n_gpu_layers > 0 else 4
+
+    @property
+    def label_end(self) -> int:
+        """The file's own end-of-turn token, else its end-of-sequence token, -1 where it has neither.
+
+        llama_vocab_eot is asked last: where the file names none, it is the first of several likely texts that a hash
+        map yields, which may be <|endoftext|> in a vocabulary with <|im_end|> (src/llama-vocab.cpp).
+        """
+        named = self.header.scalars.get("tokenizer.ggml.eot_token_id")
+        if isinstance(named, int) and 0 <= named < self.facts.n_vocab:
+            return named
+        return self.facts.token_eos if self.facts.token_eos >= 0 else self.facts.token_eot
+
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja2 text by which the file turns messages into a prompt, None where it has none."""
+        return self.header.chat_template
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether it is the model that comes with the package, wherever its file lies."""
+        return self.header.scalars.get("general.name") == "fashion-tiny"
+
+    @property
+    def bos_text(self) -> str:
+        """The text of the token that begins a text; empty where the vocabulary has none."""
+        return self._token_text(self.facts.token_bos)
+
+    @property
+    def eos_text(self) -> str:
+        """The text of the token that ends a text; empty where the vocabulary has none."""
+        return self._token_text(self.facts.token_eos)
+
+    def _token_text(self, token: int) -> str:
+        return self.piece(token)[0].decode(errors="replace") if token >= 0 else ""
+
+    @property
+    def n_ctx_short(self) -> int | None:
+        """The original context length of a model with two sets of RoPE factors, such as Phi-3."""
+        if "rope_factors_long.weight" not in self.header.tensors:
+            return None
+        length = self.header.scalars.get(f"{self.header.arch}.rope.scaling.original_context_length")
+        return int(length) if isinstance(length, int) else None
+
+    def tokenize(self, text: str, *, parse_special: bool) -> Int32Array:
+        """Token ids of text, shape (n_tokens,); no BOS is added. parse_special: spelt special tokens become tokens.
+
+        Raises PlanError for text that is not valid Unicode.
+        """
+        return self.native.tokenize(text, parse_special=parse_special)
+
+    def piece(self, token: int) -> tuple[bytes, bool]:
+        """The bytes of a token, and whether it is a special one, which only parse_special finds in text."""
+        return self.native.piece(token)
+
+    def close(self) -> None:
+        """Free what is loaded, and the contexts that still use it first; may be called again."""
+        self.native.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
