@@ -10,10 +10,10 @@ from .config.calibration_file import prompt_hash
 from .config.load import load_config
 from .config.schema import AGAIN, CascadeStage, Config, other_prompts, short, stage_hash
 from .config.settings import prefixed
-from .core.core import Core, Item, each_result
+from .core.core import Core, Item
 from .core.handle import LoadedPrompts
 from .core.loading import add
-from .errors import ConfigError, QclsError
+from .errors import ConfigError
 from .score.result import Counts, ModelInfo, PromptResult, Result
 
 
@@ -177,13 +177,6 @@ class Cascade:
                 stage, items = steps.send(results)
             except StopIteration as e:
                 return list(e.value)
-
-    def ask_each(self, queries: Sequence[str], deadline_s: float | None = None) -> list[Result | QclsError]:
-        """The results, with an error in place of each failed query's."""
-        last = self.stages[-1]
-        return each_result(
-            queries, lambda some: self.ask(some, deadline_s), lambda query: last.core.counts(last.whole, query)
-        )
 
     async def ask_async(self, queries: Sequence[str], deadline_s: float | None = None) -> list[Result]:
         """The same without blocking the event loop."""

@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NoReturn, Self, overload
+from typing import Self
 
 from .cascade import Cascade, Stage, check_stamps, open_stage, stage_config
 from .config.calibration_file import read_calibration
 from .config.load import load_config
-from .config.prompt import LikelyMistake, PromptConfig
+from .config.prompt import PromptConfig
 from .config.resources import DEFAULT_CONFIG
 from .config.schema import CascadeConfig, Config, ModelConfig, check_config
 from .config.words import counted, shown
 from .core.core import Core
-from .core.handle import LoadedPrompts, OnErrors, checked_queries, not_copied
+from .core.handle import Asking, LoadedPrompts
 from .core.loading import load_prompts
 from .core.sharing import TurnCost
 from .core.startup import Started, start
 from .engine.capacity import check_capacity
 from .engine.engine import Engine
-from .errors import ConfigError, QclsError
+from .errors import ConfigError
 from .model import Model, OpenModels, find_model
 from .prompts.chat import is_chat, render_prompts
-from .prompts.compiled import Prompt
 from .prompts.prompt_set import PromptSet, compile_prompts
-from .score.adjustment import Adjustment
 from .score.result import Counts, ModelInfo, Result
 
 
-class Classifier:
+class Classifier(Asking):
     """Labels queries by all prompts of a configuration.
 
     Creating it loads the model, caches the prompts and warms up. Usable from several threads: while one request is
@@ -50,11 +48,8 @@ class Classifier:
         self._others: list[Classifier] = []  # of a cascade's other models
         self.core: Core = started.core
         """How requests reach the engine."""
-        self.configured: LoadedPrompts = started.prompts
+        self.configured = started.prompts
         """The prompt set of the configuration; of a cascade, the last stage alone."""
-
-    def __reduce__(self) -> NoReturn:
-        raise not_copied(self)
 
     @classmethod
     def from_config(
@@ -129,26 +124,13 @@ class Classifier:
             return self._cascade.ask([query], deadline_s)[0]
         return self.core.ask([(self.configured, query)], deadline_s)[0]
 
-    @overload
-    def classify_batch(
-        self, queries: Iterable[str], *, deadline_s: float | None = None, errors: Literal["raise"] = "raise"
-    ) -> list[Result]: ...
+    @property
+    def handle(self) -> LoadedPrompts:
+        """The prompt set of the configuration."""
+        return self.configured
 
-    @overload
-    def classify_batch(
-        self, queries: Iterable[str], *, deadline_s: float | None = None, errors: Literal["return"]
-    ) -> list[Result | QclsError]: ...
-
-    def classify_batch(
-        self, queries: Iterable[str], *, deadline_s: float | None = None, errors: OnErrors = "raise"
-    ) -> list[Result] | list[Result | QclsError]:
-        """Label several queries, as `LoadedPrompts.classify_batch` does; those of a cascade by its stages."""
-        if self._cascade is None:
-            if errors == "return":
-                return self.configured.classify_batch(queries, deadline_s=deadline_s, errors="return")
-            return self.configured.classify_batch(queries, deadline_s=deadline_s, errors=errors)
-        asked = checked_queries(queries, errors)
-        return self._cascade.ask(asked, deadline_s) if errors == "raise" else self._cascade.ask_each(asked, deadline_s)
+    def _ask(self, queries: Sequence[str], deadline_s: float | None) -> list[Result]:
+        return self.classify_pairs([(self.configured, query) for query in queries], deadline_s=deadline_s)
 
     async def aclassify(self, query: str, *, deadline_s: float | None = None) -> Result:
         """Label one query without blocking the event loop.
@@ -232,25 +214,6 @@ class Classifier:
         return self.core.executor.turn_ms
 
     @property
-    def prompts(self) -> Sequence[Prompt]:
-        """The compiled prompts of the configuration."""
-        return self.configured.prompts
-
-    @property
-    def adjustments(self) -> Sequence[Adjustment]:
-        """The calibration of each prompt's scores."""
-        return self.configured.adjustments
-
-    @property
-    def warnings(self) -> tuple[LikelyMistake, ...]:
-        """Likely mistakes in the prompts, except kinds that the configuration ignores."""
-        return self.configured.warnings
-
-    def check(self, query: str) -> None:
-        """Raise PlanError for a query that `classify` would refuse; nothing is computed."""
-        self.configured.check(query)
-
-    @property
     def startup_ms(self) -> dict[str, float]:
         """Milliseconds of each step of the start-up."""
         return dict(self._started.ledger.steps_ms)
@@ -299,12 +262,3 @@ class Classifier:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-Asking = Classifier | LoadedPrompts
-"""What can be asked."""
-
-
-def handle_of(asking: Asking) -> LoadedPrompts:
-    """The handle of what is asked; of a cascade, that of its last stage alone."""
-    return asking.configured if isinstance(asking, Classifier) else asking

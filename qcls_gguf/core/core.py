@@ -111,10 +111,6 @@ class Core:
         assert job.future is not None
         return await job.future
 
-    def ask_each(self, items: Sequence[Item], deadline_s: float | None = None) -> list[Result | QclsError]:
-        """The results, with an error in place of each failed query's. If no query is refused all are asked together."""
-        return each_result(items, lambda some: self.ask(some, deadline_s), lambda item: self.counts(*item))
-
     def plan(self, tokenized: Sequence[Tokenized], *, padded: bool = False) -> RequestPlan:
         """The decodes of some items, for `submit`; each feeds all of its query. Raises PlanError.
 

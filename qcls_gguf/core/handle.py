@@ -19,7 +19,7 @@ from ..score.adjustment import Adjustment
 from ..score.result import Result
 from ..score.scorer import Answers, Scorer
 from ..score.tail import Tail
-from .core import MAX_QUERIES, Core, Tokenized
+from .core import MAX_QUERIES, Core, Tokenized, each_result
 from .queue import Job
 
 OnErrors = Literal["raise", "return"]
@@ -38,7 +38,79 @@ def n_query_tokens(query: str) -> int:
     return n_tokens_of(len(query.encode("utf-8", "replace")))
 
 
-class LoadedPrompts:
+class Asking:
+    """What can be asked queries: a classifier, or the handle of one of its prompt sets."""
+
+    @property
+    def handle(self) -> LoadedPrompts:
+        """The prompt set that is asked; of a cascade, that of its last stage alone."""
+        raise NotImplementedError
+
+    def _ask(self, queries: Sequence[str], deadline_s: float | None) -> list[Result]:
+        raise NotImplementedError
+
+    def classify(self, query: str, *, deadline_s: float | None = None) -> Result:
+        """Label one query; see `classify_batch`."""
+        return self._ask([query], deadline_s)[0]
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} cannot be pickled or copied, since its model is in this process's memory: make "
+            "one in each process, from the same configuration"
+        )
+
+    @overload
+    def classify_batch(
+        self, queries: Iterable[str], *, deadline_s: float | None = None, errors: Literal["raise"] = "raise"
+    ) -> list[Result]: ...
+
+    @overload
+    def classify_batch(
+        self, queries: Iterable[str], *, deadline_s: float | None = None, errors: Literal["return"]
+    ) -> list[Result | QclsError]: ...
+
+    def classify_batch(
+        self, queries: Iterable[str], *, deadline_s: float | None = None, errors: OnErrors = "raise"
+    ) -> list[Result] | list[Result | QclsError]:
+        """Label several queries in one decode, or in as few as the limits allow (counts.n_decodes tells).
+
+        deadline_s: if the request has not begun after so many seconds, it is not computed and DeadlineError is raised.
+        Raises PlanError, before anything is computed, for a query that is too long or not valid Unicode, and for more
+        than 10,000 queries; BusyError if too many callers wait; DecodeError; ScoreError. After an error the classifier
+        works as before. errors="return": the list has an error in place of the result of each query that cannot be
+        labelled; errors of the whole call are still raised (BusyError, DeadlineError, a closed classifier, too many
+        queries).
+        """
+        if isinstance(queries, str):
+            raise PlanError("classify_batch takes a list of queries: give one query to classify")
+        if errors not in ("raise", "return"):
+            raise PlanError(f"errors: {errors!r} is not raise or return")
+        asked = list(islice(queries, MAX_QUERIES + 1))  # one more is refused
+        if errors == "raise":
+            return self._ask(asked, deadline_s)
+        return each_result(asked, lambda some: self._ask(some, deadline_s), self.check)
+
+    def check(self, query: str) -> None:
+        """Raise PlanError for a query that `classify` would refuse; nothing is computed."""
+        self.handle.core.counts(self.handle, query)
+
+    @property
+    def prompts(self) -> Sequence[Prompt]:
+        """The compiled prompts."""
+        return self.handle.compiled.prompts
+
+    @property
+    def adjustments(self) -> Sequence[Adjustment]:
+        """The calibration of each prompt's scores."""
+        return self.handle.answers.adjustments
+
+    @property
+    def warnings(self) -> tuple[LikelyMistake, ...]:
+        """Likely mistakes in the prompts, except kinds that the classifier's configuration ignores."""
+        return self.handle.likely_mistakes()
+
+
+class LoadedPrompts(Asking):
     """A prompt set that a classifier holds ready: its prefixes are cached, its label rows, plans and answers at hand.
     Usable from several threads.
     """
@@ -81,37 +153,13 @@ class LoadedPrompts:
         self.n_edges = sum(len(prompt.trie.edges) for prompt in compiled.prompts)
         self._fed: tuple[int, float] | None = None  # (tokens that an empty query feeds, more for each token)
 
-    def __reduce__(self) -> NoReturn:
-        raise not_copied(self)
+    @property
+    def handle(self) -> LoadedPrompts:
+        """Itself."""
+        return self
 
-    def classify(self, query: str, *, deadline_s: float | None = None) -> Result:
-        """Label one query; see `classify_batch`."""
-        return self.core.ask([(self, query)], deadline_s)[0]
-
-    @overload
-    def classify_batch(
-        self, queries: Iterable[str], *, deadline_s: float | None = None, errors: Literal["raise"] = "raise"
-    ) -> list[Result]: ...
-
-    @overload
-    def classify_batch(
-        self, queries: Iterable[str], *, deadline_s: float | None = None, errors: Literal["return"]
-    ) -> list[Result | QclsError]: ...
-
-    def classify_batch(
-        self, queries: Iterable[str], *, deadline_s: float | None = None, errors: OnErrors = "raise"
-    ) -> list[Result] | list[Result | QclsError]:
-        """Label several queries in one decode, or in as few as the limits allow (counts.n_decodes tells).
-
-        deadline_s: if the request has not begun after so many seconds, it is not computed and DeadlineError is raised.
-        Raises PlanError, before anything is computed, for a query that is too long or not valid Unicode, and for more
-        than 10,000 queries; BusyError if too many callers wait; DecodeError; ScoreError. After an error the classifier
-        works as before. errors="return": the list has an error in place of the result of each query that cannot be
-        labelled; errors of the whole call are still raised (BusyError, DeadlineError, a closed classifier, too many
-        queries).
-        """
-        items = [(self, query) for query in checked_queries(queries, errors)]
-        return self.core.ask(items, deadline_s) if errors == "raise" else self.core.ask_each(items, deadline_s)
+    def _ask(self, queries: Sequence[str], deadline_s: float | None) -> list[Result]:
+        return self.core.ask([(self, query) for query in queries], deadline_s)
 
     async def aclassify(self, query: str, *, deadline_s: float | None = None) -> Result:
         """Label one query without blocking the event loop.
@@ -133,10 +181,6 @@ class LoadedPrompts:
         """Ask planned queries; the job's `result` waits for theirs. Raises as `classify_batch` does."""
         return self.core.submit(tokenized, plan)
 
-    def check(self, query: str) -> None:
-        """Raise PlanError for a query that `classify` would refuse; nothing is computed."""
-        self.core.counts(self, query)
-
     def n_fed(self, query: str) -> int:
         """About how many tokens a query feeds."""
         if self._fed is None:
@@ -149,19 +193,8 @@ class LoadedPrompts:
         n_fixed, per_token = self._fed
         return n_fixed + int(per_token * n_query_tokens(query))
 
-    @property
-    def prompts(self) -> Sequence[Prompt]:
-        """The compiled prompts."""
-        return self.compiled.prompts
-
-    @property
-    def adjustments(self) -> Sequence[Adjustment]:
-        """The calibration of each prompt's scores."""
-        return self.answers.adjustments
-
-    @property
-    def warnings(self) -> tuple[LikelyMistake, ...]:
-        """Likely mistakes in the prompts, except kinds that the classifier's configuration ignores."""
+    def likely_mistakes(self) -> tuple[LikelyMistake, ...]:
+        """Likely mistakes in the prompts; see `warnings`."""
         from ..prompts.likely_mistakes import likely_mistakes  # answers do without it
 
         return likely_mistakes(
@@ -190,20 +223,3 @@ class LoadedPrompts:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def checked_queries(queries: Iterable[str], errors: str) -> list[str]:
-    """The queries of a call, no more than one beyond those that are answered. Raises PlanError."""
-    if isinstance(queries, str):
-        raise PlanError("classify_batch takes a list of queries: give one query to classify")
-    if errors not in ("raise", "return"):
-        raise PlanError(f"errors: {errors!r} is not raise or return")
-    return list(islice(queries, MAX_QUERIES + 1))
-
-
-def not_copied(what: object) -> TypeError:
-    """The error for pickling or copying what holds a model."""
-    return TypeError(
-        f"a {type(what).__name__} cannot be pickled or copied, since its model is in this process's memory: make one "
-        "in each process, from the same configuration"
-    )

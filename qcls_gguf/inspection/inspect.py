@@ -25,7 +25,7 @@ from ..score.result import Counts
 from .advice import advise
 from .records import (
     Added,
-    Asking,
+    Answering,
     ContextSizes,
     HeadTail,
     Inspection,
@@ -99,11 +99,11 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
     )
 
 
-def _answering(setting: PromptConfig, prompt: Prompt, adjustment: Adjustment) -> Asking:
+def _answering(setting: PromptConfig, prompt: Prompt, adjustment: Adjustment) -> Answering:
     def by_label(values: FloatArray | None) -> dict[str, float] | None:
         return None if values is None else dict(zip(prompt.labels, values.tolist(), strict=True))
 
-    return Asking(
+    return Answering(
         prompt=prompt.name,
         temperature=adjustment.temperature,
         prior=by_label(adjustment.prior),

@@ -93,7 +93,7 @@ class PromptInspection(Record):
     trie: TrieNode
 
 
-class Asking(Record):
+class Answering(Record):
     """How a prompt's scores become its probabilities and its answer."""
 
     prompt: str
@@ -233,7 +233,7 @@ class Inspection(Record):
     """null where prompts with one cached prefix have other texts around the query, so that lengths alone do not tell"""
     prompts: tuple[PromptInspection, ...]
     """in the order of the configuration"""
-    answering: tuple[Asking, ...]
+    answering: tuple[Answering, ...]
     """by prompt"""
     warnings: tuple[LikelyMistake, ...]
     """what is likely a mistake in the prompts"""

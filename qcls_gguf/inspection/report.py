@@ -14,7 +14,7 @@ from ..config.words import counted, printable, printable_lines
 from ..model.placement import weights_text
 from ..report.document import TEXT, Document, Facts, Paragraph, Table, measured
 from .records import (
-    Asking,
+    Answering,
     HeadTail,
     Inspection,
     PromptInspection,
@@ -119,7 +119,7 @@ def _prompts(inspection: Inspection) -> Table:
     )  # fmt: skip
 
 
-def _prompt_tree(prompt: PromptInspection, answering: Asking) -> Tree:
+def _prompt_tree(prompt: PromptInspection, answering: Answering) -> Tree:
     tree = Tree(Text(printable(prompt.name), style="bold"), guide_style="dim")
     tree.add(Text(f"blocks {' '.join(prompt.prefix.block_hashes)}", style="dim"))
     tree.add(Text(f"added  {_sequence(prompt.added.fragment)} + {_sequence(prompt.added.suffix)}", style="dim"))
@@ -128,7 +128,7 @@ def _prompt_tree(prompt: PromptInspection, answering: Asking) -> Tree:
     return _with_labels(tree, prompt.trie)
 
 
-def _answering(answering: Asking) -> str:
+def _answering(answering: Answering) -> str:
     """What is done to a prompt's scores and its answer; empty where nothing is."""
     parts = [] if answering.temperature == 1 else [f"temperature {answering.temperature:.3g}"]
     for name, values in (("prior", answering.prior), ("bias", answering.bias)):

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..classifier import Asking, handle_of
+from ..core.handle import Asking
 from ..score.result import Result
 from .blocks import Queries
 
@@ -69,7 +69,7 @@ def prompt_labels(prompts: Asking) -> tuple[PromptLabels, ...]:
     """Of the prompts that answer."""
     return tuple(
         PromptLabels(name=prompt.name, labels=tuple(prompt.labels), fallback=setting.fallback)
-        for prompt, setting in zip(prompts.prompts, handle_of(prompts).compiled.settings, strict=True)
+        for prompt, setting in zip(prompts.prompts, prompts.handle.compiled.settings, strict=True)
     )
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..classifier import Asking, Classifier
+from ..classifier import Classifier
 from ..config.load import load_config
 from ..config.resources import DEFAULT_CONFIG
 from ..config.schema import Config
+from ..core.handle import Asking
 from ..data.queries import QUERY
 from .answers import AnswerColumns, Answers, answer_of, prompt_labels, with_columns
 from .batches import BatchLabeller, with_room

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
 
-from ..classifier import Asking, Classifier, handle_of
+from ..classifier import Classifier
 from ..config.schema import Config
 from ..core.core import Tokenized
+from ..core.handle import Asking
 from ..core.queue import Job
 from ..engine.capacity import N_UNTIL_CAPTURED, pays_to_repeat_shapes
 from ..errors import PlanError, ScoreError
@@ -63,7 +64,7 @@ def most_with_states(prompts: PromptSet, state_bytes: int) -> int:
 
 def pays_to_pad(prompts: Asking) -> bool:
     """Whether decodes that are filled up to one of a few token counts, so that shapes repeat, save time."""
-    handle = handle_of(prompts)
+    handle = prompts.handle
     return pays_to_repeat_shapes(handle.config.runtime, handle.core.engine.model.n_gpu_layers)
 
 
@@ -74,7 +75,7 @@ class BatchLabeller:
         """size: queries of a decode. padded: whether decodes are filled up, so that shapes repeat; None: if that pays,
         but not one by one, which is to compute what `classify` does.
         """
-        self._prompts, self._handle = prompts, handle_of(prompts)
+        self._prompts, self._handle = prompts, prompts.handle
         self._is_cascade = isinstance(prompts, Classifier) and prompts.is_cascade
         self._size = size
         self._padded = size > 1 and pays_to_pad(prompts) if padded is None else padded

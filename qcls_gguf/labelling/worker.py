@@ -13,8 +13,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Literal
 
-from ..classifier import Asking, handle_of
 from ..config.schema import Config
+from ..core.handle import Asking
 from ..data.queries import QUERY
 from ..errors import ConfigError
 from ..opening import ClassifierOpener
@@ -262,5 +262,5 @@ def _answers_digest(prompts: Asking, config: Config) -> str:
     """
     names = ("max_query_tokens", "max_query_bytes", "query_tokens", "kv_type")
     settings = [[name, getattr(config.runtime, name)] for name in names]
-    parts = [handle_of(prompts).compiled.digest, repr(prompts.adjustments), settings, repr(config.cascade)]
+    parts = [prompts.handle.compiled.digest, repr(prompts.adjustments), settings, repr(config.cascade)]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
