@@ -57,6 +57,7 @@ TOKENIZER_KEYS = (
     *("add_bos_token", "add_eos_token", "add_sep_token", "add_space_prefix", "remove_extra_whitespaces", "pre"),
     *("model", "token_type_count", "precompiled_charsmap", "prefix_token_id", "suffix_token_id", "middle_token_id"),
 )
+_ODD_TOKENS = (b"", b"\n", b" ", b"\xff\xfe", b"<unk>", b"a", b"<|im_end|>", b"<0x41>", b"<0xZZ>", b"x y z")
 TENSORS = (
     *("rope_freqs.weight", "rope_factors_long.weight", "output.bias", "output_norm.bias", "token_types.weight"),
     *("token_embd_norm.weight", "position_embd.weight", "blk.0.attn_q.bias", "blk.0.attn_q.scale", "output.scale"),
@@ -121,20 +122,7 @@ def _change_array(file: File, rng: random.Random, i: int) -> str:
     else:
         for _ in range(1 if what == "element" else 20) if values else ():
             at = rng.randrange(len(values))
-            odd = (
-                b"",
-                b"\n",
-                b" ",
-                b"\xff\xfe",
-                b"<unk>",
-                b"a",
-                values[0],
-                b"<|im_end|>",
-                b"<0x41>",
-                b"<0xZZ>",
-                b"x y z",
-            )
-            values[at] = rng.choice(odd) if inner == STRING else _number(rng, inner)
+            values[at] = rng.choice((*_ODD_TOKENS, values[0])) if inner == STRING else _number(rng, inner)
     file.keys[i] = name, ARRAY, (inner, values)
     return f"{name!r}: {what}"
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from random_layers import HEAD_DIM, Shape, experts, gated_ffn
+from random_layers import HEAD_DIM, Shape, expert_keys, experts, gated_ffn, head_keys
 from random_tensors import RandomTensors
 
 _N_CONV = 4
@@ -66,12 +66,8 @@ def _gated_layers(
     """mixes: names and rows of the matrices that say how much a token changes the state, and how much of it stays."""
     n_ff_expert = shape.n_ff // 4
     if n_expert:
-        t.key("expert_count", n_expert)
-        t.key("expert_used_count", 2)
-        t.key("expert_feed_forward_length", n_ff_expert)
-        t.key("expert_shared_feed_forward_length", n_ff_expert)
-    t.key("attention.head_count", shape.n_head)
-    t.key("attention.head_count_kv", shape.n_head_kv)
+        expert_keys(t, n_expert, n_ff_expert, has_shared=True)
+    head_keys(t, shape)
     t.key("attention.key_length", shape.head_dim)
     t.key("attention.value_length", shape.head_dim)
     t.key("rope.dimension_count", net.n_rot)

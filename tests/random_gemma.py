@@ -1,6 +1,6 @@
 """The layers of small random Gemma 3n and Gemma 4 models: embeddings of their own for each layer, shared keys."""
 
-from random_layers import Shape, attention, gated_ffn
+from random_layers import Shape, attention, gated_ffn, head_keys
 from random_tensors import RandomTensors
 
 _N_ALTUP, _N_EMBD_ALTUP, _LAUREL_RANK = 4, 256, 64
@@ -30,8 +30,7 @@ def _layer_embeddings(t: RandomTensors, shape: Shape, n: int) -> None:
 
 
 def _keys(t: RandomTensors, shape: Shape) -> None:
-    t.key("attention.head_count", shape.n_head)
-    t.key("attention.head_count_kv", shape.n_head_kv)
+    head_keys(t, shape)
     t.key("attention.sliding_window", 8)
     t.key("final_logit_softcapping", _CAP)
 

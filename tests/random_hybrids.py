@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from random_layers import Shape, attention, experts, gated_ffn, plain_ffn
+from random_layers import Shape, attention, expert_keys, experts, gated_ffn, head_keys, plain_ffn
 from random_tensors import RandomTensors
 
 _N_STATE_2 = 128
@@ -48,9 +48,7 @@ def lfm2(t: RandomTensors, shape: Shape, *, keys: Mapping[str, int] | None = Non
     n_ff_expert = shape.n_ff // 4
     if n_expert:
         t.key("leading_dense_block_count", 1)
-        t.key("expert_count", n_expert)
-        t.key("expert_used_count", 2)
-        t.key("expert_feed_forward_length", n_ff_expert)
+        expert_keys(t, n_expert, n_ff_expert)
         t.key("expert_gating_func", 2)
     for i in range(shape.n_layer):
         prefix = f"blk.{i}."
@@ -97,8 +95,7 @@ def granite_hybrid(t: RandomTensors, shape: Shape) -> None:
 
 def falcon_h1(t: RandomTensors, shape: Shape) -> None:
     """Attention and Mamba 2 beside each other in every layer, their results added."""
-    t.key("attention.head_count", shape.n_head)
-    t.key("attention.head_count_kv", shape.n_head_kv)
+    head_keys(t, shape)
     _mamba2_keys(t, shape, n_group=2)
     for i in range(shape.n_layer):
         prefix = f"blk.{i}."
@@ -119,10 +116,7 @@ def nemotron_h(t: RandomTensors, shape: Shape, *, n_expert: int = 0) -> None:
     _mamba2_keys(t, shape, n_group=2)
     n_ff_expert = shape.n_ff // 4
     if n_expert:
-        t.key("expert_count", n_expert)
-        t.key("expert_used_count", 2)
-        t.key("expert_feed_forward_length", n_ff_expert)
-        t.key("expert_shared_feed_forward_length", n_ff_expert)
+        expert_keys(t, n_expert, n_ff_expert, has_shared=True)
         t.key("expert_weights_norm", True)
         t.key("expert_weights_scale", 1.5)
     for i, kind in enumerate(kinds):

@@ -36,6 +36,20 @@ class Shape:
         return self.heads[2] if self.heads else self.n_head // 2
 
 
+def head_keys(t: RandomTensors, shape: Shape) -> None:
+    t.key("attention.head_count", shape.n_head)
+    t.key("attention.head_count_kv", shape.n_head_kv)
+
+
+def expert_keys(t: RandomTensors, n_expert: int, n_ff: int, *, has_shared: bool = False) -> None:
+    """has_shared: with an expert for all tokens."""
+    t.key("expert_count", n_expert)
+    t.key("expert_used_count", 2)
+    t.key("expert_feed_forward_length", n_ff)
+    if has_shared:
+        t.key("expert_shared_feed_forward_length", n_ff)
+
+
 def attention(
     t: RandomTensors,
     shape: Shape,
@@ -88,8 +102,7 @@ def decoder(
     n_expert: int = 0,
 ) -> None:
     """RMS-normed layers of attention and a gated network, in the details that architectures differ in."""
-    t.key("attention.head_count", shape.n_head)
-    t.key("attention.head_count_kv", shape.n_head_kv)
+    head_keys(t, shape)
     if shape.heads:
         t.key("attention.key_length", shape.head_dim)
         t.key("attention.value_length", shape.head_dim)
@@ -97,9 +110,7 @@ def decoder(
         t.key(key, value)
     n_ff_expert = shape.n_ff // 4
     if n_expert:
-        t.key("expert_count", n_expert)
-        t.key("expert_used_count", 2)
-        t.key("expert_feed_forward_length", n_ff_expert)
+        expert_keys(t, n_expert, n_ff_expert)
     for i in range(shape.n_layer):
         prefix = f"blk.{i}."
         t.norm(f"{prefix}attn_norm", shape.n_embd)
@@ -134,8 +145,7 @@ def chameleon(t: RandomTensors, shape: Shape) -> None:
 
 def biased_decoder(t: RandomTensors, shape: Shape, *, ffn_norm: bool) -> None:
     """Layers with biases in every norm and product, and a network without a gate."""
-    t.key("attention.head_count", shape.n_head)
-    t.key("attention.head_count_kv", shape.n_head_kv)
+    head_keys(t, shape)
     for i in range(shape.n_layer):
         prefix = f"blk.{i}."
         t.norm(f"{prefix}attn_norm", shape.n_embd, bias=True)
@@ -149,8 +159,7 @@ def biased_decoder(t: RandomTensors, shape: Shape, *, ffn_norm: bool) -> None:
 def sinks_decoder(t: RandomTensors, shape: Shape) -> None:
     """gpt-oss's layers: a sink for each head, a window in every second layer, experts with biases."""
     n_expert, n_ff = 4, shape.n_ff // 4
-    t.key("attention.head_count", shape.n_head)
-    t.key("attention.head_count_kv", shape.n_head_kv)
+    head_keys(t, shape)
     t.key("attention.sliding_window", 8)
     t.key("expert_count", n_expert)
     t.key("expert_used_count", 2)
@@ -170,8 +179,7 @@ def sinks_decoder(t: RandomTensors, shape: Shape) -> None:
 
 def longrope_decoder(t: RandomTensors, shape: Shape) -> None:
     """Phi-3's layers, with RoPE factors for caches of up to CONTEXT_LENGTH cells and others for longer ones."""
-    t.key("attention.head_count", shape.n_head)
-    t.key("attention.head_count_kv", shape.n_head_kv)
+    head_keys(t, shape)
     t.key("rope.scaling.original_context_length", CONTEXT_LENGTH)
     for name, (low, high) in {"short": (1.0, 1.5), "long": (2.0, 20.0)}.items():
         factors = np.linspace(low, high, HEAD_DIM // 2, dtype=np.float32)

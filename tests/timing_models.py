@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, ClassVar, cast
+from typing import Any, BinaryIO, ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -95,20 +95,10 @@ class _TimingTensors(RandomTensors):
     is_tied: bool
     blocks: dict[tuple[GGMLQuantizationType, float], bytes] = field(default_factory=dict)
 
-    def matrix(
-        self,
-        name: str,
-        n_in: int,
-        n_out: int,
-        *,
-        gain: float = 1.0,
-        bias: bool = False,
-        n_expert: int | None = None,
-        type_name: str | None = None,
-    ) -> None:
+    def matrix(self, name: str, n_in: int, n_out: int, *, gain: float = 1.0, **options: Any) -> None:
         """As RandomTensors has it."""
-        if type_name is not None or bias or n_expert is not None:
-            RandomTensors.matrix(self, name, n_in, n_out, gain=gain, bias=bias, n_expert=n_expert, type_name=type_name)
+        if any(options.values()):
+            RandomTensors.matrix(self, name, n_in, n_out, gain=gain, **options)
             return
         kind = self._kind(name)
         n_values, n_bytes = GGML_QUANT_SIZES[kind]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -60,7 +61,8 @@ SPECIAL = re.compile(r"<\|im_(?:start|end)\|>|<\|endoftext\|>|</?s>|<unk>")
 class Tokens:
     """A model's tokenizer, and the token that it puts before every text."""
 
-    model: NativeModel
+    model: Any
+    """a NativeModel, or one changed for a test"""
     bos: int
 
     def of(self, text: str, *, parse_special: bool = False) -> list[int]:
@@ -343,16 +345,7 @@ class RightStripping:
 
 
 def test_a_tokenizer_that_strips_text_beside_special_tokens_is_refused(bpe: Tokens) -> None:
-    def compile_for(template: str) -> Prompt:
-        return compile_prompt(
-            RightStripping(bpe.model),
-            name="category",
-            template=template,
-            label_prefix=" ",
-            labels=["dress", "tee"],
-            scoring="tree",
-        )
-
-    assert compile_for("<|im_start|>user {query}<|im_end|>\nlabel:").stable
+    stripping = Tokens(model=RightStripping(bpe.model), bos=-1)
+    assert stripping.compile("<|im_start|>user {query}<|im_end|>\nlabel:").stable
     with pytest.raises(ConfigError, match=r"category.*remove the white space beside the special tokens"):
-        compile_for("<|im_start|> user {query}<|im_end|>\nlabel:")
+        stripping.compile("<|im_start|> user {query}<|im_end|>\nlabel:")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,17 +23,9 @@ def test_requests_cycle_through_the_queries() -> None:
 def prompt_of(head: tuple[int, ...], stable: tuple[int, ...], tail: tuple[int, ...], labels: int = 0) -> Prompt:
     tokens = LABELS[labels]
     texts = tuple(map(str, tokens))
-    return Prompt(
-        name="p",
-        labels=texts,
-        label_tokens=tokens,
-        trie=build_trie(texts, tokens, end=9, scoring="tree"),
-        before="",
-        after="",
-        head=head,
-        stable=stable,
-        tail=tail,
-    )
+    trie = build_trie(texts, tokens, end=9, scoring="tree")
+    parts: dict[str, Any] = {"name": "p", "labels": texts, "label_tokens": tokens, "before": "", "after": ""}
+    return Prompt(**parts, trie=trie, head=head, stable=stable, tail=tail)
 
 
 SHORT = st.lists(st.integers(1, 2), max_size=3).map(tuple)

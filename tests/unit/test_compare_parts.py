@@ -7,10 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from qcls_gguf.compare import METHOD_NAMES
 from qcls_gguf.compare.method import Answer, LabelReader, Method, WorkloadPrompt
 from qcls_gguf.compare.records import WinnerAgreement
-from qcls_gguf.compare.run import METHODS, Reference, method_record
+from qcls_gguf.compare.run import Reference, method_record
 from qcls_gguf.compare.torch_peer import bucket_size, row_layout
 from qcls_gguf.prompts.compiled import Prompt
 
@@ -93,10 +92,6 @@ def test_agreement_counts_winners_and_the_largest_differences() -> None:
 @pytest.mark.parametrize(("n", "size"), [(1, 8), (8, 8), (9, 16), (128, 128), (129, 256), (300, 384)])
 def test_buckets_are_the_smallest_that_hold_the_tokens(n: int, size: int) -> None:
     assert bucket_size(n) == size
-
-
-def test_the_command_knows_every_method() -> None:
-    assert tuple(METHODS) == METHOD_NAMES
 
 
 def prompt_of(reader: LabelReader) -> WorkloadPrompt:

@@ -85,14 +85,6 @@ def test_layers_that_fit_nowhere_are_divided_all_the_same() -> None:
     assert placed == Placement((16, 5))
 
 
-def test_only_gpus_with_layers_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = gpus_of(1, 2, 3)
-    monkeypatch.setattr(module, "gpus", lambda: found)
-    assert used_gpus(Placement((0, 5, 6))) == found[1:]
-    assert used_gpus(Placement((5,))) == found[:1]
-    assert used_gpus(ON_CPU) == []
-
-
 @pytest.mark.parametrize(
     ("parts", "more", "n_layers", "asked"),
     [(2.01, 0.0, 3, [3]), (1.99, 0.0, 2, [3, 2]), (1.99, 0.5, 2, [3, 2]), (1.99, 1.01, 0, [3, 2]), (0.99, 0.0, 0, [3])],
@@ -192,12 +184,14 @@ def test_buffers_are_measured_again_where_unequal_caches_leave_layers_on_the_cpu
         assert placed.n_gpu_layers == 0 or min(left) >= -1
 
 
-def test_the_gpu_with_the_most_layers_is_what_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_gpus_with_layers_are_used_and_that_with_the_most_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = Device(kind="CPU", name="", free_bytes=1, total_bytes=1)
     found = [cpu, *gpus_of(1, 2, 3)]
     monkeypatch.setattr(module, "devices", lambda: found)
     assert device_index(Placement((0, 5, 6))) == 3
     assert device_index(Placement((5,))) == 1
     assert device_index(ON_CPU) == 0
+    monkeypatch.setattr(module, "gpus", lambda: found[1:])
+    assert [used_gpus(Placement(each)) for each in ((0, 5, 6), (5,), ())] == [found[2:], found[1:2], []]
     assert Placement((0, 5, 6)).text == "11 layers on 2 of 3 GPUs (0 + 5 + 6)"
     assert Placement((5, 6)).text == "11 layers on 2 GPUs (5 + 6)"

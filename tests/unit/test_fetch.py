@@ -70,29 +70,22 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path)
 
 
-def test_unpacks_the_tree_and_patches_it(project: Project) -> None:
+@pytest.mark.parametrize("is_repository", [False, True])
+def test_unpacks_the_tree_and_patches_it(is_repository: bool, project: Project) -> None:
+    if is_repository:
+        subprocess.run(["git", "init", "-q"], cwd=project.folder, check=True)
+        (project.folder / ".gitignore").write_text("/vendor/llama.cpp/\n")
     assert project.fetch().returncode == 0
     files = {str(path.relative_to(project.tree)) for path in project.tree.rglob("*") if path.is_file()}
     assert files == {"src/a.txt", ".qcls-stamp"}
     assert (project.tree / "src" / "a.txt").read_text() == "one\nthree\n"
 
 
-def test_patches_inside_a_repository(project: Project) -> None:
-    subprocess.run(["git", "init", "-q"], cwd=project.folder, check=True)
-    (project.folder / ".gitignore").write_text("/vendor/llama.cpp/\n")
-    assert project.fetch().returncode == 0
-    assert (project.tree / "src" / "a.txt").read_text() == "one\nthree\n"
-
-
-def test_does_nothing_while_pin_and_patches_stay(project: Project) -> None:
+def test_the_tree_is_made_anew_for_another_patch_alone(project: Project) -> None:
     project.fetch()
     (project.tree / "mark").touch()
     assert project.fetch(QCLS_LLAMA_CPP_SDIST="/nowhere").returncode == 0
     assert (project.tree / "mark").exists()
-
-
-def test_a_changed_patch_makes_the_tree_anew(project: Project) -> None:
-    project.fetch()
     project.write_patch(PATCH.replace("three", "four"))
     assert project.fetch().returncode == 0
     assert (project.tree / "src" / "a.txt").read_text() == "one\nfour\n"
@@ -123,10 +116,17 @@ def test_wrong_checksum_names_both_and_the_remedy(project: Project) -> None:
     assert not project.tree.exists()
 
 
-def test_missing_sdist_is_named(project: Project) -> None:
-    result = project.fetch(QCLS_LLAMA_CPP_SDIST="/nowhere/x.tar.gz")
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        ("QCLS_LLAMA_CPP_SDIST", "/nowhere/x.tar.gz", "QCLS_LLAMA_CPP_SDIST=/nowhere/x.tar.gz: no such file"),
+        ("PATH", "/nowhere", "neither git nor patch is installed"),
+    ],
+)
+def test_what_is_missing_is_named(variable: str, value: str, words: str, project: Project) -> None:
+    result = project.fetch(**{variable: value})
     assert result.returncode != 0
-    assert "QCLS_LLAMA_CPP_SDIST=/nowhere/x.tar.gz: no such file" in result.stderr
+    assert words in result.stderr
 
 
 def test_patch_that_does_not_apply_is_named_and_leaves_no_tree(project: Project) -> None:
@@ -146,12 +146,6 @@ def test_the_pin_for_cmake() -> None:
     expected = f"{pin['llama-cpp-python']['version']};{pin['llama']['cpp']['commit']}\n"
     assert printed("--pin").stdout == expected
     assert "--pni: the only argument is --pin" in printed("--pni").stderr
-
-
-def test_no_tool_to_patch_with(project: Project) -> None:
-    result = project.fetch(PATH=str(project.folder))
-    assert result.returncode != 0
-    assert "neither git nor patch is installed" in result.stderr
 
 
 def test_pin_is_the_series_and_nothing_else() -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
+import sys
 import threading
-from typing import Any
 
 import pytest
 
@@ -53,14 +52,7 @@ def test_a_benchmark_shows_what_held_the_gpu_down() -> None:
 
 
 def test_without_the_package_the_reason_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *more: Any) -> Any:
-        if name == "pynvml":
-            raise ImportError(name)
-        return real(name, *more)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
     assert why_no_gpu() == "nvidia-ml-py is not installed: pip install 'qcls-gguf[bench]'"
     assert gpu_facts() is None
 

@@ -56,9 +56,3 @@ def test_what_looks_like_a_path_is_one(path: str, tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         load_config(path)
-
-
-def test_a_file_of_the_home_folder_may_have_the_name_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "mission.yaml").touch()
-    assert config_path("~/mission.yaml") == Path("~/mission.yaml")
