@@ -1,11 +1,13 @@
-"""All routes: those of the dialects and those for operations, inside the middleware that every request passes."""
+"""All routes: those of the dialects, and those for operations: is it alive, what does it count, read it anew."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -14,21 +16,23 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from ..config.words import shown
+from ..version import __version__
 from .asking import Asker, json_bytes
+from .backend import Backend
 from .bodies import LINES, read_json, unless_gone
-from .dialect import Dialect, no_images
+from .dialect import MODEL, Dialect, no_images
 from .dialects import DIALECTS
-from .exchange import Exchange, Scope
+from .exchange import Exchange, ExchangeMiddleware, Scope
 from .lifecycle import Lifecycle
-from .metrics import Metrics
-from .middleware import ExchangeMiddleware
-from .mistakes import parse
+from .metrics import CONTENT_TYPE, Metrics
 from .openapi import Operation, description, description_page
-from .operations import HEALTH, READY, Endpoint, operations
-from .refusal import ErrorAnswer, RefusedError, openai_words
+from .refusal import ErrorAnswer, RefusedError, openai_words, parse
 from .settings import RequestLimits, ServiceSettings
 
+Endpoint = Callable[[Request], Awaitable[Response]]
 PAGE, DOCS, DESCRIPTION = "/", "/docs", "/openapi.json"
+HEALTH, READY, MODELS = "/health", "/ready", "/v1/models"
 _OPEN_PATHS = (PAGE, HEALTH, READY, DOCS, DESCRIPTION)
 """Paths that need no key: they tell nothing that the project's pages do not."""
 _POLICY = (
@@ -47,7 +51,7 @@ def build_app(lifecycle: Lifecycle, settings: ServiceSettings) -> Starlette:
     asker = Asker(lifecycle.admission, metrics, settings.limits)
     documented = [
         *((_operation(each), _endpoint(each, lifecycle, asker, settings.limits)) for each in _BY_PATH.values()),
-        *operations(lifecycle, metrics, may_reload=bool(settings.api_keys)),
+        *_operations(lifecycle, metrics, may_reload=bool(settings.api_keys)),
     ]
     described = description(operation for operation, _ in documented)
     routes = [
@@ -56,7 +60,7 @@ def build_app(lifecycle: Lifecycle, settings: ServiceSettings) -> Starlette:
         Route(DOCS, _page(description_page(described))),
         Route(DESCRIPTION, _page(json_bytes(described), "application/json")),
     ]
-    around = Middleware(ExchangeMiddleware, metrics, settings, open_paths=_OPEN_PATHS, refuse=_response)
+    around = Middleware(ExchangeMiddleware, metrics, settings, open_paths=_OPEN_PATHS, refusal=_response)
     cors = Middleware(
         CORSMiddleware,
         allow_origins=settings.cors_origins,
@@ -67,7 +71,7 @@ def build_app(lifecycle: Lifecycle, settings: ServiceSettings) -> Starlette:
     app = Starlette(
         routes=routes,
         middleware=[cors, around] if settings.cors_origins else [around],
-        exception_handlers={RefusedError: _refused, HTTPException: _refused},
+        exception_handlers={HTTPException: _raise_refused},
     )
     app.router.redirect_slashes = False
     return app
@@ -124,13 +128,8 @@ def _page(body: bytes, kind: str = "text/html; charset=utf-8") -> Endpoint:
     return endpoint
 
 
-async def _refused(request: Request, error: Exception) -> Response:
-    return _response(_refusal(error), request.scope)
-
-
 def _response(refusal: RefusedError, scope: Scope) -> Response:
     """The refusal in the words of the path's API."""
-    Exchange.of(scope).reason = refusal.reason
     words = _BY_PATH[scope["path"]][-1].words if scope["path"] in _BY_PATH else openai_words
     headers = refusal.headers
     if scope["method"] == "CONNECT":  # what follows is not HTTP
@@ -138,9 +137,8 @@ def _response(refusal: RefusedError, scope: Scope) -> Response:
     return Response(json_bytes(words(refusal)), refusal.status, headers, media_type="application/json")
 
 
-def _refusal(error: Exception) -> RefusedError:
-    if isinstance(error, RefusedError):
-        return error
+async def _raise_refused(_: Request, error: Exception) -> Response:
+    """Raise what Starlette's router refuses as a RefusedError."""
     assert isinstance(error, HTTPException)
     match error.status_code:
         case 404:
@@ -148,9 +146,123 @@ def _refusal(error: Exception) -> RefusedError:
                 "there is no such path, and no path generates or embeds text: /v1/classify labels a text by the "
                 "configured prompts, /v1/decisions by questions of the request; /docs lists the others"
             )
-            return RefusedError(404, "unknown path", what)
+            raise RefusedError(404, "unknown path", what)
         case 405:
             allowed = (error.headers or {}).get("Allow", "")
-            return RefusedError(405, "method", f"this path takes {allowed}", allow=allowed)
+            raise RefusedError(405, "method", f"this path takes {allowed}", allow=allowed)
         case status:
-            return RefusedError(status, "invalid", str(error.detail))
+            raise RefusedError(status, "invalid", str(error.detail))
+
+
+# --- operations ------------------------------------------------------------------------------------------------------
+
+
+class Health(BaseModel):
+    """The state of the service."""
+
+    status: str
+    """loading, ready or draining"""
+    version: str
+    """of qcls-gguf"""
+
+
+class OpenAIModel(BaseModel):
+    """A model in OpenAI's words."""
+
+    id: str
+    """`default`, or `default/<prompt>`"""
+    object: str
+    created: int
+    owned_by: str
+
+
+class TypeSafeModel(BaseModel):
+    """A model in TypeSafe's words."""
+
+    name: str
+    description: str
+    release_date: str
+
+
+class Models(BaseModel):
+    """The configured prompts as models, in OpenAI's words (`data`) and in TypeSafe's (`models`)."""
+
+    object: str
+    data: list[OpenAIModel]
+    models: list[TypeSafeModel]
+
+
+class Reloaded(BaseModel):
+    """What answers after a reload."""
+
+    status: str
+    prompts: list[str]
+    """names of the configured prompts"""
+    model: str
+    """the model file"""
+
+
+def _operations(lifecycle: Lifecycle, metrics: Metrics, *, may_reload: bool) -> list[tuple[Operation, Endpoint]]:
+    """The routes with what answers them; may_reload: whether clients are known by their keys."""
+
+    async def health(_: Request) -> Response:
+        return _json(Health(status=lifecycle.state.value, version=__version__))
+
+    async def ready(request: Request) -> Response:
+        _ = lifecycle.backend
+        return await health(request)
+
+    async def counts(_: Request) -> Response:
+        return Response(metrics.text(), headers={"content-type": CONTENT_TYPE})
+
+    async def models(_: Request) -> Response:
+        return _json(_models(lifecycle.backend))
+
+    async def model(request: Request) -> Response:
+        name = request.path_params["name"]
+        known = {each.id: each for each in _models(lifecycle.backend).data}
+        if name not in known:
+            what = f"there is no model {shown(name)}: this service has {', '.join(map(shown, known))}"
+            raise RefusedError(404, "unknown prompt", what)
+        return _json(known[name])
+
+    async def reload(_: Request) -> Response:
+        if not may_reload:
+            what = "only a client with an API key may reload, and this service has none: give it one, or send SIGHUP"
+            raise RefusedError(403, "key", what)
+        backend = await lifecycle.reload()
+        file = backend.classifier.model.path
+        return _json(Reloaded(status="reloaded", prompts=list(backend.prompts), model=file))
+
+    rows: list[tuple[str, str, str, type[BaseModel] | None, tuple[int, ...], Endpoint]] = [
+        ("get", HEALTH, "Whether the process is alive", Health, (), health),
+        ("get", READY, "Whether requests are answered", Health, (503,), ready),
+        ("get", "/metrics", "Counts for Prometheus", None, (401,), counts),
+        ("get", MODELS, "The configured prompts, as models", Models, (401, 503), models),
+        ("get", f"{MODELS}/{{name}}", "A prompt, as a model", OpenAIModel, (401, 404, 503), model),
+        ("post", "/admin/reload", "Read the configuration anew", Reloaded, (401, 403, 409, 422, 503), reload),
+    ]
+    return [
+        (Operation(path=path, method=method, summary=summary, answer=(answer,) if answer else (), errors=errors,
+                   kind="application/json" if answer else "text/plain"), endpoint)
+        for method, path, summary, answer, errors, endpoint in rows
+    ]  # fmt: skip
+
+
+def _json(model: BaseModel) -> Response:
+    return Response(model.model_dump_json(), media_type="application/json")
+
+
+def _models(backend: Backend) -> Models:
+    info = backend.classifier.model
+    about = f"{info.description}, {info.quantization}"
+    named = {MODEL: f"all prompts by {about}"} | {
+        f"{MODEL}/{name}": f"one of {len(prompt.labels)} labels by {about}" for name, prompt in backend.prompts.items()
+    }
+    created = backend.created
+    date = datetime.fromtimestamp(created, UTC).date().isoformat()
+    return Models(
+        object="list",
+        data=[OpenAIModel(id=name, object="model", created=created, owned_by="qcls-gguf") for name in named],
+        models=[TypeSafeModel(name=name, description=what, release_date=date) for name, what in named.items()],
+    )

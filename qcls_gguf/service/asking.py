@@ -17,13 +17,12 @@ from ..questions.question import PLACE
 from ..score.result import PromptResult, Result
 from .admission import Admission
 from .backend import Backend, Pair
-from .bodies import Receive, json_value, read_lines
+from .bodies import json_value, read_lines
 from .dialect import Dialect, Distribution, Questions, TextQuestion, Texts, Usage, unknown_prompt
-from .exchange import Exchange
+from .exchange import Exchange, Receive
 from .lifecycle import Lifecycle
 from .metrics import Metrics
-from .mistakes import parse
-from .refusal import ClientGoneError, RefusedError, openai_words, refusal_of
+from .refusal import ClientGoneError, RefusedError, openai_words, parse, refusal_of
 from .settings import RequestLimits
 
 _AT_ONCE = 8
@@ -113,7 +112,7 @@ class Asker:
             exchange.reason = refusal.reason
             yield json_bytes(openai_words(refusal)) + b"\n"
         except ClientGoneError:
-            self._metrics.gone()
+            self._metrics.gone.inc()
 
     async def _line(self, dialect: Dialect, backend: Backend, exchange: Exchange, number: int, line: bytes) -> object:
         head: dict[str, object] = {"line": number}

@@ -7,12 +7,11 @@ import codecs
 import io
 import sys
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable
 
 from pydantic_core import from_json
 
-from .exchange import Exchange
+from .exchange import Exchange, Receive
 from .refusal import ClientGoneError, RefusedError
 from .settings import RequestLimits
 
@@ -23,8 +22,6 @@ try:
         from backports import zstd
 except ImportError:  # no package, or a Python that was built without libzstd
     zstd = None  # type: ignore[assignment,unused-ignore]
-
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 JSON = "application/json"
 LINES = ("application/x-ndjson", "application/jsonl", "application/jsonlines")

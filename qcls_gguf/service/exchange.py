@@ -1,26 +1,45 @@
-"""What is known of one request while it is served, for its answer's headers, the log and the metrics."""
+"""What every request passes: who may ask, request ids, headers of the answer, the log, the metrics, spans."""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import itertools
 import logging
 import os
 import re
 import sys
 import time
-from collections.abc import MutableMapping
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from time import perf_counter_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
+from starlette.responses import Response
 
 from ..score.result import Result
 from ..system.timing import STAGES
-from .refusal import RefusedError
-from .settings import LogFormat, RequestLimits
+from .metrics import Metrics
+from .refusal import ClientGoneError, RefusedError
+from .settings import LogFormat, RequestLimits, ServiceSettings
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+try:
+    from opentelemetry import propagate, trace
+except ImportError:
+    has_tracing = False
+else:
+    has_tracing = True
 
 Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+_GONE = 499  # as nginx logs a client that left
 log = logging.getLogger("qcls_gguf.service")
 _KEY = "qcls_gguf.exchange"
 _MOST_DIGITS = 9
@@ -31,7 +50,7 @@ _numbers = itertools.count(1)
 
 
 class Exchange:
-    """One request. `of(scope)` finds it."""
+    """What is known of one request while it is served. `of(scope)` finds it."""
 
     def __init__(self, scope: Scope) -> None:
         self.began_ns = perf_counter_ns()
@@ -134,6 +153,113 @@ class Exchange:
         if self.reason:
             fields["reason"] = self.reason
         log.info("", extra={"fields": fields})
+
+
+class ExchangeMiddleware:
+    """An ASGI application around another one. Whatever that raises, it answers."""
+
+    def __init__(
+        self,
+        app: App,
+        metrics: Metrics,
+        settings: ServiceSettings,
+        *,
+        open_paths: Collection[str],
+        refusal: Callable[[RefusedError, Scope], Response],
+    ) -> None:
+        """open_paths: which need no key; refusal(error, scope): the answer that a refusal is."""
+        self._app = app
+        self._metrics = metrics
+        self._digests = [hashlib.sha256(key.encode()).digest() for key in settings.api_keys]
+        self._open = frozenset(open_paths)
+        self._refusal = refusal
+        self._logs = settings.log_format != "none"
+        self._tracer = None
+        # Spans are made where a provider is set when the service is built; else requests pay nothing for them.
+        if has_tracing and not isinstance(provider := trace.get_tracer_provider(), trace.ProxyTracerProvider):
+            self._tracer = provider.get_tracer("qcls_gguf.service")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """For the server."""
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1003})
+            return
+        exchange = Exchange(scope)
+        span = self._begin_span(scope)
+        status, n_bytes, is_over = _GONE, 0, False
+
+        async def reply(message: Message) -> None:
+            nonlocal status, n_bytes, is_over
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), *exchange.headers()]
+            else:
+                n_bytes += len(message.get("body", b""))
+                is_over = not message.get("more_body", False)
+            await send(message)
+
+        async def refuse(refusal: RefusedError) -> None:
+            exchange.reason = refusal.reason
+            await self._refusal(refusal, scope)(scope, receive, reply)
+
+        self._metrics.in_flight.inc()
+        try:
+            self._check_key(scope, exchange)
+            await self._app(scope, receive, reply)
+        except RefusedError as refusal:
+            await refuse(refusal)
+        except ClientGoneError:
+            self._metrics.gone.inc()
+        except Exception:
+            log.exception("request %s failed", exchange.request_id)
+            if status == _GONE:
+                what = f"an error inside the service: its log has it under {exchange.request_id}"
+                await refuse(RefusedError(500, "failed", what))
+            elif not is_over:
+                raise  # the connection ends, so that nobody takes what was sent for the whole
+        finally:
+            self._metrics.in_flight.dec()
+            self._metrics.answered(exchange.route, status, exchange.total_ms / 1e3, exchange.reason)
+            if span is not None:
+                _end_span(span, exchange, status)
+            if self._logs:
+                exchange.log(status, n_bytes)
+
+    def _check_key(self, scope: Scope, exchange: Exchange) -> None:
+        """Raise RefusedError (401) for a request that brings no key. Every path that is not named open needs one."""
+        if not self._digests or scope["path"] in self._open:
+            return
+        scheme, _, bearer = exchange.header(b"authorization").partition(" ")
+        given = bearer.strip() if scheme.lower() == "bearer" else exchange.header(b"x-api-key")
+        digest = hashlib.sha256(given.encode("utf-8", "surrogateescape")).digest()
+        if not any(hmac.compare_digest(digest, known) for known in self._digests):
+            what = "an API key is needed: send Authorization: Bearer KEY, or X-API-Key: KEY"
+            raise RefusedError(401, "key", "this API key is not known" if given else what)
+
+    def _begin_span(self, scope: Scope) -> Span | None:
+        """The span of a request, below that of the client where its headers name one."""
+        if self._tracer is None:
+            return None
+        name = f"{scope['method']} {scope['path']}"
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        attributes = {"http.request.method": scope["method"], "url.path": scope["path"]}
+        parent = propagate.extract(headers)
+        return self._tracer.start_span(name, parent, kind=trace.SpanKind.SERVER, attributes=attributes)
+
+
+def _end_span(span: Span, exchange: Exchange, status: int) -> None:
+    """End a span, with the route, the status, and the milliseconds of the stages."""
+    span.set_attributes({
+        "http.route": exchange.route, "http.response.status_code": status, "qcls.request_id": exchange.request_id,
+        "qcls.queries": exchange.n_queries, "qcls.tokens": exchange.n_tokens,
+        **{f"qcls.{stage}_ms": ms for stage, ms in exchange.times.items()},
+    })  # fmt: skip
+    if exchange.reason:
+        span.set_attribute("error.type", exchange.reason)
+    if status >= 500:
+        span.set_status(trace.StatusCode.ERROR)
+    span.end()
 
 
 # --- the log ---------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from enum import StrEnum
@@ -18,10 +19,10 @@ from ..model.identity import Stamp, stamps_of
 from ..system.timing import Ledger
 from .admission import Admission
 from .backend import Backend
-from .exchange import log
 from .refusal import RefusedError
 from .settings import ServiceSettings
 
+log = logging.getLogger("qcls_gguf.service")
 OnStep = Callable[[str, str, float], None]
 _UNBOUNDED = 1 << 20
 _LOADING_RETRY_MS = 1000.0

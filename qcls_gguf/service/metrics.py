@@ -37,7 +37,7 @@ class Metrics:
         what = "From a request's head to its answer's end."
         self._seconds = Histogram("qcls_request_seconds", what, ("route",), buckets=_SECONDS, registry=all_)
         self._refused = Counter("qcls_refused", "Requests not answered, by reason.", ("reason",), registry=all_)
-        self._gone = Counter("qcls_clients_gone", "Clients that left before their answer.", registry=all_)
+        self.gone = Counter("qcls_clients_gone", "Clients that left before their answer.", registry=all_)
         self.in_flight = Gauge("qcls_requests_in_flight", "Requests being served or waiting.", registry=all_)
         what = "What a query waited for its turn."
         self._queue = Histogram("qcls_queue_seconds", what, buckets=_SECONDS, registry=all_)
@@ -51,18 +51,12 @@ class Metrics:
         ProcessCollector(registry=all_)
         all_.register(_State(lifecycle))
 
-    def answered(self, route: str, status: int, seconds: float) -> None:
-        """Count a request that is over; route: the path as it is documented."""
+    def answered(self, route: str, status: int, seconds: float, reason: str) -> None:
+        """Count a request that is over. route: the path as it is documented; reason: why it was refused, or empty."""
+        if reason:
+            self._refused.labels(reason).inc()
         self._requests.labels(route, status).inc()
         self._seconds.labels(route).observe(seconds)
-
-    def refused(self, reason: str) -> None:
-        """Count a refusal by its reason."""
-        self._refused.labels(reason).inc()
-
-    def gone(self) -> None:
-        """Count a client that did not wait for its answer."""
-        self._gone.inc()
 
     def labelled(self, result: Result) -> None:
         """Count what a query took; a turn's tokens belong to its queries in equal parts."""

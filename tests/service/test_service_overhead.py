@@ -24,11 +24,9 @@ from served import ROOT, raw
 from qcls_gguf import load_config
 from qcls_gguf.questions.question import Question
 from qcls_gguf.service.app import build_app
-from qcls_gguf.service.bodies import Receive
-from qcls_gguf.service.exchange import Scope
+from qcls_gguf.service.exchange import App, Receive, Scope, Send
 from qcls_gguf.service.lifecycle import Lifecycle
-from qcls_gguf.service.middleware import App, Send
-from qcls_gguf.service.protocol import Protocol
+from qcls_gguf.service.server import Protocol
 from qcls_gguf.service.settings import ServiceSettings
 
 pytestmark = pytest.mark.load

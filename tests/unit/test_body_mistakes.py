@@ -13,8 +13,7 @@ from qcls_gguf.service.dialects.classify import ClassifyRequest
 from qcls_gguf.service.dialects.openai_decisions import DecisionsRequest
 from qcls_gguf.service.dialects.predict import PredictRequest
 from qcls_gguf.service.dialects.systemone import SystemOneRequest
-from qcls_gguf.service.mistakes import M, parse
-from qcls_gguf.service.refusal import RefusedError
+from qcls_gguf.service.refusal import M, RefusedError, parse
 
 CHOICE = {"type": "choice", "instructions": "Which?"}
 OPTIONS = {"choices": [{"value": "a"}, {"value": "b"}]}
