@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
 from typing import Any, TypeVar
@@ -43,9 +42,7 @@ class Asker:
         if isinstance(asked, Questions):
             with self._admitted_questions(asked.questions, backend), backend:
                 return asked.answer(*await self._answers(asked, backend, exchange))
-        if len(asked.texts) > (most := self._limits.queries):
-            what = f"{asked.param}: {len(asked.texts)} texts, at most {most} are allowed"
-            raise RefusedError(413, "too large", what, param=asked.param)
+        _check_size(len(asked.texts), self._limits.queries, "texts", asked.param)
         if not asked.texts and not asked.is_partial:
             raise RefusedError(400, "invalid", f"{asked.param} is empty: send at least one text", param=asked.param)
         n_tokens = [backend.n_tokens(text) for text in asked.texts]
@@ -130,19 +127,12 @@ class Asker:
     def _admitted_questions(self, questions: Sequence[TextQuestion], backend: Backend) -> AbstractContextManager[None]:
         """The place of a request in the service. Raises RefusedError (413) for one beyond a limit."""
         limits = self._limits
-        if len(questions) > limits.questions:
-            what = f"{len(questions)} questions, at most {limits.questions} are allowed"
-            raise RefusedError(413, "too large", what, param="questions")
+        _check_size(len(questions), limits.questions, "questions", "questions")
         n_tokens, n_at_once = 0, []
         for each in questions:
-            question, n_text = each.question, n_query_tokens(each.text)
-            n_options, n_bytes = len(question.options), question.n_bytes
-            if n_options > limits.options:
-                what = f"{each.param}: {n_options} options, at most {limits.options} are allowed"
-                raise RefusedError(413, "too large", what, param=each.param)
-            if n_bytes > limits.question_bytes:
-                what = f"{each.param}: {n_bytes:,} bytes, at most {limits.question_bytes:,} bytes are allowed"
-                raise RefusedError(413, "too large", what, param=each.param)
+            question, n_text, n_bytes = each.question, n_query_tokens(each.text), each.question.n_bytes
+            _check_size(len(question.options), limits.options, "options", each.param)
+            _check_size(n_bytes, limits.question_bytes, "bytes", each.param)
             n_tokens += n_text + n_tokens_of(n_bytes)
             is_known = question.configured is not None or question in backend.sets
             # others wait for its text, and for a piece of what is to be stored
@@ -239,40 +229,37 @@ class Asker:
         return list(results)
 
 
+def _check_size(n: int, most: int, of_what: str, param: str) -> None:
+    """Raise RefusedError (413) for more than is allowed."""
+    if n > most:
+        what = f"{param}: {n:,} {of_what}, at most {most:,} {of_what} are allowed"
+        raise RefusedError(413, "too large", what, param=param)
+
+
 async def in_order(work: AsyncIterator[Coroutine[Any, Any, T]], window: int) -> AsyncIterator[T]:
     """What some coroutines return, in their order, as soon as it is there; at most `window` are at work at once.
 
     So the queries of one request stand between those of others, not all before them.
     """
     slots = asyncio.Semaphore(window)
-    tasks: deque[asyncio.Task[T]] = deque()
-    news = asyncio.Event()
+    tasks: asyncio.Queue[asyncio.Task[Any]] = asyncio.Queue()
 
     async def start() -> None:
-        try:
-            async for each in work:
-                tasks.append(asyncio.create_task(each))
-                news.set()
-                await slots.acquire()
-        finally:
-            news.set()
+        async for each in work:
+            tasks.put_nowait(asyncio.create_task(each))
+            await slots.acquire()
 
     starting = asyncio.create_task(start())
+    starting.add_done_callback(tasks.put_nowait)  # after all others
     try:
-        while True:
-            while not tasks:
-                if starting.done():
-                    await starting
-                    return
-                news.clear()
-                await news.wait()
-            yield await tasks[0]
-            tasks.popleft()
+        while (task := await tasks.get()) is not starting:
+            yield await task
             slots.release()
+        await starting
     finally:
         starting.cancel()
-        for task in tasks:
-            task.cancel()
+        while not tasks.empty():
+            tasks.get_nowait().cancel()
 
 
 def json_bytes(value: object) -> bytes:

@@ -35,6 +35,16 @@ class Lenient(BaseModel):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
 
+class QuestionsRequest(Lenient):
+    """What all requests with questions have."""
+
+    model_config = ConfigDict(strict=True)
+
+    audit: bool = False
+    """ours: whether each answer also has the probability that lies on its options at all, as `x_label_mass`, with
+    SGLang's questions as `label_mass`; costs the model's head"""
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What a dialect may know beside the body."""

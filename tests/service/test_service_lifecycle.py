@@ -169,13 +169,11 @@ def reloading() -> Iterator[Server]:
         yield server
 
 
-@pytest.mark.parametrize("path", ["/v1/classify", "/v1/decisions", "/v1/systemone", "/predict"])
+@pytest.mark.parametrize("path", ["/v1/classify", "/v1/decisions"])
 def test_a_reload_while_a_body_arrives(reloading: Server, path: str) -> None:
     bodies: dict[str, object] = {
         "/v1/classify": {"query": "red dress"},
         "/v1/decisions": {"model": "m", "input": "x", "questions": [{"type": "predicate", "instructions": "Is it?"}]},
-        "/v1/systemone": {"state": "x", "questions": {"q": {"type": "noul", "instructions": "Is it?"}}},
-        "/predict": {"inputs": "red dress", "model": "category"},
     }
     data = raw(json.dumps(bodies[path]).encode(), "x-api-key: k", path=path)
     n_reloads = reloading.metric("qcls_reloads_total")
@@ -229,16 +227,9 @@ def test_a_killed_service_starts_again_at_the_same_socket(tmp_path: Path) -> Non
         (["--uds", "/nowhere/socket"], 2, "--uds /nowhere/socket: cannot listen there"),
         (["--uds", __file__], 2, f"--uds {__file__}: is there and no socket: name another file, or remove it"),
         (["--api-keys", "/nowhere"], 2, "--api-keys /nowhere: cannot be read: No such file or directory\n"),
-        (["--api-key", ""], 2, "an API key is empty"),
         (["--api-key", "a b"], 2, "printable ASCII"),
         (["--questions", "/nowhere"], 2, "/nowhere"),
         (["--cors-origin", "localhost:3000"], 2, "--cors-origin 'localhost:3000': is no origin: write scheme, host"),
-        (["--cors-origin", "http://localhost:3000/"], 2, "is no origin: write scheme, host and port without a path"),
-        (
-            ["--cors-origin", "http://example.com:"],
-            2,
-            "--cors-origin 'http://example.com:': is no origin: write scheme",
-        ),
         (["--cors-origin", "null"], 2, "--cors-origin null: is not supported, since sandboxed frames of any web page"),
         (["--model", "/nowhere.gguf", "--port", "0"], 3, "/nowhere.gguf"),
     ],
@@ -249,9 +240,8 @@ def test_what_ends_a_start(server: Server, options: list[str], code: int, says: 
     assert (done.exit_code, says in done.stderr) == (code, True), done.stderr
 
 
-@pytest.mark.parametrize("key", ["", " "])
-def test_an_empty_variable_for_the_key_opens_the_service_to_nobody(key: str) -> None:
-    done = CliRunner(env={"QCLS_API_KEY": key}).invoke(app, ["serve", "--config", "mission", "--port", "0"])
+def test_an_empty_variable_for_the_key_opens_the_service_to_nobody() -> None:
+    done = CliRunner(env={"QCLS_API_KEY": " "}).invoke(app, ["serve", "--config", "mission", "--port", "0"])
     assert (done.exit_code, "QCLS_API_KEY is set and empty" in done.stderr) == (2, True), done.stderr
 
 

@@ -242,7 +242,7 @@ def test_limits_of_questions_are_chosen(narrow: Server) -> None:
         status, answer = ask(narrow, {"model": "m", "input": "x", "questions": questions})
         return f"{status} {answer['error']['message']}"
 
-    assert "413 3 questions, at most 2" in refusal(choice(), choice(), choice())
+    assert "413 questions: 3 questions, at most 2" in refusal(choice(), choice(), choice())
     assert "301 options, at most 300" in refusal(choice(values=tuple(map(str, range(301)))))
     assert "413 questions[0]: 2,0" in refusal(choice("a" * 2000))
     assert refusal(choice(values=tuple(map(str, range(300))))).startswith(

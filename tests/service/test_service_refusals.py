@@ -28,7 +28,6 @@ def _answers_afterwards(server: Server) -> Iterator[None]:
         (b'{"query": "a"} x', 400, None),
         (b'{"query": "\xff"}', 400, None),
         (b'{"query": "\\ud800"}', 400, None),
-        (b"\xef\xbb\xbf{}", 400, None),
         (b"[" * 100_000, 400, None),
         (b'{"a":' * 50_000, 400, None),
         (b"[]", 422, "the body"),
@@ -65,7 +64,6 @@ def test_a_byte_order_mark_is_named(server: Server, encoding: str) -> None:
         ({"content-type": "application/json", "content-encoding": "zstd"}, 400),
         ({"content-type": "application/json", "x-request-timeout-ms": "0"}, 400),
         ({"content-type": "application/json", "x-request-timeout-ms": "soon"}, 400),
-        ({"content-type": "application/json", "x-request-timeout-ms": "99999999999999"}, 400),
         ({"content-type": "application/json", "x-request-timeout-ms": "00000060009999999"}, 400),
     ],
 )
@@ -194,10 +192,6 @@ def test_a_connection_ends_where_its_answer_says_so(server: Server, data: bytes,
         else:
             connection.sendall(raw(QUERY))
             assert [each for each, _ in answers(received(connection))] == [200]
-
-
-def test_a_client_that_closes_its_side_is_taken_for_gone(server: Server) -> None:
-    assert [status for status, _ in answers(exchange(server, raw(QUERY), half_close=True))] in ([], [200])
 
 
 def test_a_client_that_waits_to_be_asked_for_its_body(server: Server) -> None:

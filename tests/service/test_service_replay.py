@@ -5,22 +5,20 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
-from time import perf_counter, process_time
+from time import perf_counter
 
 import numpy as np
 import pytest
 from served import ROOT, Server
 
-from qcls_gguf import Classifier, Result, load_config
+from qcls_gguf import Classifier, load_config
 
 pytestmark = pytest.mark.load
 
 N_QUERIES, N_KEPT = 2000, 200
 N_QUERIES_KEPT = (1, 4, 16)
-N_BLOCKS = 6
 ROWS = [json.loads(line)["query"] for line in (ROOT / "models/tiny/heldout.jsonl").read_text().splitlines()]
 
 
@@ -110,43 +108,3 @@ def test_kept_queries(name: str) -> None:
                 f"{ms[n].sum() / ms[0].sum():.2f} of the time (median {np.median(ms[n] / ms[0]):.2f})"
                 for n in classifiers
             ))  # fmt: skip
-
-
-def typists(classifier: Classifier, start: int) -> tuple[list[list[Result]], float, float]:
-    """The answers to four people who type three queries each at once; seconds, and those of CPU."""
-    people = [[text for query in ROWS[n : n + 3] for text in typed(query)] for n in range(start, start + 12, 3)]
-    began, cpu = perf_counter(), process_time()
-    with ThreadPoolExecutor(len(people)) as pool:
-        answers = list(pool.map(lambda texts: [classifier.classify(text) for text in texts], people))
-    return answers, perf_counter() - began, process_time() - cpu
-
-
-@pytest.mark.parametrize("name", ["mission", "fashion-8", "fashion-8-joint"])
-def test_kept_queries_of_several_at_once(name: str) -> None:
-    """People who type at the same time, each the next word when the last one is answered; in turns with none kept."""
-    config = load_config(ROOT / f"configs/{name}.yaml")
-    with ExitStack() as stack:
-        classifiers = []
-        for n in (0, 4):
-            runtime = replace(config.runtime, n_threads=1, n_gpu_layers=0, kept_queries=n)
-            classifiers.append(stack.enter_context(Classifier.from_config(replace(config, runtime=runtime))))
-            classifiers[-1].measure_turns()
-        seconds, cpu, tokens, n_sharing = np.zeros((4, 2, N_BLOCKS))
-        n_requests = 0
-        for block in range(N_BLOCKS):
-            answers: list[list[Result]] = [[], []]
-            for kept in (0, 1) if block % 2 else (1, 0):
-                found, seconds[kept, block], cpu[kept, block] = typists(classifiers[kept], 12 * block)
-                answers[kept] = [result for each in found for result in each]
-                tokens[kept, block] = sum(each.counts.n_tokens_new / each.counts.n_queries for each in answers[kept])
-                n_sharing[kept, block] = sum(each.counts.n_queries for each in answers[kept])
-            n_requests += len(answers[0])
-            plain, other = ([[(x.label, x.probability) for x in each.results] for each in found] for found in answers)
-            assert plain == other
-        shares = seconds[1] / seconds[0]
-        print(
-            f"\n{name}, {n_requests} requests: {seconds[1].sum() / seconds[0].sum():.2f} of the time "
-            f"(a block {shares.min():.2f} to {shares.max():.2f}), {cpu[1].sum() / cpu[0].sum():.2f} of the CPU time; "
-            f"{' and '.join(f'{n:.1f}' for n in tokens.sum(1) / n_requests)} tokens a query, "
-            f"{' and '.join(f'{n:.1f}' for n in n_sharing.sum(1) / n_requests)} queries a decode"
-        )

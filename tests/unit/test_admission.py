@@ -10,10 +10,9 @@ import pytest
 
 pytest.importorskip("pydantic_core")
 
-from qcls_gguf.errors import ConfigError
 from qcls_gguf.service.admission import Admission
 from qcls_gguf.service.refusal import RefusedError
-from qcls_gguf.service.settings import LongestWait, RequestLimits, read_wait
+from qcls_gguf.service.settings import LongestWait, RequestLimits
 
 
 def reasons(limits: RequestLimits, *, n_tokens: int, ms: float, n: int) -> list[str]:
@@ -93,19 +92,6 @@ def test_what_is_computed_counts_by_what_is_left_of_it() -> None:
                 pass
         with pytest.raises(RefusedError), admission.admitted(10, 10, 26):  # nobody knows when a late one will be done
             pass
-
-
-@pytest.mark.parametrize(
-    ("text", "wait"), [("50", LongestWait(50)), ("1.5x", LongestWait(1.5, is_multiple=True)), ("0", LongestWait(0))]
-)
-def test_waits_are_read(text: str, wait: LongestWait) -> None:
-    assert read_wait(text) == wait
-
-
-@pytest.mark.parametrize("text", ["", "x", "-1", "nan", "infx", "2 requests"])
-def test_other_waits_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="`max_wait`"):
-        read_wait(text)
 
 
 def simulated(arrivals: list[float], times: list[float], bound: LongestWait) -> tuple[list[float], float]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from ...questions.question import Question
-from ..dialect import Context, Dialect, Distribution, Lenient, Questions, Strict, TextQuestion, Usage
+from ..dialect import Context, Dialect, Distribution, Questions, QuestionsRequest, Strict, TextQuestion, Usage
 from .openai_input import Item, Parts, text_of_input, text_of_parts
 
 PATH = "/v1/decisions"
@@ -55,17 +55,12 @@ class ScoreQuestion(_Question):
 AnyQuestion = PredicateQuestion | ChoiceQuestion | ScoreQuestion
 
 
-class DecisionsRequest(Lenient):
+class DecisionsRequest(QuestionsRequest):
     """OpenAI's request; fields that are not named here are ignored."""
-
-    model_config = ConfigDict(strict=True)
 
     model: str
     input: str | Annotated[list[Item], Field(min_length=1)]
     questions: Annotated[list[Annotated[AnyQuestion, Field(discriminator="type")]], Field(min_length=1)]
-    audit: bool = False
-    """ours: whether each answer has `x_label_mass`, the probability that lies on its options
-    at all; costs the model's head"""
 
 
 def _ask(request: DecisionsRequest, _: Context) -> Questions:

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from ...questions.question import Question
-from ..dialect import Context, Dialect, Distribution, Lenient, Questions, Strict, TextQuestion, Usage, no_images
+from ..dialect import (
+    Context,
+    Dialect,
+    Distribution,
+    Questions,
+    QuestionsRequest,
+    Strict,
+    TextQuestion,
+    Usage,
+    no_images,
+)
 from ..refusal import RefusedError
 from .openai_decisions import PATH
 
@@ -31,18 +41,13 @@ class SglangQuestion(Strict):
     no: str | None = None
 
 
-class SglangRequest(Lenient):
+class SglangRequest(QuestionsRequest):
     """SGLang's request; fields that are not named here are ignored."""
-
-    model_config = ConfigDict(strict=True)
 
     input: str
     questions: Annotated[list[SglangQuestion], Field(min_length=1)]
     model: str = "default"
     images: list[Any] | None = None
-    audit: bool = False
-    """ours: whether each answer has `label_mass`, the probability that lies on its options
-    at all; costs the model's head"""
 
 
 def _claims(body: object) -> bool:

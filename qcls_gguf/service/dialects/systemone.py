@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from ...config.words import JsonObject
 from ...questions.question import Question
@@ -14,8 +14,8 @@ from ..dialect import (
     Context,
     Dialect,
     Distribution,
-    Lenient,
     Questions,
+    QuestionsRequest,
     Strict,
     TextQuestion,
     Usage,
@@ -70,18 +70,13 @@ class BoxQuestion(BaseModel):
 AnyQuestion = NoulQuestion | SystemOneChoice | SystemOneScore | BoxQuestion
 
 
-class SystemOneRequest(Lenient):
+class SystemOneRequest(QuestionsRequest):
     """TypeSafe's request; fields that are not named here are ignored."""
-
-    model_config = ConfigDict(strict=True)
 
     model: str = "default"
     state: Told
     questions: Annotated[dict[str, Annotated[AnyQuestion, Field(discriminator="type")]], Field(min_length=1)]
     assets: JsonObject | None = None
-    audit: bool = False
-    """ours: whether each answer has `x_label_mass`, the probability that lies on its options
-    at all; costs the model's head"""
 
 
 def _ask(request: SystemOneRequest, _: Context) -> Questions:
