@@ -61,6 +61,27 @@ class PromptResult(NamedTuple):
         """The most probable label, also if the answer is the fallback; the first of equally probable ones."""
         return max(self.scores, key=lambda score: score.probability).label
 
+    def to_dict(self) -> JsonObject:
+        """Plain values; `audit` and `stage` only if they are not None, and `most_probable` only if it abstained."""
+        plain: JsonObject = {
+            "prompt": self.prompt,
+            "label": self.label,
+            "probability": self.probability,
+            "abstained": self.abstained,
+            "fast_path": self.fast_path,
+            "scores": [
+                {"label": label, "score": score, "probability": probability, "n_tokens": n_tokens}
+                for label, score, probability, n_tokens in self.scores
+            ],
+        }
+        if self.stage is not None:
+            plain["stage"] = self.stage
+        if self.audit is not None:
+            plain["audit"] = asdict(self.audit)
+        if self.abstained:
+            plain["most_probable"] = self.most_probable
+        return plain
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
@@ -157,19 +178,5 @@ class Result:
         A prompt has `audit` and `stage` only if they are not None, and `most_probable` only if it abstained.
         """
         answer = asdict(replace(self, results=()))
-        answer["results"] = [_plain(result) for result in self.results]
+        answer["results"] = [result.to_dict() for result in self.results]
         return answer
-
-
-def _plain(result: PromptResult) -> JsonObject:
-    plain = result._asdict()
-    plain["scores"] = [score._asdict() for score in result.scores]
-    for key in ("audit", "stage"):
-        del plain[key]
-    if result.stage is not None:
-        plain["stage"] = result.stage
-    if result.audit is not None:
-        plain["audit"] = asdict(result.audit)
-    if result.abstained:
-        plain["most_probable"] = result.most_probable
-    return plain

@@ -264,26 +264,4 @@ async def in_order(work: AsyncIterator[Coroutine[Any, Any, T]], window: int) -> 
 
 def json_bytes(value: object) -> bytes:
     """JSON in UTF-8; a Result as `Result.to_dict` has it, several times faster."""
-    return orjson.dumps(value, default=_prompt)
-
-
-def _prompt(answer: PromptResult) -> dict[str, object]:
-    """A prompt's answer; its tuples are what orjson does not know of a Result."""
-    plain: dict[str, object] = {
-        "prompt": answer.prompt,
-        "label": answer.label,
-        "probability": answer.probability,
-        "abstained": answer.abstained,
-        "fast_path": answer.fast_path,
-        "scores": [
-            {"label": label, "score": score, "probability": probability, "n_tokens": n_tokens}
-            for label, score, probability, n_tokens in answer.scores
-        ],
-    }
-    if answer.stage is not None:
-        plain["stage"] = answer.stage
-    if answer.audit is not None:
-        plain["audit"] = answer.audit
-    if answer.abstained:
-        plain["most_probable"] = answer.most_probable
-    return plain
+    return orjson.dumps(value, default=PromptResult.to_dict)  # whose tuples are what orjson does not know of a Result
