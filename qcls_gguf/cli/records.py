@@ -9,8 +9,7 @@ from ..evaluation.records import EvaluationRecord
 from ..inspection.local_models import ModelsRecord
 from ..inspection.records import Inspection, ShownPrompts
 from ..labelling.records import LabellingRecord
-from ..report.record import Record
-from ..report.record_docs import records_markdown
+from ..report.record import Record, records_markdown
 from ..report.run_record import RunRecord
 from ..tuning.calibrate import CalibrationRecord
 

@@ -23,7 +23,7 @@ from ..score.adjustment import Adjustment, FloatArray
 from ..score.calibration import adjustments_of, calibrates
 from ..score.result import ModelInfo
 from .kept_scores import KeptScores, RowScores
-from .modes import cascade_record, compared_prompts, mode_statistics, non_finite_rows, worst_rows
+from .metrics import cascade_record, compared_prompts, mode_statistics, non_finite_rows, worst_rows
 from .passes import (
     CALIBRATED,
     CASCADE,
@@ -138,9 +138,7 @@ def evaluate(
 
     shuffled = invariance = cascade = None
     if settings.n_shuffles:
-        shuffled = shuffled_labels(
-            raw, scorings, prompts, rows, truths, k=settings.n_shuffles, seed=settings.seed, score=score
-        )
+        shuffled = shuffled_labels(raw, scorings, rows, truths, k=settings.n_shuffles, seed=settings.seed, score=score)
     if settings.batch_invariance:
         with opener.open(raw, audit=settings.exact, quiet=True) as classifier:
             count = partial(counter, on_progress)

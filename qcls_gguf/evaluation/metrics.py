@@ -1,4 +1,4 @@
-"""The statistics of a mode: from probabilities and accepted labels to records. qcls_gguf/statistics has the formulas.
+"""The statistics of modes: from probabilities and accepted labels to records. qcls_gguf/statistics has the formulas.
 
 A row's true label, in the confusion matrix and F1, is its answer if that is accepted, else the first accepted one.
 Rows whose probabilities are not finite are counted and left out of everything.
@@ -6,12 +6,16 @@ Rows whose probabilities are not finite are counted and left out of everything.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from ..config.scoring import JOINT, Scoring
+from ..data.labelled import LabelledQuery
+from ..prompts.compiled import Prompt
 from ..statistics import (
     N_BINS,
     SMALLEST,
@@ -28,9 +32,13 @@ from ..statistics import (
     reliability,
     wilson,
 )
-from .passes import Truth
-from .records import Confusion, Coverage, LabelMass, LabelStatistics, PromptStatistics, ReliabilityBin, Statistics
+from . import records
+from .kept_scores import RowScores
+from .passes import CASCADE, Probabilities, ScoreTable, Truth, known_rows, not_applicable
+from .records import ModeNotApplicable, ModeStatistics, NotApplicable, PromptStatistics, RequestCost, Statistics
 
+N_WORST = 10
+"""Rows that a record lists for each mode."""
 THRESHOLDS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
 _N_CONFUSIONS = 10
 
@@ -70,13 +78,13 @@ def prompt_statistics(
         agrees=nothing if joint is None else (answer == joint[index].argmax(axis=1)).astype(np.float64),
         label_mass=nothing if label_mass is None else label_mass[index],
     )
-    matrix = confusion_matrix(np.where(rows.right, answer, first), answer, len(truth.labels))
+    matrix = confusion_matrix(np.where(rows.right, answer, first), answer, len(truth.prompt.labels))
     f1 = f1_scores(matrix)
     macro_f1 = mean(f1[np.isfinite(f1)])
     return PromptStatistics(
         **dict(_statistics(rows, macro_f1=macro_f1, n_non_finite=int((~finite).sum()))),
-        labels={label: _label(matrix, i, f1[i]) for i, label in enumerate(truth.labels)},
-        confusions=_confusions(truth.labels, matrix),
+        labels={label: _label(matrix, i, f1[i]) for i, label in enumerate(truth.prompt.labels)},
+        confusions=_confusions(truth.prompt.labels, matrix),
         confusion_matrix=tuple(map(tuple, matrix.tolist())),
     ), rows
 
@@ -104,12 +112,12 @@ def _statistics(rows: Outcomes, *, macro_f1: float | None, n_non_finite: int) ->
         brier=mean(rows.brier),
         ece=calibration_error(rows.confidence, rows.right),
         agreement_with_joint=mean(rows.agrees[np.isfinite(rows.agrees)]),
-        label_mass=LabelMass(mean=float(mass.mean()), p10=quantiles(mass, 0.1)[0], min=float(mass.min()))
+        label_mass=records.LabelMass(mean=float(mass.mean()), p10=quantiles(mass, 0.1)[0], min=float(mass.min()))
         if len(mass)
         else None,
         coverage=tuple(_coverage(rows, threshold) for threshold in THRESHOLDS),
         reliability=tuple(
-            ReliabilityBin(
+            records.ReliabilityBin(
                 low=i / N_BINS,
                 high=(i + 1) / N_BINS,
                 n=int(count),
@@ -122,16 +130,16 @@ def _statistics(rows: Outcomes, *, macro_f1: float | None, n_non_finite: int) ->
     )
 
 
-def _coverage(rows: Outcomes, threshold: float) -> Coverage:
+def _coverage(rows: Outcomes, threshold: float) -> records.Coverage:
     is_sure = rows.confidence >= threshold
-    return Coverage(
+    return records.Coverage(
         threshold=threshold, n=int(is_sure.sum()), coverage=mean(is_sure), accuracy=mean(rows.right[is_sure])
     )
 
 
-def _label(matrix: npt.NDArray[np.int64], i: int, f1: float) -> LabelStatistics:
+def _label(matrix: npt.NDArray[np.int64], i: int, f1: float) -> records.LabelStatistics:
     n_right, support, n_predicted = int(matrix[i, i]), int(matrix[i].sum()), int(matrix[:, i].sum())
-    return LabelStatistics(
+    return records.LabelStatistics(
         precision=n_right / n_predicted if n_predicted else None,
         recall=n_right / support if support else None,
         f1=float(f1) if np.isfinite(f1) else None,
@@ -140,8 +148,131 @@ def _label(matrix: npt.NDArray[np.int64], i: int, f1: float) -> LabelStatistics:
     )
 
 
-def _confusions(labels: Sequence[str], matrix: npt.NDArray[np.int64]) -> tuple[Confusion, ...]:
+def _confusions(labels: Sequence[str], matrix: npt.NDArray[np.int64]) -> tuple[records.Confusion, ...]:
     """The most frequent confusions, most frequent first."""
     wrong = [(int(matrix[i, j]), i, j) for i, j in zip(*np.nonzero(matrix), strict=True) if i != j]
     wrong.sort(key=lambda cell: (-cell[0], cell[1], cell[2]))
-    return tuple(Confusion(label=labels[i], answer=labels[j], n=n) for n, i, j in wrong[:_N_CONFUSIONS])
+    return tuple(records.Confusion(label=labels[i], answer=labels[j], n=n) for n, i, j in wrong[:_N_CONFUSIONS])
+
+
+def mode_statistics(
+    modes: Mapping[str, Probabilities],
+    truths: Sequence[Truth],
+    tables: Mapping[str, ScoreTable],
+    costs: Mapping[str, RequestCost],
+    common: Sequence[str] | None,
+) -> dict[str, ModeStatistics | ModeNotApplicable]:
+    """The statistics of each mode, over all rows and by prompt.
+
+    tables: after an exact pass modes are compared with `joint`; costs: by mode, where they were measured; common: see
+    compared_prompts.
+    """
+    return {mode: _mode(mode, found, truths, tables, costs.get(mode), common) for mode, found in modes.items()}
+
+
+def _mode(
+    mode: str,
+    found: Probabilities,
+    truths: Sequence[Truth],
+    tables: Mapping[str, ScoreTable],
+    cost: RequestCost | None,
+    common: Sequence[str] | None,
+) -> ModeStatistics | ModeNotApplicable:
+    applicable: dict[str, tuple[PromptStatistics, Outcomes]] = {}
+    by_prompt: dict[str, PromptStatistics | NotApplicable] = {}
+    for truth in truths:
+        name, table = truth.prompt.name, tables[truth.prompt.name]
+        if reason := not_applicable(truth.prompt, mode):
+            by_prompt[name] = NotApplicable(not_applicable=reason)
+            continue
+        if mode == CASCADE or table.label_mass is None:
+            applicable[name] = prompt_statistics(truth, found[name])
+        else:
+            applicable[name] = prompt_statistics(truth, found[name], table.probability(JOINT), table.label_mass)
+        by_prompt[name] = applicable[name][0]
+    costs = records.ModeCost(
+        p50_ms=cost.p50_ms if cost else None,
+        n_tokens_new=cost.n_tokens_new if cost else None,
+        latency=cost,
+        n_prompts=len(applicable),
+        prompts=by_prompt,
+    )
+    if not applicable:
+        return ModeNotApplicable(not_applicable="no prompt can have it", **dict(costs))
+    return ModeStatistics(
+        **dict(overall_statistics(list(applicable.values()))),
+        **dict(costs),
+        compared=None if common is None else overall_statistics([applicable[name] for name in common]),
+    )
+
+
+def compared_prompts(modes: Sequence[Scoring], prompts: Sequence[Prompt]) -> tuple[str, ...] | None:
+    """The prompts by which modes are compared: those that every mode can score.
+
+    A mode that can score none does not count. None where every other one can score all, and nothing is left out.
+    """
+    by_mode = [{prompt.name for prompt in prompts if not not_applicable(prompt, mode)} for mode in modes]
+    scored = [names for names in by_mode if names]
+    common = tuple(prompt.name for prompt in prompts if all(prompt.name in names for names in scored))
+    return common if scored and 0 < len(common) < len(prompts) else None
+
+
+def worst_rows(
+    modes: Mapping[Scoring, Probabilities], truths: Sequence[Truth], rows: Sequence[LabelledQuery]
+) -> Iterator[records.WorstRow]:
+    """For each mode the N_WORST rows whose accepted labels have the lowest probability, lowest first."""
+    for mode, found in modes.items():
+        of_mode = []
+        for truth in (truth for truth in truths if truth.prompt.name in found):
+            p = found[truth.prompt.name][truth.index]
+            p_accepted = accepted_probability(p, truth.accepted)
+            of_mode += [(float(p_accepted[i]), rows[truth.index[i]], truth, p[i]) for i in known_rows(p)]
+        for least, row, truth, of_row in sorted(of_mode, key=lambda each: each[0])[:N_WORST]:
+            yield records.WorstRow(
+                mode=mode,
+                prompt=truth.prompt.name,
+                line=row.line,
+                query=row.query,
+                accepted=row.labels[truth.prompt.name],
+                p_accepted=least,
+                answer=truth.prompt.labels[int(of_row.argmax())],
+                probability=float(of_row.max()),
+            )
+
+
+def non_finite_rows(rows: Sequence[LabelledQuery], scores: Sequence[RowScores]) -> tuple[records.NonFiniteRow, ...]:
+    """The rows that have no scores because these are not finite."""
+    return tuple(
+        records.NonFiniteRow(line=row.line, query=row.query, error=row_scores.error)
+        for row, row_scores in zip(rows, scores, strict=True)
+        if row_scores.prompts is None
+    )
+
+
+def cascade_record(
+    tables: Mapping[str, ScoreTable], cascade: Probabilities, last: Probabilities
+) -> records.CascadeRecord:
+    """Which stages answer, and how often as the last one would.
+
+    tables: the cascade's answers; cascade, last: the probabilities of all stages together, and of the last one alone.
+    """
+    answers: dict[str, list[tuple[str, bool]]] = {}
+    for name, table in tables.items():
+        p, q = cascade[name], last[name]
+        same = p.argmax(axis=1) == q.argmax(axis=1)
+        answers[name] = [(table.stages[i] or "", bool(same[i])) for i in known_rows(p, q)]
+    every = [answer for of_prompt in answers.values() for answer in of_prompt]
+    names = list(dict.fromkeys(stage for stage, _ in every))
+    return records.CascadeRecord(
+        **dict(_shares(every, names)), prompts={name: _shares(each, names) for name, each in answers.items()}
+    )
+
+
+def _shares(answers: Sequence[tuple[str, bool]], names: Sequence[str]) -> records.StageShares:
+    """answers: for each the stage that answered, and whether the last one answers the same."""
+    counts = Counter(stage for stage, _ in answers)
+    return records.StageShares(
+        n=len(answers),
+        stages={name: counts[name] / len(answers) for name in names} if answers else {},
+        agreement=mean([same for _, same in answers]),
+    )

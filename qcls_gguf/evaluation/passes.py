@@ -26,15 +26,15 @@ from ..score.log_space import softmax
 from ..score.result import PromptResult, Result
 from ..statistics import BoolArray, FloatArray, IntArray, quantiles
 from .kept_scores import KeptScores, PromptScores, RowScores
-from .records import NotApplicable, RequestCost
+from .records import RequestCost
 
 CALIBRATED = "calibrated"
 """The name of the mode in which every prompt has its configured scoring, calibrated as configured."""
 CASCADE = "cascade"
 """The name of the mode in which a cascade answers, with all its stages."""
 
-Probabilities = Mapping[str, FloatArray | NotApplicable]
-"""one mode's probabilities by prompt, (n_rows, n_labels) each, or why the prompt cannot have the mode"""
+Probabilities = Mapping[str, FloatArray]
+"""one mode's probabilities, (n_rows, n_labels) each, by the prompts that can have the mode"""
 
 ScoresOf = Callable[[Result], RowScores]
 """what a pass keeps of a result: `row_scores` or `answered_scores`"""
@@ -66,9 +66,7 @@ class ScoreTable:
 class Truth:
     """The accepted labels of the n rows that are labelled for a prompt."""
 
-    prompt: str
-    labels: tuple[str, ...]
-    """of the prompt"""
+    prompt: Prompt
     index: IntArray
     """(n,) which of all rows these are"""
     accepted: BoolArray
@@ -88,8 +86,7 @@ def truth_of(prompt: Prompt, rows: Sequence[LabelledQuery]) -> Truth:
     labelled = [(index, row.labels[prompt.name]) for index, row in enumerate(rows) if prompt.name in row.labels]
     accepted = [[label in names for label in prompt.labels] for _, names in labelled]
     return Truth(
-        prompt=prompt.name,
-        labels=prompt.labels,
+        prompt=prompt,
         index=np.array([index for index, _ in labelled], np.intp),
         accepted=np.array(accepted, np.bool_).reshape(-1, len(prompt.labels)),
         first=np.array([prompt.labels.index(names[0]) for _, names in labelled], np.intp),
@@ -133,19 +130,15 @@ def calibrated_probabilities(
 
 def probabilities_of(scoring: Scoring, prompts: Sequence[Prompt], tables: Mapping[str, ScoreTable]) -> Probabilities:
     """The probabilities of a pass in one scoring."""
-    return {
-        prompt.name: NotApplicable(not_applicable=reason)
-        if (reason := not_applicable(prompt, scoring))
-        else tables[prompt.name].probability(scoring)
-        for prompt in prompts
-    }
+    applicable = [prompt.name for prompt in prompts if not not_applicable(prompt, scoring)]
+    return {name: tables[name].probability(scoring) for name in applicable}
 
 
-def not_applicable(prompt: Prompt, scoring: Scoring) -> str | None:
-    """Why a prompt cannot have a scoring; None where it can."""
-    if scoring == FIRST_TOKEN:
+def not_applicable(prompt: Prompt, mode: str) -> str | None:
+    """Why a prompt cannot have a mode; None where it can."""
+    if mode == FIRST_TOKEN:
         try:
-            build_trie(prompt.labels, prompt.label_tokens, -1, scoring)
+            build_trie(prompt.labels, prompt.label_tokens, -1, FIRST_TOKEN)
         except ConfigError as e:
             return str(e)
     return None

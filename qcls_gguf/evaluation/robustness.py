@@ -25,7 +25,7 @@ from ..prompts.compiled import Prompt
 from ..score.result import Result
 from ..statistics import FloatArray, mean
 from .kept_scores import RowScores
-from .passes import Probabilities, Truth, known_rows, probabilities_of, row_scores, score_tables
+from .passes import Probabilities, Truth, known_rows, not_applicable, probabilities_of, row_scores, score_tables
 from .records import (
     BatchInvariance,
     Differences,
@@ -143,7 +143,6 @@ def with_order(config: Config, orders: Mapping[str, Sequence[Sequence[str]]], in
 def shuffled_labels(
     config: Config,
     modes: Mapping[Scoring, Probabilities],
-    prompts: Sequence[Prompt],
     rows: Sequence[LabelledQuery],
     truths: Sequence[Truth],
     *,
@@ -153,8 +152,9 @@ def shuffled_labels(
 ) -> ShuffledLabels:
     """Score the rows with the labels in k other orders, and compare with their probabilities in the configured one.
 
-    config, modes and prompts are as configured; score(other_config, part) scores all rows by another configuration.
+    config and modes are as configured; score(other_config, part) scores all rows by another configuration.
     """
+    prompts = [truth.prompt for truth in truths]
     orders = {
         prompt.name: label_orders(prompt.labels, k, f"{seed} {prompt.name}")
         for prompt in config.prompts
@@ -165,17 +165,16 @@ def shuffled_labels(
     all_changes: list[Changes] = []
     for mode, found in modes.items():
         by_prompt: dict[str, ShuffledPrompt | NotApplicable] = {}
-        for prompt, truth in zip(prompts, truths, strict=True):
-            before = found[prompt.name]
-            if prompt.name not in orders:
-                before = NotApplicable(not_applicable=f"its text has no {LABELS_SLOT} slot")
-            if isinstance(before, NotApplicable):
-                by_prompt[prompt.name] = before
+        for truth in truths:
+            prompt, name = truth.prompt, truth.prompt.name
+            reason = not_applicable(prompt, mode) if name in orders else f"its text has no {LABELS_SLOT} slot"
+            if reason:
+                by_prompt[name] = NotApplicable(not_applicable=reason)
                 continue
-            labelled, before = [rows[i] for i in truth.index], before[truth.index]
-            after = [other[prompt.name].probability(mode)[truth.index] for other in others]
+            labelled, before = [rows[i] for i in truth.index], found[name][truth.index]
+            after = [other[name].probability(mode)[truth.index] for other in others]
             of_prompt = [changes(mode, prompt, labelled, before, p, order) for order, p in enumerate(after)]
-            by_prompt[prompt.name] = _shuffled_prompt(of_prompt, truth, before, after)
+            by_prompt[name] = _shuffled_prompt(of_prompt, truth, before, after)
             all_changes += of_prompt
         by_mode[mode] = ShuffledMode(prompts=by_prompt)
     return ShuffledLabels(
@@ -251,10 +250,11 @@ def batch_invariance(
         found = []
         for mode in modes:
             first, second = (probabilities_of(mode, classifier.prompts, each) for each in (before, after))
-            for prompt in classifier.prompts:
-                p, q = first[prompt.name], second[prompt.name]
-                if not isinstance(p, NotApplicable) and not isinstance(q, NotApplicable):
-                    found.append(changes(mode, prompt, [rows[i] for i in again], p, q))
+            applicable = [prompt for prompt in classifier.prompts if prompt.name in first]
+            again_rows = [rows[i] for i in again]
+            found += [
+                changes(mode, prompt, again_rows, first[prompt.name], second[prompt.name]) for prompt in applicable
+            ]
         cases[name] = InvarianceCase(
             n_rows=len(again),
             n_answers=sum(len(each.differences) for each in found),

@@ -10,8 +10,8 @@ import os
 import statistics
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -117,64 +117,47 @@ def _range(values: Sequence[float | None]) -> GpuRange | None:
 class Nvml:
     """The driver's library, open for one GPU: the first that this process may see."""
 
-    def __init__(self) -> None:
-        """Raises ImportError without the package, pynvml.NVMLError without a driver or a GPU."""
-        import pynvml
-
-        self._nvml: Any = pynvml
-        pynvml.nvmlInit()
-        try:
-            self._gpu = self._first()
-        except BaseException:
-            pynvml.nvmlShutdown()
-            raise
-
-    def _first(self) -> Any:
+    def __init__(self, library: Any) -> None:
+        """library: pynvml, open. Raises pynvml.NVMLError without a GPU."""
+        self._nvml = library
         first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
         if first.startswith(("GPU-", "MIG-")):
-            return self._nvml.nvmlDeviceGetHandleByUUID(first)
-        if not first.isdecimal():  # empty or -1: CUDA is to see none
-            raise self._nvml.NVMLError(self._nvml.NVML_ERROR_NOT_FOUND)
-        return self._nvml.nvmlDeviceGetHandleByIndex(int(first))
+            self._gpu = library.nvmlDeviceGetHandleByUUID(first)
+        elif first.isdecimal():
+            self._gpu = library.nvmlDeviceGetHandleByIndex(int(first))
+        else:  # empty or -1: CUDA is to see none
+            raise library.NVMLError(library.NVML_ERROR_NOT_FOUND)
 
-    def _ask(self, question: str, *more: Any) -> Any:
+    def _ask(self, question: str, *subject: Any) -> Any:
         """The driver's answer; None where it has none for this GPU, or is too old for the question."""
         try:
-            return getattr(self._nvml, question)(self._gpu, *more)
+            return getattr(self._nvml, f"nvml{question}")(*subject)
         except (self._nvml.NVMLError, AttributeError):
             return None
 
     def facts(self) -> GpuFacts:
         """Which GPU it is."""
-        memory, limit = self._ask("nvmlDeviceGetMemoryInfo"), self._ask("nvmlDeviceGetEnforcedPowerLimit")
-        try:
-            driver = _text(self._nvml.nvmlSystemGetDriverVersion())
-        except self._nvml.NVMLError:
-            driver = None
+        memory, limit = self._ask("DeviceGetMemoryInfo", self._gpu), self._ask("DeviceGetEnforcedPowerLimit", self._gpu)
         return GpuFacts(
-            name=_text(self._ask("nvmlDeviceGetName")),
-            driver=driver,
+            name=_text(self._ask("DeviceGetName", self._gpu)),
+            driver=_text(self._ask("SystemGetDriverVersion")),
             memory_bytes=None if memory is None else int(memory.total),
-            max_sm_mhz=self._ask("nvmlDeviceGetMaxClockInfo", self._nvml.NVML_CLOCK_SM),
+            max_sm_mhz=self._ask("DeviceGetMaxClockInfo", self._gpu, self._nvml.NVML_CLOCK_SM),
             power_limit_w=None if limit is None else limit / 1e3,
         )
 
     def state(self) -> GpuState:
         """What it does now."""
-        power = self._ask("nvmlDeviceGetPowerUsage")
-        reasons = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
+        power = self._ask("DeviceGetPowerUsage", self._gpu)
+        reasons = self._ask("DeviceGetCurrentClocksEventReasons", self._gpu)
         if reasons is None:  # its name before driver 535
-            reasons = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+            reasons = self._ask("DeviceGetCurrentClocksThrottleReasons", self._gpu)
         return GpuState(
-            sm_mhz=self._ask("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_SM),
+            sm_mhz=self._ask("DeviceGetClockInfo", self._gpu, self._nvml.NVML_CLOCK_SM),
             power_w=None if power is None else power / 1e3,
-            temperature_c=self._ask("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU),
+            temperature_c=self._ask("DeviceGetTemperature", self._gpu, self._nvml.NVML_TEMPERATURE_GPU),
             brakes=None if reasons is None else tuple(name for bit, name in _BRAKES.items() if reasons & bit),
         )
-
-    def close(self) -> None:
-        """End the use of the library."""
-        self._nvml.nvmlShutdown()
 
 
 def why_no_gpu() -> str | None:
@@ -203,7 +186,13 @@ def watched_gpu(run: GpuRun) -> Iterator[None]:
             yield
             return
         over = threading.Event()
-        thread = threading.Thread(target=_watch, args=(found.state, run, over), name="gpu states", daemon=True)
+
+        def watch() -> None:
+            run.states.append(found.state())
+            while not over.wait(INTERVAL_S):
+                run.states.append(found.state())
+
+        thread = threading.Thread(target=watch, name="gpu states", daemon=True)
         thread.start()
         try:
             yield
@@ -212,30 +201,23 @@ def watched_gpu(run: GpuRun) -> Iterator[None]:
             thread.join()
 
 
-def _watch(state: Callable[[], GpuState], run: GpuRun, over: threading.Event) -> None:
-    while True:
-        run.states.append(state())
-        if over.wait(INTERVAL_S):
-            return
-
-
 @contextmanager
 def _nvml() -> Iterator[Nvml | str]:
     """The library, closed in the end, or why it cannot be had."""
     try:
-        found = Nvml()
+        import pynvml
     except ImportError:
         yield "nvidia-ml-py is not installed: pip install 'qcls-gguf[bench]'"
         return
-    except Exception as e:
-        if type(e).__module__ != "pynvml":  # NVMLError makes a class for each error
-            raise
-        yield f"NVIDIA's driver shows no GPU: {e}"
-        return
-    try:
+    with ExitStack() as opened:
+        found: Nvml | str
+        try:
+            pynvml.nvmlInit()
+            opened.callback(pynvml.nvmlShutdown)
+            found = Nvml(pynvml)
+        except pynvml.NVMLError as e:
+            found = f"NVIDIA's driver shows no GPU: {e}"
         yield found
-    finally:
-        found.close()
 
 
 def _text(answer: Any) -> str | None:

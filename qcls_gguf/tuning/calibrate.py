@@ -17,7 +17,7 @@ from ..config.words import hint
 from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, LabelledQuery
 from ..errors import ConfigError, ScoreError
 from ..evaluation.evaluate import EvaluationSettings, score_data
-from ..evaluation.modes import non_finite_rows
+from ..evaluation.metrics import non_finite_rows
 from ..evaluation.passes import truth_of
 from ..evaluation.records import DataRecord
 from ..opening import ClassifierOpener
@@ -26,30 +26,10 @@ from ..report.files import check_writable
 from ..report.progress import OnProgress
 from ..report.record import Record, left_out_if_none
 from ..score.result import ModelInfo
-from .fit import Verdict, check_n_rows, cross_validate
+from .fit import CalibrationError, LogLoss, check_n_rows, cross_validate
 
 _DIGITS = 6
 """Decimals of what is written."""
-
-
-class LogLoss(Record):
-    """Mean log-loss over the rows, in nats."""
-
-    before: float
-    """of the uncalibrated scores"""
-    after: float
-    """of each row by the fit to the other folds"""
-    standard_error: float
-    """of the mean of before - after"""
-
-
-class CalibrationError(Record):
-    """Expected calibration error over 15 bins."""
-
-    before: float
-    """of the uncalibrated scores"""
-    after: float
-    """of each row by the fit to the other folds"""
 
 
 class FitRecord(Record):
@@ -158,7 +138,18 @@ def calibrate(
             n_folds=settings.n_folds,
             seed=settings.seed,
         )
-        fits[prompt.name] = _fit_record(prompt, verdict)
+        bias = verdict.parameters.bias
+        fits[prompt.name] = FitRecord(
+            scoring=prompt.scoring,
+            prior=prompt.prior,
+            accepted=verdict.accepted,
+            temperature=round(verdict.parameters.temperature, _DIGITS),
+            bias=None if bias is None else dict(zip(prompt.labels, np.round(bias, _DIGITS).tolist(), strict=True)),
+            n_rows=len(score),
+            n_folds=settings.n_folds,
+            log_loss=verdict.log_loss,
+            ece=verdict.ece,
+        )
         on_progress("fit", len(fits), len(prompts))
     entries = {prompt.name: _file_entry(prompt, fits[prompt.name]) for prompt in prompts if fits[prompt.name].accepted}
     record = CalibrationRecord(
@@ -193,21 +184,6 @@ def _check_rows(settings: FitSettings, prompts: Sequence[PromptConfig], rows: Se
     for prompt in prompts:
         n_rows = sum(prompt.name in row.labels for row in rows)
         check_n_rows(n_rows, settings.n_folds, f"`data` {settings.data}: prompt {prompt.name}")
-
-
-def _fit_record(prompt: PromptConfig, verdict: Verdict) -> FitRecord:
-    bias = verdict.parameters.bias
-    return FitRecord(
-        scoring=prompt.scoring,
-        prior=prompt.prior,
-        accepted=verdict.accepted,
-        temperature=round(verdict.parameters.temperature, _DIGITS),
-        bias=None if bias is None else dict(zip(prompt.labels, np.round(bias, _DIGITS).tolist(), strict=True)),
-        n_rows=verdict.n_rows,
-        n_folds=verdict.n_folds,
-        log_loss=LogLoss(**verdict.log_loss._asdict(), standard_error=verdict.standard_error),
-        ece=CalibrationError(**verdict.ece._asdict()),
-    )
 
 
 def _file_entry(prompt: PromptConfig, fit: FitRecord) -> dict[str, object]:

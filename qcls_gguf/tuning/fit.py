@@ -16,12 +16,12 @@ be lower than that of the uncalibrated scores by more than one standard error of
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from ..errors import ConfigError
+from ..report.record import Record
 from ..score.adjustment import Adjustment, adjusted_scores
 from ..score.log_space import FloatArray, log_softmax, log_sum_exp
 from ..statistics import BoolArray, calibration_error, paired_difference
@@ -31,31 +31,38 @@ N_ROWS_A_FOLD = 10
 """Fewer held-out rows say too little of a fit."""
 
 
-class BeforeAfter(NamedTuple):
-    """A mean over the rows, of the uncalibrated scores and of each row by the fit to the other folds."""
+class LogLoss(Record):
+    """Mean log-loss over the rows, in nats."""
 
     before: float
+    """of the uncalibrated scores"""
     after: float
+    """of each row by the fit to the other folds"""
+    standard_error: float
+    """of the mean of before - after"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class CalibrationError(Record):
+    """Expected calibration error over 15 bins."""
+
+    before: float
+    """of the uncalibrated scores"""
+    after: float
+    """of each row by the fit to the other folds"""
+
+
+class Verdict(NamedTuple):
     """A fit to all rows, and what cross-validation says of such fits."""
 
     parameters: Adjustment
     """temperature and bias, no prior; biases, where they were fitted, have a sum of 0"""
-    n_rows: int
-    n_folds: int
-    log_loss: BeforeAfter
-    standard_error: float
-    """of the mean of the rows' differences between the two losses"""
-    ece: BeforeAfter
-    """expected calibration error"""
+    log_loss: LogLoss
+    ece: CalibrationError
 
     @property
     def accepted(self) -> bool:
         """Whether the fit lowers the held-out log-loss by more than one standard error."""
-        return self.log_loss.before - self.log_loss.after > self.standard_error
+        return self.log_loss.before - self.log_loss.after > self.log_loss.standard_error
 
 
 def check_n_rows(n_rows: int, n_folds: int, where: str) -> None:
@@ -83,13 +90,11 @@ def cross_validate(
         held_out[fold] = adjusted_scores(score[fold], fit(score[others], accepted[others], with_bias=with_bias))
     raw = log_softmax(score)
     before, after = log_losses(raw, accepted), log_losses(held_out, accepted)
+    standard_error = paired_difference(before, after)[1]
     return Verdict(
-        parameters=fit(score, accepted, with_bias=with_bias),
-        n_rows=n,
-        n_folds=n_folds,
-        log_loss=BeforeAfter(float(before.mean()), float(after.mean())),
-        standard_error=paired_difference(before, after)[1],
-        ece=BeforeAfter(_ece(raw, accepted), _ece(held_out, accepted)),
+        fit(score, accepted, with_bias=with_bias),
+        LogLoss(before=float(before.mean()), after=float(after.mean()), standard_error=standard_error),
+        CalibrationError(before=_ece(raw, accepted), after=_ece(held_out, accepted)),
     )
 
 

@@ -12,8 +12,13 @@ import pytest
 from qcls_gguf.config.scoring import TREE, Scoring
 from qcls_gguf.data.labelled import LabelledQuery
 from qcls_gguf.evaluation.kept_scores import PromptScores, RowScores
-from qcls_gguf.evaluation.metrics import Outcomes, overall_statistics, prompt_statistics
-from qcls_gguf.evaluation.modes import compared_prompts, mode_statistics
+from qcls_gguf.evaluation.metrics import (
+    Outcomes,
+    compared_prompts,
+    mode_statistics,
+    overall_statistics,
+    prompt_statistics,
+)
 from qcls_gguf.evaluation.passes import Truth, probabilities_of, score_tables, truth_of
 from qcls_gguf.evaluation.records import (
     Confusion,
@@ -41,13 +46,23 @@ JOINT = np.eye(3)[[0, 1, 0, 2, 1]]  # its answers
 MASS = np.array([1, 0.5, 0.6, 0.7, 0.2])
 
 
+def trie_prompt(name: str, *tokens: tuple[int, ...]) -> Prompt:
+    labels = tuple("abc"[: len(tokens)])
+    trie = build_trie(labels, tokens, -1, "tree")
+    return Prompt(
+        name=name, labels=labels, label_tokens=tokens, trie=trie, before="", after="", head=(), stable=(), tail=()
+    )
+
+
+PROMPT = trie_prompt("p", (1,), (2,), (3,))
+
+
 def scored(
     probability: list[list[float]] = PROBABILITY, accepted: list[str] = ACCEPTED, *, exact: bool = True
 ) -> tuple[PromptStatistics, Outcomes]:
     n = len(probability)
     truth = Truth(
-        prompt="p",
-        labels=("a", "b", "c"),
+        prompt=PROMPT,
         index=np.arange(n),
         accepted=np.array([[label in row for label in "abc"] for row in accepted]).reshape(-1, 3),
         first=np.array(["abc".index(row[0]) for row in accepted], np.intp),
@@ -147,14 +162,6 @@ def test_prompts_together_are_all_their_rows() -> None:
     assert found.agreement_with_joint == pytest.approx(5 / 6)
 
 
-def trie_prompt(name: str, *tokens: tuple[int, ...]) -> Prompt:
-    labels = tuple("abc"[: len(tokens)])
-    trie = build_trie(labels, tokens, -1, "tree")
-    return Prompt(
-        name=name, labels=labels, label_tokens=tokens, trie=trie, before="", after="", head=(), stable=(), tail=()
-    )
-
-
 def test_modes_are_compared_on_the_prompts_that_each_can_score() -> None:
     """`first_token` cannot score `alike`, whose labels begin with the same token, so that modes leave it out."""
     prompts = [trie_prompt("alike", (1, 2), (1, 3)), trie_prompt("differing", (4,), (5,))]
@@ -182,7 +189,6 @@ def test_modes_are_compared_on_the_prompts_that_each_can_score() -> None:
 
 # the same rows scored twice
 
-PROMPT = trie_prompt("p", (1,), (2,), (3,))
 NONE = (math.nan,) * 3
 
 

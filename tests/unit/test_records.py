@@ -12,8 +12,7 @@ from jsonschema import Draft202012Validator
 
 from qcls_gguf import Config, PromptConfig, load_config
 from qcls_gguf.cli.records import RECORDS, records_page
-from qcls_gguf.report.record import Record, json_schema, left_out_if_none
-from qcls_gguf.report.record_docs import records_markdown
+from qcls_gguf.report.record import Record, json_schema, left_out_if_none, records_markdown
 
 ROOT = Path(__file__).parents[2]
 
