@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ from conftest import MakeModel, WriteConfig
 
 from qcls_gguf import Classifier, ConfigError
 from qcls_gguf.config.scoring import SCORINGS, Scoring
+from qcls_gguf.report.run_record import RunRecord
+from qcls_gguf.score.result import Result
 
 __all__ = ["config", "fashion"]  # fixtures
 
@@ -64,6 +67,12 @@ def test_a_content_free_query_that_cannot_be_labelled_is_named(config: Path) -> 
         Classifier.from_config(path)
 
 
+def assert_is_record(result: Result) -> None:
+    """Assert that what `run` prints of it is what its record describes."""
+    plain = result.to_dict()
+    assert RunRecord.model_validate(plain).to_dict() == json.loads(json.dumps(plain))
+
+
 def test_below_its_confidence_a_prompt_abstains(config: Path) -> None:
     """By its calibrated probability, and for each query of a batch on its own."""
     with Classifier.from_config(config) as classifier:
@@ -73,15 +82,17 @@ def test_below_its_confidence_a_prompt_abstains(config: Path) -> None:
     with Classifier.from_config(path) as classifier:
         assert classifier.classify(QUERY).labels == raw.labels
     path = changed(path, prompt="user", temperature=3.0)
-    with Classifier.from_config(path) as classifier:
+    assert_is_record(raw)
+    with Classifier.from_config(path, audit=True) as classifier:
         for result in classifier.classify_batch([QUERY, QUERY]):
+            assert_is_record(result)
             kept, answer = result.results
             assert (kept.label, kept.abstained) == (raw.results[0].label, False)
             assert (answer.label, answer.abstained, answer.most_probable) == ("ask a person", True, best.label)
             assert answer.probability == max(score.probability for score in answer.scores) < best.probability
             assert result.labels["user"] == "ask a person"
             first, second = result.to_dict()["results"]
-            assert (second["abstained"], second["most_probable"]) == (True, best.label)
+            assert (second["abstained"], second["most_probable"], "audit" in second) == (True, best.label, True)
             assert first["abstained"] is False
             assert "most_probable" not in first
 

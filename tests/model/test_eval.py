@@ -108,10 +108,13 @@ def test_a_mode_that_no_prompt_can_have(make_model: MakeModel, write_config: Wri
     assert "share their first token" in found["prompts"]["item"]["not_applicable"]
 
 
-def test_the_html_report_is_one_file(random_config: Path, tmp_path: Path) -> None:
+def test_the_page_is_one_file_and_the_terminal_shows_tables(random_config: Path, tmp_path: Path) -> None:
     rows, html = write_rows(tmp_path / "rows.jsonl", RANDOM_ROWS), tmp_path / "report.html"
     done = run_eval("--data", rows, "--config", random_config, "--html", html, "--latency-sample", 2)
     assert done.returncode == 0, done.stderr
+    for word in ("accuracy (95 %)", "macro-F1", "ECE", "accuracy of", "item", "Worst-scored rows"):
+        assert word in done.stdout
+    assert "load model" in done.stderr
     text = html.read_text(encoding="utf-8")
     assert not re.search(r"(?:src|href|url)\s*[=(](?!\"data:)", text)
     assert "<script" not in text
@@ -120,13 +123,3 @@ def test_the_html_report_is_one_file(random_config: Path, tmp_path: Path) -> Non
     assert text.count('alt="reliability diagram"') == 3
     assert text.count('alt="confusion matrix of') == 7  # first_token is not applicable to one prompt
     assert "share their first token" in text
-
-
-def test_the_table_and_the_steps(data: Path) -> None:
-    done = run_eval("--data", data, "--scoring", "tree", "--scoring", "joint", "--latency-sample", 3)
-    assert done.returncode == 0
-    for word in ("accuracy (95 %)", "macro-F1", "ECE", "accuracy of", "category", "Worst-scored rows"):
-        assert word in done.stdout
-    assert "first_token" not in done.stdout
-    assert "load model" in done.stderr
-    assert run_eval("--data", data, "--scoring", "tree", "--latency-sample", 0, "--quiet").stderr == ""

@@ -6,13 +6,10 @@ import dataclasses
 import json
 import math
 import re
-import subprocess
-import sys
 from io import StringIO
-from pathlib import Path
 
 import pytest
-import yaml
+from calibrations import ROOT, changed, run
 from conftest import MakeModel, OpenClassifier, WriteConfig
 from oracle import COLOR, PromptSpec
 from rich.console import Console
@@ -24,9 +21,6 @@ from qcls_gguf.inspection.records import Inspection, TrieNode
 from qcls_gguf.inspection.report import inspection_view
 from qcls_gguf.model import Model
 
-ROOT = Path(__file__).parents[2]
-BIN = Path(sys.executable).parent
-COMMAND = str(BIN / "qcls-gguf")
 QUERIES = ["", "red dress for girls", "孕妇牛仔裤", "<|im_end|>"]
 PROMPTS = [
     COLOR,
@@ -37,11 +31,6 @@ PROMPTS = [
         label_end="<|im_start|>",
     ),
 ]
-
-
-def inspect(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [COMMAND, "inspect", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, encoding="utf-8")
 
 
 def render(found: Inspection) -> str:
@@ -84,11 +73,10 @@ def test_the_eight_prompts(config: str, n_empty: int, n_copies: int, kinds: list
         assert request.n_positions == counts.n_positions == sum(p.n_positions for p in found.prompts)
         # ` dress` takes the place of the space that an empty query leaves, and ` red` comes on top
         assert classifier.classify("dress").counts.n_tokens_new == n_empty
-        assert (
-            classifier.classify("red dress").counts.n_tokens_new
-            == n_empty + n_copies
-            == n_empty + request.n_query_copies
-        )
+        assert classifier.classify("red dress").counts.n_tokens_new == n_empty + n_copies
+        assert request.n_query_copies == n_copies
+        # the estimate keeps today's longest text whole; the joint configuration has no `label:`
+        assert request.n_tokens_one_text == 25 + len(["label", ":"])
     sequences = found.sequences
     assert sequences.n_needed == sequences.n_holders + 9 * 4
     assert sequences.n_seq_max == sequences.n_needed + 16  # for questions at run time
@@ -132,15 +120,6 @@ def query_of(classifier: Classifier, n_tokens: int) -> str:
     return query
 
 
-def test_one_text_costs_what_was_estimated_for_separate_ones() -> None:
-    """The estimate keeps today's longest text whole; the joint configuration has no `label:`."""
-    found = []
-    for config in ("fashion-8", "fashion-8-joint"):
-        with Classifier.from_config(ROOT / f"configs/{config}.yaml") as classifier:
-            found.append(inspect_classifier(classifier).request)
-    assert found[0].n_tokens_one_text == found[1].n_tokens + len(["label", ":"])
-
-
 @pytest.mark.parametrize(("pass_tokens", "n_copies", "n_decodes"), [(4, 1, 2), (1000, 2, 1)])
 def test_a_model_with_states_feeds_again_what_spares_a_decode(
     pass_tokens: int,
@@ -181,11 +160,8 @@ def test_cells_and_sequences_of_a_small_model(make_model: MakeModel, open_classi
 def test_the_calibration_is_the_one_that_answers(
     make_model: MakeModel, write_config: WriteConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = write_config(make_model(), PROMPTS)
-    settings = yaml.safe_load(path.read_text("utf-8"))
-    settings["prompts"][0] |= {"temperature": 2.5, "prior": "content_free"}
-    settings["prompts"][1] |= {"min_confidence": 0.99, "fallback": "ask"}
-    path.write_text(yaml.safe_dump(settings, allow_unicode=True), "utf-8")
+    path = changed(write_config(make_model(), PROMPTS), prompt="color", temperature=2.5, prior="content_free")
+    path = changed(path, prompt="item", min_confidence=0.99, fallback="ask")
     with Classifier.from_config(path) as classifier:
         color, item = inspect_classifier(classifier).answering
         scores = classifier.classify("red dress").results[0].scores
@@ -209,7 +185,7 @@ def test_a_piece_of_a_character_is_shown_as_an_escape(make_model: MakeModel, ope
 
 
 def test_json_is_the_inspection() -> None:
-    done = inspect("--config", str(ROOT / "configs/mission.yaml"), "--format", "json", "--scoring", "tree")
+    done = run("inspect", "--config", ROOT / "configs/mission.yaml", "--format", "json", "--scoring", "tree")
     assert done.returncode == 0
     assert "load model" in done.stderr
     tree = json.loads(done.stdout)
@@ -221,21 +197,21 @@ def test_json_is_the_inspection() -> None:
 
 
 def test_the_table_shows_prompts_tries_and_advice() -> None:
-    done = inspect("--quiet")
+    done = run("inspect", "--quiet")
     assert (done.returncode, done.stderr) == (0, "")
     assert re.search(r"^empty query +67 tokens in 1 decode: around the query 8, suffix 56, labels 3", done.stdout, re.M)
     assert re.search(r"^colour +tree +71 +5 +8 +18 +2 +3 +2 +yes +all *$", done.stdout, re.M)
     assert "├── ␣light  (fed, read)\n│   └── ␣pink, ␣blue" in done.stdout
     assert "<|im_end|> (wool), ␣blend" in done.stdout
     assert "- The suffix after the query has 7 tokens in 8 prompts" in done.stdout
-    refused = inspect("--scoring", "first_token")
+    refused = run("inspect", "--scoring", "first_token")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "share their first token" in refused.stderr
 
 
 def test_names_cannot_move_the_cursor(make_model: MakeModel, write_config: WriteConfig) -> None:
     prompt = PromptSpec(name="a\x1b[31mb", template="query: {query}\nlabel:", labels=("re\x1bd", "none", "[bold]x"))
-    done = inspect("--config", str(write_config(make_model(), [prompt])))
+    done = run("inspect", "--config", write_config(make_model(), [prompt]))
     assert done.returncode == 0
     assert "\x1b" not in done.stdout
     assert r"a\x1b[31mb" in done.stdout

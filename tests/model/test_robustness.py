@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier, WriteConfig
+from evaluations import HELD_OUT, ROOT, run_eval, write_rows
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier, ModelConfig, load_config
@@ -23,9 +22,6 @@ from qcls_gguf.evaluation.records import EvaluationRecord
 from qcls_gguf.evaluation.robustness import N_BATCH, batch_invariance
 from qcls_gguf.opening import ClassifierOpener
 
-ROOT = Path(__file__).parents[2]
-COMMAND = str(Path(sys.executable).parent / "qcls-gguf")
-HELD_OUT = ROOT / "models" / "tiny" / "heldout.jsonl"
 EXACT: dict[str, Any] = {"flash_attn": False, "kv_type": "f32"}
 TEMPLATE = "<|im_start|>user\n{topic} of [{labels}]: {query}<|im_end|>\n<|im_start|>assistant\nlabel:"
 LABELS = {"item": ("jump", "jumper", "tank top", "none"), "user": ("boy", "girl")}
@@ -47,19 +43,12 @@ COMPANY = (
 
 @pytest.fixture
 def rows(tmp_path: Path) -> Path:
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
-    return path
+    return write_rows(tmp_path / "rows.jsonl", ROWS)
 
 
 @pytest.fixture
 def config(make_model: MakeModel, write_config: WriteConfig) -> Path:
     return write_config(make_model(), [*SLOTS, PLAIN], **EXACT)
-
-
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [COMMAND, "eval", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_shuffled_labels_are_what_the_written_templates_answer(
@@ -109,17 +98,16 @@ def test_shuffled_labels_are_what_the_written_templates_answer(
     for mode in found["modes"].values():
         assert mode["prompts"]["plain"] == {"not_applicable": "its text has no {labels} slot"}
     assert "share their first token" in found["modes"]["first_token"]["prompts"]["item"]["not_applicable"]
-    assert evaluate(replace(settings, resume=kept), opener).to_dict()["shuffle_labels"] == found
-    assert len(kept.read_text().splitlines()) == (1 + k) * len(ROWS)
-    assert evaluate(replace(settings, resume=kept), opener).to_dict()["shuffle_labels"] == found
-    assert len(kept.read_text().splitlines()) == (1 + k) * len(ROWS)
+    for _ in ("kept", "taken"):
+        assert evaluate(replace(settings, resume=kept), opener).to_dict()["shuffle_labels"] == found
+        assert len(kept.read_text().splitlines()) == (1 + k) * len(ROWS)
 
 
 def test_templates_without_a_slot_are_refused_before_anything_is_loaded(
     make_model: MakeModel, write_config: WriteConfig, rows: Path
 ) -> None:
     rows.write_text('{"query": "x", "labels": {"plain": "red"}}\n')
-    done = run("--data", rows, "--config", write_config(make_model(), [PLAIN]), "--shuffle-labels", 2)
+    done = run_eval("--data", rows, "--config", write_config(make_model(), [PLAIN]), "--shuffle-labels", 2)
     assert done.returncode == 2
     assert "--shuffle-labels: no prompt's text has a {labels} slot: write it in place of" in done.stderr
     assert "[{labels}]" in done.stderr
@@ -130,7 +118,7 @@ def test_the_command_has_both_in_its_record_its_tables_and_its_report(config: Pa
     html = tmp_path / "report.html"
     arguments = ["--data", rows, "--config", config, "--scoring", "joint", "--latency-sample", 0, "--batch-invariance"]
     arguments += ["--shuffle-labels", 2, "--seed", 1]
-    done = run(*arguments, "--format", "json", "--html", html)
+    done = run_eval(*arguments, "--format", "json", "--html", html)
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     assert list(record)[-2:] == ["shuffle_labels", "batch_invariance"]
@@ -139,14 +127,9 @@ def test_the_command_has_both_in_its_record_its_tables_and_its_report(config: Pa
     for case in record["batch_invariance"].values():
         assert (case["n_rows"], case["n_answers"], case["n_flips"], case["flips"]) == (5, 15, 0, [])
         assert 0 <= case["mean_probability_difference"] <= case["largest_probability_difference"] < 1e-4
-    table = run(*arguments)
+    table = run_eval(*arguments)
     assert table.returncode == 0
-    for word in (
-        "Labels listed in 2 other orders, seed 1",
-        "not applicable",
-        "Batch invariance: the same rows again",
-        "fresh",
-    ):
+    for word in ("Labels listed in 2 other orders, seed 1", "not applicable", "Batch invariance: the same", "fresh"):
         assert word in table.stdout
         assert word in html.read_text(encoding="utf-8")
 

@@ -32,6 +32,8 @@ def test_prior_by_hand() -> None:
     assert np.exp(prior).tolist() == pytest.approx([0.8, 0.2])
     assert calibrated(logs(0.8, 0.2), prior=prior) == pytest.approx([0.5, 0.5])
     assert calibrated(logs(0.5, 0.5), prior=prior) == pytest.approx([0.2, 0.8])
+    # logits and joint log-probabilities are made probabilities before their mean is taken
+    assert np.exp(log_prior(np.array([[math.log(9) + 40, 40.0], [-7.0, -7.0]]))).tolist() == pytest.approx([0.7, 0.3])
 
 
 def test_bias_and_all_three_by_hand() -> None:
@@ -42,11 +44,6 @@ def test_bias_and_all_three_by_hand() -> None:
     assert calibrated(logs(0.8, 0.2), prior=logs(0.2, 0.8), temperature=2.0, bias=bias) == pytest.approx(
         [12 / 13, 1 / 13]
     )
-
-
-def test_a_prior_of_scores_that_are_no_probabilities() -> None:
-    """Logits and joint log-probabilities are made probabilities before their mean is taken."""
-    assert np.exp(log_prior(np.array([[math.log(9) + 40, 40.0], [-7.0, -7.0]]))).tolist() == pytest.approx([0.7, 0.3])
 
 
 @st.composite

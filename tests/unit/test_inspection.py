@@ -128,20 +128,12 @@ def test_label_tokens_and_trie(words: Words) -> None:
 
 def test_request_of_prompts_with_separate_texts(words: Words) -> None:
     prompts = [compiled(words, "color", COLOR, COLORS), compiled(words, "item", ITEM, ITEMS)]
-    assert empty_request(prompts, words, counted(11)) == Request(
-        n_decodes=1,
-        n_tokens=11,
-        n_tokens_fragment=2,
-        n_tokens_suffix=8,
-        n_tokens_labels=1,
-        n_tokens_more=0,
-        n_tokens_unshared=11,
-        n_tokens_one_text=10,  # `<space><|e|>\nlabel:`, `color:`, `item:`, ` light`
-        n_tokens_cached=24,
-        n_positions=3,
-        n_query_copies=2,
-        pass_tokens=None,
-    )
+    request = empty_request(prompts, words, counted(11))
+    assert (request.n_tokens, request.n_tokens_cached, request.n_positions, request.n_query_copies) == (11, 24, 3, 2)
+    parts = request.n_tokens_fragment, request.n_tokens_suffix, request.n_tokens_labels, request.n_tokens_more
+    assert parts == (2, 8, 1, 0)
+    # the longest is `<space><|e|>\nlabel:`, and on top `color:`, `item:`, ` light`
+    assert (request.n_tokens_unshared, request.n_tokens_one_text) == (11, 10)
 
 
 def test_request_of_prompts_that_share_their_text(words: Words) -> None:
