@@ -21,12 +21,6 @@ ROOT = Path(__file__).parents[1]
 COMMAND = str(Path(sys.executable).parent / "qcls-gguf")
 HELD_OUT = ROOT / "models" / "tiny" / "heldout.jsonl"
 MODES: list[Scoring] = ["tree", "first_token", "joint", "mean"]
-OWN_ROWS: list[dict[str, Any]] = [
-    {"query": "red dress for girls", "labels": {"category": "dress", "audience": "girl", "colour": "red"}},
-    {"query": "孕妇牛仔裤", "labels": {"category": "jeans", "audience": ["pregnant", "woman"]}},
-    {"query": "light pink sweater, wool", "labels": {"category": ["knit", "hoodie"], "colour": "light pink"}},
-    {"query": "when does the shop open", "labels": {"category": "none", "audience": "none"}},
-]
 TEMPLATE = "<|im_start|>user\n{topic} of {query}<|im_end|>\n<|im_start|>assistant\nlabel:"
 LABELS = {"item": ("jump", "jumper", "tank top", "none"), "user": ("boy", "girl", "<b>$x$</b>")}
 RANDOM_ROWS: list[dict[str, Any]] = [
@@ -58,10 +52,7 @@ def run_eval(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Forty rows of the held-out data; a few of our own where the models' training is not there."""
-    if not HELD_OUT.exists():
-        rows = [{**row, "query": f"{row['query']} {i}"} for i in range(10) for row in OWN_ROWS]
-        return write_rows(tmp_path / "rows.jsonl", rows)
+    """Forty rows of the held-out data."""
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(HELD_OUT.read_text(encoding="utf-8").splitlines(keepends=True)[:40]), encoding="utf-8")
     return path

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gguf import GGUFWriter
 from gguf.constants import GGML_QUANT_SIZES
 
 STRING, ARRAY = 8, 9
@@ -52,6 +53,14 @@ class File:
         index = self.key("general.architecture")
         value = b"" if index is None else self.keys[index][2]
         return value.decode(errors="replace") if isinstance(value, bytes) else ""
+
+
+def finish(writer: GGUFWriter) -> None:
+    """Write all that was added, and close the file."""
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 def take_apart(path: Path) -> File:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from oracle import decode_sequence
 
 from qcls_gguf.native import NativeContext, NativeModel
 
@@ -68,3 +69,25 @@ def random_decodes(
             for context in both:
                 context.clear()
     return found
+
+
+def check_cells_of_others(
+    random: np.random.Generator,
+    model: NativeModel,
+    context: NativeContext,
+    tokens: list[int],
+    wanted: Float32Array,
+    n_foreign: int,
+) -> None:
+    """A sequence has these rows, to a bit, with n_foreign cells of others in the cache, and scattered among theirs.
+
+    The context decodes 512 tokens at once and has 48 sequences.
+    """
+    for start in range(0, n_foreign, 512):
+        decode_sequence(context, random_tokens(random, model, 512), seq=47, start=start)
+    np.testing.assert_array_equal(decode_sequence(context, tokens), wanted)
+    context.clear()
+    for seq in range(1, 47):  # every second sequence leaves a hole of some cells
+        decode_sequence(context, random_tokens(random, model, 1 + seq % 3), seq=seq)
+    context.trim(np.arange(2, 47, 2, dtype=np.int32), np.zeros(23, np.int32))
+    np.testing.assert_array_equal(decode_sequence(context, tokens), wanted)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 from gguf import GGUFWriter, PoolingType
+from gguf_parts import finish
 from random_delta_nets import kimi_linear, qwen3next, qwen35
 from random_gemma import gemma3n, gemma4
 from random_hybrids import falcon_h1, granite_hybrid, jamba, lfm2, mamba, nemotron_h, plamo2
@@ -118,10 +119,7 @@ def write_model(
         tensors.matrix("output", n_embd, len(tokens.tokens), gain=LOGIT_SPREAD, type_name=head_type, bias=has_bias)
     spec.build(tensors, shape)
 
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path
 
 

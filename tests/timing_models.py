@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter, LlamaFileType, TokenType
 from gguf.constants import GGML_QUANT_SIZES
+from gguf_parts import finish
 from random_delta_nets import DeltaNet, qwen35
 from random_layers import Shape, decoder
 from random_tensors import RandomTensors, random_blocks
@@ -162,10 +163,7 @@ def write_timing_model(path: Path, name: str, model: TimingModel, vocab: Vocab) 
     if not model.is_tied:
         tensors.matrix("output", shape.n_embd, shape.n_vocab, gain=LOGIT_SPREAD)
     model.build(tensors, shape)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from typing import Any
 import gguf
 import pytest
 from conftest import MakeModel, OpenContext, RunPython
+from gguf_parts import finish
 from random_models import WITH_ANOTHER_TAIL
 
 from qcls_gguf import __version__
@@ -82,9 +83,7 @@ def test_a_file_cut_short(n_bytes: int, make_model: MakeModel, tmp_path: Path) -
 def test_a_vocabulary_without_a_model(tmp_path: Path) -> None:
     path = tmp_path / "empty.gguf"
     writer = gguf.GGUFWriter(path, "no-such-architecture")
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.close()
+    finish(writer)
     with pytest.raises(ModelError, match="no-such-architecture"):
         NativeModel(path)
 
@@ -105,9 +104,7 @@ def test_a_message_cannot_move_the_cursor(tmp_path: Path) -> None:
     """It quotes the file: a name of an architecture that clears the screen and adds a line."""
     path = tmp_path / "odd.gguf"
     writer = gguf.GGUFWriter(path, "\x1b[2J\nloaded \u202e\x9b1A")
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.close()
+    finish(writer)
     with pytest.raises(ModelError) as caught:
         NativeModel(path)
     lines = str(caught.value).splitlines()

@@ -108,14 +108,6 @@ def test_chatml_and_system_and_user_are_the_same_prompts(name: str) -> None:
             assert result == same
 
 
-def test_a_slot_for_labels_is_the_text_with_the_labels_written_out(make_model: MakeModel) -> None:
-    slot = PromptConfig(name="a", prompt_template="one of [{labels}]: {query} is", labels=LABELS)
-    written = dataclasses.replace(slot, prompt_template="one of [red, blue, none]: {query} is")
-    with opened(make_model(), slot) as one, opened(make_model(), written) as other:
-        assert one.prompts == other.prompts
-        assert one.classify("red dress").results == other.classify("red dress").results
-
-
 @pytest.fixture
 def chat_model(make_model: MakeModel) -> Path:
     return make_model("qwen3", chat_template=CHATML)

@@ -52,14 +52,6 @@ def fill(tensor: TensorInfo, value: bytes, *, start: int = 0, n: int | None = No
     return change
 
 
-@pytest.mark.parametrize("n_bytes", [0, 3, 24, 15_000, 100_000, -1])
-def test_a_truncated_file(n_bytes: int, make_model: MakeModel, write_config: WriteConfig, tmp_path: Path) -> None:
-    path = tmp_path / "short.gguf"
-    path.write_bytes(make_model().read_bytes()[:n_bytes])
-    with pytest.raises(ModelError, match=r"short\.gguf"):
-        Classifier.from_config(write_config(path, PROMPTS))
-
-
 @pytest.mark.parametrize("name", ["output_norm.weight", "blk.1.attn_v.weight", "token_embd.weight", "output.weight"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_weights_that_are_not_finite(

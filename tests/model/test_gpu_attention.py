@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier, OpenContext
-from nodes import Float32Array, Node, decode, random_decodes, random_tokens
+from nodes import Float32Array, Node, check_cells_of_others, decode, random_decodes, random_tokens
 from oracle import PromptSpec, decode_sequence
 
 from qcls_gguf.native import NativeModel, sees_cuda_gpu
@@ -96,15 +96,7 @@ def test_other_cells_and_where_cells_lie_do_not_matter(model: NativeModel, open_
     sizes = {"n_ctx": 9216, "n_batch": 512, "n_outputs_max": 512, "n_seq_max": 48}
     tokens = random_tokens(random, model, 153)
     wanted = decode_sequence(open_context(model, **sizes), tokens)
-    context = open_context(model, **sizes)
-    for start in range(0, 8192, 512):
-        decode_sequence(context, random_tokens(random, model, 512), seq=47, start=start)
-    np.testing.assert_array_equal(decode_sequence(context, tokens), wanted)
-    context.clear()
-    for seq in range(1, 47):  # every second sequence leaves a hole of some cells
-        decode_sequence(context, random_tokens(random, model, 1 + seq % 3), seq=seq)
-    context.trim(np.arange(2, 47, 2, dtype=np.int32), np.zeros(23, np.int32))
-    np.testing.assert_array_equal(decode_sequence(context, tokens), wanted)
+    check_cells_of_others(random, model, open_context(model, **sizes), tokens, wanted, 8192)
 
 
 def test_a_graph_serves_any_number_of_others_cells(model: NativeModel, open_context: OpenContext) -> None:

@@ -192,26 +192,20 @@ def test_one_file_is_joined_in_the_end_and_not_again(run: Run, notes: list[str],
 def test_one_file_that_no_run_wrote_is_not_replaced(run: Run, tmp_path: Path) -> None:
     path = parquet(tmp_path / "in.parquet", QUERIES[:1])
     (tmp_path / "mine.csv").write_text("mine")
-    with pytest.raises(
-        ConfigError, match=r"mine\.csv: is there already, .* knows of no run that wrote it: name another"
-    ):
+    with pytest.raises(ConfigError, match=r"mine\.csv: is there already, .* knows of no run that wrote it: name"):
         run(path, out=tmp_path / "mine.csv")
     assert (tmp_path / "mine.csv").read_text() == "mine"
     os.mkfifo(tmp_path / "pipe.csv")
     with pytest.raises(ConfigError, match=r"pipe\.csv: is no plain file"):
         run(path, out=tmp_path / "pipe.csv")
-    with pytest.raises(
-        ConfigError, match=r"`out` /dev/null: is no folder: name one, or a file that ends in \.parquet, "
-    ):
+    with pytest.raises(ConfigError, match=r"`out` /dev/null: is no folder: name one, or a file that ends in \.par"):
         run(path, out=Path("/dev/null"))
 
 
 def test_another_configuration_is_refused_unless_all_is_to_be_labelled_anew(run: Run, tmp_path: Path) -> None:
     path, out = parquet(tmp_path / "in.parquet", QUERIES[:6]), tmp_path / "out"
     run(path, out=out)
-    with pytest.raises(
-        ConfigError, match=r"1 shard of another configuration there \(prefix was , is x_\).*`overwrite`"
-    ):
+    with pytest.raises(ConfigError, match=r"1 shard of another configuration .*\(prefix was , is x_\).*`overwrite`"):
         run(path, out=out, prefix="x_")
     record = run(path, out=out, prefix="x_", overwrite=True)
     assert record.n_shards_before == 0
@@ -225,9 +219,7 @@ def test_an_input_that_changed_is_refused_or_labelled_anew(run: Run, notes: list
     os.utime(first, ns=(1, 1))  # touched only
     assert run(first, second, out=out, shard_rows=2).n_shards_before == 5
     parquet(first, QUERIES[:3])
-    with pytest.raises(
-        ConfigError, match=r"a\.parquet: was changed since it was labelled .* what is there stays .3 shards"
-    ):
+    with pytest.raises(ConfigError, match=r"a\.parquet: was changed since it was labelled .* stays .3 shards"):
         run(first, second, out=out, shard_rows=2)
     assert len(outputs(out)) == 5
     record = run(first, second, out=out, shard_rows=2, redo_changed=True)

@@ -57,12 +57,6 @@ def pieces(model: NativeModel, text: str, *, parse_special: bool = False) -> lis
     return [model.piece(int(token))[0] for token in model.tokenize(text, parse_special=parse_special)]
 
 
-def test_marks_stay_text(plain: NativeModel) -> None:
-    found = pieces(plain, f"red {THINK_END} dress {GO}{THINK} {IM_END}")
-    assert not {THINK.encode(), THINK_END.encode(), GO.encode(), IM_END.encode()} & set(found)
-    assert b"".join(found).strip() == f"red {THINK_END} dress {GO}{THINK} {IM_END}".encode()
-
-
 def test_user_defined_tokens_are_found_where_they_are_asked_for(user_defined: NativeModel) -> None:
     found = pieces(user_defined, f"red{THINK_END}dress{GO}{IM_END}")
     assert {THINK_END.encode(), GO.encode()} <= set(found)

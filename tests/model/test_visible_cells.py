@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier, OpenContext
-from nodes import Node, decode, random_decodes, random_tokens
+from nodes import Node, check_cells_of_others, decode, random_decodes, random_tokens
 from oracle import PromptSpec, decode_sequence
 from random_models import ARCHS
 
 from qcls_gguf.errors import DecodeError
-from qcls_gguf.native import NativeContext, NativeModel
+from qcls_gguf.native import NativeModel
 
 WHY_NOT = {
     "refact": "the model has ALiBi",
@@ -32,10 +32,6 @@ OTHER_CACHE = "the cache is neither F16 nor F32"
 PLAIN = {"flash_attn": False}
 HEADS = [(64, 4, 4), (64, 8, 1), (80, 4, 2), (96, 6, 3), (128, 4, 2), (256, 2, 1), (40, 5, 5)]
 """Head size, query heads, key and value heads."""
-
-
-def drop(context: NativeContext, *seqs: int) -> None:
-    context.trim(np.array(seqs, np.int32), np.zeros(len(seqs), np.int32))
 
 
 def assert_like_stock(name: str, open_context: OpenContext, make_model: MakeModel, kv_type: str, **model: Any) -> None:
@@ -131,14 +127,7 @@ def test_a_row_does_not_depend_on_other_cells_or_threads(
         tokens = random_tokens(random, model, 53)
         wanted = decode_sequence(open_context(model, **sizes), tokens)
         context = open_context(model, **sizes)
-        for start in range(0, n_foreign, 512):
-            decode_sequence(context, random_tokens(random, model, 512), seq=47, start=start)
-        np.testing.assert_array_equal(decode_sequence(context, tokens), wanted)
-        context.clear()
-        for seq in range(1, 47):  # every second sequence leaves a hole of some cells
-            decode_sequence(context, random_tokens(random, model, 1 + seq % 3), seq=seq)
-        drop(context, *range(2, 47, 2))
-        np.testing.assert_array_equal(decode_sequence(context, tokens), wanted)
+        check_cells_of_others(random, model, context, tokens, wanted, n_foreign)
         np.testing.assert_array_equal(decode_sequence(open_context(model, n_threads=3, **sizes), tokens), wanted)
         context.close()
 
@@ -192,7 +181,7 @@ def test_saved_cells_are_those_of_a_context_like_it(model: NativeModel, open_con
     tokens = random_tokens(np.random.default_rng(6), model, 40)
     ours, again, stock = (open_context(model, visible_cells=v, **PLAIN) for v in (True, True, False))
     wanted = decode_sequence(ours, tokens)
-    drop(ours, 0)
+    ours.trim(np.zeros(1, np.int32), np.zeros(1, np.int32))
     decode_sequence(ours, tokens[:30])
     again.load_state(ours.save_state())
     np.testing.assert_array_equal(decode_sequence(ours, tokens[30:], start=30), wanted[30:])

@@ -133,9 +133,7 @@ def test_what_is_written_is_read(config: Config) -> None:
     assert found is not None
     assert found.prompts == {"category": PromptCalibration(temperature=1.5, bias=(0.5, -0.75, 0.25))}
     found.check_model(SHA256)
-    with pytest.raises(
-        ConfigError, match=r"c\.yaml: .*category.* sha256 abababababab…, this one is cdcd.*calibrate` ag"
-    ):
+    with pytest.raises(ConfigError, match=r"c\.yaml: .*category.* sha256 abababababab…, this one is cdcd.*calibrate"):
         found.check_model("cd" * 32)
     assert read_calibration(replace(config, calibration=None)) is None
 
@@ -190,8 +188,6 @@ def test_a_wrong_calibration_is_refused(config: Config, change: str | dict[str, 
 def test_a_fit_and_a_temperature_of_ones_own_are_a_contradiction(config: Config) -> None:
     first, second = config.prompts
     own = replace(config, prompts=(replace(first, temperature=1.0), second))
-    with pytest.raises(
-        ConfigError, match=r"prompts\.category: the configuration gives this prompt temperature 1 as well"
-    ):
+    with pytest.raises(ConfigError, match=r"prompts\.category: the configuration gives this prompt temperature 1"):
         written(own, {"category": entry(first)})
     assert written(own, {"audience": entry(second)}) is not None

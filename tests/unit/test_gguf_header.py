@@ -10,6 +10,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from gguf_parts import finish
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -43,10 +44,7 @@ def write_model(path: Path, *, alignment: int | None = None) -> Path:
         np.linspace(-1, 1, 128, dtype=np.float32).reshape(2, 64), gguf.GGMLQuantizationType.Q8_0
     )
     writer.add_tensor("output.weight", blocks, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path
 
 
@@ -233,9 +231,7 @@ def test_a_real_vocabulary_is_read_at_once(tmp_path: Path) -> None:
     writer = gguf.GGUFWriter(path, "qwen3")
     writer.add_token_list(tokens)
     writer.add_token_merges(tokens)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.close()
+    finish(writer)
     began = time.perf_counter()
     header = read_header(path)
     assert time.perf_counter() - began < 0.5  # 20 ms where it was written; GGUFReader takes seconds

@@ -10,6 +10,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from gguf_parts import finish
 
 from qcls_gguf.errors import ModelError
 from qcls_gguf.model.files import ModelFile, model_parts
@@ -39,10 +40,7 @@ def write_gguf(path: Path, *, arch: str = "qwen3", kind: str | None = None, n_te
         writer.add_type(kind)
     for number in range(n_tensors):
         writer.add_tensor(f"tensor.{number}", np.zeros(8, dtype=np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path
 
 
@@ -51,10 +49,7 @@ def write_split(folder: Path, name: str = "model") -> list[Path]:
     writer = gguf.GGUFWriter(folder / f"{name}.gguf", "qwen3", split_max_tensors=1)
     writer.add_tensor("a", np.zeros(8, dtype=np.float32))
     writer.add_tensor("b", np.ones(8, dtype=np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return sorted(folder.glob(f"{name}-*.gguf"))
 
 

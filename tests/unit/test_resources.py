@@ -39,9 +39,7 @@ def test_a_file_of_that_name_goes_first(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("name", ["mission.yaml", "configs/mission.yaml"])
 def test_a_file_that_is_not_there_and_is_named_like_ours_tells_our_name(name: str, tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError, match="no such file; the configuration that comes with the package is named mission"
-    ):
+    with pytest.raises(ConfigError, match=r"no such file; .* that comes with the package is named mission"):
         config_path(tmp_path / name)
 
 
