@@ -37,20 +37,17 @@ app = typer.Typer(
 
 
 def _version(wanted: bool) -> None:
-    if wanted:
-        with exit_codes():
-            _print_version()
-        raise typer.Exit
+    if not wanted:
+        return
+    with exit_codes():
+        from ..native import build_info
+        from ..native.device import cpu_variant, instruction_sets
 
-
-def _print_version() -> None:
-    from ..native import build_info
-    from ..native.device import cpu_variant, instruction_sets
-
-    build, variant = build_info(), cpu_variant()
-    print(f"qcls-gguf {__version__}, llama.cpp {build.llama_cpp_commit} patched, {build.backend}")
-    whose = f"variant {variant} of a portable build" if variant else "a build for one kind of processor"
-    print(f"CPU code for {' '.join(instruction_sets()) or 'no special instruction set'} ({whose})")
+        build, variant = build_info(), cpu_variant()
+        print(f"qcls-gguf {__version__}, llama.cpp {build.llama_cpp_commit} patched, {build.backend}")
+        whose = f"variant {variant} of a portable build" if variant else "a build for one kind of processor"
+        print(f"CPU code for {' '.join(instruction_sets()) or 'no special instruction set'} ({whose})")
+    raise typer.Exit
 
 
 @app.callback()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ..config.resources import DEFAULT_CONFIG
 from ..errors import ConfigError
-from .options import Reporting, ScoredModelOptions, command, only_one, option
-from .terminal import check_outputs, file_output, long_work, show_record
+from .options import MeasurementReporting, QueriesFile, ScoredModelOptions, command, only_one, option
+from .terminal import check_outputs, long_work, show_record
 
 _QUERY_TOKENS = "2-9,6"
 _FULL_CONFIGS = ("mission", "fashion-8", "fashion-8-joint")
@@ -25,11 +25,9 @@ class BenchModelOptions(ScoredModelOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BenchOptions:
+class BenchOptions(QueriesFile):
     """What is measured."""
 
-    queries: str | None = option("--queries FILE|-", "A file with one query a line, or a table: .csv, .tsv, .jsonl.")
-    query_column: str | None = option("--query-column NAME", "The table's column of queries. Default: query.")
     query_tokens: str | None = option(
         "--query-tokens N|LOW-HIGH,…", "Lengths of generated queries in tokens. Default: 2-9,6."
     )
@@ -40,11 +38,10 @@ class BenchOptions:
     repeat: int = option("--repeat N", "Repeat all measurements N times.", 3, low=1, high=1000)
     idle: float | None = option("--idle SECONDS", "Also time a request after this long without any.", low=0, high=3600)
     full: bool = option("--full", "Three configurations, with --batch 1,4 and --idle 12.", False)
-    out: Path | None = option("--out -o FILE", "Also write the JSON here.")
 
 
 @command
-def bench_command(chosen: BenchOptions, model: BenchModelOptions, reporting: Reporting) -> None:
+def bench_command(chosen: BenchOptions, model: BenchModelOptions, reporting: MeasurementReporting) -> None:
     """Measure how long requests take and where the time goes, beside the device's roofline.
 
     Several configurations are measured in turns, request by request, so that a machine that becomes slower or faster
@@ -85,14 +82,12 @@ def bench_command(chosen: BenchOptions, model: BenchModelOptions, reporting: Rep
         n_repeats=chosen.repeat,
         idle_s=(_FULL_IDLE_S if full else 0.0) if chosen.idle is None else chosen.idle,
     )
-    inputs = {"--queries": Path(chosen.queries) if chosen.queries else None, "--model": model.model}
+    inputs = {"--queries": chosen.path, "--model": model.model}
     inputs |= {f"--config {path}": path for path in model.config}
-    check_outputs({"--out": chosen.out, "--html": reporting.html}, inputs)
+    check_outputs({"--out": reporting.out, "--html": reporting.html}, inputs)
     with long_work(model.offline, reporting.quiet) as (opener, on_progress):
         record = benchmark(benchmark_settings, opener, on_progress=on_progress)
-    show_record(
-        record, reporting, document(record), [file_output("--out", chosen.out, lambda: f"{record.to_json()}\n")]
-    )
+    show_record(record, reporting, document(record))
 
 
 def _numbers(text: str | None, option: str) -> tuple[int, ...] | None:

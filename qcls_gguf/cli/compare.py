@@ -9,40 +9,33 @@ from pathlib import Path
 from ..compare import METHOD_NAMES, PeerKernels, Peers
 from ..data.queries import Columns, read_queries
 from ..errors import ConfigError
-from .options import ModelOptions, Reporting, command, option
-from .terminal import EXIT_OTHER, check_outputs, file_output, long_work, print_step, show_record, with_options
+from .options import GivenQueries, MeasurementReporting, ModelOptions, command, option
+from .terminal import EXIT_OTHER, check_outputs, long_work, print_step, show_record, with_options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComparisonOptions:
+class ComparisonOptions(GivenQueries):
     """What is compared on which queries."""
 
     method: list[str] = option(
         f"--method {'|'.join(METHOD_NAMES)}", "A method to compare with; repeatable. Default: all."
     )
-    query: list[str] = option("--query -q TEXT", "A query to label; repeatable.")
-    queries: str | None = option("--queries FILE|-", "A file with one query a line, or a table: .csv, .tsv, .jsonl.")
-    query_column: str | None = option("--query-column NAME", "The table's column of queries. Default: query.")
     rounds: int = option("--rounds N", "Timed requests of every query by every method.", 10, low=1)
     warm_up: int = option("--warm-up N", "Rounds before the timed ones.", 2, low=0)
     seed: int = option("--seed N", "Seed of the order in which the methods take turns.", 0)
     peer_kernels: PeerKernels = option(
         "--peer-kernels", "CUDA matrix kernels for the other methods that use this llama.cpp.", PeerKernels.stock
     )
-    out: Path | None = option("--out FILE", "Also write the JSON here.")
 
     def texts(self) -> tuple[str, ...] | None:
         """All queries; None where none are given. Raises ConfigError."""
         if not self.query and self.queries is None:
             return None
-        texts = list(self.query)
-        for line in (
-            read_queries(self.queries, columns=Columns(query=self.query_column)) if self.queries is not None else ()
-        ):
-            if line.error:
-                raise ConfigError(f"--queries {self.queries}: {line.error}")
-            texts.append(line.text)
-        return tuple(texts)
+        columns = Columns(query=self.query_column)
+        lines = [] if self.queries is None else list(read_queries(self.queries, columns=columns))
+        if error := next((line.error for line in lines if line.error), None):
+            raise ConfigError(f"--queries {self.queries}: {error}")
+        return (*self.query, *(line.text for line in lines))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +55,7 @@ class PeerOptions:
 
 @command
 def compare_command(
-    chosen: ComparisonOptions, peers: PeerOptions, model: ModelOptions, reporting: Reporting
+    chosen: ComparisonOptions, peers: PeerOptions, model: ModelOptions, reporting: MeasurementReporting
 ) -> int | None:
     """Compare latency and answers with other methods of labelling the same queries by the same prompts and model.
 
@@ -106,16 +99,12 @@ def compare_command(
         peers=Peers(**dataclasses.asdict(peers)),
         peer_kernels=chosen.peer_kernels,
     )
-    queries = Path(chosen.queries) if chosen.queries else None
-    check_outputs(
-        {"--out": chosen.out, "--html": reporting.html},
-        {"--config": model.config, "--queries": queries, "--model": model.model},
-    )
+    inputs = {"--config": model.config, "--queries": chosen.path, "--model": model.model}
+    check_outputs({"--out": reporting.out, "--html": reporting.html}, inputs)
     with long_work(model.offline, reporting.quiet) as (opener, on_progress):
         on_step = None if reporting.quiet else print_step
         record = compare(comparison, opener, on_step=on_step, on_progress=on_progress)
     absent = [each.model_copy(update={"reason": with_options(each.reason)}) for each in record.absent]
     record = record.model_copy(update={"absent": tuple(absent)})
-    outputs = [file_output("--out", chosen.out, lambda: f"{record.to_json()}\n")]
-    show_record(record, reporting, document(record), outputs)
+    show_record(record, reporting, document(record))
     return EXIT_OTHER if any(each.asked_for or each.started for each in record.absent) else None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import ConfigError
 from .options import Printing, ScoredModelOptions, command, option
-from .terminal import load_bar, print_step, show_record
+from .terminal import classifier_opener, show_record
 
 if TYPE_CHECKING:
     from ..report.record import Record
@@ -42,17 +42,13 @@ def inspect_command(chosen: PromptsToShow, model: ScoredModelOptions, printing: 
     """
     from ..inspection.inspect import inspect_classifier, show_prompts  # see app.py for why here
     from ..inspection.report import inspection_view, shown_prompts_view
-    from ..opening import ClassifierOpener
 
     for name, given in (("--prompt", chosen.prompt or None), ("--query", chosen.query)):
         if given is not None and not chosen.show_prompt:
             raise ConfigError(f"{name} is for --show-prompt: add it, or leave {name} out")
     config = model.settings()
-    quiet = printing.quiet
     with (
-        ClassifierOpener(
-            offline=model.offline, on_step=None if quiet else print_step, on_load=load_bar(quiet)
-        ) as opener,
+        classifier_opener(model.offline, printing.quiet, warns=False) as opener,
         opener.open(config) as classifier,
     ):
         if chosen.show_prompt:

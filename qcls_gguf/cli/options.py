@@ -141,6 +141,33 @@ class Reporting(Printing):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeasurementReporting(Reporting):
+    """How a command reports what it measured."""
+
+    out: Path | None = option("--out -o FILE", "Also write the JSON here.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueriesFile:
+    """Queries of a file."""
+
+    queries: str | None = option("--queries FILE|-", "A file with one query a line, or a table: .csv, .tsv, .jsonl.")
+    query_column: str | None = option("--query-column NAME", "The table's column of queries. Default: query.")
+
+    @property
+    def path(self) -> Path | None:
+        """The file, none where nothing is given."""
+        return None if self.queries is None else Path(self.queries)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenQueries(QueriesFile):
+    """Queries of the command line, of a file, or of both."""
+
+    query: list[str] = option("--query -q TEXT", "A query to label; repeatable.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnOptions:
     """Which columns of rows are read."""
 

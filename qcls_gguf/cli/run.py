@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal
@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Literal
 from ..config.words import printable
 from ..data.queries import Columns, Line, check_source, count_lines, read_queries
 from ..errors import ConfigError, QclsError
-from .options import ScoredModelOptions, command, option
-from .terminal import EXIT_OTHER, load_bar, print_step, print_warning, progress_bars, say, with_options
+from .options import GivenQueries, ScoredModelOptions, command, option
+from .terminal import EXIT_OTHER, classifier_opener, progress_bars, say, with_options
 
 if TYPE_CHECKING:
     from ..classifier import Classifier
     from ..report.answers import AnswerWriter
-    from ..report.progress import OnProgress
 
 
 Format = Literal["table", "json", "jsonl", "labels", "csv", "tsv"]
@@ -26,12 +25,9 @@ _TOP = "top:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueryOptions:
+class QueryOptions(GivenQueries):
     """Which queries are labelled."""
 
-    query: list[str] = option("--query -q TEXT", "A query to label; repeatable.")
-    queries: str | None = option("--queries FILE|-", "A file with one query a line, or a table: .csv, .tsv, .jsonl.")
-    query_column: str | None = option("--query-column NAME", "The table's column of queries. Default: query.")
     id: str | None = option("--id COLUMN", "A column that identifies rows, instead of the line number.")
     interactive: bool = option("--interactive -I", "On a terminal, ask for more queries after the given ones.", False)
 
@@ -104,8 +100,6 @@ def run_command(queries: QueryOptions, answers: AnswerOptions, model: ScoredMode
     qcls-gguf run --queries items.csv --query-column title --id sku --format jsonl --scores top:3 > labels.jsonl
     qcls-gguf run --config my.yaml -hf Qwen/Qwen3-8B-GGUF:Q4_K_M -ngl all
     """
-    from ..classifier import Classifier  # see app.py for why here
-
     if queries.queries is not None:
         check_source(queries.queries)
     elif queries.query_column is not None or queries.id is not None:
@@ -113,15 +107,11 @@ def run_command(queries: QueryOptions, answers: AnswerOptions, model: ScoredMode
     _n_scores(answers.scores, answers.format)  # before a model is loaded
     if answers.header and answers.format != "jsonl":
         raise ConfigError(f"--header is for --format jsonl, not for {answers.format}")
-    with Classifier.from_config(
-        model.settings(),
-        offline=model.offline,
-        on_step=None if answers.quiet else print_step,
-        on_load=load_bar(answers.quiet),
-        audit=answers.audit,
-    ) as classifier:
-        for mistake in classifier.warnings:
-            print_warning(mistake)
+    config = model.settings()
+    with (
+        classifier_opener(model.offline, answers.quiet) as opener,
+        opener.open(config, audit=answers.audit) as classifier,
+    ):
         writer = answers.writer(classifier, queries)
         return EXIT_OTHER if _label(classifier, queries, writer, quiet=answers.quiet) else None
 
@@ -169,7 +159,7 @@ def _label(classifier: Classifier, queries: QueryOptions, writer: AnswerWriter, 
     n_lines = None if source is None or quiet or sys.stdout.isatty() else count_lines(source)
     counts = {"labelled": 0, "failed": 0, "blank": 0}
     began = perf_counter()
-    with _progress(n_lines) as on_progress:
+    with progress_bars(n_lines is None) as on_progress:
         try:
             for line in queries.lines():
                 counts[_answer(classifier, line, writer)] += 1
@@ -181,16 +171,6 @@ def _label(classifier: Classifier, queries: QueryOptions, writer: AnswerWriter, 
         others = "".join(f", {n:,} {what}" for what, n in counts.items() if n and what != "labelled")
         say(f"labelled {counts['labelled']:,}{others}, in {perf_counter() - began:.1f} s")
     return counts["failed"] > 0
-
-
-@contextmanager
-def _progress(n_lines: int | None) -> Iterator[OnProgress]:
-    """A bar where the number of lines is known; its library is not loaded where it is not."""
-    if n_lines is None:
-        yield lambda part, done, total: None
-        return
-    with progress_bars(False) as on_progress:
-        yield on_progress
 
 
 def _answer(classifier: Classifier, line: Line, writer: AnswerWriter) -> str:

@@ -152,15 +152,15 @@ def load_bar(quiet: bool) -> Callable[[float], None] | None:
     return show
 
 
-def classifier_opener(offline: bool, quiet: bool) -> ClassifierOpener:
+def classifier_opener(offline: bool, quiet: bool, *, warns: bool = True) -> ClassifierOpener:
     """What opens classifiers, with warnings and, unless quiet, the steps of start-ups on the terminal.
 
-    offline: models of the hub come from the local cache only.
+    offline: models of the hub come from the local cache only; warns: whether likely mistakes are shown.
     """
     from ..opening import ClassifierOpener
 
-    on_step = None if quiet else print_step
-    return ClassifierOpener(offline=offline, on_step=on_step, on_load=load_bar(quiet), on_warning=print_warning)
+    on_step, on_warning = None if quiet else print_step, print_warning if warns else None
+    return ClassifierOpener(offline=offline, on_step=on_step, on_load=load_bar(quiet), on_warning=on_warning)
 
 
 @contextmanager
@@ -173,12 +173,15 @@ def long_work(offline: bool, quiet: bool) -> Iterator[tuple[ClassifierOpener, On
 @contextmanager
 def progress_bars(quiet: bool) -> Iterator[OnProgress]:
     """A bar on the terminal for each part of the work; it appears with the first (part, done, total)."""
+    if quiet:
+        yield lambda part, done, total: None
+        return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     shown = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=shown, transient=True, disable=quiet or not shown.is_terminal) as bars:
+    with Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal) as bars:
         tasks = {}
 
         def on_progress(part: str, done: int, total: int) -> None:
@@ -213,7 +216,7 @@ def show_record(
 ) -> None:
     """Print a record as JSON or as its view, then write the files, with --html the page of a view that is a Document.
 
-    Raises what `show_and_write` raises.
+    With the JSON's own option the record is written there, too. Raises what `show_and_write` raises.
     """
     from ..report import document
     from ..report.document import console
@@ -225,6 +228,7 @@ def show_record(
         else:
             console().print(view, crop=False)
 
+    outputs = [*outputs, file_output("--out", getattr(printing, "out", None), lambda: f"{record.to_json()}\n")]
     if isinstance(view, document.Document):
         outputs = [*outputs, file_output("--html", getattr(printing, "html", None), lambda: _page(view))]
     show_and_write(show, [output for output in outputs if output is not None])

@@ -19,14 +19,13 @@ from pydantic import BeforeValidator, ValidationError, ValidationInfo, model_val
 from ..errors import ConfigError
 from .prompt import MAX_TEMPERATURE, MIN_TEMPERATURE, PromptConfig
 from .rules import Number, Text
-from .schema import Config
+from .schema import Config, short
 from .scoring import Scoring
 from .settings import Mistake, Settings, check, config_error, given, mistakes, prefixed, refusal, settings
 from .words import JsonObject, hint, shown
 from .yaml_values import YamlText, load_yaml, read_text
 
 _AGAIN = "run `qcls-gguf calibrate` again"
-_N_SHOWN = 12
 _LARGEST_BIAS = 1000.0
 _BiasNumber: TypeAlias = Annotated[float, Number(-_LARGEST_BIAS, _LARGEST_BIAS)]
 
@@ -54,7 +53,7 @@ class Calibration:
             names = ", ".join(self.prompts)
             raise ConfigError(
                 f"calibration: {self.path}: the fits of prompts {names} were made with the model of sha256 "
-                f"{_short(self.model_sha256)}, this one is {_short(sha256)}: {_AGAIN}"
+                f"{short(self.model_sha256)}, this one is {short(sha256)}: {_AGAIN}"
             )
 
 
@@ -164,7 +163,7 @@ def _mismatches(fit: _Fit, prompt: PromptConfig) -> Iterator[Mistake]:
     elif fit.prompt_hash != (now := prompt_hash(prompt)):
         yield Mistake(
             (),
-            f"was fitted to the prompt of hash {_short(fit.prompt_hash)}, it is {_short(now)} now "
+            f"was fitted to the prompt of hash {short(fit.prompt_hash)}, it is {short(now)} now "
             f"(template, labels, scoring, prior): {_AGAIN}",
         )
     elif fit.bias is not None:
@@ -181,7 +180,3 @@ def calibration_text(model_sha256: str, prompts: Mapping[str, JsonObject]) -> st
     tree = {"model_sha256": model_sha256, "prompts": dict(prompts)}
     head = "# Written by `qcls-gguf calibrate`; it holds for this model and these prompts only.\n"
     return head + yaml.safe_dump(tree, allow_unicode=True, sort_keys=False)
-
-
-def _short(digest: str) -> str:
-    return f"{digest[:_N_SHOWN]}…"

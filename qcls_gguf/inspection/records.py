@@ -1,4 +1,4 @@
-"""The records of an inspection: what `qcls-gguf inspect` prints as JSON, without and with --show-prompt."""
+"""The records of an inspection: what `qcls-gguf inspect` prints as JSON, with costs or with what the model reads."""
 
 from __future__ import annotations
 
