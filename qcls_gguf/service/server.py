@@ -44,7 +44,7 @@ class Protocol(HttpToolsProtocol):
     """A connection with a limit on heads and trailers, and with answers to requests that offer HTTP/2.
 
     httptools limits neither, and ends a request that offers another protocol, as Java's HttpClient and
-    `curl --http2` do, after its head, without its body. Such a request is answered in HTTP/1.1, as RFC 9110, section
+    curl may do, after its head, without its body. Such a request is answered in HTTP/1.1, as RFC 9110, section
     7.8 allows: its head is parsed once more, without the header `Upgrade`, and then what came after it. A head or
     trailers that are too long end the connection with 400, before they are whole.
     """
