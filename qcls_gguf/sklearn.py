@@ -162,10 +162,8 @@ class GgufClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _opened(self) -> _Shared:
         """The open classifier, which the estimator keeps from then on."""
-        shared = self._held()
-        if shared is None:
-            shared = self._shared = _share(self._key)
-        return shared
+        self._shared = self._held() or _share(self._key)
+        return self._shared
 
     def _held(self) -> _Shared | None:
         """The open classifier that the estimator keeps, if it still fits its parameters and process."""

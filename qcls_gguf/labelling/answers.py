@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..core.handle import Asking
+from ..config.prompt import PromptConfig
 from ..score.result import Result
 from .blocks import Queries
 
@@ -19,19 +19,11 @@ _ERROR, PROBABILITY, _SCORES = "error", "_probability", "_scores"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromptLabels:
-    """A prompt's name, its labels, and what it answers where it abstains."""
-
-    name: str
-    labels: tuple[str, ...]
-    fallback: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerColumns:
     """Which columns rows get."""
 
-    prompts: tuple[PromptLabels, ...]
+    prompts: tuple[PromptConfig, ...]
+    """those that answer"""
     prefix: str = ""
     """before the name of each"""
     scores: bool = False
@@ -59,18 +51,10 @@ class AnswerColumns:
                 fields.append(pa.field(f"{name}{_SCORES}", self._scores_type(prompt)))
         return pa.schema([*fields, pa.field(f"{self.prefix}{_ERROR}", pa.string())])
 
-    def _scores_type(self, prompt: PromptLabels) -> pa.DataType:
+    def _scores_type(self, prompt: PromptConfig) -> pa.DataType:
         if self.top_k is not None:
             return pa.list_(pa.struct([("label", pa.string()), ("probability", pa.float64())]))
         return pa.struct([(label, pa.float64()) for label in prompt.labels])
-
-
-def prompt_labels(prompts: Asking) -> tuple[PromptLabels, ...]:
-    """Of the prompts that answer."""
-    return tuple(
-        PromptLabels(name=prompt.name, labels=tuple(prompt.labels), fallback=setting.fallback)
-        for prompt, setting in zip(prompts.prompts, prompts.handle.compiled.settings, strict=True)
-    )
 
 
 @dataclass(frozen=True, slots=True)

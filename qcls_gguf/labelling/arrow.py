@@ -15,7 +15,7 @@ from ..config.resources import DEFAULT_CONFIG
 from ..config.schema import Config
 from ..core.handle import Asking
 from ..data.queries import QUERY
-from .answers import AnswerColumns, Answers, answer_of, prompt_labels, with_columns
+from .answers import AnswerColumns, Answers, answer_of, with_columns
 from .batches import BatchLabeller, with_room
 from .blocks import queries_of_column
 from .columns import check_query_type
@@ -53,7 +53,8 @@ def label_table(
         if not isinstance(classifier, Asking):
             config = load_config(classifier) if isinstance(classifier, str | Path) else classifier
             classifier = stack.enter_context(Classifier.from_config(with_room(config, size)))
-        columns = AnswerColumns(prompts=prompt_labels(classifier), prefix=prefix, scores=scores, top_k=top_k)
+        prompts = classifier.handle.compiled.settings
+        columns = AnswerColumns(prompts=prompts, prefix=prefix, scores=scores, top_k=top_k)
         labeller = BatchLabeller(classifier, size)
         if isinstance(table, pa.Array | pa.ChunkedArray):
             table = pa.table({query_column: table})

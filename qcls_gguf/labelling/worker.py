@@ -20,7 +20,7 @@ from ..errors import ConfigError
 from ..opening import ClassifierOpener
 from ..report.environment import Environment, environment, peak_rss_bytes
 from ..score.result import ModelInfo
-from .answers import AnswerColumns, Answers, answer_of, prompt_labels
+from .answers import AnswerColumns, Answers, answer_of
 from .batches import BatchLabeller, best_size, measure_batches, most_queries, with_room
 from .blocks import Block, read_block
 from .cache import AnswerCache
@@ -140,7 +140,7 @@ class Worker:
             self.classifier = stack.enter_context(opener.open(with_room(settings.config, n)))
             model = self.classifier.model
             self._columns = AnswerColumns(
-                prompts=prompt_labels(self.classifier),
+                prompts=self.classifier.handle.compiled.settings,
                 prefix=settings.prefix,
                 scores=settings.scores,
                 top_k=settings.top_k,

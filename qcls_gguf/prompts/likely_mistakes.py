@@ -17,6 +17,7 @@ from typing import Protocol
 from ..config.prompt import LikelyMistake, MistakeKind, PromptConfig
 from ..config.template import DESCRIBED_SLOT, LABELS_SLOT, SLOT, SLOTS, braced_words, meant_slot
 from ..config.words import ALIKE, seen_as, shown
+from .chat import ChatModel
 from .compiled import Prompt, Tokenizer
 from .prompt_set import PromptSet
 
@@ -43,14 +44,8 @@ TRAINED = frozenset({
 _LIKE_LATIN = "аеорсухіјѕԁһԛԝАВЕКМНОРСТУХІЈЅ" + "οΑΒΕΖΗΙΚΜΝΟΡΤΥΧ"  # of Cyrillic, and of Greek
 
 
-class MistakeModel(Tokenizer, Protocol):
+class MistakeModel(Tokenizer, ChatModel, Protocol):
     """The part of a model that the checks need."""
-
-    @property
-    def chat_template(self) -> str | None: ...
-
-    @property
-    def bos_text(self) -> str: ...
 
     @property
     def is_embedded(self) -> bool: ...
@@ -250,7 +245,7 @@ def unlike_label_tokens(case: _Case) -> _Found:
 
 def untrained_prompts(case: _Case) -> _Found:
     """The embedded model with a prompt that it was not trained on."""
-    if case.model.is_embedded and not is_trained(case.whole):
+    if case.model.is_embedded and digest(case.whole) not in TRAINED:
         what = (
             "the embedded model knows the prompts of the configurations fashion-8 and fashion-8-joint only, word for "
             "word, and answers others nearly at random: name another model with model.path or model.hf_repo"
@@ -258,13 +253,10 @@ def untrained_prompts(case: _Case) -> _Found:
         yield "untrained", "", what
 
 
-def is_trained(prompt: PromptConfig) -> bool:
-    """Whether the model was trained on a prompt's whole text; labels may be fewer, and in another order."""
-    return digest(prompt) in TRAINED
-
-
 def digest(prompt: PromptConfig) -> str:
-    """A digest of the text and the label prefix, which are what the model saw in training."""
+    """A digest of the text and the label prefix, which are what the model saw in training; labels may be fewer, and in
+    another order.
+    """
     return hashlib.sha256(json.dumps([prompt.expanded_template, prompt.label_prefix]).encode()).hexdigest()[:12]
 
 
