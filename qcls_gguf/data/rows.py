@@ -140,18 +140,20 @@ class CsvFile:
                 yield Row(line, "", fields=fields)
 
 
+_CSV_MISTAKES = {
+    "field limit": f"a field has more than {csv.field_size_limit()} characters: shorten it, or close the quotes that "
+    "begin it",
+    "unexpected end": "the file ends within a quoted field: close its quotes, and double those that are part of it",
+    "new-line character": "a carriage return stands within a field: put the field in quotes",
+}
+"""What is wrong and what to do, by the words of Python's csv."""
+
+
 def _said(error: csv.Error) -> str:
     """What is wrong, and what to do."""
     what = printable(str(error))
-    if "field limit" in what:
-        return (
-            f"a field has more than {csv.field_size_limit()} characters: shorten it, or close the quotes that begin it"
-        )
-    if "unexpected end" in what:
-        return "the file ends within a quoted field: close its quotes, and double those that are part of it"
-    if "new-line character" in what:
-        return "a carriage return stands within a field: put the field in quotes"
-    return f"{what}: double the quotes that are part of a quoted field"
+    other = f"{what}: double the quotes that are part of a quoted field"
+    return next((told for words, told in _CSV_MISTAKES.items() if words in what), other)
 
 
 def _header(first: str, wanted: Collection[str]) -> tuple[str, list[str]]:

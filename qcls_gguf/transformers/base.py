@@ -10,6 +10,7 @@ from typing import Any, Self
 from ..classifier import Classifier
 from ..config.words import kind_of, shown
 from ..core.handle import LoadedPrompts
+from ..data.encoding import is_text
 from ..errors import ConfigError, DecodeError, PlanError
 
 _BATCH = 64
@@ -45,7 +46,7 @@ class TextPipeline(ABC):
 
         if fits(len(text)):
             return text
-        if not _is_unicode(text):
+        if not is_text(text):
             loaded.check(text)  # says what is wrong
         fitting, too_long = 0, len(text)
         while too_long - fitting > 1:
@@ -107,14 +108,6 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ConfigError(f"inputs: {shown(value)} is {kind_of(value)}, not text")
     return value
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _checked_size(batch_size: int | None) -> int | None:
