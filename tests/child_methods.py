@@ -21,8 +21,7 @@ class Told(Method):
 
     def ask(self, query: str, exact: bool = False) -> list[Answer]:
         answers = []
-        for prompt in self._workload.prompts:
-            n_cached, tokens = self._workload.tokens(prompt.compiled, query)
+        for n_cached, tokens in self._workload.inputs[query]:
             answers.append(Answer(label=str(os.getpid()), joint=tuple(map(float, (n_cached, *tokens)))))
         return answers
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
@@ -15,19 +16,31 @@ from .method import AbsentError, Answer, Method, PeerError, Workload
 TIMEOUT_S = 120.0
 _CONNECT_S = 5.0
 _MOST_BYTES = 1 << 26  # of an answer
+_LOWEST = -1e30
+"""llama-server sends the lowest float for a probability of 0."""
 
 
 class HttpPeer(Method):
-    """Scores the labels' first tokens by the log-probabilities that a server gives the token after each prompt."""
+    """Scores the labels' first tokens by the log-probabilities that a server gives the token after each prompt.
 
+    Servers answer with `"LIST": [{"top_logprobs": [{"bytes": […], "token": "…", "logprob": -0.1}, …]}]`, the likeliest
+    first. Subclasses say how they are asked, and what the list is called.
+    """
+
+    path: ClassVar[str]
+    """where prompts are sent"""
+    log_probs_key: ClassVar[str]
+    """of the list in an answer"""
+    end_key: ClassVar[str]
+    """of the reason why an answer ended. One without the list is no error: then the likeliest token has no text"""
     n_top: ClassVar[int]
     """how many tokens' log-probabilities come back"""
-    remedy_outside: ClassVar[str]
-    """what would show every label, as a sentence's end"""
 
     def __init__(self, workload: Workload, url: str) -> None:
         """Connect, and check the server. Raises AbsentError."""
         self.workload, self.url = workload, url
+        piece = workload.ours.engine.model.piece
+        self._pieces = {path[0]: piece(path[0])[0] for prompt in workload.prompts for path in prompt.paths}
         probe = Connection(url, _CONNECT_S)
         try:
             self.check_server(probe)
@@ -38,24 +51,44 @@ class HttpPeer(Method):
         n = len(workload.prompts)
         self._connections = [Connection(url, TIMEOUT_S) for _ in range(n)]
         self._pool = ThreadPoolExecutor(n)
+        # by prompt and query: labels whose first token does not come back, and why no token comes back
         self._outside: dict[tuple[str, str], set[str]] = {}
+        self._ended: dict[tuple[str, str], str] = {}
 
     def check_server(self, connection: Connection) -> None:
         """Raise PeerError or AbsentError where the server cannot serve the workload."""
         raise NotImplementedError
 
-    def top(self, connection: Connection, index: int, text: str) -> dict[int, float]:
-        """Log-probabilities of the likeliest tokens after the rendered prompt `index`, by token id."""
+    def body(self, index: int, text: str) -> JsonObject:
+        """The request for the rendered prompt `index`."""
         raise NotImplementedError
 
     def _answer(self, index: int, query: str) -> Answer:
         prompt = self.workload.prompts[index]
-        log_probs = self.top(self._connections[index], index, prompt.template.replace("{query}", query))
-        labels, paths = prompt.reader.labels, prompt.reader.paths
-        missing = {label for label, path in zip(labels, paths, strict=True) if path[0] not in log_probs}
-        if missing:
-            self._outside[prompt.compiled.name, query] = missing
-        return prompt.reader.answer_of_first_tokens(log_probs)
+        text = prompt.template.replace("{query}", query)
+        answer = self._connections[index].request("POST", self.path, self.body(index, text))
+        at = prompt.compiled.name, query
+        log_probs: dict[int, float] = {}
+        if isinstance(answer, dict) and self.end_key in answer and not answer.get(self.log_probs_key):
+            self._ended[at] = f"{self.end_key} {answer[self.end_key]}"
+        else:
+            log_probs = self._log_probs(answer)
+            missing = {
+                label for label, path in zip(prompt.labels, prompt.paths, strict=True) if path[0] not in log_probs
+            }
+            if missing:
+                self._outside[at] = missing
+        return prompt.answer_of_first_tokens(log_probs)
+
+    def _log_probs(self, answer: Any) -> dict[int, float]:
+        """The log-probabilities of those first tokens of labels that an answer names. Raises PeerError."""
+        try:
+            entries = answer[self.log_probs_key][0]["top_logprobs"]
+            by_piece = {_piece(entry): float(entry["logprob"]) for entry in reversed(entries)}
+        except (AttributeError, KeyError, IndexError, TypeError, ValueError) as e:
+            raise PeerError(f"the answer has no {self.log_probs_key} with top_logprobs: {e!r}") from e
+        found = {token: by_piece.get(piece, -math.inf) for token, piece in self._pieces.items()}
+        return {token: p for token, p in found.items() if _LOWEST < p < math.inf}
 
     def ask(self, query: str, exact: bool = False) -> list[Answer]:
         n = len(self.workload.prompts)
@@ -63,16 +96,20 @@ class HttpPeer(Method):
 
     def remarks(self) -> list[str]:
         remarks, prompts = [], self.workload.prompts
+        of = f"of {len(prompts) * len(self.workload.inputs)} answers"
         if self._outside:
-            names = sorted(set.union(*self._outside.values()))
-            of = len(prompts) * len(self.workload.queries)
             remarks.append(
-                f"outside the {self.n_top} tokens that come back, in {len(self._outside)} of {of} answers: "
-                f"{_first_names(names)}; {self.remedy_outside}"
+                f"outside the {self.n_top} tokens that come back, in {len(self._outside)} {of}: "
+                f"{_first_names(sorted(set.union(*self._outside.values())))}"
             )
-        several = [prompt for prompt in prompts if len(prompt.reader.trie.read) > 1 or not prompt.reader.distinct]
+        if self._ended:
+            remarks.append(
+                f"{len(self._ended)} {of} came without log-probabilities ({', '.join(sorted({*self._ended.values()}))}"
+                "): their likeliest token ends the text or is no whole character"
+            )
+        several = [prompt for prompt in prompts if len(prompt.trie.read) > 1 or not prompt.distinct]
         if several:
-            n_more = sum(len(prompt.reader.trie.read) - (0 in prompt.reader.trie.read) for prompt in several)
+            n_more = sum(len(prompt.trie.read) - (0 in prompt.trie.read) for prompt in several)
             remarks.append(
                 f"labels that share first tokens ({_first_names([prompt.compiled.name for prompt in several])}) cannot "
                 f"be told apart: that would need {n_more} more requests, each with the prompt and a label's beginning"
@@ -83,6 +120,12 @@ class HttpPeer(Method):
         self._pool.shutdown(cancel_futures=True)
         for connection in self._connections:
             connection.close()
+
+
+def _piece(entry: JsonObject) -> bytes:
+    """The bytes of the token of an entry of top_logprobs."""
+    content = entry.get("bytes")
+    return bytes(content) if isinstance(content, list) else str(entry["token"]).encode()
 
 
 def _first_names(names: Sequence[str], n: int = 6) -> str:
@@ -113,35 +156,34 @@ class Connection:
 
     def request(self, method: str, path: str, body: JsonObject | None = None) -> Any:
         """The answer's JSON. Raises PeerError for a failed request and for an answer that is no success or no JSON."""
-        content = None if body is None else json.dumps(body, ensure_ascii=False).encode()
-        is_kept = self._http.sock is not None
+        asked = f"{method} {self._url}{path}"
         try:
             try:
-                status, answer = self._send(method, path, content)
-            except (http.client.RemoteDisconnected, ConnectionError):
+                answer = self._send(method, path, body)
+            except ConnectionError:  # http.client.RemoteDisconnected is one
                 self._http.close()
-                if not is_kept:
-                    raise
-                status, answer = self._send(method, path, content)
-            if len(answer) > _MOST_BYTES:
-                raise http.client.HTTPException(f"the answer has more than {_MOST_BYTES} bytes")
-            if status != http.client.OK:
-                raise http.client.HTTPException(f"HTTP {status}: {answer.decode(errors='replace')[:300]}")
+                answer = self._send(method, path, body)
         except (OSError, http.client.HTTPException) as e:
             self._http.close()
             is_late = isinstance(e, TimeoutError)
             reason = f"no answer within {self._http.timeout:g} s" if is_late else str(e) or type(e).__name__
-            raise PeerError(f"{method} {self._url}{path}: {reason}") from e
+            raise PeerError(f"{asked}: {reason}") from e
         try:
             return json.loads(answer)
         except (ValueError, RecursionError) as e:
-            raise PeerError(f"{method} {self._url}{path}: the answer is not JSON: {answer[:100]!r}") from e
+            raise PeerError(f"{asked}: the answer is not JSON: {answer[:100]!r}") from e
 
-    def _send(self, method: str, path: str, content: bytes | None) -> tuple[int, bytes]:
+    def _send(self, method: str, path: str, body: JsonObject | None) -> bytes:
+        content = None if body is None else json.dumps(body, ensure_ascii=False).encode()
         headers = {} if content is None else {"Content-Type": "application/json"}
         self._http.request(method, self._path + path, content, headers)
         response = self._http.getresponse()
-        return response.status, response.read(_MOST_BYTES + 1)
+        answer = response.read(_MOST_BYTES + 1)
+        if len(answer) > _MOST_BYTES:
+            raise http.client.HTTPException(f"the answer has more than {_MOST_BYTES} bytes")
+        if response.status != http.client.OK:
+            raise http.client.HTTPException(f"HTTP {response.status}: {answer.decode(errors='replace')[:300]}")
+        return answer
 
     def close(self) -> None:
         self._http.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ import numpy.typing as npt
 
 from ..native import build_info, library_folder
 from ..native.device import cpu_variant
-from ..score.log_space import log_sum_exp
 from . import Peers
 from .method import AbsentError, Answer, Method, Workload, WorkloadPrompt
 
@@ -58,29 +58,23 @@ class LlamaPython(Method):
             verbose=False,
         )
 
-    def _logits(self, tokens: list[int]) -> npt.NDArray[np.float32]:
-        """(n_vocab,) after the last token; a view that the next call overwrites."""
-        next(self._llama.generate(tokens, temp=0.0))
-        pointer = self._module.llama_get_logits_ith(self._llama.ctx, -1)
-        return np.asarray(np.ctypeslib.as_array(pointer, shape=(self._llama.n_vocab(),)))
-
-    def _answer(self, prompt: WorkloadPrompt, query: str, exact: bool) -> Answer:
-        compiled, reader = prompt.compiled, prompt.reader
+    def _rows(self, prompt: WorkloadPrompt, query: str) -> Iterator[npt.NDArray[np.float32]]:
+        """At each read node the logits (n_vocab,), a view that the next one overwrites."""
+        compiled = prompt.compiled
         text = (compiled.before + query + compiled.after).encode()
         fragment = self._llama.tokenize(text, add_bos=False, special=False) if text else []
-        start = [*compiled.head, *fragment, *compiled.tail]
-        edges, log_sums = [], []
-        for node, tokens in zip(reader.trie.read, reader.edge_tokens, strict=True):
-            logits = self._logits([*start, *reader.node_path(node)])
-            edges.append(logits[tokens])
-            log_sums += [float(log_sum_exp(logits.astype(np.float64)))] if exact else []
-        return reader.answer(edges, log_sums)
+        for node in prompt.trie.read:
+            tokens = [*compiled.head, *fragment, *compiled.tail, *prompt.node_path(node)]
+            next(self._llama.generate(tokens, temp=0.0))
+            pointer = self._module.llama_get_logits_ith(self._llama.ctx, -1)
+            yield np.asarray(np.ctypeslib.as_array(pointer, shape=(self._llama.n_vocab(),)))
 
     def ask(self, query: str, exact: bool = False) -> list[Answer]:
-        return [self._answer(prompt, query, exact) for prompt in self._workload.prompts]
+        prompts = self._workload.prompts
+        return [prompt.answer_of_rows(self._rows(prompt, query), exact=exact) for prompt in prompts]
 
     def remarks(self) -> list[str]:
-        n = sum(len(prompt.reader.trie.read) for prompt in self._workload.prompts)
+        n = sum(len(prompt.trie.read) for prompt in self._workload.prompts)
         return [f"{n} decodes a request: one for each choice between labels; the model is loaded a second time"]
 
     def close(self) -> None:

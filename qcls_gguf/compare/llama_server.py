@@ -2,47 +2,89 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import socket
-import subprocess
-import tempfile
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from typing import ClassVar
 
+from ..config.words import JsonObject
 from . import Peers
-from .child_process import end, last_words
+from .child_process import Program
 from .http_peer import Connection, HttpPeer
 from .method import AbsentError, PeerError, Workload
 
 _START_S = 600.0
 _POLL_S = 0.1
 _ANSWER_S = 10.0
-_END_S = 10.0
 
 
 class LlamaServer(HttpPeer):
     """`/completion` with one token to predict and the log-probabilities of the likeliest tokens."""
 
-    n_top: ClassVar[int] = 100
-    remedy_outside: ClassVar[str] = "a larger n_probs would return them"
+    path: ClassVar = "/completion"
+    log_probs_key: ClassVar = "completion_probabilities"
+    end_key: ClassVar = "stop_type"
+    n_top: ClassVar = 100
 
     def __init__(self, workload: Workload, peers: Peers) -> None:
-        self._is_spawned = peers.llama_server is None
-        with ExitStack() as stack:
+        self._spawned: Program | None = None
+        try:
             if peers.llama_server is not None:
                 url = peers.llama_server
             elif peers.spawn_llama_server is not None:
-                url = _spawn(peers.spawn_llama_server, workload, stack)
+                url = self._spawn(peers.spawn_llama_server, workload)
             else:
                 raise AbsentError(
                     "no server: give the URL of one as `llama_server`, or a program as `spawn_llama_server` (cmake "
                     "-DQCLS_PEERS=ON builds one, see docs/building.md)"
                 )
             super().__init__(workload, url)
-            self._server = stack.pop_all()
+        except BaseException:
+            self._end_spawned()
+            raise
+
+    def _spawn(self, binary: Path, workload: Workload) -> str:
+        """Start a server; its address once it is ready. Raises AbsentError."""
+        program = shutil.which(binary)
+        if program is None:
+            raise AbsentError(f"`spawn_llama_server` {binary}: no such program")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        n = len(workload.prompts)
+        # One cache for all slots lets prompts of unequal length share a decode; with it, idle slots are emptied unless
+        # the cache in main memory is off (tools/server/server-context.cpp).
+        options = {
+            "--model": workload.model_path,
+            "--host": "127.0.0.1",
+            "--port": port,
+            "--parallel": n,
+            "--ctx-size": n * max(256, workload.n_longest + 8),
+            "--cache-ram": 0,
+            "--threads": workload.n_threads,
+            "--threads-batch": workload.n_threads,
+            "--n-gpu-layers": workload.n_gpu_layers,
+            "--cache-type-k": workload.runtime.kv_type,
+            "--cache-type-v": workload.runtime.kv_type,
+            "--flash-attn": {None: "auto", True: "on", False: "off"}[workload.flash_attn],
+        }
+        words = [str(word) for option in options.items() for word in option]
+        self._spawned = server = Program([program, *words, "--kv-unified", "--no-webui"])
+        url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + _START_S
+        while True:
+            connection = Connection(url, _ANSWER_S)
+            try:
+                connection.request("GET", "/health")
+                return url
+            except PeerError as e:
+                if server.process.poll() is not None:
+                    raise AbsentError(f"`spawn_llama_server` {binary}: {server.state()}") from e
+                if time.monotonic() > deadline:
+                    raise AbsentError(f"{binary} was not ready within {_START_S:g} s: {server.state()}") from e
+            finally:
+                connection.close()
+            time.sleep(_POLL_S)
 
     def check_server(self, connection: Connection) -> None:
         properties = connection.request("GET", "/props")
@@ -51,21 +93,11 @@ class LlamaServer(HttpPeer):
             raise PeerError("/props names no total_slots: it is no llama-server, or one without slots")
         self._n_slots = n_slots
 
-    def top(self, connection: Connection, index: int, text: str) -> dict[int, float]:
-        body = {
+    def body(self, index: int, text: str) -> JsonObject:
+        return {
             **{"prompt": text, "n_predict": 1, "n_probs": self.n_top, "temperature": 0},
             **{"id_slot": index % self._n_slots, "cache_prompt": True},
         }
-        answer = connection.request("POST", "/completion", body)
-        if answer.get("stop_type") and "completion_probabilities" not in answer:
-            return {}  # the server sends none where the token that it picked has no text, or ends the turn
-        try:
-            entries = answer["completion_probabilities"][0]["top_logprobs"]
-            log_probs = {int(entry["id"]): float(entry["logprob"]) for entry in entries}
-        except (KeyError, IndexError, TypeError, ValueError) as e:
-            raise PeerError(f"llama-server's answer has no completion_probabilities with top_logprobs: {e!r}") from e
-        # a probability of 0 comes as the lowest float
-        return {token: p for token, p in log_probs.items() if math.isfinite(p) and p > -1e30}
 
     def remarks(self) -> list[str]:
         remarks, n = super().remarks(), len(self.workload.prompts)
@@ -74,62 +106,14 @@ class LlamaServer(HttpPeer):
                 f"the server has {self._n_slots} slots for {n} prompts, which evict each other's prefixes: "
                 f"start it with --parallel {n}"
             )
-        if not self._is_spawned:
+        if self._spawned is None:
             remarks.append(f"model, settings and kernels are those of {self.url}; whether they are ours is not checked")
         return remarks
 
     def close(self) -> None:
         super().close()
-        self._server.close()
+        self._end_spawned()
 
-
-def _spawn(binary: Path, workload: Workload, stack: ExitStack) -> str:
-    """Start a server, which ends with the stack; its address once it is ready. Raises AbsentError."""
-    program = shutil.which(binary)
-    if program is None:
-        raise AbsentError(f"`spawn_llama_server` {binary}: no such program")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    n = len(workload.prompts)
-    # One cache for all slots lets prompts of unequal length share a decode; with it, idle slots are emptied unless
-    # the cache in main memory is off (tools/server/server-context.cpp).
-    options = {
-        "--model": workload.model_path,
-        "--host": "127.0.0.1",
-        "--port": port,
-        "--parallel": n,
-        "--ctx-size": n * max(256, workload.n_longest + 8),
-        "--cache-ram": 0,
-        "--threads": workload.n_threads,
-        "--threads-batch": workload.n_threads,
-        "--n-gpu-layers": workload.n_gpu_layers,
-        "--cache-type-k": workload.runtime.kv_type,
-        "--cache-type-v": workload.runtime.kv_type,
-        "--flash-attn": {None: "auto", True: "on", False: "off"}[workload.flash_attn],
-    }
-    words = [str(word) for option in options.items() for word in option]
-    stack.enter_context(log := tempfile.TemporaryFile())  # noqa: SIM115  closed by the stack
-    process = subprocess.Popen(
-        [program, *words, "--kv-unified", "--no-webui"],
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-    )
-    stack.callback(end, process, _END_S)
-    stack.callback(process.terminate)
-    url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + _START_S
-    while True:
-        connection = Connection(url, _ANSWER_S)
-        try:
-            connection.request("GET", "/health")
-            return url
-        except PeerError as e:
-            said = last_words(log) or "it wrote nothing"
-            if process.poll() is not None:
-                raise AbsentError(f"{binary} ended with {process.returncode}: {said}") from e
-            if time.monotonic() > deadline:
-                raise AbsentError(f"{binary} was not ready within {_START_S:g} s: {said}") from e
-        finally:
-            connection.close()
-        time.sleep(_POLL_S)
+    def _end_spawned(self) -> None:
+        if self._spawned is not None:
+            self._spawned.close()

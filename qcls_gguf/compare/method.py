@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter_ns
 
@@ -43,21 +43,24 @@ class Answer:
     """log p(label | prompt) over the whole vocabulary; None for a label if the method does not read all its tokens"""
 
 
-class LabelReader:
-    """Reads the labels of one prompt at the nodes of its trie that offer a choice.
+class WorkloadPrompt:
+    """A prompt, and how its labels are read from logits at the nodes of its label trie that offer a choice.
 
     That is one node where all first tokens differ, as `tree` scores them.
     """
 
-    def __init__(self, labels: Sequence[str], paths: Sequence[tuple[int, ...]]) -> None:
-        """paths[i] are the tokens of labels[i], with the end-of-label token where it has one."""
-        self.labels, self.paths = tuple(labels), tuple(paths)
-        self.trie = build_trie(labels, paths, -1, TREE)
+    def __init__(self, compiled: Prompt, template: str) -> None:
+        """compiled: for a scoring that reads all tokens of the labels, or audited; template: its whole text."""
+        self.compiled, self.template, self.labels = compiled, template, compiled.labels
+        read = compiled.trie.edges
+        self.paths = [tuple(read[i].token for i in edges) for edges in compiled.trie.label_edges]
+        """for each label its tokens, with the end-of-label token where it has one"""
+        self.trie = build_trie(self.labels, self.paths, -1, TREE)
         edges = self.trie.edges
         self._edges = [[i for i, edge in enumerate(edges) if edge.node == node] for node in self.trie.read]
         self.edge_tokens = [np.array([edges[i].token for i in indices], np.intp) for indices in self._edges]
         """for each read node the tokens of its edges"""
-        self.distinct = len({path[0] for path in paths}) == len(paths)
+        self.distinct = len({path[0] for path in self.paths}) == len(self.paths)
         """whether first tokens alone tell the labels apart"""
 
     def node_path(self, node: int) -> tuple[int, ...]:
@@ -67,12 +70,12 @@ class LabelReader:
         parent, token = self.trie.fed[node - 1]
         return (*self.node_path(parent), token)
 
-    def answer(self, edge_logits: Sequence[FloatArray], log_sums: Sequence[float] | None = None) -> Answer:
+    def answer(self, edge_logits: Sequence[FloatArray], log_sums: Sequence[float] = ()) -> Answer:
         """The answer by the logits of edge_tokens at each read node.
 
-        log_sums[i]: the log-sum-exp of node i's logits over the whole vocabulary, for `joint`.
+        log_sums[i]: the log-sum-exp of node i's logits over the whole vocabulary, for `joint`; none: without it.
         """
-        among, whole = np.zeros(len(self.trie.edges)), np.zeros(len(self.trie.edges))
+        among, whole = np.zeros((2, len(self.trie.edges)))
         for i, edges in enumerate(self._edges):
             logits = np.asarray(edge_logits[i], np.float64)
             among[edges] = log_softmax(logits)
@@ -82,13 +85,17 @@ class LabelReader:
             float(whole[list(edges)].sum()) if len(edges) == len(path) else None
             for edges, path in zip(self.trie.label_edges, self.paths, strict=True)
         )
-        label = self.labels[int(np.argmax(tree))]
-        return Answer(label=label, tree=tree, joint=joint if log_sums else ())
+        return Answer(label=self.labels[int(np.argmax(tree))], tree=tree, joint=joint if log_sums else ())
 
-    def answer_of_rows(self, rows: Sequence[FloatArray], *, exact: bool) -> Answer:
-        """The answer by the logits of the whole vocabulary at each read node."""
-        edges = [row[tokens] for row, tokens in zip(rows, self.edge_tokens, strict=True)]
-        return self.answer(edges, [float(log_sum_exp(np.asarray(row, np.float64))) for row in rows] if exact else None)
+    def answer_of_rows(self, rows: Iterable[FloatArray], *, exact: bool) -> Answer:
+        """The answer by the logits of the whole vocabulary at each read node; a row is read before the next is asked
+        for.
+        """
+        edges, log_sums = [], []
+        for row, tokens in zip(rows, self.edge_tokens, strict=True):
+            edges.append(row[tokens])
+            log_sums += [float(log_sum_exp(np.asarray(row, np.float64)))] if exact else []
+        return self.answer(edges, log_sums)
 
     def answer_of_first_tokens(self, log_probs: Mapping[int, float]) -> Answer:
         """The answer by the log-probabilities of some tokens after the prompt, by token.
@@ -105,31 +112,19 @@ class LabelReader:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadPrompt:
-    """One prompt: its text, its tokens, and how its labels are read from logits."""
-
-    template: str
-    compiled: Prompt
-    reader: LabelReader
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """What every method is given: the prompts, the queries, the model and the settings."""
 
     classifier: Classifier | None
     """ours, whose model the methods on this package's library share; None in another process"""
     prompts: tuple[WorkloadPrompt, ...]
-    queries: tuple[str, ...]
+    inputs: Mapping[str, Sequence[tuple[int, list[int]]]]
+    """for each query, for each prompt: how many tokens of the prompt's prefix stay, and the tokens after them"""
     model_path: Path
     model_sha256: str
     runtime: RuntimeConfig
     n_threads: int
     n_gpu_layers: int
-    n_longest: int
-    """tokens of the longest rendered prompt with its longest label"""
-    known_tokens: Mapping[tuple[str, str], tuple[int, list[int]]] = field(default_factory=dict)
-    """what `tokens` gives, by prompt and query, in a process without our classifier"""
 
     @property
     def ours(self) -> Classifier:
@@ -138,16 +133,19 @@ class Workload:
         return self.classifier
 
     @property
+    def n_longest(self) -> int:
+        """Tokens of the longest rendered prompt with its longest label."""
+        longest = [max(map(len, prompt.paths)) for prompt in self.prompts]
+        return max(
+            n_cached + len(tokens) + n
+            for of_query in self.inputs.values()
+            for n, (n_cached, tokens) in zip(longest, of_query, strict=True)
+        )
+
+    @property
     def flash_attn(self) -> bool | None:
         """Whether our own context computes flash attention; None leaves it to llama.cpp."""
         return flash_attention(self.runtime, self.n_gpu_layers)
-
-    def tokens(self, prompt: Prompt, query: str) -> tuple[int, list[int]]:
-        """(n_cached, new tokens) of a prompt with a query in it: how many tokens of its prefix stay, what follows."""
-        if self.classifier is None:
-            return self.known_tokens[prompt.name, query]
-        text = prompt.before + query + prompt.after
-        return prompt.new_tokens(self.classifier.engine.model.tokenize(text, parse_special=False).tolist())
 
 
 class Method:
@@ -169,9 +167,6 @@ class Method:
         before = perf_counter_ns()
         self.ask(query)
         return (perf_counter_ns() - before) / 1e6
-
-    def check_answers(self) -> None:
-        """Called when every query was answered. Raises PeerError where the answers together show a failure."""
 
     def remarks(self) -> list[str]:
         """What a reader of its figures should know, found while it ran."""

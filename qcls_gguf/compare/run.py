@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.metadata
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter_ns
 
 import numpy as np
 
+from ..classifier import Classifier
 from ..config.schema import Config, raw_config
 from ..config.scoring import TREE
 from ..engine.cores import threads
@@ -28,10 +28,10 @@ from ..statistics import FloatArray, mean, quantiles
 from . import PeerKernels, Peers
 from .child_process import InChild
 from .http_peer import is_url
-from .in_process import Batched, Naive, Prefix, Qcls
+from .in_process import Qcls, Stock
 from .llama_python import LlamaPython
 from .llama_server import LlamaServer
-from .method import AbsentError, Answer, DiedError, LabelReader, Method, PeerError, Workload, WorkloadPrompt
+from .method import AbsentError, Answer, DiedError, Method, PeerError, Workload, WorkloadPrompt
 from .ollama import Ollama
 from .records import AbsentMethod, ComparisonRecord, MethodRecord, PeerEnvironment, WinnerAgreement
 from .torch_peer import Torch
@@ -57,23 +57,30 @@ class Kind:
     about: str
     on_our_model: bool = False
     """whether it decodes on the model that is loaded for ours, by other kernels"""
+    our_tokens: bool = False
+    """whether it is given our tokens of a query; the time that they take is added to its own"""
 
 
 _STOCK = "stock llama.cpp, all logits: one decode"
+_stock = partial(Kind, on_our_model=True, our_tokens=True)
 METHODS = {
     QCLS: Kind(
         Qcls, "one decode for all prompts, hidden states dotted with label rows; exact scorings add the LM head"
     ),
-    "naive": Kind(Naive, f"{_STOCK} a prompt, nothing cached", on_our_model=True),
-    "prefix": Kind(Prefix, f"{_STOCK} a prompt, every prompt's prefix cached", on_our_model=True),
-    "batched": Kind(Batched, f"{_STOCK} for all prompts, prefixes cached, prompts share no tokens", on_our_model=True),
+    "naive": _stock(Stock, f"{_STOCK} a prompt, nothing cached"),
+    "prefix": _stock(partial(Stock, cached=True), f"{_STOCK} a prompt, every prompt's prefix cached"),
+    "batched": _stock(
+        partial(Stock, cached=True, together=True),
+        f"{_STOCK} for all prompts, prefixes cached, prompts share no tokens",
+    ),
     "llama-cpp-python": Kind(
         partial(InChild, LlamaPython),
         "Llama.generate for each prompt in turn, its own prefix match, logits of the last position",
     ),
     "torch": Kind(
-        partial(InChild, Torch, needs_tokens=True),
+        partial(InChild, Torch),
         "PyTorch SDPA, prefixes in an expanded KV cache, one forward for all prompts, hidden states · label rows",
+        our_tokens=True,
     ),
     "llama-server": Kind(
         LlamaServer, "HTTP, a request a prompt at once, slots pinned, prompts cached, one token with log-probabilities"
@@ -100,16 +107,6 @@ class ComparisonSettings:
     peer_kernels: PeerKernels = PeerKernels.stock
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reference:
-    """What our classifier says of one prompt of one query."""
-
-    joint_label: str
-    joint: tuple[float, ...]
-    tree: tuple[float, ...]
-    """log-probabilities among the labels"""
-
-
 def compare(
     settings: ComparisonSettings,
     opener: ClassifierOpener,
@@ -128,31 +125,27 @@ def compare(
     # stock kernels would read copies of rearranged weights
     in_file_order = is_stock and any(METHODS[name].on_our_model for name in names)
     with opener.models.in_file_order() if in_file_order else nullcontext():
-        settings = dataclasses.replace(settings, config=opener.rendered(settings.config))
+        settings = replace(settings, config=opener.rendered(settings.config))
         prompts, references = _references(settings, opener)
         with opener.open(without_kept_queries(settings.config), quiet=True) as classifier:
             workload = Workload(
                 classifier=classifier,
                 prompts=prompts,
-                queries=settings.queries,
+                inputs={query: _inputs(classifier, query) for query in settings.queries},
                 model_path=Path(classifier.model.path),
                 model_sha256=classifier.model.sha256,
                 runtime=settings.config.runtime,
                 n_threads=threads(settings.config.runtime).n,
                 n_gpu_layers=classifier.model.n_gpu_layers,
-                n_longest=0,
             )
-            workload = dataclasses.replace(workload, n_longest=_n_longest(workload))
-            with closing(_OpenMethods(settings)) as found:
-                found.open(names, workload, on_step)
-                answers = found.answers(on_progress)
-                ms = found.measure(on_progress)
-                records = [
-                    method_record(
-                        name, found.methods[name], ms[name], ms[QCLS], answers[name], answers[QCLS], references
-                    )
-                    for name in ms
-                ]
+            with closing(_Contest(settings, workload)) as contest:
+                contest.open(names, on_step)
+                answers = contest.answers(on_progress)
+                ms = contest.measure(on_progress)
+                methods = tuple(
+                    method_record(name, method, ms[name], ms[QCLS], answers[name], answers[QCLS], references)
+                    for name, method in contest.methods.items()
+                )
             where = environment(settings.config, classifier.model)
             return ComparisonRecord(
                 environment=PeerEnvironment(**dict(where), packages=dict(_installed_packages())),
@@ -166,8 +159,8 @@ def compare(
                 warm_up=settings.n_warm_up,
                 seed=settings.seed,
                 peer_kernels=str(settings.peer_kernels),
-                methods=tuple(records),
-                absent=tuple(found.absent),
+                methods=methods,
+                absent=tuple(contest.absent),
             )
 
 
@@ -197,8 +190,8 @@ def _checked_names(settings: ComparisonSettings) -> list[str]:
 
 def _references(
     settings: ComparisonSettings, opener: ClassifierOpener
-) -> tuple[tuple[WorkloadPrompt, ...], list[Reference]]:
-    """The prompts with their labels' paths, and our exact scores of every query, by a classifier that audits."""
+) -> tuple[tuple[WorkloadPrompt, ...], list[Answer]]:
+    """The prompts, and our exact answers to every query, with the winners of `joint`, by a classifier that audits."""
     config = raw_config(settings.config, TREE)
     with opener.open(without_kept_queries(config), audit=True) as classifier:
         for query in settings.queries:
@@ -206,26 +199,23 @@ def _references(
                 classifier.check(query)
             except PlanError as e:
                 raise ConfigError(f"query {query!r}: {e}") from None
-        prompts = []
-        for prompt, compiled in zip(config.prompts, classifier.prompts, strict=True):
-            paths = [tuple(compiled.trie.edges[i].token for i in edges) for edges in compiled.trie.label_edges]
-            reader = LabelReader(compiled.labels, paths)
-            prompts.append(WorkloadPrompt(template=prompt.expanded_template, compiled=compiled, reader=reader))
         references = []
         for query in settings.queries:
             for answer in classifier.classify(query).results:
                 audit, tree = answer.audit, tuple(score.score for score in answer.scores)
                 assert audit is not None, "the classifier audits"
-                references.append(Reference(joint_label=audit.joint_label, joint=audit.joint, tree=tree))
-    return tuple(prompts), references
+                references.append(Answer(label=audit.joint_label, joint=audit.joint, tree=tree))
+        prompts = zip(classifier.prompts, config.prompts, strict=True)
+        return tuple(WorkloadPrompt(compiled, prompt.expanded_template) for compiled, prompt in prompts), references
 
 
-def _n_longest(workload: Workload) -> int:
-    return max(
-        n_cached + len(tokens) + max(map(len, prompt.reader.paths))
-        for prompt in workload.prompts
-        for n_cached, tokens in (workload.tokens(prompt.compiled, query) for query in workload.queries)
-    )
+def _inputs(classifier: Classifier, query: str) -> list[tuple[int, list[int]]]:
+    """For each prompt how many tokens of its prefix stay with a query, and the tokens after them."""
+    tokenize = classifier.engine.model.tokenize
+    return [
+        prompt.new_tokens(tokenize(prompt.before + query + prompt.after, parse_special=False).tolist())
+        for prompt in classifier.prompts
+    ]
 
 
 def _installed_packages() -> Iterator[tuple[str, str]]:
@@ -234,22 +224,22 @@ def _installed_packages() -> Iterator[tuple[str, str]]:
             yield name, importlib.metadata.version(name)
 
 
-class _OpenMethods:
+@dataclass(slots=True)
+class _Contest:
     """The methods that could be opened; one that fails is closed and listed as absent."""
 
-    def __init__(self, settings: ComparisonSettings) -> None:
-        self._settings = settings
-        self.methods: dict[str, Method] = {}
-        self.absent: list[AbsentMethod] = []
+    settings: ComparisonSettings
+    workload: Workload
+    methods: dict[str, Method] = field(default_factory=dict)
+    absent: list[AbsentMethod] = field(default_factory=list)
 
-    def open(self, names: Sequence[str], workload: Workload, on_step: OnStep | None) -> None:
+    def open(self, names: Sequence[str], on_step: OnStep | None) -> None:
         """Open each; contexts and processes are made here."""
-        self._names = names
         for name in names:
             before = perf_counter_ns()
-            is_stock = name != QCLS and self._settings.peer_kernels is PeerKernels.stock
+            is_stock = name != QCLS and self.settings.peer_kernels is PeerKernels.stock
             with self._listed_if_it_fails(name, started=False), set_environment(STOCK if is_stock else {}):
-                self.methods[name] = METHODS[name].open(workload, self._settings.peers)
+                self.methods[name] = METHODS[name].open(self.workload, self.settings.peers)
             if on_step:
                 absent = None if name in self.methods else self.absent[-1]
                 what = f"{absent.state}: {absent.reason}" if absent else "started"
@@ -266,38 +256,45 @@ class _OpenMethods:
             with suppress(Exception):
                 self.methods.pop(name).close()
             reason = str(e) if isinstance(e, AbsentError | PeerError) else f"{type(e).__name__}: {e}"
-            asked_for = name in self._settings.methods
+            asked_for = name in self.settings.methods
             failed = started or isinstance(e, DiedError)
             self.absent.append(AbsentMethod(name=name, reason=reason, asked_for=asked_for, started=failed))
 
     def answers(self, on_progress: OnProgress) -> dict[str, list[Answer]]:
         """Each method's answers, in the order of queries and prompts."""
         answers: dict[str, list[Answer]] = {}
+        n = len(self.methods)
         for done, (name, method) in enumerate(list(self.methods.items())):
-            on_progress("answers", done, len(self._names))
+            on_progress("answers", done, n)
             with self._listed_if_it_fails(name):
-                asked = [method.ask(query, exact=True) for query in self._settings.queries]
-                answers[name] = [answer for of_query in asked for answer in of_query]
-                values = [p for answer in answers[name] for p in (*(answer.tree or ()), *answer.joint) if p is not None]
+                asked = [answer for query in self.settings.queries for answer in method.ask(query, exact=True)]
+                values = [p for answer in asked for p in (*(answer.tree or ()), *answer.joint) if p is not None]
                 if not all(map(math.isfinite, values)):
                     raise PeerError("it gives log-probabilities that are not finite")
-                method.check_answers()
-        on_progress("answers", len(self._names), len(self._names))
+                answers[name] = asked
+        on_progress("answers", n, n)
         return answers
 
     def measure(self, on_progress: OnProgress) -> dict[str, FloatArray]:
         """Milliseconds of every timed request, (n_rounds, n_queries) for each method that lasted to the end."""
-        order = random.Random(self._settings.seed)
-        queries, n_warm_up = self._settings.queries, self._settings.n_warm_up
-        n_rounds = n_warm_up + self._settings.n_rounds
+        order = random.Random(self.settings.seed)
+        queries, n_warm_up = self.settings.queries, self.settings.n_warm_up
+        n_rounds = n_warm_up + self.settings.n_rounds
         ms = {name: np.zeros((n_rounds, len(queries))) for name in self.methods}
         for turn in range(n_rounds):
             for index in order.sample(range(len(queries)), len(queries)):
                 for name in order.sample(list(self.methods), len(self.methods)):
                     with self._listed_if_it_fails(name):
-                        ms[name][turn, index] = self.methods[name].timed(queries[index])
+                        ms[name][turn, index] = self._request_ms(name, queries[index])
             on_progress("rounds", turn + 1, n_rounds)
         return {name: ms[name][n_warm_up:] for name in self.methods}
+
+    def _request_ms(self, name: str, query: str) -> float:
+        before = perf_counter_ns()
+        if METHODS[name].our_tokens:
+            _inputs(self.workload.ours, query)
+        tokens_ms = (perf_counter_ns() - before) / 1e6
+        return tokens_ms + self.methods[name].timed(query)
 
     def close(self) -> None:
         """Close every method."""
@@ -313,36 +310,29 @@ def method_record(
     our_ms: FloatArray,
     answers: Sequence[Answer],
     our_answers: Sequence[Answer],
-    references: Sequence[Reference],
+    references: Sequence[Answer],
 ) -> MethodRecord:
     """A method's times and answers beside ours.
 
     ms, our_ms: (n_rounds, n_queries) milliseconds. The ratio and its range are quantiles of one thing: of each round's
-    ratio of medians. Answers and references are in the order of queries and prompts.
+    ratio of medians. Answers and references, our exact ones, are in the order of queries and prompts.
     """
-    ratios = np.median(ms, axis=1) / np.median(our_ms, axis=1)
-    low, ratio, high = quantiles(ratios, 0.1, 0.5, 0.9)
+    low, ratio, high = quantiles(np.median(ms, axis=1) / np.median(our_ms, axis=1), 0.1, 0.5, 0.9)
     p50, p90 = quantiles(ms, 0.5, 0.9)
     labels = [
-        (answer.label, ours.label, reference.joint_label)
+        (answer.label == ours.label, answer.label == reference.label)
         for answer, ours, reference in zip(answers, our_answers, references, strict=True)
         if answer.label is not None
     ]
-    joint, tree = (
-        [
-            abs(theirs - ours)
-            for answer, reference in zip(answers, references, strict=True)
-            for theirs, ours in zip(getattr(answer, part) or (), getattr(reference, part), strict=False)
-            if theirs is not None and method.comparable
-        ]
-        for part in ("joint", "tree")
-    )
     agreement = WinnerAgreement(
-        scoring=mean([label == ours for label, ours, _ in labels]),
-        joint=mean([label == joint_label for label, _, joint_label in labels]),
+        scoring=mean([as_scoring for as_scoring, _ in labels]),
+        joint=mean([as_joint for _, as_joint in labels]),
         n_answers=len(labels),
         n_without_answer=len(answers) - len(labels),
     )
+    pairs = [pair for pair in zip(answers, references, strict=True) if method.comparable]
+    joint = _differences((answer.joint, reference.joint) for answer, reference in pairs)
+    tree = _differences((answer.tree, reference.tree) for answer, reference in pairs)
     return MethodRecord(
         name=name,
         about=METHODS[name].about,
@@ -357,3 +347,15 @@ def method_record(
         n_tree_log_probabilities=len(tree),
         note="; ".join(method.remarks()),
     )
+
+
+def _differences(
+    pairs: Iterable[tuple[Sequence[float | None] | None, Sequence[float | None] | None]],
+) -> list[float]:
+    """How far the log-probabilities that a method gives are from ours."""
+    return [
+        abs(theirs - ours)
+        for answer, reference in pairs
+        for theirs, ours in zip(answer or (), reference or (), strict=False)
+        if theirs is not None and ours is not None
+    ]

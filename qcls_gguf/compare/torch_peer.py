@@ -8,7 +8,9 @@ buckets, and on a GPU each bucket is a CUDA graph.
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,11 +56,10 @@ def row_layout(prompts: tuple[WorkloadPrompt, ...]) -> tuple[list[tuple[int, tup
     rows: list[tuple[int, tuple[int, ...]]] = []
     reads = []
     for index, prompt in enumerate(prompts):
-        reader = prompt.reader
-        inner = {parent for parent, _ in reader.trie.fed}
-        paths = [reader.node_path(node) for node in range(len(reader.trie.fed) + 1) if node not in inner]
-        for node, tokens in zip(reader.trie.read, reader.edge_tokens, strict=True):
-            start = reader.node_path(node)
+        inner = {parent for parent, _ in prompt.trie.fed}
+        paths = [prompt.node_path(node) for node in range(len(prompt.trie.fed) + 1) if node not in inner]
+        for node, tokens in zip(prompt.trie.read, prompt.edge_tokens, strict=True):
+            start = prompt.node_path(node)
             row = next(i for i, path in enumerate(paths) if path[: len(start)] == start)
             reads.append(Read(len(rows) + row, len(start), tokens))
         rows += [(index, path) for path in paths]
@@ -93,23 +94,21 @@ class CacheLayer:
         return int(self.keys.shape[2])
 
 
-@dataclass(slots=True, kw_only=True)
 class _Bucket:
     """The tensors of a batch whose rows are padded to one length. On a GPU a CUDA graph reads and writes them."""
 
-    ids: Any
-    """(n_rows, size) tokens"""
-    pos: Any
-    """(n_rows, size) positions"""
-    at: Any
-    """(n_reads,) which token of its row each read needs the hidden state of"""
-    mask: Any
-    """(n_rows, 1, size, n_prefix + size) what each new token attends to"""
-    hidden: Any = None
-    """(n_reads, n_embd), computed by a forward"""
-    edges: Any = None
-    """(n_edges,) logits, computed by a forward"""
-    graph: Any = None
+    def __init__(self, n_rows: int, size: int, n_reads: int, zeros: Callable[..., Any]) -> None:
+        self.ids = zeros((n_rows, size))
+        """tokens"""
+        self.n_cached = zeros((n_rows, 1))
+        """how many tokens of its prefix each row follows"""
+        self.at = zeros(n_reads)
+        """which token of its row each read needs the hidden state of"""
+        self.hidden: Any = None
+        """(n_reads, n_embd), computed by a forward"""
+        self.edges: Any = None
+        """(n_edges,) logits, computed by a forward"""
+        self.graph: Any = None
 
 
 class Torch(Method):
@@ -173,20 +172,20 @@ class Torch(Method):
         self._row_of_read = torch.tensor([read.row for read in self._reads], device=self._device)
         self._read_of_edge = torch.tensor(read_of_edge, device=self._device)
         self._edge_rows = self._head[torch.tensor(edges, device=self._device)].float()
-        self._n_prefix = np.array([len(prompts[index].compiled.prefix) for index, _ in self._rows])
-        longest = [max(map(len, self._new_tokens(query)[1])) for query in self._workload.queries]
+        self._n_prefix = max(len(prompt.compiled.prefix) for prompt in prompts)
+        longest = [max(map(len, self._new_tokens(query)[1])) for query in self._workload.inputs]
         self._sizes = sorted(set(map(bucket_size, longest)))
         self._cache = self._prefixes(transformers, self._sizes[-1])
         self._buckets = {size: self._bucket(size) for size in self._sizes}
 
     def _prefixes(self, transformers: Any, n_new: int) -> Any:
         """The cache of all rows, each prompt's prefix computed once."""
-        torch, config, widest = self._torch, self._model.config, int(self._n_prefix.max())
+        torch, config = self._torch, self._model.config
         n_dims = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        shape = (len(self._rows), config.num_key_value_heads, widest + n_new, n_dims)
+        shape = (len(self._rows), config.num_key_value_heads, self._n_prefix + n_new, n_dims)
         options = {"dtype": self._dtype, "device": self._device}
         layers = [
-            CacheLayer(torch.zeros(shape, **options), torch.zeros(shape, **options), widest)
+            CacheLayer(torch.zeros(shape, **options), torch.zeros(shape, **options), self._n_prefix)
             for _ in range(config.num_hidden_layers)
         ]
         for index, prompt in enumerate(self._workload.prompts):
@@ -201,28 +200,17 @@ class Torch(Method):
                 layer.values[rows, :, : ids.shape[1]] = stored.values
         return transformers.cache_utils.Cache(layers=layers)
 
-    def _new_tokens(self, query: str) -> tuple[npt.NDArray[np.int64], list[list[int]]]:
+    def _new_tokens(self, query: str) -> tuple[list[list[int]], list[list[int]]]:
         """For each row how many tokens of its prefix stay, and the tokens after them."""
-        by_prompt = [self._workload.tokens(prompt.compiled, query) for prompt in self._workload.prompts]
-        n_cached = np.array([by_prompt[index][0] for index, _ in self._rows])
+        by_prompt = self._workload.inputs[query]
+        n_cached = [[by_prompt[index][0]] for index, _ in self._rows]
         return n_cached, [[*by_prompt[index][1], *path] for index, path in self._rows]
-
-    def _mask(self, n_cached: npt.NDArray[np.int64], size: int) -> Any:
-        """(n_rows, 1, size, n_prefix + size): a row's own prefix, and its new tokens up to each one."""
-        n, widest = len(n_cached), int(self._n_prefix.max())
-        past = np.broadcast_to((np.arange(widest) < n_cached[:, None])[:, None], (n, size, widest))
-        new = np.broadcast_to(np.tril(np.ones((size, size), bool)), (n, size, size))
-        return self._torch.from_numpy(np.concatenate([past, new], axis=2)[:, None]).to(self._device)
 
     def _bucket(self, size: int) -> _Bucket:
         """The buffers of a bucket, and its CUDA graph where there is a GPU."""
-        torch, shape = self._torch, (len(self._rows), size)
-        bucket = _Bucket(
-            ids=torch.zeros(shape, dtype=torch.long, device=self._device),
-            pos=torch.zeros(shape, dtype=torch.long, device=self._device),
-            at=torch.zeros(len(self._reads), dtype=torch.long, device=self._device),
-            mask=self._mask(self._n_prefix, size),
-        )
+        torch = self._torch
+        zeros = partial(torch.zeros, dtype=torch.long, device=self._device)
+        bucket = _Bucket(len(self._rows), size, len(self._reads), zeros)
         self._forward(bucket)
         if self._cuda:
             stream = torch.cuda.Stream()
@@ -238,10 +226,16 @@ class Torch(Method):
 
     def _forward(self, bucket: _Bucket) -> None:
         """Hidden states at the read nodes, and the logits of their edges, into the bucket."""
+        torch, (n_rows, size) = self._torch, bucket.ids.shape
+        new = torch.arange(size, device=self._device)
+        # a token attends to its row's own prefix, and to the new tokens up to itself
+        past = torch.arange(self._n_prefix, device=self._device) < bucket.n_cached
+        up_to = new <= new[:, None]
+        mask = torch.cat([past[:, None].expand(-1, size, -1), up_to.expand(n_rows, -1, -1)], dim=2)
         hidden = self._model.base_model(
             input_ids=bucket.ids,
-            attention_mask=bucket.mask,
-            position_ids=bucket.pos,
+            attention_mask=mask[:, None],
+            position_ids=bucket.n_cached + new,
             past_key_values=self._cache,
             use_cache=True,
         ).last_hidden_state
@@ -253,20 +247,14 @@ class Torch(Method):
         n_cached, tokens = self._new_tokens(query)
         size = bucket_size(max(map(len, tokens)))
         bucket = self._buckets[size]
-        ids = np.array([row + [0] * (size - len(row)) for row in tokens], np.int64)
         at = [len(tokens[read.row]) - len(self._rows[read.row][1]) - 1 + read.depth for read in self._reads]
-        bucket.ids.copy_(torch.from_numpy(ids))
-        bucket.pos.copy_(torch.from_numpy(n_cached[:, None] + np.arange(size)))
+        bucket.ids.copy_(torch.tensor([row + [0] * (size - len(row)) for row in tokens]))
+        bucket.n_cached.copy_(torch.tensor(n_cached))
         bucket.at.copy_(torch.tensor(at))
-        is_broken = bool((n_cached != self._n_prefix).any())  # the query changed what is cached
-        if is_broken:
-            bucket.mask.copy_(self._mask(n_cached, size))
         if self._cuda:
             bucket.graph.replay()
         else:
             self._forward(bucket)
-        if is_broken:
-            bucket.mask.copy_(self._mask(self._n_prefix, size))
         return bucket
 
     def ask(self, query: str, exact: bool = False) -> list[Answer]:
@@ -277,8 +265,8 @@ class Torch(Method):
         by_read = np.split(edges, np.cumsum([len(read.tokens) for read in self._reads])[:-1])
         answers, n = [], 0
         for prompt in self._workload.prompts:
-            end = n + len(prompt.reader.trie.read)
-            answers.append(prompt.reader.answer(by_read[n:end], sums[n:end]))
+            end = n + len(prompt.trie.read)
+            answers.append(prompt.answer(by_read[n:end], sums[n:end]))
             n = end
         return answers
 
@@ -289,4 +277,4 @@ class Torch(Method):
             if self.comparable
             else "random weights of the same shape, so that its answers are not comparable"
         )
-        return [f"{where}; {weights}; new tokens padded to {', '.join(map(str, self._sizes))}"]
+        return [f"{where}; {weights}; our tokens, padded to {', '.join(map(str, self._sizes))}; their time is added"]

@@ -138,7 +138,11 @@ def test_what_is_absent_is_listed_with_the_reason(compare_here: Compare) -> None
         (["--out", "/no/such/folder/x.json"], 2, "--out /no/such/folder/x.json: cannot be written"),
         (["--method", "qcls", "--query", "dress " * 300], 2, "more than runtime.max_query_tokens: 256"),
         (["--method", "llama-server", "--spawn-llama-server", "/no/such"], 1, "--spawn-llama-server /no/such: no such"),
-        (["--method", "llama-server", "--spawn-llama-server", "false"], 1, "false ended with 1: it wrote nothing"),
+        (
+            ["--method", "llama-server", "--spawn-llama-server", "false"],
+            1,
+            "false: its process ended with exit code 1: it wrote no",
+        ),
     ],
 )
 def test_the_command_says_what_is_wrong(
@@ -166,7 +170,7 @@ def test_peers_start_with_the_kernels_asked_for(
         peers=Peers(spawn_llama_server=program),
         peer_kernels=kernels,
     )
-    assert record["absent"][0]["reason"].endswith(f"ended with 3: kernels={set_to}")
+    assert record["absent"][0]["reason"].endswith(f"ended with exit code 3: kernels={set_to}")
     assert record["peer_kernels"] == kernels
     assert os.environ[STEPS["direct"]] == "as it was"
 

@@ -42,8 +42,7 @@ def test_a_server_is_read_as_far_as_it_tells(kind: Literal["llama-server", "olla
     assert method["agreement"] == {"scoring": 1.0, "joint": 1.0, "n_answers": 16, "n_without_answer": 0}
     assert method["n_log_probabilities"] > 50
     assert method["largest_log_probability_difference"] <= LARGEST_DIFFERENCE["embedded"]
-    shared = "labels that share first tokens (colour, material) cannot be told apart: that would need 3 more requests"
-    assert shared in method["note"]
+    assert "labels that share first tokens (colour, material) cannot be told apart" in method["note"]
     assert len(server.requests) == 2 * len(queries) * len(config.prompts)  # the answers, then one round
     templates = {request["prompt"].split("query: ")[0] for request in server.requests}
     assert len(templates) == len(config.prompts)
@@ -59,7 +58,6 @@ def test_a_server_is_read_as_far_as_it_tells(kind: Literal["llama-server", "olla
         assert asked == (True, False, True, 20)
         assert (request["options"]["num_predict"], request["keep_alive"]) == (1, "30m")
         assert "outside the 20 tokens that come back" in method["note"]
-        assert "Ollama returns no more than 20" in method["note"]
 
 
 def test_labels_outside_the_top_are_no_answers(server: PeerServer, compare_here: Compare) -> None:
@@ -87,20 +85,19 @@ def test_ollamas_answers_without_log_probabilities_are_counted(make_model: MakeM
     assert record["absent"] == []
     method = by_name(record)["ollama"]
     assert method["agreement"]["n_without_answer"] >= len(PROMPTS)
-    # every prompt of the one query, once for the answer and once timed
-    assert "6 of 30 answers came without log-probabilities (6 with done_reason stop)" in method["note"]
+    assert "3 of 15 answers came without log-probabilities (done_reason stop)" in method["note"]
     assert "its weights are the same file, by sha256" in method["note"]
 
 
-@pytest.mark.parametrize(("version", "is_too_old"), [("0.11.4", True), ("0.0.0", True), ("0.13.0", False)])
-def test_an_ollama_that_never_has_log_probabilities_is_judged_by_its_version(
+@pytest.mark.parametrize(("version", "is_too_old"), [("0.11.4", True), ("0.0.0", False), ("0.13.0", False)])
+def test_an_ollama_is_judged_by_its_version(
     version: str, is_too_old: bool, make_model: MakeModel, compare_here: Compare
 ) -> None:
     with PeerServer(kind="ollama", path=make_model(), ends_on="", version=version) as server:
         record = compare_here("ollama", peers=peers_of(server))
     if is_too_old:
         (absent,) = record["absent"]
-        assert f"has logprobs (version {version}): they need 0.12.11 or newer" in absent["reason"]
+        assert f"Ollama {version} has no log-probabilities: they need 0.12.11 or newer" in absent["reason"]
     else:
         assert by_name(record)["ollama"]["agreement"]["n_answers"] == 0
 

@@ -7,14 +7,34 @@ import math
 import numpy as np
 import pytest
 
-from qcls_gguf.compare.method import Answer, LabelReader, Method, WorkloadPrompt
+from qcls_gguf.compare.method import Answer, Method, WorkloadPrompt
 from qcls_gguf.compare.records import WinnerAgreement
-from qcls_gguf.compare.run import Reference, method_record
+from qcls_gguf.compare.run import method_record
 from qcls_gguf.compare.torch_peer import bucket_size, row_layout
+from qcls_gguf.config.scoring import TREE
 from qcls_gguf.prompts.compiled import Prompt
+from qcls_gguf.prompts.trie import build_trie
 
-DISTINCT = LabelReader(["red", "blue", "light blue"], [(1,), (2,), (3, 2)])
-SHARED = LabelReader(["light blue", "light pink", "red"], [(3, 2), (3, 4), (1,)])
+
+def prompt_of(paths: dict[str, tuple[int, ...]]) -> WorkloadPrompt:
+    """A prompt whose labels have these tokens."""
+    trie = build_trie(tuple(paths), tuple(paths.values()), -1, TREE, exact=True)
+    compiled = Prompt(
+        name="p",
+        labels=tuple(paths),
+        label_tokens=tuple(paths.values()),
+        trie=trie,
+        before="",
+        after="",
+        head=(),
+        stable=(),
+        tail=(9,),
+    )
+    return WorkloadPrompt(compiled, "{query}")
+
+
+DISTINCT = prompt_of({"red": (1,), "blue": (2,), "light blue": (3, 2)})
+SHARED = prompt_of({"light blue": (3, 2), "light pink": (3, 4), "red": (1,)})
 LOGITS = np.array([0.5, 2.0, -1.0, 1.5, 0.0])
 
 
@@ -56,8 +76,8 @@ def test_first_tokens_alone_tell_what_they_can() -> None:
 
 
 REFERENCES = [
-    Reference(joint_label="b", joint=(-1.0, -0.5), tree=(-0.7, -0.7)),
-    Reference(joint_label="b", joint=(-3.0, -0.1), tree=(-3.0, -0.05)),
+    Answer(label="b", joint=(-1.0, -0.5), tree=(-0.7, -0.7)),
+    Answer(label="b", joint=(-3.0, -0.1), tree=(-3.0, -0.05)),
 ]
 OURS = [Answer(label="a"), Answer(label="b")]
 MS = np.array([[1.0, 2.0, 3.0], [2.0, 2.0, 2.0], [4.0, 2.0, 2.0]])
@@ -94,24 +114,9 @@ def test_buckets_are_the_smallest_that_hold_the_tokens(n: int, size: int) -> Non
     assert bucket_size(n) == size
 
 
-def prompt_of(reader: LabelReader) -> WorkloadPrompt:
-    compiled = Prompt(
-        name="p",
-        labels=reader.labels,
-        label_tokens=reader.paths,
-        trie=reader.trie,
-        before="",
-        after="",
-        head=(),
-        stable=(),
-        tail=(9,),
-    )
-    return WorkloadPrompt(template="{query}", compiled=compiled, reader=reader)
-
-
 def test_a_batch_has_a_row_for_each_path_that_scores_read() -> None:
     """`light` is fed once, after the prompt of the second reader, and both its reads lie in that one row."""
-    rows, reads = row_layout((prompt_of(DISTINCT), prompt_of(SHARED)))
+    rows, reads = row_layout((DISTINCT, SHARED))
     assert rows == [(0, ()), (1, (3,))]
     assert [(read.row, read.depth, read.tokens.tolist()) for read in reads] == [
         (0, 0, [1, 2, 3]),
