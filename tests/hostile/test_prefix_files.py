@@ -1,4 +1,4 @@
-"""Prefix files that are damaged, of others, or no files at all: the answers are those of computed prefixes, always."""
+"""Saved prefix cells: bit by bit what computing gives, whatever is in the files, or stands in their place."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import os
 import random
 import socket
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import MakeModel, WriteConfig
@@ -16,39 +17,116 @@ from mutate import ODD, mutated
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier
-from qcls_gguf.engine.prefix_file import OLD_PART_S, StateCache
+from qcls_gguf.engine import prefixes
+from qcls_gguf.engine.prefix_file import N_KEPT, OLD_PART_S, StateCache, prefix_digest
+from qcls_gguf.system.folders import cache_folder
 
-_LABELS = ("red", "light blue")
-TEMPLATES = [
-    f"<|im_start|>user\n{word} {{query}}\nanswer:" for word in ("what colour is", "which shade is", "name it:")
+PROMPTS = [
+    PromptSpec(name="a", template="<|im_start|>user\nwhat colour is {query}\nanswer:", labels=("red", "light blue")),
+    PromptSpec(name="b", template="<|im_start|>user\nwhich shade is {query}\nanswer:", labels=("red", "light blue")),
+    PromptSpec(name="c", template="<|im_start|>user\nname it: {query}\nanswer:", labels=("red", "light blue")),
 ]
-QUERIES = ["red dress", "jeans"]
+QUERIES = ["red dress", "jeans", ""]
+Answers = Callable[..., tuple[object, bool]]
 
 
 @pytest.fixture
-def start(make_model: MakeModel, write_config: WriteConfig, prefix_files: Path) -> Callable[[int], tuple[object, bool]]:
-    """Starts a classifier with one of the templates: its answers, and whether its prefixes came from a file."""
-    configs = [
-        write_config(make_model(seed=3), [PromptSpec(name="a", template=template, labels=_LABELS)])
-        for template in TEMPLATES
-    ]
+def start(make_model: MakeModel, write_config: WriteConfig, prefix_files: Path) -> Answers:
+    """Starts a classifier: what it answers, and whether its prefixes came from a file."""
 
-    def answers(n: int) -> tuple[object, bool]:
+    def answers(seed: int = 0, prompts: Sequence[PromptSpec] = PROMPTS, **runtime: Any) -> tuple[object, bool]:
         steps: dict[str, str] = {}
-        with Classifier.from_config(configs[n], on_step=lambda *step: steps.update({step[0]: step[1]})) as classifier:
-            return [classifier.classify(query).results for query in QUERIES], "from " in steps["cache prefixes"]
+        config = write_config(make_model(seed=seed), prompts, **runtime)
+        with Classifier.from_config(config, on_step=lambda step, what, _: steps.update({step: what})) as classifier:
+            results = [classifier.classify(query).results for query in QUERIES]
+        return results, "from " in steps["cache prefixes"]
 
     return answers
 
 
-def _saved(prefix_files: Path, start: Callable[[int], tuple[object, bool]]) -> tuple[list[Path], list[object]]:
-    """The files and the answers of each template."""
+def test_a_second_start_takes_the_cells_of_the_first(prefix_files: Path, start: Answers) -> None:
+    wanted, from_file = start(state_cache=False)
+    assert not from_file
+    assert not prefix_files.exists()
+    assert start() == (wanted, False)
+    assert len(list(prefix_files.glob("*.kv"))) == 1
+    assert start() == (wanted, True)
+
+
+def test_cells_that_are_computed_fast_are_not_saved(
+    prefix_files: Path, start: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefixes, "WORTH_MS", 1e9)
+    start()
+    assert not prefix_files.exists()
+
+
+def test_another_model_of_the_same_size_has_its_own_cells(prefix_files: Path, start: Answers) -> None:
+    wanted, _ = start(seed=1, state_cache=False)
+    start(seed=0)
+    assert start(seed=1) == (wanted, False)
+    assert start(seed=1) == (wanted, True)
+    assert len(list(prefix_files.glob("*.kv"))) == 1
+
+
+def test_other_settings_and_prompts_have_their_own_cells(prefix_files: Path, start: Answers) -> None:
+    start()
+    others: list[tuple[list[PromptSpec], dict[str, Any]]] = [
+        (PROMPTS[:1], {}),
+        (PROMPTS[::-1], {}),
+        (PROMPTS, {"kv_type": "f32"}),
+        (PROMPTS, {"flash_attn": False}),
+    ]
+    for n, (prompts, runtime) in enumerate(others, 2):
+        assert not start(prompts=prompts, **runtime)[1]
+        assert len(list(prefix_files.glob("*.kv"))) == n
+
+
+def test_a_folder_that_cannot_be_written_is_a_warning(prefix_files: Path, start: Answers) -> None:
+    prefix_files.parent.mkdir(parents=True)
+    prefix_files.write_text("a file where the folder should be")
+    with pytest.warns(UserWarning, match="could not be saved"):
+        assert not start()[1]
+
+
+def test_old_files_go(tmp_path: Path) -> None:
+    for n in range(N_KEPT + 3):
+        cache = StateCache.of(tmp_path, {"n": n}, lambda: "0" * 64)
+        cache.write(b"cells")
+        assert cache.read() == b"cells"
+    assert len(list(tmp_path.iterdir())) == N_KEPT
+
+
+def test_the_digest_is_of_every_token_and_their_order() -> None:
+    sets: list[list[tuple[int, ...]]] = [
+        [(1, 2), (3,)],
+        [(1,), (2, 3)],
+        [(1, 2, 3)],
+        [(3,), (1, 2)],
+        [(1, 2), (4,)],
+        [(2, 1), (3,)],
+        [()],
+        [],
+    ]
+    assert len({prefix_digest(prefixes) for prefixes in sets}) == len(sets)
+    assert prefix_digest([(1, 2)]) == prefix_digest([[1, 2]])
+
+
+def test_a_user_without_a_home_has_no_cache(start: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # what it does for such a user
+    assert cache_folder() is None
+    assert not start()[1]
+
+
+def _saved(prefix_files: Path, start: Answers) -> tuple[list[Path], list[object]]:
+    """The files and the answers of each prompt by itself."""
     files: list[Path] = []
     wanted = []
-    for n in range(len(TEMPLATES)):
-        wanted.append(start(n)[0])
+    for prompt in PROMPTS:
+        wanted.append(start(prompts=[prompt])[0])
         files += [path for path in prefix_files.glob("*.kv") if path not in files]
-    assert len(files) == len(TEMPLATES)
+    assert len(files) == len(PROMPTS)
     return files, wanted
 
 
@@ -65,59 +143,88 @@ def _odd_file(kind: str, path: Path) -> None:
         path.symlink_to({"link": "/dev/zero", "loop": path.name, "nowhere": "/nowhere"}[kind])
 
 
+DAMAGED = "the file is damaged"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda whole: whole[:-1], DAMAGED),
+        (lambda whole: whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:], DAMAGED),
+        (lambda _: b"", DAMAGED),
+        (lambda _: b"x" * 999, DAMAGED),
+        ("no cells", "the saved cells do not fit this context"),
+        ("", "there are no saved cells"),
+    ],
+)
+def test_damaged_cells_are_named_and_computed_anew(
+    change: Callable[[bytes], bytes] | str, message: str, prefix_files: Path, start: Answers
+) -> None:
+    """Texts have a head that fits them."""
+    wanted, _ = start()
+    (file,) = prefix_files.glob("*.kv")
+    whole = file.read_bytes()
+    if isinstance(change, str):
+        _cache(file).write(change.encode())
+    else:
+        file.write_bytes(change(whole))
+    with pytest.warns(UserWarning, match=rf"{file.name}: {message}"):
+        assert start() == (wanted, False)
+    assert file.read_bytes() == whole
+    assert start() == (wanted, True)
+
+
 @pytest.mark.parametrize("kind", ["pipe", "folder", "socket", "link", "loop", "nowhere"])
 def test_what_is_no_plain_file_is_not_waited_for(
-    prefix_files: Path, start: Callable[[int], tuple[object, bool]], kind: str, monkeypatch: pytest.MonkeyPatch
+    prefix_files: Path, start: Answers, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted, _ = start(0)
+    wanted, _ = start()
     (file,) = prefix_files.glob("*.kv")
     monkeypatch.chdir(prefix_files)  # a socket's whole path may be too long for its name
     _odd_file(kind, file)
     with pytest.warns(UserWarning, match="prefixes") as told:
-        assert start(0) == (wanted, False)
+        assert start() == (wanted, False)
     assert f"{file}: it is no plain file: the prefixes are computed anew" in [str(each.message) for each in told]
     if kind != "folder":  # which is not removed
-        assert start(0) == (wanted, True)
+        assert start() == (wanted, True)
 
 
-def test_the_folder_is_for_its_owner_only(prefix_files: Path, start: Callable[[int], tuple[object, bool]]) -> None:
-    start(0)
+def test_the_folder_is_for_its_owner_only(prefix_files: Path, start: Answers) -> None:
+    start()
     assert prefix_files.stat().st_mode & 0o777 == 0o700
     (file,) = prefix_files.glob("*.kv")
     assert file.stat().st_mode & 0o777 == 0o600
     prefix_files.chmod(0o777)
-    assert start(0)[1]
+    assert start()[1]
     assert prefix_files.stat().st_mode & 0o777 == 0o700
 
 
 def test_files_and_folders_of_others_are_not_used(
-    prefix_files: Path, start: Callable[[int], tuple[object, bool]], monkeypatch: pytest.MonkeyPatch
+    prefix_files: Path, start: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted, _ = start(0)
+    wanted, _ = start()
     (file,) = prefix_files.glob("*.kv")
     mine = os.geteuid()
     if mine == 0:
         os.chown(file, 12345, -1)
         with pytest.warns(UserWarning, match=r"the file belongs to another user \(uid 12345\)"):
-            assert start(0) == (wanted, False)
-        assert start(0) == (wanted, True)
+            assert start() == (wanted, False)
+        assert start() == (wanted, True)
     monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
     with pytest.warns(UserWarning, match="another user") as told:
-        assert start(0) == (wanted, False)
+        assert start() == (wanted, False)
     assert all(f"the folder belongs to another user (uid {mine})" in str(each.message) for each in told)
     assert len(told) == 2  # of reading and of saving
 
 
-def test_what_was_left_half_written_goes_in_time(
-    prefix_files: Path, start: Callable[[int], tuple[object, bool]]
-) -> None:
+def test_what_was_left_half_written_goes_in_time(prefix_files: Path, start: Answers) -> None:
     prefix_files.mkdir(parents=True)
     old, new = prefix_files / "old.part", prefix_files / "new.part"
     for part in (old, new):
         part.touch()
     long_ago = old.stat().st_mtime - 2 * OLD_PART_S
     os.utime(old, (long_ago, long_ago))
-    start(0)
+    start()
     assert sorted(path.suffix for path in prefix_files.iterdir()) == [".kv", ".part"]
     assert new.exists()
 
@@ -127,14 +234,6 @@ def _cache(file: Path) -> StateCache:
     whole = file.read_bytes()
     key, sha256 = (whole[whole.index(b"\n") + 1 :][at : at + 64].decode() for at in (0, 64))
     return StateCache(path=file, key=key, model_sha256=lambda: sha256)
-
-
-def test_a_file_without_cells_is_not_used(prefix_files: Path, start: Callable[[int], tuple[object, bool]]) -> None:
-    wanted, _ = start(0)
-    (file,) = prefix_files.glob("*.kv")
-    _cache(file).write(b"")
-    with pytest.warns(UserWarning, match="the saved cells do not fit this context"):
-        assert start(0) == (wanted, False)
 
 
 @sizes(500, 100_000)
@@ -166,9 +265,7 @@ def test_a_mutated_file_is_not_believed(row: Row, n: int, tmp_path: Path) -> Non
 
 
 @sizes(20, 1_000)
-def test_no_file_changes_an_answer(
-    row: Row, n: int, prefix_files: Path, start: Callable[[int], tuple[object, bool]]
-) -> None:
+def test_no_file_changes_an_answer(row: Row, n: int, prefix_files: Path, start: Answers) -> None:
     row.name, row.n = "prefix files, starts", n
     files, wanted = _saved(prefix_files, start)
     whole = [file.read_bytes() for file in files]
@@ -179,7 +276,7 @@ def test_no_file_changes_an_answer(
             kind = rng.choice(["foreign", "mutated", "flipped", "not numbers", "no cells", "whole"])
             _damage(files[own], whole[own], rng.choice([each for each in whole if each != whole[own]]), kind, rng)
             try:
-                answers, from_file = start(own)
+                answers, from_file = start(prompts=[PROMPTS[own]])
             except Exception as e:
                 row.wrong.append(f"seed {case}, {kind}: {type(e).__name__}: {e}")
             else:

@@ -89,16 +89,19 @@ def test_a_query_is_answered_or_refused(row: Row, n: int, classifier: Classifier
         (None, "a query is text, not NoneType: None"),
         (["red"], "a query is text, not list"),
         ("\udc80", "character 0 of the query is not valid Unicode"),
+        ("red \ud800", "character 4 of the query is not valid Unicode"),
     ],
 )
 def test_what_is_no_query_is_refused_before_it_waits_for_its_turn(
     query: Any, message: str, classifier: Classifier
 ) -> None:
+    before = classifier.classify("red dress").results
     with occupied(classifier.core.executor):  # nobody is served meanwhile
         for ask in (classifier.classify, lambda query: classifier.classify_batch(["red", query])):
             with pytest.raises(PlanError) as refused:
                 ask(query)
             assert str(refused.value).startswith(message)
+    assert classifier.classify("red dress").results == before
 
 
 @pytest.mark.hostile  # it takes 9 GB

@@ -119,7 +119,7 @@ def session(kept: Classifier, plain: Classifier, specs: Sequence[PromptSpec], rn
             check(asked(kept, query), asked(plain, query), how, query)
 
 
-@sizes(5, 2_000)
+@sizes(12, 2_000)
 def test_people_who_type(row: Row, n: int, make_model: MakeModel, open_classifier: OpenClassifier) -> None:
     row.name, row.n = "queries that are typed, with kept queries", n
     for case, rng in row.cases():
@@ -146,3 +146,4 @@ def test_people_who_type(row: Row, n: int, make_model: MakeModel, open_classifie
             assert kept.engine.kept_queries is not None
             row.kinds["tokens that were not fed"] += kept.engine.kept_queries.n_found
         row.wrong[before:] = [f"seed {case}: {what}" for what in row.wrong[before:]]
+    assert min(row.kinds[each] for each in ("tokens that were not fed", "turns of several decodes", "from threads")) > 0

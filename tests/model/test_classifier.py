@@ -47,36 +47,30 @@ def answers(result: Result) -> Any:
     return result.results
 
 
-def test_threads_take_turns(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
-    classifier = open_classifier(make_model(), PROMPTS, max_batch=1)
-    queries = QUERIES * 20
-    wanted = [answers(classifier.classify(query)) for query in queries]
-    with ThreadPoolExecutor(8) as pool:
-        results = list(pool.map(classifier.classify, queries))
-    assert [answers(result) for result in results] == wanted
-    assert {result.counts.n_queries for result in results} == {1}
-
-
-def test_threads_that_wait_share_a_decode(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
-    classifier = open_classifier(make_model(), SHARED)
-    queries = QUERIES * 20
+@pytest.mark.parametrize(
+    ("prompts", "options", "is_shared"),
+    [(SHARED, {}, True), (SHARED, {"max_batch": 1}, False), (PROMPTS, {}, False)],
+    ids=["shared", "one at a time", "prefixes of their own"],
+)
+def test_threads_that_wait_share_a_decode_where_that_pays(
+    prompts: list[PromptSpec],
+    options: dict[str, int],
+    is_shared: bool,
+    make_model: MakeModel,
+    open_classifier: OpenClassifier,
+) -> None:
+    classifier, queries = open_classifier(make_model(), prompts, **options), QUERIES * 20
     wanted = [classifier.classify(query) for query in queries]
     with ThreadPoolExecutor(8) as pool:
         results = list(pool.map(classifier.classify, queries))
     assert [result.query for result in results] == queries
     for result, alone in zip(results, wanted, strict=True):
         assert_alike(result, alone)
-    assert {result.counts.n_queries for result in results} > {1}
+        assert is_shared or result.results == alone.results
+    assert ({result.counts.n_queries for result in results} > {1}) == is_shared
     assert max(result.counts.n_queries for result in results) <= 4
     assert any(result.wait_ms > 0 for result in results)
     assert all(result.total_ms == pytest.approx(sum(result.stage_ms.values())) for result in results)
-
-
-def test_on_a_cpu_prompts_with_prefixes_of_their_own_are_not_merged(classifier: Classifier) -> None:
-    with ThreadPoolExecutor(8) as pool:
-        results = list(pool.map(classifier.classify, QUERIES * 20))
-    assert {result.counts.n_queries for result in results} == {1}
-    assert any(result.wait_ms > 0 for result in results)
 
 
 def assert_alike(result: Result, other: Result) -> None:
@@ -88,21 +82,6 @@ def assert_alike(result: Result, other: Result) -> None:
             rtol=0,
             atol=LARGEST_DIFFERENCE,
         )
-
-
-def test_batches_and_single_queries_from_threads(classifier: Classifier) -> None:
-    wanted = {query: classifier.classify(query) for query in QUERIES}
-    batch = [answers(result) for result in classifier.classify_batch(QUERIES)]
-
-    def work(n: int) -> bool:
-        if n % 2:
-            return [answers(result) for result in classifier.classify_batch(QUERIES)] == batch
-        query = QUERIES[n % len(QUERIES)]
-        assert_alike(classifier.classify(query), wanted[query])
-        return True
-
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(work, range(60)))
 
 
 def test_answers_can_be_pickled_and_classifiers_cannot(classifier: Classifier) -> None:
@@ -131,19 +110,12 @@ def test_closing_while_others_classify(make_model: MakeModel, open_classifier: O
 
 
 def test_the_same_query_gives_the_same_bits(classifier: Classifier) -> None:
-    first = [answers(classifier.classify(query)) for query in QUERIES]
+    first = [classifier.classify(query) for query in QUERIES]
     for _ in range(20):
-        assert [answers(classifier.classify(query)) for query in QUERIES] == first
-        classifier.classify_batch(QUERIES)
-
-
-def test_two_classifiers_side_by_side(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
-    one, other = (open_classifier(make_model(seed=seed), PROMPTS) for seed in (0, 1))
-    wanted = [answers(c.classify("red dress")) for c in (one, other)]
-    assert wanted[0] != wanted[1]
-    assert [answers(c.classify("red dress")) for c in (one, other)] == wanted
-    one.close()
-    assert answers(other.classify("red dress")) == wanted[1]
+        assert [answers(classifier.classify(query)) for query in QUERIES] == [answers(each) for each in first]
+        for each, alone in zip(classifier.classify_batch(QUERIES * 3), first * 3, strict=True):
+            assert_alike(each, alone)
+            assert (each.query, each.labels, each.counts.n_queries) == (alone.query, alone.labels, 3 * len(QUERIES))
 
 
 def test_closing_is_idempotent_and_final(make_model: MakeModel, write_config: WriteConfig) -> None:
@@ -158,6 +130,10 @@ def test_closing_is_idempotent_and_final(make_model: MakeModel, write_config: Wr
         with pytest.raises(QclsError, match="closed"):
             classifier.classify_batch(["red dress"])
     assert classifier.classify_batch([]) == []
+    with pytest.raises(PlanError, match="one query to classify"):
+        classifier.classify_batch("red dress")
+    with pytest.raises(ConfigError, match=r"made by Classifier\.from_config, not by Classifier\('mission'\)"):
+        Classifier("mission")  # type: ignore[arg-type]
     assert classifier.model == model
     assert [prompt.name for prompt in classifier.prompts] == ["color", "item"]
 
@@ -167,38 +143,6 @@ def test_a_queued_decode_changes_no_answer(classifier: Classifier, monkeypatch: 
     wanted = [answers(classifier.classify(query)) for query in QUERIES]
     monkeypatch.setattr(Model, "is_all_on_gpu", True)
     assert [answers(classifier.classify(query)) for query in QUERIES] == wanted
-
-
-def test_a_classifier_is_made_from_a_configuration() -> None:
-    with pytest.raises(ConfigError, match=r"made by Classifier\.from_config, not by Classifier\('mission'\)"):
-        Classifier("mission")  # type: ignore[arg-type]
-
-
-def test_batches_of_nothing_and_of_letters(classifier: Classifier) -> None:
-    assert classifier.classify_batch([]) == []
-    with pytest.raises(PlanError, match="classify"):
-        classifier.classify_batch("red dress")
-
-
-@pytest.mark.parametrize("query", [None, 7, b"red", ["red"]])
-def test_queries_that_are_no_text(query: Any, classifier: Classifier) -> None:
-    before = answers(classifier.classify("red dress"))
-    for call in (classifier.classify, lambda query: classifier.classify_batch([query])):
-        with pytest.raises((PlanError, TypeError)):
-            call(query)
-    assert answers(classifier.classify("red dress")) == before
-
-
-def test_a_batch_is_a_list_of_any_length(classifier: Classifier) -> None:
-    queries = QUERIES * 7
-    results = classifier.classify_batch(tuple(queries))
-    assert [result.query for result in results] == queries
-    assert {result.counts.n_queries for result in results} == {len(queries)}
-    single = {query: classifier.classify(query) for query in QUERIES}
-    for result in results:
-        assert result.labels == single[result.query].labels
-        for answer, other in zip(result.results, single[result.query].results, strict=True):
-            assert abs(answer.probability - other.probability) < 0.01
 
 
 def test_a_batch_may_return_the_errors_of_its_queries(classifier: Classifier) -> None:
@@ -234,14 +178,6 @@ def test_scores_that_are_not_finite_are_the_error_of_their_query(
     monkeypatch.setattr(classifier.core, "answer", fails_with_jeans)
     found = classifier.classify_batch(["red dress", "jeans", "long " * 500, "coat"], errors="return")
     assert [type(each) for each in found] == [Result, ScoreError, PlanError, Result]
-
-
-def test_stages_add_up(classifier: Classifier) -> None:
-    for result in [classifier.classify("red dress"), *classifier.classify_batch(QUERIES * 3)]:
-        assert tuple(result.stage_ms) == STAGES
-        assert sum(result.stage_ms.values()) == result.total_ms
-        assert min(result.stage_ms.values()) >= 0
-        assert result.stage_ms["decode"] > 0
 
 
 def test_start_up_is_accounted_for(make_model: MakeModel, write_config: WriteConfig) -> None:
@@ -284,13 +220,15 @@ def test_a_result_as_plain_values(make_model: MakeModel, classifier: Classifier)
     tree = json.loads(json.dumps(tree))
     assert list(tree) == ["query", "total_ms", "stage_ms", "counts", "results", "model", "wait_ms"]
     assert tree["query"] == "红色 dress"
-    assert list(tree["stage_ms"]) == ["tokenize", "plan", "batch", "decode", "score", "cleanup"]
+    assert tuple(tree["stage_ms"]) == STAGES == ("tokenize", "plan", "batch", "decode", "score", "cleanup")
+    assert min(tree["stage_ms"].values()) >= 0
     assert sum(tree["stage_ms"].values()) == tree["total_ms"]
     assert {"n_queries", "n_decodes", "n_tokens_new", "n_tokens_cached", "n_positions"} <= tree["counts"].keys()
     assert all(type(value) is int for value in tree["counts"].values())
     assert [list(answer) for answer in tree["results"]] == [
         ["prompt", "label", "probability", "abstained", "fast_path", "scores"]
     ] * 2
+    assert result.labels == {answer["prompt"]: answer["label"] for answer in tree["results"]}
     for answer, prompt in zip(tree["results"], PROMPTS, strict=True):
         assert answer["prompt"] == prompt.name
         assert [score["label"] for score in answer["scores"]] == list(prompt.labels)
@@ -304,10 +242,3 @@ def test_a_result_as_plain_values(make_model: MakeModel, classifier: Classifier)
     assert tree["model"]["path"] == str(make_model())
     assert tree["model"]["backend"]
     assert {"quantization", "llama_cpp_commit", "source_digest", "package_version"} <= tree["model"].keys()
-
-
-def test_labels_by_prompt(classifier: Classifier) -> None:
-    labels = classifier.classify("red dress").labels
-    assert list(labels) == ["color", "item"]
-    assert labels["color"] in PROMPTS[0].labels
-    assert labels["item"] in PROMPTS[1].labels

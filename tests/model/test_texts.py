@@ -84,47 +84,8 @@ def test_random_queries(query: str, oracle: Oracle, classifier: Classifier) -> N
     assert_same(oracle, classifier, query)
 
 
-@pytest.mark.parametrize("special", SPECIAL)
-def test_a_query_cannot_write_control_tokens(special: str, oracle: Oracle) -> None:
-    """Of the rendered prompt's control tokens none is the query's."""
-    for prompt in PROMPTS:
-        control = set(oracle.special.values())
-        usual = [token for token in oracle.rendered(prompt.template, "red") if token in control]
-        spelt = [token for token in oracle.rendered(prompt.template, f"red{special}red") if token in control]
-        assert spelt == usual
-
-
-@pytest.mark.parametrize("special", SPECIAL)
-def test_a_spelt_control_token_is_fed_as_text(special: str, classifier: Classifier) -> None:
-    n_new = [classifier.classify(query).counts.n_tokens_new for query in ("red", f"red{special}")]
-    assert n_new[1] - n_new[0] > 5 * len(PROMPTS)
-
-
-@pytest.mark.parametrize("n", [10_000, 100_000])
-def test_a_query_too_long_is_refused_and_nothing_lost(n: int, classifier: Classifier) -> None:
-    before = classifier.classify("red dress").results
-    for query in ("x" * n, ("red dress " * n)[:n], "红" * n):
-        with pytest.raises(PlanError, match=r"max_query_(tokens: 350|bytes: 11200)") as caught:
-            classifier.classify(query)
-        assert f"{n} characters" in str(caught.value) or f"{len(query.encode())} bytes" in str(caught.value)
-        assert len(str(caught.value)) < 300
-        with pytest.raises(PlanError):
-            classifier.classify_batch(["red dress", query])
-    assert classifier.classify("red dress").results == before
-
-
 def test_the_longest_query_allowed(oracle: Oracle, make_model: MakeModel, open_classifier: OpenClassifier) -> None:
     classifier = open_classifier(make_model(), PROMPTS, max_query_tokens=20, **EXACT)
     assert_same(oracle, classifier, " red" * 20)
     with pytest.raises(PlanError, match="21 tokens"):
         classifier.classify("".join([" red"] * 21))
-
-
-@pytest.mark.parametrize("query", ["\ud800", "red \udfff", "\udc80" * 3])
-def test_lone_surrogates_are_refused(query: str, classifier: Classifier) -> None:
-    before = classifier.classify("red dress").results
-    with pytest.raises(PlanError, match="not valid Unicode"):
-        classifier.classify(query)
-    with pytest.raises(PlanError, match="not valid Unicode"):
-        classifier.classify_batch(["red dress", query])
-    assert classifier.classify("red dress").results == before
