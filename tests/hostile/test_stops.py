@@ -75,45 +75,30 @@ def test_it_stops_with_one_line_whenever_it_is_told_to(row: Row, n: int) -> None
 
 
 @pytest.mark.parametrize("number", LINES)
+@pytest.mark.parametrize("how", ["waits", "works", "in the background"])
 @pytest.mark.usefixtures("interruptible")
-def test_a_command_that_waits_for_input_stops(number: signal.Signals) -> None:
-    process = _started(["run", "--quiet", "--format", "jsonl", "--threads", "1"])
+def test_a_command_that_has_begun_stops_and_what_was_printed_is_kept(
+    how: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    """Except in the background: a shell starts such a job with SIGINT ignored, `nohup` others."""
+    arguments = ["run", "--quiet", "--format", "jsonl", "--threads", "1"]
+    if how == "works":
+        (tmp_path / "queries.txt").write_text("red dress\n" * 100_000)
+        arguments += ["--queries", str(tmp_path / "queries.txt")]
+    before = signal.getsignal(number)
+    try:
+        if how == "in the background":
+            signal.signal(number, signal.SIG_IGN)
+        process = _started(arguments)
+    finally:
+        signal.signal(number, before)
     assert process.stdin
     assert process.stdout
     process.stdin.write("red dress\n")
     process.stdin.flush()
     assert process.stdout.readline().endswith("}\n")
     process.send_signal(number)
-    assert _end(process) == (128 + number, LINES[number])
-
-
-@pytest.mark.usefixtures("interruptible")
-def test_a_command_at_work_stops_and_what_was_printed_is_kept(tmp_path: Path) -> None:
-    queries = tmp_path / "queries.txt"
-    queries.write_text("red dress\n" * 100_000)
-    process = _started(["run", "--quiet", "--format", "jsonl", "--threads", "1", "--queries", str(queries)])
-    assert process.stdout
-    for _ in range(3):
-        assert process.stdout.readline().endswith("}\n")
-    process.send_signal(signal.SIGINT)
-    assert _end(process) == (130, LINES[signal.SIGINT])
-
-
-@pytest.mark.usefixtures("interruptible")
-def test_a_background_job_goes_on() -> None:
-    """A shell starts it with SIGINT ignored."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        process = _started(["run", "--quiet", "--format", "jsonl", "--threads", "1"])
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert process.stdin
-    assert process.stdout
-    process.stdin.write("red dress\n")
-    process.stdin.flush()
-    process.stdout.readline()
-    process.send_signal(signal.SIGINT)
-    assert _end(process) == (0, "")
+    assert _end(process) == ((0, "") if how == "in the background" else (128 + number, LINES[number]))
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["schema"], LABEL, [*LABEL, "--format", "json"]])

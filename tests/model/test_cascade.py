@@ -103,52 +103,50 @@ def test_errors_and_limits_are_those_of_one_classifier(folder: Path) -> None:
         assert both.configured.classify("red dress").results[0].stage is None  # the last stage alone
 
 
-def changed(path: Path, change: Any) -> Path:
-    values = yaml.safe_load(path.read_text())
-    change(values)
-    path.write_text(yaml.safe_dump(values))
-    return path
-
-
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("name", "change", "words"),
     [
         (
+            "both",
             lambda v: v["cascade"].update(model_sha256="0" * 64),
-            "fitted with the model of sha256 000000000000…, this one",
+            "fitted with the model of sha256 000000000000…, ",
         ),
-        (lambda v: v["cascade"]["stages"][0].update(model_sha256="0" * 64), r"stages\[0\]: its thresholds were fitted"),
-        (lambda v: v["prompts"][0].update(temperature=2.0), "threshold of prompt category was fitted to the prompt of"),
-        (lambda v: v["cascade"]["stages"][0].update(config="none.yaml"), r"stages\[0\].config: .*none.yaml"),
         (
+            "both",
+            lambda v: v["cascade"]["stages"][0].update(model_sha256="0"),
+            r"stages\[0\]: its thresholds were fitted",
+        ),
+        ("both", lambda v: v["prompts"][0].update(temperature=2.0), "threshold of prompt category was fitted to the "),
+        ("both", lambda v: v["cascade"]["stages"][0].update(config="none.yaml"), r"stages\[0\].config: .*none.yaml"),
+        (
+            "both",
             lambda v: v["cascade"]["stages"][0]["prompts"].update(colour={"threshold": 0.5, "prompt_hash": "x"}),
             "prompts.colour is no prompt of the configuration",
         ),
-        (lambda v: v["prompts"][1].update(labels=["boy", "none"]), "the threshold of prompt audience was fitted"),
+        (
+            "both",
+            lambda v: v["prompts"][1].update(labels=["boy", "none"]),
+            "the threshold of prompt audience was fitted",
+        ),
+        (
+            "cheap",
+            lambda v: v.update(prompt_template=v["prompt_template"].replace("One label each", "One label")),
+            r"cascade.stages\[0\]: the threshold of prompt \w+ was fitted",
+        ),
+        (
+            "cheap",
+            lambda v: v["prompts"][1]["labels"].reverse(),
+            "cheap.yaml: prompts.audience has other labels than the",
+        ),
+        ("cheap", lambda v: v["prompts"].pop(), "cheap.yaml: has no prompt audience"),
     ],
 )
-def test_what_the_thresholds_were_not_fitted_to_is_refused(folder: Path, change: Any, words: str) -> None:
+def test_what_the_thresholds_were_not_fitted_to_is_refused(name: str, change: Any, words: str, folder: Path) -> None:
     path = write(folder, joint(), {"category": 0.5, "audience": 0.5})
+    values = yaml.safe_load((folder / f"{name}.yaml").read_text())
+    change(values)
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump(values))
     with pytest.raises(ConfigError, match=words):
-        Classifier.from_config(changed(path, change))
-
-
-def test_a_stage_that_changed_is_refused(folder: Path) -> None:
-    path = write(folder, joint(), {"category": 0.5})
-    (folder / "cheap.yaml").write_text((folder / "cheap.yaml").read_text().replace("One label each", "One label"))
-    with pytest.raises(ConfigError, match=r"cascade.stages\[0\]: the threshold of prompt category was fitted"):
-        Classifier.from_config(path)
-
-
-def test_a_stage_has_to_ask_for_the_same(folder: Path) -> None:
-    path = write(folder, joint(), {"category": 0.5})
-    changed(folder / "cheap.yaml", lambda values: values["prompts"][1]["labels"].reverse())
-    with pytest.raises(
-        ConfigError, match=r"cheap.yaml: prompts.audience has other labels than the configuration, or in"
-    ):
-        Classifier.from_config(path)
-    changed(folder / "cheap.yaml", lambda values: values["prompts"].pop())
-    with pytest.raises(ConfigError, match=r"cheap.yaml: has no prompt audience"):
         Classifier.from_config(path)
 
 

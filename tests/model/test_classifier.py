@@ -67,8 +67,8 @@ def test_threads_that_wait_share_a_decode_where_that_pays(
     for result, alone in zip(results, wanted, strict=True):
         assert_alike(result, alone)
         assert is_shared or result.results == alone.results
-    assert ({result.counts.n_queries for result in results} > {1}) == is_shared
-    assert max(result.counts.n_queries for result in results) <= 4
+    most = max(result.counts.n_queries for result in results)
+    assert 1 < most <= 4 if is_shared else most == 1
     assert any(result.wait_ms > 0 for result in results)
     assert all(result.total_ms == pytest.approx(sum(result.stage_ms.values())) for result in results)
 

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier, WriteConfig
 from oracle import Oracle, PromptSpec
+from oracle_prompts import EXACT, LARGEST
 
 from qcls_gguf import Classifier
 from qcls_gguf.native import NativeContext, NativeModel
 
-EXACT: dict[str, Any] = {"flash_attn": False, "kv_type": "f32"}
-LARGEST = 5e-5  # measured: 6e-6, with F32 weights, head and cache
 TEMPLATE = "<|im_start|>user\n{topic} of {query}<|im_end|>\n<|im_start|>assistant\nlabel:"
 LABELS = {
     "item": ("jump", "jumper", "jumpsuit", "tank top", "trench coat", "none"),
@@ -32,13 +31,22 @@ def prompts(scoring: Literal["tree", "first_token", "joint", "mean"]) -> list[Pr
 
 
 @pytest.mark.parametrize("scoring", ["joint", "mean"])
-@pytest.mark.parametrize("model", [{"name": "qwen3"}, {"name": "llama", "tied": True, "vocab": "spm", "add_bos": True}])
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"name": "qwen3"},
+        {"name": "llama", "tied": True, "vocab": "spm", "add_bos": True},
+        # whose rows come back in the order of the plan, though llama.cpp computes them in another
+        *({"name": name} for name in ("lfm2", "qwen35", "granitehybrid")),
+    ],
+    ids=lambda model: model["name"],
+)
 def test_exact_scores_are_those_of_stock_logits(
     scoring: Literal["joint", "mean"], model: dict[str, Any], make_model: MakeModel, open_classifier: OpenClassifier
 ) -> None:
     path = make_model(**model)
     specs = prompts(scoring)
-    with Oracle(path, kv_type="f32", flash_attn=False) as oracle:
+    with Oracle(path, **EXACT) as oracle:
         results = open_classifier(path, specs, **EXACT).classify_batch(QUERIES)
         for query, result in zip(QUERIES, results, strict=True):
             for spec, answer in zip(specs, result.results, strict=True):
@@ -91,7 +99,7 @@ def test_mixed_scorings_in_one_decode(make_model: MakeModel, open_classifier: Op
         np.testing.assert_allclose(
             [s.score for s in together.scores], [s.score for s in single.scores], rtol=0, atol=LARGEST
         )
-    with Oracle(path, kv_type="f32", flash_attn=False) as oracle:
+    with Oracle(path, **EXACT) as oracle:
         for spec, answer in zip(specs, mixed.results, strict=True):
             if answer.audit is not None:
                 joint = [sum(path) for path in oracle.joint(spec, "red dress")]
@@ -111,7 +119,7 @@ def test_more_leaves_than_sequences_take_several_decodes(
         for i in range(8)
     ]
     queries = ("red dress", "blue jeans", "summer", "coat for girl")
-    with Oracle(path, kv_type="f32", flash_attn=False) as oracle:
+    with Oracle(path, **EXACT) as oracle:
         classifier = open_classifier(path, specs, max_batch=4, n_seq_max=256, **EXACT)
         assert sum(prompt.trie.n_leaves for prompt in classifier.prompts) * len(queries) == 320
         results = classifier.classify_batch(queries)

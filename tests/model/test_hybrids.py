@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,25 @@ import numpy as np
 import pytest
 from conftest import MakeModel, OpenClassifier, OpenContext, WriteConfig
 from oracle import Oracle, PromptSpec, decode_sequence
-from oracle_prompts import EXACT, QUERIES, TOPICS, assert_same, make_template, random_prompts
+from oracle_prompts import (
+    EXACT,
+    LARGEST,
+    QUERIES,
+    TEMPLATES,
+    TOPICS,
+    assert_same,
+    compared,
+    make_template,
+    numbered_prompts,
+    random_prompts,
+)
 
-from qcls_gguf import Classifier, DecodeError
-from qcls_gguf.engine import prefixes
+from qcls_gguf import Classifier, DecodeError, Result
+from qcls_gguf.labelling.batches import BatchLabeller, most_with_states
 from qcls_gguf.model import Model
 from qcls_gguf.model.header import read_header
 from qcls_gguf.native import NativeModel, sees_cuda_gpu
 
-LARGEST = 5e-5
-"""Between scores, and between log-probabilities. Measured: 6.2e-6, with F32 weights, head and cache."""
 ROUNDING = 0.1
 """Where weights are quantised; measured: 0.018, since a difference in the last bit may round activations otherwise."""
 HYBRIDS = ("lfm2", "qwen35", "granitehybrid")
@@ -58,12 +68,10 @@ def test_random_prompts(name: str, style: str, make_model: MakeModel, open_class
     path = make_model(name, seed=int(rng.integers(1000)))
     with Oracle(path, **EXACT) as oracle:
         prompts = random_prompts(rng, oracle, STYLES[style], int(rng.integers(2, 6)))
-        queries = rng.permutation(QUERIES)[:3].tolist()
-        classifier = open_classifier(path, prompts, max_batch=len(queries), n_batch=1000, **EXACT)
-        for some in (queries, queries[:1]):
-            results = classifier.classify_batch(some)
-            assert_same(oracle, prompts, results, some, LARGEST)
-            assert all(answer.fast_path for result in results for answer in result.results)
+    queries = rng.permutation(QUERIES)[:3].tolist()
+    classifier = open_classifier(path, prompts, max_batch=len(queries), n_batch=1000, **EXACT)
+    for result in chain(*compared(path, prompts, classifier, queries, queries[:1])):
+        assert all(answer.fast_path for answer in result.results)
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -71,10 +79,8 @@ def test_other_architectures(name: str, make_model: MakeModel, open_classifier: 
     """Both styles of prompts with labels of several tokens, two queries at once and then one; and what it repeats."""
     path, labels = make_model(name), ("light", "light blue", "tank top", "none")
     prompts = prompts_of("separate", "item", "all season", labels=labels) + prompts_of("joint", "user", "color")
-    with Oracle(path, **EXACT) as oracle:
-        classifier = open_classifier(path, prompts, max_batch=2, **EXACT)
-        for queries in (["red dress for girl", ""], ["红色连衣裙"]):
-            assert_same(oracle, prompts, classifier.classify_batch(queries), queries, LARGEST)
+    classifier = open_classifier(path, prompts, max_batch=2, **EXACT)
+    compared(path, prompts, classifier, ["red dress for girl", ""], ["红色连衣裙"])
     assert scores_of(classifier, "dark") == scores_of(classifier, "dark")
 
 
@@ -88,13 +94,8 @@ def test_quantised_weights_in_products_of_several_sequences(
     what a product rounds activations to depends on its kernel."""
     path, labels = make_model(name, weight_type=weight_type), ("light", "light blue", "none")
     prompts = prompts_of("separate", "item", "user", "color", labels=labels)
-    with Oracle(path, **EXACT) as oracle:
-        classifier = open_classifier(path, prompts, max_batch=2, **EXACT)
-        queries = ["red dress for girl", "dark"]
-        for query, result in zip(queries, classifier.classify_batch(queries), strict=True):
-            for prompt, answer in zip(prompts, result.results, strict=True):
-                scores = oracle.score(prompt, query)[0]
-                np.testing.assert_allclose([score.score for score in answer.scores], scores, rtol=0, atol=ROUNDING)
+    classifier = open_classifier(path, prompts, max_batch=2, **EXACT)
+    compared(path, prompts, classifier, ["red dress for girl", "dark"], largest=ROUNDING)
 
 
 @pytest.mark.skipif(not sees_cuda_gpu(), reason="needs a CUDA device")
@@ -112,25 +113,6 @@ def test_a_gpu_answers_as_the_cpu_does(name: str, make_model: MakeModel, open_cl
 
 
 @pytest.mark.parametrize("name", HYBRIDS)
-def test_exact_scorings(name: str, make_model: MakeModel, open_classifier: OpenClassifier) -> None:
-    """Their rows come back in the order of the plan, though llama.cpp computes them in another."""
-    path = make_model(name)
-    labels = ("light", "light blue", "tank top", "none")
-    prompts = prompts_of("separate", "item", "all season", labels=labels, scoring="joint")
-    prompts += prompts_of("joint", "user", "color", labels=labels, scoring="mean")
-    with Oracle(path, **EXACT) as oracle:
-        results = open_classifier(path, prompts, max_batch=2, **EXACT).classify_batch(list(QUERIES[:2]))
-        for query, result in zip(QUERIES, results, strict=False):
-            for prompt, answer in zip(prompts, result.results, strict=True):
-                paths = oracle.joint(prompt, query)
-                scores = [sum(path) / (len(path) if prompt.scoring == "mean" else 1) for path in paths]
-                np.testing.assert_allclose([score.score for score in answer.scores], scores, rtol=0, atol=LARGEST)
-                assert answer.audit is not None
-                mass = sum(math.exp(sum(path)) for path in paths)
-                assert answer.audit.label_mass == pytest.approx(mass, abs=LARGEST)
-
-
-@pytest.mark.parametrize("name", HYBRIDS)
 def test_separate_prompts_take_one_pass(name: str, make_model: MakeModel, open_classifier: OpenClassifier) -> None:
     """All feed as many tokens as the one whose template ends longest behind the query, if that takes few."""
     path = make_model(name)
@@ -144,8 +126,7 @@ def test_separate_prompts_take_one_pass(name: str, make_model: MakeModel, open_c
         assert counts.n_decodes == 1
         assert counts.n_tokens_new == usual.n_tokens_new + n_more
         assert counts.n_tokens_cached == usual.n_tokens_cached - n_more
-    with Oracle(path, **EXACT) as oracle:
-        assert_same(oracle, prompts, [classifier.classify("red dress")], ["red dress"], LARGEST)
+    compared(path, prompts, classifier, ["red dress"])
 
 
 def test_a_pass_more_where_it_takes_less(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
@@ -160,11 +141,9 @@ def test_a_pass_more_where_it_takes_less(make_model: MakeModel, open_classifier:
 def test_a_token_that_nobody_reads(name: str, make_model: MakeModel, open_classifier: OpenClassifier) -> None:
     """Behind the shorter query of a batch, so that both take one pass."""
     path, prompts, queries = make_model(name), prompts_of("separate", "item", "user"), ["red dress", "dark dress for"]
-    results = open_classifier(path, prompts, **EXACT).classify_batch(queries)
+    (results,) = compared(path, prompts, open_classifier(path, prompts, **EXACT), queries)
     plain = open_classifier(make_model(), prompts, **EXACT).classify_batch(queries)[0].counts
     assert (results[0].counts.n_decodes, results[0].counts.n_tokens_new) == (1, plain.n_tokens_new + 2)
-    with Oracle(path, **EXACT) as oracle:
-        assert_same(oracle, prompts, results, queries, LARGEST)
 
 
 @pytest.mark.parametrize("name", HYBRIDS)
@@ -197,15 +176,12 @@ def test_where_a_pass_is_dear_trunks_are_fed_for_each_branch(
     labels = ("light blue", "light pink", "dark blue", "dark sky blue", "none")
     joint = prompts_of("joint", "user", "color", labels=labels)
     dear = len(joint) * len(labels) * 20
-    with Oracle(path, **EXACT) as oracle:
-        usual = open_classifier(path, joint, **EXACT).classify("red dress").counts
-        monkeypatch.setattr(Model, "pass_tokens", dear)
-        classifier = open_classifier(path, joint, max_batch=2, **EXACT)
-        for some in (queries, queries[:1]):
-            assert_same(oracle, joint, results := classifier.classify_batch(some), some, LARGEST)
-            assert results[0].counts.n_decodes == 1
-        assert usual.n_decodes == 3
-        assert usual.n_tokens_new < results[0].counts.n_tokens_new < usual.n_tokens_new + 2 * dear
+    usual = open_classifier(path, joint, **EXACT).classify("red dress").counts
+    monkeypatch.setattr(Model, "pass_tokens", dear)
+    found = compared(path, joint, open_classifier(path, joint, max_batch=2, **EXACT), queries, queries[:1])
+    assert [results[0].counts.n_decodes for results in found] == [1, 1]
+    assert usual.n_decodes == 3
+    assert usual.n_tokens_new < found[-1][0].counts.n_tokens_new < usual.n_tokens_new + 2 * dear
 
 
 @pytest.mark.parametrize(("name", "n_requests"), [("qwen35", 1000), ("lfm2", 50), ("granitehybrid", 50)])
@@ -238,15 +214,11 @@ def test_a_query_that_breaks_the_cached_prefix(
     """
     path = make_model(name)
     prompts = [BREAKING, *prompts_of("separate", "item")]
-    with Oracle(path, **EXACT) as oracle:
-        classifier = open_classifier(path, prompts, max_batch=3, **EXACT)
-        usual = scores_of(classifier, "red dress")
-        for queries in (["k blue"], ["red", "k blue", "k"]):
-            results = classifier.classify_batch(queries)
-            assert_same(oracle, prompts, results, queries, LARGEST)
-            for query, result in zip(queries, results, strict=True):
-                assert [answer.fast_path for answer in result.results] == [not query.startswith("k"), True]
-        assert scores_of(classifier, "red dress") == usual
+    classifier = open_classifier(path, prompts, max_batch=3, **EXACT)
+    usual = scores_of(classifier, "red dress")
+    for result in chain(*compared(path, prompts, classifier, ["k blue"], ["red", "k blue", "k"])):
+        assert [answer.fast_path for answer in result.results] == [not result.query.startswith("k"), True]
+    assert scores_of(classifier, "red dress") == usual
 
 
 @pytest.mark.parametrize("template", ["query: {query}", "<|im_start|>{query}", "{query}"])
@@ -255,10 +227,7 @@ def test_a_template_that_ends_in_its_slot(
 ) -> None:
     path = make_model("qwen35")
     prompts = [PromptSpec(name="a", template=template, labels=ONE_TOKEN), *prompts_of("joint", "item")]
-    with Oracle(path, **EXACT) as oracle:
-        classifier = open_classifier(path, prompts, **EXACT)
-        for query in ("red dress", "x", "  "):
-            assert_same(oracle, prompts, [classifier.classify(query)], [query], LARGEST)
+    compared(path, prompts, open_classifier(path, prompts, **EXACT), ["red dress"], ["x"], ["  "])
 
 
 def test_prompt_sets_at_run_time(
@@ -273,22 +242,18 @@ def test_prompt_sets_at_run_time(
         replace(prompt, template=f"{'the category of an item of all season ' * 12}{prompt.template}")
         for prompt in prompts_of("separate", "user", "color")
     ]
-    with Oracle(path, **EXACT) as oracle:
-        for _ in range(2):
-            with classifier.prompt_set(write_config(path, long)) as loaded:
-                results = [loaded.classify("red dress")]
-                assert_same(oracle, long, results, ["red dress"], LARGEST)
-                # the attention of these models sums over all cells in use, of which there are more now
-                np.testing.assert_allclose(scores_of(classifier, "red dress"), before, rtol=0, atol=1e-5)
+    for _ in range(2):
+        with classifier.prompt_set(write_config(path, long)) as loaded:
+            compared(path, long, loaded, ["red dress"])
+            # the attention of these models sums over all cells in use, of which there are more now
+            np.testing.assert_allclose(scores_of(classifier, "red dress"), before, rtol=0, atol=1e-5)
     classifier.engine.restore()
     np.testing.assert_allclose(scores_of(classifier, "red dress"), before, rtol=0, atol=1e-5)
 
 
 def test_the_file_of_prefixes_brings_their_states(
-    make_model: MakeModel, write_config: WriteConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    make_model: MakeModel, write_config: WriteConfig, prefix_files: Path
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(prefixes, "WORTH_MS", 0.0)
     config = write_config(make_model("qwen35"), prompts_of("separate", "item", "user"))
     found = []
     for is_from_file in (False, True):
@@ -297,6 +262,7 @@ def test_the_file_of_prefixes_brings_their_states(
             found.append([scores_of(classifier, query) for query in QUERIES[:4]])
         assert any(", from " in step for step in steps) == is_from_file
     assert found[0] == found[1]
+    assert len(list(prefix_files.glob("*.kv"))) == 1
 
 
 @pytest.mark.parametrize("name", [*HYBRIDS, *OTHERS])
@@ -319,3 +285,63 @@ def test_a_state_is_not_cut_back_in_silence(make_model: MakeModel, open_context:
             context.trim(zero, two)
         context.trim(zero, zero)
         context.close()
+
+
+def test_64_prompts(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    """In a dozen passes; of every kind of template some are compared."""
+    path, prompts, query = make_model("qwen35"), numbered_prompts(64, *TEMPLATES), "red dress for girl"
+    result = open_classifier(path, prompts, **EXACT).classify(query)
+    some = [0, 13, 26, 63]
+    with Oracle(path, **EXACT) as oracle:
+        chosen = replace(result, results=tuple(result.results[i] for i in some))
+        assert_same(oracle, [prompts[i] for i in some], [chosen], [query], LARGEST)
+    assert result.counts.n_decodes > 3
+
+
+def test_eight_queries_of_which_some_are_as_long_as_may_be(
+    make_model: MakeModel, open_classifier: OpenClassifier
+) -> None:
+    """They do not fit one decode together."""
+    path, prompts = make_model("lfm2"), numbered_prompts(2, "separate", "joint")
+    longest = " ".join(["dark"] * 41)  # the first word takes the place of the space that an empty query leaves
+    classifier = open_classifier(path, prompts, max_query_tokens=40, max_batch=8, n_batch=200, **EXACT)
+    queries = [longest, "", "x", longest, *QUERIES[:4]]
+    (results,) = compared(path, prompts, classifier, queries)
+    other = [*queries[4:], *queries[:4]]
+    assert classifier.classify_batch(other)[0].counts == results[0].counts  # they are computed by their lengths
+
+
+def test_several_callers(make_model: MakeModel, open_classifier: OpenClassifier, write_config: WriteConfig) -> None:
+    """Their queries share decodes, and each has prompts of its own for a while."""
+    path, configured = make_model("qwen35"), numbered_prompts(2, "separate", "joint")
+    classifier = open_classifier(path, configured, max_batch=4, **EXACT)
+    own = [numbered_prompts(n, "plain", "joint") for n in (1, 2, 3)]
+    configs = [write_config(path, prompts, max_batch=4, **EXACT) for prompts in own]
+    queries = list(QUERIES[:2])
+
+    def call(index: int) -> tuple[list[Result], list[Result]]:
+        first = [classifier.classify(query) for query in queries]
+        with classifier.prompt_set(configs[index]) as loaded:
+            return first, [loaded.classify(query) for query in queries]
+
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(call, range(3)))
+    with Oracle(path, **EXACT) as oracle:
+        for prompts, (shared, alone) in zip(own, found, strict=True):
+            assert_same(oracle, configured, shared, queries, LARGEST)
+            assert_same(oracle, prompts, alone, queries, LARGEST)
+
+
+def test_a_table_is_labelled_by_length_in_decodes_whose_states_fit(
+    make_model: MakeModel, open_classifier: OpenClassifier
+) -> None:
+    classifier = open_classifier(make_model("lfm2"), numbered_prompts(2, "separate"), max_batch=4)
+    words, n = ("dark", "red", "x", "summer dress"), range(1, 5)
+    queries = [" ".join([word] * times) for times in n for word in words]
+    batches = list(BatchLabeller(classifier.configured, 4).label(queries[::-1]))
+    lengths = [len(queries[::-1][place]) for batch in batches for place, _ in batch]
+    assert lengths == sorted(lengths)
+    prompts = classifier.configured.compiled
+    n_leaves = sum(prompt.trie.n_leaves for prompt in classifier.prompts)
+    states = (0, 1, (2 << 30) // (5 * n_leaves), 2 << 30)
+    assert [most_with_states(prompts, n_bytes) for n_bytes in states] == [32, 32, 5, 1]

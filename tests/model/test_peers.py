@@ -3,8 +3,7 @@
 CAPPr (github.com/kddubey/cappr) tokenises prompt and completion apart: a completion is tokenised with one space before
 it (`end_of_prompt`), so that the prompt's last token always ends at the prompt's end. A completion's likelihood is the
 exponential of the mean of the log-probabilities that the whole vocabulary gives its tokens behind the prompt; another
-aggregation may be named, of which the sum is tested here. Likelihoods times a prior over the completions, uniform
-unless one is given, are divided by their sum.
+aggregation may be named, of which the sum is tested here. Likelihoods are divided by their sum.
 
 It has no end-of-label token: here a label that another one begins with is a completion with that token behind it.
 """
@@ -67,12 +66,6 @@ def log_probabilities(oracle: Oracle, start: Sequence[int], paths: Sequence[Sequ
     return found
 
 
-def posterior(log_likelihood: Sequence[float], prior: FloatArray | None = None) -> FloatArray:
-    """Likelihoods (n_completions,) times their prior, normalised."""
-    likelihood = np.exp(log_likelihood) * (1 if prior is None else prior)
-    return np.asarray(likelihood / likelihood.sum())
-
-
 def test_joint_and_mean_are_the_probabilities_of_cappr(
     config: Config, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,7 +83,6 @@ def test_joint_and_mean_are_the_probabilities_of_cappr(
             paths = completions(oracle, prompt)
             lengths |= {len(path) for path in paths}
             logs = log_probabilities(oracle, start, paths)
-            prior = np.arange(1, len(paths) + 1) / sum(range(1, len(paths) + 1))
             likelihoods: dict[Scoring, list[float]] = {
                 "joint": [sum(each) for each in logs],
                 "mean": [sum(each) / len(each) for each in logs],
@@ -98,9 +90,9 @@ def test_joint_and_mean_are_the_probabilities_of_cappr(
             for scoring in EXACT_SCORINGS:
                 likelihood = likelihoods[scoring]
                 probability = np.array([score.probability for score in answers[scoring][i][p].scores])
-                np.testing.assert_allclose(probability, posterior(likelihood), rtol=0, atol=LARGEST)
-                weighted = probability * prior / (probability * prior).sum()
-                np.testing.assert_allclose(weighted, posterior(likelihood, prior), rtol=0, atol=LARGEST)
+                np.testing.assert_allclose(
+                    probability, np.exp(likelihood) / np.exp(likelihood).sum(), rtol=0, atol=LARGEST
+                )
                 scores = [score.score for score in answers[scoring][i][p].scores]
                 np.testing.assert_allclose(np.exp(scores), np.exp(likelihood), rtol=0, atol=LARGEST)
     assert lengths == {1, 2}

@@ -9,12 +9,10 @@ from conftest import MakeModel, OpenClassifier
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oracle import COLOR, Oracle, PromptSpec
+from oracle_prompts import EXACT, LARGEST
 
 from qcls_gguf import Classifier, PlanError
 
-EXACT = {"flash_attn": False, "kv_type": "f32"}
-LARGEST_DIFFERENCE = 5e-5
-"""Between a score and the oracle's, with F32 weights and cache; measured: 4.5e-6."""
 PROMPTS = [
     COLOR,
     PromptSpec(
@@ -57,7 +55,7 @@ QUERIES = {
 
 @pytest.fixture(scope="module")
 def oracle(make_model: MakeModel) -> Iterator[Oracle]:
-    with Oracle(make_model(), **EXACT) as oracle:  # type: ignore[arg-type]
+    with Oracle(make_model(), **EXACT) as oracle:
         yield oracle
 
 
@@ -70,7 +68,7 @@ def assert_same(oracle: Oracle, classifier: Classifier, query: str) -> None:
     for prompt, answer in zip(PROMPTS, classifier.classify(query).results, strict=True):
         scores, _ = oracle.score(prompt, query)
         for found, score in zip(answer.scores, scores, strict=True):
-            assert abs(found.score - score) <= LARGEST_DIFFERENCE
+            assert abs(found.score - score) <= LARGEST
 
 
 @pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES.keys())
