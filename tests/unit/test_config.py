@@ -76,15 +76,6 @@ def test_an_empty_section_means_its_defaults(section: str) -> None:
         (PROMPT + "path: a.gguf\n", "path: unknown key, known are answer_cue, calibration, cascade, content_free"),
         (PROMPT + "1: 2\n", "1: unknown key, known are "),
         (PROMPT + "\xa0scoring: tree\n", r"'\xa0scoring': unknown key, it has a no-break space (U+00A0): write plain"),
-    ],
-)
-def test_an_unknown_key_is_refused_with_a_suggestion(text: str, message: str) -> None:
-    refused(text, message)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
         ("", "the configuration: expected keys and values, got nothing"),
         ("- name: a\n", "the configuration: expected keys and values, got a list"),
         ("prompts", "the configuration: expected keys and values, got text"),
@@ -94,20 +85,21 @@ def test_an_unknown_key_is_refused_with_a_suggestion(text: str, message: str) ->
         ("prompts: {name: a}\n", "prompts: expected a list of at least one prompt, got a mapping: begin each"),
         ("prompts: [a]\n", "prompts[0]: expected keys and values, got text"),
         (PROMPT + "model: a.gguf\n", "model: expected keys and values, got text: write it below, behind path: or"),
-    ],
-)
-def test_a_wrong_shape_is_refused(text: str, message: str) -> None:
-    refused(text, message)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
         (PROMPT + PROMPT, "not valid YAML: line 5: key 'prompts' is given twice"),
         (with_prompt_line("name: b"), "not valid YAML: line 5: key 'name' is given twice"),
+        (with_prompt_line("label_prefix: null"), "prompts.category.label_prefix: is nothing, which YAML makes of null"),
+        (with_prompt_line("label_end: ''"), "prompts.category.label_end: is empty: give it a text or remove it"),
+        (with_prompt_line("scoring: [tree]"), "prompts.category.scoring: ['tree'] is not one of tree, first_token"),
+        (PROMPT.replace("category", "1"), "prompts[0].name: 1 is a number, not text"),
+        (PROMPT.replace("category", "' '"), "prompts[0].name: is empty: give the prompt a name"),
+        (PROMPT.replace('"query: {query} label:"', "[a]"), "prompts.category.prompt_template: ['a'] is a list, not"),
+        (PROMPT + "model: {path: a.gguf, hf_repo: user/repo}", "model: path and hf_repo are both given: keep one"),
+        (PROMPT + "model: {quantization: Q8_0}", "model.quantization: is only for hf_repo, which is not given"),
+        (PROMPT + "model: {path: 1}", "model.path: 1 is a number, not text"),
+        (PROMPT + "model: {path: ''}", "model.path: is empty: give it a text or remove it"),
     ],
 )
-def test_a_key_given_twice_is_refused(text: str, message: str) -> None:
+def test_what_is_wrong_is_refused_at_its_place(text: str, message: str) -> None:
     refused(text, message)
 
 
@@ -151,30 +143,6 @@ def test_a_template_needs_exactly_one_slot(template: str, n_slots: int) -> None:
 )
 def test_an_unusable_label_is_refused(labels: str, message: str) -> None:
     refused(with_labels(labels), f"prompts.category.{message}")
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("label_prefix: null", "prompts.category.label_prefix: is nothing, which YAML makes of null"),
-        ("label_end: ''", "prompts.category.label_end: is empty: give it a text or remove it"),
-        ("scoring: [tree]", "prompts.category.scoring: ['tree'] is not one of tree, first_token"),
-    ],
-)
-def test_a_wrong_value_in_a_prompt_is_refused(line: str, message: str) -> None:
-    refused(with_prompt_line(line), message)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (("category", "1"), "prompts[0].name: 1 is a number, not text"),
-        (("category", "' '"), "prompts[0].name: is empty: give the prompt a name"),
-        (('"query: {query} label:"', "[a]"), "prompts.category.prompt_template: ['a'] is a list, not text"),
-    ],
-)
-def test_a_name_and_a_template_are_texts(change: tuple[str, str], message: str) -> None:
-    refused(PROMPT.replace(*change), message)
 
 
 @pytest.mark.parametrize("key", ["name", "prompt_template", "label_prefix", "label_end"])

@@ -87,19 +87,6 @@ def test_a_hub_model_takes_a_quantization_and_a_revision() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        ("{path: a.gguf, hf_repo: user/repo}", "model: path and hf_repo are both given: keep one of them"),
-        ("{quantization: Q8_0}", "model.quantization: is only for hf_repo, which is not given"),
-        ("{path: 1}", "model.path: 1 is a number, not text"),
-        ("{path: ''}", "model.path: is empty: give it a text or remove it"),
-    ],
-)
-def test_an_unusable_model_is_refused(model: str, message: str) -> None:
-    refused(f"{PROMPT}model: {model}\n", message)
-
-
-@pytest.mark.parametrize(
     ("line", "message"),
     [
         *((f"flash_attn: {value}", "is not auto, true or false") for value in ("1", "enabled", "[true]")),

@@ -67,9 +67,8 @@ def test_what_no_key_says(key: str, kind: int, value: object, said: str, sound: 
 def test_a_rope_that_turns_more_than_a_head_has(sound: File, tmp_path: Path) -> None:
     file = sound.copy()
     file.keys += [(b"qwen3.rope.dimension_count", U32, 96), (b"qwen3.attention.key_length", U32, 64)]
-    assert "rope.dimension_count is 96, not an even number up to attention.key_length (64)" in refusal(
-        file, tmp_path / "odd.gguf"
-    )
+    found = refusal(file, tmp_path / "odd.gguf")
+    assert "rope.dimension_count is 96, not an even number up to attention.key_length (64)" in found
 
 
 @pytest.mark.parametrize(
