@@ -58,11 +58,15 @@ def test_labels_to_a_configuration_that_labels(model: Path, tmp_path: Path, monk
     assert init(*options, "--force")[0] == 0
 
 
-def test_several_prompts_share_all_but_their_last_words(make_model: MakeModel, tmp_path: Path) -> None:
+@pytest.fixture
+def chat_model(make_model: MakeModel) -> str:
     chat = CHATS["qwen3"]
-    path = make_model("llama", chat_template=chat.template, control_tokens=chat.control_tokens)
+    return str(make_model("llama", chat_template=chat.template, control_tokens=chat.control_tokens))
+
+
+def test_several_prompts_share_all_but_their_last_words(chat_model: str, tmp_path: Path) -> None:
     out = tmp_path / "joint.yaml"
-    assert init("--labels", "a=p,q", "--labels", "b=p,q", "-m", str(path), "-o", str(out))[0] == 0
+    assert init("--labels", "a=p,q", "--labels", "b=p,q", "-m", chat_model, "-o", str(out))[0] == 0
     with Classifier.from_config(out) as classifier:
         fed = classifier.plan_counts("red dress").n_tokens_new
         longer = classifier.plan_counts("red dress red dress").n_tokens_new
@@ -70,11 +74,9 @@ def test_several_prompts_share_all_but_their_last_words(make_model: MakeModel, t
     assert longer - fed == single, "a query is fed once for both prompts"
 
 
-def test_an_older_configuration_labels_with_a_model_of_today(make_model: MakeModel, tmp_path: Path) -> None:
-    chat = CHATS["qwen3"]
-    path = make_model("llama", chat_template=chat.template, control_tokens=chat.control_tokens)
+def test_an_older_configuration_labels_with_a_model_of_today(chat_model: str, tmp_path: Path) -> None:
     out = tmp_path / "mine.yaml"
-    code, said = init("--from", "mission", "-m", str(path), "--out", str(out))
+    code, said = init("--from", "mission", "-m", chat_model, "--out", str(out))
     assert code == 0, said
     assert "prompt_template" not in out.read_text()
     assert list(labels(out, "blue jeans")) == ["category", "audience"]

@@ -96,7 +96,7 @@ def test_the_longest_query_is_planned_as_it_is_asked(
     n_batch: int, n_decodes: int, make_model: MakeModel, open_classifier: OpenClassifier
 ) -> None:
     prompts = []
-    for i in range(4):  # each with a text of its own behind its first token, which is a special one
+    for i in range(4):  # each with a text of its own after its first token, which is a special one
         template = PROMPTS[i % 2].template.replace("<|im_start|>", f"<|im_start|>{i}. ", 1)
         prompts.append(dataclasses.replace(PROMPTS[i % 2], name=f"{i}", template=template))
     classifier = open_classifier(make_model(), prompts, n_batch=n_batch, max_query_tokens=30, max_batch=1)

@@ -162,22 +162,6 @@ def test_every_kind_has_a_check() -> None:
         parse_config("prompts: []\nignore_warnings: [untraind]", folder=Path())
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('name: a\n    template: "{query}"', "prompts.a.template: unknown key, did you mean prompt_template?"),
-        ('name: a\n    labels: [x, y]\n    prompt_template: "{text}:"', "slots: did you mean {query} by {text}?"),
-        ("name: a\n   x: [y", "bad.yaml: not valid YAML: line 3"),
-    ],
-)  # fmt: skip
-def test_mistakes_that_leave_no_prompt_are_errors(text: str, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "bad.yaml"
-    path.write_text(f"prompts:\n  - {text}\n", encoding="utf-8")
-    done = CliRunner().invoke(app, ["run", "-c", str(path), "-q", "x"])
-    assert done.exit_code == 2
-    assert message in done.stderr
-
-
 def test_commands_tell_them_once_and_keep_them(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump({"prompts": [{"name": "c", "prompt_template": GOOD, "labels": ["red", "blue"]}]}))

@@ -52,7 +52,7 @@ def test_tokens_and_parts_are_what_is_cached_and_fed(classifier: Classifier, que
     assert counts.n_tokens_new <= sum(prompt.n_fed + len(prompt.labels.children) for prompt in shown.prompts)
 
 
-def test_labels_are_tried_behind_the_last_token(classifier: Classifier) -> None:
+def test_labels_are_tried_after_the_last_token(classifier: Classifier) -> None:
     (prompt,) = show_prompts(classifier, ["color"], "red").prompts
 
     def labels(node: TrieNode) -> list[str | None]:

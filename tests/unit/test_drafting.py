@@ -51,23 +51,18 @@ def test_a_model_without_a_chat_template_gets_the_whole_text(tmp_path: Path) -> 
     assert config.model.path == ROOT / "models" / "fashion-tiny-Q8_0.gguf"
 
 
-@pytest.mark.parametrize("option", ["category", "=a,b", "  =a,b"])
-def test_labels_without_a_name_are_refused(option: str) -> None:
-    with pytest.raises(ConfigError, match="is not NAME=LABEL,LABEL"):
-        labels_of([option])
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        *(([option], "is not NAME=LABEL,LABEL") for option in ("category", "=a,b", "  =a,b")),
         (["category=a"], r"prompts\.category\.labels: expected a list of at least two labels"),
         (["category=a,a"], "'a' is given twice"),
-        (["category=a,{query}"], "slot"),
+        (["category=a,{query}"], "^no configuration can be made of that: .*slot"),
         (["x=a,b", "x=a,b"], "'x' is given twice"),
     ],
 )
 def test_what_no_configuration_can_have_is_refused(options: list[str], words: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=f"no configuration can be made of that: .*{words}"):
+    with pytest.raises(ConfigError, match=words):
         draft_text(draft(*options), tmp_path)
 
 

@@ -92,6 +92,10 @@ def test_the_whole_table() -> None:
     assert bins[12].confidence == pytest.approx(0.8)
     assert bins[12].accuracy == 1
     assert bins[0] == ReliabilityBin(low=0, high=1 / 15, n=0, confidence=None, accuracy=None)
+    coverage = {point.threshold: point for point in found.coverage}
+    assert list(coverage) == [0.5, 0.7, 0.8, 0.9, 0.95, 0.99]
+    assert coverage[0.8].to_dict() == {"threshold": 0.8, "n": 3, "coverage": 0.6, "accuracy": pytest.approx(2 / 3)}
+    assert coverage[0.99] == Coverage(threshold=0.99, n=1, coverage=0.2, accuracy=0)
     plain, _ = scored(exact=False)
     assert plain == found.model_copy(update={"agreement_with_joint": None, "label_mass": None})
 
@@ -109,16 +113,7 @@ def test_labels_and_confusions() -> None:
     one, _ = scored(PROBABILITY[:1], ["a"])
     assert one.labels["b"] == LabelStatistics(precision=None, recall=None, f1=None, support=0, n_predicted=0)
     assert one.macro_f1 == 1  # of the labels that occur
-
-
-def test_coverage() -> None:
-    coverage = {point.threshold: point for point in scored()[0].coverage}
-    assert list(coverage) == [0.5, 0.7, 0.8, 0.9, 0.95, 0.99]
-    assert coverage[0.5] == Coverage(threshold=0.5, n=4, coverage=0.8, accuracy=0.5)
-    assert coverage[0.8].to_dict() == {"threshold": 0.8, "n": 3, "coverage": 0.6, "accuracy": pytest.approx(2 / 3)}
-    assert coverage[0.99] == Coverage(threshold=0.99, n=1, coverage=0.2, accuracy=0)
-    nothing = scored(PROBABILITY[:1], ["a"])[0].coverage[-1]
-    assert nothing == Coverage(threshold=0.99, n=0, coverage=0, accuracy=None)
+    assert one.coverage[-1] == Coverage(threshold=0.99, n=0, coverage=0, accuracy=None)
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,7 @@ def test_another_order_of_labels_takes_their_descriptions_along() -> None:
     ("top", "message"),
     [
         ({"prompt_template": "none"}, "prompt_template: has 0 {query} slots: it needs exactly one"),
+        ({"prompt_template": "{text}:"}, "prompt_template: has 0 {query} slots: did you mean {query} by {text}?"),
         ({"prompt_template": "{query}", "system": "a"}, "system: is given beside prompt_template, which is"),
         ({"prompt_template": 1}, "prompt_template: 1 is a number, not text"),
         ({"prompt_template": "{describe} {query}"}, "prompts.colour.describe: is missing, and prompt_template has"),
