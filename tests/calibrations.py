@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +9,12 @@ import numpy as np
 import pytest
 import yaml
 from conftest import MakeModel, WriteConfig
+from evaluations import ROOT, TEMPLATE
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier
 from qcls_gguf.config.scoring import Scoring
 
-ROOT = Path(__file__).parents[1]
-COMMAND = str(Path(sys.executable).parent / "qcls-gguf")
-TEMPLATE = "<|im_start|>user\n{topic} of {query}<|im_end|>\n<|im_start|>assistant\nlabel:"
 LABELS = {"item": ("jump", "jumper", "tank top", "none"), "user": ("boy", "girl", "man")}
 FASHION = ("audience", "colour")
 QUERY = "red dress"
@@ -40,11 +36,6 @@ def changed(path: Path, *, prompt: str | None = None, **keys: Any) -> Path:
     copy = path.with_name(f"{path.stem}-{len(list(path.parent.iterdir()))}.yaml")
     copy.write_text(yaml.safe_dump(tree, allow_unicode=True), encoding="utf-8")
     return copy
-
-
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """The command line."""
-    return subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=300, check=False)
 
 
 def probabilities(path: Path, query: str = QUERY) -> dict[str, list[float]]:

@@ -44,10 +44,14 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """The command line."""
+    return subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=300, check=False)
+
+
 def run_eval(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """The command."""
-    command = [COMMAND, "eval", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    """The command `eval`."""
+    return run("eval", *arguments)
 
 
 @pytest.fixture

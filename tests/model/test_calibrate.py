@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from calibrations import FASHION, LABELS, ROOT, changed, config, fashion, probabilities, run, softmax, specs
+from calibrations import FASHION, LABELS, changed, config, fashion, probabilities, softmax, specs
 from conftest import MakeModel, RunPython, WriteConfig
+from evaluations import ROOT, evaluated, run
 
 from qcls_gguf import Classifier, ConfigError, load_config
 from qcls_gguf.config.calibration_file import calibration_text, prompt_hash, read_calibration
-from qcls_gguf.config.scoring import SCORINGS, Scoring
-from qcls_gguf.evaluation.evaluate import EvaluationSettings, evaluate
+from qcls_gguf.config.scoring import SCORINGS
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.tuning.calibrate import CalibrationRecord, FitSettings, calibrate
 
@@ -36,13 +36,6 @@ def data(tmp_path: Path) -> Path:
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
-
-
-def evaluated(config: Path, data: Path, modes: tuple[Scoring, ...], **options: Any) -> dict[str, Any]:
-    """The record of an evaluation without times, as JSON has it."""
-    settings = EvaluationSettings(config=load_config(config), path=data, modes=modes, **{"n_latency": 0, **options})
-    with ClassifierOpener() as opener:
-        return evaluate(settings, opener).to_dict()
 
 
 def test_from_labelled_queries_to_calibrated_answers(data: Path, fashion: Path, tmp_path: Path) -> None:
@@ -83,7 +76,7 @@ def test_from_labelled_queries_to_calibrated_answers(data: Path, fashion: Path, 
 
     rows = [json.loads(line) for line in data.read_text(encoding="utf-8").splitlines()]
     lines = kept.read_bytes().count(b"\n")
-    modes = evaluated(calibrated, data, ("tree",), resume=kept)["modes"]
+    modes = evaluated(calibrated, data, modes=("tree",), resume=kept)["modes"]
     assert kept.read_bytes().count(b"\n") == lines == len({row["query"] for row in rows} | {"N/A"})
     assert list(modes) == ["tree", "calibrated"]
     assert modes["calibrated"]["prompts"]["audience"]["log_loss"] < fit["log_loss"]["before"]
@@ -113,9 +106,9 @@ def test_the_calibrated_mode_is_what_the_classifier_answers(
         {"query": "", "labels": {"user": "man"}},
     ]
     rows.write_text("".join(json.dumps(row) + "\n" for row in given))
-    found = evaluated(path, rows, ("tree",), n_latency=2, resume=kept)
+    found = evaluated(path, rows, modes=("tree",), n_latency=2, resume=kept)
     assert kept.read_bytes().count(b"\n") == 4  # the empty query is a row and content-free
-    again = evaluated(path, rows, ("tree",), n_latency=2, resume=kept)
+    again = evaluated(path, rows, modes=("tree",), n_latency=2, resume=kept)
     assert {**again["modes"]["calibrated"], "latency": 0, "p50_ms": 0} == {
         **found["modes"]["calibrated"], "latency": 0, "p50_ms": 0
     }  # fmt: skip
@@ -138,7 +131,7 @@ def test_raw_modes_stay_raw(config: Path, tmp_path: Path) -> None:
     rows.write_text('{"query": "red dress", "labels": {"item": "jump", "user": "boy"}}\n')
     calibrated = changed(config, prior="content_free", min_confidence=1, fallback="?")
     calibrated = changed(calibrated, prompt="user", temperature=5.0)
-    plain, found = (evaluated(path, rows, tuple(SCORINGS)) for path in (config, calibrated))
+    plain, found = (evaluated(path, rows, modes=tuple(SCORINGS)) for path in (config, calibrated))
     assert list(plain["modes"]) == list(SCORINGS)
     assert list(found["modes"]) == [*SCORINGS, "calibrated"]
     assert {mode: found["modes"][mode] for mode in SCORINGS} == plain["modes"]

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from calibrations import QUERY, changed, config, fashion, probabilities, run, softmax, specs
+from calibrations import QUERY, changed, config, fashion, probabilities, softmax, specs
 from conftest import MakeModel, WriteConfig
+from evaluations import run
 
 from qcls_gguf import Classifier, ConfigError
 from qcls_gguf.config.scoring import SCORINGS, Scoring

@@ -9,8 +9,9 @@ import re
 from io import StringIO
 
 import pytest
-from calibrations import ROOT, changed, run
+from calibrations import changed
 from conftest import MakeModel, OpenClassifier, WriteConfig
+from evaluations import ROOT, run
 from oracle import COLOR, PromptSpec
 from rich.console import Console
 
