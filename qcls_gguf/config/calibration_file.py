@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import yaml
-from pydantic import BeforeValidator, ValidationError, ValidationInfo, model_validator
+from pydantic import BeforeValidator, ValidationError, ValidationInfo
 
 from ..errors import ConfigError
 from .prompt import MAX_TEMPERATURE, MIN_TEMPERATURE, PromptConfig
@@ -86,7 +86,7 @@ def _of_prompts(value: Any, info: ValidationInfo) -> Any:
         if name not in known:
             text = shown(name, quoted=False)
             raise refusal(f"is no prompt of the configuration, {hint(name, known)}", text)
-    return value
+    return {name: given(fit) for name, fit in value.items()}
 
 
 @settings
@@ -99,11 +99,6 @@ class _Fit(Settings):
     bias: Annotated[dict[str, _BiasNumber], BeforeValidator(_of_labels)] | None = None
     fit: Any
 
-    @model_validator(mode="before")
-    @classmethod
-    def _given(cls, values: Any) -> Any:
-        return given(values)
-
 
 @settings
 class _File(Settings):
@@ -111,11 +106,6 @@ class _File(Settings):
 
     model_sha256: Annotated[str, Text()]
     prompts: Annotated[dict[str, _Fit], BeforeValidator(_of_prompts)]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _given(cls, values: Any) -> Any:
-        return given(values)
 
 
 def read_calibration(config: Config) -> Calibration | None:
@@ -134,7 +124,7 @@ def read_calibration(config: Config) -> Calibration | None:
 
 def _calibration(text: YamlText, path: Path, prompts: Mapping[str, PromptConfig]) -> Calibration:
     try:
-        file = check(_File, text.values, names=list(prompts))
+        file = check(_File, given(text.values), names=list(prompts))
     except ValidationError as e:
         raise config_error(mistakes(e, _File), text.values, file=text) from None
     wrong: list[Mistake] = []

@@ -24,6 +24,7 @@ from .prompt import (
     PromptConfig,
     Queries,
     TrueOrFalse,
+    refuse_other_texts,
     resolve_forced,
 )
 from .resources import config_path
@@ -85,9 +86,7 @@ class Shared(Settings):
             if (n_slots := self.prompt_template.count(SLOT)) != 1:
                 remedy = "it needs exactly one" if n_slots else no_query(self.prompt_template)
                 raise refusal(f"has {n_slots} {SLOT} slots: {remedy}", "prompt_template")
-            for key in TEXT_KEYS[1:]:
-                if getattr(self, key) is not None:
-                    raise refusal("is given beside prompt_template, which is the whole text: keep one of the two", key)
+            refuse_other_texts(self)
         return self
 
 

@@ -65,6 +65,13 @@ def resolve_forced(values: JsonObject) -> JsonObject:
     return {"scoring": TREE, **values} if forced is False else values
 
 
+def refuse_other_texts(values: object) -> None:
+    """Refuse the texts that are given beside prompt_template."""
+    for key in TEXT_KEYS[1:]:
+        if getattr(values, key) is not None:
+            raise refusal("is given beside prompt_template, which is the whole text: keep one of the two", key)
+
+
 def _labels_schema(schema: JsonObject) -> None:
     """A list of labels, or labels with descriptions."""
     as_list = {**schema, "minItems": 2, "maxItems": _MAX_LABELS, "uniqueItems": True}
@@ -202,9 +209,7 @@ class PromptConfig(Settings):
     @model_validator(mode="after")
     def _check(self) -> PromptConfig:
         if not self.is_chat:
-            for key in ("system", "user", "answer_cue"):
-                if getattr(self, key) is not None:
-                    raise refusal("is given beside prompt_template, which is the whole text: keep one of the two", key)
+            refuse_other_texts(self)
         elif SLOT in self.cue:
             raise refusal(f"has a {SLOT} slot: write the query into user", "answer_cue")
         if self.label_descriptions and len(self.label_descriptions) != len(self.labels):
