@@ -72,8 +72,6 @@ class NativeContext:
         Raises PlanError for a limit out of range, ModelError for a model whose hidden states do not give its logits.
         """
         self._handle = c_void_p()
-        if model.without_weights:
-            raise PlanError("the model was opened without weights: it measures contexts (measure_context)")
         params = params_of(settings)
         handle, self._error = c_void_p(), Error()
         self._error_ref = byref(self._error)

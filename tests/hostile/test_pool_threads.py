@@ -61,9 +61,9 @@ with NativeModel(path) as model:
     refused(lambda: NativeModel(path))
     refused(lambda: opened(model, 3))
     refused(lambda: opened(model, 3), n_left=1)
-refused(lambda: Classifier.from_config(config))
+for n in (0, 2):
+    refused(lambda: Classifier.from_config(config), n_left=n)
 with Classifier.from_config(config) as classifier:
-    refused(lambda: ask(classifier))
     print(ask(classifier) == classifier.classify("red dress").labels)
 """
 
@@ -102,6 +102,6 @@ def test_threads_that_cannot_be_started(
         f"ModelError no thread can be started to load {path}{WHY}",
         *[f"ModelError {path}: 3 threads could not be started"] * 2,
         f"ModelError no thread can be started to hash {path}{WHY}",
-        f"DecodeError no thread can be started to serve tasks{WHY}",
+        f"ModelError {path}: no thread can be started to serve requests{WHY}",
         "True",
     ]
