@@ -114,7 +114,7 @@ def _operation(dialects: Sequence[Dialect]) -> Operation:
         summary=own.summary,
         answer=own.answer,
         errors=_ERRORS,
-        error=ErrorAnswer if own.words is openai_words else None,
+        error=(ErrorAnswer,) if own.words is openai_words else (),
         requests=[each.request for each in reversed(dialects)],
         more_kinds=LINES[:1] if own.line is not None else (),
         parameters=own.parameters,

@@ -36,8 +36,8 @@ class Operation:
     answer: Models
     """what an answer is one of; empty: anything of its kind"""
     errors: Sequence[int] = ()
-    error: type[BaseModel] | None = ErrorAnswer
-    """what an error's body is; None: any JSON"""
+    error: Models = (ErrorAnswer,)
+    """what an error's body is one of; empty: any JSON"""
     kind: str = "application/json"
     """of the answer"""
     requests: Models = ()
@@ -52,7 +52,7 @@ def description(operations: Iterable[Operation]) -> Schema:
     """The OpenAPI description of these operations."""
     operations = list(operations)
     given = {(model, "validation") for each in operations for model in each.requests}
-    given |= {(model, "serialization") for each in operations for model in (*each.answer, *_errors(each))}
+    given |= {(model, "serialization") for each in operations for model in (*each.answer, *each.error)}
     references, schemas = models_json_schema(
         sorted(given, key=lambda each: each[0].__name__),  # type: ignore[arg-type]
         ref_template=_REFERENCE,
@@ -93,13 +93,9 @@ def _one_of(models: Models, mode: str, references: Mapping[Any, Schema]) -> Sche
     return schemas[0] if len(schemas) == 1 else {"anyOf": schemas} if schemas else {}
 
 
-def _errors(operation: Operation) -> Models:
-    return () if operation.error is None else (operation.error,)
-
-
 def _responses(operation: Operation, references: Mapping[Any, Schema]) -> Schema:
     answer = {operation.kind: {"schema": _one_of(operation.answer, "serialization", references)}}
-    error = {"application/json": {"schema": _one_of(_errors(operation), "serialization", references)}}
+    error = {"application/json": {"schema": _one_of(operation.error, "serialization", references)}}
     refused = {"description": "refused", "content": error}
     return {"200": {"description": "answered", "content": answer}} | dict.fromkeys(map(str, operation.errors), refused)
 

@@ -26,7 +26,8 @@ class TextPipeline(ABC):
         self.classifier = classifier
         self._owned = owned
         self._is_closed = False
-        self._batch_size = _checked_size(batch_size)
+        check_count("batch_size", batch_size)
+        self._batch_size = batch_size
 
     def _cut(self, loaded: LoadedPrompts, text: str, *, truncation: Any = True, max_length: int | None = None) -> str:
         """The text, or a beginning of it that has no more tokens than runtime.max_query_tokens and max_length.
@@ -81,7 +82,8 @@ class TextPipeline(ABC):
         ask(texts) is called with at most batch_size texts; the default is 1 for an iterable that is not a list.
         """
         self._check_open()
-        size = _checked_size(batch_size) or self._batch_size
+        check_count("batch_size", batch_size)
+        size = batch_size or self._batch_size
         if isinstance(inputs, str | Mapping):
             return ask([_text(inputs)])[0]
         if isinstance(inputs, list):
@@ -110,7 +112,7 @@ def _text(value: Any) -> str:
     return value
 
 
-def _checked_size(batch_size: int | None) -> int | None:
-    if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
-        raise ConfigError(f"batch_size: {shown(batch_size)} is not a whole number of 1 or more")
-    return batch_size
+def check_count(name: str, value: Any, none: str = "") -> None:
+    """Raise ConfigError for an argument that is neither None nor a whole number of 1 or more. none: what None means."""
+    if value is not None and (not isinstance(value, int) or value < 1):
+        raise ConfigError(f"{name}: {shown(value)} is not a whole number of 1 or more{none}")

@@ -9,7 +9,7 @@ from ..config.words import shown
 from ..errors import ConfigError
 from ..opening import with_one_prompt
 from ..score.result import PromptResult
-from .base import TextPipeline
+from .base import TextPipeline, check_count
 
 NOT_GIVEN: Final = object()
 _FUNCTIONS = {None: "probability", "default": "probability", "softmax": "probability", "none": "score"}
@@ -60,8 +60,7 @@ class TextClassificationPipeline(TextPipeline):
         max_length tokens of the model, if given) instead of refusing them. padding: ignored.
         Raises ConfigError, and what Classifier.classify_batch raises.
         """
-        if max_length is not None and (not isinstance(max_length, int) or max_length < 1):
-            raise ConfigError(f"max_length: {shown(max_length)} is not a whole number of 1 or more")
+        check_count("max_length", max_length)
         n_labels = self._top_k if top_k is NOT_GIVEN else _checked_top_k(top_k)
         field = self._function if function_to_apply is None else _checked_function(function_to_apply)
 
@@ -84,9 +83,9 @@ def _answer(result: PromptResult, n_labels: Any, field: str) -> Any:
 
 
 def _checked_top_k(top_k: Any) -> Any:
-    if top_k is NOT_GIVEN or top_k is None or (isinstance(top_k, int) and top_k >= 1):
-        return top_k
-    raise ConfigError(f"top_k: {shown(top_k)} is not a whole number of 1 or more, or None for all labels")
+    if top_k is not NOT_GIVEN:
+        check_count("top_k", top_k, ", or None for all labels")
+    return top_k
 
 
 def _checked_function(function: str | None) -> str:

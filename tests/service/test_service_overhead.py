@@ -1,7 +1,7 @@
 """What HTTP costs a request at one client: `make load`. Run with -s to see the figures.
 
 Blocks of requests in turns, so that what else the machine does changes all of them: the process's CPU time, less that
-of the same classification without HTTP in the same round; and what of that an application of a few lines takes.
+of the same classification without HTTP in the same round.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from served import ROOT, raw
 from qcls_gguf import load_config
 from qcls_gguf.questions.question import Question
 from qcls_gguf.service.app import build_app
-from qcls_gguf.service.exchange import App, Receive, Scope, Send
 from qcls_gguf.service.lifecycle import Lifecycle
 from qcls_gguf.service.server import Protocol
 from qcls_gguf.service.settings import ServiceSettings
@@ -88,22 +87,6 @@ class Blocks:
     """of each request"""
 
 
-class _Server(uvicorn.Server):
-    def install_signal_handlers(self) -> None:
-        """Leave them to the tests."""
-
-
-def _started(app: App) -> tuple[uvicorn.Server, asyncio.Task[None], int]:
-    """An application at a port of this process."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(
-        app, http=Protocol, ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
-        timeout_keep_alive=75, proxy_headers=False,
-    )  # fmt: skip
-    server = _Server(config)
-    return server, asyncio.create_task(server.serve(sockets=[listener])), int(listener.getsockname()[1])
-
-
 async def _measure(route: str) -> dict[str, Blocks]:
     config = load_config(ROOT / "configs/mission.yaml")
     config = replace(config, runtime=replace(config.runtime, n_threads=1))
@@ -115,25 +98,22 @@ async def _measure(route: str) -> dict[str, Blocks]:
     if route == "/v1/decisions":
         async with backend.question(question, 60) as prompts:
             pass
-    body = b"x" * 1800
-
-    async def few_lines(scope: Scope, receive: Receive, send: Send) -> None:
-        await receive()
-        await prompts.aclassify(QUERY)
-        headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
-
-    servers = [_started(few_lines), _started(build_app(lifecycle, settings))]
+    listener = socket.create_server(("127.0.0.1", 0))
+    http = uvicorn.Config(
+        build_app(lifecycle, settings), http=Protocol, ws="none", lifespan="off", log_config=None, access_log=False,
+        server_header=False, timeout_keep_alive=75, proxy_headers=False,
+    )  # fmt: skip
+    server = uvicorn.Server(http)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
     data = raw(json.dumps(BODIES[route]).encode(), "accept: */*", "user-agent: x", path=route).hex()
     client = await asyncio.create_subprocess_exec(
         sys.executable, "-c", CLIENT, data, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=1 << 24
     )
 
-    async def drive(port: int) -> list[float]:
+    async def drive() -> list[float]:
         assert client.stdin
         assert client.stdout
-        client.stdin.write(f"{N_REQUESTS} {port}\n".encode())
+        client.stdin.write(f"{N_REQUESTS} {listener.getsockname()[1]}\n".encode())
         return list(json.loads(await client.stdout.readline()))
 
     def classify() -> list[float]:
@@ -146,8 +126,7 @@ async def _measure(route: str) -> dict[str, Blocks]:
 
     kinds: dict[str, Callable[[], Awaitable[list[float]]]] = {
         ALONE: lambda: asyncio.to_thread(classify),
-        "an application of a few lines that only asks the engine": lambda: drive(servers[0][2]),
-        THE_SERVICE: lambda: drive(servers[1][2]),
+        THE_SERVICE: drive,
     }
     found = {name: Blocks() for name in kinds}
     for n_round in range(N_ROUNDS + 1):
@@ -161,9 +140,8 @@ async def _measure(route: str) -> dict[str, Blocks]:
     assert client.stdin
     client.stdin.close()
     await client.wait()
-    for server, task, _ in servers:
-        server.should_exit = True
-        await task
+    server.should_exit = True
+    await serving
     await lifecycle.close()
     return found
 
@@ -178,8 +156,8 @@ def test_what_http_costs(route: str) -> None:
         sys.setswitchinterval(before)
     alone = found[ALONE]
     print(f"\n{route}: {ALONE}: {np.median(alone.cpu_ms):.2f} ms of CPU time, p50 {np.median(alone.ms):.2f} ms")
-    for name, blocks in list(found.items())[1:]:
-        low, middle, high = np.percentile(np.subtract(blocks.cpu_ms, alone.cpu_ms), (25, 50, 75))
-        print(f"  {name}: {middle:+.2f} ms of CPU time (quartiles {low:+.2f}, {high:+.2f}), the event loop's "
+    blocks = found[THE_SERVICE]
+    low, middle, high = np.percentile(np.subtract(blocks.cpu_ms, alone.cpu_ms), (25, 50, 75))
+    print(f"  {THE_SERVICE}: {middle:+.2f} ms of CPU time (quartiles {low:+.2f}, {high:+.2f}), the event loop's "
               f"{np.median(blocks.loop_ms):.2f}; p50 {np.median(blocks.ms) - np.median(alone.ms):+.2f} ms")  # fmt: skip
-    assert len(found[THE_SERVICE].ms) == N_ROUNDS * N_REQUESTS
+    assert len(blocks.ms) == N_ROUNDS * N_REQUESTS

@@ -176,18 +176,12 @@ IMAGE = [{"role": "user", "content": [{"type": "input_image", "image_url": "data
     [
         ("decisions", {"model": "m", "input": IMAGE, "questions": [choice()]}, "input[0].content[0]"),
         ("decisions", {"model": "m", "input": "x", "questions": []}, "questions"),
-        (
-            "decisions",
-            {"model": "m", "input": "x", "questions": [choice(values=("a",))]},
-            "questions[0].choices",
-        ),
         ("decisions", {"model": "m", "input": "x", "questions": [choice(values=("a", " "))]}, "questions[0]"),
         ("decisions", {"model": "m", "input": "x", "questions": [choice(), {"type": "box"}]}, "questions[1].type"),
         ("decisions", {"model": "m", "input": "word " * 400, "questions": [choice()]}, "input"),
         ("decisions", {"model": "m", "input": "x", "questions": [choice("long " * 5000)]}, "questions[0]"),
         ("systemone", {"state": "x", "questions": {"q": {"type": "noul"}}}, "q"),
         ("systemone", {"state": "x", "questions": {"q": {"type": "box", "instructions": "?"}}}, "q"),
-        ("systemone", {"state": "x", "questions": {"q": {"type": "score", "criteria": []}}}, "criteria"),
         (
             "systemone",
             {"state": "x", "questions": {"q": {"type": "noul", "instructions": "?"}}, "assets": {}},
