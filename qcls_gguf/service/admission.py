@@ -36,11 +36,15 @@ class Admission:
         if refusal := self._refusal(n_tokens, turn_ms):
             reason, what = refusal
             raise RefusedError(503, reason, f"{what}: ask again later", retry_ms=self.retry_ms)
-        self._count(1, n_tokens, n_at_once)
+        self.n_requests += 1
+        self.n_tokens += n_tokens
+        self._n_ahead += n_at_once
         try:
             yield
         finally:
-            self._count(-1, -n_tokens, -n_at_once)
+            self.n_requests -= 1
+            self.n_tokens -= n_tokens
+            self._n_ahead -= n_at_once
 
     def _refusal(self, n_tokens: int, turn_ms: float) -> tuple[str, str] | None:
         """(the reason, what is too much) for a request that comes now, or None."""
@@ -55,11 +59,6 @@ class Admission:
             there = f"about {self.n_tokens} tokens are in the service"
             return "tokens", f"{there}, this request has {n_tokens}, and {limits.waiting_tokens} are admitted"
         return None
-
-    def _count(self, n_requests: int, n_tokens: int, n_at_once: int) -> None:
-        self.n_requests += n_requests
-        self.n_tokens += n_tokens
-        self._n_ahead += n_at_once
 
     def learn(self, n_tokens: float, ms: float, n_queries: int = 1) -> None:
         """Note a query whose turn took so long and answered so many. n_tokens: of the query, as `admitted` counts them;

@@ -41,7 +41,7 @@ class Asker:
         """The body of the answer to a request. Raises RefusedError."""
         if isinstance(asked, Questions):
             with self._admitted_questions(asked.questions, backend), backend:
-                return asked.answer(*await self._answers(asked, backend, exchange))
+                return await self._answered(asked, backend, exchange)
         _check_size(len(asked.texts), self._limits.queries, "texts", asked.param)
         if not asked.texts and not asked.is_partial:
             raise RefusedError(400, "invalid", f"{asked.param} is empty: send at least one text", param=asked.param)
@@ -139,19 +139,17 @@ class Asker:
             n_at_once.append(n_text + (0 if is_known else min(n_tokens_of(n_bytes), PIECE)))
         return self._admission.admitted(n_tokens, sum(sorted(n_at_once)[-_AT_ONCE:]), backend.classifier.turn_ms)
 
-    async def _answers(
-        self, asked: Questions, backend: Backend, exchange: Exchange
-    ) -> tuple[list[Distribution | None], Usage]:
-        """The answer to each question, some at a time; None for one whose scores cannot be computed."""
+    async def _answered(self, asked: Questions, backend: Backend, exchange: Exchange) -> object:
+        """The body of the answer to questions, some of which are asked at a time."""
         usage = Usage()
-        answers: list[Distribution | None] = []
+        answers: list[Distribution | None] = []  # None: its scores cannot be computed
         while len(answers) < len(asked.questions):
             some = asked.questions[len(answers) : len(answers) + _AT_ONCE]
             answers += await self._some(some, backend, exchange, usage)
         for each, answer in zip(asked.questions, answers, strict=True):
             if answer is None and not asked.is_partial:
                 raise RefusedError(500, "failed", f"{each.param}: its scores are not finite", param=each.param)
-        return answers, usage
+        return asked.answer(answers, usage)
 
     async def _some(
         self, questions: Sequence[TextQuestion], backend: Backend, exchange: Exchange, usage: Usage

@@ -148,14 +148,12 @@ async def _part(receive: Receive) -> tuple[bytes, bool]:
 
 def _decompressed(body: bytearray, encoding: str, most_bytes: int) -> bytes:
     """What a body was before it was compressed. Raises RefusedError: 415 for other encodings, 400, 413."""
+    unpack = {"gzip": _gunzip, "zstd": _unzstd}.get(encoding)
+    if unpack is None:
+        what = f"content-encoding {encoding[:40]!r} is not gzip, zstd or identity"
+        raise RefusedError(415, "media type", what, param="content-encoding")
     try:
-        if encoding == "gzip":
-            text = _gunzip(body, most_bytes)
-        elif encoding == "zstd":
-            text = _unzstd(body, most_bytes)
-        else:
-            what = f"content-encoding {encoding[:40]!r} is not gzip, zstd or identity"
-            raise RefusedError(415, "media type", what, param="content-encoding")
+        text = unpack(body, most_bytes)
     except (zlib.error, EOFError) as e:
         what = f"the body is not valid {encoding}: {e}"
         raise RefusedError(400, "malformed", what, param="content-encoding") from None

@@ -192,8 +192,16 @@ async def _serve(
     stopping = asyncio.Event()
     tasks: set[asyncio.Task[None]] = set()
 
-    def reload() -> None:
-        task = asyncio.create_task(_reload(lifecycle))
+    async def load() -> None:
+        await lifecycle.load()
+        on_ready()
+
+    async def reload() -> None:
+        with contextlib.suppress(RefusedError):  # which is logged
+            await lifecycle.reload()
+
+    def start_reload() -> None:
+        task = asyncio.create_task(reload())
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
@@ -204,8 +212,8 @@ async def _serve(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    loop.add_signal_handler(signal.SIGHUP, reload)
-    loading = asyncio.create_task(_load(lifecycle, on_ready))
+    loop.add_signal_handler(signal.SIGHUP, start_reload)
+    loading = asyncio.create_task(load())
     loading.add_done_callback(lambda task: stopping.set() if task.exception() else None)
     draining = asyncio.create_task(_drain(settings, lifecycle, server, stopping))
     try:
@@ -218,16 +226,6 @@ async def _serve(
         with contextlib.suppress(StoppedError):
             await loading
         await lifecycle.close()
-
-
-async def _load(lifecycle: Lifecycle, on_ready: Callable[[], None]) -> None:
-    await lifecycle.load()
-    on_ready()
-
-
-async def _reload(lifecycle: Lifecycle) -> None:
-    with contextlib.suppress(RefusedError):  # which is logged
-        await lifecycle.reload()
 
 
 async def _drain(settings: ServiceSettings, lifecycle: Lifecycle, server: _Server, stopping: asyncio.Event) -> None:

@@ -229,8 +229,7 @@ def test_a_request_that_offers_another_protocol_is_answered_in_this_one(
     assert [(status, json.loads(body)["query"]) for status, body in answers(data)] == [(200, "red dress")] * 4
 
 
-@pytest.mark.parametrize("version", ["1.0", "1.1"])
-@pytest.mark.parametrize("connection", ["upgrade, close", "upgrade"])
+@pytest.mark.parametrize(("version", "connection"), [("1.0", "upgrade"), ("1.1", "upgrade, close")])
 @pytest.mark.parametrize("first", [-10, 4, 10_000])
 def test_an_offer_on_a_connection_that_ends_is_answered(
     server: Server, version: str, connection: str, first: int

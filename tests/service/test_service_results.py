@@ -1,13 +1,15 @@
-"""Answers kept for queries that come again, and queries kept for those that begin like them."""
+"""Answers kept for queries that come again, queries kept for those that begin like them, and answers by stages."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cascades import QUERIES, joint, write
 from served import ROOT, Server, with_runtime
 
 from qcls_gguf import Classifier
@@ -88,3 +90,13 @@ def test_clients_that_type_are_answered_from_kept_queries(tmp_path: Path) -> Non
             for n, results in enumerate(found, 1):
                 wanted = classifier.classify(text[:n]).results
                 assert [each["label"] for each in results] == [each.label for each in wanted]
+
+
+def test_the_metrics_count_the_answers_of_each_stage(tmp_path: Path) -> None:
+    with Server(config=write(tmp_path, joint(), {"category": 0.7, "audience": 0.6})) as server:
+        answered: Counter[str] = Counter()
+        for query in QUERIES:
+            answered.update(answer["stage"] for answer in server.classify(query=query).json()["results"])
+        assert set(answered) == {"cheap", "both"}  # else this shows nothing
+        for stage, n in answered.items():
+            assert server.metric(f'qcls_stage_answers_total{{stage="{stage}"}}') == n
