@@ -30,25 +30,27 @@ class Stage:
     thresholds: Mapping[str, float]
     """by prompt, the least probability of a final answer; empty for the last stage, whose answers are all final"""
     core: Core
-    """answers"""
+    """answers its items"""
 
     def items(self, query: str, names: Sequence[str]) -> list[Item]:
-        """The items that ask some prompts a query: the whole set if these are all of its prompts, else single ones."""
+        """The items that ask some prompts a query: the whole set if these are all of its prompts, else sets of one
+        prompt each.
+        """
         mine = [prompt.name for prompt in self.whole.prompts]
         asked = [name for name in mine if name in names]
         if asked == mine:
             return [(self.whole, query)]
         return [(self.single[name], query) for name in asked]
 
-    def counts(self, answer: PromptResult) -> bool:
+    def is_final(self, answer: PromptResult) -> bool:
         """Whether an answer is final."""
         return answer.probability >= self.thresholds.get(answer.prompt, 0.0)
 
 
-Step = Generator[tuple[Stage, list[Item]], list[Result], list[Result]]
+Steps = Generator[tuple[Stage, list[Item]], list[Result], list[Result]]
 
 
-def cascade_steps(stages: Sequence[Stage], queries: Sequence[str]) -> Step:
+def cascade_steps(stages: Sequence[Stage], queries: Sequence[str]) -> Steps:
     """Ask the stages one after the other: a generator that yields a stage with its items, is sent the answers to them,
     and returns the results.
 
@@ -72,7 +74,7 @@ def cascade_steps(stages: Sequence[Stage], queries: Sequence[str]) -> Step:
         asked.append(results)
         for owner, result in zip(owners, results, strict=True):
             for answer in result.results:
-                if is_last or stage.counts(answer):
+                if is_last or stage.is_final(answer):
                     found[owner][answer.prompt] = answer._replace(stage=stage.name)
     model = stages[-1].core.info
     return [
@@ -179,7 +181,7 @@ class Cascade:
                 return list(e.value)
 
     async def ask_async(self, queries: Sequence[str], deadline_s: float | None = None) -> list[Result]:
-        """The same without blocking the event loop."""
+        """`ask` without blocking the event loop."""
         if not self._are_checked(queries, deadline_s):
             return []
         until_s = None if deadline_s is None else perf_counter() + deadline_s

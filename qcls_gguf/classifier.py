@@ -45,7 +45,7 @@ class Classifier(Asking):
         self._started = started
         self._owns_model = owns_model
         self._cascade: Cascade | None = None
-        self._others: list[Classifier] = []  # of a cascade's other models
+        self._others: list[Classifier] = []  # those that answer the stages with other models
         self.core: Core = started.core
         """How requests reach the engine."""
         self.configured = started.prompts
@@ -104,7 +104,7 @@ class Classifier(Asking):
         last = self.config.path.stem if self.config.path else "last"
         stages.append(open_stage(self.core, last, self.configured, None, config=self.config))
         for query in (" a", " a b", " a b c"):
-            for stage in stages:  # both ways in which it is asked
+            for stage in stages:  # all prompts together and each alone, as the cascade asks them
                 stage.core.ask([(stage.whole, query)])
                 stage.core.ask([(single, query) for single in stage.single.values()])
         self._cascade = Cascade(stages)
@@ -227,7 +227,8 @@ class Classifier(Asking):
     ) -> list[Result]:
         """Answer each pair of a prompt set and a query, all in one decode if they fit; see `classify_batch`.
 
-        Pairs of a cascade's configured set alone go through its stages; with others among them, to the last one.
+        In a cascade, pairs go through the stages only if all of them are of the configured set; otherwise those of the
+        configured set are answered by the last stage alone.
         """
         if self._cascade and all(prompts is self.configured for prompts, _ in pairs):
             return self._cascade.ask([query for _, query in pairs], deadline_s)

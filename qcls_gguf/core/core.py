@@ -42,7 +42,7 @@ _BYTES_A_TOKEN = 32
 """For max_query_bytes: auto. Text has 3 to 6 bytes a token; only long runs of one character have more than these."""
 _LONGEST_S = 1e9
 """the longest deadline"""
-_MENTIONED_NS = 100_000
+_LEAST_NS = 100_000
 """Shorter waits, such as a thread's wake-up, are reported as 0."""
 
 Item = tuple["LoadedPrompts", str]
@@ -77,7 +77,7 @@ class Core:
         self._tokenize = engine.model.native.tokenize
         self._turn_cost: TurnCost | None = None
         self._label_tokens = label_tokens
-        self._are_set = True  # whether the engine's rows and the scorers have the same label tokens
+        self._tokens_agree = True  # whether the engine's rows and the scorers have the same label tokens
         self._sets: list[LoadedPrompts] = []
         self.executor: Executor
         """The thread that computes, from `start` on."""
@@ -97,7 +97,7 @@ class Core:
         self.executor.put(job)
         results = job.result()
         woken_ns = perf_counter_ns() - job.ended_ns
-        return results if woken_ns <= _MENTIONED_NS else [each.after(each.wait_ms + woken_ns / 1e6) for each in results]
+        return results if woken_ns <= _LEAST_NS else [each.after(each.wait_ms + woken_ns / 1e6) for each in results]
 
     async def ask_async(self, items: Sequence[Item], deadline_s: float | None = None) -> list[Result]:
         """`ask` without blocking the event loop."""
@@ -162,7 +162,7 @@ class Core:
             if not isinstance(query, str):
                 raise PlanError(f"a query is text, not {type(query).__name__}: {shown(query)}")
             try:
-                # Of more characters than bytes are allowed, the bytes are not counted.
+                # A text with more characters than the limit has bytes is refused without being encoded.
                 n, unit = (len(query), "characters") if len(query) > most else (len(query.encode()), "bytes")
             except UnicodeEncodeError as e:
                 raise PlanError(
@@ -199,18 +199,18 @@ class Core:
         if first.action is not None:
             return [first.action()]
         if len(turn) == 1:
-            return [self.answer(first.items, first.plan, came_ns=first.came_ns)]
-        results = iter(self.answer([item for job in turn for item in job.items], came_ns=first.came_ns))
+            return [self.answer(first.items, first.plan, arrived_ns=first.arrived_ns)]
+        results = iter(self.answer([item for job in turn for item in job.items], arrived_ns=first.arrived_ns))
         return [[next(results) for _ in job.items] for job in turn]
 
     def answer(
-        self, items: Sequence[Any], plan: RequestPlan | None = None, *, keep: bool = True, came_ns: int | None = None
+        self, items: Sequence[Any], plan: RequestPlan | None = None, *, keep: bool = True, arrived_ns: int | None = None
     ) -> list[Result]:
         """A result for each item, with the time of every stage.
 
-        items: of type Item; Tokenized where their plan is given. keep: queries that begin like a kept one feed only the
-        rest, and are kept; came_ns: when they began to wait. Raises PlanError before anything is computed, DecodeError,
-        ScoreError.
+        items: each an Item, or a Tokenized if `plan` is given. keep: a query that begins like a kept one feeds only its
+        other tokens, and is kept itself; arrived_ns: when the items began to wait. Raises PlanError before anything is
+        computed, DecodeError, ScoreError.
         """
         start_ns = perf_counter_ns()
         engine = self.engine
@@ -219,7 +219,7 @@ class Core:
             tokenized.append(item if plan else self.tokenize(*item))
         tokenized_ns = perf_counter_ns()
         if plan is None:
-            if not engine.is_clean:  # which may forget kept queries
+            if not engine.is_clean:  # before planning, because `restore` may forget kept queries
                 engine.restore()
             plan = self._planner.plan(tokenized, keep=keep)
         planned_ns = perf_counter_ns()
@@ -240,7 +240,7 @@ class Core:
             "score": (end_ns - decoded_ns) / 1e6,
             "cleanup": trim_us / 1e3,
         }
-        wait_ns = 0 if came_ns is None else start_ns - came_ns
+        wait_ns = 0 if arrived_ns is None else start_ns - arrived_ns
         total_ms = sum(stage_ms.values())
         results = []
         for each, answer in zip(tokenized, answers, strict=True):
@@ -251,14 +251,16 @@ class Core:
                 counts=counts,
                 results=answer,
                 model=self.info,
-                wait_ms=wait_ns / 1e6 if wait_ns > _MENTIONED_NS else 0.0,
+                wait_ms=wait_ns / 1e6 if wait_ns > _LEAST_NS else 0.0,
             )
             results.append(result)
         return results
 
     def _decode(self, plan: RequestPlan) -> tuple[Float32Array, IndexArray, int, int]:
-        """The hidden states of all decodes, in which row is that of each edge of the label tries, and microseconds of
-        filling batches and of trimming sequences.
+        """Run the decodes of a plan.
+
+        Returns the hidden states (n_rows, row size) of all decodes; (n_edges,) for each edge of the label tries the row
+        with the hidden state that it reads; and the microseconds that filling batches and trimming sequences took.
         """
         if len(plan.decodes) == 1:
             decode = plan.decodes[0]
@@ -293,8 +295,8 @@ class Core:
             row, prompt = row + prompts.n_edges, prompt + n_prompts
         return answers
 
-    def _joins(self, turn: Sequence[Job[Any]], job: Job[Any], n_behind: int) -> bool:
-        """Whether a job may join a turn of others, while n_behind jobs wait, including this one."""
+    def _joins(self, turn: Sequence[Job[Any]], job: Job[Any], n_waiting: int) -> bool:
+        """Whether a job may join a turn of others, while n_waiting jobs wait, including this one."""
         jobs = (*turn, job)
         if any(each.action is not None or each.plan is not None for each in jobs):
             return False
@@ -304,7 +306,7 @@ class Core:
             n_gpu_layers = self.engine.model.n_gpu_layers
             return all(pays_to_share(n_gpu_layers, prompts.n_prefixes) for each in jobs for prompts, _ in each.items)
         n_tokens = sum([prompts.n_fed(query) for prompts, query in job.items])
-        return self._turn_cost.pays(len(turn), n_tokens, n_behind)
+        return self._turn_cost.pays(len(turn), n_tokens, n_waiting)
 
     # prompt sets: the executor thread, or the thread that starts
 
@@ -339,13 +341,13 @@ class Core:
         """Let the engine's rows contain the logits that the exact scorings of all sets need."""
         exact = [each for each in self._sets if each.compiled.exact]
         tokens = np.array(sorted({token for each in exact for token in each.compiled.label_tokens.tolist()}), np.int32)
-        if not (self._are_set and np.array_equal(tokens, self._label_tokens)):
-            self._are_set = False
+        if not (self._tokens_agree and np.array_equal(tokens, self._label_tokens)):
+            self._tokens_agree = False
             self.engine.set_label_tokens(tokens)
             self._label_tokens = tokens
         for each in exact:
             each.scorer.use_label_tokens(tokens)
-        self._are_set = True
+        self._tokens_agree = True
 
 
 def each_result(
@@ -384,7 +386,7 @@ def each_result(
 
 
 def _by_item(rows: IndexArray, items: Sequence[Tokenized], order: Sequence[int]) -> IndexArray:
-    """Rows item by item, of those of the items in this order."""
+    """The rows of all items in the order of the items. rows has them in another order: first those of item order[0]."""
     ends = np.cumsum([items[item].prompts.n_edges for item in order])
     parts = dict(zip(order, np.split(rows, ends[:-1]), strict=True))
     return np.concatenate([parts[item] for item in range(len(items))])

@@ -26,6 +26,7 @@ OnErrors = Literal["raise", "return"]
 """what a call for several queries does with the error of one"""
 _BYTES_PER_TOKEN = 4
 _N_LONG = 8
+"""tokens of the longer of two queries, the other one empty, from which `n_fed` estimates those of any query"""
 
 
 def n_tokens_of(n_bytes: int) -> int:
@@ -151,7 +152,8 @@ class LoadedPrompts(Asking):
         self.answers = Answers(compiled.prompts, compiled.settings, self.scorer)
         self.n_prefixes = len(set(compiled.prefixes))
         self.n_edges = sum(len(prompt.trie.edges) for prompt in compiled.prompts)
-        self._fed: tuple[int, float] | None = None  # (tokens that an empty query feeds, more for each token)
+        # (tokens that are fed for an empty query, tokens more for each token of a query)
+        self._fed: tuple[int, float] | None = None
 
     @property
     def handle(self) -> LoadedPrompts:

@@ -93,7 +93,7 @@ def _hold(core: Core, compiled: PromptSet, begun: Sequence[Prefix]) -> list[Pref
 
 
 def _begin_prefixes(core: Core, wanted: Sequence[Tokens]) -> list[Prefix]:
-    """Cache all of some prefixes except their last pieces, one piece between two turns.
+    """Cache each prefix except its last piece; other turns come between two pieces.
 
     Returns the beginnings, which are pinned; one for which there is no room is left out.
     """

@@ -41,8 +41,8 @@ class Job(Generic[R]):
     """What a caller asks the executor for: to answer items, or to run an action alone. Its caller waits for it."""
 
     __slots__ = (
-        "_done", "action", "came_ns", "deadline_ns", "ended_ns", "error", "future", "has_begun", "is_given_up", "items",
-        "order_ns", "plan", "value",
+        "_done", "action", "arrived_ns", "deadline_ns", "ended_ns", "error", "future", "has_begun", "is_given_up",
+        "items", "order_ns", "plan", "value",
     )  # fmt: skip
 
     def __init__(
@@ -54,8 +54,9 @@ class Job(Generic[R]):
         action: Callable[[], R] | None = None,
         future: Future[R] | None = None,
     ) -> None:
-        """deadline_s: seconds after which it is not begun any more; plan: the items' own, which no other job shares;
-        action: what to run between two turns; future: receives the result in its event loop; None: `result` waits.
+        """deadline_s: a job that has not begun after so many seconds is not computed; plan: how to decode the items, in
+        a turn without other jobs; action: what to run between two turns, instead of items; future: receives the result
+        in its event loop; None: `result` waits for it.
         """
         self.items = items
         self.plan = plan
@@ -64,9 +65,9 @@ class Job(Generic[R]):
         self.value: R | None = None
         self.error: BaseException | None = None
         self.has_begun = self.is_given_up = False
-        self.came_ns = self.ended_ns = perf_counter_ns()
-        self.deadline_ns = None if deadline_s is None else self.came_ns + int(deadline_s * 1e9)
-        self.order_ns = self.came_ns + int(min(_USUAL_S if deadline_s is None else deadline_s, _USUAL_S) * 1e9)
+        self.arrived_ns = self.ended_ns = perf_counter_ns()
+        self.deadline_ns = None if deadline_s is None else self.arrived_ns + int(deadline_s * 1e9)
+        self.order_ns = self.arrived_ns + int(min(_USUAL_S if deadline_s is None else deadline_s, _USUAL_S) * 1e9)
         self._done = threading.Lock()  # released once, when the result is there
         self._done.acquire()
 
@@ -91,16 +92,16 @@ class Job(Generic[R]):
         return self.value  # type: ignore[return-value]
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the result, but no longer than this. Returns whether it is there."""
+        """Wait for the result, at most timeout_s. Returns whether it is there."""
         return self._done.acquire(timeout=timeout_s)
 
     def late_error(self) -> DeadlineError:
         """The error for a job whose deadline has passed."""
-        waited_ms = (perf_counter_ns() - self.came_ns) / 1e6
+        waited_ms = (perf_counter_ns() - self.arrived_ns) / 1e6
         return DeadlineError(f"the deadline passed after {waited_ms:.0f} ms of waiting: nothing was computed")
 
     def finish(self, value: R | None, error: BaseException | None = None) -> None:
-        """Give the result, or the error in its place, to who waits. Only for the executor."""
+        """Give the result, or the error in its place, to the caller. Only for the executor."""
         self.value, self.error, self.ended_ns = value, error, perf_counter_ns()
         if self.future is None:
             self._done.release()
@@ -126,8 +127,8 @@ class Executor:
         max_waiting: int,
         joins: Callable[[Sequence[Job[Any]], Job[Any], int], bool],
     ) -> None:
-        """step(turn) returns the result of each job of a turn; max_waiting: most jobs that wait; joins(turn, job,
-        n_behind): whether a job may join a turn of others, while n_behind jobs wait, including this one.
+        """step(turn) returns the result of each job of a turn; max_waiting: how many jobs may wait; joins(turn, job,
+        n_waiting): whether a job may join a turn of others, while n_waiting jobs wait, including this one.
 
         Raises DecodeError if the process cannot start another thread.
         """
@@ -144,11 +145,12 @@ class Executor:
         )
         start(self._thread, DecodeError, "to serve requests")
         self._ident = self._thread.ident
-        weakref.finalize(self, self._inbox.put, Job()).atexit = False  # which wakes the thread
+        # When nobody has this executor any more, a job wakes its thread, which then ends.
+        weakref.finalize(self, self._inbox.put, Job()).atexit = False
         _executors.add(self)
 
     def check(self) -> None:
-        """Raise DecodeError where a job of this thread could never be served."""
+        """Raise DecodeError if a job that the calling thread puts into the queue could never be served."""
         if self._pid != os.getpid():
             raise DecodeError("this Classifier was made in another process: make one in each process after forking")
         if threading.get_ident() == self._ident:
@@ -190,7 +192,7 @@ class Executor:
         return (perf_counter_ns() - began_ns) / 1e6 if began_ns else 0.0
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until all jobs are served that came before, or until timeout_s has passed."""
+        """Wait until all jobs that arrived before are served, or until timeout_s has passed."""
         job: Job[None] = Job(action=lambda: None)
         self._inbox.put(job)
         if not self._has_ended:
@@ -219,7 +221,9 @@ class Executor:
         self._thread.join()
 
     def serve(self, job: Job[Any]) -> bool:
-        """Serve this job and all that wait, turn after turn. Returns whether the thread ends. Only for the thread."""
+        """Serve this job and all that wait, turn after turn. Returns whether the executor thread, which alone may call
+        this, ends.
+        """
         self._waiting.append(job)
         while self._waiting:
             while not self._inbox.empty():
@@ -295,7 +299,7 @@ def _settle(jobs: Sequence[Job[Any]]) -> None:
 
 
 def _serve(executor_ref: weakref.ref[Executor], inbox: SimpleQueue[Job[Any]]) -> None:
-    """Serve until the executor is closed or nobody has it any more."""
+    """Serve jobs until the executor is closed or garbage-collected."""
     while True:
         job = inbox.get()
         executor = executor_ref()

@@ -15,6 +15,7 @@ _PROBE_WORDS = 6
 """words per probe query"""
 _N_ROUNDS = 8
 _MOST_S = 0.5
+"""Seconds after which no further round begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +33,13 @@ class TurnCost:
             return cls(inf)
         return cls(max(0.0, few[1] * n_more / more - few[0]))
 
-    def pays(self, n_in_turn: int, n_tokens: int, n_behind: int) -> bool:
+    def pays(self, n_in_turn: int, n_tokens: int, n_waiting: int) -> bool:
         """Whether a waiting job should join the turn of n_in_turn others, rather than begin the next turn.
 
-        If it joins, each of the others also waits for its n_tokens. In return it and all jobs after it, n_behind
+        If it joins, each of the others also waits for its n_tokens. In return it and all jobs after it, n_waiting
         together, save the fixed part of a decode. It joins if that makes the total waiting time shorter.
         """
-        return n_in_turn * n_tokens <= n_behind * self.fixed_tokens
+        return n_in_turn * n_tokens <= n_waiting * self.fixed_tokens
 
 
 def measured_turn_cost(ask: Callable[[Sequence[str]], int], max_batch: int) -> TurnCost:
@@ -58,7 +59,7 @@ def measured_turn_cost(ask: Callable[[Sequence[str]], int], max_batch: int) -> T
             began = perf_counter()
             try:
                 n_tokens = ask(asked)
-            except PlanError:  # of more tokens than are allowed, in some vocabulary
+            except PlanError:  # in some vocabulary these queries have more tokens than are allowed
                 return TurnCost(0.0)
             took = perf_counter() - began
             if n_round:  # the first one makes plans and graphs

@@ -39,8 +39,10 @@ from .loading import add, calibrate
 _WARM_TOKENS = 64
 _WARM_STEP = 4
 _MOST_PLANNED = 32768
-"""Tokens of the plans that are made at start-up, in 0.1 s: all lengths for eight prompts, the shortest for many."""
+"""Most tokens of all plans that are made at start-up, which takes 0.1 s: enough for every length of query up to
+_WARM_TOKENS with eight prompts, and for the shortest queries with many."""
 _LEAST_SHAPES = 2
+"""Graphs that are kept however little memory there is."""
 _MOST_SHAPES_BYTES = 128 << 20
 """Most memory for the compute buffers of kept graphs on a CPU, where a new graph costs only 2 % of a request."""
 
@@ -215,7 +217,7 @@ def _run_decodes(core: Core, prompts: LoadedPrompts, runtime: RuntimeConfig) -> 
     most = None
     for n in lengths:
         most = build(n) or most
-    for n in lengths[-most:] if most else ():  # some of these were freed
+    for n in lengths[-most:] if most else ():  # graphs that are to be kept, some of which were freed
         build(n)
     n_planned = 0
     for n in range(_WARM_TOKENS):
@@ -233,9 +235,9 @@ def _run_decodes(core: Core, prompts: LoadedPrompts, runtime: RuntimeConfig) -> 
 
 
 def _leave_memory(engine: Engine, runtime: RuntimeConfig) -> int | None:
-    """Let the context keep fewer graphs than it has now where a GPU that it uses has little memory left.
+    """Where a GPU that the context uses has little memory left, free all its graphs, and let it keep one fewer.
 
-    How many; None where nothing is to be done. All graphs are freed then.
+    Returns how many it keeps from now on; None if nothing was done.
     """
     if runtime.n_shapes != "auto" or all(
         gpu.free_bytes >= LEAST_FREE_BYTES for gpu in used_gpus(engine.model.placement)

@@ -15,11 +15,16 @@ from .engine import MAX_SEQ
 N_UNTIL_CAPTURED = 3
 """decodes of a shape on a GPU until its CUDA graph is captured"""
 _N_WARM_GPU = 16
+"""runtime.warm_query_tokens: auto, on a GPU"""
 _N_SPARE_SHAPES = 8
+"""runtime.n_shapes: auto: graphs beside those that are built at start-up, but no fewer than _N_SHAPES in all"""
 _N_SHAPES = 16
 _MOST_TOKENS = 4096
+"""runtime.n_batch: auto, unless one prompt needs more"""
 _QUESTION_CELLS = 1024
+"""runtime.question_cells: auto"""
 _QUESTION_PREFIXES = 16
+"""runtime.question_prefixes: auto"""
 _QUESTION_STATE_BYTES = 256 << 20
 """Default limit of memory for the recurrent states of prefixes that are added at run time."""
 
@@ -172,7 +177,7 @@ def _most_seqs(runtime: RuntimeConfig) -> int:
 
 
 def _leaf_seqs(runtime: RuntimeConfig, prompts: PromptSet, n_prefixes: int, n_kept_seqs: int) -> tuple[int, int]:
-    """(sequences for leaves, hidden states of one decode), for max_batch queries, or as many as sequences allow."""
+    """(sequences for leaves, hidden states of one decode), for max_batch queries or as many as sequences allow."""
     n_others = n_prefixes + n_kept_seqs
     others = f"the prefixes {n_prefixes}" + (f", kept queries {n_kept_seqs}" if n_kept_seqs else "")
     n_most = _most_seqs(runtime)
@@ -187,7 +192,8 @@ def _leaf_seqs(runtime: RuntimeConfig, prompts: PromptSet, n_prefixes: int, n_ke
                 "prompts, fewer labels that share first tokens, or scoring: first_token"
             )
     n_free = n_most - n_others
-    n_queries = min(runtime.max_batch, -(-n_free // sum(n_leaves)))  # of one decode, the last in part
+    # queries of one decode, of the last of which some leaves may be in the next decode
+    n_queries = min(runtime.max_batch, -(-n_free // sum(n_leaves)))
     n_read = sum(len(prompt.trie.read) for prompt in prompts.prompts)
     return min(n_free, sum(n_leaves) * runtime.max_batch), n_read * n_queries
 

@@ -63,7 +63,7 @@ class Engine:
         """Take over the context. Of its sequences the first n_leaf_seqs are for the leaves of plans, the last are
         those of kept_queries, and the others are for prefixes.
 
-        why_no_logits: what to say where rows are to carry logits, if they must not.
+        why_no_logits: the message for callers that want logits in the rows; None: rows may hold them.
         """
         self.model = model
         self.context = context
@@ -86,23 +86,23 @@ class Engine:
         self._n_groups = 0
         self._unstored: list[Prefix] = []  # prefixes in use that `restore` has still to store
         self.is_clean = True
-        """False while cells change, and after an error that leaves them in an unknown state: `restore` mends that."""
+        """False while cells change, and after an error that leaves them in an unknown state, until `restore`."""
         self._queued = model.is_all_on_gpu
         self._rows = np.zeros((context.n_outputs_max, context.row_size), np.float32)
 
     def hold(self, wanted: Sequence[Tokens], state: bytes | None = None) -> list[Prefix]:
-        """Put prefixes into the cache and pin them, each once for every time it is named; see `release`.
+        """Put prefixes into the cache and pin them, as often as each is named; see `release`.
 
-        What is missing of them is decoded, what begins like a cached prefix only from there on. Prefixes that nobody
-        uses make room. state: what `saved_prefixes` gave of the same prefixes, to load instead of decoding; the cache
-        is empty then. Raises PlanError, with nothing changed, where they do not fit, and DecodeError.
+        Only tokens that no cached prefix shares are decoded. Prefixes that nobody uses are evicted if room is needed.
+        state: what `saved_prefixes` returned for the same prefixes, to load instead of decoding, into an empty cache.
+        Raises PlanError, with nothing changed, if they do not fit, and DecodeError.
         """
         if not self.is_clean:
             self.restore()
         distinct = list(dict.fromkeys(wanted))
         known = [prefix for tokens in distinct if (prefix := self.cache.get(tokens))]
         for prefix in known:
-            prefix.n_users += 1  # what is wanted does not make room
+            prefix.n_users += 1  # so that it is not evicted to make room for the others
         try:
             self._make_room(wanted)
             self._add([tokens for tokens in distinct if self.cache.get(tokens) is None], state)
@@ -119,12 +119,12 @@ class Engine:
         return prefixes
 
     def release(self, prefixes: Sequence[Prefix]) -> None:
-        """Unpin prefixes that `hold` gave; they stay cached until room is wanted."""
+        """Unpin prefixes that `hold` returned; they stay cached until room is needed."""
         for prefix in prefixes:
             prefix.n_users -= 1
 
     def forget(self, prefixes: Sequence[Prefix]) -> None:
-        """Unpin prefixes that `hold` gave, and let those go that nobody uses; cells that longer ones share stay."""
+        """Unpin prefixes that `hold` returned, and evict those that nobody uses; cells that longer ones share stay."""
         for prefix in prefixes:
             prefix.n_users -= 1
             if prefix.n_users == 0 and self.cache.get(prefix.tokens) is prefix:
@@ -205,10 +205,11 @@ class Engine:
         self._leaf_start[:] = 0
 
     def set_label_tokens(self, tokens: Int32Array) -> None:
-        """Let every row carry the LM head's logits of these tokens and the log-sum-exp of all; none: nothing more.
+        """From now on every row holds, after the hidden state, the LM head's logits of these tokens and the log-sum-exp
+        of all logits.
 
-        tokens: (n,) int32. Hidden states come first in a row, whatever stands behind them. Raises ConfigError for an
-        engine whose rows must not carry logits.
+        tokens: (n,) int32; with none, rows hold hidden states only. Raises ConfigError for an engine whose rows must
+        not hold logits.
         """
         if len(tokens) and self._why_no_logits:
             raise ConfigError(self._why_no_logits)
@@ -227,9 +228,10 @@ class Engine:
     ) -> Decoded:
         """One llama_decode of a plan whose leaf l is in sequence l and grows from leaf_roots[l], which is cached.
 
-        token: (n_tokens,) instead of the plan's. kept: what slots keep of it. Afterwards the leaf sequences are trimmed
-        back to what they share of their prefixes; where a DecodeError leaves that open, the next decode stores the
-        prefixes anew. Raises PlanError, before anything is decoded, and DecodeError.
+        token: (n_tokens,) instead of the plan's; kept: which of its cells slots keep. Afterwards the leaf sequences are
+        trimmed back to the cells that they share with their prefixes; if a DecodeError leaves cells in an unknown
+        state, the next decode first stores the prefixes again. Raises PlanError, before anything is decoded, and
+        DecodeError.
         """
         n = len(leaf_roots)
         if n > self.capacity.n_seqs:
@@ -255,7 +257,7 @@ class Engine:
                 queued=self._queued,
             )
         except PlanError:  # nothing was computed
-            self.is_clean = self.kept_queries is None  # leaves with a kept query's cells were not trimmed
+            self.is_clean = self.kept_queries is None  # leaves that share a kept query's cells are still untrimmed
             raise
         for each in kept:
             each.slot.fragments = each.fragments
@@ -271,7 +273,7 @@ class Engine:
         self._unshare(leaf)
         if root.n_cached > 0:
             self.context.share(root.holder, leaf, 0, root.n_cached)
-        if not self.model.has_states:  # then the decode empties the leaf
+        if not self.model.has_states:  # with states, the decode empties the leaf, which then shares nothing
             self._shared[leaf] = root
             self._leaf_start[leaf] = root.n_cached
 

@@ -16,9 +16,9 @@ from ..system.control_groups import available_bytes
 
 _BITS: dict[KvType, float] = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8.5, "q4_0": 4.5}
 _MANY_BYTES = 1 << 28
-"""States of all sequences that are worth a word where a context cannot be made."""
+"""From so many bytes on, the recurrent states of all sequences are mentioned if a context cannot be opened."""
 LEAST_FREE_BYTES = 256 << 20
-"""What contexts leave free on a GPU, for the scratch memory of decodes: where that is lacking, the process ends."""
+"""What contexts leave free on a GPU, for the scratch memory of decodes: without it, llama.cpp ends the process."""
 _ASKED_FROM_BYTES = 1 << 30
 """For smaller caches the free memory is not checked, because that would take longer than opening the context."""
 
@@ -52,8 +52,8 @@ def check_memory(
 ) -> None:
     """Raise ModelError for a cache that does not fit in main memory.
 
-    measure: asked what the cache takes where the most that it may take is too much; n_state_bytes: of the states of all
-    sequences; n_free: bytes that are free; none: ask.
+    measure: called for what the cache really takes if an upper bound does not fit; n_state_bytes: of the states of all
+    sequences; n_free: bytes that are free; None: ask the system.
     """
     n_most = cache_bytes(header, n_ctx, kv_type) + n_state_bytes
     if n_most < _ASKED_FROM_BYTES:
@@ -69,7 +69,7 @@ def check_memory(
 
 
 def many_states(state_bytes: int, n_seqs: int) -> str:
-    """What n_seqs sequences of a model with recurrent layers take, and how to have fewer; empty where it is little."""
+    """A remark on the memory of n_seqs sequences' recurrent states, and how to lower it; empty if it is little."""
     if (n_bytes := state_bytes * n_seqs) < _MANY_BYTES:
         return ""
     return (
@@ -78,7 +78,7 @@ def many_states(state_bytes: int, n_seqs: int) -> str:
     )
 
 
-def beside_layers(
+def shortage_on_gpus(
     runtime: RuntimeConfig, n_gpu_layers: int, taken: ContextMemory, free_bytes: Sequence[int], n_others: int
 ) -> str:
     """Why a context has too little memory on GPUs that layers are on, and what to do.

@@ -17,7 +17,7 @@ from .batch_invariant import check_layers, wrong_head
 from .capacity import Limits, limits
 from .cores import threads
 from .engine import Engine
-from .memory import LEAST_FREE_BYTES, beside_layers, check_memory, many_states
+from .memory import LEAST_FREE_BYTES, check_memory, many_states, shortage_on_gpus
 
 
 def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger: Ledger) -> Engine:
@@ -81,7 +81,7 @@ def open_model(config: Config, models: OpenModels, *, audit: bool = False, ledge
 
 
 def context_settings(config: Config, vocabulary: Vocabulary, *, audit: bool = False) -> ContextSettings:
-    """How `open_engine` opens the context of a configuration, but for its threads.
+    """The settings with which `open_engine` opens the context of a configuration, except the number of threads.
 
     audit: as for `compile_prompts`. Raises what that, rendering the prompts and `open_engine` raise.
     """
@@ -118,11 +118,11 @@ def _open_context(model: Model, runtime: RuntimeConfig, settings: ContextSetting
 
 
 def _why_too_little(model: Model, runtime: RuntimeConfig, settings: ContextSettings, n_others: int) -> str:
-    """Why there is no memory for a context; what else is wrong with it is raised as ModelError."""
+    """Why there is too little memory for a context. Raises ModelError if something else is wrong with it."""
     placed = model.placement
     taken = context_memory(model.file, placed, settings)
     free_bytes = [gpu.free_bytes for gpu in used_gpus(placed)]
-    return beside_layers(runtime, placed.n_gpu_layers, taken, free_bytes, n_others)
+    return shortage_on_gpus(runtime, placed.n_gpu_layers, taken, free_bytes, n_others)
 
 
 def _size(model: Vocabulary, runtime: RuntimeConfig, prompts: PromptSet) -> Limits:
@@ -148,7 +148,7 @@ def _settings(
 
 
 def _check_invariant(model: Vocabulary, prompts: PromptSet) -> str | None:
-    """Refuse what cannot be batch-invariant; why there are no logits, if only these cannot."""
+    """Raise ConfigError for what cannot be batch-invariant. If only logits cannot, returns why there are none."""
     if model.has_states:
         raise ConfigError(
             "runtime.batch_invariant: recurrent layers, which this model has, have no kernels for that: leave it "
@@ -165,7 +165,7 @@ def _check_invariant(model: Vocabulary, prompts: PromptSet) -> str | None:
 def _check_kept_queries(n: int, model: Vocabulary, prompts: PromptSet) -> None:
     if model.has_states:
         raise ConfigError(
-            f"runtime.kept_queries: {n}, and {model.path} has recurrent layers, which keep their state behind the last "
+            f"runtime.kept_queries: {n}, and {model.path} has recurrent layers, which keep their state after the last "
             "token of a query only, so that no other query can go on from its middle: set it to 0"
         )
     if not prompts.has_one_text_a_prefix:

@@ -69,7 +69,10 @@ class PrefixCache:
         return self._by_tokens.get(tokens)
 
     def match(self, tokens: Tokens) -> tuple[Prefix | None, int]:
-        """(a cached prefix that begins alike, the number of tokens that they share); (None, 0) where none does."""
+        """(a cached prefix that shares the longest beginning with these tokens, the length of that beginning).
+
+        (None, 0) if no prefix shares any.
+        """
         node, n = self._root, 0
         best: _Node | None = None
         while n < len(tokens) and (child := node.children.get(tokens[n])):
@@ -81,7 +84,7 @@ class PrefixCache:
         return (next(iter(best.below)), n) if best else (None, 0)
 
     def reserve(self, tokens: Tokens, group: int) -> Prefix:
-        """A prefix with a sequence of its own, not in the cache yet; the caller has seen that one is free."""
+        """A prefix with a sequence of its own, not in the cache yet; the caller has checked that one is free."""
         self._clock += 1
         return Prefix(tokens=tokens, holder=heapq.heappop(self._free), group=group, last_used=self._clock)
 
@@ -133,7 +136,7 @@ class PrefixCache:
         prefix.last_used = self._clock
 
     def n_missing(self, wanted: Sequence[Tokens]) -> tuple[int, int]:
-        """(sequences, cells) that the prefixes of these which are not cached would take."""
+        """(sequences, cells) that those of the wanted prefixes that are not cached yet would take."""
         missing = sorted({tokens for tokens in wanted if tokens not in self._by_tokens})
         n_cells = 0
         before: Tokens = ()
@@ -143,7 +146,7 @@ class PrefixCache:
         return len(missing), n_cells
 
     def least_recently_used(self) -> Prefix | None:
-        """Of the prefixes that nobody uses the one that was wanted longest ago."""
+        """The prefix that was used longest ago, of those that nobody uses now; None if all are in use."""
         idle = [prefix for prefix in self._by_tokens.values() if prefix.n_users == 0]
         return min(idle, key=lambda prefix: prefix.last_used, default=None)
 
@@ -151,7 +154,8 @@ class PrefixCache:
 class RecurrentPrefixCache(PrefixCache):
     """The prefixes of a context whose model keeps a state of each sequence: the one after its last token.
 
-    A longer prefix can only begin with the whole of a shorter one, and what it then shares is counted for both.
+    A prefix can share cells only with a cached prefix that is its beginning as a whole, because the state of any other
+    place is not there. Shared cells are counted for both.
     """
 
     def match(self, tokens: Tokens) -> tuple[Prefix | None, int]:

@@ -1,4 +1,4 @@
-"""Decoding prefixes into the KV cache, each behind what the cache has of it already."""
+"""Decoding prefixes into the KV cache, except the beginnings that are cached already."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def store_prefixes(
 ) -> None:
     """Decode reserved prefixes into the sequences that hold them, and put them into the cache.
 
-    have_states: the model keeps a state of each sequence, so that a prefix can only go on from the whole of another.
+    have_states: the model keeps a state of each sequence, so that a prefix can only continue another whole prefix.
     Raises DecodeError.
     """
     if have_states:
@@ -27,7 +27,7 @@ def store_prefixes(
 
 
 def _store_alone(context: NativeContext, cache: PrefixCache, prefix: Prefix) -> None:
-    """Decode a prefix behind the longest cached one that it begins with."""
+    """Decode what follows the longest cached prefix that this one begins with."""
     match, n = cache.match(prefix.tokens)
     if match is not None and n > 0:
         context.share(match.holder, prefix.holder, 0, n)
@@ -38,7 +38,7 @@ def _store_alone(context: NativeContext, cache: PrefixCache, prefix: Prefix) -> 
 
 
 def _store_together(context: NativeContext, cache: PrefixCache, prefixes: Sequence[Prefix]) -> None:
-    """Decode the tree of some prefixes behind what the cache has of them; equal beginnings are fed once."""
+    """Decode the tree of those tokens of some prefixes that are not cached; equal beginnings are fed once."""
     matches = [cache.match(prefix.tokens) for prefix in prefixes]
     tree = TokenTree()
     roots: dict[Tokens, int] = {}

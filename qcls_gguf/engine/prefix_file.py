@@ -41,7 +41,8 @@ _OWN_FOLDER, _GROUP_AND_OTHERS = 0o700, 0o077
 
 
 def block_digests(tokens: Sequence[int]) -> Iterator[bytes]:
-    """A chain of sha256 digests: of the digest before, none for the first, and a block's tokens as little-endian int32.
+    """A chain of sha256 digests, one for each block: of the digest before it (the first has none) and of the block's
+    tokens as little-endian int32.
 
     Equal digests mean equal tokens from the beginning to the end of that block.
     """
@@ -89,7 +90,7 @@ class _Head(NamedTuple):
 
     @classmethod
     def parse(cls, written: bytes, n_bytes: int) -> _Head:
-        """n_bytes: how many there are behind it. Raises _UnusableError."""
+        """n_bytes: how many follow it in the file. Raises _UnusableError."""
         text = written[len(MAGIC) : -1].decode("ascii", "replace")
         ends = list(accumulate((_N_HEX, _N_HEX, _SIZE_HEX, _N_HEX), initial=0))
         key, model_sha256, _, digest = (text[start:end] for start, end in pairwise(ends))

@@ -26,7 +26,8 @@ WORTH_MS = 250.0
 def hold_prefixes(
     engine: Engine, wanted: Sequence[Tokens], runtime: RuntimeConfig, ledger: Ledger
 ) -> tuple[list[Prefix], StateCache | None]:
-    """Hold prefixes in an engine whose cache is empty; see Engine.hold. Also the file that their cells came from.
+    """Hold prefixes in an engine whose cache is empty; see Engine.hold. Also returns the file whose cells were loaded,
+    if one was.
 
     On a GPU nothing is saved: prefixes are computed there before the model file is hashed.
     Raises PlanError, DecodeError.

@@ -32,8 +32,8 @@ class Capacity:
     n_rows: int
     """hidden states that come back"""
     pass_tokens: int | None = None
-    """of a model that keeps a state of each sequence, whose decodes may take several passes: how many tokens take as
-    long as a pass more; none for others"""
+    """for a model that keeps a state of each sequence, whose decodes may take several passes: how many tokens take as
+    long as one more pass; None for others"""
 
     def holds(self, n_seqs: int, n_tokens: int, n_rows: int) -> bool:
         """Whether one decode can be so large."""
@@ -150,7 +150,9 @@ class _Growth:
         )
 
     def _in_few_passes(self, pass_tokens: int, n_most: int) -> DecodePlan:
-        """The cheapest in tokens, a pass counted as pass_tokens of them: with trunks shared, or fed for each branch."""
+        """The decode with the lowest cost, a pass counted as pass_tokens tokens; the trunks of some levels may be fed
+        once for each branch. n_most: the most tokens.
+        """
         branches = Branches(self._tree.parents)
         n_passes, least = _cost(branches.chains, pass_tokens, n_most)
         best: list[int] | None = None
@@ -171,14 +173,14 @@ class _Growth:
 
 
 def _cost(chains: Chains, pass_tokens: int, n_most: int) -> tuple[int, int]:
-    """(passes, tokens with each pass counted as pass_tokens) of a tree with the padding after its leaves."""
+    """(passes, cost in tokens, each pass counted as pass_tokens) of a tree with the padding after its leaves."""
     padding = leaf_padding(chains, pass_tokens, n_most - chains.n_tokens)
     n_passes = count_passes(chains, padding)
     return n_passes, chains.n_tokens + sum(padding.values()) + pass_tokens * n_passes
 
 
 def _pad(tree: TokenTree, pass_tokens: int, n_most: int) -> None:
-    """Put tokens after leaves where that saves passes; n_most: tokens in all."""
+    """Add tokens after leaves if that saves passes; n_most: the most tokens of the tree."""
     chains, chain_of = chains_of(tree.parents)
     last = {chain: node for node, chain in enumerate(chain_of)}
     for chain, n in leaf_padding(chains, pass_tokens, n_most - len(tree)).items():

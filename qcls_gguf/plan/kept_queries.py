@@ -1,10 +1,10 @@
 """The last queries whose cells stay in the KV cache, so that a query that begins like one of them feeds only the rest.
 
 There are a fixed number of slots. A slot has a sequence for each root, which is a cached prefix of one or more prompts:
-the sequence has the cells of one query's tokens behind that prefix. The leaves of a query that begins alike share these
+the sequence has the cells of one query's tokens after that prefix. The leaves of a query that begins alike share these
 cells before they are decoded, and the slot that keeps this query gets its cells from a leaf before the leaves are
-trimmed. So the slots are only read until a decode is done, and only written afterwards: any number of queries may share
-the decode.
+trimmed. So until a decode is done slots are only read, and afterwards only written: any number of queries may share the
+decode.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ..prompts.compiled import common_prefix
 from .tree import Int32Array, KeptRoot, Root
 
 MOST_TOKENS = 64
-"""The most tokens behind a root whose cells a slot keeps: the first ones of longer queries."""
+"""The most tokens after a root whose cells a slot keeps; of a longer query it keeps the first ones."""
 
 Fragments = tuple[list[int], ...]
-"""A query's first tokens behind the roots, equally many for each text that surrounds queries."""
+"""A query's first tokens after the roots: for each distinct text around queries equally many."""
 
 
 def cells_of(n_seqs: int) -> int:
@@ -35,11 +35,11 @@ class Layout:
     roots: tuple[Root, ...]
     """the cached prefixes that the prompts grow from"""
     fragments: tuple[tuple[str, str], ...]
-    """what surrounds the query behind each root"""
+    """the text around the query after each root"""
     fragment_of: tuple[int, ...]
-    """of each root: which of the distinct fragments stands behind it"""
-    n_behind: tuple[int, ...]
-    """of each distinct fragment, about how many tokens follow the query"""
+    """for each root, which of the distinct fragments follows it"""
+    n_after: tuple[int, ...]
+    """for each distinct fragment, about how many tokens follow the query"""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -49,20 +49,20 @@ class Slot:
     seq: Sequence[int]
     """(n_roots,)"""
     fragments: Fragments = ()
-    """whose cells it has; (): none"""
+    """the tokens whose cells it has; (): none"""
     last_used: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """What a decode leaves in a slot."""
+    """The cells of a decode that a slot takes over."""
 
     slot: Slot
     fragments: Fragments
-    """(): of a query whose other decodes come later"""
+    """the tokens of these cells; () if other decodes of the same query follow, so that the slot is not complete yet"""
     cells: Sequence[tuple[int, int, int, int]]
-    """(n_roots of the decode,) leaf sequence, the slot's sequence, and the first and the end position of what both then
-    share"""
+    """(n_roots of the decode,) leaf sequence, the slot's sequence, and the first and the end position of the cells that
+    both then share"""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -73,21 +73,21 @@ class Continuation:
     fragments: Fragments
     """the tokens whose cells a slot may keep"""
     n_kept: int
-    """tokens behind each root whose cells a slot has; at least one is left to feed"""
+    """tokens after each root whose cells a slot has; at least one token of the query is left to feed"""
     roots: Sequence[KeptRoot]
-    """(n_roots,) where it goes on, in the order of the layout's roots; none where n_kept is 0"""
+    """(n_roots,) where the rest of the query goes on, in the order of the layout's roots; empty if n_kept is 0"""
     source: Slot | None
-    """the slot that it goes on from"""
+    """the slot whose cells it uses"""
     own: Slot | None
-    """a slot that begins like it and gives up its query for this one"""
+    """a slot with a query that begins alike, which this query replaces"""
     slot: Slot | None = None
-    """which will keep this query"""
+    """the slot that will keep this query"""
 
     def kept(self, leaves: Sequence[Mapping[int, int]]) -> list[list[Kept]]:
-        """What each of its decodes leaves in its slot: at most one thing.
+        """For each decode of the query the cells that the query's slot takes over: one Kept or none.
 
-        leaves: of each decode, one of its leaves behind each root that the decode has, by the root's holder. The slot
-        has nothing that counts until the last of them is made.
+        leaves: for each decode, by the holder of each root that it has, one of the query's leaves below that root. The
+        slot serves other queries only after the last of these decodes.
         """
         left: list[list[Kept]] = [[] for _ in leaves]
         if self.slot is None:
@@ -113,7 +113,7 @@ class KeptQueries:
         """seqs: the sequences of all slots, equally many for each."""
         self.n_seqs = len(seqs)
         self.n_cells = cells_of(self.n_seqs)
-        """Cells that they may have."""
+        """The most cells of all slots."""
         self._n_roots = len(seqs) // n_slots
         self._slots = [Slot(seq=seqs[n * self._n_roots : (n + 1) * self._n_roots]) for n in range(n_slots)]
         self._layout: Layout | None = None
@@ -124,19 +124,19 @@ class KeptQueries:
     def use_layout(self, layout: Layout) -> None:
         """Keep queries of this layout from now on. Its roots stay in the cache, one for each sequence of a slot."""
         if len(layout.roots) != self._n_roots:
-            raise PlanError(f"{len(layout.roots)} prefixes, and slots for queries behind {self._n_roots}")
+            raise PlanError(f"{len(layout.roots)} prefixes, and slots for queries after {self._n_roots}")
         self._layout = layout
 
     def find(self, asked: Sequence[tuple[Layout, Sequence[Int32Array] | None]]) -> list[Continuation | None]:
-        """How the queries of one turn go on from kept ones, and which slots will keep them, each another one.
+        """For each query of a turn how it goes on from a kept one, and which slot will keep it, each a different one.
 
-        asked: the layout and the query's tokens behind the roots, for each text that surrounds queries. A query that is
-        not kept has none: one of another layout, or without such tokens.
+        asked: for each query its layout, and its tokens after the roots for each distinct text around queries. None for
+        a query that is not kept, because it has another layout or no such tokens.
         """
         free = sorted(self._slots, key=lambda slot: slot.last_used)
         found = [
-            self._continuation(layout, behind) if behind and layout == self._layout and min(map(len, behind)) else None
-            for layout, behind in asked
+            self._continuation(layout, after) if after and layout == self._layout and min(map(len, after)) else None
+            for layout, after in asked
         ]
         kept = [each for each in found if each]
         for each in kept:
@@ -157,9 +157,9 @@ class KeptQueries:
         self._clock += 1
         slot.last_used = self._clock
 
-    def _continuation(self, layout: Layout, behind: Sequence[Int32Array]) -> Continuation:
-        n_least = min(map(len, behind))
-        fragments: Fragments = tuple(each[: min(n_least, MOST_TOKENS)].tolist() for each in behind)
+    def _continuation(self, layout: Layout, after: Sequence[Int32Array]) -> Continuation:
+        n_least = min(map(len, after))
+        fragments: Fragments = tuple(each[: min(n_least, MOST_TOKENS)].tolist() for each in after)
         n, source = 0, self._slots[0]
         for slot in self._slots:
             n_shared = min(map(common_prefix, slot.fragments, fragments), default=0)
@@ -172,16 +172,15 @@ class KeptQueries:
             )
         self._use(source)
         self.n_found += n_kept * self._n_roots
-        # A slot gives up its query for one that shares at least half of it; otherwise it keeps it, unless it is the
-        # slot that was used longest ago itself.
-        is_given_up = 2 * n >= len(source.fragments[0]) - min(layout.n_behind)
+        # A query replaces one of which it shares at least half. Otherwise it takes the slot that was used longest ago.
+        is_replaced = 2 * n >= len(source.fragments[0]) - min(layout.n_after)
         return Continuation(
             layout=layout,
             fragments=fragments,
             n_kept=n_kept,
             roots=[root.kept(seq, n_kept) for root, seq in zip(layout.roots, source.seq, strict=True)],
             source=source,
-            own=source if is_given_up else None,
+            own=source if is_replaced else None,
         )
 
     def forget(self) -> None:

@@ -1,9 +1,9 @@
 """The passes in which a model with states is computed for a decode, and token trees that take fewer of them.
 
-A recurrent layer takes in each pass equally many tokens of every set of sequences in it, and no two sets with a
-sequence in common: a token tree's trunk comes before its branches (`llama_batch_allocr::split_equal` in
-src/llama-batch.cpp, without `sequential`, which a unified cache does not need). The sets are the tree's chains: runs of
-nodes up to where the tree branches.
+In each pass a recurrent layer takes equally many tokens of some sets of sequences, no two of which have a sequence in
+common. So a token tree's trunk is computed before its branches (`llama_batch_allocr::split_equal` in
+src/llama-batch.cpp, without `sequential`, which a unified cache does not need). The tokens of one set are a chain of
+the tree: a run of nodes up to where the tree branches.
 
 Two changes save passes. Tokens that nobody reads may follow a leaf, whose sequence is emptied after the decode, so that
 one pass takes it together with longer ones. And a trunk may be fed once for each branch, in the branch's own sequence:
@@ -17,19 +17,19 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 _Left = dict[int, int]
-"""Tokens that are not computed yet of each chain whose parent is."""
+"""For each chain whose parent chain is computed, the number of its tokens that are not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chains:
-    """The chains of a tree, each after the one that it grows from. One without children ends in a leaf."""
+    """The chains of a tree, each after the one that it grows from. A chain without children ends in a leaf."""
 
     length: list[int]
-    """(n_chains,) nodes of each"""
+    """(n_chains,) number of nodes"""
     children: list[list[int]]
-    """(n_chains,) what grows from its end: none, or more than one"""
+    """(n_chains,) the chains that grow from its end: none, or more than one"""
     roots: list[int]
-    """those that grow from a cached prefix"""
+    """the chains that grow from a cached prefix"""
 
     @property
     def n_tokens(self) -> int:
@@ -82,9 +82,9 @@ def count_passes(chains: Chains, padding: Mapping[int, int] | None = None) -> in
 
 
 def leaf_padding(chains: Chains, pass_tokens: int, n_most: int) -> dict[int, int]:
-    """How many tokens more after the leaf of a chain save passes, by chain.
+    """By chain, how many tokens to add after its leaf to save passes.
 
-    A pass that is saved is worth pass_tokens; n_most: tokens that may be added in all.
+    A saved pass is worth pass_tokens tokens; n_most: tokens that may be added in all.
     """
     left, padding = {chain: chains.length[chain] for chain in chains.roots}, dict[int, int]()
     while left:
@@ -100,7 +100,7 @@ def leaf_padding(chains: Chains, pass_tokens: int, n_most: int) -> dict[int, int
 
 
 def _taken(chains: Chains, left: _Left, n: int, more: Mapping[int, int]) -> _Left:
-    """What is left when n tokens of each chain are computed, or all it has. more: tokens after leaves of others."""
+    """What is left after a pass that takes n tokens of each chain, or all that it has left. more: padding by chain."""
     after: _Left = {}
     for chain, length in left.items():
         if length > n:
@@ -111,10 +111,10 @@ def _taken(chains: Chains, left: _Left, n: int, more: Mapping[int, int]) -> _Lef
 
 
 def _best_length(leaves: Sequence[int], inner: Sequence[int], pass_tokens: int, n_most: int) -> int:
-    """How many tokens a pass should take of each chain, by the numbers that are left of leaves and of inner chains.
+    """How many tokens a pass should take of each chain.
 
-    Inner chains, which branch further on, cannot take more than they have. Each length that is passed over saves a
-    pass.
+    leaves, inner: how many tokens are left of each chain with a leaf, which padding can make longer, and of each chain
+    that branches, of which a pass cannot take more. Without padding, each distinct number would need a pass of its own.
     """
     shortest = min([*leaves, *inner])
     longest = min(inner) if inner else max(leaves)
@@ -149,7 +149,7 @@ class Branches:
                 yield range(start, stop)
 
     def n_copies(self, levels: range) -> list[int]:
-        """(n_chains,) how often each chain is fed where the chains of these levels share nothing."""
+        """(n_chains,) how often each chain is fed if those of these levels are fed once for each of their branches."""
         copies = [1] * len(self._level)
         for chain in range(len(copies) - 1, -1, -1):
             children = self.chains.children[chain]
@@ -158,11 +158,11 @@ class Branches:
         return copies
 
     def n_tokens(self, copies: Sequence[int]) -> int:
-        """Nodes of the tree that `n_copies` stands for."""
+        """The number of nodes of a tree with so many copies of each chain."""
         return sum(n * length for n, length in zip(copies, self.chains.length, strict=True))
 
     def unshared(self, copies: Sequence[int]) -> Chains:
-        """The chains of the tree that `n_copies` stands for: a copy and the one branch after it are one chain."""
+        """The chains of a tree with so many copies of each chain: a copy and the one branch after it are one chain."""
         found = Chains(length=[], children=[], roots=[])
         of: list[list[int]] = [[] for _ in copies]  # the copies of a chain, the next one to have a branch last
         for chain, (above, length) in enumerate(zip(self._above, self.chains.length, strict=True)):
@@ -177,9 +177,9 @@ class Branches:
         return found
 
     def copied(self, copies: Sequence[int]) -> tuple[list[int], list[int]]:
-        """The tree that `n_copies` stands for: (the node that each of its nodes is a copy of, its nodes' parents).
+        """A tree with so many copies of each chain: (the node that each of its nodes is a copy of, its nodes' parents).
 
-        Copies of a node stand together, in the order of the nodes.
+        The copies of a node are neighbours, and come in the order of the nodes.
         """
         of_node = [copies[chain] for chain in self._chain_of]
         first = [0, *accumulate(of_node)]

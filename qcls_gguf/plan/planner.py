@@ -30,7 +30,7 @@ class Decode(NamedTuple):
     token: Int32Array
     """(n_tokens,)"""
     kept: Sequence[Kept] = ()
-    """what slots keep of it"""
+    """the cells of it that slots keep"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ class RequestPlan:
     fast_path: Sequence[bool]
     """query by query, prompt by prompt"""
     order: Sequence[int] | None = None
-    """the queries' numbers in the order in which they are planned, which the decodes' rows have too; None: their own"""
+    """the queries' numbers in the order in which their rows come out of the decodes; None: in the order asked"""
 
     @property
     def n_tokens(self) -> int:
-        """Tokens that they feed."""
+        """Tokens that the decodes feed."""
         return sum(decode.plan.plan.n_tokens for decode in self.decodes)
 
 
@@ -56,7 +56,7 @@ class TokenizedQuery(Protocol):
 
     @property
     def templates(self) -> Templates:
-        """Those of the prompt set."""
+        """The templates of the prompt set."""
 
     @property
     def fragments(self) -> Fragments:
@@ -67,37 +67,39 @@ class Planner:
     """Plans requests to one engine. One thread at a time where queries are kept; otherwise any thread."""
 
     def __init__(self, capacity: Capacity, n_positions: int, kept_queries: KeptQueries | None = None) -> None:
-        """capacity: of one decode; n_positions: those that the model was trained for, <= 0 where that is not known;
-        kept_queries: the slots whose cells queries may go on from.
+        """capacity: of one decode; n_positions: how many the model was trained for, <= 0 if that is not known;
+        kept_queries: the slots from whose cells queries may go on.
         """
         self._capacity = capacity
         self._n_positions = n_positions
         self._kept_queries = kept_queries
 
     def plan(self, asked: Sequence[TokenizedQuery], *, keep: bool = True) -> RequestPlan:
-        """The decodes of some queries, each of a prompt set. Raises PlanError for nothing to feed.
+        """The decodes of some queries, each of a prompt set. Raises PlanError if there is nothing to feed.
 
-        keep: queries that begin like a kept one go on from there, and are kept; these decodes are then the engine's
-        next ones.
+        keep: queries that begin like a kept one go on from there, and are kept; the engine must then run these decodes
+        next.
         """
-        behind: list[Fragments | None] = []
+        varying: list[Fragments | None] = []
         for query in asked:
-            behind.append(query.templates.behind(query.fragments))
+            varying.append(query.templates.varying(query.fragments))
         found: Sequence[Continuation | None] = [None] * len(asked)
         if keep and self._kept_queries:
-            found = self._kept_queries.find([(asked[i].templates.layout, tokens) for i, tokens in enumerate(behind)])
+            found = self._kept_queries.find([(asked[i].templates.layout, tokens) for i, tokens in enumerate(varying)])
         if len(asked) == 1:
-            made = _by_template(asked[0].templates, behind[0], found[0])
-        elif self._capacity.pass_tokens is None and _are_apart(asked, behind, found):
+            made = _by_template(asked[0].templates, varying[0], found[0])
+        elif self._capacity.pass_tokens is None and _are_apart(asked, varying, found):
             made = self._side_by_side(
-                [_by_template(asked[i].templates, tokens, found[i]) for i, tokens in enumerate(behind)]
+                [_by_template(asked[i].templates, tokens, found[i]) for i, tokens in enumerate(varying)]
             )
         else:
             made = None
         return made or self._grown(asked, found)
 
     def padded(self, request: RequestPlan) -> RequestPlan:
-        """The same decodes, each with tokens that nobody reads, so that shapes repeat; hybrids' would not be fewer."""
+        """The same decodes with tokens that nobody reads, so that shapes repeat; unchanged for hybrids, whose shapes
+        would not.
+        """
         if self._capacity.pass_tokens is not None:
             return request
         most, n_positions = self._capacity.n_tokens, self._n_positions
@@ -107,7 +109,7 @@ class Planner:
         return replace(request, decodes=[Decode(plan, token) for plan, token in longer])
 
     def _side_by_side(self, parts: Sequence[RequestPlan | None]) -> RequestPlan | None:
-        """The one decode of queries planned each by itself; None where it would be too large, or one has no plan."""
+        """One decode of queries that were planned one by one; None if it would be too large, or if a part is None."""
         made = [part for part in parts if part]
         decodes = [part.decodes[0] for part in made]
         plans = [decode.plan.plan for decode in decodes]
@@ -150,12 +152,12 @@ class Planner:
         )
 
 
-def _by_template(templates: Templates, behind: Fragments | None, found: Continuation | None) -> RequestPlan | None:
-    """The decode of one query by the template of its length, or of the length of what is not kept; None without one."""
-    if not behind:
+def _by_template(templates: Templates, varying: Fragments | None, found: Continuation | None) -> RequestPlan | None:
+    """The decode of one query by a template for as many tokens as are not kept; None if there is no such template."""
+    if not varying:
         return None
     n_kept = found.n_kept if found else 0
-    rest = [tokens[n_kept:] for tokens in behind] if n_kept else behind
+    rest = [tokens[n_kept:] for tokens in varying] if n_kept else varying
     template = templates.of_lengths(tuple(map(len, rest)))
     if template is None:
         return None
@@ -170,18 +172,18 @@ def _by_template(templates: Templates, behind: Fragments | None, found: Continua
 
 def _are_apart(
     asked: Sequence[TokenizedQuery],
-    behind: Sequence[Fragments | None],
+    varying: Sequence[Fragments | None],
     found: Sequence[Continuation | None],
 ) -> bool:
-    """Whether no two queries share tokens: none begins like another one after the same cells."""
+    """Whether no two queries share tokens: none that go on from the same cells begin with the same token there."""
     begins = []
-    for query, tokens, go_on in zip(asked, behind, found, strict=True):
+    for query, tokens, go_on in zip(asked, varying, found, strict=True):
         if not tokens:  # off the fast path
             return False
         layout, n_kept = query.templates.layout, go_on.n_kept if go_on else 0
         roots: Sequence[Root] = go_on.roots if go_on and n_kept else layout.roots
         for root, fragment in zip(roots, layout.fragment_of, strict=True):
-            if len(tokens[fragment]) == n_kept:  # it begins with what follows the query
+            if len(tokens[fragment]) == n_kept:  # the next token is one of the text after the query
                 return False
             source = root.seq if isinstance(root, KeptRoot) else root.holder
             begins.append((source, root.n_cached, int(tokens[fragment][n_kept])))
@@ -191,7 +193,7 @@ def _are_apart(
 def _kept(
     found: Sequence[Continuation | None], plans: Sequence[DecodePlan], by_query: Sequence[Sequence[Addition]]
 ) -> list[list[Kept]]:
-    """What slots keep of each decode. Never overwrites a slot that a later decode reads."""
+    """For each decode the cells that slots keep. Never overwrites a slot that a later decode reads."""
     n_readers = Counter(each.source for each in found if each)
     kept: list[list[Kept]] = [[] for _ in plans]
     for each, leaves in zip(found, _leaves(plans, by_query), strict=True):

@@ -17,7 +17,7 @@ Fragments = Sequence[Int32Array]
 """the tokens of each distinct fragment of a prompt set with the query in it, in the order of `PromptSet.fragments`"""
 
 _MOST_BYTES = 32 << 20
-"""of kept templates; those of all queries of up to 256 tokens take 10.5 MiB for the eight prompts of fashion-8"""
+"""Most bytes of all templates: those of queries of up to 256 tokens take 10.5 MiB for the 8 prompts of fashion-8."""
 _OBJECTS_BYTES = 2048
 """about what the objects around the arrays of a template take"""
 
@@ -33,7 +33,7 @@ class Template:
     node: IndexArray
     """(n_filled,) the nodes that are filled in"""
     source: IndexArray
-    """(n_filled,) with which of the fragments' tokens after their stable ones, one fragment after the other"""
+    """(n_filled,) the token that fills each node: its place among the varying tokens of all fragments, joined"""
 
     @property
     def n_bytes(self) -> int:
@@ -43,7 +43,7 @@ class Template:
         return sum(each.nbytes for each in (*arrays, self.decode.rows, self.node, self.source))
 
     def continued(self, n_kept: int, roots: Sequence[Root]) -> DecodePlan:
-        """The decode that goes on after n_kept tokens more; roots: those of the layout, with these tokens."""
+        """This decode, moved n_kept tokens on; roots: the layout's roots, each moved by as many tokens."""
         plan = self.decode.plan
         return DecodePlan(  # each by its constructor, as this is done for each request: dataclasses.replace is slow
             plan=Plan(
@@ -61,15 +61,15 @@ class Template:
         )
 
     def any_tokens(self) -> Int32Array:
-        """Tokens that compute as much as a query's."""
+        """Tokens for a decode whose result nobody reads."""
         token = self.decode.plan.token.copy()
         token[self.node] = 0
         return token
 
-    def fill(self, behind: Sequence[Int32Array]) -> Int32Array:
-        """The plan's tokens, from each fragment's tokens after its stable ones."""
+    def fill(self, varying: Sequence[Int32Array]) -> Int32Array:
+        """(n_tokens,) the plan's tokens, with those of a query; varying: of each distinct fragment."""
         token = self.decode.plan.token.copy()
-        token[self.node] = (behind[0] if len(behind) == 1 else np.concatenate(behind))[self.source]
+        token[self.node] = (varying[0] if len(varying) == 1 else np.concatenate(varying))[self.source]
         return token
 
 
@@ -95,12 +95,12 @@ class Templates:
             roots=tuple(fragment_of_root),
             fragments=tuple(fragment_of_root.values()),
             fragment_of=tuple(fragments.index(fragment) for fragment in fragment_of_root.values()),
-            n_behind=tuple(max(0, n) for n in self._lengths(0)),
+            n_after=tuple(max(0, n) for n in self._lengths(0)),
         )
         self._kept: dict[tuple[int, ...], Template | None] = {}
         self._n_bytes = 0
 
-    def behind(self, fragments: Sequence[Int32Array]) -> list[Int32Array] | None:
+    def varying(self, fragments: Sequence[Int32Array]) -> list[Int32Array] | None:
         """The tokens of each distinct fragment after its stable ones; None for a query off the fast path."""
         if not self._possible:
             return None
@@ -124,7 +124,9 @@ class Templates:
         return [replace(each, root=roots[each.root.holder], tokens=each.tokens[found.n_kept :]) for each in added]
 
     def of_lengths(self, lengths: tuple[int, ...]) -> Template | None:
-        """The template for distinct fragments that have so many tokens after their stable ones."""
+        """The template for distinct fragments with so many varying tokens each; None if they take several decodes, or
+        not the fast path.
+        """
         try:
             return self._kept[lengths]
         except KeyError:
@@ -138,14 +140,16 @@ class Templates:
         return made
 
     def of_query(self, n_tokens: int) -> Template | None:
-        """The template for a query of so many tokens; -1 where it merges with the text around it."""
+        """The template for a query of n_tokens tokens. -1 stands for a query that merges with the text around it, so
+        that there is one token less than without a query.
+        """
         lengths = self._lengths(n_tokens)
         return self.of_lengths(lengths) if self._possible and min(lengths) >= 0 else None
 
     def size_of_query(self, n_tokens: int) -> tuple[int, int] | None:
-        """(passes, tokens fed) of a request with a query of n_tokens tokens on the fast path; none as for `of_query`.
+        """(passes, tokens fed) of a request with a query of n_tokens tokens; None if it is off the fast path.
 
-        Planned anew each time.
+        It is planned anew at each call.
         """
         found = self._plan(self._lengths(n_tokens)) if self._possible else None
         return found and (
@@ -173,8 +177,8 @@ class Templates:
         )
 
     def _plan(self, lengths: tuple[int, ...]) -> tuple[list[Addition], list[DecodePlan]] | None:
-        """What the prompts add, and the decodes; none where not every prompt takes its fast path."""
-        # A number past the vocabulary stands for a token to fill in, and says where that one comes from.
+        """What the prompts add, and the decodes; None unless every prompt takes its fast path."""
+        # A number past the vocabulary stands for a token to fill in: for the i-th varying token, n_vocab + i.
         start = np.cumsum([self._n_vocab, *lengths]).tolist()
         fragments = [
             [*stable.tolist(), *range(first, first + n)]

@@ -25,16 +25,16 @@ class Root:
     n_cached: int
 
     def kept(self, seq: int, n_kept: int) -> KeptRoot:
-        """This root with n_kept tokens more, whose cells sequence seq has."""
+        """The root that is n_kept tokens after this one; sequence seq has the cells of these tokens."""
         return KeptRoot(holder=self.holder, n_cached=self.n_cached + n_kept, prefix=self, seq=seq)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptRoot(Root):
-    """Where a plan branches off behind the first tokens of a kept query, which are counted in n_cached."""
+    """Where a plan branches off after the first tokens of a kept query, which n_cached includes."""
 
     prefix: Root
-    """what these tokens stand behind"""
+    """the cached prefix, which these tokens follow"""
     seq: int
     """the sequence that has their cells"""
 
@@ -107,7 +107,7 @@ class TokenTree:
         return parent
 
     def read(self, node: int) -> None:
-        """Ask for the hidden state of a node."""
+        """Let the plan return the hidden state of a node."""
         if node < 0:
             raise PlanError("the hidden state of a cached prefix was asked for: feed at least its last token")
         self._read.add(node)
@@ -126,10 +126,10 @@ class TokenTree:
         return self._parent
 
     def copied(self, origin: Sequence[int], parents: Sequence[int]) -> tuple[TokenTree, list[int]]:
-        """A tree whose node i is a copy of node origin[i] and grows from parents[i]; what is read has a copy.
+        """A tree whose node i is a copy of node origin[i] and grows from parents[i]; nodes that are read have a copy.
 
-        Copies of a node stand together, in the order of the nodes. Also returns the first copy of each node, which is
-        read where the node is.
+        The copies of a node are neighbours, and come in the order of the nodes. Also returns the first copy of each
+        node, which is read if the node is.
         """
         tree = TokenTree()
         first = [0] * len(self._token)

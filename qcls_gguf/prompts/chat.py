@@ -77,7 +77,7 @@ def render_prompts(prompts: Sequence[PromptConfig], model: ChatModel, settings: 
 
 
 def _whole_text(prompt: PromptConfig, model: ChatModel, settings: ModelConfig) -> tuple[str, bool]:
-    """The text with its slots, and whether the system text stands in the user's turn."""
+    """The rendered text with its slots, and whether the system text had to be put into the user's turn."""
     # Imported here, because starts without such prompts do not need Jinja2.
     from .chat_template import ChatRefusalError
 

@@ -149,7 +149,7 @@ def render_chat(template: str, turns: Mapping[str, str], *, bos: str, eos: str, 
     except ChatRefusalError:
         raise
     except _TooMuchError as e:
-        raise ConfigError(f"the model's chat template {e}, more than any is allowed") from None
+        raise ConfigError(f"the model's chat template {e}, more than any template may") from None
     except Exception as e:  # a template fails in all the ways in which Python code fails
         raise ConfigError(f"the model's chat template fails: {type(e).__name__}: {_words(e)}") from None
     return "".join(parts)

@@ -86,10 +86,11 @@ class Prompt:
         return self.before, self.after
 
     def new_tokens(self, fragment_tokens: list[int]) -> tuple[int, list[int]]:
-        """(n_cached, tokens to feed) for the tokens of before + query + after.
+        """(n_cached, tokens to feed), given the tokens of before + query + after.
 
-        n_cached is len(prefix) on the fast path. It is smaller for a query that changes an earlier token or adds none;
-        with recurrent states, which exist only after the prefix's last token, it is then 0.
+        n_cached is len(prefix) on the fast path. It is smaller for a query that changes a token of the prefix, or after
+        which no token is left to feed; with recurrent states, which exist only after the prefix's last token, it is
+        then 0.
         """
         if self.n_held_back is not None:
             return self._new_tokens_after_state(fragment_tokens)
@@ -218,7 +219,7 @@ def _cut(text: str, n_bytes: int) -> tuple[str, str]:
 
 
 def _near_slot(tokenizer: Tokenizer, before: str, after: str, fragments: Sequence[Sequence[int]]) -> int:
-    """Where the end of `before` begins that is enough to know a label's tokens; 0: all of it is needed.
+    """Where in `before` the last part begins that alone decides a label's tokens; 0: all of it is needed.
 
     Whether tokens merge is decided by neighbours alone: if the whole text has the tokens P + S and its end Q + S, then
     a label adds the same tokens to both, and long lists of labels need not be tokenised again with each label. The
@@ -239,8 +240,8 @@ def _label_tokens(
 ) -> tuple[int, ...]:
     """The label's tokens when prompt and label are tokenised together; they must not depend on the query.
 
-    endings: texts of the prompt from its last special token on, or from before the slot, with various queries;
-    begins_apart: there is text between the slot and the label.
+    endings: the last part of the prompt's text: after its last special token, or from before the slot on, with various
+    queries; begins_apart: whether there is text between the slot and the label.
     """
     text = label_prefix + label
     if not begins_apart and not text[:1].isspace():

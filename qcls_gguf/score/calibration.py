@@ -32,7 +32,7 @@ def content_free_queries(prompts: Sequence[PromptConfig]) -> list[str]:
 def adjustments_of(
     prompts: Sequence[PromptConfig], calibration: Calibration | None, raw_scores: RawScores
 ) -> list[Adjustment]:
-    """Each prompt's adjustment; raw_scores is asked for every content-free query once.
+    """Each prompt's adjustment; raw_scores is called once for every content-free query.
 
     Raises ConfigError for a content-free query that cannot be labelled.
     """

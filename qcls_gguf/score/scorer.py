@@ -44,6 +44,7 @@ Int32Array = npt.NDArray[np.int32]
 IndexArray = npt.NDArray[np.intp]
 
 _COPIED_FLOATS = 1 << 16
+"""Up to so many numbers in the rows of all edges, hidden states are copied for a single product; see `_dot`."""
 
 
 class LabelScores(NamedTuple):
@@ -142,7 +143,7 @@ class Scorer:
         """Scores of n queries.
 
         hidden: (n_rows, n_embd) final-norm hidden states, or (n_rows, n_embd + n_label_tokens + 1) with the label
-        tokens' logits and the log-sum-exp behind them; row: (n_queries, n_edges) for each edge the row with the hidden
+        tokens' logits and the log-sum-exp after them; row: (n_queries, n_edges) for each edge the row with the hidden
         state of its node, prompt by prompt, each prompt's in the order of trie.edges.
         Raises ScoreError if a hidden state is not finite.
         """
@@ -177,7 +178,7 @@ class Scorer:
         """
         n_embd = self._edge_rows.shape[1]
         if self._copied is not None and len(row) == 1:
-            hidden[:, :n_embd].take(row, 0, self._copied, "clip")  # which copies once: "raise" copies twice
+            hidden[:, :n_embd].take(row, 0, self._copied, "clip")  # "clip" copies once, "raise" would copy twice
             np.vecdot(self._copied, self._edge_rows, out=edge)
             return
         for start, end in self._nodes:
@@ -197,8 +198,8 @@ class Scorer:
 class Answers:
     """Makes the answers of all prompts.
 
-    It works on whole columns, without Python code for each label or prompt: after a decode the CPU caches hold none of
-    that code, so running it would be slow.
+    It works on whole columns, without Python code that runs for each label or prompt: after a decode the CPU's caches
+    hold none of that code, so that it would run slowly.
     """
 
     def __init__(self, prompts: Sequence[Prompt], settings: Sequence[PromptConfig], scorer: Scorer) -> None:

@@ -50,7 +50,7 @@ class Finish:
         if self._bias is not None:
             edge += self._bias
         if self._cap is not None:
-            if not np.isfinite(edge).all():  # which the cap would hide
+            if not np.isfinite(edge).all():  # checked here, because the cap makes infinities finite
                 raise ScoreError(NOT_FINITE)
             edge /= self._cap
             np.tanh(edge, out=edge)

@@ -16,7 +16,7 @@ Int32Array = npt.NDArray[np.int32]
 
 
 class Room(Protocol):
-    """Arrays for some number of queries: who computes writes logits into them and reads scores from them."""
+    """Arrays for some number of queries: the scorer writes logits into them and reads scores from them."""
 
     @property
     def edge(self) -> Float32Array:
@@ -36,7 +36,7 @@ class Room(Protocol):
 
     @property
     def compute(self) -> Callable[[], int]:
-        """Compute scores, probabilities and finite of edge; returns 0."""
+        """A function that computes score, probability and finite from edge; it returns 0."""
 
 
 class TrieArithmetic(Protocol):

@@ -38,10 +38,10 @@ def both(classifier: Classifier, query: str) -> tuple[bool, bool]:
     templates = templates_of(classifier)
     additions = templates.additions(fragments)
     (decode,) = plan_decodes(additions, classifier.engine.capacity)
-    behind = templates.behind(fragments)
-    template = None if behind is None else templates.of_lengths(tuple(map(len, behind)))
-    if behind is not None and template is not None:
-        np.testing.assert_array_equal(template.fill(behind), decode.plan.token)
+    varying = templates.varying(fragments)
+    template = None if varying is None else templates.of_lengths(tuple(map(len, varying)))
+    if varying is not None and template is not None:
+        np.testing.assert_array_equal(template.fill(varying), decode.plan.token)
         for name in ("pos", "seq_offset", "seq_id", "output", "node_row"):
             np.testing.assert_array_equal(getattr(template.decode.plan, name), getattr(decode.plan, name), err_msg=name)
         np.testing.assert_array_equal(template.decode.rows, decode.rows)

@@ -14,7 +14,7 @@ from oracle import PromptSpec
 
 from qcls_gguf import Classifier, Config, Model, ModelError, OpenModels, load_config
 from qcls_gguf.config.schema import RuntimeConfig
-from qcls_gguf.engine.memory import beside_layers
+from qcls_gguf.engine.memory import shortage_on_gpus
 from qcls_gguf.engine.open import open_model
 from qcls_gguf.model import open as model_open
 from qcls_gguf.model import placement
@@ -26,14 +26,14 @@ TAKEN = ContextMemory(cache_bytes=GIB, compute_bytes=GIB // 2)
 
 
 def test_what_is_said_where_memory_is_lacking() -> None:
-    text = beside_layers(RuntimeConfig(), 30, TAKEN, [5 << 28], 0)
+    text = shortage_on_gpus(RuntimeConfig(), 30, TAKEN, [5 << 28], 0)
     assert text == (
         "it takes 1.00 GiB of cache and states, 0.50 GiB of compute buffers, and 1.2 GiB are free on the GPU beside "
         "30 layers that n_gpu_layers auto put there: set runtime.n_gpu_layers to less than 30, or open first the "
         "configuration that takes most, to which auto then fits the layers, or lower runtime.max_query_tokens, "
         "question_cells or kept_queries"
     )
-    text = beside_layers(RuntimeConfig(n_gpu_layers=20), 20, TAKEN, [7 << 28, 5 << 28], 2)
+    text = shortage_on_gpus(RuntimeConfig(n_gpu_layers=20), 20, TAKEN, [7 << 28, 5 << 28], 2)
     assert "1.2 GiB are free on the fullest of 2 GPUs beside 20 layers and 2 other open contexts: set" in text
     assert "runtime.n_gpu_layers to less than 20, or" in text
     assert "close the other contexts first" in text

@@ -15,9 +15,9 @@ LAYOUT = Layout(
     roots=(Root(holder=0, n_cached=3), Root(holder=1, n_cached=5)),
     fragments=(("", ""),) * 2,
     fragment_of=(0, 0),
-    n_behind=(1,),
+    n_after=(1,),
 )
-OTHER = Layout(roots=LAYOUT.roots[:1], fragments=LAYOUT.fragments[:1], fragment_of=(0,), n_behind=(1,))
+OTHER = Layout(roots=LAYOUT.roots[:1], fragments=LAYOUT.fragments[:1], fragment_of=(0,), n_after=(1,))
 TURNS = st.lists(
     st.lists(
         st.tuples(st.sampled_from([LAYOUT, LAYOUT, LAYOUT, OTHER]), st.lists(st.integers(0, 1), max_size=6)),
