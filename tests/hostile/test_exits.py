@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
-
 import pytest
 from conftest import MakeModel, RunPython, WriteConfig
 from hostile_rows import Row, sizes
@@ -13,7 +9,7 @@ from oracle import PromptSpec
 
 PROMPT = PromptSpec(name="a", template="the colour of {query} is", labels=("red", "light blue", "light pink"))
 START = """
-import asyncio, os, signal, sys, threading, time
+import asyncio, sys, threading, time
 from qcls_gguf import Classifier, QclsError
 
 classifier = Classifier.from_config(sys.argv[1])
@@ -54,23 +50,3 @@ def test_the_interpreter_ends(
         done = run_python(START + ENDS[end], config, rng.uniform(0, 0.03))
         row.kinds[f"{end}: {done.returncode}"] += 1
         row.check((done.returncode, done.stderr) == (0, ""), f"seed {case}: {end}: {done.returncode} {done.stderr}")
-
-
-@sizes(2, 100)
-def test_a_signal_that_python_does_not_handle(
-    row: Row, n: int, make_model: MakeModel, write_config: WriteConfig
-) -> None:
-    row.name, row.n = "exits, SIGTERM", n
-    config = write_config(make_model(), [PROMPT], n_threads=2)
-    command = [sys.executable, "-X", "faulthandler", "-c", START, str(config), "60"]
-    for case, rng in row.cases():
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            process.stdout.readline()
-            try:
-                process.wait(rng.uniform(0, 0.05))
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGTERM)
-            code = process.wait(60)
-            row.kinds[str(code)] += 1
-            row.check(code == -signal.SIGTERM, f"seed {case}: {code}")

@@ -61,32 +61,30 @@ def test_cells_that_are_computed_fast_are_not_saved(
     assert not prefix_files.exists()
 
 
-def test_another_model_of_the_same_size_has_its_own_cells(prefix_files: Path, start: Answers) -> None:
+def test_other_models_prompts_and_settings_have_their_own_cells(prefix_files: Path, start: Answers) -> None:
     wanted, _ = start(seed=1, state_cache=False)
     start(seed=0)
     assert start(seed=1) == (wanted, False)
     assert start(seed=1) == (wanted, True)
     assert len(list(prefix_files.glob("*.kv"))) == 1
-
-
-def test_other_settings_and_prompts_have_their_own_cells(prefix_files: Path, start: Answers) -> None:
-    start()
-    others: list[tuple[list[PromptSpec], dict[str, Any]]] = [
-        (PROMPTS[:1], {}),
-        (PROMPTS[::-1], {}),
-        (PROMPTS, {"kv_type": "f32"}),
-        (PROMPTS, {"flash_attn": False}),
-    ]
-    for n, (prompts, runtime) in enumerate(others, 2):
-        assert not start(prompts=prompts, **runtime)[1]
+    fewer, turned = {"prompts": PROMPTS[:1]}, {"prompts": PROMPTS[::-1]}
+    others: list[dict[str, Any]] = [fewer, turned, {"kv_type": "f32"}, {"flash_attn": False}]
+    for n, other in enumerate(others, 2):
+        assert not start(seed=1, **other)[1]
         assert len(list(prefix_files.glob("*.kv"))) == n
 
 
-def test_a_folder_that_cannot_be_written_is_a_warning(prefix_files: Path, start: Answers) -> None:
+def test_a_folder_that_cannot_be_written_is_a_warning_and_no_folder_is_none(
+    prefix_files: Path, start: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prefix_files.parent.mkdir(parents=True)
     prefix_files.write_text("a file where the folder should be")
     with pytest.warns(UserWarning, match="could not be saved"):
         assert not start()[1]
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # what it does for a user without a home
+    assert cache_folder() is None
+    assert not start()[1]
 
 
 def test_old_files_go(tmp_path: Path) -> None:
@@ -110,13 +108,6 @@ def test_the_digest_is_of_every_token_and_their_order() -> None:
     ]
     assert len({prefix_digest(prefixes) for prefixes in sets}) == len(sets)
     assert prefix_digest([(1, 2)]) == prefix_digest([[1, 2]])
-
-
-def test_a_user_without_a_home_has_no_cache(start: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # what it does for such a user
-    assert cache_folder() is None
-    assert not start()[1]
 
 
 def _saved(prefix_files: Path, start: Answers) -> tuple[list[Path], list[object]]:

@@ -6,7 +6,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -104,47 +103,38 @@ def test_errors_and_limits_are_those_of_one_classifier(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "words"),
+    ("name", "key", "value", "words"),
     [
+        ("both", "cascade.model_sha256", "0" * 64, "fitted with the model of sha256 000000000000…, this one"),
+        ("both", "cascade.stages.0.model_sha256", "0" * 64, r"stages\[0\]: its thresholds were fitted"),
+        ("both", "prompts.0.temperature", 2.0, "threshold of prompt category was fitted to the prompt of"),
+        ("both", "prompts.1.labels", ["boy", "none"], "the threshold of prompt audience was fitted"),
+        ("both", "cascade.stages.0.config", "none.yaml", r"stages\[0\].config: .*none.yaml"),
         (
             "both",
-            lambda v: v["cascade"].update(model_sha256="0" * 64),
-            "fitted with the model of sha256 000000000000…, ",
-        ),
-        (
-            "both",
-            lambda v: v["cascade"]["stages"][0].update(model_sha256="0"),
-            r"stages\[0\]: its thresholds were fitted",
-        ),
-        ("both", lambda v: v["prompts"][0].update(temperature=2.0), "threshold of prompt category was fitted to the "),
-        ("both", lambda v: v["cascade"]["stages"][0].update(config="none.yaml"), r"stages\[0\].config: .*none.yaml"),
-        (
-            "both",
-            lambda v: v["cascade"]["stages"][0]["prompts"].update(colour={"threshold": 0.5, "prompt_hash": "x"}),
-            "prompts.colour is no prompt of the configuration",
-        ),
-        (
-            "both",
-            lambda v: v["prompts"][1].update(labels=["boy", "none"]),
-            "the threshold of prompt audience was fitted",
+            "cascade.stages.0.prompts.colour",
+            {"threshold": 0.5, "prompt_hash": "x"},
+            "colour is no prompt of the",
         ),
         (
             "cheap",
-            lambda v: v.update(prompt_template=v["prompt_template"].replace("One label each", "One label")),
+            "prompt_template",
+            "{query}\n{name}:",
             r"cascade.stages\[0\]: the threshold of prompt \w+ was fitted",
         ),
-        (
-            "cheap",
-            lambda v: v["prompts"][1]["labels"].reverse(),
-            "cheap.yaml: prompts.audience has other labels than the",
-        ),
-        ("cheap", lambda v: v["prompts"].pop(), "cheap.yaml: has no prompt audience"),
+        ("cheap", "prompts.1.labels", ["girl", "boy"], "cheap.yaml: prompts.audience has other labels than the"),
+        ("cheap", "prompts.1.name", "other", "cheap.yaml: has no prompt audience"),
     ],
 )
-def test_what_the_thresholds_were_not_fitted_to_is_refused(name: str, change: Any, words: str, folder: Path) -> None:
+def test_what_the_thresholds_were_not_fitted_to_is_refused(
+    name: str, key: str, value: object, words: str, folder: Path
+) -> None:
     path = write(folder, joint(), {"category": 0.5, "audience": 0.5})
-    values = yaml.safe_load((folder / f"{name}.yaml").read_text())
-    change(values)
+    part = values = yaml.safe_load((folder / f"{name}.yaml").read_text())
+    *keys, last = [int(each) if each.isdigit() else each for each in key.split(".")]
+    for each in keys:
+        part = part[each]
+    part[last] = value
     (folder / f"{name}.yaml").write_text(yaml.safe_dump(values))
     with pytest.raises(ConfigError, match=words):
         Classifier.from_config(path)

@@ -92,23 +92,6 @@ def test_answers_can_be_pickled_and_classifiers_cannot(classifier: Classifier) -
             take(classifier)
 
 
-def test_closing_while_others_classify(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
-    """Whoever comes too late gets an error, nobody a crash or a wrong label."""
-    classifier = open_classifier(make_model(), PROMPTS)
-    wanted = answers(classifier.classify("red dress"))
-
-    def work(n: int) -> bool:
-        if n == 30:
-            classifier.close()
-        try:
-            return bool(answers(classifier.classify("red dress")) == wanted)
-        except QclsError as e:
-            return "closed" in str(e)
-
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(work, range(100)))
-
-
 def test_the_same_query_gives_the_same_bits(classifier: Classifier) -> None:
     first = [classifier.classify(query) for query in QUERIES]
     for _ in range(20):

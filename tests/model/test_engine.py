@@ -105,21 +105,6 @@ def test_part_of_a_prefix_can_be_branched_from(model: Model, open_context: OpenC
         np.testing.assert_allclose(row, wanted, rtol=0, atol=LARGEST_DIFFERENCE)
 
 
-def test_several_roots_in_one_decode(model: Model, open_context: OpenContext) -> None:
-    prefixes = [(1, 2, 3), (4, 5), ()]
-    engine = engine_of(model, open_context(model.native, **EXACT), prefixes)
-    tree = TokenTree()
-    ends = [tree.add_path(tree.add_root(len(prefix)), [20, 21]) for prefix in prefixes]
-    for end in ends:
-        tree.read(end)
-    plan = tree.finish(range(3))
-    roots = [root_of(engine, prefix, len(prefix)) for prefix in prefixes]
-    hidden = engine.decode(plan, roots).hidden
-    for end, prefix in zip(ends, prefixes, strict=True):
-        wanted = alone(model, open_context, [*prefix, 20, 21])[-1]
-        np.testing.assert_allclose(hidden[plan.node_row[end]], wanted, rtol=0, atol=LARGEST_DIFFERENCE)
-
-
 def test_prefixes_need_cells(model: Model, open_context: OpenContext) -> None:
     """256 cells, of which 64 are a batch's."""
     engine = engine_of(model, open_context(model.native), [long_prefix(100)])
@@ -130,22 +115,6 @@ def test_prefixes_need_cells(model: Model, open_context: OpenContext) -> None:
     row = branch(engine, held.tokens, [[1]])[0]
     wanted = alone(model, open_context, [*held.tokens, 1])[-1]
     np.testing.assert_allclose(row, wanted, rtol=0, atol=0.05)  # the cache rounds to F16
-
-
-def test_prefixes_that_nobody_uses_make_room(model: Model, open_context: OpenContext) -> None:
-    engine = engine_of(model, open_context(model.native, **EXACT), [long_prefix(50)])
-    configured = branch(engine, long_prefix(50), [[1, 2], [3]])
-    for seed in range(1, 40):
-        prefix = (*long_prefix(50)[: seed % 3 * 20], *long_prefix(60, seed))
-        held = engine.hold([prefix, long_prefix(50)])
-        rows = branch(engine, prefix, [[10, 11], [12]])
-        for row, path in zip(rows, ([10, 11], [12]), strict=True):
-            wanted = alone(model, open_context, [*prefix, *path])[-1]
-            np.testing.assert_allclose(row, wanted, rtol=0, atol=LARGEST_DIFFERENCE)
-        engine.release(held)
-        assert engine.cache.n_cells <= 192
-    assert len(engine.cache) > 1  # as many as there is room for stay, for whoever asks again
-    np.testing.assert_allclose(branch(engine, long_prefix(50), [[1, 2], [3]]), configured, rtol=0, atol=1e-5)
 
 
 def test_a_prefix_that_is_asked_for_again_is_not_decoded_again(model: Model, open_context: OpenContext) -> None:
@@ -167,18 +136,6 @@ def test_restoring_keeps_what_is_used(model: Model, open_context: OpenContext) -
     assert engine.cache.get((1, 2, 3)) is None
     for prefix, rows in before.items():
         np.testing.assert_allclose(branch(engine, prefix, [[5, 6]]), rows, rtol=0, atol=LARGEST_DIFFERENCE)
-
-
-def test_a_thousand_requests_leave_no_cells_behind(model: Model, open_context: OpenContext) -> None:
-    """256 cells: 40 of the prefix, and up to 60 of each request."""
-    prefix = long_prefix(40)
-    engine = engine_of(model, open_context(model.native, n_seq_max=11), [prefix])
-    first = branch(engine, prefix, [[1, 2, 3], [1, 4]])
-    rng = np.random.default_rng(0)
-    for _ in range(1000):
-        n_branches = int(rng.integers(1, 7))
-        branch(engine, prefix, rng.integers(0, 500, (n_branches, int(rng.integers(1, 10)))).tolist())
-    assert (branch(engine, prefix, [[1, 2, 3], [1, 4]]) == first).all()
 
 
 def test_an_error_in_the_middle_changes_nothing(model: Model, open_context: OpenContext) -> None:

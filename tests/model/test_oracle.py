@@ -97,9 +97,7 @@ def test_random_prompts(
 
 SEPARATE = [
     PromptSpec(
-        name="color",
-        template=make_template("separate", "color"),
-        labels=("light blue", "light pink", "red", "none"),
+        name="color", template=make_template("separate", "color"), labels=("light blue", "light pink", "red", "none")
     ),
     PromptSpec(name="item", template=make_template("separate", "item"), labels=("jump", "jumper", "jumpsuit", "dress")),
 ]
@@ -142,15 +140,6 @@ def test_a_small_batch_splits_even_one_query(make_model: MakeModel, open_classif
     ((split,),) = compared(make_model(), prompts, classifier, [query])
     assert (whole.counts.n_decodes, split.counts.n_decodes) == (1, 4)
     np.testing.assert_allclose(plain_scores([split]), plain_scores([whole]), rtol=0, atol=LARGEST)
-
-
-def test_joint_prompts_feed_the_query_once(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
-    """Three more words in the query are three more tokens, where two prompts of their own feed six."""
-    for prompts, n_more in ((SEPARATE, 6), (JOINT, 3)):
-        classifier = open_classifier(make_model(), prompts)
-        short, long = (classifier.classify(query).counts for query in ("red dress", "red dress for boy girl"))
-        assert long.n_tokens_new - short.n_tokens_new == n_more
-        assert long.n_tokens_cached == short.n_tokens_cached
 
 
 def test_tree_scoring_of_distinct_first_tokens_is_first_token_scoring(

@@ -14,15 +14,7 @@ from conftest import MakeModel, OpenClassifier, WriteConfig
 from oracle import COLOR, PromptSpec
 from waiting import until
 
-from qcls_gguf import (
-    Classifier,
-    ConfigError,
-    DecodeError,
-    PlanError,
-    PromptConfig,
-    Result,
-    load_config,
-)
+from qcls_gguf import Classifier, ConfigError, DecodeError, PlanError, PromptConfig, Result, load_config
 from qcls_gguf.config.schema import Config, ModelConfig, RuntimeConfig
 from qcls_gguf.config.scoring import Scoring
 from qcls_gguf.engine.prefix_cache import Prefix

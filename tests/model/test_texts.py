@@ -16,9 +16,7 @@ from qcls_gguf import Classifier, PlanError
 PROMPTS = [
     COLOR,
     PromptSpec(
-        name="item",
-        template="analyze '{query}' for the item\nlabel:",
-        labels=("jump", "jumper", "dress", "none"),
+        name="item", template="analyze '{query}' for the item\nlabel:", labels=("jump", "jumper", "dress", "none")
     ),
 ]
 SPECIAL = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")

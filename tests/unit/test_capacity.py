@@ -13,13 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qcls_gguf.config.schema import RuntimeConfig
-from qcls_gguf.engine.capacity import (
-    Limits,
-    check_capacity,
-    limits,
-    pays_to_share,
-    shapes,
-)
+from qcls_gguf.engine.capacity import Limits, check_capacity, limits, pays_to_share, shapes
 from qcls_gguf.errors import ConfigError
 from qcls_gguf.model.header import TensorInfo
 from qcls_gguf.model.placement import Weights, is_scarce, placement, room_bytes, weights_of

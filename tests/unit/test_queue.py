@@ -160,26 +160,6 @@ def test_actions_run_between_turns_in_their_order(asked: Asked) -> None:
         asked.executor.run(lambda: 1 / 0)
 
 
-def test_every_thread_is_served_alike() -> None:
-    """First come, first served: while all ask again at once, whoever waits sees each of the others go once."""
-    asked, waited, n_threads = Asked(max_batch=1), [], 12
-    together = threading.Barrier(n_threads)
-
-    def caller(index: int) -> None:
-        together.wait(10)
-        for _ in range(30):
-            before = len(asked.turns)
-            assert asked.ask(str(index)) == [str(index)]
-            waited.append(len(asked.turns) - before)
-
-    with ThreadPoolExecutor(n_threads) as pool:
-        for future in [pool.submit(caller, index) for index in range(n_threads)]:
-            future.result(60)
-    asked.close()
-    assert len(asked.turns) == 30 * n_threads
-    assert sorted(waited)[len(waited) // 2] <= n_threads + 1
-
-
 def test_interrupts_anywhere_lock_nobody_out(asked: Asked) -> None:
     """Signals come at random moments of the main thread's calls, while another thread asks as well."""
     n_interrupts = n_answers = 0

@@ -124,11 +124,7 @@ def test_scores_equal_the_mirror(request_: Request) -> None:
 
 
 def test_prompts_of_both_scorings_lie_side_by_side() -> None:
-    tries = [
-        trie_of((0,), (1,)),
-        trie_of((0,), (1,), (2,), scoring="first_token"),
-        trie_of((0, 1), (0, 2)),
-    ]
+    tries = [trie_of((0,), (1,)), trie_of((0,), (1,), (2,), scoring="first_token"), trie_of((0, 1), (0, 2))]
     scorer = Scorer(tries, one_hot_rows())
     hidden = logits({0: 1.0, 1: 1.0}, {0: 4.0, 1: 2.0, 2: 3.0}, {1: 0.0, 2: math.log(3.0)})
     found = scores_of(tries, one_hot_rows(), hidden, rows([0, 1, 2]))
@@ -196,9 +192,7 @@ BIAS = {1: 0.25, 2: -1.0, 3: 2.0}
 
 
 @pytest.mark.parametrize(
-    "tail",
-    [Tail(), Tail(scale=1 / 3), Tail(bias=BIAS), Tail(cap=2.0), Tail(scale=-2.0, cap=30.0, bias=BIAS)],
-    ids=str,
+    "tail", [Tail(), Tail(scale=1 / 3), Tail(bias=BIAS), Tail(cap=2.0), Tail(scale=-2.0, cap=30.0, bias=BIAS)], ids=str
 )
 def test_the_tail_of_a_head_against_its_formula(tail: Tail) -> None:
     hidden = np.array([[0.5, -1.5], [2, 3]], np.float32)
