@@ -18,7 +18,7 @@ from oracle import PromptSpec
 from random_models import write_model
 
 from qcls_gguf import Classifier
-from qcls_gguf.engine import prefixes
+from qcls_gguf.engine import prefix_file
 from qcls_gguf.native import NativeContext, NativeModel
 
 pytest_plugins = ["hostile_rows"]
@@ -128,7 +128,7 @@ def open_classifier(write_config: WriteConfig) -> Iterator[OpenClassifier]:
 def prefix_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder in which cells of prefixes are saved, however fast they are computed; this test's own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(prefixes, "WORTH_MS", 0.0)
+    monkeypatch.setattr(prefix_file, "WORTH_MS", 0.0)
     return tmp_path / "cache" / "qcls-gguf" / "prefixes"
 
 

@@ -16,7 +16,7 @@ from ..errors import QclsError
 from ..model.placement import flash_attention
 from ..prompts.compiled import Prompt
 from ..prompts.trie import build_trie
-from ..score.log_space import FloatArray, log_softmax, log_sum_exp
+from ..score.adjustment import FloatArray, log_softmax, log_sum_exp
 
 
 class AbsentError(QclsError):

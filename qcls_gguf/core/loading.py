@@ -11,7 +11,7 @@ from ..config.schema import Config
 from ..engine.prefix_cache import Prefix, Tokens
 from ..errors import PlanError
 from ..prompts.prompt_set import PromptSet
-from ..score.calibration import adjustments_of
+from ..score.adjustment import adjustments_of
 from .core import Core
 from .handle import LoadedPrompts
 

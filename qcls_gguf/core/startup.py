@@ -17,8 +17,7 @@ from ..engine.capacity import N_UNTIL_CAPTURED, shapes
 from ..engine.engine import Engine
 from ..engine.memory import LEAST_FREE_BYTES
 from ..engine.open import open_engine, open_model
-from ..engine.prefix_file import StateCache
-from ..engine.prefixes import hold_prefixes
+from ..engine.prefix_file import StateCache, hold_prefixes
 from ..errors import ConfigError, DecodeError, ModelError, PlanError, ScoreError
 from ..model import Model, OpenModels
 from ..model.gpu_code import GpuCode
@@ -26,7 +25,7 @@ from ..model.placement import used_gpus
 from ..native import build_info
 from ..prompts.chat import is_chat, render_prompts
 from ..prompts.prompt_set import compile_prompts
-from ..score.calibration import content_free_queries
+from ..score.adjustment import content_free_queries
 from ..score.result import ModelInfo
 from ..system.threads import check_gil
 from ..system.timing import Ledger

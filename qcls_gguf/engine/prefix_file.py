@@ -11,6 +11,7 @@ import errno
 import hashlib
 import json
 import os
+import platform
 import stat
 import time
 import warnings
@@ -19,14 +20,26 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
+from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
 
-from ..config.words import JsonObject
-from ..system.folders import PART_SUFFIX, write_whole
+from ..config.schema import RuntimeConfig
+from ..config.words import JsonObject, counted
+from ..errors import DecodeError
+from ..native import build_info
+from ..native.device import instruction_sets
+from ..system.folders import PART_SUFFIX, cache_folder, write_whole
+from ..system.timing import Ledger
+from ..version import __version__
+from .cores import threads
+from .engine import Engine
+from .prefix_cache import Prefix, Tokens
 
 MAGIC = b"qcls-gguf prefix cells 2\n"
+WORTH_MS = 250.0
+"""Prefixes are saved if computing them takes longer than this."""
 BLOCK_TOKENS = 16
 """Tokens of a hashed block; the last block of a prefix may have fewer."""
 N_KEPT = 16
@@ -201,3 +214,55 @@ def _remove_old_parts(folder: Path) -> None:
         with suppress(OSError):
             if time.time() - part.lstat().st_mtime > OLD_PART_S:
                 part.unlink()
+
+
+def hold_prefixes(
+    engine: Engine, wanted: Sequence[Tokens], runtime: RuntimeConfig, ledger: Ledger
+) -> tuple[list[Prefix], StateCache | None]:
+    """Hold prefixes in an engine whose cache is empty; see Engine.hold. Also returns the file whose cells were loaded,
+    if one was.
+
+    On a GPU nothing is saved: prefixes are computed there before the model file is hashed.
+    Raises PlanError, DecodeError.
+    """
+    file = _file(engine, wanted, runtime)
+    state = file.read() if file else None
+    if file and state is not None:
+        try:
+            held = engine.hold(wanted, state)
+        except DecodeError as e:
+            file.warn(str(e))
+        else:
+            ledger.step("cache prefixes", f"{_cached(engine)}, from {file.path}")
+            return held, file
+    began = perf_counter()
+    held = engine.hold(wanted)
+    if file and (perf_counter() - began) * 1e3 >= WORTH_MS:
+        file.write(engine.saved_prefixes())
+    ledger.step("cache prefixes", _cached(engine))
+    return held, None
+
+
+def _cached(engine: Engine) -> str:
+    return f"{counted(engine.cache.n_cells, 'token')} of {counted(len(engine.cache), 'prefix', 'prefixes')}"
+
+
+def _file(engine: Engine, wanted: Sequence[Tokens], runtime: RuntimeConfig) -> StateCache | None:
+    folder = cache_folder()
+    if not runtime.state_cache or engine.model.n_gpu_layers > 0 or folder is None:
+        return None
+    build = build_info()
+    depends_on = {
+        "tokens": prefix_digest(dict.fromkeys(wanted)),
+        "kv_type": runtime.kv_type,
+        "flash_attn": runtime.flash_attn,
+        "visible_cells": engine.context.why_no_visible_cells is None,
+        "n_ctx": engine.context.n_ctx,
+        "n_batch": engine.context.n_batch,
+        "n_threads": threads(runtime).n,
+        "n_seq_max": engine.context.n_seq_max,
+        "n_leaf_seqs": engine.capacity.n_seqs,
+        "size_bytes": engine.model.facts.size_bytes,
+        "build": [build.source_digest, build.backend, __version__, platform.machine(), *instruction_sets()],
+    }
+    return StateCache.of(folder / "prefixes", depends_on, lambda: engine.model.identity().sha256)

@@ -19,8 +19,7 @@ from ..opening import ClassifierOpener
 from ..prompts.compiled import Prompt
 from ..report.environment import environment
 from ..report.progress import OnProgress, counter
-from ..score.adjustment import Adjustment, FloatArray
-from ..score.calibration import adjustments_of, calibrates
+from ..score.adjustment import Adjustment, FloatArray, adjustments_of, calibrates
 from ..score.result import ModelInfo
 from .kept_scores import KeptScores, RowScores
 from .metrics import cascade_record, compared_prompts, mode_statistics, non_finite_rows, worst_rows

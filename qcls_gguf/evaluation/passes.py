@@ -21,8 +21,7 @@ from ..errors import ConfigError, PlanError, ScoreError
 from ..opening import ClassifierOpener, without_kept_queries
 from ..prompts.compiled import Prompt
 from ..prompts.trie import build_trie
-from ..score.adjustment import Adjustment, adjusted_scores
-from ..score.log_space import softmax
+from ..score.adjustment import Adjustment, adjusted_scores, softmax
 from ..score.result import PromptResult, Result
 from ..statistics import BoolArray, FloatArray, IntArray, quantiles
 from .kept_scores import KeptScores, PromptScores, RowScores

@@ -9,13 +9,21 @@ With s (n_labels,) a prompt's scores in its scoring (natural logarithms, to whic
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from .log_space import FloatArray as FloatArray
-from .log_space import log_softmax, log_sum_exp
+from ..config.calibration_file import Calibration
+from ..config.prompt import PromptConfig
+from ..config.schema import Config
+from ..errors import ConfigError, PlanError
+
+FloatArray = npt.NDArray[np.floating[Any]]
+RawScores = Callable[[str], Mapping[str, FloatArray]]
+"""A query's raw scores, (n_labels,) by prompt, each in its configured scoring."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,3 +87,65 @@ def adjusted_scores(score: FloatArray, adjustment: Adjustment) -> FloatArray:
 def log_prior(score: FloatArray) -> FloatArray:
     """(n_labels,) the prior of one prompt's raw scores on content-free queries, (n_queries, n_labels)."""
     return np.asarray(log_sum_exp(log_softmax(score), axis=0) - np.log(len(score)))
+
+
+def calibrates(config: Config) -> bool:
+    """Whether a configuration has a temperature, a calibration file or a prior."""
+    return config.calibration is not None or any(
+        prompt.prior != "none" or prompt.temperature is not None for prompt in config.prompts
+    )
+
+
+def content_free_queries(prompts: Sequence[PromptConfig]) -> list[str]:
+    """The queries from which the prompts' priors are computed; equal ones once."""
+    with_prior = [prompt for prompt in prompts if prompt.prior == "content_free"]
+    return list(dict.fromkeys(query for prompt in with_prior for query in prompt.content_free_queries))
+
+
+def adjustments_of(
+    prompts: Sequence[PromptConfig], calibration: Calibration | None, raw_scores: RawScores
+) -> list[Adjustment]:
+    """Each prompt's adjustment; raw_scores is called once for every content-free query.
+
+    Raises ConfigError for a content-free query that cannot be labelled.
+    """
+    scores: dict[str, Mapping[str, FloatArray]] = {}
+    for query in content_free_queries(prompts):
+        try:
+            scores[query] = raw_scores(query)
+        except PlanError as e:
+            named = next(p.name for p in prompts if p.prior == "content_free" and query in p.content_free_queries)
+            raise ConfigError(f"prompts.{named}.content_free_queries: {query!r}: {e}") from None
+    return [_adjustment(prompt, calibration, scores) for prompt in prompts]
+
+
+def _adjustment(
+    prompt: PromptConfig, calibration: Calibration | None, scores: Mapping[str, Mapping[str, FloatArray]]
+) -> Adjustment:
+    prior = None
+    if prompt.prior == "content_free":
+        prior = log_prior(np.stack([scores[query][prompt.name] for query in prompt.content_free_queries]))
+    fit = calibration and calibration.prompts.get(prompt.name)
+    if not fit:
+        return Adjustment(temperature=prompt.temperature or 1.0, prior=prior)
+    return Adjustment(temperature=fit.temperature, prior=prior, bias=None if fit.bias is None else np.array(fit.bias))
+
+
+# in the precision of their argument
+
+
+def softmax(score: FloatArray) -> FloatArray:
+    """Over the last axis."""
+    power = np.exp(score - score.max(axis=-1, keepdims=True))
+    return np.asarray(power / power.sum(axis=-1, keepdims=True))
+
+
+def log_softmax(score: FloatArray) -> FloatArray:
+    """Over the last axis."""
+    return np.asarray(score - log_sum_exp(score)[..., None])
+
+
+def log_sum_exp(score: FloatArray, axis: int = -1) -> FloatArray:
+    """Over an axis, on which one score at least is finite."""
+    top = score.max(axis=axis, keepdims=True)
+    return np.asarray((np.log(np.exp(score - top).sum(axis=axis, keepdims=True)) + top).squeeze(axis))

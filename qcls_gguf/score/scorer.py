@@ -33,8 +33,7 @@ from ..config.scoring import EXACT_SCORINGS, FIRST_TOKEN, JOINT
 from ..errors import ScoreError
 from ..prompts.compiled import Prompt
 from ..prompts.trie import LabelTrie
-from .adjustment import Adjustment, Adjustments
-from .log_space import softmax
+from .adjustment import Adjustment, Adjustments, softmax
 from .result import Audit, LabelScore, PromptResult
 from .tail import NOT_FINITE, Tail
 from .tries import NumpyTries, TrieArithmetic

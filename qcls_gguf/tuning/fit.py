@@ -22,8 +22,7 @@ import numpy as np
 
 from ..errors import ConfigError
 from ..report.record import Record
-from ..score.adjustment import Adjustment, adjusted_scores
-from ..score.log_space import FloatArray, log_softmax, log_sum_exp
+from ..score.adjustment import Adjustment, FloatArray, adjusted_scores, log_softmax, log_sum_exp
 from ..statistics import BoolArray, calibration_error, paired_difference
 
 LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 0.05, 20.0

@@ -17,7 +17,7 @@ from mutate import ODD, mutated
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier
-from qcls_gguf.engine import prefixes
+from qcls_gguf.engine import prefix_file
 from qcls_gguf.engine.prefix_file import N_KEPT, OLD_PART_S, StateCache, prefix_digest
 from qcls_gguf.system.folders import cache_folder
 
@@ -56,7 +56,7 @@ def test_a_second_start_takes_the_cells_of_the_first(prefix_files: Path, start: 
 def test_cells_that_are_computed_fast_are_not_saved(
     prefix_files: Path, start: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prefixes, "WORTH_MS", 1e9)
+    monkeypatch.setattr(prefix_file, "WORTH_MS", 1e9)
     start()
     assert not prefix_files.exists()
 

@@ -8,7 +8,7 @@ import pytest
 from scipy.optimize import approx_fprime, minimize
 
 from qcls_gguf.errors import ConfigError
-from qcls_gguf.score.log_space import log_softmax
+from qcls_gguf.score.adjustment import log_softmax
 from qcls_gguf.tuning.fit import check_n_rows, cross_validate, fit, log_losses
 
 FloatArray = npt.NDArray[np.float64]
