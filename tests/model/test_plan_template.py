@@ -13,9 +13,10 @@ from conftest import MakeModel, OpenClassifier
 from oracle import PromptSpec
 
 from qcls_gguf import Classifier, PromptConfig
-from qcls_gguf.plan.growth import Capacity, plan_decodes
+from qcls_gguf.plan.growth import Capacity, DecodePlan, plan_decodes
 from qcls_gguf.plan.planner import Planner
 from qcls_gguf.plan.templates import Templates
+from qcls_gguf.plan.tree import Int32Array
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 QUERIES = [
@@ -32,6 +33,14 @@ QUERIES = [
 ]
 
 
+def assert_same(found: DecodePlan, token: Int32Array, wanted: DecodePlan) -> None:
+    np.testing.assert_array_equal(token, wanted.plan.token)
+    for name in ("pos", "seq_offset", "seq_id", "output", "node_row"):
+        np.testing.assert_array_equal(getattr(found.plan, name), getattr(wanted.plan, name), err_msg=name)
+    np.testing.assert_array_equal(found.rows, wanted.rows)
+    assert (found.leaf_roots, found.n_passes) == (wanted.leaf_roots, 1)
+
+
 def both(classifier: Classifier, query: str) -> tuple[bool, bool]:
     """Whether the fast path was taken by every prompt, and whether a template was found; they must agree."""
     fragments = classifier.configured.tokenize(query).fragments
@@ -41,11 +50,7 @@ def both(classifier: Classifier, query: str) -> tuple[bool, bool]:
     varying = templates.varying(fragments)
     template = None if varying is None else templates.of_lengths(tuple(map(len, varying)))
     if varying is not None and template is not None:
-        np.testing.assert_array_equal(template.fill(varying), decode.plan.token)
-        for name in ("pos", "seq_offset", "seq_id", "output", "node_row"):
-            np.testing.assert_array_equal(getattr(template.decode.plan, name), getattr(decode.plan, name), err_msg=name)
-        np.testing.assert_array_equal(template.decode.rows, decode.rows)
-        assert template.decode.leaf_roots == decode.leaf_roots
+        assert_same(template.decode, template.fill(varying), decode)
         assert template.n_prompts == len(additions)
         assert template.n_cached == sum(each.root.n_cached for each in additions)
     return all(each.fast_path for each in additions), template is not None
@@ -147,11 +152,7 @@ def test_what_several_queries_share_no_token_of_is_put_together(
         wanted = plan_decodes([each for item in items for each in item.templates.additions(item.fragments)], capacity)
         (decode,), (other,) = request.decodes, wanted
         assert other.plan.n_tokens == sum(each.n_tokens for each in alone), queries
-        np.testing.assert_array_equal(decode.token, other.plan.token)
-        for name in ("pos", "seq_offset", "seq_id", "output", "node_row"):
-            np.testing.assert_array_equal(getattr(decode.plan.plan, name), getattr(other.plan, name), err_msg=name)
-        np.testing.assert_array_equal(decode.plan.rows, other.rows)
-        assert (decode.plan.leaf_roots, decode.plan.n_passes) == (other.leaf_roots, 1)
+        assert_same(decode.plan, decode.token, other)
         assert request.n_cached == sum(each.n_cached for each in alone)
         assert all(request.fast_path)
     assert 15 < n_joined < 45

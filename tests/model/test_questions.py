@@ -59,8 +59,6 @@ def test_forms_come_from_a_file(tmp_path: Path, classifier: Classifier) -> None:
     assert forms.text("predicate", "I", "O").startswith("I\nO\nAnswer with exactly yes or no.")
     for text, says in (
         ("choice: {system: '{instructions} {options} {labels_described}'}", r"choice: has a \{labels_described\} slot"),
-        ("choice: {system: '{instructions} {options}', answer_cue: '{name}'}", r"choice: has a \{name\} slot"),
-        ("choice: {system: '{instructions} {options}', answer_cue: '{query}'}", r"choice: has a \{query\} slot"),
         ("choice: {system: a}", r"choice: has 0 \{instructions\} slots"),
         ("choice: {user: a}", "choice.system: is missing"),
         ("other: {}", "other: unknown key"),
