@@ -47,13 +47,13 @@ class LlamaPython(Method):
         self._workload, self._module = workload, _import_llama_cpp()
         n_ctx = max(256, workload.n_longest + 2)
         self._llama = self._module.Llama(
-            model_path=str(workload.model_path),
+            model_path=workload.model.path,
             n_ctx=n_ctx,
             n_batch=n_ctx,
             n_ubatch=n_ctx,
             n_threads=workload.n_threads,
             n_threads_batch=workload.n_threads,
-            n_gpu_layers=workload.n_gpu_layers,
+            n_gpu_layers=workload.model.n_gpu_layers,
             flash_attn=workload.flash_attn is not False,
             verbose=False,
         )

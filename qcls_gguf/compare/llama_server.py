@@ -56,7 +56,7 @@ class LlamaServer(HttpPeer):
         # One cache for all slots lets prompts of unequal length share a decode; with it, idle slots are emptied unless
         # the cache in main memory is off (tools/server/server-context.cpp).
         options = {
-            "--model": workload.model_path,
+            "--model": workload.model.path,
             "--host": "127.0.0.1",
             "--port": port,
             "--parallel": n,
@@ -64,7 +64,7 @@ class LlamaServer(HttpPeer):
             "--cache-ram": 0,
             "--threads": workload.n_threads,
             "--threads-batch": workload.n_threads,
-            "--n-gpu-layers": workload.n_gpu_layers,
+            "--n-gpu-layers": workload.model.n_gpu_layers,
             "--cache-type-k": workload.runtime.kv_type,
             "--cache-type-v": workload.runtime.kv_type,
             "--flash-attn": {None: "auto", True: "on", False: "off"}[workload.flash_attn],

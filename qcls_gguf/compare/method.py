@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from time import perf_counter_ns
 
 import numpy as np
@@ -17,6 +16,7 @@ from ..model.placement import flash_attention
 from ..prompts.compiled import Prompt
 from ..prompts.trie import build_trie
 from ..score.adjustment import FloatArray, log_softmax, log_sum_exp
+from ..score.result import ModelInfo
 
 
 class AbsentError(QclsError):
@@ -120,11 +120,9 @@ class Workload:
     prompts: tuple[WorkloadPrompt, ...]
     inputs: Mapping[str, Sequence[tuple[int, list[int]]]]
     """for each query, for each prompt: how many tokens of the prompt's prefix stay, and the tokens after them"""
-    model_path: Path
-    model_sha256: str
+    model: ModelInfo
     runtime: RuntimeConfig
     n_threads: int
-    n_gpu_layers: int
 
     @property
     def ours(self) -> Classifier:
@@ -145,7 +143,7 @@ class Workload:
     @property
     def flash_attn(self) -> bool | None:
         """Whether our own context computes flash attention; None leaves it to llama.cpp."""
-        return flash_attention(self.runtime, self.n_gpu_layers)
+        return flash_attention(self.runtime, self.model.n_gpu_layers)
 
 
 class Method:

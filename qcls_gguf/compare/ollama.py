@@ -53,7 +53,7 @@ class Ollama(HttpPeer):
 
     def _check_weights(self, modelfile: str) -> None:
         """Compare the digest that the server's Modelfile names with our file's."""
-        digests, ours = set(_BLOB.findall(modelfile)), self.workload.model_sha256
+        digests, ours = set(_BLOB.findall(modelfile)), self.workload.model.sha256
         if ours in digests:
             self._weights = "its weights are the same file, by sha256"
         elif digests:
@@ -62,13 +62,13 @@ class Ollama(HttpPeer):
             if not self._allows_others:
                 raise AbsentError(
                     f"`ollama_model` {self._model}: {self._weights}. Make one from ours (a Modelfile of the line `FROM "
-                    f"{self.workload.model_path}`, then `ollama create`), or allow it with `other_weights`"
+                    f"{self.workload.model.path}`, then `ollama create`), or allow it with `other_weights`"
                 )
 
     def body(self, index: int, text: str) -> JsonObject:
         options = {
             **{"num_predict": 1, "temperature": 0, "num_ctx": self._n_ctx},
-            **{"num_thread": self.workload.n_threads, "num_gpu": self.workload.n_gpu_layers},
+            **{"num_thread": self.workload.n_threads, "num_gpu": self.workload.model.n_gpu_layers},
         }
         return {
             **{"model": self._model, "prompt": text, "raw": True, "stream": False, "keep_alive": "30m"},

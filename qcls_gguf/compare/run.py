@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from time import perf_counter_ns
 
 import numpy as np
@@ -132,11 +131,9 @@ def compare(
                 classifier=classifier,
                 prompts=prompts,
                 inputs={query: _inputs(classifier, query) for query in settings.queries},
-                model_path=Path(classifier.model.path),
-                model_sha256=classifier.model.sha256,
+                model=classifier.model,
                 runtime=settings.config.runtime,
                 n_threads=threads(settings.config.runtime).n,
-                n_gpu_layers=classifier.model.n_gpu_layers,
             )
             with closing(_Contest(settings, workload)) as contest:
                 contest.open(names, on_step)

@@ -11,6 +11,7 @@ import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -129,7 +130,7 @@ class Torch(Method):
         transformers.utils.logging.disable_progress_bar()
         self._workload, self._torch, self._peers = workload, torch, peers
         self.comparable = not peers.synthetic
-        self._cuda = torch.cuda.is_available() and workload.n_gpu_layers > 0
+        self._cuda = torch.cuda.is_available() and workload.model.n_gpu_layers > 0
         self._device = torch.device("cuda" if self._cuda else "cpu")
         self._dtype = torch.float16 if self._cuda else torch.float32
         torch.set_num_threads(workload.n_threads)
@@ -150,7 +151,7 @@ class Torch(Method):
 
     def _shape(self, transformers: Any) -> Any:
         """The configuration of a Qwen3 of the GGUF file's shape."""
-        header = read_header(self._workload.model_path)
+        header = read_header(Path(self._workload.model.path))
         if header.arch != "qwen3":
             raise AbsentError(
                 f"`synthetic` knows the shape of qwen3 only, and the model is {header.arch}: give `hf_folder`"
