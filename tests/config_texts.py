@@ -60,6 +60,6 @@ def with_prompt_line(line: str) -> str:
 
 
 def refused(text: str, message: str) -> None:
-    """The text is refused with a message that begins so, behind its line."""
+    """The text is refused with a message that begins so, after its line."""
     with pytest.raises(ConfigError, match=rf"^(line \d+: )?{re.escape(message)}"):
         parse(text)

@@ -84,7 +84,7 @@ class Command:
 
     where: str
     words: tuple[str, ...]
-    """without variables before it and redirections behind it"""
+    """without variables before it and redirections after it"""
     variables: tuple[str, ...]
     output: Block | None
     """what it prints, where its block shows one command only"""
@@ -130,7 +130,7 @@ def matches(shown: str, actual: str) -> str | None:
 
     Blank lines and the width of gaps do not count. `…` stands for anything, on a line of its own for any lines. Whole
     numbers are compared; a decimal is measured, and any will do, but for a percentage, which may be three points off:
-    processors round differently. So labels that stand behind the first percentage of a line may come in another order.
+    processors round differently. So labels that stand after the first percentage of a line may come in another order.
     """
     lines = _lines(actual)
     at, may_skip = 0, False

@@ -173,6 +173,6 @@ class Oracle:
         return total
 
     def logits(self, tokens: list[int]) -> npt.NDArray[np.float64]:
-        """Logits behind every token of a sequence of its own, (n_tokens, n_vocab)."""
+        """Logits after every token of a sequence of its own, (n_tokens, n_vocab)."""
         self.context.trim(np.zeros(1, np.int32), np.zeros(1, np.int32))
         return decode_sequence(self.context, tokens).astype(np.float64)

@@ -1,6 +1,6 @@
 """Local HTTP servers that replay the documented wire formats of llama-server and Ollama; neither program runs here.
 
-The log-probabilities are real: stock logits of the model file, behind the prompt that was sent. llama-server's format
+The log-probabilities are real: stock logits of the model file, after the prompt that was sent. llama-server's format
 is that of tools/server/README.md in the vendored tree, Ollama's that of its API's documentation.
 """
 

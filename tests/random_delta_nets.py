@@ -40,7 +40,7 @@ def qwen35(
 ) -> None:
     """Gated delta nets, gated attention in every interval-th layer; experts, and one for all tokens, if asked for.
 
-    predicts_more: with a block behind the layers that guesses the token after the next one, as published files have it.
+    predicts_more: with a block after the layers that guesses the token after the next one, as published files have it.
     """
     t.key("rope.dimension_sections", [11, 11, 10, 0])
     if predicts_more:

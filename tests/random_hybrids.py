@@ -175,7 +175,7 @@ def jamba(t: RandomTensors, shape: Shape) -> None:
 
 
 def plamo2(t: RandomTensors, shape: Shape) -> None:
-    """Mamba with heads in even layers, attention in odd ones, norms in front of and behind each part."""
+    """Mamba with heads in even layers, attention in odd ones, norms in front of and after each part."""
     n_head_kv = _attention_in_odd_layers(t, shape)
     n_inner, n_state, n_conv, n_ssm_head, dt_rank = 2 * shape.n_embd, 16, 4, 8, 64
     t.key("attention.key_length", shape.head_dim)

@@ -128,7 +128,7 @@ def decoder(
 
 
 def grok(t: RandomTensors, shape: Shape) -> None:
-    """Experts, norms behind attention and network, a scale and a cap of the logits."""
+    """Experts, norms after attention and network, a scale and a cap of the logits."""
     decoder(t, shape, keys={"logit_scale": 0.5, "final_logit_softcapping": 3.0, "embedding_scale": 1.0}, n_expert=4)
     for i in range(shape.n_layer):
         t.norm(f"blk.{i}.attn_output_norm", shape.n_embd)
@@ -221,7 +221,7 @@ def latent_decoder(t: RandomTensors, shape: Shape) -> None:
 
 
 def bert(t: RandomTensors, shape: Shape) -> None:
-    """Encoder layers with learned positions and a norm behind each part."""
+    """Encoder layers with learned positions and a norm after each part."""
     t.writer.add_token_type_count(1)
     t.key("attention.head_count", shape.n_head)
     t.key("attention.causal", False)

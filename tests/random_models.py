@@ -200,7 +200,7 @@ ARCHS: dict[str, ArchSpec] = {
     # granite-hybrid.cpp: divides by logit_scale where the file has it
     "granitehybrid": ArchSpec(granite_hybrid, tail="scale", memory="hybrid"),
     "qwen35": ArchSpec(qwen35, memory="hybrid"),
-    # qwen35.cpp: a block behind the layers is for guessing several tokens
+    # qwen35.cpp: a block after the layers is for guessing several tokens
     "qwen35_more": ArchSpec(partial(qwen35, predicts_more=True), arch="qwen35", memory="hybrid"),
     "qwen35moe": ArchSpec(partial(qwen35, n_expert=4), memory="hybrid"),
     "qwen3next": ArchSpec(qwen3next, memory="hybrid"),

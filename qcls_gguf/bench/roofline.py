@@ -39,7 +39,7 @@ class Weights:
     n_per_token: int
     """weights that every token is multiplied by"""
     n_per_row: int
-    """weights that only the rows that are read are multiplied by: the last layer's behind attention, a head"""
+    """weights that only the rows that are read are multiplied by: the last layer's after attention, a head"""
     ggml_type: int
     """the type that most weights have"""
 

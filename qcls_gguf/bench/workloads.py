@@ -51,7 +51,7 @@ def file_queries(source: str, column: str | None = None) -> QuerySet:
 
 
 def generated_queries(tokenizer: Tokenizer, n_tokens: int) -> QuerySet:
-    """Different queries of exactly n_tokens tokens behind a word, the same for the same tokenizer.
+    """Different queries of exactly n_tokens tokens after a word, the same for the same tokenizer.
 
     Raises ConfigError where the words do not give any.
     """
@@ -83,16 +83,16 @@ def mixed_queries(tokenizer: Tokenizer, lengths: range) -> QuerySet:
 def _cut(tokenizer: Tokenizer, start: int, n_tokens: int) -> str | None:
     """The words from number `start` on, cut where they have n_tokens tokens; None where no cut has so many."""
 
-    def tokens_behind_word(text: str) -> list[int]:
-        """The tokens of a text behind a word and a space, where most templates have the query."""
+    def tokens_after_word(text: str) -> list[int]:
+        """The tokens of a text after a word and a space, where most templates have the query."""
         tokens = tokenizer.tokenize(f"{_BEFORE} {text}", parse_special=False)
         return [int(token) for token in tokens[n_before:]]
 
     n_before = len(tokenizer.tokenize(_BEFORE, parse_special=False))
     text = " ".join(_WORDS[(start + i) % len(_WORDS)] for i in range(n_tokens))  # each word has a token at least
-    tokens = tokens_behind_word(text)[:n_tokens]
+    tokens = tokens_after_word(text)[:n_tokens]
     cut = b"".join(tokenizer.piece(token)[0] for token in tokens).decode(errors="ignore").strip()
-    return cut if len(tokens_behind_word(cut)) == n_tokens else None
+    return cut if len(tokens_after_word(cut)) == n_tokens else None
 
 
 def requests_of(queries: Sequence[str], batch: int) -> list[list[str]]:

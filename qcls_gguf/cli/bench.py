@@ -58,7 +58,7 @@ def bench_command(chosen: BenchOptions, model: BenchModelOptions, reporting: Mea
     The roofline of a decode is the larger of two times: reading its weights once at the bandwidth of a copy; and 2
     operations for each weight and each token of the smallest possible plan, at the speed of a product of 4096 × 4096
     weights of the model's type with 512 columns. The token embeddings do not count, nor the head if no logits are
-    computed; of the last layer behind its attention, and of the head, only the rows that are read count. Both rates are
+    computed; of the last layer after its attention, and of the head, only the rows that are read count. Both rates are
     measured after the requests, on the same device and threads. Attention, norms, launches and the host's work are not
     included.
 

@@ -139,7 +139,7 @@ class Commands(TyperGroup):
             name = next((argument for argument in args if argument in having), next(iter(having)))
             has_value = not getattr(having[name], "is_flag", False)
             example = shlex.join([name, option, *((value or args[1:2]) if has_value else [])])
-            ctx.fail(f"{option} is an option of commands: write it behind one, as in qcls-gguf {example}")
+            ctx.fail(f"{option} is an option of commands: write it after one, as in qcls-gguf {example}")
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command; where there is none of the name, and none like it, list all."""

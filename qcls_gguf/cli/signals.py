@@ -27,7 +27,7 @@ def exit_code(number: int) -> int:
 
 def stopped_line(number: int) -> str:
     """What is said of it, on a line of its own."""
-    # On a terminal, not behind what stood on the line, such as ^C or a progress.
+    # On a terminal, not after what stood on the line, such as ^C or a progress.
     start = "\r\033[K" if sys.stderr is not None and sys.stderr.isatty() else ""
     return f"{start}qcls-gguf: {_WORDS.get(number, 'interrupted')}\n"  # type: ignore[call-overload]
 

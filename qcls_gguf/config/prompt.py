@@ -96,7 +96,7 @@ class PromptConfig(Settings):
     name: Annotated[str, Text(blank=False, remedy="give the prompt a name")]
     """the name of the prompt's answers; different for each prompt"""
     prompt_template: Annotated[Annotated[str, Text()] | None, BeforeValidator(_has_text)] = None
-    """the whole text before, around and behind the query, with the model's control tokens and one {query}; it may have
+    """the whole text before, around and after the query, with the model's control tokens and one {query}; it may have
     {labels}, {labels_described}, {name}, {describe}, {all_labels} and {all_labels_described}"""
     system: Annotated[str, Text()] | None = None
     """instead of prompt_template: the system message, for the model's chat template, with the same slots"""
@@ -153,7 +153,7 @@ class PromptConfig(Settings):
 
     @property
     def cue(self) -> str:
-        """The text behind the rendered turns, with its slots."""
+        """The text after the rendered turns, with its slots."""
         return _CUE if self.answer_cue is None else self.answer_cue
 
     @property

@@ -64,7 +64,7 @@ class ModelConfig(Settings):
     def _given(cls, values: Any) -> Any:
         values = given(values)
         if isinstance(values, str):
-            raise refusal("expected keys and values, got text: write it below, behind path: or hf_repo:")
+            raise refusal("expected keys and values, got text: write it below, after path: or hf_repo:")
         if isinstance(values, dict) and "ollama" not in values:
             name = str(values.get("path", ""))
             if name.startswith(OLLAMA):

@@ -87,7 +87,7 @@ def meant_slot(word: str) -> str | None:
 
 
 def no_query(text: str) -> str:
-    """What to do about a text without a slot for the query, behind a colon."""
+    """What to do about a text without a slot for the query, after a colon."""
     word = next((word for word in braced_words(text) if meant_slot(word) == SLOT), None)
     return f"did you mean {SLOT} by {word}?" if word else "it needs exactly one"
 

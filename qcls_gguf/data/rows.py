@@ -117,7 +117,7 @@ class CsvFile:
 
     @property
     def next_line(self) -> int:
-        """The number of the line behind the last row that was given; the header is the first."""
+        """The number of the line after the last row that was given; the header is the first."""
         return self._reader.line_num + 2
 
     def __iter__(self) -> Iterator[Row]:

@@ -38,7 +38,7 @@ def model() -> Iterator[NativeModel]:
 
 
 def rows(model: NativeModel, *, hidden_only: bool) -> tuple[Float32Array, Float32Array]:
-    """Rows at the last prompt position of every case, and behind the label token of some."""
+    """Rows at the last prompt position of every case, and after the label token of some."""
     sizes: dict[str, Any] = {"n_ctx": 1024, "n_batch": 1024, "n_seq_max": 1, "n_outputs_max": 2, "n_threads": 1}
     last, after = [], []
     with NativeContext(model, hidden_only=hidden_only, **sizes) as context:

@@ -43,7 +43,7 @@ def _judge(row: Row, case: str, number: signal.Signals, code: int, error: str) -
         row.kinds["one line"] += 1
     elif (code, error) == (-number, ""):
         row.kinds["before the interpreter was up, silently"] += 1
-    # without a line of Python, it came before the first one or behind the last
+    # without a line of Python, it came before the first one or after the last
     # or in site's own imports, one of which finds an editable installation: its file has this project's name
     elif (
         (code, error) == (1, "KeyboardInterrupt\n")

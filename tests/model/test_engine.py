@@ -50,7 +50,7 @@ def root_of(engine: Engine, prefix: tuple[int, ...], n_cached: int) -> Root:
 
 
 def branch(engine: Engine, prefix: tuple[int, ...], paths: Sequence[Sequence[int]], n_cached: int = -1) -> Float32Array:
-    """Hidden states at the ends of paths behind a stored prefix, in their order."""
+    """Hidden states at the ends of paths after a stored prefix, in their order."""
     n_cached = len(prefix) if n_cached < 0 else n_cached
     tree = TokenTree()
     root = tree.add_root(n_cached)

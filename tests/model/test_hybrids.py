@@ -106,7 +106,7 @@ def test_a_gpu_answers_as_the_cpu_does(name: str, make_model: MakeModel, open_cl
 
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_separate_prompts_take_one_pass(name: str, make_model: MakeModel, open_classifier: OpenClassifier) -> None:
-    """All feed as many tokens as the one whose template ends longest behind the query, if that takes few."""
+    """All feed as many tokens as the one whose template ends longest after the query, if that takes few."""
     path = make_model(name)
     prompts = prompts_of("separate", *TOPICS[:4])
     prompts[2] = replace(prompts[2], template=prompts[2].template.replace("label:", ":"))
@@ -202,7 +202,7 @@ def test_a_query_that_breaks_the_cached_prefix(
 ) -> None:
     """`dar` + `k` is another token: the whole prompt is fed, since a state cannot be cut back.
 
-    The other prompt is shorter behind the query, so that nothing of the broken one is held back.
+    The other prompt is shorter after the query, so that nothing of the broken one is held back.
     """
     path = make_model(name)
     prompts = [BREAKING, *prompts_of("separate", "item")]

@@ -50,7 +50,7 @@ def test_only_what_is_new_is_fed(style: str, make_model: MakeModel, open_classif
     n_prefixes = len({prompt.prefix for prompt in kept.prompts})
 
     def n_alike(one: str, other: str) -> int:
-        """Tokens that both begin with, behind the part of the fragment that all queries have in common."""
+        """Tokens that both begin with, after the part of the fragment that all queries have in common."""
         tokenize = kept.engine.model.tokenize
         prompt = kept.prompts[0]
         tokens = [

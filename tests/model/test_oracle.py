@@ -38,7 +38,7 @@ difference in the last bit may become one of 0.001. The default has an F16 cache
 def n_trie_tokens(
     oracle: Oracle, classifier: Classifier, prompts: Sequence[PromptSpec], queries: Sequence[str]
 ) -> tuple[int, int, int]:
-    """(tokens fed, tokens cached, positions read) of a request in one decode: distinct paths behind the prefixes."""
+    """(tokens fed, tokens cached, positions read) of a request in one decode: distinct paths after the prefixes."""
     fed, n_cached, n_read = set(), 0, set()
     for query in queries:
         for prompt, compiled in zip(prompts, classifier.prompts, strict=True):

@@ -2,10 +2,10 @@
 
 CAPPr (github.com/kddubey/cappr) tokenises prompt and completion apart: a completion is tokenised with one space before
 it (`end_of_prompt`), so that the prompt's last token always ends at the prompt's end. A completion's likelihood is the
-exponential of the mean of the log-probabilities that the whole vocabulary gives its tokens behind the prompt; another
+exponential of the mean of the log-probabilities that the whole vocabulary gives its tokens after the prompt; another
 aggregation may be named, of which the sum is tested here. Likelihoods are divided by their sum.
 
-It has no end-of-label token: here a label that another one begins with is a completion with that token behind it.
+It has no end-of-label token: here a label that another one begins with is a completion with that token after it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def completions(oracle: Oracle, prompt: PromptConfig) -> list[list[int]]:
 
 
 def log_probabilities(oracle: Oracle, start: Sequence[int], paths: Sequence[Sequence[int]]) -> list[list[float]]:
-    """log p of each token of each completion behind a prompt's tokens, from stock logits over the whole vocabulary."""
+    """log p of each token of each completion after a prompt's tokens, from stock logits over the whole vocabulary."""
     logits: dict[tuple[int, ...], FloatArray] = {}
     found = []
     for path in paths:

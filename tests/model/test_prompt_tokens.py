@@ -329,7 +329,7 @@ def test_a_label_that_merges_with_the_end_of_a_query_is_refused(
 
 
 class RightStripping:
-    """A tokenizer that drops the white space behind special tokens, as those of some models do."""
+    """A tokenizer that drops the white space after special tokens, as those of some models do."""
 
     def __init__(self, model: NativeModel) -> None:
         self._model = model

@@ -35,7 +35,7 @@ HEADS = [(64, 4, 4), (64, 8, 1), (80, 4, 2), (96, 6, 3), (128, 4, 2), (256, 2, 1
 
 
 def assert_like_stock(name: str, open_context: OpenContext, make_model: MakeModel, kv_type: str, **model: Any) -> None:
-    """A sequence of 40 tokens, and a tree with tokens of three, two and one sequence behind it."""
+    """A sequence of 40 tokens, and a tree with tokens of three, two and one sequence after it."""
     random = np.random.default_rng(0)
     with NativeModel(make_model(name, **model)) as loaded:
         options = {**PLAIN, "kv_type": kv_type}
@@ -135,7 +135,7 @@ def test_a_row_does_not_depend_on_other_cells_or_threads(
 @pytest.mark.parametrize("weight_type", ["F32", "Q8_0"])
 def test_a_row_hardly_depends_on_the_decode(weight_type: str, make_model: MakeModel, open_context: OpenContext) -> None:
     """Attention is the same to a bit; products with matrices have kernels for some numbers of tokens. Measured on AVX2
-    and AVX-512: no difference between a sequence alone and four at a time, in turns or one behind the other.
+    and AVX-512: no difference between a sequence alone and four at a time, in turns or one after the other.
     """
     random = np.random.default_rng(3)
     with NativeModel(make_model(weight_type=weight_type)) as model:

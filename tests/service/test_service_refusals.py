@@ -214,7 +214,7 @@ def test_a_client_that_waits_to_be_asked_for_its_body(server: Server) -> None:
 def test_a_request_that_offers_another_protocol_is_answered_in_this_one(
     server: Server, offer: str, is_chunked: bool, n_behind_head: int
 ) -> None:
-    """As curl --http2 and Java's HttpClient do; in one packet and in two, with more requests behind it."""
+    """As curl --http2 and Java's HttpClient do; in one packet and in two, with more requests after it."""
     request = raw(QUERY, offer)
     if is_chunked:
         body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(QUERY), QUERY)

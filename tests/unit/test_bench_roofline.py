@@ -55,7 +55,7 @@ def test_without_a_head_the_layers_count() -> None:
     found = weights()
     assert found.n_bytes == 2 * (10 + 100 + 200 + 100 + 200)
     assert found.n_per_token == 100 + 200 + 100
-    assert found.n_per_row == 200  # of the last layer, behind attention
+    assert found.n_per_row == 200  # of the last layer, after attention
     assert (found.ggml_type, found.type_name) == (Q8_0, "Q8_0")
 
 

@@ -84,7 +84,7 @@ def test_an_empty_section_means_its_defaults(section: str) -> None:
         ("prompts: []\n", "prompts: expected a list of at least one prompt"),
         ("prompts: {name: a}\n", "prompts: expected a list of at least one prompt, got a mapping: begin each"),
         ("prompts: [a]\n", "prompts[0]: expected keys and values, got text"),
-        (PROMPT + "model: a.gguf\n", "model: expected keys and values, got text: write it below, behind path: or"),
+        (PROMPT + "model: a.gguf\n", "model: expected keys and values, got text: write it below, after path: or"),
         (PROMPT + PROMPT, "not valid YAML: line 5: key 'prompts' is given twice"),
         (with_prompt_line("name: b"), "not valid YAML: line 5: key 'name' is given twice"),
         (with_prompt_line("label_prefix: null"), "prompts.category.label_prefix: is nothing, which YAML makes of null"),

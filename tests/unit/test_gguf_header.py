@@ -115,7 +115,7 @@ def test_a_truncated_file_is_refused(model: bytes, tmp_path: Path, data: st.Data
     with pytest.raises(ModelError) as caught:
         read_header(path)
     assert str(path) in str(caught.value)
-    path.write_bytes(model[:end])  # the padding behind the last tensor may be missing
+    path.write_bytes(model[:end])  # the padding after the last tensor may be missing
     assert len(read_header(path).tensors) == 3
 
 

@@ -10,7 +10,7 @@ from qcls_gguf.plan.kept_queries import Continuation, Kept, KeptQueries, Layout
 from qcls_gguf.plan.tree import Int32Array, Root
 
 END = 9
-"""the token behind each query"""
+"""the token after each query"""
 LAYOUT = Layout(
     roots=(Root(holder=0, n_cached=3), Root(holder=1, n_cached=5)),
     fragments=(("", ""),) * 2,
@@ -57,7 +57,7 @@ def test_what_is_read_is_there_and_no_slot_is_written_twice(
     turns: list[list[tuple[Layout, list[int]]]], n_slots: int
 ) -> None:
     kept = slots(n_slots)
-    cells: dict[int, list[int]] = {}  # sequence: the tokens behind its root
+    cells: dict[int, list[int]] = {}  # sequence: the tokens after its root
     for turn in turns:
         found = kept.find([(layout, behind(query)) for layout, query in turn])
         written: dict[int, list[int]] = {}

@@ -18,7 +18,7 @@ from qcls_gguf.prompts.prompt_set import fed_alike
 from qcls_gguf.prompts.trie import LabelTrie, build_trie
 
 Path = tuple[int, tuple[int, ...]]
-"""A root, and tokens behind it."""
+"""A root, and tokens after it."""
 tokens = st.lists(st.integers(0, 2), min_size=1, max_size=6).map(tuple)
 paths = st.lists(st.tuples(st.integers(0, 2), tokens), min_size=1, max_size=12)
 PROPERTY = settings(deadline=None, max_examples=100, derandomize=True)
@@ -63,7 +63,7 @@ def slow_passes(plan: Plan) -> int:
 @PROPERTY
 @given(paths, st.integers(0, 9), st.integers(0, 20))
 def test_padding_pays(paths: list[Path], pass_tokens: int, n_most: int) -> None:
-    """It saves passes for fewer tokens than they are worth, stands behind leaves only, and changes no other node."""
+    """It saves passes for fewer tokens than they are worth, stands after leaves only, and changes no other node."""
     tree, _ = tree_of(paths)
     before = tree.finish(range(tree.n_leaves()))
     chains, chain_of = chains_of(tree.parents)
@@ -123,7 +123,7 @@ def test_prompts_are_fed_alike() -> None:
     held_back = [each.n_held_back for each in fed_alike(alone[:1] * 3 + alone[1:], n_empty, 2)]
     assert held_back == [0, 0, 0, 0, 1]
     together = [prompt("x", (1, 2), (3,)), prompt("y", (1, 2), (3, 4, 5)), prompt("z", (1, 3), (6, 6))]
-    # x and y part behind one token of their tails, z alone feeds one more
+    # x and y part after one token of their tails, z alone feeds one more
     assert [each.n_held_back for each in fed_alike(together, n_empty, 9)] == [1, 1, 0]
 
 
@@ -181,7 +181,7 @@ THREE_LEAVES = build_trie(["a", "b", "c"], [(101, 103), (102, 103), (104, 103)],
 
 
 def found(n_prompts: int, pass_tokens: int, trie: LabelTrie = ONE_TOKEN, n_most: int = 200) -> tuple[int, int]:
-    """(passes, tokens) of prompts that part behind eleven tokens of one text, and have two more each."""
+    """(passes, tokens) of prompts that part after eleven tokens of one text, and have two more each."""
     additions = [
         Addition(trie=trie, root=Root(holder=9, n_cached=5), tokens=[*range(11), 50 + prompt, 70], fast_path=True)
         for prompt in range(n_prompts)

@@ -215,7 +215,7 @@ LOG_SUMS = 3.0, -7.0
 
 
 def exact_scores(labels: Sequence[Path], scoring: Scoring, *, exact: bool = True) -> LabelScores:
-    """From hidden states that are their own logits, with the label tokens' logits and the log-sum-exp behind them."""
+    """From hidden states that are their own logits, with the label tokens' logits and the log-sum-exp after them."""
     trie = build_trie([str(path) for path in labels], labels, END, scoring, exact=exact)
     hidden = []
     for probabilities, log_sum in zip((PROMPT_END, BEHIND_B), LOG_SUMS, strict=True):
