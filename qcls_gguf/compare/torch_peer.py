@@ -278,4 +278,5 @@ class Torch(Method):
             if self.comparable
             else "random weights of the same shape, so that its answers are not comparable"
         )
-        return [f"{where}; {weights}; our tokens, padded to {', '.join(map(str, self._sizes))}; their time is added"]
+        sizes = ", ".join(map(str, self._sizes))
+        return [f"{where}; {weights}; new tokens padded to {sizes}; tokenised by this package, whose time is added"]
