@@ -15,10 +15,10 @@ from .config.resources import DEFAULT_CONFIG
 from .config.schema import CascadeConfig, Config, ModelConfig, check_config
 from .config.words import counted, shown
 from .core.core import Core
-from .core.handle import Asking, LoadedPrompts
+from .core.handle import Labeller, LoadedPrompts
 from .core.loading import load_prompts
 from .core.sharing import TurnCost
-from .core.startup import Started, start
+from .core.startup import StartedParts, start
 from .engine.capacity import check_capacity
 from .engine.engine import Engine
 from .errors import ConfigError
@@ -28,7 +28,7 @@ from .prompts.prompt_set import PromptSet, compile_prompts
 from .score.result import Counts, ModelInfo, Result
 
 
-class Classifier(Asking):
+class Classifier(Labeller):
     """Labels queries by all prompts of a configuration.
 
     Creating it loads the model, caches the prompts and warms up. Usable from several threads: while one request is
@@ -38,9 +38,9 @@ class Classifier(Asking):
             print(classifier.classify("red dress for girls").labels)
     """
 
-    def __init__(self, started: Started, *, owns_model: bool = False) -> None:
+    def __init__(self, started: StartedParts, *, owns_model: bool = False) -> None:
         """Use `from_config`."""
-        if not isinstance(started, Started):
+        if not isinstance(started, StartedParts):
             raise ConfigError(f"a Classifier is made by Classifier.from_config, not by Classifier({shown(started)})")
         self._started = started
         self._owns_model = owns_model

@@ -49,7 +49,7 @@ Item = tuple["LoadedPrompts", str]
 """A prompt set, and the query that it is asked."""
 
 
-class Tokenized(NamedTuple):
+class TokenizedItem(NamedTuple):
     """An item with its tokens."""
 
     prompts: LoadedPrompts
@@ -111,7 +111,7 @@ class Core:
         assert job.future is not None
         return await job.future
 
-    def plan(self, tokenized: Sequence[Tokenized], *, padded: bool = False) -> RequestPlan:
+    def plan(self, tokenized: Sequence[TokenizedItem], *, padded: bool = False) -> RequestPlan:
         """The decodes of some items, for `submit`; each feeds all of its query. Raises PlanError.
 
         padded: with tokens that nobody reads, so that shapes repeat.
@@ -119,13 +119,13 @@ class Core:
         plan = self._planner.plan(tokenized, keep=False)
         return self._planner.padded(plan) if padded else plan
 
-    def submit(self, tokenized: Sequence[Tokenized], plan: RequestPlan) -> Job[list[Result]]:
+    def submit(self, tokenized: Sequence[TokenizedItem], plan: RequestPlan) -> Job[list[Result]]:
         """Put planned items into the queue; the job's `result` waits for theirs."""
         job: Job[list[Result]] = Job(tokenized, plan=plan)
         self.executor.put(job)
         return job
 
-    def tokenize(self, prompts: LoadedPrompts, query: str) -> Tokenized:
+    def tokenize(self, prompts: LoadedPrompts, query: str) -> TokenizedItem:
         """A query with the tokens of each distinct fragment of a set with the query in it.
 
         Raises PlanError for a query with too many of them.
@@ -142,7 +142,7 @@ class Core:
                     f"runtime.max_query_tokens: {most}: shorten it or raise the limit"
                 )
             found.append(tokens)
-        return Tokenized(prompts, query, prompts.templates, found)
+        return TokenizedItem(prompts, query, prompts.templates, found)
 
     def counts(self, prompts: LoadedPrompts, query: str) -> Counts:
         """The counts of `ask` for a query all of which is fed; computes nothing. Raises PlanError as `ask` does."""
@@ -214,7 +214,7 @@ class Core:
         """
         start_ns = perf_counter_ns()
         engine = self.engine
-        tokenized: list[Tokenized] = []
+        tokenized: list[TokenizedItem] = []
         for item in items:
             tokenized.append(item if plan else self.tokenize(*item))
         tokenized_ns = perf_counter_ns()
@@ -277,7 +277,7 @@ class Core:
 
     @staticmethod
     def _answers(
-        items: Sequence[Tokenized], hidden: Float32Array, rows: IndexArray, plan: RequestPlan
+        items: Sequence[TokenizedItem], hidden: Float32Array, rows: IndexArray, plan: RequestPlan
     ) -> Sequence[tuple[PromptResult, ...]]:
         """The answers to each item."""
         first = items[0].prompts
@@ -385,7 +385,7 @@ def each_result(
     return [errors.get(index) or one(each) for index, each in enumerate(asked)]
 
 
-def _by_item(rows: IndexArray, items: Sequence[Tokenized], order: Sequence[int]) -> IndexArray:
+def _by_item(rows: IndexArray, items: Sequence[TokenizedItem], order: Sequence[int]) -> IndexArray:
     """The rows of all items in the order of the items. rows has them in another order: first those of item order[0]."""
     ends = np.cumsum([items[item].prompts.n_edges for item in order])
     parts = dict(zip(order, np.split(rows, ends[:-1]), strict=True))

@@ -19,7 +19,7 @@ from ..score.adjustment import Adjustment
 from ..score.result import Result
 from ..score.scorer import Answers, Scorer
 from ..score.tail import Tail
-from .core import MAX_QUERIES, Core, Tokenized, each_result
+from .core import MAX_QUERIES, Core, TokenizedItem, each_result
 from .queue import Job
 
 OnErrors = Literal["raise", "return"]
@@ -39,7 +39,7 @@ def n_query_tokens(query: str) -> int:
     return n_tokens_of(len(query.encode("utf-8", "replace")))
 
 
-class Asking:
+class Labeller:
     """What can be asked queries: a classifier, or the handle of one of its prompt sets."""
 
     @property
@@ -111,7 +111,7 @@ class Asking:
         return self.handle.likely_mistakes()
 
 
-class LoadedPrompts(Asking):
+class LoadedPrompts(Labeller):
     """A prompt set that a classifier holds ready: its prefixes are cached, its label rows, plans and answers at hand.
     Usable from several threads.
     """
@@ -170,16 +170,16 @@ class LoadedPrompts(Asking):
         """
         return (await self.core.ask_async([(self, query)], deadline_s))[0]
 
-    def tokenize(self, query: str) -> Tokenized:
+    def tokenize(self, query: str) -> TokenizedItem:
         """A query with its tokens, for `plan`; any thread may call it. Raises PlanError."""
         self.core.check([(self, query)])
         return self.core.tokenize(self, query)
 
-    def plan(self, tokenized: Sequence[Tokenized], *, padded: bool = False) -> RequestPlan:
+    def plan(self, tokenized: Sequence[TokenizedItem], *, padded: bool = False) -> RequestPlan:
         """The decodes of some queries; any thread may call it. padded: so that shapes repeat. Raises PlanError."""
         return self.core.plan(tokenized, padded=padded)
 
-    def submit(self, tokenized: Sequence[Tokenized], plan: RequestPlan) -> Job[list[Result]]:
+    def submit(self, tokenized: Sequence[TokenizedItem], plan: RequestPlan) -> Job[list[Result]]:
         """Ask planned queries; the job's `result` waits for theirs. Raises as `classify_batch` does."""
         return self.core.submit(tokenized, plan)
 

@@ -47,7 +47,7 @@ _MOST_SHAPES_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
+class StartedParts:
     """The parts of a classifier, warm and calibrated."""
 
     config: Config
@@ -67,7 +67,7 @@ def start(
     on_step: Callable[[str, str, float], None] | None = None,
     on_load: Callable[[float], None] | None = None,
     audit: bool = False,
-) -> Started:
+) -> StartedParts:
     """Open the model, unless an open one is given; compile and cache the prompts; warm up.
 
     audit: add exact scores to every answer. Raises ConfigError or ModelError, after closing what it opened.
@@ -113,7 +113,7 @@ def _start(
     ledger: Ledger,
     *,
     audit: bool,
-) -> Started:
+) -> StartedParts:
     prompts = compile_prompts(config.prompts, model, audit=audit)
     n_read = sum(len(prompt.trie.read) for prompt in prompts.prompts)
     model.rows(prompts.label_tokens.tolist())
@@ -145,7 +145,7 @@ def _start(
     except BaseException:
         engine.close()
         raise
-    return Started(config=config, model=model, core=core, prompts=loaded, ledger=ledger)
+    return StartedParts(config=config, model=model, core=core, prompts=loaded, ledger=ledger)
 
 
 def _rendered(config: Config, model: Model, ledger: Ledger) -> Config:

@@ -24,7 +24,7 @@ from ..errors import ConfigError, PlanError, QclsError
 from ..model import Model
 from ..native import NativeContext
 from ..plan.growth import Capacity
-from ..plan.kept_queries import Kept, KeptQueries
+from ..plan.kept_queries import KeptQueries, SlotUpdate
 from ..plan.tree import Int32Array, KeptRoot, Plan, Root
 from .prefix_cache import Prefix, PrefixCache, RecurrentPrefixCache, Tokens
 from .prefix_decode import store_prefixes
@@ -37,7 +37,7 @@ MAX_SEQ = 4096
 _NOTHING = Root(holder=-1, n_cached=0)
 
 
-class Decoded(NamedTuple):
+class DecodeResult(NamedTuple):
     """What one decode returned."""
 
     hidden: Float32Array
@@ -224,8 +224,8 @@ class Engine:
         plan: Plan,
         leaf_roots: Sequence[Root],
         token: Int32Array | None = None,
-        kept: Sequence[Kept] = (),
-    ) -> Decoded:
+        kept: Sequence[SlotUpdate] = (),
+    ) -> DecodeResult:
         """One llama_decode of a plan whose leaf l is in sequence l and grows from leaf_roots[l], which is cached.
 
         token: (n_tokens,) instead of the plan's; kept: which of its cells slots keep. Afterwards the leaf sequences are
@@ -262,7 +262,7 @@ class Engine:
         for each in kept:
             each.slot.fragments = each.fragments
         self.is_clean = True
-        return Decoded(rows, batch_us, trim_us)
+        return DecodeResult(rows, batch_us, trim_us)
 
     def _share(self, leaf: int, root: Root) -> None:
         if isinstance(root, KeptRoot):

@@ -13,7 +13,7 @@ from ..classifier import Classifier
 from ..config.load import load_config
 from ..config.resources import DEFAULT_CONFIG
 from ..config.schema import Config
-from ..core.handle import Asking
+from ..core.handle import Labeller
 from ..data.queries import QUERY
 from .answers import AnswerColumns, Answers, answer_of, with_columns
 from .batches import BatchLabeller, with_room
@@ -26,7 +26,7 @@ _BATCH = 8
 
 def label_table(
     table: Any,
-    classifier: Asking | Config | str | Path = DEFAULT_CONFIG,
+    classifier: Labeller | Config | str | Path = DEFAULT_CONFIG,
     *,
     query_column: str = QUERY,
     prefix: str = "",
@@ -50,7 +50,7 @@ def label_table(
     """
     with ExitStack() as stack:
         size = batch or _BATCH
-        if not isinstance(classifier, Asking):
+        if not isinstance(classifier, Labeller):
             config = load_config(classifier) if isinstance(classifier, str | Path) else classifier
             classifier = stack.enter_context(Classifier.from_config(with_room(config, size)))
         prompts = classifier.handle.compiled.settings

@@ -12,8 +12,8 @@ from time import perf_counter
 
 from ..classifier import Classifier
 from ..config.schema import Config
-from ..core.core import Tokenized
-from ..core.handle import Asking
+from ..core.core import TokenizedItem
+from ..core.handle import Labeller
 from ..core.queue import Job
 from ..engine.capacity import N_UNTIL_CAPTURED, pays_to_repeat_shapes
 from ..errors import PlanError, ScoreError
@@ -24,7 +24,7 @@ from ..prompts.prompt_set import PromptSet, compile_prompts
 from ..score.result import Result
 from .records import BatchSpeed
 
-Batch = list[tuple[int, Tokenized]]
+Batch = list[tuple[int, TokenizedItem]]
 """queries with their places among those that are labelled"""
 MOST = 32
 """queries of a decode: on a GPU a forward over so many is bound by arithmetic, whatever is added"""
@@ -62,7 +62,7 @@ def most_with_states(prompts: PromptSet, state_bytes: int) -> int:
     return max(1, min(MOST, _STATES_BYTES // (n_leaves * state_bytes)))
 
 
-def pays_to_pad(prompts: Asking) -> bool:
+def pays_to_pad(prompts: Labeller) -> bool:
     """Whether decodes that are filled up to one of a few token counts, so that shapes repeat, save time."""
     handle = prompts.handle
     return pays_to_repeat_shapes(handle.config.runtime, handle.core.engine.model.n_gpu_layers)
@@ -71,7 +71,7 @@ def pays_to_pad(prompts: Asking) -> bool:
 class BatchLabeller:
     """Labels many queries with prompts that nobody else asks meanwhile: the only place that plans and asks."""
 
-    def __init__(self, prompts: Asking, size: int, *, padded: bool | None = None) -> None:
+    def __init__(self, prompts: Labeller, size: int, *, padded: bool | None = None) -> None:
         """size: queries of a decode. padded: whether decodes are filled up, so that shapes repeat; None: if that pays,
         but not one by one, which is to compute what `classify` does.
         """
@@ -158,7 +158,7 @@ class BatchLabeller:
             return str(e)
 
 
-def measure_batches(prompts: Asking, queries: Sequence[str], most: int = MOST) -> list[BatchSpeed]:
+def measure_batches(prompts: Labeller, queries: Sequence[str], most: int = MOST) -> list[BatchSpeed]:
     """How fast some of the queries are labelled one by one and 2, 4, 8, … in a decode; the sizes run in turns.
 
     All sizes, one by one too, take blocks of queries in the order of a run with several in a decode. Stops after some

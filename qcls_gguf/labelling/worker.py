@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import Literal
 
 from ..config.schema import Config
-from ..core.handle import Asking
+from ..core.handle import Labeller
 from ..data.queries import QUERY
 from ..errors import ConfigError
 from ..opening import ClassifierOpener
@@ -256,7 +256,7 @@ class Worker:
         self._stack.close()
 
 
-def _answers_digest(prompts: Asking, config: Config) -> str:
+def _answers_digest(prompts: Labeller, config: Config) -> str:
     """A sha256 of all that answers depend on except the model: prompts, their calibration, what is a query, and the
     stages of a cascade, with their models.
     """

@@ -54,7 +54,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class SlotUpdate:
     """The cells of a decode that a slot takes over."""
 
     slot: Slot
@@ -83,13 +83,13 @@ class Continuation:
     slot: Slot | None = None
     """the slot that will keep this query"""
 
-    def kept(self, leaves: Sequence[Mapping[int, int]]) -> list[list[Kept]]:
+    def kept(self, leaves: Sequence[Mapping[int, int]]) -> list[list[SlotUpdate]]:
         """For each decode of the query the cells that the query's slot takes over: one Kept or none.
 
         leaves: for each decode, by the holder of each root that it has, one of the query's leaves below that root. The
         slot serves other queries only after the last of these decodes.
         """
-        left: list[list[Kept]] = [[] for _ in leaves]
+        left: list[list[SlotUpdate]] = [[] for _ in leaves]
         if self.slot is None:
             return left
         n = len(self.fragments[0])
@@ -102,7 +102,7 @@ class Continuation:
             ]
             if cells:
                 fragments = self.fragments if decode == last else ()
-                left[decode].append(Kept(slot=self.slot, fragments=fragments, cells=cells))
+                left[decode].append(SlotUpdate(slot=self.slot, fragments=fragments, cells=cells))
         return left
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from .growth import Addition, Capacity, DecodePlan, plan_decodes
-from .kept_queries import Continuation, Kept, KeptQueries
+from .kept_queries import Continuation, KeptQueries, SlotUpdate
 from .shapes import joined, padded
 from .templates import Fragments, Templates
 from .tree import Int32Array, KeptRoot, Root
@@ -29,7 +29,7 @@ class Decode(NamedTuple):
     plan: DecodePlan
     token: Int32Array
     """(n_tokens,)"""
-    kept: Sequence[Kept] = ()
+    kept: Sequence[SlotUpdate] = ()
     """the cells of it that slots keep"""
 
 
@@ -119,12 +119,12 @@ class Planner:
             sum([plan.n_outputs for plan in plans]),
         ):
             return None
-        kept: list[Kept] = []
+        kept: list[SlotUpdate] = []
         first_leaf = 0
         for decode in decodes:
             for each in decode.kept:
                 cells = [(leaf + first_leaf, seq, start, end) for leaf, seq, start, end in each.cells]
-                kept.append(Kept(slot=each.slot, fragments=each.fragments, cells=cells))
+                kept.append(SlotUpdate(slot=each.slot, fragments=each.fragments, cells=cells))
             first_leaf += decode.plan.plan.n_leaves
         together = joined([decode.plan for decode in decodes], [decode.token for decode in decodes])
         return RequestPlan(
@@ -192,10 +192,10 @@ def _are_apart(
 
 def _kept(
     found: Sequence[Continuation | None], plans: Sequence[DecodePlan], by_query: Sequence[Sequence[Addition]]
-) -> list[list[Kept]]:
+) -> list[list[SlotUpdate]]:
     """For each decode the cells that slots keep. Never overwrites a slot that a later decode reads."""
     n_readers = Counter(each.source for each in found if each)
-    kept: list[list[Kept]] = [[] for _ in plans]
+    kept: list[list[SlotUpdate]] = [[] for _ in plans]
     for each, leaves in zip(found, _leaves(plans, by_query), strict=True):
         if each and (len(plans) == 1 or n_readers[each.slot] <= (each.source is each.slot)):
             for of_decode, left in zip(kept, each.kept(leaves), strict=True):

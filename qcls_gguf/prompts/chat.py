@@ -40,7 +40,7 @@ class ChatModel(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Rendered:
+class RenderedPrompts:
     """Prompts that all have a whole text."""
 
     prompts: tuple[PromptConfig, ...]
@@ -56,7 +56,7 @@ def is_chat(prompts: Sequence[PromptConfig]) -> bool:
     return any(prompt.is_chat for prompt in prompts)
 
 
-def render_prompts(prompts: Sequence[PromptConfig], model: ChatModel, settings: ModelConfig) -> Rendered:
+def render_prompts(prompts: Sequence[PromptConfig], model: ChatModel, settings: ModelConfig) -> RenderedPrompts:
     """Give every prompt a whole text; one that has it already stays as it is.
 
     settings: the chat template that replaces the file's, and its variables. Raises ConfigError, with the prompt and the
@@ -73,7 +73,7 @@ def render_prompts(prompts: Sequence[PromptConfig], model: ChatModel, settings: 
             prompt = dataclasses.replace(prompt, prompt_template=text, system=None, user=None, answer_cue=None)
         found.append(prompt)
     n_rendered = sum(prompt.is_chat for prompt in prompts)
-    return Rendered(prompts=tuple(found), n_rendered=n_rendered, folded=tuple(folded))
+    return RenderedPrompts(prompts=tuple(found), n_rendered=n_rendered, folded=tuple(folded))
 
 
 def _whole_text(prompt: PromptConfig, model: ChatModel, settings: ModelConfig) -> tuple[str, bool]:

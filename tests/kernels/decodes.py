@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qcls_gguf import Classifier
-from qcls_gguf.engine.engine import Decoded, Engine
+from qcls_gguf.engine.engine import DecodeResult, Engine
 from qcls_gguf.plan.tree import Plan, Root, TokenTree
 
 Float32Array = npt.NDArray[np.float32]
@@ -41,7 +41,7 @@ def sequence_plan(engine: Engine, root: Root, n_tokens: int, n_other: int = 0) -
     return tree.finish(range(2 if n_other else 1))
 
 
-def timed_decode(engine: Engine, plan: Plan, root: Root) -> tuple[Decoded, float]:
+def timed_decode(engine: Engine, plan: Plan, root: Root) -> tuple[DecodeResult, float]:
     """Decode a plan all of whose leaves begin at root; its milliseconds do not include the trimming after it."""
     begun = perf_counter_ns()
     decoded = engine.decode(plan, [root] * plan.n_leaves)

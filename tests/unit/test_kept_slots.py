@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qcls_gguf.plan.kept_queries import Continuation, Kept, KeptQueries, Layout
+from qcls_gguf.plan.kept_queries import Continuation, KeptQueries, Layout, SlotUpdate
 from qcls_gguf.plan.tree import Int32Array, Root
 
 END = 9
@@ -38,7 +38,7 @@ def slots(n: int) -> KeptQueries:
     return kept
 
 
-def done(left: list[list[Kept]]) -> None:
+def done(left: list[list[SlotUpdate]]) -> None:
     """Note what decodes leave in slots, as the engine does."""
     for each in [each for of_decode in left for each in of_decode]:
         each.slot.fragments = each.fragments
