@@ -21,6 +21,12 @@ def ask():
         except QclsError:
             return
 
+def ask_as_a_task():
+    try:
+        asyncio.run(classifier.aclassify("red"))
+    except QclsError:
+        return
+
 for _ in range(4):
     threading.Thread(target=ask, daemon=True).start()
 print("ready", flush=True)
@@ -31,9 +37,7 @@ ENDS = {
     "an exception": "raise SystemExit(0)",
     "another thread in close": "threading.Thread(target=classifier.close, daemon=True).start()",
     "close": "classifier.close()",
-    "a task of the engine's thread": (
-        "threading.Thread(target=lambda: asyncio.run(classifier.aclassify('red')), daemon=True).start()"
-    ),
+    "a task of the engine's thread": ("threading.Thread(target=ask_as_a_task, daemon=True).start()"),
     "another classifier": "Classifier.from_config(sys.argv[1])",
 }
 
