@@ -42,7 +42,7 @@ _BYTES_A_TOKEN = 32
 """For max_query_bytes: auto. Text has 3 to 6 bytes a token; only long runs of one character have more than these."""
 _LONGEST_S = 1e9
 """the longest deadline"""
-_LEAST_NS = 100_000
+_LEAST_NS = 250_000
 """Shorter waits, such as a thread's wake-up, are reported as 0."""
 
 Item = tuple["LoadedPrompts", str]
