@@ -21,7 +21,6 @@ _LINE_S = 30.0
 
 
 OutputFormat = Literal["parquet", "csv", "tsv", "jsonl"]
-Engine = Literal["local", "ray"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +50,6 @@ class WorkOptions:
     batch: int | None = option("--batch N", "Queries in a decode. Default: measured.", low=1, high=512)
     shard_rows: int = option("--shard-rows N", "Most rows in a shard.", 50_000, low=1)
     devices: str | None = option("--devices D,…", "Start a process for each: numbers of GPUs, or cpu.")
-    engine: Engine = option("--engine", "ray: label with Ray actors on all machines of the cluster.", "local")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +81,6 @@ def label_command(
     qcls-gguf label queries.parquet --out look.csv --sample 1000 --html look.html
     """
     needs("label", "pyarrow", "label")
-    if work.engine == "ray":
-        needs("--engine ray", "ray", "ray")
     from ..labelling.results import labelling_document  # see app.py for why here
     from ..labelling.run import label_files
     from ..labelling.worker import LabelSettings

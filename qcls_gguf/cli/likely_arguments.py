@@ -32,6 +32,8 @@ _REMOVED = {
     ("label", "--column"): "use --query-column",
     ("label", "--compare"): "`qcls-gguf bench --batch N` shows the roofline of N queries in a decode",
     ("label", "--order"): "with --cache a query is computed once in any order",
+    ("label", "--engine"): "--devices starts several processes; on several machines call label_table in map_batches of "
+    "Ray or of another engine",
     ("init", "--column"): "use --label-column",
     ("bench", "--growth"): "give configurations with 1, 2, 4, … prompts, as in -c one.yaml -c two.yaml",
     ("bench", "--growth-to"): "give configurations with 1, 2, 4, … prompts, as in -c one.yaml -c two.yaml",

@@ -8,7 +8,6 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from ..config.words import counted
 from ..errors import ConfigError
@@ -19,10 +18,6 @@ from .output import OutputFolder, Settings
 from .processes import Processes
 from .records import LabellingRecord, RunSpeed
 from .worker import LabelSettings, Progress, Ready, Worker
-
-if TYPE_CHECKING:
-    from .on_ray import RayActors
-
 
 Tell = Callable[[str], None]
 
@@ -42,8 +37,6 @@ def label_files(
     """
     if settings.limit is not None and settings.sample is not None:
         raise ConfigError("`limit` and `sample` are both given: keep one of them")
-    if settings.engine == "ray" and settings.cache is not None:
-        raise ConfigError("`cache`: is a file of one machine, and Ray's actors may be on several: leave it out")
     output = OutputFolder(settings.out, settings.format)
     settings = replace(settings, folder=output.folder, format=output.format)
     paths = _without_outputs(find_inputs(settings.inputs), output)
@@ -132,12 +125,8 @@ def _is_part(settings: LabelSettings) -> bool:
     return settings.limit is not None or settings.sample is not None
 
 
-def _workers(settings: LabelSettings, opener: ClassifierOpener) -> Worker | Processes | RayActors:
+def _workers(settings: LabelSettings, opener: ClassifierOpener) -> Worker | Processes:
     """Whoever labels the shards, with the model opened."""
-    if settings.engine == "ray":
-        from .on_ray import RayActors  # the package is an extra
-
-        return RayActors(settings)
     return Processes(settings) if settings.devices else Worker(settings, opener)
 
 
@@ -156,7 +145,7 @@ def _labelled(
     settings: LabelSettings,
     output: OutputFolder,
     inputs: Sequence[Input],
-    workers: Worker | Processes | RayActors,
+    workers: Worker | Processes,
     on_progress: Tell,
     on_note: Tell,
 ) -> LabellingRecord:

@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import Literal
 
 from ..config.schema import Config
 from ..core.handle import Labeller
@@ -68,7 +67,6 @@ class LabelSettings:
     """label inputs anew that were changed since"""
     devices: tuple[str, ...] = ()
     """a process for each; none: in this process"""
-    engine: Literal["local", "ray"] = "local"
     offline: bool = False
 
 
