@@ -95,9 +95,7 @@ class Core:
             return []
         job: Job[list[Result]] = Job(items, deadline_s)
         self.executor.put(job)
-        results = job.result()
-        woken_ns = perf_counter_ns() - job.ended_ns
-        return results if woken_ns <= _LEAST_NS else [each.after(each.wait_ms + woken_ns / 1e6) for each in results]
+        return _woken(job, job.result())
 
     async def ask_async(self, items: Sequence[Item], deadline_s: float | None = None) -> list[Result]:
         """`ask` without blocking the event loop."""
@@ -109,7 +107,7 @@ class Core:
         job: Job[list[Result]] = Job(items, deadline_s, future=asyncio.get_running_loop().create_future())
         self.executor.put(job)
         assert job.future is not None
-        return await job.future
+        return _woken(job, await job.future)
 
     def plan(self, tokenized: Sequence[TokenizedItem], *, padded: bool = False) -> RequestPlan:
         """The decodes of some items, for `submit`; each feeds all of its query. Raises PlanError.
@@ -208,7 +206,7 @@ class Core:
     ) -> list[Result]:
         """A result for each item, with the time of every stage.
 
-        items: each an Item, or a Tokenized if `plan` is given. keep: a query that begins like a kept one feeds only its
+        items: each an Item, or a TokenizedItem if `plan` is given. keep: a query that begins like a kept one feeds only its
         other tokens, and is kept itself; arrived_ns: when the items began to wait. Raises PlanError before anything is
         computed, DecodeError, ScoreError.
         """
@@ -383,6 +381,12 @@ def each_result(
             return e
 
     return [errors.get(index) or one(each) for index, each in enumerate(asked)]
+
+
+def _woken(job: Job[list[Result]], results: list[Result]) -> list[Result]:
+    """The results with the time that passed until their caller went on."""
+    woken_ns = perf_counter_ns() - job.ended_ns
+    return results if woken_ns <= _LEAST_NS else [each.after(each.wait_ms + woken_ns / 1e6) for each in results]
 
 
 def _by_item(rows: IndexArray, items: Sequence[TokenizedItem], order: Sequence[int]) -> IndexArray:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
 from ..config.calibration_file import Calibration
 from ..config.prompt import PromptConfig
 from ..config.schema import Config
 from ..engine.prefix_cache import Prefix, Tokens
-from ..errors import PlanError
+from ..errors import DecodeError, PlanError
 from ..prompts.prompt_set import PromptSet
 from ..score.adjustment import adjustments_of
 from .core import Core
@@ -33,18 +34,30 @@ def load_prompts(
     PlanError where there is no room for its prefixes, ConfigError for a content-free query that cannot be labelled, and
     DecodeError; then nothing has changed.
     """
-    begun = _begin_prefixes(core, compiled.prefixes)
+    begun: list[Prefix] = []  # only the executor thread changes these two lists
+    loaded: list[LoadedPrompts] = []
 
-    def load() -> LoadedPrompts:
+    def load() -> None:
         prompts = add(core, compiled, _hold(core, compiled, begun), sources=sources, config=config)
-        try:
-            calibrate(core, prompts, calibration)
-        except BaseException:
-            core.remove(prompts)
-            raise
-        return prompts
+        loaded.append(prompts)
+        calibrate(core, prompts, calibration)
 
-    return core.run(load)
+    def undo() -> None:
+        core.engine.forget(begun)
+        for prompts in loaded:
+            core.remove(prompts)
+
+    try:
+        for tokens in dict.fromkeys(compiled.prefixes):
+            n_before = len(begun)
+            while core.run(_has_grown, core, tokens, begun, n_before):
+                pass
+        core.run(load)
+        return loaded[0]
+    except BaseException:  # an interrupt leaves an action that still runs: it ends before this one
+        with suppress(DecodeError):  # the classifier was closed, and its engine with it
+            core.run(undo)
+        raise
 
 
 def add(
@@ -78,50 +91,35 @@ def calibrate(core: Core, prompts: LoadedPrompts, calibration: Calibration | Non
     prompts.answers.adjust(adjustments_of(prompts.compiled.settings, calibration, raw_scores))
 
 
-def _hold(core: Core, compiled: PromptSet, begun: Sequence[Prefix]) -> list[Prefix]:
+def _hold(core: Core, compiled: PromptSet, begun: list[Prefix]) -> list[Prefix]:
     """Cache the prefixes, and release their beginnings; release them first if there is no room for both."""
     try:
         held = core.engine.hold(compiled.prefixes)
     except PlanError:
-        core.engine.forget(begun)
+        _forget(core, begun)
         return core.engine.hold(compiled.prefixes)
-    except BaseException:
-        core.engine.forget(begun)
-        raise
-    core.engine.forget(begun)
+    _forget(core, begun)
     return held
 
 
-def _begin_prefixes(core: Core, wanted: Sequence[Tokens]) -> list[Prefix]:
-    """Cache each prefix except its last piece; other turns come between two pieces.
+def _forget(core: Core, begun: list[Prefix]) -> None:
+    core.engine.forget(begun)
+    begun.clear()
 
-    Returns the beginnings, which are pinned; one for which there is no room is left out.
+
+def _has_grown(core: Core, tokens: Tokens, begun: list[Prefix], n_before: int) -> bool:
+    """Cache one more piece of a prefix, except its last one, whose beginning is then the last of begun, pinned.
+
+    n_before: how many beginnings of other prefixes begun has. False if less than a piece is missing, or there is no room.
     """
-    begun: list[Prefix] = []
-    try:
-        for tokens in dict.fromkeys(wanted):
-            held: list[Prefix] = []
-            while len(tokens) > PIECE:
-                longer = core.run(_next_piece, core, tokens, held)
-                if longer is None:
-                    break
-                held = longer
-            begun += held
-    except BaseException:
-        core.run(core.engine.forget, begun)
-        raise
-    return begun
-
-
-def _next_piece(core: Core, tokens: Tokens, held: Sequence[Prefix]) -> list[Prefix] | None:
-    """Cache one more piece of a prefix in place of its shorter beginning; None if less than a piece is missing."""
     engine = core.engine
     n_cached = engine.cache.match(tokens)[1]
     if len(tokens) - n_cached <= PIECE:
-        return None
+        return False
     try:
         longer = engine.hold([tokens[: n_cached + PIECE]])
     except PlanError:
-        return None
-    engine.forget(held)
-    return longer
+        return False
+    engine.forget(begun[n_before:])
+    begun[n_before:] = longer
+    return True

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
+import traceback
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from time import perf_counter
+from random import Random
+from time import perf_counter, sleep
+from types import FrameType
 
 import numpy as np
 import pytest
@@ -17,6 +21,7 @@ from waiting import until
 from qcls_gguf import Classifier, ConfigError, DecodeError, PlanError, PromptConfig, Result, load_config
 from qcls_gguf.config.schema import Config, ModelConfig, RuntimeConfig
 from qcls_gguf.config.scoring import Scoring
+from qcls_gguf.core.queue import Job
 from qcls_gguf.engine.prefix_cache import Prefix
 from qcls_gguf.model import Model, OpenModels
 from qcls_gguf.prompts.prompt_set import compile_prompts
@@ -303,3 +308,36 @@ def test_a_long_prefix_is_stored_in_pieces_with_a_turn_between_them(
     with small.prompt_set([long]) as prompts:  # without room for its beginning it is stored at once
         assert probabilities(prompts.classify("red dress")) == pytest.approx(in_pieces, abs=LARGEST_DIFFERENCE)
         assert len(small.engine.cache) == 3
+
+
+def test_an_interrupted_call_leaves_no_prefix_pinned(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
+    """It is interrupted at any time: before, between and while pieces of a long prefix are cached."""
+    classifier = open_classifier(make_model(), CONFIGURED, n_ctx=2048, n_batch=512)
+    cache = classifier.engine.cache
+    pins = [(prefix.tokens, prefix.n_users) for prefix in cache.prefixes]
+    template = "<|im_start|>" + " ".join(f"word {n}" for n in range(60)) + " {query}\nlabel:"
+    long = PromptConfig(name="long", prompt_template=template, labels=("a", "b"))
+    compiled = compile_prompts([long], classifier.engine.model)
+    n_interrupts, random = 0, Random(7)
+
+    def interrupt(_: int, frame: FrameType | None) -> None:
+        if "load_prompts" in [each.f_code.co_name for each, _ in traceback.walk_stack(frame)]:
+            raise KeyboardInterrupt
+        signal.setitimer(signal.ITIMER_REAL, 1e-4)
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        while n_interrupts < 60:
+            if random.random() < 0.5:  # then it waits for its turn
+                classifier.core.executor.put(Job(action=lambda: sleep(0.02)))
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-4, 0.02))
+            try:
+                prompts = classifier.prompt_set(compiled)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                prompts.close()
+            except KeyboardInterrupt:
+                n_interrupts += 1
+            assert [(each.tokens, each.n_users) for each in cache.prefixes if each.n_users] == pins
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
