@@ -206,9 +206,9 @@ class Core:
     ) -> list[Result]:
         """A result for each item, with the time of every stage.
 
-        items: each an Item, or a TokenizedItem if `plan` is given. keep: a query that begins like a kept one feeds only its
-        other tokens, and is kept itself; arrived_ns: when the items began to wait. Raises PlanError before anything is
-        computed, DecodeError, ScoreError.
+        items: each an Item, or a TokenizedItem if `plan` is given; keep: a query that begins like a kept one feeds only
+        its other tokens, and is kept itself; arrived_ns: when the items began to wait. Raises PlanError before anything
+        is computed, DecodeError, ScoreError.
         """
         start_ns = perf_counter_ns()
         engine = self.engine

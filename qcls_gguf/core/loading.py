@@ -110,7 +110,8 @@ def _forget(core: Core, begun: list[Prefix]) -> None:
 def _has_grown(core: Core, tokens: Tokens, begun: list[Prefix], n_before: int) -> bool:
     """Cache one more piece of a prefix, except its last one, whose beginning is then the last of begun, pinned.
 
-    n_before: how many beginnings of other prefixes begun has. False if less than a piece is missing, or there is no room.
+    n_before: how many beginnings of other prefixes begun has. Returns False if less than a piece is missing, or there
+    is no room.
     """
     engine = core.engine
     n_cached = engine.cache.match(tokens)[1]
