@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import codecs
 import io
-from collections.abc import Callable, Generator, Iterator
-from typing import AnyStr, BinaryIO, cast
+from collections.abc import Generator, Iterator
+from typing import BinaryIO, cast
 
 from ..errors import ConfigError
 
@@ -29,10 +29,12 @@ class ByteLines:
         """
         self.offset = offset
         """bytes of the file up to the end of the last line that was given"""
-        encoding = _utf16(_beginning(file))
+        self._file, self._name = file, name
+        peek = getattr(file, "peek", None)
+        self._encoding = _utf16(peek(_LOOKED_AT)[:_LOOKED_AT] if peek else b"")
         if offset:
             file.seek(offset)
-        self._lines = self._read(file) if encoding is None else self._read_utf16(file, encoding, name)
+        self._lines = self._read()
 
     def __iter__(self) -> Iterator[bytes]:
         return self
@@ -44,50 +46,40 @@ class ByteLines:
         """Let go of the file, before its owner closes it."""
         self._lines.close()
 
-    def _read(self, file: BinaryIO) -> Generator[bytes, None, None]:
-        is_first = self.offset == 0
-        for line, n in _lines(file.readline, b"\n"):  # readline returns a line as soon as it is there
-            self.offset += n
-            yield line.removeprefix(codecs.BOM_UTF8) if is_first else line
-            is_first = False
+    def _read(self) -> Generator[bytes, None, None]:
+        file, encoding = self._file, self._encoding
+        text = None if encoding is None else io.TextIOWrapper(file, encoding, "surrogatepass", newline="\n")
 
-    def _read_utf16(self, file: BinaryIO, encoding: str, name: str) -> Generator[bytes, None, None]:
-        is_first = self.offset == 0
-        text = io.TextIOWrapper(file, encoding=encoding, errors="surrogatepass", newline="\n")
-        try:
+        def readline() -> tuple[bytes, int]:
+            """A line as soon as it is there, or the beginning of a long one, and its bytes in the file."""
+            if text is None:
+                line = file.readline(LONGEST_LINE + 1)
+                return line, len(line)
             # The wrapper reads ahead, so its position does not give the lengths of lines; they are those of the bytes.
-            for line, n in _lines(text.readline, "\n", lambda part: len(part.encode(encoding, "surrogatepass"))):
-                self.offset += n
-                yield (line.removeprefix("\ufeff") if is_first else line).encode("utf-8", "surrogatepass")
-                is_first = False
+            part = text.readline(LONGEST_LINE + 1)
+            return part.encode("utf-8", "surrogatepass"), len(part.encode(encoding or "", "surrogatepass"))
+
+        try:
+            while (first := readline())[0]:
+                line, n = first
+                rest = line
+                while len(rest) > LONGEST_LINE and not rest.endswith(b"\n"):
+                    rest, more = readline()
+                    n += more
+                is_first, self.offset = self.offset == 0, self.offset + n
+                yield line.removeprefix(codecs.BOM_UTF8) if is_first else line
         except UnicodeDecodeError as e:
             raise ConfigError(
-                f"{name}: begins as {encoding.upper()} and is not: {e.reason}; save it as UTF-8"
+                f"{self._name}: begins as {str(encoding).upper()} and is not: {e.reason}; save it as UTF-8"
             ) from None
         finally:
-            text.detach()  # the file is its owner's to close
-
-
-def _lines(
-    readline: Callable[[int], AnyStr], line_break: AnyStr, size: Callable[[AnyStr], int] = len
-) -> Iterator[tuple[AnyStr, int]]:
-    """Every line, of one that is too long its beginning, and how many bytes it has in the file."""
-    while line := readline(LONGEST_LINE + 1):
-        rest, n = line, size(line)
-        while len(rest) > LONGEST_LINE and not rest.endswith(line_break):
-            rest = readline(LONGEST_LINE + 1)
-            n += size(rest)
-        yield line, n
+            if text is not None:
+                text.detach()  # the file is its owner's to close
 
 
 def utf8_of(content: bytes, name: str) -> bytes:
     """A whole file as UTF-8, as `ByteLines` reads it."""
     return b"".join(ByteLines(io.BufferedReader(cast(io.RawIOBase, io.BytesIO(content))), name))
-
-
-def _beginning(file: BinaryIO) -> bytes:
-    peek = getattr(file, "peek", None)
-    return peek(_LOOKED_AT)[:_LOOKED_AT] if peek else b""
 
 
 def _utf16(beginning: bytes) -> str | None:

@@ -15,7 +15,7 @@ from ..config.words import MAX_LISTED, JsonObject, hint, shown
 from ..errors import ConfigError
 from .encoding import is_text, utf8_of
 from .queries import QUERY
-from .rows import Kind, Row, Rows, why_no_text
+from .rows import Row, Rows, format_of, why_refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,17 +79,18 @@ def read_labelled(
     Raises ConfigError for a file that cannot be read, or has no rows.
     """
     name = f"`data` {path}"
-    if what := why_no_text(path.suffix):
+    if what := why_refused(path, ".json"):
         raise ConfigError(f"{name}: {what}")
     try:
         content = path.read_bytes()
     except OSError as e:
         raise ConfigError(f"{name}: cannot be read: {e.strerror}") from None
-    kind: Kind = "csv" if path.suffix.lower() in (".csv", ".tsv") else "jsonl"
+    is_table = format_of(path) in ("csv", "tsv")
     rows: list[LabelledQuery] = []
     bad: list[BadRow] = []
     try:
-        found = Rows(io.BytesIO(utf8_of(content, "the text")), kind, columns.query, others=labels)
+        lines = io.BytesIO(utf8_of(content, "the text"))
+        found = Rows(lines, "csv" if is_table else "jsonl", columns.query, others=labels)
         prompts = _prompt_columns(found.header, labels, columns)
         for row in found:
             if row.is_blank and not row.fields and row.values is None:
@@ -97,7 +98,7 @@ def read_labelled(
             try:
                 if row.problem:
                     raise ConfigError(row.problem)
-                accepted = _accepted(row, prompts, labels) if kind == "csv" else _labels_of(row)
+                accepted = _accepted(row, prompts, labels) if is_table else _labels_of(row)
                 rows.append(_labelled(row, accepted, labels))
             except ConfigError as e:
                 bad.append(BadRow(row.number, str(e)))

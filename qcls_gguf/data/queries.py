@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ConfigError
 from .encoding import ByteLines, is_text, shown_bytes
-from .rows import Row, Rows, kind_of_file, why_no_rows
+from .rows import Row, Rows, format_of, why_refused
 
 QUERY = "query"
 
@@ -42,10 +42,6 @@ class Columns:
     id: str | None = None
     """None: rows have no ids"""
 
-    @property
-    def are_named(self) -> bool:
-        return self.query is not None or self.id is not None
-
 
 def check_source(source: str) -> None:
     """Raise ConfigError for an input that cannot be read, or whose name says that its lines are no rows.
@@ -54,28 +50,21 @@ def check_source(source: str) -> None:
     """
     if source == "-":
         return
-    name = f"`queries` {source}"
+    what = why_refused(Path(source))
     if not os.path.exists(source):
-        raise ConfigError(f"{name}: no such file")
-    if os.path.isdir(source) or not os.access(source, os.R_OK):
-        kind = "is a folder" if os.path.isdir(source) else "cannot be read"
-        raise ConfigError(f"{name}: {kind}: give a readable file, or - for standard input")
-    suffix = Path(source).suffix
-    what = "is Parquet, which `qcls-gguf label` reads" if suffix.lower() == ".parquet" else why_no_rows(suffix)
-    if what is not None:
-        raise ConfigError(f"{name}: {what}")
+        what = "no such file"
+    elif os.path.isdir(source) or not os.access(source, os.R_OK):
+        what = "is a folder" if os.path.isdir(source) else "cannot be read"
+    if what:
+        raise ConfigError(f"`queries` {source}: {what}")
 
 
 def count_lines(source: str) -> int | None:
     """The lines of a file, blank ones included; None for what can be read only once."""
-    path = Path(source)
-    if source == "-" or not path.is_file():
+    if source == "-" or not os.path.isfile(source):
         return None
-    last, n_lines = b"\n", 0
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            last, n_lines = block[-1:], n_lines + block.count(b"\n")
-    return n_lines + (last != b"\n")
+    with open(source, "rb") as file:
+        return sum(1 for _ in file)
 
 
 def read_queries(source: str, *, blank: bool = False, columns: Columns | None = None) -> Iterator[Line]:
@@ -87,38 +76,35 @@ def read_queries(source: str, *, blank: bool = False, columns: Columns | None = 
     error, and the lines after it follow. Raises ConfigError for a file that cannot be read, or lacks a column.
     """
     chosen = columns or Columns()
-    kind = kind_of_file(Path(source).suffix)
-    if kind == "text" and chosen.are_named:
-        kind = "csv"
+    format_ = format_of(Path(source))
+    if format_ == "text" and (chosen.query, chosen.id) != (None, None):
+        format_ = "csv"
     name = f"`queries` {source}"
     check_source(source)
-    query = chosen.query or QUERY
     try:
         with (
             nullcontext(sys.stdin.buffer) if source == "-" else Path(source).open("rb") as file,
             closing(ByteLines(file, name)) as lines,
         ):
             try:
-                rows = Rows(lines, kind, query, others=() if chosen.id is None else (chosen.id,))
-                id_at = None
-                if kind == "csv" and chosen.id is not None:
-                    id_at = rows.index(chosen.id, "name the one with the ids with `id`")
+                rows = Rows(lines, format_, chosen.query or QUERY, others=() if chosen.id is None else (chosen.id,))
+                if rows.header and chosen.id is not None:
+                    rows.index(chosen.id, "name the one with the ids with `id`")
             except ConfigError as e:
                 raise ConfigError(f"{name}: {e}") from None
             for row in rows:
-                line = _line(row, chosen.id, id_at)
+                line = _line(row, rows.header, chosen.id)
                 if blank or not line.is_blank:
                     yield line
     except OSError as e:
         raise ConfigError(f"{name}: cannot be read: {e.strerror}") from None
 
 
-def _line(row: Row, id_: str | None, id_at: int | None) -> Line:
-    if id_at is not None:
-        value = row.fields[id_at] if len(row.fields) > id_at else None
-        if value is None or is_text(value):
-            return Line(row.query, row.error, row.number, value)
-        error = f"line {row.number} is not valid UTF-8: save the input as UTF-8"
-        return Line(row.query, error, row.number, shown_bytes(value))
-    found = row.values.get(id_) if row.values is not None and id_ is not None and row.error is None else None
-    return Line(row.query, row.error, row.number, None if found is None else str(found))
+def _line(row: Row, header: Sequence[str], id_: str | None) -> Line:
+    values = dict(zip(header, row.fields, strict=False)) if header else row.values if row.error is None else None
+    found = values.get(id_) if values and id_ is not None else None
+    if not isinstance(found, str) or is_text(found):
+        return Line(row.query, row.error, row.number, None if found is None else str(found))
+    return Line(
+        row.query, f"line {row.number} is not valid UTF-8: save the input as UTF-8", row.number, shown_bytes(found)
+    )

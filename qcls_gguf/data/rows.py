@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
+from pathlib import Path
 from typing import Any, Literal
 
 from ..config.words import MAX_LISTED, counted, kind_of, printable, shown
@@ -16,14 +17,18 @@ from .encoding import LONGEST_LINE, is_text, shown_bytes
 
 NULL = "the query is null"
 _N_SHOWN = 60  # characters of a line that is refused
-TABLES = (".csv", ".tsv")
-OBJECTS = (".jsonl", ".ndjson")
-_NO_ROWS = {
+Format = Literal["parquet", "csv", "tsv", "jsonl", "text"]
+FORMATS: Mapping[str, Format] = {
+    ".parquet": "parquet", ".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "text",
+}  # fmt: skip
+"""by the endings of names"""
+_REFUSED = {
     ".json": "is one JSON document: write an object a line, in a file named .jsonl",
+    ".parquet": "is Parquet, which only `qcls-gguf label` reads: save it as .csv or .jsonl",
+    **dict.fromkeys((".arrow", ".feather"), "is a file of Arrow: save it as .csv or .jsonl"),
     **dict.fromkeys((".xlsx", ".xls", ".ods"), "is a spreadsheet: save it as .csv"),
     **dict.fromkeys((".gz", ".zst", ".bz2", ".xz", ".zip"), "is packed: unpack it"),
 }
-Kind = Literal["text", "csv", "jsonl"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +50,7 @@ class Row:
     @property
     def error(self) -> str | None:
         """What is wrong with it, with the line's number."""
-        if self.problem is None:
-            return None
-        return f"line {self.number}{' ' if self.problem.startswith(('is ', 'has ')) else ': '}{self.problem}"
+        return None if self.problem is None else placed(f"line {self.number}", self.problem)
 
     @property
     def is_blank(self) -> bool:
@@ -55,29 +58,23 @@ class Row:
         return self.problem is None and not self.query.strip()
 
 
-def kind_of_file(suffix: str) -> Kind:
-    """What a file with such an ending of its name has in its lines."""
-    lower = suffix.lower()
-    return "csv" if lower in TABLES else "jsonl" if lower in OBJECTS else "text"
+def placed(place: str, problem: str) -> str:
+    """What is wrong, and where."""
+    return f"{place}{' ' if problem.startswith(('is ', 'has ')) else ': '}{problem}"
 
 
-def why_no_text(suffix: str) -> str | None:
-    """What is wrong with a file with such an ending of its name, which is no text; None where nothing is."""
-    lower = suffix.lower()
-    if lower == ".parquet":
-        return "is Parquet: save it as .csv or .jsonl"
-    return None if lower == ".json" else _NO_ROWS.get(lower)
+def format_of(path: Path) -> Format:
+    """The format that the ending of a name stands for; files with other endings have a query a line."""
+    return FORMATS.get(path.suffix.lower(), "text")
 
 
-def why_no_rows(suffix: str) -> str | None:
-    """What is wrong with a file with such an ending of its name, whose lines are no rows; None where nothing is."""
-    return _NO_ROWS.get(suffix.lower())
+def why_refused(path: Path, *accepted: str) -> str | None:
+    """What is wrong with a file whose name has an ending that nobody reads; None where nothing is.
 
-
-def is_file_ending(suffix: str) -> bool:
-    """Whether a name with such an ending is that of a file of data, and of no folder."""
-    lower = suffix.lower()
-    return lower in _NO_ROWS or lower in (*TABLES, *OBJECTS, ".txt", ".parquet", ".arrow", ".feather")
+    accepted: endings that the caller reads.
+    """
+    suffix = path.suffix.lower()
+    return None if suffix in accepted else _REFUSED.get(suffix)
 
 
 DELIMITERS = (",", ";", "\t")
@@ -143,8 +140,9 @@ class CsvFile:
 _CSV_MISTAKES = {
     "field limit": f"a field has more than {csv.field_size_limit()} characters: shorten it, or close the quotes that "
     "begin it",
-    "unexpected end": "the file ends within a quoted field: close its quotes, and double those that are part of it",
-    "new-line character": "a carriage return stands within a field: put the field in quotes",
+    "unexpected end": "a quoted field has no end: close its quotes, and double those that are part of it",
+    "new-line character": "a carriage return stands within a field: put the field in quotes, or, where it is to end a "
+    "line, save the file with other line ends",
 }
 """What is wrong and what to do, by the words of Python's csv."""
 
@@ -176,16 +174,7 @@ def _fields(line: str, delimiter: str) -> list[str]:
     try:
         return next(csv.reader([line], delimiter=delimiter, strict=True), [])
     except csv.Error as e:
-        if "new-line character" in str(e):
-            raise ConfigError(
-                "the first line has carriage returns in it, with which old programs end lines: save the file with "
-                "other line ends, or put the field in quotes"
-            ) from None
-        if "unexpected end" in str(e):
-            raise ConfigError(
-                "the first line ends within a quoted name of a column: write the names on one line, with closed quotes"
-            ) from None
-        raise ConfigError(f"the header is not valid CSV: {_said(e)}") from None
+        raise ConfigError(f"the first line, which names all columns, is not valid CSV: {_said(e)}") from None
 
 
 class Rows:
@@ -194,7 +183,7 @@ class Rows:
     def __init__(
         self,
         lines: Iterator[bytes],
-        kind: Kind,
+        format_: Format,
         query: str,
         *,
         others: Collection[str] = (),
@@ -211,7 +200,7 @@ class Rows:
         """the columns of CSV"""
         self.next_line = first_line
         """the number of the line after the last row that was given"""
-        if kind == "csv":
+        if format_ in ("csv", "tsv"):
             # A byte that is no UTF-8 becomes a surrogate, so that only its own row is refused.
             first = [] if header is None else [header]
             table = CsvFile((line.decode(errors="surrogateescape") for line in chain(first, lines)), (query, *others))
@@ -221,7 +210,7 @@ class Rows:
             at = table.index(query, "name the one with the queries with `query_column`")
             self._rows = self._of_csv(table, at, shift)
         else:
-            self._rows = self._of_lines(lines, _object if kind == "jsonl" else lambda row, query: row)
+            self._rows = self._of_lines(lines, _object if format_ == "jsonl" else lambda row, query: row)
 
     def __iter__(self) -> Iterator[Row]:
         return self

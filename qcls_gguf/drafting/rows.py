@@ -12,7 +12,7 @@ from typing import Any
 
 from ..config.words import ALIKE, counted, seen_as, shown
 from ..data.encoding import utf8_of
-from ..data.rows import CsvFile, why_no_text
+from ..data.rows import CsvFile, why_refused
 from ..errors import ConfigError
 from .draft import DraftPrompt
 
@@ -46,7 +46,7 @@ def find_labels(path: Path, query: str | None = None, columns: Sequence[str] = (
     query: the column with the texts; None: the one with a usual name, else the one with the longest different texts.
     columns: those with labels; none: all with few different values. Raises ConfigError.
     """
-    if what := why_no_text(path.suffix):
+    if what := why_refused(path, ".json"):
         raise ConfigError(f"`data` {path}: {what}")
     try:
         content = utf8_of(path.read_bytes(), f"`data` {path}")

@@ -15,7 +15,6 @@ from ..score.result import Result
 from .blocks import Queries
 
 Float64Array = npt.NDArray[np.float64]
-_ERROR, PROBABILITY, _SCORES = "error", "_probability", "_scores"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +45,10 @@ class AnswerColumns:
         fields = []
         for prompt in self.prompts:
             name = f"{self.prefix}{prompt.name}"
-            fields += [pa.field(name, pa.string()), pa.field(f"{name}{PROBABILITY}", pa.float64())]
+            fields += [pa.field(name, pa.string()), pa.field(f"{name}_probability", pa.float64())]
             if self.keeps_scores:
-                fields.append(pa.field(f"{name}{_SCORES}", self._scores_type(prompt)))
-        return pa.schema([*fields, pa.field(f"{self.prefix}{_ERROR}", pa.string())])
+                fields.append(pa.field(f"{name}_scores", self._scores_type(prompt)))
+        return pa.schema([*fields, pa.field(f"{self.prefix}error", pa.string())])
 
     def _scores_type(self, prompt: PromptConfig) -> pa.DataType:
         if self.top_k is not None:
@@ -103,50 +102,53 @@ class Answers:
         if self.columns.keeps_scores:
             self.scores[place] = answer.probabilities
 
-    def table(self, queries: Queries) -> pa.Table:
-        """The columns that the rows get."""
+    def failures(self, queries: Queries) -> dict[int, str]:
+        """For each row whose query has no answer the reason."""
+        rows = np.flatnonzero(np.isin(queries.index, list(self.reasons))).tolist() if self.reasons else []
+        return {row: f"{queries.place(row)}: {self.reasons[int(queries.index[row])]}" for row in rows}
+
+    def table(self, queries: Queries, digits: int | None = None) -> pa.Table:
+        """The columns that the rows get; digits: of probabilities after the point, None: all."""
         index = queries.index
-        arrays = list(self._arrays())
+        arrays = list(self._arrays(digits))
         if queries.texts:
             place = pa.array(np.maximum(index, 0), mask=index < 0)
             arrays = [each.take(place) for each in arrays]
         else:  # there is nothing to take from
             arrays = [pa.nulls(len(index), each.type) for each in arrays]
-        reasons = [queries.reasons.get(row) for row in range(len(index))]
-        if self.reasons:
-            for row in np.flatnonzero(np.isin(index, list(self.reasons))).tolist():
-                reasons[row] = f"{queries.name(row)}: {self.reasons[int(index[row])]}"
-        return pa.table([*arrays, pa.array(reasons, pa.string())], schema=self.columns.schema())
+        reasons = queries.reasons | self.failures(queries)
+        errors = pa.array([reasons.get(row) for row in range(len(index))], pa.string())
+        return pa.table([*arrays, errors], schema=self.columns.schema())
 
-    def _arrays(self) -> Iterator[pa.Array]:
+    def _arrays(self, digits: int | None) -> Iterator[pa.Array]:
         """Of the distinct queries, in the order of the schema, without the reasons."""
+        probability, scores = self.probability, self.scores
+        if digits is not None:
+            probability, scores = probability.round(digits), scores.round(digits)
         start = 0
         for number, prompt in enumerate(self.columns.prompts):
             names = pa.array([*prompt.labels, prompt.fallback or ""], pa.string())
-            label, none = self.label[:, number], self.label[:, number] < 0
-            yield names.take(pa.array(label, mask=none))
-            yield pa.array(self.probability[:, number], mask=none)
+            label, none = self.label[:, number], pa.array(self.label[:, number] < 0)
+            yield names.take(pa.array(label, mask=self.label[:, number] < 0))
+            yield pc.if_else(none, None, pa.array(probability[:, number]))
             if self.columns.keeps_scores:
-                own = self.scores[:, start : start + len(prompt.labels)]
-                top_k = self.columns.top_k
-                yield _top(own, prompt.labels, top_k, none) if top_k else _struct(own, prompt.labels, none)
+                own = scores[:, start : start + len(prompt.labels)]
+                found = _top(own, prompt.labels, self.columns.top_k) if self.columns.top_k else _all(own, prompt.labels)
+                yield pc.if_else(none, pa.scalar(None, found.type), found)
             start += len(prompt.labels)
 
 
-def _struct(scores: Float64Array, labels: Sequence[str], none: npt.NDArray[np.bool_]) -> pa.Array:
-    parts = [pa.array(scores[:, place]) for place in range(len(labels))]
-    return pa.StructArray.from_arrays(parts, names=list(labels), mask=pa.array(none))
+def _all(scores: Float64Array, labels: Sequence[str]) -> pa.Array:
+    return pa.StructArray.from_arrays([pa.array(each) for each in scores.T], names=list(labels))
 
 
-def _top(scores: Float64Array, labels: Sequence[str], k: int, none: npt.NDArray[np.bool_]) -> pa.Array:
+def _top(scores: Float64Array, labels: Sequence[str], k: int) -> pa.Array:
     k = min(k, len(labels))
     order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     values = np.take_along_axis(scores, order, axis=1)
     parts = [pa.array(labels, pa.string()).take(pa.array(order.ravel())), pa.array(values.ravel())]
     pairs = pa.StructArray.from_arrays(parts, names=["label", "probability"])
-    start = pa.array(np.arange(len(scores) + 1, dtype=np.int32) * k)
-    lists = pa.ListArray.from_arrays(start, pairs)
-    return pc.if_else(pa.array(none), pa.scalar(None, lists.type), lists)
+    return pa.ListArray.from_arrays(pa.array(np.arange(len(scores) + 1, dtype=np.int32) * k), pairs)
 
 
 def with_columns(table: pa.Table, added: pa.Table) -> pa.Table:

@@ -17,9 +17,8 @@ from ..core.handle import Labeller
 from ..data.queries import QUERY
 from .answers import AnswerColumns, Answers, answer_of, with_columns
 from .batches import BatchLabeller, with_room
-from .blocks import queries_of_column
-from .columns import check_query_type
-from .inputs import check_names
+from .blocks import distinct_queries
+from .columns import check_names, check_query_type, texts_of
 
 _BATCH = 8
 
@@ -78,7 +77,7 @@ def _labelled(
     """The batches of a table with the new columns; the stack is closed after the last."""
     with stack:
         for batch in reader:
-            queries = queries_of_column(batch.column(query_column), range(1, batch.num_rows + 1))
+            queries = distinct_queries(texts_of(batch.column(query_column)), "row", range(1, batch.num_rows + 1))
             answers = Answers(columns, len(queries.texts))
             for results in labeller.label(queries.texts):
                 for place, result in results:

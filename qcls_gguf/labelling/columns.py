@@ -34,6 +34,15 @@ def check_query_type(schema: pa.Schema, query_column: str, what: Path | str) -> 
         raise ConfigError(f"{what}: column {query_column!r} is {kind}, not text: {remedy}")
 
 
+def check_names(names: Sequence[str], taken: Sequence[str], what: Path | str) -> None:
+    """Raise ConfigError where a column that is to be added is in the input already."""
+    if twice := [name for name in names if name in taken]:
+        raise ConfigError(
+            f"{what}: has a column {shown(twice[0])} already, as the labels' is to be named: choose a `prefix` for "
+            "these, or rename it"
+        )
+
+
 class ColumnTypes:
     """Finds a type for each key of the objects of JSON lines."""
 
@@ -56,11 +65,10 @@ class ColumnTypes:
     def schema(self) -> pa.Schema:
         """A column for each key; values without a common type are JSON as text."""
         self._find()
-        fields = [
-            pa.field(name, pa.string(), metadata=_AS_JSON) if kind is None else pa.field(name, kind)
+        return pa.schema(
+            pa.field(name, kind or pa.string(), metadata=None if kind else _AS_JSON)
             for name, kind in self._types.items()
-        ]
-        return pa.schema(fields)
+        )
 
 
 def _type_of(values: Sequence[object]) -> pa.DataType | None:
@@ -85,7 +93,7 @@ def _common(one: pa.DataType | None, other: pa.DataType | None) -> pa.DataType |
 def _has_empty_struct(kind: pa.DataType) -> bool:
     """Parquet has no such type."""
     if pa.types.is_struct(kind):
-        return kind.num_fields == 0 or any(_has_empty_struct(kind.field(i).type) for i in range(kind.num_fields))
+        return kind.num_fields == 0 or any(_has_empty_struct(field.type) for field in kind)
     return pa.types.is_list(kind) and _has_empty_struct(kind.value_type)
 
 
@@ -93,18 +101,23 @@ def column_of(values: Sequence[object], field: pa.Field) -> pa.Array:
     """A column of a schema that ColumnTypes found, or of text."""
     if field.metadata == _AS_JSON:
         return pa.array([None if value is None else json_of(value) for value in values], pa.string())
-    if pa.types.is_string(field.type):
-        values = [shown_bytes(each) if isinstance(each, str) and not is_text(each) else each for each in values]
-    return pa.array(values, field.type)
+    return pa.array(map(_plain, values) if pa.types.is_string(field.type) else values, field.type)
+
+
+def texts_of(column: pa.Array | pa.ChunkedArray) -> list[str | None]:
+    """The texts of a column; a byte that is no UTF-8, which a file may have all the same, is a surrogate."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    values = column.cast(pa.large_binary()).to_pylist()
+    return [None if value is None else value.decode(errors="surrogateescape") for value in values]
 
 
 def values_of(column: pa.Array) -> Sequence[Any]:
-    """Python's values of a column; bytes of text that are no UTF-8 are written as escapes."""
+    """Python's values of a column."""
     try:
         return column.to_pylist()  # type: ignore[no-any-return]
     except UnicodeDecodeError:
-        binary = column.cast(pa.large_binary()).to_pylist()
-        return [None if each is None else each.decode(errors="backslashreplace") for each in binary]
+        return texts_of(column)
 
 
 def json_of(value: object) -> str:
@@ -130,9 +143,7 @@ def _plain(value: Any) -> Any:
 
 def cell(value: object) -> str:
     """A value as CSV has it: text as it is, nothing for null, JSON for all that has parts."""
-    if isinstance(value, str):
-        return value
-    if value is None:
+    plain = value if isinstance(value, str) else _plain(value)
+    if plain is None:
         return ""
-    plain = _plain(value)
     return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)

@@ -5,33 +5,22 @@ from __future__ import annotations
 import base64
 import glob
 import os
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import accumulate
 from pathlib import Path
 from random import Random
-from typing import Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..config.words import shown
 from ..data.encoding import ByteLines
-from ..data.rows import Rows, kind_of_file, why_no_rows
+from ..data.rows import FORMATS, Format, Rows, format_of, why_refused
 from ..errors import ConfigError
 from ..model.identity import Stamp, digest_of_ends, stamps_of
 from ..report.record import Record
 from .columns import ColumnTypes, check_query_type
-
-Format = Literal["parquet", "csv", "tsv", "jsonl", "text"]
-_SUFFIXES: dict[str, Format] = {
-    ".parquet": "parquet",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".txt": "text",
-}
 
 
 class Shard(Record):
@@ -78,11 +67,6 @@ class Input(Record):
         return self.stamp[1]
 
     @property
-    def n_rows(self) -> int:
-        """Of all shards."""
-        return sum(shard.n_rows for shard in self.shards)
-
-    @property
     def column_types(self) -> pa.Schema | None:
         """The columns, where they are known."""
         return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.columns))) if self.columns else None
@@ -106,11 +90,6 @@ class Input(Record):
             )
 
 
-def format_of(path: Path) -> Format:
-    """The format by the end of a name that `find_inputs` accepts: files with unknown endings have a query a line."""
-    return _SUFFIXES.get(path.suffix.lower(), "text")
-
-
 def find_inputs(given: Sequence[str]) -> list[Path]:
     """The files that names, patterns and folders stand for, each once, those of a pattern or folder by their names.
 
@@ -120,7 +99,7 @@ def find_inputs(given: Sequence[str]) -> list[Path]:
     found: dict[str, Path] = {}
     for name in given:
         for path in _files_of(name):
-            if what := why_no_rows(path.suffix):
+            if what := why_refused(path, ".parquet"):
                 raise ConfigError(f"{path}: {what}")
             if not path.is_file():
                 raise ConfigError(f"{path}: is no plain file: inputs are read more than once")
@@ -136,11 +115,11 @@ def _files_of(name: str) -> list[Path]:
         files = sorted(
             each
             for each in path.rglob("*")
-            if each.suffix.lower() in _SUFFIXES
+            if each.suffix.lower() in FORMATS
             and each.is_file()
             and not any(part.startswith(".") for part in each.relative_to(path).parts)
         )
-        why = f"the folder has no file that ends in {', '.join(_SUFFIXES)}"
+        why = f"the folder has no file that ends in {', '.join(FORMATS)}"
     elif path.exists():
         return [path]
     else:
@@ -157,19 +136,18 @@ def read_input(path: Path, query_column: str, shard_rows: int, *, typed: bool) -
     typed: whether the values of JSON lines need a type. Text is read through once. Raises ConfigError for a file that
     cannot be read, or has no such column.
     """
+    format_ = format_of(path)
     with _readable(path):
         (stamp,), digest = stamps_of([path]), digest_of_ends(path)
         try:
-            if format_of(path) == "parquet":
+            if format_ == "parquet":
                 schema, shards = _parquet_shards(path, query_column, shard_rows)
             else:
-                schema, shards = _line_shards(path, query_column, shard_rows, typed=typed)
+                schema, shards = _line_shards(path, query_column, shard_rows, ColumnTypes() if typed else None)
         except pa.ArrowException as e:
             raise ConfigError(f"{path}: is no sound Parquet file: {e}: write it anew, or leave it out") from None
     columns = "" if schema is None else base64.b64encode(schema.serialize().to_pybytes()).decode()
-    return Input(
-        path=str(path), format=format_of(path), stamp=stamp, digest=digest, columns=columns, shards=tuple(shards)
-    )
+    return Input(path=str(path), format=format_, stamp=stamp, digest=digest, columns=columns, shards=tuple(shards))
 
 
 def _parquet_shards(path: Path, query_column: str, shard_rows: int) -> tuple[pa.Schema, list[Shard]]:
@@ -187,10 +165,9 @@ def _parquet_shards(path: Path, query_column: str, shard_rows: int) -> tuple[pa.
 
 
 def _line_shards(
-    path: Path, query_column: str, shard_rows: int, *, typed: bool
+    path: Path, query_column: str, shard_rows: int, types: ColumnTypes | None
 ) -> tuple[pa.Schema | None, list[Shard]]:
-    is_json = format_of(path) == "jsonl"
-    types = ColumnTypes() if is_json and typed else None
+    """types: of the keys of JSON lines, to be found; None: objects stay as they are."""
     shards = []
     with open_rows(path, query_column) as (rows, lines):
         first, offset, line, n = 0, lines.offset, rows.next_line, 0
@@ -204,7 +181,7 @@ def _line_shards(
         if n or not shards:
             shards.append(Shard(first_row=first, n_rows=n, offset=offset, line=line))
         names = rows.header or (query_column,)
-    if is_json:
+    if format_of(path) == "jsonl":
         return (None if types is None else types.schema()), shards
     return pa.schema([(name, pa.string()) for name in names]), shards
 
@@ -215,14 +192,13 @@ def open_rows(path: Path, query_column: str, *, offset: int = 0, line: int = 1) 
 
     offset, line: of a shard in the file. Raises ConfigError as Rows does, with the file's name, and OSError.
     """
-    kind = kind_of_file(path.suffix)
-    header = None
-    if kind == "csv" and offset:
+    format_, header = format_of(path), None
+    if format_ in ("csv", "tsv") and offset:
         with path.open("rb") as file, closing(ByteLines(file, str(path))) as lines:
             header = next(lines)
     with path.open("rb") as file, closing(ByteLines(file, str(path), offset=offset)) as lines:
         try:
-            rows = Rows(lines, kind, query_column, header=header, first_line=line)
+            rows = Rows(lines, format_, query_column, header=header, first_line=line)
         except ConfigError as e:
             raise ConfigError(f"{path}: {e}") from None
         yield rows, lines
@@ -230,35 +206,21 @@ def open_rows(path: Path, query_column: str, *, offset: int = 0, line: int = 1) 
 
 def chosen_rows(inputs: Sequence[Input], limit: int | None, sample: int | None, seed: int) -> list[Input]:
     """The inputs with the first rows of all together, or with some by chance, which are the same for the same seed."""
-    n = sum(each.n_rows for each in inputs)
+    n = sum(shard.n_rows for each in inputs for shard in each.shards)
     rows: Sequence[int] = range(n if limit is None else min(limit, n))
     if sample is not None:
         rows = sorted(Random(seed).sample(rows, min(sample, n)))
-    found, before, waiting = [], 0, iter(rows)
-    row = next(waiting, None)
+    found, first = [], 0
     for each in inputs:
         shards = []
         for shard in each.shards:
-            keep = []
-            while row is not None and row < before + shard.n_rows:
-                keep.append(row - before)
-                row = next(waiting, None)
-            before += shard.n_rows
+            end = first + shard.n_rows
+            keep = tuple(row - first for row in rows[bisect_left(rows, first) : bisect_left(rows, end)])
             if keep or not shard.n_rows:
-                is_whole = len(keep) == shard.n_rows
-                shards.append(shard.model_copy(update={"keep": None if is_whole else tuple(keep)}))
+                shards.append(shard.model_copy(update={"keep": None if len(keep) == shard.n_rows else keep}))
+            first = end
         found.append(each.model_copy(update={"shards": tuple(shards)}))
     return found
-
-
-def check_names(names: Sequence[str], taken: Sequence[str], what: Path | str) -> None:
-    """Raise ConfigError where a column that is to be added is in the input already."""
-    twice = [name for name in names if name in taken]
-    if twice:
-        raise ConfigError(
-            f"{what}: has a column {shown(twice[0])} already, as the labels' is to be named: choose a `prefix` for "
-            "these, or rename it"
-        )
 
 
 @contextmanager

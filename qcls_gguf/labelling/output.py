@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import re
@@ -16,18 +15,19 @@ from typing import IO, Literal, Self
 from pydantic import JsonValue
 
 from ..config.words import counted
-from ..data.rows import is_file_ending
+from ..data.rows import FORMATS, Format, format_of, why_refused
 from ..errors import ConfigError, QclsError
 from ..report.record import Record, json_text
 from ..system.folders import PART_SUFFIX
-from .inputs import Format, Input, Shard, format_of
+from .inputs import Input, Shard
 from .records import RowCounts, ShardCounts, total_counts
-from .writing import ENDINGS, join_files, output_file
+from .writing import join_files, output_file
 
 _MANIFEST, _DONE, _LOCK = "manifest.json", "done.jsonl", ".lock"
 _SHARDS = ".shards"
 """the end of the name of the folder of shards that become one file"""
 _OURS = re.compile(r".+-\d{5,}\.(parquet|csv|tsv|jsonl)")
+ENDINGS: dict[Format, str] = {"parquet": ".parquet", "csv": ".csv", "tsv": ".tsv", "jsonl": ".jsonl", "text": ".csv"}
 _KNOWN_ENDINGS = ", ".join(dict.fromkeys(ENDINGS.values()))
 Settings = Mapping[str, JsonValue]
 
@@ -35,9 +35,7 @@ Settings = Mapping[str, JsonValue]
 class Manifest(Record):
     """What a run was begun with, and what came of it."""
 
-    version: Literal[2] = 2
-    config_hash: str
-    """sha256 of the settings"""
+    version: Literal[3] = 3
     settings: dict[str, JsonValue]
     """what a run that goes on must have in common"""
     provenance: dict[str, JsonValue]
@@ -56,6 +54,8 @@ class Task:
     shard: Shard
     output: str
     """the file's name"""
+    header: bool
+    """whether it begins with the names of columns, if it is CSV: not where it stands within one file"""
 
 
 class OutputFolder:
@@ -68,7 +68,7 @@ class OutputFolder:
         self.out = out
         self.joined = out if out.suffix.lower() in ENDINGS.values() and not out.is_dir() else None
         """the one file that all shards become in the end"""
-        if self.joined is None and is_file_ending(out.suffix) and not out.is_dir():
+        if self.joined is None and (out.suffix.lower() in FORMATS or why_refused(out)) and not out.is_dir():
             raise ConfigError(
                 f"`out` {out}: cannot be {out.suffix}: name a file that ends in {_KNOWN_ENDINGS}, or a folder"
             )
@@ -79,6 +79,7 @@ class OutputFolder:
             raise ConfigError(f"`out` {out}: is no plain file: name one, which takes its name when it is whole")
         self.folder = out.with_name(out.name + _SHARDS) if self.joined else out
         self.manifest: Manifest | None = None
+        """of a run that can go on"""
         self.done: dict[str, ShardCounts] = {}
         """the counts of the shards whose files are there, by the files' names"""
 
@@ -86,16 +87,25 @@ class OutputFolder:
         """Take the folder, which is made if it is missing. Raises ConfigError where another run has it, or where it
         cannot be written.
         """
+        self._made = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
         self._lock = _locked(self.folder)
         try:
-            self.manifest = self._read()
-            self.done = self._read_done() if self.manifest else {}
+            before = self._read()
+            self._joined_bytes = before.joined_bytes if before else None
+            self.done = self._read_done() if before else {}
+            self.manifest = before if self.done else None
         except BaseException:
             self._lock.close()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Leave the folder; where nothing was begun, what was made for it goes."""
+        with suppress(OSError):
+            if self._made and not (self.folder / _MANIFEST).exists():
+                (self.folder / _LOCK).unlink()
+                for path in self._made:
+                    path.rmdir()
         self._lock.close()
 
     def _read(self) -> Manifest | None:
@@ -103,7 +113,7 @@ class OutputFolder:
         try:
             if path.exists():
                 found = json.loads(path.read_bytes())
-                if found["version"] != 2:
+                if found["version"] != 3:
                     raise ConfigError(f"{path}: was written by another version of qcls-gguf: name another output")
                 return Manifest.model_validate(found)
             # An empty list of shards is left where the disk was full for the manifest of a first run.
@@ -140,11 +150,7 @@ class OutputFolder:
     @property
     def is_joined(self) -> bool:
         """Whether the one file has all shards already, whose own files are not there any more then."""
-        try:
-            n_bytes = self.manifest and self.manifest.joined_bytes
-            return self.joined is not None and self.joined.stat().st_size == n_bytes
-        except OSError:
-            return False
+        return self.joined is not None and self.joined.exists() and self.joined.stat().st_size == self._joined_bytes
 
     def check_joined(self) -> None:
         """Raise ConfigError where the one file is there and is not what earlier runs made of it."""
@@ -152,35 +158,36 @@ class OutputFolder:
             return
         what = f"`out` {self.joined}: is there already, and "
         remedy = "name another output, or replace it with `overwrite`"
-        if self.manifest is None:
+        if self._joined_bytes is None and self.manifest is None:
             raise ConfigError(f"{what}{self.folder} knows of no run that wrote it: {remedy}")
-        n_bytes = self.manifest.joined_bytes
-        if n_bytes is not None and not self.is_joined:
+        if self._joined_bytes is not None and not self.is_joined:
             n_now = self.joined.stat().st_size
-            raise ConfigError(f"{what}was changed since it was written ({n_bytes} bytes then, {n_now} now): {remedy}")
+            sizes = f"{self._joined_bytes} bytes then, {n_now} now"
+            raise ConfigError(f"{what}was changed since it was written ({sizes}): {remedy}")
 
     def check(self, settings: Settings) -> None:
-        """Raise ConfigError where the manifest was begun with other settings."""
+        """Raise ConfigError where shards are there that were labelled with other settings."""
         before = self.manifest.settings if self.manifest else settings
         other = [name for name in settings if before.get(name) != settings[name]]
+        if len(other) > 1 and None in (before.get("inputs"), settings.get("inputs")):
+            other = [name for name in other if name != "inputs"]  # which one of the others asks for
         if other:
             changes = ", ".join(f"{name} was {_short(before.get(name))}, is {_short(settings[name])}" for name in other)
+            has = f"has {counted(len(self.done), 'shard')} of a run with other settings ({changes})"
             raise ConfigError(
-                f"`out` {self.folder}: {counted(len(self.done), 'shard')} of another configuration there ({changes}): "
-                "name another output, or label everything anew with `overwrite`"
+                f"`out` {self.folder}: {has}: go on with those, name another output, or label everything anew with "
+                "`overwrite`"
             )
 
     def tasks(self, inputs: Sequence[Input]) -> list[Task]:
         """All shards with the files that they become."""
-        return [
-            Task(
-                input=each.model_copy(update={"shards": ()}),
-                shard=shard,
-                output=f"{each.name}-{number:05}{ENDINGS[self.format or each.format]}",
-            )
-            for each in inputs
-            for number, shard in enumerate(each.shards)
-        ]
+        found: list[Task] = []
+        for each in inputs:
+            alone, ending = each.model_copy(update={"shards": ()}), ENDINGS[self.format or each.format]
+            for number, shard in enumerate(each.shards):
+                header = self.joined is None or not found
+                found.append(Task(input=alone, shard=shard, output=f"{each.name}-{number:05}{ending}", header=header))
+        return found
 
     def begin(self, settings: Settings, provenance: Settings, inputs: Sequence[Input]) -> list[Task]:
         """Write the manifest, and remove what killed runs left; returns the tasks that are left. Raises QclsError."""
@@ -192,11 +199,10 @@ class OutputFolder:
             file.writelines(f"{json_text(counts.to_dict())}\n".encode() for counts in self.done.values())
         self._write(
             Manifest(
-                config_hash=hashlib.sha256(json.dumps(dict(settings), sort_keys=True).encode()).hexdigest(),
                 settings=dict(settings),
                 provenance=dict(provenance),
                 inputs=tuple(inputs),
-                joined_bytes=self.manifest.joined_bytes if self.manifest and self.is_joined else None,
+                joined_bytes=self._joined_bytes if self.is_joined else None,
             )
         )
         return [task for task in self.tasks(inputs) if task.output not in self.done]
@@ -217,10 +223,10 @@ class OutputFolder:
         assert self.manifest is not None
         total, joined_bytes = total_counts([self.done[task.output] for task in tasks]), None
         if self.joined is not None:
-            if not self.is_joined:
-                assert self.format is not None
-                join_files([self.folder / task.output for task in tasks], self.joined, self.format)
-            joined_bytes = self.joined.stat().st_size
+            assert self.format is not None
+            joined_bytes = self.manifest.joined_bytes
+            if joined_bytes is None:
+                joined_bytes = join_files([self.folder / task.output for task in tasks], self.joined, self.format)
             total = total.model_copy(update={"n_bytes": joined_bytes})
         totals = {"n_inputs": n_inputs, "n_shards": len(tasks), **total.to_dict()}
         update = {"provenance": dict(provenance), "totals": totals, "joined_bytes": joined_bytes}
@@ -238,7 +244,7 @@ class OutputFolder:
                 path.unlink(missing_ok=True)
         except OSError as e:
             raise QclsError(f"{self.folder}: could not be overwritten: {e.strerror}") from None
-        self.manifest = None
+        self.manifest = self._joined_bytes = None
 
     def remove(self, names: Sequence[str]) -> None:
         """Remove some output files, which are to be made anew."""
@@ -259,6 +265,8 @@ def _locked(folder: Path) -> IO[bytes]:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / _LOCK).open("ab")
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(lock.fileno()), (folder / _LOCK).stat()):  # a run that ended has removed it
+            raise BlockingIOError
         return lock
     except OSError as e:
         if lock is not None:
@@ -272,5 +280,5 @@ def _locked(folder: Path) -> IO[bytes]:
 
 
 def _short(value: JsonValue) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
+    text = value if isinstance(value, str) else "not given" if value is None else json.dumps(value)
     return text if len(text) <= 20 else f"{text[:16]}…"

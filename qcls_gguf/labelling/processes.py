@@ -7,9 +7,10 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from time import perf_counter
 from typing import Any
 
@@ -24,8 +25,6 @@ from .worker import LabelSettings, Progress, Ready, Worker
 CPU = "cpu"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _TOLD_S = 0.3
-_N_AHEAD = 3
-"""shards that a process has: one to work at, while the one before is written and the next one is read"""
 _STOP_S = 5.0
 
 
@@ -37,9 +36,7 @@ class Processes:
 
         Raises what Classifier.from_config raises, and ConfigError for a missing GPU.
         """
-        self._devices = settings.devices
-        self._processes: list[Any] = []
-        self._pipes: list[Connection] = []
+        self._processes: dict[Connection, BaseProcess] = {}
         try:
             self.ready = self._start(settings)
         except BaseException:
@@ -48,88 +45,70 @@ class Processes:
 
     def _start(self, settings: LabelSettings) -> Ready:
         context = multiprocessing.get_context("spawn")  # a library of threads and a GPU's driver survive no fork
-        for device in self._devices:
+        for device in settings.devices:
             mine, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(settings, device, theirs), daemon=True)
+            process = context.Process(target=_work, args=(settings, device, theirs), name=device, daemon=True)
             with only(device):
                 process.start()
             theirs.close()
-            self._processes.append(process)
-            self._pipes.append(mine)
-        ready: dict[int, Ready] = {}
-        while len(ready) < len(
-            self._pipes
-        ):  # whoever fails first is told, however long others take to open their model
-            ready |= dict(self._received([index for index in range(len(self._pipes)) if index not in ready]))
-        for index, device in enumerate(self._devices):
-            check_used(device, ready[index].model.n_gpu_layers)
-            if (ready[index].digest, ready[index].model.sha256) != (ready[0].digest, ready[0].model.sha256):
+            self._processes[mine] = process
+        ready: dict[Connection, Ready] = {}
+        while waiting := [pipe for pipe in self._processes if pipe not in ready]:
+            ready |= self._received(waiting)  # the first that fails is told, however long others take to open theirs
+        first = next(iter(ready.values()))
+        for pipe, each in ready.items():
+            check_used(self._processes[pipe].name, each.model.n_gpu_layers)
+            if (each.digest, each.model.sha256) != (first.digest, first.model.sha256):
                 raise ConfigError("the model's file was changed while it was opened: run the command again")
-        return ready[0]
+        return first
 
-    def label(self, tasks: Iterable[Task], batch: int | None) -> Iterator[Progress]:
-        """Label shards, dealt to processes that are free; see Worker.label."""
-        waiting = iter(tasks)
-        left = [0] * len(self._pipes)
-        ended = [False] * len(self._pipes)
-
-        def deal(index: int) -> None:
-            task = next(waiting, None)
-            if not ended[index]:
-                with suppress(OSError):  # it has ended, which its pipe tells
-                    self._pipes[index].send(task)
-            left[index] += task is not None
-            ended[index] = task is None
-
-        def start(indices: Iterable[int], batch: int | None) -> None:
-            for index in indices:
-                self._pipes[index].send(batch)
-                for _ in range(_N_AHEAD):
-                    deal(index)
-
+    def label(self, tasks: Sequence[Task], batch: int | None) -> Iterator[Progress]:
+        """Label shards, of which each process takes the next one when it wants one; see Worker.label."""
+        left, n_left = iter(tasks), len(tasks)
         # The first one measures while the others wait, which would be measured with it; all use the size that it found.
-        n_started = len(self._pipes) if batch else 1
-        start(range(n_started), batch)
-        while any(left):
-            for index, progress in self._received([index for index, n in enumerate(left) if n]):
-                # The first one may have had nothing to measure: the cache knew all its answers. Then each measures.
-                if n_started < len(self._pipes) and (progress.batch or progress.done):
-                    start(range(n_started, len(self._pipes)), progress.batch)
-                    n_started = len(self._pipes)
-                for _ in progress.done:
-                    left[index] -= 1
-                    deal(index)
+        idle = list(self._processes)
+        n_started = len(idle) if batch else 1
+        while n_left:
+            for pipe in idle[:n_started]:
+                pipe.send(batch)
+            idle, n_started = idle[n_started:], 0
+            for pipe, progress in self._received(list(self._processes)):
+                if progress is None:  # it wants a shard
+                    with suppress(OSError):  # it has ended, which its pipe tells
+                        pipe.send(next(left, None))
+                    continue
+                if progress.batch or progress.done:  # or it had nothing to measure: the cache knew all its answers
+                    batch, n_started = progress.batch, len(idle)
+                n_left -= len(progress.done)
                 yield progress
 
-    def _received(self, indices: Sequence[int]) -> Iterator[tuple[int, Any]]:
+    def _received(self, pipes: Sequence[Connection]) -> Iterator[tuple[Connection, Any]]:
         """What some processes have said, as soon as one has. Raises what a process has raised, and QclsError for one
         that has ended.
         """
-        by_pipe = {self._pipes[index]: index for index in indices}
-        for pipe in wait(list(by_pipe)):
-            index = by_pipe[pipe]  # type: ignore[index]
+        for pipe in wait(pipes):
+            assert isinstance(pipe, Connection)
             try:
-                message = self._pipes[index].recv()
+                message = pipe.recv()
             except (EOFError, OSError):
-                process = self._processes[index]
+                process = self._processes[pipe]
                 process.join(_STOP_S)
                 code = process.exitcode
                 how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
                 raise QclsError(
-                    f"the process on device {self._devices[index]} has ended ({how}): the files that are there already "
-                    "stay; run the command again"
+                    f"the process on device {process.name} has ended ({how}): the files that are there already stay; "
+                    "run the command again"
                 ) from None
             if isinstance(message, BaseException):
                 raise message
-            yield index, message
+            yield pipe, message
 
     def close(self) -> None:
         """Stop all processes."""
-        for pipe in self._pipes:
+        for pipe, process in self._processes.items():
             pipe.close()
-        for process in self._processes:
             process.terminate()
-        for process in self._processes:
+        for process in self._processes.values():
             process.join(_STOP_S)
             if process.is_alive():
                 process.kill()
@@ -137,24 +116,29 @@ class Processes:
 
 
 def _work(settings: LabelSettings, device: str, pipe: Connection) -> None:
-    """Run a process that was started for a device: say that it is ready, receive the size of batches, then label the
-    shards that it is sent until None comes.
+    """Run a process that was started for a device: say that it is ready, receive the size of batches, then ask for
+    shard after shard, and label them, until None comes.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # which a terminal sends to the whole group: the parent decides
     threading.Thread(target=_end_with_parent, daemon=True).start()
+
+    def next_task() -> Task | None:
+        pipe.send(None)
+        return pipe.recv()  # type: ignore[no-any-return]
+
     try:
         check_seen(device)
         with ClassifierOpener(offline=settings.offline) as opener, closing(Worker(settings, opener)) as worker:
             pipe.send(worker.ready)
             batch = pipe.recv()
             waiting, told = Progress(), perf_counter()
-            for progress in worker.label(iter(pipe.recv, None), batch):
+            for progress in worker.label(iter(next_task, None), batch):
                 waiting.add(progress)
                 if waiting.done or waiting.batch or perf_counter() - told > _TOLD_S:
                     pipe.send(waiting)
                     waiting, told = Progress(), perf_counter()
             pipe.recv()  # nothing comes: until the parent has read all, its end of the pipe stays open
-    except EOFError:
+    except (EOFError, ConnectionError):  # nobody listens any more
         return
     except QclsError as e:
         pipe.send(type(e)(str(e)))

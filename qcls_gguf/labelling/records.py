@@ -87,7 +87,7 @@ class ShardCounts(RowCounts):
     output: str
     """the file's name"""
     seconds: float
-    """from reading to writing"""
+    """from its first query to its file, which is whole then"""
 
 
 class RunSpeed(Record):
@@ -133,22 +133,19 @@ def shard_counts(
     path: str, output: str, queries: Queries, answers: Answers, *, n_bytes: int, n_found: int, seconds: float
 ) -> ShardCounts:
     """What became of a shard's rows."""
-    index = queries.index
-    failed = np.flatnonzero(np.isin(index, list(answers.reasons))).tolist()
-    listed = dict(islice(sorted(queries.reasons.items()), _N_LISTED))
-    listed |= {row: f"{queries.name(row)}: {answers.reasons[int(index[row])]}" for row in failed[:_N_LISTED]}
+    reasons = queries.reasons | answers.failures(queries)
     n_null = sum(reason.endswith((NULL, BLANK)) for reason in queries.reasons.values())
-    n_bad = len(queries.reasons) + len(failed)
+    n_rows, n_bad = len(queries.index), len(reasons)
     return ShardCounts(
         output=output,
         n_bytes=n_bytes,
-        n_rows=len(index),
+        n_rows=n_rows,
         n_distinct=len(queries.texts),
         n_found=n_found,
-        n_labelled=len(index) - n_bad,
+        n_labelled=n_rows - n_bad,
         n_null=n_null,
         n_bad=n_bad - n_null,
-        bad=tuple(BadInputRow(path=path, reason=reason) for _, reason in sorted(listed.items())[:_N_LISTED]),
+        bad=tuple(BadInputRow(path=path, reason=reasons[row]) for row in sorted(reasons)[:_N_LISTED]),
         prompts=tuple(_prompt_counts(queries, answers)),
         seconds=seconds,
     )

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import replace
+from itertools import chain, count
 from pathlib import Path
 from time import perf_counter
 
 from ..config.words import counted
+from ..data.rows import format_of
 from ..errors import ConfigError
 from ..opening import ClassifierOpener
 from ..report.environment import peak_rss_bytes
-from .inputs import Input, check_names, chosen_rows, find_inputs, format_of, read_input
+from .columns import check_names
+from .inputs import Input, chosen_rows, find_inputs, read_input
 from .output import OutputFolder, Settings
 from .processes import Processes
 from .records import LabellingRecord, RunSpeed
-from .worker import LabelSettings, Progress, Ready, Worker
+from .worker import LabelSettings, Progress, Worker
 
 Tell = Callable[[str], None]
 
@@ -42,15 +45,15 @@ def label_files(
     paths = _without_outputs(find_inputs(settings.inputs), output)
     with output:
         inputs = _planned(settings, output, paths, on_note)
-        with closing(_workers(settings, opener)) as workers:
-            _check_columns(workers.ready, inputs)
+        with closing(Processes(settings) if settings.devices else Worker(settings, opener)) as workers:
+            _check_columns(workers.ready.columns.schema().names, inputs)
             return _labelled(settings, output, inputs, workers, on_progress, on_note)
 
 
 def _without_outputs(found: Sequence[Path], output: OutputFolder) -> list[Path]:
     """The inputs except what an earlier run wrote into a folder of inputs."""
-    own = Path(os.path.abspath(output.folder))
     absolute = [Path(os.path.abspath(path)) for path in found]
+    own = Path(os.path.abspath(output.folder))
     paths = [path for path in absolute if own not in path.parents and path != output.out.absolute()]
     if not paths:
         raise ConfigError(f"`out` {output.out}: all inputs are in it: name another output")
@@ -62,8 +65,9 @@ def _planned(settings: LabelSettings, output: OutputFolder, paths: Sequence[Path
     known: dict[str, Input] = {}
     if not settings.overwrite:
         output.check_joined()
+        output.check(_row_settings(settings, output, paths))
         known = {each.path: each for each in output.manifest.inputs} if output.manifest else {}
-        output.check(_plan_settings(settings, output, map(str, paths)))
+    names = {each.path: each.name for each in known.values()}
     inputs = []
     for path in paths:
         before = known.get(str(path))
@@ -73,16 +77,18 @@ def _planned(settings: LabelSettings, output: OutputFolder, paths: Sequence[Path
         if not now:
             typed = (settings.format or format_of(path)) != "jsonl"
             now = read_input(path, settings.query_column, settings.shard_rows, typed=typed)
-            on_note(f"{path}: {now.n_rows:,} rows in {counted(len(now.shards), 'shard')}")
-        inputs.append(now)
-    if _is_part(settings) and not known:
-        inputs = chosen_rows(inputs, settings.limit, settings.sample, settings.seed)
+            n_rows = sum(shard.n_rows for shard in now.shards)
+            on_note(f"{path}: {n_rows:,} rows in {counted(len(now.shards), 'shard')}")
+        name = names.setdefault(str(path), _new_name(path, names.values()))
+        inputs.append(now.model_copy(update={"name": name}))
     if output.joined and len({each.columns for each in inputs}) > 1 and settings.format != "jsonl":
         raise ConfigError(
             f"`out` {output.joined}: the inputs have different columns, {inputs[0].path} and others: name a folder, "
             "which gets a file for each"
         )
-    return _named(inputs, known)
+    if known or not settings.is_part:
+        return inputs
+    return chosen_rows(inputs, settings.limit, settings.sample, settings.seed)
 
 
 def _redo(settings: LabelSettings, output: OutputFolder, before: Input, on_note: Tell) -> None:
@@ -90,7 +96,7 @@ def _redo(settings: LabelSettings, output: OutputFolder, before: Input, on_note:
     n_now = Path(before.path).stat().st_size
     what = f"{before.path}: was changed since it was labelled ({before.n_bytes} bytes then, {n_now} now)"
     done = [task.output for task in output.tasks([before]) if task.output in output.done]
-    if not settings.redo_changed or output.joined or _is_part(settings):
+    if not settings.redo_changed or output.joined or settings.is_part:
         raise ConfigError(
             f"{what}: label it anew with `redo_changed`, or everything with `overwrite`, or name another output; "
             f"what is there stays ({counted(len(done), 'shard')})"
@@ -99,40 +105,23 @@ def _redo(settings: LabelSettings, output: OutputFolder, before: Input, on_note:
     on_note(f"{what}: labelling it anew")
 
 
-def _named(inputs: Sequence[Input], known: dict[str, Input]) -> list[Input]:
-    """The inputs with what their files are named by: their own names, with a number where two have the same."""
-    names = {each.path: each.name for each in known.values()}
-    for each in inputs:
-        if each.path not in names:
-            stem = Path(each.path).stem.lstrip(".") or "input"
-            number, name = 2, stem
-            while name in names.values():
-                name, number = f"{stem}~{number}", number + 1
-            names[each.path] = name
-    return [each.model_copy(update={"name": names[each.path]}) for each in inputs]
+def _new_name(path: Path, taken: Collection[str]) -> str:
+    """What the names of an input's output files begin with: its own name, with a number where another has the same."""
+    stem = path.stem.lstrip(".") or "input"
+    return next(name for name in chain([stem], (f"{stem}~{number}" for number in count(2))) if name not in taken)
 
 
-def _plan_settings(settings: LabelSettings, output: OutputFolder, paths: Iterable[str]) -> Settings:
+def _row_settings(settings: LabelSettings, output: OutputFolder, paths: Sequence[Path]) -> Settings:
     """What must be as it was before, as far as it is known without a model."""
     # Where rows are counted over all inputs, or all become one file, there must be the same ones.
-    inputs = list(paths) if output.joined or _is_part(settings) else None
+    inputs = [str(path) for path in paths] if output.joined or settings.is_part else None
     names = ("query_column", "format", "prefix", "scores", "top_k", "shard_rows", "limit", "sample")
     found = {name: getattr(settings, name) for name in names}
     return {**found, "seed": None if settings.sample is None else settings.seed, "inputs": inputs}
 
 
-def _is_part(settings: LabelSettings) -> bool:
-    return settings.limit is not None or settings.sample is not None
-
-
-def _workers(settings: LabelSettings, opener: ClassifierOpener) -> Worker | Processes:
-    """Whoever labels the shards, with the model opened."""
-    return Processes(settings) if settings.devices else Worker(settings, opener)
-
-
-def _check_columns(ready: Ready, inputs: Sequence[Input]) -> None:
+def _check_columns(names: Sequence[str], inputs: Sequence[Input]) -> None:
     """Raise ConfigError where a column of the labels would be there twice."""
-    names = ready.columns.schema().names
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ConfigError(f"two columns would be named {twice!r}: rename a prompt")
@@ -150,13 +139,9 @@ def _labelled(
     on_note: Tell,
 ) -> LabellingRecord:
     ready, model = workers.ready, workers.ready.model
-    versions = ("package_version", "llama_cpp_commit", "source_digest")
-    whole = {
-        **_plan_settings(settings, output, [each.path for each in inputs]),
-        "prompts": ready.digest,
-        "model_sha256": model.sha256,
-        **{name: getattr(model, name) for name in versions},
-    }
+    versions = {name: getattr(model, name) for name in ("package_version", "llama_cpp_commit", "source_digest")}
+    rows = _row_settings(settings, output, [Path(each.path) for each in inputs])
+    whole = {**rows, "prompts": ready.digest, "model_sha256": model.sha256, **versions}
     if settings.overwrite:
         output.forget()
     output.check(whole)
@@ -181,17 +166,15 @@ def _labelled(
             so_far.add(more)
             for counts in more.done:
                 output.add(counts)
-            seconds = perf_counter() - began
-            on_progress(f"{so_far.line(n_rows, seconds)}, {n_before + len(so_far.done)} of {len(tasks)} shards")
+            line = so_far.line(n_rows, perf_counter() - began)
+            on_progress(f"{line}, {len(output.done)} of {len(tasks)} shards")
     except BaseException:
-        done = f"{n_before + len(so_far.done)} of {counted(len(tasks), 'shard')} are done"
-        on_note(f"{done}: the same command goes on from there")
+        on_note(f"{len(output.done)} of {counted(len(tasks), 'shard')} are done: the same command goes on from there")
         raise
     seconds = perf_counter() - began
     batch = so_far.batch or batch or 1
-    total = output.finish(tasks, len(inputs), {**provenance, "batch": batch})
     return LabellingRecord(
-        **dict(total),
+        **dict(output.finish(tasks, len(inputs), {**provenance, "batch": batch})),
         out=str(settings.out),
         n_inputs=len(inputs),
         n_shards=len(tasks),

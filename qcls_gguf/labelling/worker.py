@@ -15,6 +15,7 @@ from time import perf_counter
 from ..config.schema import Config
 from ..core.handle import Labeller
 from ..data.queries import QUERY
+from ..data.rows import Format
 from ..errors import ConfigError
 from ..opening import ClassifierOpener
 from ..report.environment import Environment, environment, peak_rss_bytes
@@ -23,10 +24,9 @@ from .answers import AnswerColumns, Answers, answer_of
 from .batches import BatchLabeller, best_size, measure_batches, most_queries, with_room
 from .blocks import Block, read_block
 from .cache import AnswerCache
-from .inputs import Format
 from .output import Task
 from .records import BatchSpeed, ShardCounts, shard_counts
-from .writing import write_block
+from .writing import DIGITS, write_block
 
 _N_SAMPLED = 2000
 
@@ -68,6 +68,11 @@ class LabelSettings:
     devices: tuple[str, ...] = ()
     """a process for each; none: in this process"""
     offline: bool = False
+
+    @property
+    def is_part(self) -> bool:
+        """Whether only some of the rows are labelled."""
+        return self.limit is not None or self.sample is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +157,7 @@ class Worker:
             )
             self._cache = None
             if settings.cache is not None:
-                digest = f"{self.ready.digest} {model.sha256}"
+                digest = hashlib.sha256(f"{self.ready.digest} {model.sha256}".encode()).hexdigest()
                 self._cache = AnswerCache(settings.cache, digest, self._columns.n_labels)
                 stack.callback(self._cache.close)
             self._pool = stack.enter_context(ThreadPoolExecutor(2, "qcls-gguf files"))
@@ -165,25 +170,15 @@ class Worker:
         told of the files that have their names.
         """
         self._batch = batch or self._batch
-        waiting = iter(tasks)
         writing: deque[Future[Progress]] = deque()
-
-        def next_read() -> tuple[Task, Future[Block]] | None:
-            task = next(waiting, None)
-            return None if task is None else (task, self._pool.submit(self._read, task))
 
         def written(*, wait: bool = True) -> Iterator[Progress]:
             while writing and (wait or writing[0].done()):
                 yield writing.popleft().result()
 
         try:
-            reading = next_read()
-            while reading is not None:
-                began = perf_counter()
-                task, block = reading[0], reading[1].result()
-                reading = next_read()
-                answers = Answers(self._columns, len(block.queries.texts))
-                n_found = 0
+            for task, block in self._blocks(tasks):
+                began, n_found, answers = perf_counter(), 0, Answers(self._columns, len(block.queries.texts))
                 for progress in self._answer(task, block, answers):
                     n_found += progress.n_queries - progress.n_computed
                     yield progress
@@ -196,6 +191,17 @@ class Worker:
         except BaseException:
             yield from written()  # what is done stays done
             raise
+
+    def _blocks(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, Block]]:
+        """The rows of shards, each of which is read while the one before is labelled."""
+        before: tuple[Task, Future[Block]] | None = None
+        for task in tasks:
+            reading = task, self._pool.submit(self._read, task)
+            if before is not None:
+                yield before[0], before[1].result()
+            before = reading
+        if before is not None:
+            yield before[0], before[1].result()
 
     def _read(self, task: Task) -> Block:
         task.input.check_unchanged()
@@ -237,15 +243,15 @@ class Worker:
             if self._settings.strict and answers.reasons:
                 place, reason = next(iter(answers.reasons.items()))
                 row = block.queries.index.tolist().index(place)
-                raise ConfigError(f"{task.input.path}: {block.queries.name(row)}: {reason}")
+                raise ConfigError(f"{task.input.path}: {block.queries.place(row)}: {reason}")
 
     def _write(self, task: Task, block: Block, answers: Answers, n_found: int, began: float) -> Progress:
-        path = self._settings.folder / task.output
-        added = answers.table(block.queries)
-        n_bytes = write_block(path, block, added, self._settings.format or task.input.format)
-        seconds = perf_counter() - began
+        format_ = self._settings.format or task.input.format
+        added = answers.table(block.queries, None if format_ == "parquet" else DIGITS)
+        n_bytes = write_block(self._settings.folder / task.output, block, added, format_, header=task.header)
+        seconds, path = perf_counter() - began, task.input.path
         counts = shard_counts(
-            task.input.path, task.output, block.queries, answers, n_bytes=n_bytes, n_found=n_found, seconds=seconds
+            path, task.output, block.queries, answers, n_bytes=n_bytes, n_found=n_found, seconds=seconds
         )
         return Progress(done=[counts], peak_memory_bytes=peak_rss_bytes() or 0)
 

@@ -205,7 +205,7 @@ def test_one_file_that_no_run_wrote_is_not_replaced(run: Run, tmp_path: Path) ->
 def test_another_configuration_is_refused_unless_all_is_to_be_labelled_anew(run: Run, tmp_path: Path) -> None:
     path, out = parquet(tmp_path / "in.parquet", QUERIES[:6]), tmp_path / "out"
     run(path, out=out)
-    with pytest.raises(ConfigError, match=r"1 shard of another configuration .*\(prefix was , is x_\).*`overwrite`"):
+    with pytest.raises(ConfigError, match=r"1 shard of a run with other settings \(prefix was , is x_\).*`overwrite`"):
         run(path, out=out, prefix="x_")
     record = run(path, out=out, prefix="x_", overwrite=True)
     assert record.n_shards_before == 0

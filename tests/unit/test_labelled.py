@@ -90,7 +90,7 @@ def test_bad_rows_have_a_place_and_a_reason(tmp_path: Path, line: bytes, reason:
         ("rows.csv", "query,user\n", "has no rows"),
         ("rows.csv", "text,user\nx,boy\n", "has no column 'query'"),
         ("rows.csv", "query,usr\nx,boy\n", "column 'usr' is no prompt, did you mean user?"),
-        ("rows.parquet", "PAR1", "is Parquet: save it as .csv or .jsonl"),
+        ("rows.parquet", "PAR1", "is Parquet, which only `qcls-gguf label` reads: save it"),
     ],
 )
 def test_files_that_cannot_be_used(tmp_path: Path, name: str, text: str, words: str) -> None:

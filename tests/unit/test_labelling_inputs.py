@@ -9,9 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from qcls_gguf.data.rows import Format
 from qcls_gguf.errors import ConfigError
-from qcls_gguf.labelling.blocks import Block, queries_of_column, read_block
-from qcls_gguf.labelling.inputs import Format, Input, find_inputs, read_input
+from qcls_gguf.labelling.blocks import Block, distinct_queries, read_block
+from qcls_gguf.labelling.columns import texts_of
+from qcls_gguf.labelling.inputs import Input, find_inputs, read_input
 from qcls_gguf.labelling.output import OutputFolder
 from qcls_gguf.labelling.writing import join_files
 
@@ -114,7 +116,7 @@ def test_shards_of_csv_count_lines_inside_quotes(tmp_path: Path) -> None:
         "g\n\n",
         "h",
     ]
-    assert [list(row) for block in blocks(planned) for row in block.rows()][5] == ["5", "f\udcff"]
+    assert [list(row) for block in blocks(planned) for row in block.values()][5] == ["5", "f\udcff"]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +124,7 @@ def test_shards_of_csv_count_lines_inside_quotes(tmp_path: Path) -> None:
     [
         ("jsonl", '{"text": null}', "line 1: the query is null"),
         ("jsonl", '{"query": "x"}', "line 1 has no text 'text': name its key with `query_column`"),
-        ("csv", 'text\n"x', "line 2 is not valid CSV: the file ends within a quoted field: close its quotes"),
+        ("csv", 'text\n"x', "line 2 is not valid CSV: a quoted field has no end: close its quotes"),
         ("csv", f"text\n{'x' * 200_000}", "line 2 is not valid CSV: a field has more than 131072 characters: shorten"),
     ],
 )
@@ -150,7 +152,7 @@ def test_text_of_parquet_that_is_no_utf8_is_refused_by_row(tmp_path: Path) -> No
     pq.write_table(pa.table({"query": bad}), tmp_path / "a.parquet")
     assert queries(plan(tmp_path / "a.parquet", 9)) == [
         "red",
-        "row 2: the query is not valid UTF-8 at byte 0",
+        "row 2: the query is not valid UTF-8",
         "row 3: the query is null",
         "red",
     ]
@@ -161,7 +163,7 @@ def test_text_of_parquet_that_is_no_utf8_is_refused_by_row(tmp_path: Path) -> No
 )
 def test_any_type_of_text_has_queries(kind: pa.DataType, tmp_path: Path) -> None:
     values = [None, None] if kind == pa.null() else ["a", None, "a", "b"]
-    found = queries_of_column(pa.chunked_array([pa.array(values).cast(kind)]), range(1, 9))
+    found = distinct_queries(texts_of(pa.chunked_array([pa.array(values).cast(kind)])), "row", range(1, 9))
     assert found.index.tolist() == ([-1, -1] if kind == pa.null() else [0, -1, 0, 1])
 
 
@@ -219,7 +221,7 @@ def test_files_are_joined_in_order_with_one_header(format_: Format, tmp_path: Pa
         if format_ == "parquet":
             pq.write_table(pa.table({"a": [n]}), path)
         else:
-            path.write_text(f'"a\nb",c\n{n},x\n' if format_ == "csv" else f'{{"a": {n}}}\n')
+            path.write_text(('"a\nb",c\n' if n == 0 else "") + f"{n},x\n" if format_ == "csv" else f'{{"a": {n}}}\n')
     out = tmp_path / f"out.{format_}"
     join_files(paths, out, format_)
     if format_ == "parquet":

@@ -48,7 +48,7 @@ def test_invalid_utf8_is_reported_with_its_place_and_the_rest_follows(tmp_path: 
         ("missing.txt", "no such file"),
         ("", "is a folder"),
         ("a.json", "is one JSON document: write an object a line, in a file named .jsonl"),
-        ("a.parquet", "is Parquet, which `qcls-gguf label` reads"),
+        ("a.parquet", "is Parquet, which only `qcls-gguf label` reads: save it as .csv or .jsonl"),
         ("a.XLSX", "is a spreadsheet: save it as .csv"),
         ("a.jsonl.gz", "is packed: unpack it"),
     ],
@@ -113,7 +113,10 @@ def test_names_of_columns_may_all_be_quoted(delimiter: str, names: list[str], tm
 def test_a_carriage_return_inside_a_field_is_called_so(tmp_path: Path) -> None:
     first, bad, last = table(tmp_path, "items.csv", "query\nred\nblue\r jeans\ncoat\n")
     assert (first.text, last.text) == ("red", "coat")
-    assert bad.error == "line 3 is not valid CSV: a carriage return stands within a field: put the field in quotes"
+    assert (
+        bad.error
+        == "line 3 is not valid CSV: a carriage return stands within a field: put the field in quotes, or, where it is to end a line, save the file with other line ends"
+    )
 
 
 def test_json_lines_keep_their_ids(tmp_path: Path) -> None:
@@ -132,11 +135,19 @@ def test_json_lines_keep_their_ids(tmp_path: Path) -> None:
         ("query,title", {"id": "sku"}, "has no column 'sku'"),
         ("", {}, "has no header"),
         ("query,,", {}, "several columns have no name: name them, or remove those that are empty"),
-        ('query,"size; in\nmm"', {}, "the first line ends within a quoted name of a column: write the names on"),
-        ('query,"a"b', {}, "the header is not valid CSV: .*: double the quotes that are part of a quoted field"),
+        (
+            'query,"size; in\nmm"',
+            {},
+            "the first line, which names all columns, is not valid CSV: a quoted field has no end",
+        ),
+        (
+            'query,"a"b',
+            {},
+            "the first line, which .* is not valid CSV: .*: double the quotes that are part of a quoted field",
+        ),
         ("query,\udcb1\udce0", {}, "the header is not valid UTF-8: save the file as UTF-8"),
         ("sep=;\nquery;title", {}, "the first line, sep=, is a note for spreadsheets and no header: remove it"),
-        ("query,x\ra,b\rc,d", {}, "the first line has carriage returns in it, with which old programs end lines"),
+        ("query,x\ra,b\rc,d", {}, "a carriage return stands within a field: .* save the file with other line ends"),
     ],
 )
 def test_a_table_without_its_columns_is_refused(
