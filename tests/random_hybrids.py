@@ -1,8 +1,10 @@
-"""The layers of small random models with recurrent layers: Mamba 1 and 2, short convolutions."""
+"""Small random models with recurrent layers: their kinds, and the layers of Mamba 1 and 2 and short convolutions."""
 
 from collections.abc import Mapping
+from functools import partial
 
-from random_layers import Shape, attention, expert_keys, experts, gated_ffn, head_keys, plain_ffn
+from random_delta_nets import kimi_linear, qwen3next, qwen35
+from random_layers import ArchSpec, Shape, attention, expert_keys, experts, gated_ffn, head_keys, plain_ffn
 from random_tensors import RandomTensors
 
 _N_STATE_2 = 128
@@ -209,3 +211,27 @@ def plamo2(t: RandomTensors, shape: Shape) -> None:
         t.matrix(f"{prefix}ffn_down", shape.n_ff, shape.n_embd, gain=2.0)
         t.vector(f"{prefix}post_ffw_norm", shape.n_embd, mean=1.0)
     t.norm("output_norm", shape.n_embd)
+
+
+HYBRIDS: dict[str, ArchSpec] = {
+    "lfm2": ArchSpec(lfm2, memory="hybrid"),
+    # lfm2.cpp: attention layers have a window where the file says so
+    "lfm2_window": ArchSpec(partial(lfm2, keys={"attention.sliding_window": 8}), arch="lfm2", memory="hybrid"),
+    # lfm2.cpp, of which lfm2moe.cpp takes the graph: head times final norm
+    "lfm2moe": ArchSpec(partial(lfm2, n_expert=4), memory="hybrid"),
+    # granite-hybrid.cpp: divides by logit_scale where the file has it
+    "granitehybrid": ArchSpec(granite_hybrid, tail="scale", memory="hybrid"),
+    "qwen35": ArchSpec(qwen35, memory="hybrid"),
+    # qwen35.cpp: a block after the layers is for guessing several tokens
+    "qwen35_more": ArchSpec(partial(qwen35, predicts_more=True), arch="qwen35", memory="hybrid"),
+    "qwen35moe": ArchSpec(partial(qwen35, n_expert=4), memory="hybrid"),
+    "qwen3next": ArchSpec(qwen3next, memory="hybrid"),
+    "kimi-linear": ArchSpec(kimi_linear, memory="hybrid", head="untied"),
+    "bailingmoe3": ArchSpec(partial(kimi_linear, is_ling=True), memory="hybrid"),
+    "nemotron_h": ArchSpec(nemotron_h, memory="hybrid", n_layer=4),
+    "nemotron_h_moe": ArchSpec(partial(nemotron_h, n_expert=4), memory="hybrid", n_layer=4),
+    "falcon-h1": ArchSpec(falcon_h1, memory="hybrid"),
+    "jamba": ArchSpec(jamba, memory="hybrid"),
+    "plamo2": ArchSpec(plamo2, memory="hybrid"),
+}
+"""By name, as ARCHS has all models."""

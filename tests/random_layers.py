@@ -1,7 +1,8 @@
 """The layers of small random models: which tensors and keys each family of architectures reads."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from random_tensors import RandomTensors
@@ -34,6 +35,31 @@ class Shape:
     def n_head_kv(self) -> int:
         """Key and value heads, where they may be fewer than query heads."""
         return self.heads[2] if self.heads else self.n_head // 2
+
+
+@dataclass(frozen=True, slots=True)
+class ArchSpec:
+    """One kind of model.
+
+    `arch` is llama.cpp's name of the architecture, where it is not the model's. `tail` is what turns the final norm's
+    result into logits: the product with the head alone, or more, or something that no scorer here knows, or there are
+    no logits. `memory` is what the model keeps of earlier tokens: all keys and values, those of a window in some
+    layers, a recurrent state, keys and values in some layers and a state in others, those of an encoder too, or nothing
+    (each token attends to later ones as well). `head` says whether the head is the token embedding. `n_layer` is how
+    many layers a model has unless told otherwise.
+    """
+
+    build: Callable[[RandomTensors, Shape], None]
+    arch: str | None = None
+    tail: Literal["head", "bias", "scale", "softcap", "other", "none"] = "head"
+    memory: Literal["full", "window", "recurrent", "hybrid", "encoder", "none"] = "full"
+    head: Literal["either", "tied", "untied", "none"] = "either"
+    n_layer: int = 2
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether logits are exactly head times final norm, and every layer attends to all earlier tokens."""
+        return self.tail == "head" and self.memory == "full"
 
 
 def head_keys(t: RandomTensors, shape: Shape) -> None:

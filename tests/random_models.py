@@ -4,20 +4,19 @@
 11 MB). Matrices keep activations near unit size, so that logits spread over a few units and depend on the context.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from gguf import GGUFWriter, PoolingType
 from gguf_parts import finish
-from random_delta_nets import kimi_linear, qwen3next, qwen35
 from random_gemma import gemma3n, gemma4
-from random_hybrids import falcon_h1, granite_hybrid, jamba, lfm2, mamba, nemotron_h, plamo2
+from random_hybrids import HYBRIDS, mamba
 from random_layers import (
     CONTEXT_LENGTH,
+    ArchSpec,
     Shape,
     bert,
     biased_decoder,
@@ -33,31 +32,6 @@ from random_tensors import RandomTensors
 from random_vocab import VocabKind, build_vocab
 
 LOGIT_SPREAD = 2.5
-
-
-@dataclass(frozen=True, slots=True)
-class ArchSpec:
-    """One kind of model.
-
-    `arch` is llama.cpp's name of the architecture, where it is not the model's. `tail` is what turns the final norm's
-    result into logits: the product with the head alone, or more, or something that no scorer here knows, or there are
-    no logits. `memory` is what the model keeps of earlier tokens: all keys and values, those of a window in some
-    layers, a recurrent state, keys and values in some layers and a state in others, those of an encoder too, or nothing
-    (each token attends to later ones as well). `head` says whether the head is the token embedding. `n_layer` is how
-    many layers a model has unless told otherwise.
-    """
-
-    build: Callable[[RandomTensors, Shape], None]
-    arch: str | None = None
-    tail: Literal["head", "bias", "scale", "softcap", "other", "none"] = "head"
-    memory: Literal["full", "window", "recurrent", "hybrid", "encoder", "none"] = "full"
-    head: Literal["either", "tied", "untied", "none"] = "either"
-    n_layer: int = 2
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether logits are exactly head times final norm, and every layer attends to all earlier tokens."""
-        return self.tail == "head" and self.memory == "full"
 
 
 def write_model(
@@ -192,25 +166,7 @@ ARCHS: dict[str, ArchSpec] = {
     # chameleon.cpp: overwrites the logits of tokens 4 to 8195
     "chameleon": ArchSpec(chameleon, tail="other"),
     "mamba": ArchSpec(mamba, memory="recurrent"),
-    "lfm2": ArchSpec(lfm2, memory="hybrid"),
-    # lfm2.cpp: attention layers have a window where the file says so
-    "lfm2_window": ArchSpec(partial(lfm2, keys={"attention.sliding_window": 8}), arch="lfm2", memory="hybrid"),
-    # lfm2.cpp, of which lfm2moe.cpp takes the graph: head times final norm
-    "lfm2moe": ArchSpec(partial(lfm2, n_expert=4), memory="hybrid"),
-    # granite-hybrid.cpp: divides by logit_scale where the file has it
-    "granitehybrid": ArchSpec(granite_hybrid, tail="scale", memory="hybrid"),
-    "qwen35": ArchSpec(qwen35, memory="hybrid"),
-    # qwen35.cpp: a block after the layers is for guessing several tokens
-    "qwen35_more": ArchSpec(partial(qwen35, predicts_more=True), arch="qwen35", memory="hybrid"),
-    "qwen35moe": ArchSpec(partial(qwen35, n_expert=4), memory="hybrid"),
-    "qwen3next": ArchSpec(qwen3next, memory="hybrid"),
-    "kimi-linear": ArchSpec(kimi_linear, memory="hybrid", head="untied"),
-    "bailingmoe3": ArchSpec(partial(kimi_linear, is_ling=True), memory="hybrid"),
-    "nemotron_h": ArchSpec(nemotron_h, memory="hybrid", n_layer=4),
-    "nemotron_h_moe": ArchSpec(partial(nemotron_h, n_expert=4), memory="hybrid", n_layer=4),
-    "falcon-h1": ArchSpec(falcon_h1, memory="hybrid"),
-    "jamba": ArchSpec(jamba, memory="hybrid"),
-    "plamo2": ArchSpec(plamo2, memory="hybrid"),
+    **HYBRIDS,
     # t5.cpp: the decoder's graph is head times final norm, the encoder's graph has no logits
     "t5": ArchSpec(t5, memory="encoder"),
     # dream.cpp: attention is not causal

@@ -23,6 +23,7 @@ from oracle_prompts import (
     numbered_prompts,
     random_prompts,
 )
+from random_hybrids import HYBRIDS as ALL
 
 from qcls_gguf import Classifier, DecodeError
 from qcls_gguf.labelling.batches import BatchLabeller, most_with_states
@@ -34,10 +35,7 @@ ROUNDING = 0.1
 """Where weights are quantised; measured: 0.018, since a difference in the last bit may round activations otherwise."""
 HYBRIDS = ("lfm2", "qwen35", "granitehybrid")
 """One of each kind of state: short convolutions, delta nets, Mamba 2."""
-OTHERS = (
-    *("qwen35_more", "qwen3next", "kimi-linear", "bailingmoe3", "nemotron_h", "nemotron_h_moe", "falcon-h1"),
-    *("jamba", "lfm2moe"),
-)
+OTHERS = [name for name in ALL if name not in (*HYBRIDS, "lfm2_window", "qwen35moe", "plamo2")]
 STYLES = {"separate": ["separate"], "joint": ["joint"], "mixed": ["query first", "plain", "joint", "separate"]}
 ONE_TOKEN = ("red", "dress", "none")
 
