@@ -22,10 +22,7 @@ class EvaluationOptions:
         "--latency-sample N", "Queries for the timing of each mode; 0 times nothing.", 200, low=0
     )
     shuffle_labels: int = option("--shuffle-labels K", "Also score with the labels listed in K other orders.", 0, low=0)
-    batch_invariance: bool = option(
-        "--batch-invariance", "Also score the rows again in other conditions: see above.", False
-    )
-    seed: int = option("--seed S", "Seed of the orders of labels and rows.", 0)
+    seed: int = option("--seed S", "Seed of the orders of labels.", 0)
 
 
 @command
@@ -44,15 +41,13 @@ def eval_command(
     Exit codes: 0; 1 if scores are not finite or a decode failed; 2 for usage, configuration and data; 3 for a model
     that can't be loaded.
 
-    --shuffle-labels K scores the rows K more times, with the labels in every {labels} slot listed in other orders.
-    --batch-invariance scores them four more times: in batches of four; in a shuffled order with other rows before each;
-    up to 100 of them with the prefixes computed again; and in a newly started classifier. A flip is an answer that
-    changed; a row's difference is the largest change of a label's probability.
+    --shuffle-labels K scores the rows K more times, with the labels in every {labels} slot listed in other orders. A
+    flip is an answer that changed; a row's difference is the largest change of a label's probability.
 
     \b
     qcls-gguf eval --data labelled.jsonl --scoring tree --scoring joint
     qcls-gguf eval --data labelled.csv --format json --html report.html --resume scores.jsonl
-    qcls-gguf eval --data labelled.jsonl --scoring tree --batch-invariance --shuffle-labels 5
+    qcls-gguf eval --data labelled.jsonl --scoring tree --shuffle-labels 5
     """
     from ..evaluation.evaluate import EvaluationSettings, evaluate  # see app.py for why here
     from ..evaluation.report import evaluation_document
@@ -67,7 +62,6 @@ def eval_command(
         n_latency=chosen.latency_sample,
         resume=rows.resume,
         n_shuffles=chosen.shuffle_labels,
-        batch_invariance=chosen.batch_invariance,
         seed=chosen.seed,
     )
     check_outputs({"--html": reporting.html}, {"--data": rows.data, "--config": model.config, "--resume": rows.resume})

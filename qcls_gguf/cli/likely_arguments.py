@@ -41,6 +41,7 @@ _REMOVED = {
         (("bench", old) for old in ("--ab", "--forward", "--sms", "--tokens")),
         "kernels are measured by `make kernels` in a clone of the project, see docs/kernels.md",
     ),
+    ("eval", "--batch-invariance"): "label the rows with `label --batch 1` and `--batch 4`, and compare",
     ("advise", "--models"): "give each model in a configuration of its own, as in --also smaller-model.yaml",
     ("advise", "--fetch"): "models of --also are fetched as any other, unless --offline is given",
     ("advise", "--target"): "run advise on the machine that is to be fast",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from ..classifier import Classifier
@@ -22,7 +21,7 @@ from ..report.progress import OnProgress, counter
 from ..score.adjustment import Adjustment, FloatArray, adjustments_of, calibrates
 from ..score.result import ModelInfo
 from .kept_scores import KeptScores, RowScores
-from .metrics import cascade_record, compared_prompts, mode_statistics, non_finite_rows, worst_rows
+from .metrics import cascade_record, compared_prompts, mode_statistics, worst_rows
 from .passes import (
     CALIBRATED,
     CASCADE,
@@ -36,12 +35,12 @@ from .passes import (
     refused_queries,
     request_cost,
     row_scores,
-    score_rows,
+    score_query,
     score_tables,
     truth_of,
 )
 from .records import DataRecord, EvaluationRecord, RequestCost
-from .robustness import batch_invariance, check_slots, shuffled_labels
+from .robustness import check_slots, shuffled_labels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +63,8 @@ class EvaluationSettings:
     """a file that keeps each row's scores, so that an interrupted evaluation goes on from there"""
     n_shuffles: int = 0
     """other orders of the labels that the templates list; 0: none"""
-    batch_invariance: bool = False
-    """score the rows again in batches, after other rows, with prefixes computed anew and after a fresh start"""
     seed: int = 0
-    """of the orders of labels and rows"""
+    """of the orders of labels"""
 
     @property
     def exact(self) -> bool:
@@ -83,10 +80,12 @@ class ScoredRows:
     data: Labelled
     bad: list[BadRow]
     """rows that cannot be used, as written or by this model"""
+    non_finite: list[BadRow]
+    """rows whose scores are not finite"""
     rows: list[LabelledQuery]
-    scores: list[RowScores]
+    """all others"""
     tables: dict[str, ScoreTable]
-    """the same scores as arrays, by prompt"""
+    """their scores, by prompt"""
     prompts: Sequence[Prompt]
     adjustments: list[Adjustment]
     """what the configuration does to each prompt's raw scores"""
@@ -128,22 +127,19 @@ def evaluate(
     def score(
         config: Config, part: str, *, audit: bool = settings.exact, scores_of: ScoresOf = row_scores
     ) -> list[RowScores]:
+        on_row, scores = counter(on_progress, part, len(rows)), []
         with (
             opener.open(config, audit=audit, quiet=True) as classifier,
             _kept_scores(settings, config, classifier) as kept,
         ):
-            on_row = counter(on_progress, part, len(rows))
-            return score_rows(classifier, [row.query for row in rows], kept, on_row, scores_of)
+            for row in rows:
+                scores.append(score_query(classifier, row.query, kept, scores_of))
+                on_row()
+        return scores
 
-    shuffled = invariance = cascade = None
+    shuffled = cascade = None
     if settings.n_shuffles:
         shuffled = shuffled_labels(raw, scorings, rows, truths, k=settings.n_shuffles, seed=settings.seed, score=score)
-    if settings.batch_invariance:
-        with opener.open(raw, audit=settings.exact, quiet=True) as classifier:
-            count = partial(counter, on_progress)
-            invariance = batch_invariance(
-                classifier, settings.modes, rows, scored.scores, seed=settings.seed, counter=count
-            )
     if config.cascade:
         answers = score_tables(prompts, score(config, "score the cascade", audit=False, scores_of=answered_scores))
         modes[CASCADE] = probabilities_of(TREE, prompts, answers)
@@ -161,9 +157,8 @@ def evaluate(
         modes=mode_statistics(modes, truths, tables, costs, common),
         cascade=cascade,
         worst=tuple(worst_rows(scorings, truths, rows)),
-        non_finite=non_finite_rows(rows, scored.scores),
+        non_finite=tuple(scored.non_finite),
         shuffle_labels=shuffled,
-        batch_invariance=invariance,
     )
 
 
@@ -194,21 +189,29 @@ def score_data(
         with _kept_scores(settings, config, classifier) as kept:
 
             def raw_scores(query: str) -> dict[str, FloatArray]:
-                scores = score_rows(classifier, [query], kept)
-                if error := scores[0].error:
-                    raise ScoreError(f"content-free query {query!r}: {error}")
-                tables = score_tables(classifier.prompts, scores)
+                try:
+                    scores = score_query(classifier, query, kept)
+                except ScoreError as e:
+                    raise ScoreError(f"content-free query {query!r}: {e}") from None
+                tables = score_tables(classifier.prompts, [scores])
                 return {prompt.name: tables[prompt.name].by_scoring[prompt.scoring][0] for prompt in prompts}
 
             adjustments = adjustments_of(prompts, calibration, raw_scores)
             on_row = counter(on_progress, "score", len(rows))
-            scores = score_rows(classifier, [row.query for row in rows], kept, on_row)
+            scored, scores, non_finite = [], [], []
+            for row in rows:
+                try:
+                    scores.append(score_query(classifier, row.query, kept))
+                    scored.append(row)
+                except ScoreError as e:
+                    non_finite.append(BadRow(row.line, str(e)))
+                on_row()
             return ScoredRows(
                 data=data,
                 bad=bad,
-                rows=rows,
+                non_finite=non_finite,
+                rows=scored,
                 adjustments=adjustments,
-                scores=scores,
                 tables=score_tables(classifier.prompts, scores),
                 prompts=classifier.prompts,
                 model=classifier.model,
@@ -241,7 +244,7 @@ def _request_costs(
     settings: EvaluationSettings, opener: ClassifierOpener, scored: ScoredRows, on_progress: OnProgress
 ) -> dict[str, RequestCost]:
     """Each mode's cost, by a classifier that computes nothing else, on queries spread evenly over the rows."""
-    queries = [row.query for row, scores in zip(scored.rows, scored.scores, strict=True) if scores.prompts]
+    queries = [row.query for row in scored.rows]
     n = min(settings.n_latency, len(queries))
     sample = [queries[i * len(queries) // n] for i in range(n)]
     if not sample:

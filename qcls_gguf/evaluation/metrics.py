@@ -1,7 +1,6 @@
 """The statistics of modes: from probabilities and accepted labels to records. qcls_gguf/statistics has the formulas.
 
 A row's true label, in the confusion matrix and F1, is its answer if that is accepted, else the first accepted one.
-Rows whose probabilities are not finite are counted and left out of everything.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ from ..statistics import (
     wilson,
 )
 from . import records
-from .kept_scores import RowScores
-from .passes import CASCADE, Probabilities, ScoreTable, Truth, known_rows, not_applicable
+from .passes import CASCADE, Probabilities, ScoreTable, Truth, not_applicable
 from .records import ModeNotApplicable, ModeStatistics, NotApplicable, PromptStatistics, RequestCost, Statistics
 
 N_WORST = 10
@@ -66,8 +64,7 @@ def prompt_statistics(
 
     p, joint: (n_rows, n_labels) of all rows, the mode's probabilities and those of `joint`; label_mass: (n_rows,).
     """
-    finite = np.isfinite(p[truth.index]).all(axis=1)
-    index, accepted, first = truth.index[finite], truth.accepted[finite], truth.first[finite]
+    index, accepted, first = truth.index, truth.accepted, truth.first
     p, each, answer = p[index], np.arange(len(index)), p[index].argmax(axis=1)
     nothing = np.full(len(index), np.nan)
     rows = Outcomes(
@@ -82,7 +79,7 @@ def prompt_statistics(
     f1 = f1_scores(matrix)
     macro_f1 = mean(f1[np.isfinite(f1)])
     return PromptStatistics(
-        **dict(_statistics(rows, macro_f1=macro_f1, n_non_finite=int((~finite).sum()))),
+        **dict(_statistics(rows, macro_f1=macro_f1)),
         labels={label: _label(matrix, i, f1[i]) for i, label in enumerate(truth.prompt.labels)},
         confusions=_confusions(truth.prompt.labels, matrix),
         confusion_matrix=tuple(map(tuple, matrix.tolist())),
@@ -94,11 +91,10 @@ def overall_statistics(prompts: Sequence[tuple[PromptStatistics, Outcomes]]) -> 
     return _statistics(
         Outcomes(*map(np.concatenate, zip(*(rows for _, rows in prompts), strict=True))),
         macro_f1=mean([prompt.macro_f1 for prompt, _ in prompts if prompt.macro_f1 is not None]),
-        n_non_finite=sum(prompt.n_non_finite for prompt, _ in prompts),
     )
 
 
-def _statistics(rows: Outcomes, *, macro_f1: float | None, n_non_finite: int) -> Statistics:
+def _statistics(rows: Outcomes, *, macro_f1: float | None) -> Statistics:
     n = len(rows.right)
     mass = rows.label_mass[np.isfinite(rows.label_mass)]
     bins = zip(*reliability(rows.confidence, rows.right), strict=True)
@@ -126,7 +122,6 @@ def _statistics(rows: Outcomes, *, macro_f1: float | None, n_non_finite: int) ->
             )
             for i, (count, confidence, accuracy) in enumerate(bins)
         ),
-        n_non_finite=n_non_finite,
     )
 
 
@@ -225,8 +220,8 @@ def worst_rows(
         of_mode = []
         for truth in (truth for truth in truths if truth.prompt.name in found):
             p = found[truth.prompt.name][truth.index]
-            p_accepted = accepted_probability(p, truth.accepted)
-            of_mode += [(float(p_accepted[i]), rows[truth.index[i]], truth, p[i]) for i in known_rows(p)]
+            p_accepted = accepted_probability(p, truth.accepted).tolist()
+            of_mode += [(p_accepted[i], rows[index], truth, p[i]) for i, index in enumerate(truth.index)]
         for least, row, truth, of_row in sorted(of_mode, key=lambda each: each[0])[:N_WORST]:
             yield records.WorstRow(
                 mode=mode,
@@ -240,15 +235,6 @@ def worst_rows(
             )
 
 
-def non_finite_rows(rows: Sequence[LabelledQuery], scores: Sequence[RowScores]) -> tuple[records.NonFiniteRow, ...]:
-    """The rows that have no scores because these are not finite."""
-    return tuple(
-        records.NonFiniteRow(line=row.line, query=row.query, error=row_scores.error)
-        for row, row_scores in zip(rows, scores, strict=True)
-        if row_scores.prompts is None
-    )
-
-
 def cascade_record(
     tables: Mapping[str, ScoreTable], cascade: Probabilities, last: Probabilities
 ) -> records.CascadeRecord:
@@ -258,9 +244,8 @@ def cascade_record(
     """
     answers: dict[str, list[tuple[str, bool]]] = {}
     for name, table in tables.items():
-        p, q = cascade[name], last[name]
-        same = p.argmax(axis=1) == q.argmax(axis=1)
-        answers[name] = [(table.stages[i] or "", bool(same[i])) for i in known_rows(p, q)]
+        same = cascade[name].argmax(axis=1) == last[name].argmax(axis=1)
+        answers[name] = [(stage or "", is_same) for stage, is_same in zip(table.stages, same.tolist(), strict=True)]
     every = [answer for of_prompt in answers.values() for answer in of_prompt]
     names = list(dict.fromkeys(stage for stage, _ in every))
     return records.CascadeRecord(

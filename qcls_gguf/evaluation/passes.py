@@ -1,7 +1,6 @@
 """Passes over labelled queries: from one decode a query to arrays of its scores in every mode.
 
-A mode is a scoring, or one of CALIBRATED and CASCADE. Arrays have a row for each query; those of queries without
-scores are NaN.
+A mode is a scoring, or one of CALIBRATED and CASCADE. Arrays have a row for each query.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from ..config.prompt import PromptConfig
 from ..config.schema import Config
 from ..config.scoring import FIRST_TOKEN, JOINT, MEAN, TREE, Scoring
 from ..data.labelled import BadRow, LabelledQuery
-from ..errors import ConfigError, PlanError, ScoreError
+from ..errors import ConfigError, PlanError
 from ..opening import ClassifierOpener, without_kept_queries
 from ..prompts.compiled import Prompt
 from ..prompts.trie import build_trie
@@ -74,12 +73,6 @@ class Truth:
     """(n,) the label that each row names first"""
 
 
-def known_rows(*p: FloatArray) -> list[int]:
-    """The indices of the rows that have scores in all of the arrays, (n_rows, n_labels) each."""
-    known: list[int] = np.flatnonzero(np.all([np.isfinite(each).all(axis=1) for each in p], axis=0)).tolist()
-    return known
-
-
 def truth_of(prompt: Prompt, rows: Sequence[LabelledQuery]) -> Truth:
     """What the rows say of a prompt."""
     labelled = [(index, row.labels[prompt.name]) for index, row in enumerate(rows) if prompt.name in row.labels]
@@ -99,11 +92,10 @@ def score_tables(prompts: Sequence[Prompt], rows: Sequence[RowScores]) -> dict[s
 
 def _table(prompt: Prompt, rows: Sequence[RowScores]) -> ScoreTable:
     n = len(prompt.labels)
-    none = PromptScores(tree=[np.nan] * n, joint=[np.nan] * n, mean=[np.nan] * n, label_mass=np.nan)
-    scores = [none if row.prompts is None else row.prompts[prompt.name] for row in rows]
+    scores = [row[prompt.name] for row in rows]
     exact = all(each.joint is not None for each in scores)
 
-    def array(values: Iterable[list[float] | None]) -> FloatArray:
+    def array(values: Iterable[Sequence[float] | None]) -> FloatArray:
         return np.array(list(values), np.float64).reshape(-1, n)
 
     tree = array(each.tree for each in scores)
@@ -156,7 +148,7 @@ def refused_queries(classifier: Classifier, rows: Sequence[LabelledQuery]) -> li
 
 def row_scores(result: Result) -> RowScores:
     """The scores in a result of a classifier whose prompts are all scored by `tree`."""
-    return RowScores(prompts={answer.prompt: _prompt_scores(answer) for answer in result.results})
+    return {answer.prompt: _prompt_scores(answer) for answer in result.results}
 
 
 def _prompt_scores(answer: PromptResult) -> PromptScores:
@@ -168,38 +160,24 @@ def _prompt_scores(answer: PromptResult) -> PromptScores:
 
 def answered_scores(result: Result) -> RowScores:
     """What a result answers: the probabilities as they are calibrated, by their logarithms, in place of `tree`."""
-    return RowScores(
-        prompts={
-            answer.prompt: PromptScores(
-                tree=np.log(np.maximum([score.probability for score in answer.scores], _TINY)).tolist(),
-                stage=answer.stage,
-            )
-            for answer in result.results
-        }
-    )
+    return {
+        answer.prompt: PromptScores(
+            tree=np.log(np.maximum([score.probability for score in answer.scores], _TINY)).tolist(), stage=answer.stage
+        )
+        for answer in result.results
+    }
 
 
-def score_rows(
-    classifier: Classifier,
-    queries: Iterable[str],
-    kept: KeptScores | None = None,
-    on_row: Callable[[], None] = lambda: None,
-    scores_of: ScoresOf = row_scores,
-) -> list[RowScores]:
-    """The scores of all queries; those that `kept` has are not computed again. on_row() is called after each."""
-    scores = []
-    for query in queries:
-        found = kept.get(query) if kept else None
-        if found is None:
-            try:
-                found = scores_of(classifier.classify(query))
-            except ScoreError as e:
-                found = RowScores(error=str(e))
-            if kept:
-                kept.add(query, found)
-        scores.append(found)
-        on_row()
-    return scores
+def score_query(
+    classifier: Classifier, query: str, kept: KeptScores | None = None, scores_of: ScoresOf = row_scores
+) -> RowScores:
+    """The scores of a query, which are not computed again if `kept` has them. Raises ScoreError."""
+    found = kept.get(query) if kept else None
+    if found is None:
+        found = scores_of(classifier.classify(query))
+        if kept:
+            kept.add(query, found)
+    return found
 
 
 def request_cost(

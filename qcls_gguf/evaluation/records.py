@@ -76,7 +76,7 @@ class Statistics(Record):
     """How well answers and probabilities fit the accepted labels; null where there are no rows."""
 
     n_rows: int
-    """labelled rows with finite scores"""
+    """labelled rows"""
     accuracy: float | None
     """share of the rows whose answer is accepted"""
     accuracy_ci: tuple[float, float] | None
@@ -99,8 +99,6 @@ class Statistics(Record):
     """for thresholds of 0.5 to 0.99"""
     reliability: tuple[ReliabilityBin, ...]
     """15 bins of equal width"""
-    n_non_finite: int
-    """rows that are left out because their scores are not finite"""
 
 
 class LabelStatistics(Record):
@@ -206,19 +204,8 @@ class WorstRow(Record):
     """of the answer"""
 
 
-class NonFiniteRow(Record):
-    """A row whose scores are not finite."""
-
-    line: int
-    """line number in the data"""
-    query: str
-    """text of the query"""
-    error: str | None
-    """which scores are not finite"""
-
-
 class StageShares(Record):
-    """Who answers in a cascade, over the rows with finite scores."""
+    """Who answers in a cascade."""
 
     n: int
     """answers"""
@@ -235,15 +222,6 @@ class CascadeRecord(StageShares):
     """by prompt"""
 
 
-class Differences(Record):
-    """How far probabilities moved. A row's difference is the largest of its labels'; null without rows."""
-
-    largest_probability_difference: float | None
-    """over all rows"""
-    mean_probability_difference: float | None
-    """over all rows"""
-
-
 class Flip(Record):
     """A row that got another answer."""
 
@@ -255,8 +233,8 @@ class Flip(Record):
     """line number in the data"""
     query: str
     """text of the query"""
-    rendering: int | None = left_out_if_none()
-    """index of the order of labels that gave the other answer; only in `shuffle_labels`"""
+    rendering: int
+    """index of the order of labels that gave the other answer"""
     answer: str
     """the first answer"""
     probability: float
@@ -284,9 +262,16 @@ class ShuffledAccuracy(Record):
     """highest of the other orders"""
 
 
-class ShuffledPrompt(Differences):
-    """What other orders of its labels change in the answers of one prompt."""
+class ShuffledPrompt(Record):
+    """What other orders of its labels change in the answers of one prompt.
 
+    A row's difference is the largest of its labels' differences of probability; null without rows.
+    """
+
+    largest_probability_difference: float | None
+    """over all rows"""
+    mean_probability_difference: float | None
+    """over all rows"""
     flip_rate: float | None
     """share of the answers that changed"""
     n_flips: int
@@ -318,32 +303,6 @@ class ShuffledLabels(Record):
     """the flips with the largest changes of a probability"""
 
 
-class InvarianceCase(Differences):
-    """The same rows scored once more in one way."""
-
-    n_rows: int
-    """rows that were scored again"""
-    n_answers: int
-    """rows times prompts times modes"""
-    n_flips: int
-    """answers that changed"""
-    flips: tuple[Flip, ...]
-    """the flips with the largest changes of a probability"""
-
-
-class BatchInvariance(Record):
-    """Whether answers depend on what else is computed: the same rows again, compared with their first scores."""
-
-    batches: InvarianceCase
-    """four queries a request"""
-    traffic: InvarianceCase
-    """in a shuffled order, each after a request with other rows"""
-    restored: InvarianceCase
-    """each after its prefixes were computed again; at most 100 rows"""
-    fresh: InvarianceCase
-    """one by one in a newly started classifier"""
-
-
 class EvaluationRecord(Record):
     """How well every scoring mode labels, and what it costs."""
 
@@ -362,8 +321,7 @@ class EvaluationRecord(Record):
     """the stages of a cascade that answer; only for a cascade"""
     worst: tuple[WorstRow, ...]
     """for each mode ten rows, lowest probability first"""
-    non_finite: tuple[NonFiniteRow, ...]
+    non_finite: tuple[BadRow, ...]
+    """rows that are left out because their scores are not finite"""
     shuffle_labels: ShuffledLabels | None = left_out_if_none()
     """only where labels were listed in other orders"""
-    batch_invariance: BatchInvariance | None = left_out_if_none()
-    """only where batch invariance was checked"""

@@ -25,7 +25,6 @@ from ..report.document import (
 from .records import (
     CascadeRecord,
     EvaluationRecord,
-    Flip,
     ModeNotApplicable,
     ModeStatistics,
     NotApplicable,
@@ -51,11 +50,6 @@ _PROMPT_COLUMNS: dict[str, Format] = {
     "mass": ".3f",
 }
 _MODE_COLUMNS: dict[str, Format] = {**_PROMPT_COLUMNS, "mean ms": ".2f", "p50 ms": ".2f", "tokens": ".1f"}
-_DIFFERENCES: dict[str, Format] = {"largest Δp": ".1e", "mean Δp": ".1e"}
-_FLIPS: dict[str, Format] = {
-    **dict.fromkeys(("mode", "prompt", "row", "answer", "other answer"), TEXT),
-    **dict.fromkeys(("p", "other p", "margin"), ".3f"),
-}
 _LABELS: dict[str, Format] = {
     "label": TEXT, "support": "d", "predicted": "d", "precision": ".1%", "recall": ".1%", "F1": ".3f"
 }  # fmt: skip
@@ -90,7 +84,7 @@ def evaluation_document(evaluation: EvaluationRecord) -> Document:
             *(Section(title=name, parts=_prompt_parts(found), on_terminal=False) for name, found in by_prompt),
             _worst(evaluation),
             *(Paragraph(note, "warning") for note in _notes(evaluation)),
-            *_robustness(evaluation),
+            *_shuffled(evaluation),
         ],
     )
 
@@ -238,57 +232,40 @@ def _notes(evaluation: EvaluationRecord) -> Iterator[str]:
         yield f"{counted(len(lost), 'row')} with scores that are not finite, left out: line {lines}"
 
 
-def _robustness(evaluation: EvaluationRecord) -> Iterator[Part]:
-    """The tables of `shuffle_labels` and `batch_invariance`, where the record has them."""
-    if shuffled := evaluation.shuffle_labels:
-        shares = ("flip rate", "accuracy", "mean", "min", "max")
-        columns = {"mode": TEXT, "prompt": TEXT, "rows": "d", "flips": "d", **dict.fromkeys(shares, ".1%")}
-        yield Table(
-            title=f"Labels listed in {shuffled.k} other orders, seed {shuffled.seed}",
-            columns={**columns, **_DIFFERENCES},
-            rows=[
-                [mode, name, *_shuffled(prompt)]
-                for mode, of_mode in shuffled.modes.items()
-                for name, prompt in of_mode.prompts.items()
-            ],
-        )
-        yield _flips("Flips by the order of the labels", shuffled.flips)
-    if invariance := evaluation.batch_invariance:
-        cases = dict(invariance)
-        yield Table(
-            title="Batch invariance: the same rows again",
-            columns={"case": TEXT, "rows": "d", "answers": "d", "flips": "d", **_DIFFERENCES},
-            rows=[
-                [name, case.n_rows, case.n_answers, case.n_flips, case.largest_probability_difference,
-                 case.mean_probability_difference]
-                for name, case in cases.items()
-            ],
-        )  # fmt: skip
-        for name, case in cases.items():
-            yield _flips(f"Flips by {name}", case.flips)
-
-
-def _shuffled(prompt: ShuffledPrompt | NotApplicable) -> list[object]:
-    if isinstance(prompt, NotApplicable):
-        return [None, "not applicable", *[None] * 7]
-    accuracy = prompt.accuracy
-    return [
-        *(prompt.n_rows, prompt.n_flips, prompt.flip_rate),
-        *(accuracy.configured, accuracy.mean, accuracy.min, accuracy.max),
-        *(prompt.largest_probability_difference, prompt.mean_probability_difference),
-    ]
-
-
-def _flips(title: str, flips: Sequence[Flip]) -> Table:
-    return Table(
-        title=title,
-        columns=_FLIPS,
+def _shuffled(evaluation: EvaluationRecord) -> Iterator[Table]:
+    """The tables of `shuffle_labels`, where the record has it."""
+    if (shuffled := evaluation.shuffle_labels) is None:
+        return
+    shares = ("flip rate", "accuracy", "mean", "min", "max")
+    columns = {"mode": TEXT, "prompt": TEXT, "rows": "d", "flips": "d", **dict.fromkeys(shares, ".1%")}
+    yield Table(
+        title=f"Labels listed in {shuffled.k} other orders, seed {shuffled.seed}",
+        columns={**columns, "largest Δp": ".1e", "mean Δp": ".1e"},
+        rows=[
+            [mode, name, *_shuffled_row(prompt)]
+            for mode, of_mode in shuffled.modes.items()
+            for name, prompt in of_mode.prompts.items()
+        ],
+    )
+    texts = dict.fromkeys(("mode", "prompt", "row", "answer", "other answer"), TEXT)
+    yield Table(
+        title="Flips by the order of the labels",
+        columns={**texts, **dict.fromkeys(("p", "other p", "margin"), ".3f")},
         rows=[
             [flip.mode, flip.prompt, f"line {flip.line}: {flip.query}", flip.answer, flip.other_answer,
              flip.probability, flip.other_probability, flip.margin]
-            for flip in flips
+            for flip in shuffled.flips
         ],
     )  # fmt: skip
+
+
+def _shuffled_row(prompt: ShuffledPrompt | NotApplicable) -> list[object]:
+    if isinstance(prompt, NotApplicable):
+        return [None, "not applicable", *[None] * 7]
+    return [
+        *(prompt.n_rows, prompt.n_flips, prompt.flip_rate, *dict(prompt.accuracy).values()),
+        *(prompt.largest_probability_difference, prompt.mean_probability_difference),
+    ]
 
 
 def _reliability(modes: Mapping[str, Statistics]) -> Figure:

@@ -17,7 +17,6 @@ from ..config.words import hint
 from ..data.labelled import PLAIN_COLUMNS, LabelledColumns, LabelledQuery
 from ..errors import ConfigError, ScoreError
 from ..evaluation.evaluate import EvaluationSettings, score_data
-from ..evaluation.metrics import non_finite_rows
 from ..evaluation.passes import truth_of
 from ..evaluation.records import DataRecord
 from ..opening import ClassifierOpener
@@ -122,8 +121,8 @@ def calibrate(
     scored = score_data(
         evaluation, opener, check=lambda data: _check_rows(settings, prompts, data.rows), on_progress=on_progress
     )
-    if lost := non_finite_rows(scored.rows, scored.scores):
-        lines = ", ".join(str(row.line) for row in lost)
+    if scored.non_finite:
+        lines = ", ".join(str(row.line) for row in scored.non_finite)
         raise ScoreError(f"`data` {settings.data}: scores that are not finite: lines {lines}: leave these rows out")
     _check_rows(settings, prompts, scored.rows)  # again: the model may have refused some
     fits: dict[str, FitRecord] = {}

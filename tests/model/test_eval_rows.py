@@ -27,7 +27,6 @@ from evaluations import (
 )
 
 from qcls_gguf.errors import ConfigError
-from qcls_gguf.evaluation.kept_scores import checked_line
 from qcls_gguf.model.header import read_header
 from qcls_gguf.native import NativeModel
 
@@ -78,7 +77,7 @@ def test_bad_rows_are_left_out_and_counted_with_skip_bad(data: Path) -> None:
         (["--data", "DATA", "--html", "missing/report.html"], 2, "--html missing/report.html: cannot be written"),
         (["--data", "DATA", "--resume", "missing/kept.jsonl"], 2, "--resume missing/kept.jsonl: cannot be read and"),
         (["--data", "DATA", "--resume", "DATA"], 2, "is the data itself"),
-        (["--data", "DATA", "--resume", str(ROOT / "README.md")], 2, "no line of it has kept scores"),
+        (["--data", "DATA", "--resume", str(ROOT / "README.md")], 2, "holds no kept scores"),
     ],
 )
 def test_refusals_have_their_exit_code_and_say_what(arguments: list[str], code: int, words: str, data: Path) -> None:
@@ -110,7 +109,7 @@ def test_an_interrupted_run_goes_on_where_it_was(data: Path, tmp_path: Path) -> 
     n_kept = kept.read_bytes().count(b"\n")
     assert 5 <= n_kept < 40
     before = kept.read_bytes()
-    kept.write_bytes(before + b'{"key": "0')  # as if it had died while writing
+    kept.write_bytes(before + b'["0')  # as if it had died while writing
     resumed, whole = run_eval(*arguments, "--resume", kept), run_eval(*arguments)
     assert resumed.returncode == 0, resumed.stderr
     records = [json.loads(done.stdout) for done in (resumed, whole)]
@@ -118,7 +117,7 @@ def test_an_interrupted_run_goes_on_where_it_was(data: Path, tmp_path: Path) -> 
         del record["environment"]["date"]
     assert records[0] == records[1]
     assert kept.read_bytes().startswith(before)
-    assert len({json.loads(line)["key"] for line in kept.read_text().splitlines()}) >= n_kept
+    assert len({json.loads(line)[0] for line in kept.read_text().splitlines()}) >= n_kept
 
 
 def test_kept_scores_are_taken_for_the_same_run_only(
@@ -138,9 +137,8 @@ def test_kept_scores_are_taken_for_the_same_run_only(
     assert n_lines(write_config(make_model(), specs()[::-1], flash_attn=False, kv_type="f32")) == 12
     first = json.loads(kept.read_text().splitlines()[0])
     for name, labels in LABELS.items():
-        first["prompts"][name]["tree"] = [0.0] + [-200.0] * (len(labels) - 1)
-    del first["check"]
-    kept.write_bytes(checked_line(first))
+        first[1][name]["tree"] = [0.0] + [-200.0] * (len(labels) - 1)
+    kept.write_text(json.dumps(first) + "\n")
     found = evaluated(random_config, rows, resume=kept, modes=("tree",), audit=True)
     assert found["modes"]["tree"]["n_rows"] == 5
     assert max(row["probability"] for row in found["worst"]) == 1
@@ -162,12 +160,11 @@ def test_scores_that_are_not_finite_are_counted_and_named(
     done = run_eval("--data", path, "--config", config, "--format", "json", "--resume", tmp_path / "kept.jsonl")
     assert done.returncode == 1, done.stderr
     found = json.loads(done.stdout)
-    assert [(row["line"], row["query"]) for row in found["non_finite"]] == [(4, "~")]
-    assert "not finite" in found["non_finite"][0]["error"]
+    (lost,) = found["non_finite"]
+    assert (lost["line"], "not finite" in lost["reason"]) == (4, True)
     write_rows(path, RANDOM_ROWS)
     clean = json.loads(run_eval("--data", path, "--config", config, "--format", "json").stdout)
     for mode in MODES:
-        assert found["modes"][mode]["n_non_finite"] == (1 if mode != "first_token" else 0)
         assert found["modes"][mode]["accuracy"] == clean["modes"][mode]["accuracy"]
         assert found["modes"][mode]["log_loss"] == clean["modes"][mode]["log_loss"]
     table = run_eval("--data", path, "--config", config, "--resume", tmp_path / "kept.jsonl", "--latency-sample", 0)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
-from qcls_gguf.config.scoring import TREE, Scoring
+from qcls_gguf import Config, PromptConfig
+from qcls_gguf.config.scoring import Scoring
 from qcls_gguf.data.labelled import LabelledQuery
-from qcls_gguf.evaluation.kept_scores import PromptScores, RowScores
+from qcls_gguf.evaluation.kept_scores import PromptScores
 from qcls_gguf.evaluation.metrics import (
     Outcomes,
     compared_prompts,
@@ -23,16 +23,17 @@ from qcls_gguf.evaluation.passes import Truth, probabilities_of, score_tables, t
 from qcls_gguf.evaluation.records import (
     Confusion,
     Coverage,
-    Differences,
     LabelStatistics,
     ModeStatistics,
     PromptStatistics,
     ReliabilityBin,
+    ShuffledLabels,
+    ShuffledPrompt,
 )
-from qcls_gguf.evaluation.robustness import N_LISTED, changes, differences, label_orders, listed_flips
+from qcls_gguf.evaluation.robustness import N_LISTED, label_orders, shuffled_labels
 from qcls_gguf.prompts.compiled import Prompt
 from qcls_gguf.prompts.trie import build_trie
-from qcls_gguf.statistics import FloatArray, wilson
+from qcls_gguf.statistics import wilson
 
 PROBABILITY = [
     [0.8, 0.1, 0.1],  # a is right
@@ -85,7 +86,6 @@ def test_the_whole_table() -> None:
     assert found.agreement_with_joint == pytest.approx(4 / 5)
     assert found.label_mass is not None
     assert found.label_mass.to_dict() == pytest.approx({"mean": 0.6, "p10": 0.32, "min": 0.2})
-    assert found.n_non_finite == 0
     bins = found.reliability
     assert len(bins) == 15
     assert {i: one_bin.n for i, one_bin in enumerate(bins) if one_bin.n} == {6: 1, 7: 1, 12: 2, 14: 1}
@@ -131,14 +131,6 @@ def test_perfect_calibration_has_no_error_and_equal_probabilities_are_won_by_the
     assert scored([[0.4, 0.4, 0.2]], ["b"])[0].accuracy == 0
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_rows_that_are_not_finite_are_counted_and_left_out(value: float) -> None:
-    found, _ = scored([*PROBABILITY[:4], [0.2, value, 0.8]])
-    clean, _ = scored(PROBABILITY[:4], ACCEPTED[:4])
-    assert (found.n_non_finite, clean.n_non_finite) == (1, 0)
-    assert found.model_copy(update={"n_non_finite": 0}) == clean
-
-
 def test_without_rows_there_is_nothing_but_counts() -> None:
     found, _ = scored([], [])
     assert (found.n_rows, found.n_clipped, found.confusions) == (0, 0, ())
@@ -162,7 +154,7 @@ def test_modes_are_compared_on_the_prompts_that_each_can_score() -> None:
     prompts = [trie_prompt("alike", (1, 2), (1, 3)), trie_prompt("differing", (4,), (5,))]
     rows = [LabelledQuery(line=1, query="q", labels={"alike": ("b",), "differing": ("a",)})]
     of_prompt = PromptScores(tree=[math.log(0.75), math.log(0.25)])
-    tables = score_tables(prompts, [RowScores(prompts={"alike": of_prompt, "differing": of_prompt})])
+    tables = score_tables(prompts, [{"alike": of_prompt, "differing": of_prompt}])
 
     def statistics(*modes: Scoring) -> list[ModeStatistics]:
         probabilities = {mode: probabilities_of(mode, prompts, tables) for mode in modes}
@@ -182,46 +174,45 @@ def test_modes_are_compared_on_the_prompts_that_each_can_score() -> None:
     assert statistics("tree")[0].compared is None
 
 
-# the same rows scored twice
-
-NONE = (math.nan,) * 3
-
-
-def rows(n: int) -> list[LabelledQuery]:
-    return [LabelledQuery(line=i + 1, query=f"query {i}", labels={"p": ("a",)}) for i in range(n)]
-
-
-def array(*probabilities: Sequence[float]) -> FloatArray:
-    return np.array(probabilities, np.float64)
+def shuffled(before: list[list[float]], *after: list[list[float]]) -> tuple[ShuffledPrompt, ShuffledLabels]:
+    """Of the probabilities with the labels as configured, and in each other order."""
+    texts = PromptConfig(name="p", prompt_template="{labels}: {query}", labels=("a", "b", "c"))
+    rows = [LabelledQuery(line=i + 1, query=f"query {i}", labels={"p": ("a",)}) for i in range(len(before))]
+    orders = iter(after)
+    found = shuffled_labels(
+        Config(prompts=(texts,)),
+        {"tree": {"p": np.array(before).reshape(-1, 3)}},
+        rows,
+        [truth_of(PROMPT, rows)],
+        k=len(after),
+        seed=0,
+        score=lambda config, part: [{"p": PromptScores(tree=np.log(p).tolist())} for p in next(orders)],
+    )
+    of_prompt = found.modes["tree"].prompts["p"]
+    assert isinstance(of_prompt, ShuffledPrompt)
+    return of_prompt, found
 
 
 def test_a_flip_is_another_winner_and_a_difference_the_largest_of_the_labels() -> None:
-    before = array((0.5, 0.3, 0.2), (0.4, 0.35, 0.25), (0.2, 0.2, 0.6), NONE, (1, 0, 0))
-    after = array((0.45, 0.25, 0.3), (0.3, 0.45, 0.25), (0.3, 0.3, 0.4), (1, 0, 0), NONE)
-    found = changes(TREE, PROMPT, rows(5), before, after)
-    assert found.differences == pytest.approx([0.1, 0.1, 0.2])
-    assert differences([found]).to_dict() == {
-        "largest_probability_difference": pytest.approx(0.2),
-        "mean_probability_difference": pytest.approx(0.4 / 3),
-    }
-    (flip,) = listed_flips([found])
-    assert (flip.line, flip.answer, flip.other_answer) == (2, "a", "b")
-    assert flip.probability == pytest.approx(0.4)
-    assert flip.other_probability == pytest.approx(0.45)
-    assert flip.margin == pytest.approx(0.05)
-    assert "rendering" not in flip.to_dict()
-    lost = changes(TREE, PROMPT, rows(1), array(NONE), array((1, 0, 0)))
-    assert (len(lost.differences), lost.flips) == (0, [])
-    assert differences([lost]) == Differences(largest_probability_difference=None, mean_probability_difference=None)
+    before = [[0.5, 0.3, 0.2], [0.4, 0.35, 0.25], [0.2, 0.2, 0.6]]
+    prompt, found = shuffled(before, before, [[0.45, 0.25, 0.3], [0.3, 0.45, 0.25], [0.3, 0.3, 0.4]])
+    assert (prompt.n_rows, prompt.n_flips) == (3, 1)
+    assert prompt.flip_rate == pytest.approx(1 / 6)
+    assert prompt.largest_probability_difference == pytest.approx(0.2)
+    assert prompt.mean_probability_difference == pytest.approx(0.4 / 6)
+    assert list(dict(prompt.accuracy).values()) == pytest.approx([2 / 3, 1 / 2, 1 / 3, 2 / 3])
+    (flip,) = found.flips
+    assert (flip.line, flip.rendering, flip.answer, flip.other_answer) == (2, 1, "a", "b")
+    numbers = [flip.probability, flip.other_probability, flip.margin, flip.difference]
+    assert numbers == pytest.approx([0.4, 0.45, 0.05, 0.1])
+    nothing, _ = shuffled([], [])
+    assert (nothing.flip_rate, nothing.largest_probability_difference, nothing.accuracy.min) == (None, None, None)
 
 
 def test_the_flips_that_moved_furthest_are_listed_first() -> None:
     n = N_LISTED + 3
-    before = array(*[(0.6, 0.4, 0.0)] * n)
-    after = array(*[(0.4 - i / 100, 0.6 + i / 100, 0.0) for i in range(n)])
-    listed = listed_flips([changes(TREE, PROMPT, rows(n), before, after, rendering=2)])
-    assert [flip.line for flip in listed] == list(range(n, n - N_LISTED, -1))
-    assert {flip.rendering for flip in listed} == {2}
+    _, found = shuffled([[0.6, 0.39, 0.01]] * n, [[0.4 - i / 100, 0.59 + i / 100, 0.01] for i in range(n)])
+    assert [flip.line for flip in found.flips] == list(range(n, n - N_LISTED, -1))
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 18])
