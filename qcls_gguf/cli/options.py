@@ -202,7 +202,9 @@ class ModelOptions:
         f"{', '.join(config_names())}.",
     )
     model: Path | None = overriding(
-        "model.path", "--model -m FILE|ollama:NAME[:TAG]", "a GGUF file, or the name of a model in Ollama's store"
+        "model.path",
+        "--model -m FILE|ollama:NAME[:TAG]|package:NAME",
+        "a GGUF file, a model in Ollama's store or in a Python package",
     )
     hf_repo: str | None = overriding(
         "model.hf_repo", "--hf-repo -hf USER/REPO[@REVISION][:QUANT]", "a model on the Hugging Face hub"

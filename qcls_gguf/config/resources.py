@@ -14,6 +14,8 @@ DEFAULT_CONFIG = "fashion-8"
 _SUFFIX = ".yaml"
 OLLAMA = "ollama:"
 """what a path begins with that is the name of a model of Ollama's; a file of such a name is given as ./ollama:NAME"""
+PACKAGE = "package:"
+"""likewise the name of an installed Python package with a model in it"""
 
 
 def _folder(name: str) -> Path:

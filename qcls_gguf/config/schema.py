@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from ..errors import ConfigError
 from .prompt import CONTENT_FREE_QUERIES, FilledText, IgnoredKind, PromptConfig, TrueOrFalse
-from .resources import OLLAMA
+from .resources import OLLAMA, PACKAGE
 from .rules import File, Number, Text, Truth, Variables, Whole, at_least, at_most, distinct, size_of
 from .scoring import Scoring
 from .settings import Settings, given, refusal, settings
@@ -37,13 +37,15 @@ AGAIN = "run `qcls-gguf advise` with `cascade` again"
 
 @settings
 class ModelConfig(Settings):
-    """Which model: a file, one that Ollama has, or a repository of the Hugging Face hub; none: the embedded one."""
+    """Which model: a file, one of Ollama's, of a Python package or of the Hugging Face hub; none: the embedded one."""
 
     path: Annotated[Path, File()] | None = None
     """a GGUF file, of a split model the first; a relative path starts from the configuration's folder. `ollama:NAME`
-    is short for the key `ollama`"""
+    is short for the key `ollama`, `package:NAME` for `package`"""
     ollama: FilledText | None = None
     """`NAME[:TAG]` of a model in Ollama's store on this machine"""
+    package: FilledText | None = None
+    """`NAME` of an installed Python package with a GGUF file in it, or `NAME/FILE`"""
     hf_repo: FilledText | None = None
     """`user/repo`, which `@revision` and `:quantization` may follow: `user/repo@v2:Q4_K_M`"""
     quantization: FilledText | None = None
@@ -65,16 +67,15 @@ class ModelConfig(Settings):
         values = given(values)
         if isinstance(values, str):
             raise refusal("expected keys and values, got text: write it below, after path: or hf_repo:")
-        if isinstance(values, dict) and "ollama" not in values:
-            name = str(values.get("path", ""))
-            if name.startswith(OLLAMA):
-                values = {key: value for key, value in values.items() if key != "path"}
-                values["ollama"] = name.removeprefix(OLLAMA)
+        for key, beginning in (("ollama", OLLAMA), ("package", PACKAGE)):
+            if isinstance(values, dict) and (name := str(values.get("path", ""))).startswith(beginning):
+                values = {other: value for other, value in values.items() if other != "path"}
+                values.setdefault(key, name.removeprefix(beginning))
         return values
 
     @model_validator(mode="after")
     def _check(self) -> ModelConfig:
-        several = [key for key in ("path", "ollama", "hf_repo") if getattr(self, key) is not None]
+        several = [key for key in ("path", "ollama", "package", "hf_repo") if getattr(self, key) is not None]
         if len(several) > 1:
             raise refusal(
                 f"{' and '.join(several)} are {'both' if len(several) == 2 else 'all'} given: keep one of them"

@@ -11,7 +11,7 @@ from textwrap import indent, wrap
 
 from ..config.load import config_tree, load_config, parse_config
 from ..config.prompt import PromptConfig
-from ..config.resources import OLLAMA, schema_path
+from ..config.resources import OLLAMA, PACKAGE, schema_path
 from ..config.schema import Config, ModelConfig
 from ..config.template import LABELS_SLOT
 from ..config.words import shown
@@ -153,7 +153,9 @@ def _named_model(config: Config) -> DraftModel:
     assert isinstance(settings, dict)
     model = config.model
     path = None if model.path is None else str(model.path.absolute())
-    found = given_model(f"{OLLAMA}{model.ollama}" if model.ollama else path, None)
+    if model.ollama or model.package:
+        path = f"{OLLAMA}{model.ollama}" if model.ollama else f"{PACKAGE}{model.package}"
+    found = given_model(path, None)
     has_template = found is None or found.has_chat_template or model.chat_template is not None
     return DraftModel(settings=settings, why="as it was", has_chat_template=has_template)
 

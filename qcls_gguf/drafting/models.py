@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..config.resources import OLLAMA
+from ..config.resources import OLLAMA, PACKAGE
 from ..config.words import shown
 from ..errors import ConfigError
 
@@ -95,19 +95,22 @@ def given_model(path: str | None, repo: str | None, folder: Path | None = None) 
 
     Raises ModelError for a file that is no model, and ConfigError for a path that no configuration can hold.
     """
+    from ..config.schema import ModelConfig
+    from ..model.files import find_model
     from ..model.header import read_header  # here, so that a command's help, which lists families, starts quickly
-    from ..model.ollama import find_ollama_model
 
     if path is not None:
-        is_ollama = path.startswith(OLLAMA)
-        file = find_ollama_model(path.removeprefix(OLLAMA)) if is_ollama else Path(path).expanduser().absolute()
+        is_name = path.startswith((OLLAMA, PACKAGE))
+        file = Path(path).expanduser().absolute()
+        if is_name:
+            file = find_model(ModelConfig(path=Path(path)), offline=True)
         if any("\ud800" <= character <= "\udfff" for character in str(file)):
             raise ConfigError(
                 f"{shown(str(file))}: has bytes that are no UTF-8, which YAML cannot hold: rename it or give a link"
             )
         has_template = read_header(file).chat_template is not None
         why = "as given" if has_template else "as given; the file has no chat template, so the text below has no turns"
-        name = path if is_ollama else _name_from(folder, file)
+        name = path if is_name else _name_from(folder, file)
         return DraftModel(settings={"path": name}, why=why, has_chat_template=has_template)
     return None if repo is None else DraftModel(settings={"hf_repo": repo}, why="as given")
 
@@ -116,7 +119,9 @@ def _name_from(folder: Path | None, file: Path) -> str:
     if folder is None or not file.is_relative_to(folder):
         return str(file)
     name = str(file.relative_to(folder))
-    return str(file) if name.startswith(("~", OLLAMA)) else name  # which a configuration takes for something else
+    return (
+        str(file) if name.startswith(("~", OLLAMA, PACKAGE)) else name
+    )  # which a configuration takes for something else
 
 
 def fitting_model(family: Family) -> DraftModel:

@@ -15,7 +15,7 @@ class ModelOnDisk(Record):
     """A GGUF model that could be used."""
 
     source: Source
-    """where it was found: in the package, in Ollama's store, or in the cache of the Hugging Face hub"""
+    """where it was found: in this package, another Python package, Ollama's store, or the Hugging Face hub's cache"""
     name: str
     """what `model` or, for the hub, `hf_repo` takes; empty for the embedded model"""
     path: str
@@ -43,7 +43,7 @@ class ModelsRecord(Record):
     free_bytes: int
     """what is free there"""
     models: tuple[ModelOnDisk, ...]
-    """the embedded model first, then Ollama's, then the hub's"""
+    """the embedded model first, then those of packages, Ollama's, and the hub's"""
 
 
 def models_record(found: Iterable[LocalModel]) -> ModelsRecord:

@@ -11,13 +11,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, Self
 
-from ..config.resources import OLLAMA, embedded_model
+from ..config.resources import OLLAMA, PACKAGE, embedded_model
 from ..config.schema import ModelConfig
 from ..errors import ModelError
 from .header import GgufHeader, TensorInfo, read_header
 from .header_rules import wrong_in_header
 from .hub import cached_models, fetch_model
 from .ollama import find_ollama_model, installed
+from .packages import find_packaged_model, packaged_models
 
 _SPLIT_NAME = re.compile(r"(?P<prefix>.+)-(?P<part>\d{5})-of-(?P<n_parts>\d{5})\.gguf")
 _OTHER_FILES = {
@@ -28,7 +29,7 @@ _OTHER_FILES = {
 }
 """What GGUF files hold besides models, by their general.type or architecture."""
 
-Source = Literal["embedded", "ollama", "hub"]
+Source = Literal["embedded", "package", "ollama", "hub"]
 
 
 @dataclass(frozen=True)
@@ -119,12 +120,14 @@ def model_parts(path: Path) -> tuple[Path, ...]:
 
 
 def find_model(model: ModelConfig, *, offline: bool) -> Path:
-    """The model's file: one of Ollama's store, one of the hub, the one named, or the embedded one.
+    """The model's file: one of Ollama's store, of a Python package, one of the hub, the one named, or the embedded one.
 
     Raises ConfigError or ModelError.
     """
     if model.ollama:
         return find_ollama_model(model.ollama)
+    if model.package:
+        return find_packaged_model(model.package)
     if model.hf_repo:
         return fetch_model(model.hf_repo, model.quantization, model.revision, offline=offline)
     return model.path or embedded_model()
@@ -157,6 +160,8 @@ def _local_files() -> Iterator[tuple[Source, str, Path]]:
     """The (source, name, first file) of all models."""
     with suppress(ModelError):
         yield "embedded", "", embedded_model()
+    for name, path in packaged_models():
+        yield "package", f"{PACKAGE}{name}", path
     for ollama_name, path in installed():
         yield "ollama", f"{OLLAMA}{ollama_name}", path
     for name, path in cached_models():

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from ..classifier import Classifier
 from ..config.load import load_config
 from ..config.prompt import PromptConfig
-from ..config.resources import DEFAULT_CONFIG, config_names
+from ..config.resources import DEFAULT_CONFIG, OLLAMA, PACKAGE, config_names
 from ..config.schema import Config, ModelConfig, RuntimeConfig
 from ..config.words import hint
 from ..errors import ConfigError
@@ -79,6 +79,6 @@ def _config_for_any_labels(model: str | Path | Config | ModelConfig | None) -> C
         name = str(model)
         if name in config_names() or Path(name).suffix in (".yaml", ".yml"):
             return load_config(name)
-        is_file = Path(name).suffix == ".gguf" or name.startswith("ollama:") or Path(name).exists()
+        is_file = Path(name).suffix == ".gguf" or name.startswith((OLLAMA, PACKAGE)) or Path(name).exists()
         model = ModelConfig(path=Path(name)) if is_file else ModelConfig(hf_repo=name)
     return Config(model=model or ModelConfig(), prompts=(_FIRST,), runtime=_ROOM)
