@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..config.words import counted
 from ..drafting.models import Family
 from ..errors import ConfigError
-from .options import command, only_one, option
+from .options import ColumnOptions, command, only_one, option
 from .terminal import check_outputs, say, with_options
 
 if TYPE_CHECKING:
@@ -27,10 +27,6 @@ class DraftOptions:
 
     labels: list[str] = option("--labels NAME=LABEL,…", "A prompt and its labels; repeatable.")
     data: Path | None = option("--data -d FILE", "Labelled queries, CSV or JSON lines.")
-    query_column: str | None = option("--query-column NAME", "The column with the queries. Default: query.")
-    label_column: list[str] = option(
-        "--label-column NAME", "A column of labels; repeatable. Default: those with few values."
-    )
     from_: str | None = option("--from FILE|NAME", "A configuration to rewrite in the current form.")
     about: str | None = option("--about TEXT", "What the texts are, such as 'a support ticket'.")
     model: Path | None = option(
@@ -43,7 +39,7 @@ class DraftOptions:
 
 
 @command
-def init_command(chosen: DraftOptions) -> None:
+def init_command(chosen: DraftOptions, rows: ColumnOptions) -> None:
     """Write a commented configuration from labels, labelled queries, an older configuration, or answers to questions.
 
     Without --labels, --data and --from it asks on a terminal. Without --model and --hf-repo it names the largest model
@@ -66,8 +62,8 @@ def init_command(chosen: DraftOptions) -> None:
     data, out = chosen.data, chosen.out
     only_one(labels=chosen.labels, data=data, from_=chosen.from_)
     only_one(model=chosen.model, hf_repo=chosen.hf_repo, family=chosen.family)
-    if (chosen.label_column or chosen.query_column) and data is None:
-        raise ConfigError("--label-column and --query-column are for --data, which is not given")
+    if data is None and (rows.query_column or rows.label_column or rows.ignore_columns):
+        raise ConfigError("--query-column, --label-column and --ignore-columns are for --data, which is not given")
     inputs = {"--data": data, "--from": Path(chosen.from_) if chosen.from_ else None}
     check_outputs({"--out": out}, inputs, force=chosen.force)
     folder = out.absolute().parent
@@ -80,7 +76,7 @@ def init_command(chosen: DraftOptions) -> None:
     else:
         about = chosen.about
         if data is not None:
-            found = find_labels(data, chosen.query_column, chosen.label_column)
+            found = find_labels(data, rows.query_column, rows.columns)
             prompts, remarks = found.prompts, list(found.remarks)
             source = f"{data.name}, {counted(found.n_rows, 'row')}"
         elif chosen.labels:

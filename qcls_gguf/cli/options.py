@@ -172,13 +172,16 @@ class ColumnOptions:
     """Which columns of rows are read."""
 
     query_column: str | None = option("--query-column NAME", "The column with the queries. Default: query.")
-    ignore_columns: str = option("--ignore-columns NAME,…|all", "Columns of CSV that are neither query nor prompt.", "")
+    label_column: list[str] = option(
+        "--label-column NAME", "A column of labels; repeatable. Default: all but the ignored ones."
+    )
+    ignore_columns: str = option("--ignore-columns NAME,…|all", "Columns with neither queries nor labels.", "")
 
     @property
     def columns(self) -> LabelledColumns:
         """The columns that are read."""
         ignored = tuple(name.strip() for name in self.ignore_columns.split(",") if name.strip())
-        return LabelledColumns(query=self.query_column or QUERY, ignored=ignored)
+        return LabelledColumns(query=self.query_column or QUERY, labels=tuple(self.label_column), ignored=ignored)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,12 +54,27 @@ ALL = ("all",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledColumns:
-    """Which columns of a table are read."""
+    """Which columns of a table are read, and of JSON lines which keys of an object and of its labels."""
 
     query: str = QUERY
-    """the one with the queries; of JSON lines the key"""
+    """the one with the queries"""
+    labels: tuple[str, ...] = ()
+    """those with labels, named after the prompts; empty: all but the ignored ones"""
     ignored: tuple[str, ...] = ()
     """columns that are neither queries nor prompts, or ALL"""
+
+    def are_read(self, name: str) -> bool:
+        """Whether a column, other than the queries', is read for its labels."""
+        return name in self.labels if self.labels else name not in self.ignored
+
+    def of_prompt(self, name: str, prompts: Collection[str]) -> bool:
+        """Whether a column has the labels of a prompt. Raises ConfigError for one that is not known."""
+        if not self.are_read(name) or (self.ignored == ALL and name not in prompts):
+            return False
+        if name not in prompts:
+            remedy = "leave it out with `ignore_columns`"
+            raise ConfigError(f"{shown(name)} is no prompt, {hint(name, list(prompts))}; or {remedy}")
+        return True
 
 
 PLAIN_COLUMNS = LabelledColumns()
@@ -91,7 +106,11 @@ def read_labelled(
     try:
         lines = io.BytesIO(utf8_of(content, "the text"))
         found = Rows(lines, "csv" if is_table else "jsonl", columns.query, others=labels)
-        prompts = _prompt_columns(found.header, labels, columns)
+        known = [column for column in found.header if column != columns.query] if is_table else list(labels)
+        for column in columns.labels:
+            if column not in known:
+                raise ConfigError(f"has no column {column!r}: the columns are {', '.join(map(repr, known))}")
+        prompts = {found.header.index(each): each for each in known if is_table and columns.of_prompt(each, labels)}
         for row in found:
             if row.is_blank and not row.fields and row.values is None:
                 continue
@@ -99,7 +118,7 @@ def read_labelled(
                 if row.problem:
                     raise ConfigError(row.problem)
                 accepted = _accepted(row, prompts, labels) if is_table else _labels_of(row)
-                rows.append(_labelled(row, accepted, labels))
+                rows.append(_labelled(row, accepted, labels, columns))
             except ConfigError as e:
                 bad.append(BadRow(row.number, str(e)))
     except ConfigError as e:
@@ -115,22 +134,6 @@ def refusal(path: Path, bad: Sequence[BadRow], n_rows: int) -> ConfigError:
     more = [f"  and {len(bad) - MAX_LISTED} more"] if len(bad) > MAX_LISTED else []
     head = f"`data` {path}: {len(bad)} of {n_rows} rows cannot be used: correct them, or leave them out with `skip_bad`"
     return ConfigError("\n".join([head, *listed, *more]))
-
-
-def _prompt_columns(
-    header: Sequence[str], labels: Mapping[str, Sequence[str]], columns: LabelledColumns
-) -> dict[int, str]:
-    """The prompts by their columns' places. Raises ConfigError for a column that is no prompt and is not ignored."""
-    prompts: dict[int, str] = {}
-    for index, name in enumerate(header):
-        if name == columns.query or name in columns.ignored:
-            continue
-        if name in labels:
-            prompts[index] = name
-        elif columns.ignored != ALL:
-            remedy = "leave it out of the evaluation with `ignore_columns`"
-            raise ConfigError(f"column {shown(name)} is no prompt, {hint(name, list(labels))}; or {remedy}")
-    return prompts
 
 
 def _accepted(row: Row, prompts: Mapping[int, str], labels: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
@@ -162,14 +165,14 @@ def _once(pairs: list[tuple[str, Any]]) -> JsonObject:
     return dict(pairs)
 
 
-def _labelled(row: Row, values: Mapping[str, Any], labels: Mapping[str, Sequence[str]]) -> LabelledQuery:
+def _labelled(
+    row: Row, values: Mapping[str, Any], labels: Mapping[str, Sequence[str]], columns: LabelledColumns
+) -> LabelledQuery:
     if not is_text(row.query):
         raise ConfigError("query: is not valid UTF-8")
     accepted: dict[str, tuple[str, ...]] = {}
     for name, value in values.items():
-        if name not in labels:
-            raise ConfigError(f"{shown(name)} is no prompt, {hint(name, list(labels))}")
-        if value is None:
+        if not columns.of_prompt(name, labels) or value is None:
             continue
         several = value if isinstance(value, list) else [value]
         if not several:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..config.words import ALIKE, counted, seen_as, shown
 from ..data.encoding import utf8_of
+from ..data.labelled import PLAIN_COLUMNS, LabelledColumns
 from ..data.rows import CsvFile, why_refused
 from ..errors import ConfigError
 from .draft import DraftPrompt
@@ -40,11 +41,11 @@ class FoundLabels:
     """what a reader should know, a sentence each"""
 
 
-def find_labels(path: Path, query: str | None = None, columns: Sequence[str] = ()) -> FoundLabels:
+def find_labels(path: Path, query: str | None = None, columns: LabelledColumns = PLAIN_COLUMNS) -> FoundLabels:
     """Look through a file of labelled queries, as `eval` takes it.
 
     query: the column with the texts; None: the one with a usual name, else the one with the longest different texts.
-    columns: those with labels; none: all with few different values. Raises ConfigError.
+    columns: which of the others have labels; where it names none, those with few different values. Raises ConfigError.
     """
     if what := why_refused(path, ".json"):
         raise ConfigError(f"`data` {path}: {what}")
@@ -74,8 +75,8 @@ def _table(content: bytes) -> dict[str, list[str]]:
     return cells
 
 
-def _of_table(cells: Mapping[str, list[str]], query: str | None, columns: Sequence[str]) -> FoundLabels:
-    for name in (*columns, *([query] if query is not None else [])):
+def _of_table(cells: Mapping[str, list[str]], query: str | None, columns: LabelledColumns) -> FoundLabels:
+    for name in (*columns.labels, *([query] if query is not None else [])):
         if name not in cells:
             raise ConfigError(f"has no column {name!r}: the columns are {', '.join(map(repr, cells))}")
     n_rows = len(next(iter(cells.values())))
@@ -87,12 +88,16 @@ def _of_table(cells: Mapping[str, list[str]], query: str | None, columns: Sequen
         for name, column in cells.items()
         if name != chosen
     }
-    labelled = columns or [name for name, count in counts.items() if _are_labels(count)]
-    return _found(n_rows, chosen, {name: counts[name] for name in counts if name in labelled}, tuple(counts))
+    labelled = {
+        name: count
+        for name, count in counts.items()
+        if columns.are_read(name) and (columns.labels or _are_labels(count))
+    }
+    return _found(n_rows, chosen, labelled, tuple(counts))
 
 
-def _query_column(cells: Mapping[str, list[str]], columns: Sequence[str]) -> str:
-    left = [name for name in cells if name not in columns]
+def _query_column(cells: Mapping[str, list[str]], columns: LabelledColumns) -> str:
+    left = [name for name in cells if name not in (*columns.labels, *columns.ignored)]
     for usual in _QUERY_NAMES:
         for name in left:
             if name.lower() == usual:
@@ -107,7 +112,7 @@ def _are_labels(counts: Counter[str]) -> bool:
     return 2 <= len(counts) <= _MOST_LABELS and counts.total() >= _LEAST_EACH * len(counts)
 
 
-def _of_objects(content: bytes, query: str, columns: Sequence[str]) -> FoundLabels:
+def _of_objects(content: bytes, query: str, columns: LabelledColumns) -> FoundLabels:
     counts: dict[str, Counter[str]] = {}
     n_rows = 0
     for number, line in enumerate(content.split(b"\n"), 1):
@@ -124,10 +129,10 @@ def _of_objects(content: bytes, query: str, columns: Sequence[str]) -> FoundLabe
         for name, value in labels.items():
             several = value if isinstance(value, list) else [value]
             counts.setdefault(str(name), Counter()).update(each for each in several if isinstance(each, str))
-    for name in columns:
+    for name in columns.labels:
         if name not in counts:
             raise ConfigError(f"has no labels of {name!r}: it has those of {', '.join(map(repr, counts))}")
-    return _found(n_rows, query, {name: counts[name] for name in counts if not columns or name in columns}, ())
+    return _found(n_rows, query, {name: counts[name] for name in counts if columns.are_read(name)}, ())
 
 
 def _found(n_rows: int, query: str, counts: Mapping[str, Counter[str]], others: Sequence[str]) -> FoundLabels:

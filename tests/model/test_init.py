@@ -88,7 +88,7 @@ def test_questions_need_a_terminal_and_sources_exclude_each_other(tmp_path: Path
         ([], "give --labels NAME=LABEL,… or --data FILE or --from FILE"),
         (["--labels", "a=b,c", "--from", "mission"], "--labels and --from are both given"),
         (["--from", "nothing"], "none of this name comes with the package"),
-        (["--labels", "a=b,c", "--label-column", "x"], "--label-column and --query-column are for --data"),
+        (["--labels", "a=b,c", "--label-column", "x"], "--label-column and --ignore-columns are for --data"),
         (["--labels", "a=b,c", "-m", "a", "-hf", "b/c"], "--model and --hf-repo are both given"),
         (["--labels", "a=b,c", "-hf", "b/c", "--family", "lfm2"], "--hf-repo and --family are both given"),
     ):

@@ -10,6 +10,7 @@ import pytest
 
 from qcls_gguf import Config, ConfigError, ModelError, load_config
 from qcls_gguf.config.resources import config_names
+from qcls_gguf.data.labelled import LabelledColumns
 from qcls_gguf.drafting.draft import Draft, draft_text, labels_of, modern_text
 from qcls_gguf.drafting.models import LARGEST_FIRST, DraftModel, Family, choose, fitting_model, given_model
 from qcls_gguf.drafting.rows import find_labels
@@ -108,9 +109,11 @@ def test_columns_of_few_values_are_labels(encoding: str, tmp_path: Path) -> None
 def test_columns_may_be_named(tmp_path: Path) -> None:
     path = tmp_path / "tickets.csv"
     path.write_text(csv(ROWS, ","))
-    found = find_labels(path, "what was said", ["urgency"])
+    found = find_labels(path, "what was said", LabelledColumns(labels=("urgency",)))
     assert [prompt.name for prompt in found.prompts] == ["urgency"]
     assert found.ignored == ("id", "topic")
+    found = find_labels(path, columns=LabelledColumns(ignored=("urgency",)))
+    assert [prompt.name for prompt in found.prompts] == ["topic"]
     with pytest.raises(ConfigError, match="has no column 'x': the columns are 'id'"):
         find_labels(path, "x")
 

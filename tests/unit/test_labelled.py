@@ -89,7 +89,7 @@ def test_bad_rows_have_a_place_and_a_reason(tmp_path: Path, line: bytes, reason:
         ("rows.jsonl", "\n \n", "has no rows"),
         ("rows.csv", "query,user\n", "has no rows"),
         ("rows.csv", "text,user\nx,boy\n", "has no column 'query'"),
-        ("rows.csv", "query,usr\nx,boy\n", "column 'usr' is no prompt, did you mean user?"),
+        ("rows.csv", "query,usr\nx,boy\n", "'usr' is no prompt, did you mean user?"),
         ("rows.parquet", "PAR1", "is Parquet, which only `qcls-gguf label` reads: save it"),
     ],
 )
@@ -109,8 +109,23 @@ def test_other_columns_stand_beside_queries_and_labels(
     data = read_labelled(path, LABELS, LabelledColumns(query="title", ignored=ignored))
     assert data.rows == (LabelledQuery(line=2, query="red dress", labels={"user": ("girl", "none")}),)
     assert data.bad == (BadRow(4, "has no label of any prompt"),)
-    with pytest.raises(ConfigError, match="column 'seen at' is no prompt, known are category, user; or leave it out"):
+    with pytest.raises(ConfigError, match="'seen at' is no prompt, known are category, user; or leave it out"):
         read_labelled(path, LABELS, LabelledColumns(query="title", ignored=("sku",)))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("rows.csv", "query,category,user,sku\nx,dress,no such label,7\n"),
+        ("rows.jsonl", '{"query": "x", "labels": {"category": "dress", "user": "no such label", "sku": "7"}}'),
+    ],
+)
+def test_columns_of_labels_may_be_named(tmp_path: Path, name: str, text: str) -> None:
+    (path := tmp_path / name).write_text(text)
+    for columns in (LabelledColumns(labels=("category",)), LabelledColumns(ignored=("user", "sku"))):
+        assert dict(read_labelled(path, LABELS, columns).rows[0].labels) == {"category": ("dress",)}
+    with pytest.raises(ConfigError, match="has no column 'kind': the columns are 'category', 'user'"):
+        read_labelled(path, LABELS, LabelledColumns(labels=("kind",)))
 
 
 def test_at_most_twenty_bad_rows_are_listed(tmp_path: Path) -> None:
