@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import signal
 import socket
 import subprocess
@@ -17,19 +16,9 @@ from typing import Any, Self
 import httpx
 import yaml
 
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
-
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 JSON = {"content-type": "application/json"}
-
-
-def packed(body: bytes, encoding: str) -> bytes:
-    """A body compressed as its content-encoding says: gzip or zstd."""
-    return gzip.compress(body, 1) if encoding == "gzip" else zstd.compress(body)
 
 
 class Server:

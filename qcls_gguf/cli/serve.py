@@ -15,7 +15,7 @@ from .terminal import load_bar, needs, print_step, print_warning, say
 if TYPE_CHECKING:
     from ..config.schema import Config
 
-_NEEDED = ("httptools", "orjson", "prometheus_client", "starlette", "uvicorn", "uvloop")
+_NEEDED = ("orjson", "prometheus_client", "starlette", "uvicorn", "uvloop")
 _KEY_VARIABLE = "QCLS_API_KEY"
 
 
@@ -63,9 +63,7 @@ class LimitOptions:
     timeout_ms: int = option(
         "--timeout MS", "Time limit of requests that do not set their own.", 10_000, low=1, high=600_000
     )
-    body_bytes: int = option(
-        "--max-body BYTES", "Most bytes of a request's body, decompressed.", 4 << 20, low=1024, high=1 << 30
-    )
+    body_bytes: int = option("--max-body BYTES", "Most bytes of a request's body.", 4 << 20, low=1024, high=1 << 30)
     queries: int = option("--max-queries N", "Most queries in one request.", 256, low=1, high=1 << 20)
     questions: int = option("--max-questions N", "Most questions in one request.", 400, low=1, high=1 << 16)
     options: int = option("--max-options N", "Most options or levels of one question.", 255, low=1, high=1 << 16)

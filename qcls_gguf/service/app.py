@@ -20,7 +20,7 @@ from ..config.words import shown
 from ..version import __version__
 from .asking import Asker, json_bytes
 from .backend import Backend
-from .bodies import LINES, read_json, unless_gone
+from .bodies import LINES, check_encoding, read_json, unless_gone
 from .dialect import MODEL, Dialect, no_images
 from .dialects import DIALECTS
 from .exchange import Exchange, ExchangeMiddleware, Scope
@@ -83,17 +83,18 @@ def _endpoint(dialects: Sequence[Dialect], lifecycle: Lifecycle, asker: Asker, l
     async def endpoint(request: Request) -> Response:
         exchange = Exchange.of(request.scope)
         exchange.set_deadline(limits)
+        check_encoding(exchange)
         own = dialects[-1]
         if own.line is not None and exchange.content_type in LINES:
             _ = lifecycle.backend  # before the answer begins
-            return _Lines(asker.lines(own, lifecycle, exchange, request.receive), media_type=LINES[0])
+            return _Lines(asker.lines(own, lifecycle, request), media_type=LINES[0])
         if own.files is not None and exchange.content_type.startswith("multipart/"):
             raise no_images(own.files)
-        body = await read_json(exchange, request.receive, limits)
+        body = await read_json(request, limits)
         backend = lifecycle.backend
         dialect = next(each for each in dialects if each.claims(body))
         asked = dialect.ask(parse(dialect.request, body), backend.context(exchange.request_id, request.query_params))
-        answer = await unless_gone(asker.answer(asked, backend, exchange), request.receive)
+        answer = await unless_gone(asker.answer(asked, backend, exchange), request)
         return Response(json_bytes(answer), media_type="application/json")
 
     return endpoint
@@ -131,10 +132,7 @@ def _page(body: bytes, kind: str = "text/html; charset=utf-8") -> Endpoint:
 def _response(refusal: RefusedError, scope: Scope) -> Response:
     """The refusal in the words of the path's API."""
     words = _BY_PATH[scope["path"]][-1].words if scope["path"] in _BY_PATH else openai_words
-    headers = refusal.headers
-    if scope["method"] == "CONNECT":  # what follows is not HTTP
-        headers["connection"] = "close"
-    return Response(json_bytes(words(refusal)), refusal.status, headers, media_type="application/json")
+    return Response(json_bytes(words(refusal)), refusal.status, refusal.headers, media_type="application/json")
 
 
 async def _raise_refused(_: Request, error: Exception) -> Response:

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, Asyn
 from typing import Any, TypeVar
 
 import orjson
+from starlette.requests import Request
 
 from ..core.handle import LoadedPrompts, n_query_tokens, n_tokens_of
 from ..core.loading import PIECE
@@ -18,7 +19,7 @@ from .admission import Admission
 from .backend import Backend, Pair
 from .bodies import json_value, read_lines
 from .dialect import Dialect, Distribution, Questions, TextQuestion, Texts, Usage, unknown_prompt
-from .exchange import Exchange, Receive
+from .exchange import Exchange
 from .lifecycle import Lifecycle
 from .metrics import Metrics
 from .refusal import ClientGoneError, RefusedError, openai_words, parse, refusal_of
@@ -90,14 +91,13 @@ class Asker:
         except QclsError as e:  # of a prompt set that cannot be made
             raise refusal_of(e) from None
 
-    async def lines(
-        self, dialect: Dialect, lifecycle: Lifecycle, exchange: Exchange, receive: Receive
-    ) -> AsyncIterator[bytes]:
+    async def lines(self, dialect: Dialect, lifecycle: Lifecycle, request: Request) -> AsyncIterator[bytes]:
         """A line for each line that comes, in their order; what is wrong with one does not end the others."""
+        exchange = Exchange.of(request.scope)
         exchange.streams = True
 
         async def each() -> AsyncIterator[Coroutine[Any, Any, object]]:
-            async for number, line in read_lines(exchange, receive, self._limits):
+            async for number, line in read_lines(request, self._limits):
                 yield self._line(dialect, backend, exchange, number, line)
 
         try:

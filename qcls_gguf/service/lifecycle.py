@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack, suppress
 from enum import StrEnum
 from time import monotonic
+from typing import Any
 
 from ..classifier import Classifier
 from ..config.schema import Config
@@ -59,7 +60,7 @@ class Lifecycle:
         self._on_load = on_load
         self._backend: Backend | None = None
         self._reloading = asyncio.Lock()
-        self._closing: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._settings = settings
         self.admission = Admission(settings.limits)
         self.state = State.loading
@@ -106,10 +107,22 @@ class Lifecycle:
             self._backend = new
             self.n_reloads += 1
             log.info("reloaded in %.1f s: %s", monotonic() - began, ", ".join(new.prompts))
-            closing = asyncio.create_task(_close(old, keep_model=old.model is new.model))
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
+            self._start(_close(old, keep_model=old.model is new.model))
             return new
+
+    def start_reload(self) -> None:
+        """Reload, for the handler of a signal; a refusal is logged."""
+
+        async def reload() -> None:
+            with suppress(RefusedError):
+                await self.reload()
+
+        self._start(reload())
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _build(self, config: Config) -> Backend:
         model, stamp, classifier = await asyncio.to_thread(self._open, config)
@@ -160,8 +173,8 @@ class Lifecycle:
     async def close(self) -> None:
         """Close everything, after the last answer."""
         self.drain()
-        if self._closing:
-            await asyncio.wait(self._closing)
+        while self._tasks:  # a reload starts one that closes
+            await asyncio.wait(self._tasks)
         async with self._reloading:
             if self._backend is not None:
                 await _close(self._backend, keep_model=False)

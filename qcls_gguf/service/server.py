@@ -8,18 +8,16 @@ import errno
 import os
 import signal
 import socket
-import stat
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
-import httptools
 import uvicorn
 import uvloop
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from starlette.applications import Starlette
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..config.schema import Config
 from ..errors import ConfigError
@@ -35,106 +33,38 @@ _KEEP_ALIVE_S = 75
 """longer than clients keep idle connections, so that they end them and no request meets a closed one"""
 _SWITCH_INTERVAL_S = 0.0005
 """how long the engine's thread may hold the interpreter while a request waits to be read or answered"""
-
-
 MOST_HEAD_BYTES = 65_536
+"""of a request's head, or of its trailers, before they are whole"""
 
 
-class Protocol(HttpToolsProtocol):
-    """A connection with a limit on heads and trailers, and with answers to requests that offer HTTP/2.
-
-    httptools limits neither, and ends a request that offers another protocol, as Java's HttpClient and
-    curl may do, after its head, without its body. Such a request is answered in HTTP/1.1, as RFC 9110, section
-    7.8 allows: its head is parsed once more, without the header `Upgrade`, and then what came after it. A head or
-    trailers that are too long end the connection with 400, before they are whole.
-    """
-
-    _n_head_bytes = 0
-    """of the head, or of the trailers, that are not whole yet"""
-    _has_head = False
-    """of the request that is received"""
-    _n_parsed: int | None = None
-    """bytes of the data at hand up to the end of a head that offers another protocol"""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._requests: deque[RequestResponseCycle] = deque()  # not answered yet; uvicorn's `cycle` is the last one
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """For the event loop."""
-        super().connection_lost(exc)
-        for request in self._requests:
-            request.disconnected = request.disconnected or not request.response_complete
-            request.message_event.set()
-
-    def data_received(self, data: bytes) -> None:
-        """For the event loop."""
-        self._n_head_bytes += len(data)
-        super().data_received(data)
-        rest = memoryview(data)
-        while self._n_parsed is not None:
-            rest, self._n_parsed = rest[self._n_parsed :], None
-            super().data_received(self._head_without_offer())
-            if not self.transport.is_closing():
-                super().data_received(rest)  # type: ignore[arg-type]  # any buffer, which is not copied
-        if self._n_head_bytes > MOST_HEAD_BYTES and not self.transport.is_closing():
-            self.send_400_response(f"The head or the trailers of a request have more than {MOST_HEAD_BYTES} bytes.")
+class Protocol(H11Protocol):
+    """A connection that refuses what is no HTTP in the service's words."""
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse, in the service's words, what is no HTTP."""
+        """Answer 400 and close the connection."""
         log.warning("%s", msg)
         body = json_bytes(openai_words(RefusedError(400, "malformed", msg)))
-        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
-        self.transport.write(STATUS_LINE[400] + head + body)
+        head = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
+        self.transport.write(head % len(body) + b"connection: close\r\n\r\n" + body)
         self.transport.close()
 
-    def _should_upgrade(self) -> bool:
-        """For uvicorn: whether it calls `handle_websocket_upgrade` instead of serving the request that was parsed."""
-        return bool(self.scope["method"] != "CONNECT")
 
-    def handle_websocket_upgrade(self) -> None:
-        """For uvicorn, when the head of a request that offers another protocol has come."""
-        error = sys.exception()
-        assert isinstance(error, httptools.HttpParserUpgrade)
-        self._n_parsed = error.args[0]
-        self.parser = httptools.HttpRequestParser(self)  # the old one ignores what follows on a connection that ends
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
-
-    def _unsupported_upgrade_warning(self) -> None:
-        """For uvicorn, after a CONNECT: what follows it is not HTTP and is not read."""
-        self.cycle.keep_alive = False
-
-    def _head_without_offer(self) -> bytes:
-        """The head that was parsed last, without the protocols that it offers."""
-        version = self.scope["http_version"].encode()
-        lines = [b"%s %s HTTP/%s" % (self.scope["method"].encode(), self.url, version)]
-        lines += [b"%s: %s" % header for header in self.headers if header[0] != b"upgrade"]
-        return b"\r\n".join((*lines, b"", b""))
-
-    def on_message_begin(self) -> None:
-        """For the parser."""
-        self._has_head = False
-        super().on_message_begin()
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """For the parser, also for a trailer."""
-        if not self._has_head:
-            super().on_header(name, value)
-
-    def on_headers_complete(self) -> None:
-        """For the parser."""
-        self._has_head = True
-        self._n_head_bytes = 0
-        super().on_headers_complete()
-        while self._requests and self._requests[0].response_complete:
-            self._requests.popleft()
-        if self.cycle is not None and (not self._requests or self._requests[-1] is not self.cycle):
-            self._requests.append(self.cycle)
-
-    def on_body(self, body: bytes) -> None:
-        """For the parser, with some of a body."""
-        self._n_head_bytes = 0
-        super().on_body(body)
+def http_config(app: Starlette) -> uvicorn.Config:
+    """How uvicorn serves the application: over HTTP/1.1 alone, with signals and the log left to the service."""
+    return uvicorn.Config(
+        app,
+        http=Protocol,
+        h11_max_incomplete_event_size=MOST_HEAD_BYTES,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        backlog=_BACKLOG,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=1,
+        proxy_headers=False,
+    )
 
 
 class _Server(uvicorn.Server):
@@ -173,48 +103,27 @@ def serve(
 async def _serve(
     settings: ServiceSettings, lifecycle: Lifecycle, listener: socket.socket, on_ready: Callable[[], None]
 ) -> None:
-    server = _Server(
-        uvicorn.Config(
-            build_app(lifecycle, settings),
-            http=Protocol,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            backlog=_BACKLOG,
-            timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=1,
-            proxy_headers=False,
-        )
-    )
+    server = _Server(http_config(build_app(lifecycle, settings)))
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
-    tasks: set[asyncio.Task[None]] = set()
-
-    async def load() -> None:
-        await lifecycle.load()
-        on_ready()
-
-    async def reload() -> None:
-        with contextlib.suppress(RefusedError):  # which is logged
-            await lifecycle.reload()
-
-    def start_reload() -> None:
-        task = asyncio.create_task(reload())
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
 
     def stop() -> None:
-        if stopping.is_set():  # asked twice: now
+        if stopping.is_set():  # told twice: now
             server.should_exit = server.force_exit = True
         stopping.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
-    loop.add_signal_handler(signal.SIGHUP, start_reload)
+    async def load() -> None:
+        try:
+            await lifecycle.load()
+            on_ready()
+        except BaseException:
+            stopping.set()
+            raise
+
+    loop.add_signal_handler(signal.SIGTERM, stop)
+    loop.add_signal_handler(signal.SIGINT, stop)
+    loop.add_signal_handler(signal.SIGHUP, lifecycle.start_reload)
     loading = asyncio.create_task(load())
-    loading.add_done_callback(lambda task: stopping.set() if task.exception() else None)
     draining = asyncio.create_task(_drain(settings, lifecycle, server, stopping))
     try:
         await server.serve(sockets=[listener])
@@ -232,11 +141,12 @@ async def _drain(settings: ServiceSettings, lifecycle: Lifecycle, server: _Serve
     """When told to stop: refuse new requests, answer those accepted before, and end, after the grace at the latest."""
     await stopping.wait()
     lifecycle.drain()
-    log.info("told to end; requests to answer: %d", lifecycle.admission.n_requests)
+    admission = lifecycle.admission
+    log.info("told to end; requests to answer: %d", admission.n_requests)
     end = monotonic() + settings.grace_s
-    while lifecycle.admission.n_requests and monotonic() < end:
+    while admission.n_requests and monotonic() < end:
         await asyncio.sleep(0.01)
-    if n := lifecycle.admission.n_requests:
+    if n := admission.n_requests:
         log.warning("%d requests were not answered within the grace of %g s", n, settings.grace_s)
     server.should_exit = True
 
@@ -244,61 +154,50 @@ async def _drain(settings: ServiceSettings, lifecycle: Lifecycle, server: _Serve
 @contextlib.contextmanager
 def _listening(settings: ServiceSettings) -> Iterator[tuple[socket.socket, str]]:
     """A bound socket, and its address as a client writes it. Raises ConfigError."""
-    if settings.uds is not None:
-        yield from _listening_uds(settings.uds)
-        return
+    host, port, uds = settings.host, settings.port, settings.uds
+    if uds is None:
+        place, remedy = f"`port` {port} of `host` {host}", "name another `port`, 0 for a free one"
+    else:
+        place, remedy = f"`uds` {uds}", "name another file, or remove it if it is no socket"
     try:
-        listener = _bound(settings.host, settings.port)
+        listener = _bound(host, port) if uds is None else _bound_file(uds)
     except OSError as e:
-        place = f"`port` {settings.port} of `host` {settings.host}"
-        remedy = (
-            ": another process listens there; name another `port`, 0 for a free one"
-            if e.errno == errno.EADDRINUSE
-            else ""
-        )
-        raise ConfigError(f"{place}: cannot listen there: {e.strerror or e}{remedy}") from None
+        what = f": something is there already; {remedy}" if e.errno == errno.EADDRINUSE else ""
+        raise ConfigError(f"{place}: cannot listen there: {e.strerror or e}{what}") from None
     with listener:
-        host, port = listener.getsockname()[:2]
-        yield listener, f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        if uds is None:
+            host, port = listener.getsockname()[:2]
+            yield listener, f"http://{f'[{host}]' if ':' in host else host}:{port}"
+            return
+        try:
+            yield listener, f"unix:{uds}"
+        finally:
+            uds.unlink(missing_ok=True)
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """A socket at an address. Raises OSError."""
+    """A socket at the first address of a host. Raises OSError."""
     (family, *_, address) = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    return _bound_socket(family, address)
+
+
+def _bound_file(path: Path) -> socket.socket:
+    """A Unix domain socket for its owner and group, in the place of one that a killed process left. Raises OSError."""
+    if path.is_socket():
+        with socket.socket(socket.AF_UNIX) as probe:
+            if probe.connect_ex(str(path)) == errno.ECONNREFUSED:  # nobody listens
+                path.unlink()
+    listener = _bound_socket(socket.AF_UNIX, str(path))
+    os.chmod(path, 0o660)
+    return listener
+
+
+def _bound_socket(family: int, address: Any) -> socket.socket:
     listener = socket.socket(family)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-    except BaseException:
+    except OSError:
         listener.close()
         raise
     return listener
-
-
-def _listening_uds(path: Path) -> Iterator[tuple[socket.socket, str]]:
-    listener = socket.socket(socket.AF_UNIX)
-    with listener:
-        try:
-            _remove_stale(path)
-            listener.bind(str(path))
-            os.chmod(path, 0o660)
-        except OSError as e:
-            raise ConfigError(f"`uds` {path}: cannot listen there: {e.strerror or e}") from None
-        try:
-            yield listener, f"unix:{path}"
-        finally:
-            with contextlib.suppress(OSError):
-                path.unlink()
-
-
-def _remove_stale(path: Path) -> None:
-    """Remove a socket that nobody listens at any more, as a process that was killed leaves it."""
-    if not path.exists():
-        return
-    if not stat.S_ISSOCK(path.stat().st_mode):
-        raise ConfigError(f"`uds` {path}: is there and no socket: name another file, or remove it")
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink()

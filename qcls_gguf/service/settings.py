@@ -33,7 +33,7 @@ class RequestLimits:
     """What one request may hold, and how long it may take."""
 
     body_bytes: int = 4 << 20
-    """of a body, after decompression; of one line of a stream of lines too"""
+    """of a body, or of one line of a stream of lines"""
     queries: int = 256
     """queries of one request; a stream of lines has any number"""
     questions: int = 400

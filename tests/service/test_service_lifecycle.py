@@ -222,10 +222,14 @@ def test_a_killed_service_starts_again_at_the_same_socket(tmp_path: Path) -> Non
         (
             ["--port", "{port}"],
             2,
-            "Address already in use: another process listens there; name another --port, 0 for a free one",
+            "Address already in use: something is there already; name another --port, 0 for a free one",
         ),
         (["--uds", "/nowhere/socket"], 2, "--uds /nowhere/socket: cannot listen there"),
-        (["--uds", __file__], 2, f"--uds {__file__}: is there and no socket: name another file, or remove it"),
+        (
+            ["--uds", __file__],
+            2,
+            "Address already in use: something is there already; name another file, or remove it if it is no socket",
+        ),
         (["--api-keys", "/nowhere"], 2, "--api-keys /nowhere: cannot be read: No such file or directory\n"),
         (["--api-key", "a b"], 2, "printable ASCII"),
         (["--questions", "/nowhere"], 2, "/nowhere"),

@@ -25,7 +25,7 @@ from qcls_gguf import load_config
 from qcls_gguf.questions.question import Question
 from qcls_gguf.service.app import build_app
 from qcls_gguf.service.lifecycle import Lifecycle
-from qcls_gguf.service.server import Protocol
+from qcls_gguf.service.server import http_config
 from qcls_gguf.service.settings import ServiceSettings
 
 pytestmark = pytest.mark.load
@@ -99,11 +99,7 @@ async def _measure(route: str) -> dict[str, Blocks]:
         async with backend.question(question, 60) as prompts:
             pass
     listener = socket.create_server(("127.0.0.1", 0))
-    http = uvicorn.Config(
-        build_app(lifecycle, settings), http=Protocol, ws="none", lifespan="off", log_config=None, access_log=False,
-        server_header=False, timeout_keep_alive=75, proxy_headers=False,
-    )  # fmt: skip
-    server = uvicorn.Server(http)
+    server = uvicorn.Server(http_config(build_app(lifecycle, settings)))
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     data = raw(json.dumps(BODIES[route]).encode(), "accept: */*", "user-agent: x", path=route).hex()
     client = await asyncio.create_subprocess_exec(

