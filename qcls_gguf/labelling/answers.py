@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,7 @@ import pyarrow.compute as pc
 
 from ..config.prompt import PromptConfig
 from ..score.result import Result
-from .blocks import Queries
+from .blocks import Queries, distinct_queries
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -31,9 +32,9 @@ class AnswerColumns:
     """also so many labels with their probabilities, the most probable first"""
 
     @property
-    def n_labels(self) -> int:
-        """Of all prompts."""
-        return sum(len(prompt.labels) for prompt in self.prompts)
+    def ends(self) -> list[int]:
+        """Where the labels of each prompt end in a list of the labels of all."""
+        return list(accumulate(len(prompt.labels) for prompt in self.prompts))
 
     @property
     def keeps_scores(self) -> bool:
@@ -42,18 +43,7 @@ class AnswerColumns:
 
     def schema(self) -> pa.Schema:
         """The columns and their types."""
-        fields = []
-        for prompt in self.prompts:
-            name = f"{self.prefix}{prompt.name}"
-            fields += [pa.field(name, pa.string()), pa.field(f"{name}_probability", pa.float64())]
-            if self.keeps_scores:
-                fields.append(pa.field(f"{name}_scores", self._scores_type(prompt)))
-        return pa.schema([*fields, pa.field(f"{self.prefix}error", pa.string())])
-
-    def _scores_type(self, prompt: PromptConfig) -> pa.DataType:
-        if self.top_k is not None:
-            return pa.list_(pa.struct([("label", pa.string()), ("probability", pa.float64())]))
-        return pa.struct([(label, pa.float64()) for label in prompt.labels])
+        return Answers(self, 0).table(distinct_queries([], "row", [])).schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +72,19 @@ class Answers:
         """(n, n_prompts) by number, the fallback after all labels; -1: no answer"""
         self.probability = np.full(shape, np.nan)
         """(n, n_prompts) of the most probable label"""
-        self.scores = np.full((n, columns.n_labels if columns.keeps_scores else 0), np.nan)
+        self.scores = np.full((n, columns.ends[-1] if columns.keeps_scores else 0), np.nan)
         """(n, n_labels) every label's probability, prompt by prompt; (n, 0) where no column needs them"""
         self.reasons: dict[int, str] = {}
         """why a query has no answer"""
+        self.n_found = 0
+        """of those with an answer, the number of which it was known before"""
 
     def put(self, place: int, answer: Answer | str) -> None:
         """Keep the answer to a query, or the reason why it has none."""
         if isinstance(answer, str):
             self.reasons[place] = answer
             return
-        start = 0
-        for number, prompt in enumerate(self.columns.prompts):
-            own = answer.probabilities[start : start + len(prompt.labels)]
-            start += len(own)
+        for number, own in enumerate(np.split(answer.probabilities, self.columns.ends[:-1])):
             best = int(own.argmax())  # the first of equally probable ones, as in a Result
             self.label[place, number] = len(own) if answer.abstained[number] else best
             self.probability[place, number] = own[best]
@@ -110,32 +99,31 @@ class Answers:
     def table(self, queries: Queries, digits: int | None = None) -> pa.Table:
         """The columns that the rows get; digits: of probabilities after the point, None: all."""
         index = queries.index
-        arrays = list(self._arrays(digits))
+        names, arrays = zip(*self._columns(digits), strict=True)
         if queries.texts:
             place = pa.array(np.maximum(index, 0), mask=index < 0)
-            arrays = [each.take(place) for each in arrays]
+            arrays = tuple(each.take(place) for each in arrays)
         else:  # there is nothing to take from
-            arrays = [pa.nulls(len(index), each.type) for each in arrays]
+            arrays = tuple(pa.nulls(len(index), each.type) for each in arrays)
         reasons = queries.reasons | self.failures(queries)
         errors = pa.array([reasons.get(row) for row in range(len(index))], pa.string())
-        return pa.table([*arrays, errors], schema=self.columns.schema())
+        return pa.Table.from_arrays([*arrays, errors], [*names, f"{self.columns.prefix}error"])
 
-    def _arrays(self, digits: int | None) -> Iterator[pa.Array]:
-        """Of the distinct queries, in the order of the schema, without the reasons."""
-        probability, scores = self.probability, self.scores
+    def _columns(self, digits: int | None) -> Iterator[tuple[str, pa.Array]]:
+        """Of the distinct queries, without the reasons."""
+        probability, scores, columns = self.probability, self.scores, self.columns
         if digits is not None:
             probability, scores = probability.round(digits), scores.round(digits)
-        start = 0
-        for number, prompt in enumerate(self.columns.prompts):
-            names = pa.array([*prompt.labels, prompt.fallback or ""], pa.string())
-            label, none = self.label[:, number], pa.array(self.label[:, number] < 0)
-            yield names.take(pa.array(label, mask=self.label[:, number] < 0))
-            yield pc.if_else(none, None, pa.array(probability[:, number]))
-            if self.columns.keeps_scores:
-                own = scores[:, start : start + len(prompt.labels)]
-                found = _top(own, prompt.labels, self.columns.top_k) if self.columns.top_k else _all(own, prompt.labels)
-                yield pc.if_else(none, pa.scalar(None, found.type), found)
-            start += len(prompt.labels)
+        own_scores = np.split(scores, columns.ends[:-1], axis=1)
+        for number, (prompt, own) in enumerate(zip(columns.prompts, own_scores, strict=True)):
+            name = f"{columns.prefix}{prompt.name}"
+            names, label = pa.array([*prompt.labels, prompt.fallback or ""], pa.string()), self.label[:, number]
+            none = pa.array(label < 0)
+            yield name, names.take(pa.array(label, mask=label < 0))
+            yield f"{name}_probability", pc.if_else(none, None, pa.array(probability[:, number]))
+            if columns.keeps_scores:
+                found = _top(own, prompt.labels, columns.top_k) if columns.top_k else _all(own, prompt.labels)
+                yield f"{name}_scores", pc.if_else(none, pa.scalar(None, found.type), found)
 
 
 def _all(scores: Float64Array, labels: Sequence[str]) -> pa.Array:
@@ -153,6 +141,5 @@ def _top(scores: Float64Array, labels: Sequence[str], k: int) -> pa.Array:
 
 def with_columns(table: pa.Table, added: pa.Table) -> pa.Table:
     """A table with the columns of another one of as many rows after its own."""
-    for field, column in zip(added.schema, added.columns, strict=True):
-        table = table.append_column(field, column)
-    return table
+    schema = pa.schema([*table.schema, *added.schema], table.schema.metadata)
+    return pa.Table.from_arrays([*table.columns, *added.columns], schema=schema)

@@ -16,8 +16,6 @@ from ..errors import ConfigError
 
 _N_TYPED = 10_000
 """rows whose types are found together"""
-_AS_JSON = {b"qcls": b"json"}
-"""marks a column whose values have no type in common: JSON as text"""
 
 
 def check_query_type(schema: pa.Schema, query_column: str, what: Path | str) -> None:
@@ -63,12 +61,9 @@ class ColumnTypes:
         self._waiting = []
 
     def schema(self) -> pa.Schema:
-        """A column for each key; values without a common type are JSON as text."""
+        """A column for each key; values without a common type are text."""
         self._find()
-        return pa.schema(
-            pa.field(name, kind or pa.string(), metadata=None if kind else _AS_JSON)
-            for name, kind in self._types.items()
-        )
+        return pa.schema((name, kind or pa.string()) for name, kind in self._types.items())
 
 
 def _type_of(values: Sequence[object]) -> pa.DataType | None:
@@ -99,9 +94,10 @@ def _has_empty_struct(kind: pa.DataType) -> bool:
 
 def column_of(values: Sequence[object], field: pa.Field) -> pa.Array:
     """A column of a schema that ColumnTypes found, or of text."""
-    if field.metadata == _AS_JSON:
-        return pa.array([None if value is None else json_of(value) for value in values], pa.string())
-    return pa.array(map(_plain, values) if pa.types.is_string(field.type) else values, field.type)
+    if pa.types.is_string(field.type):  # values of other types have no type in common: JSON as text
+        plain = (_plain(value) if value is None or isinstance(value, str) else json_of(value) for value in values)
+        return pa.array(plain, field.type)
+    return pa.array(values, field.type)
 
 
 def texts_of(column: pa.Array | pa.ChunkedArray) -> list[str | None]:

@@ -103,8 +103,6 @@ def find_inputs(given: Sequence[str]) -> list[Path]:
                 raise ConfigError(f"{path}: {what}")
             if not path.is_file():
                 raise ConfigError(f"{path}: is no plain file: inputs are read more than once")
-            if not os.access(path, os.R_OK):
-                raise ConfigError(f"{path}: cannot be read: permission denied")
             found.setdefault(os.path.realpath(path), path)
     return list(found.values())
 
@@ -112,19 +110,12 @@ def find_inputs(given: Sequence[str]) -> list[Path]:
 def _files_of(name: str) -> list[Path]:
     path = Path(name)
     if path.is_dir():
-        files = sorted(
-            each
-            for each in path.rglob("*")
-            if each.suffix.lower() in FORMATS
-            and each.is_file()
-            and not any(part.startswith(".") for part in each.relative_to(path).parts)
-        )
-        why = f"the folder has no file that ends in {', '.join(FORMATS)}"
-    elif path.exists():
-        return [path]
+        inside = (each for each in path.rglob("*") if each.suffix.lower() in FORMATS and each.is_file())
+        shown = (each for each in inside if not any(part[0] == "." for part in each.relative_to(path).parts))
+        files, why = sorted(shown), f"the folder has no file that ends in {', '.join(FORMATS)}"
     else:
-        files = sorted(Path(each) for each in glob.glob(name, recursive=True) if os.path.isfile(each))
-        why = "no file has such a name" if glob.has_magic(name) else "no such file"
+        names = [name] if path.exists() else filter(os.path.isfile, glob.glob(name, recursive=True))
+        files, why = sorted(map(Path, names)), "no such file"
     if not files:
         raise ConfigError(f"{name}: {why}")
     return files

@@ -154,16 +154,11 @@ class OutputFolder:
 
     def check_joined(self) -> None:
         """Raise ConfigError where the one file is there and is not what earlier runs made of it."""
-        if self.joined is None or not self.joined.exists():
-            return
-        what = f"`out` {self.joined}: is there already, and "
-        remedy = "name another output, or replace it with `overwrite`"
-        if self._joined_bytes is None and self.manifest is None:
-            raise ConfigError(f"{what}{self.folder} knows of no run that wrote it: {remedy}")
-        if self._joined_bytes is not None and not self.is_joined:
-            n_now = self.joined.stat().st_size
-            sizes = f"{self._joined_bytes} bytes then, {n_now} now"
-            raise ConfigError(f"{what}was changed since it was written ({sizes}): {remedy}")
+        is_unfinished = self.manifest is not None and self._joined_bytes is None  # it is written once more then
+        if self.joined and self.joined.exists() and not self.is_joined and not is_unfinished:
+            was = "no run wrote it" if self._joined_bytes is None else "it was changed since a run wrote it"
+            remedy = "name another output, or replace it with `overwrite`"
+            raise ConfigError(f"`out` {self.joined}: is there already, and {was}: {remedy}")
 
     def check(self, settings: Settings) -> None:
         """Raise ConfigError where shards are there that were labelled with other settings."""

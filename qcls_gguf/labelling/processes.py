@@ -186,13 +186,10 @@ def _gpu_name(number: int, visible: str | None) -> str:
 
 def check_seen(device: str) -> None:
     """Raise ConfigError in a process that was started for a GPU which is not there."""
-    if device == CPU or gpus():
-        return
-    if not build_info().is_cuda:
-        raise ConfigError(f"`devices` {device}: this build has no CUDA: build it with QCLS_CUDA=ON, or name cpu")
-    raise ConfigError(
-        f"`devices` {device}: the driver knows no such GPU: `nvidia-smi -L` lists those there are, from 0, or name cpu"
-    )
+    if device != CPU and not gpus():
+        why = "the driver knows no such GPU: `nvidia-smi -L` lists those there are, from 0"
+        why = why if build_info().is_cuda else "this build has no CUDA: build it with QCLS_CUDA=ON"
+        raise ConfigError(f"`devices` {device}: {why}, or name cpu")
 
 
 def check_used(device: str, n_gpu_layers: int) -> None:

@@ -130,7 +130,7 @@ class LabellingRecord(RowCounts):
 
 
 def shard_counts(
-    path: str, output: str, queries: Queries, answers: Answers, *, n_bytes: int, n_found: int, seconds: float
+    path: str, output: str, queries: Queries, answers: Answers, *, n_bytes: int, seconds: float
 ) -> ShardCounts:
     """What became of a shard's rows."""
     reasons = queries.reasons | answers.failures(queries)
@@ -141,7 +141,7 @@ def shard_counts(
         n_bytes=n_bytes,
         n_rows=n_rows,
         n_distinct=len(queries.texts),
-        n_found=n_found,
+        n_found=answers.n_found,
         n_labelled=n_rows - n_bad,
         n_null=n_null,
         n_bad=n_bad - n_null,

@@ -22,7 +22,6 @@ def labelling_document(record: LabellingRecord) -> Document:
     """The rows, the prompts' labels, the speed, and the first rows without labels."""
     n_more = record.n_null + record.n_bad - len(record.bad)
     conditions = provenance(record.model, record.environment)
-    bad = Table(columns={"input": TEXT, "reason": TEXT}, rows=[[each.path, each.reason] for each in record.bad])
     return Document(
         title="Labelled rows",
         parts=[
@@ -31,7 +30,6 @@ def labelling_document(record: LabellingRecord) -> Document:
             _prompts(record),
             _speeds(record),
             *(_prompt(prompt) for prompt in record.prompts),
-            Section(title="Rows without labels", parts=[bad], on_terminal=False),
             *(Paragraph(f"{each.path}: {each.reason}", "warning") for each in record.bad),
             Paragraph(f"and {n_more:,} more rows without labels", "warning") if n_more > 0 else None,
         ],

@@ -158,7 +158,7 @@ class Worker:
             self._cache = None
             if settings.cache is not None:
                 digest = hashlib.sha256(f"{self.ready.digest} {model.sha256}".encode()).hexdigest()
-                self._cache = AnswerCache(settings.cache, digest, self._columns.n_labels)
+                self._cache = AnswerCache(settings.cache, digest, self._columns.ends[-1])
                 stack.callback(self._cache.close)
             self._pool = stack.enter_context(ThreadPoolExecutor(2, "qcls-gguf files"))
             self._stack = stack.pop_all()
@@ -178,13 +178,12 @@ class Worker:
 
         try:
             for task, block in self._blocks(tasks):
-                began, n_found, answers = perf_counter(), 0, Answers(self._columns, len(block.queries.texts))
+                began, answers = perf_counter(), Answers(self._columns, len(block.queries.texts))
                 for progress in self._answer(task, block, answers):
-                    n_found += progress.n_queries - progress.n_computed
                     yield progress
                     yield from written(wait=False)  # noted at once, so that a kill loses no more
                 yield from written()
-                writing.append(self._pool.submit(self._write, task, block, answers, n_found, began))
+                writing.append(self._pool.submit(self._write, task, block, answers, began))
             yield from written()
         except GeneratorExit:  # nobody asks any more
             raise
@@ -207,20 +206,24 @@ class Worker:
         task.input.check_unchanged()
         block = read_block(task.input, task.shard, self._settings.query_column, self._columns.schema().names)
         task.input.check_unchanged()
-        if self._settings.strict and block.queries.reasons:
-            raise ConfigError(f"{task.input.path}: {block.queries.reasons[min(block.queries.reasons)]}")
         return block
+
+    def _check(self, task: Task, block: Block, answers: Answers) -> None:
+        """Raise ConfigError for the first row without labels, if no such row is wanted."""
+        if self._settings.strict and (reasons := block.queries.reasons | answers.failures(block.queries)):
+            raise ConfigError(f"{task.input.path}: {reasons[min(reasons)]}")
 
     def _answer(self, task: Task, block: Block, answers: Answers) -> Iterator[Progress]:
         """Answer a shard's queries from the cache, then by the model; some at a time."""
+        self._check(task, block, answers)
         texts = block.queries.texts
         rows_per_query = task.shard.n_kept / max(len(texts), 1)
         known = self._cache.find(texts) if self._cache is not None else {}
+        answers.n_found = n = len(known)
         for place, text in enumerate(texts):
             if text in known:
                 answers.put(place, known[text])
-        if known:
-            yield Progress(n_queries=len(known), n_rows=len(known) * rows_per_query)
+        yield Progress(n_queries=n, n_rows=n * rows_per_query)
         missing = [place for place, text in enumerate(texts) if text not in known]
         if not missing:
             return
@@ -240,19 +243,14 @@ class Worker:
                 self._cache.add(kept)
             n = len(results)
             yield Progress(n_queries=n, n_computed=n, n_rows=n * rows_per_query)
-            if self._settings.strict and answers.reasons:
-                place, reason = next(iter(answers.reasons.items()))
-                row = block.queries.index.tolist().index(place)
-                raise ConfigError(f"{task.input.path}: {block.queries.place(row)}: {reason}")
+            self._check(task, block, answers)
 
-    def _write(self, task: Task, block: Block, answers: Answers, n_found: int, began: float) -> Progress:
+    def _write(self, task: Task, block: Block, answers: Answers, began: float) -> Progress:
         format_ = self._settings.format or task.input.format
         added = answers.table(block.queries, None if format_ == "parquet" else DIGITS)
         n_bytes = write_block(self._settings.folder / task.output, block, added, format_, header=task.header)
-        seconds, path = perf_counter() - began, task.input.path
-        counts = shard_counts(
-            path, task.output, block.queries, answers, n_bytes=n_bytes, n_found=n_found, seconds=seconds
-        )
+        seconds = perf_counter() - began
+        counts = shard_counts(task.input.path, task.output, block.queries, answers, n_bytes=n_bytes, seconds=seconds)
         return Progress(done=[counts], peak_memory_bytes=peak_rss_bytes() or 0)
 
     def close(self) -> None:

@@ -42,10 +42,12 @@ Run = Callable[..., LabellingRecord]
 def run(opener: ClassifierOpener, notes: list[str]) -> Run:
     """Labels inputs into an output, with settings as keywords."""
 
-    def label(*inputs: Path, out: Path, **options: Any) -> LabellingRecord:
+    def label(
+        *inputs: Path, out: Path, on_progress: Callable[[str], None] = lambda line: None, **options: Any
+    ) -> LabellingRecord:
         chosen = {"config": load_config(CONFIG), "batch": 4, **options}
         settings = LabelSettings(inputs=tuple(map(str, inputs)), out=out, **chosen)
-        return label_files(settings, opener, on_note=notes.append)
+        return label_files(settings, opener, on_note=notes.append, on_progress=on_progress)
 
     return label
 
@@ -80,13 +82,11 @@ def test_parquet_keeps_types_and_order_and_gives_a_row_for_a_row(
     assert "max_query_bytes" in errors[33]
 
 
-@pytest.mark.parametrize("batch", [1, 8])
-def test_probabilities_are_those_of_classify(batch: int, run: Run, classifier: Classifier, tmp_path: Path) -> None:
-    run(parquet(tmp_path / "in.parquet", list(QUERIES)), out=tmp_path / "out.parquet", batch=batch)
+def test_one_by_one_probabilities_are_those_of_classify(run: Run, classifier: Classifier, tmp_path: Path) -> None:
+    run(parquet(tmp_path / "in.parquet", list(QUERIES)), out=tmp_path / "out.parquet", batch=1)
     for row in pq.read_table(tmp_path / "out.parquet").to_pylist():
         for answer in classifier.classify(row["query"]).results:
-            difference = abs(row[f"{answer.prompt}_probability"] - answer.probability)
-            assert difference == 0 if batch == 1 else difference < CLOSE
+            assert row[f"{answer.prompt}_probability"] == answer.probability
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "txt"])
@@ -122,28 +122,25 @@ def test_text_formats_come_back_in_their_own_format(
     assert record.n_null == 1
 
 
-def test_columns_of_json_get_types_in_parquet(run: Run, tmp_path: Path) -> None:
-    values = [{"query": "red dress", "n": 1, "mixed": 1, "list": [1]}, {"query": "jeans", "n": 2.5, "mixed": "x"}]
+def test_scores_are_a_struct_and_top_k_a_list_with_the_most_probable_first(
+    run: Run, classifier: Classifier, tmp_path: Path
+) -> None:
+    query = "red dress for girls"
+    values = [{"query": query, "n": 1, "mixed": 1, "list": [1]}, {"query": None, "n": 2.5, "mixed": "x"}]
     (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, values)))
-    run(tmp_path / "in.jsonl", out=tmp_path / "out.parquet", scores=True)
-    table = pq.read_table(tmp_path / "out.parquet")
+    run(tmp_path / "in.jsonl", out=tmp_path / "all.parquet", scores=True)
+    table = pq.read_table(tmp_path / "all.parquet")
     assert [table.schema.field(name).type for name in ("n", "list")] == [pa.float64(), pa.list_(pa.int64())]
-    assert table.column("mixed").to_pylist() == ["1", '"x"']
-    scores = table.column("audience_scores").to_pylist()[0]
-    assert scores.keys() == {"boy", "girl", "man", "woman", "pregnant", "none"}
-    assert sum(scores.values()) == pytest.approx(1)
-
-
-def test_top_k_is_a_list_with_the_most_probable_first(run: Run, classifier: Classifier, tmp_path: Path) -> None:
-    queries: list[str | None] = ["red dress for girls", None]
-    run(parquet(tmp_path / "in.parquet", queries), out=tmp_path / "out.parquet", top_k=2, prefix="m_")
-    first, second = pq.read_table(tmp_path / "out.parquet").to_pylist()
-    scores = classifier.classify("red dress for girls").results[0].scores
-    ranked = sorted(scores, key=lambda score: -score.probability)[:2]
-    assert [each["label"] for each in first["m_category_scores"]] == [score.label for score in ranked]
+    assert table.column("mixed").to_pylist() == ["1", "x"]
+    given = {score.label: score.probability for score in classifier.classify(query).results[0].scores}
+    assert table.column("category_scores").to_pylist() == [pytest.approx(given, abs=CLOSE), None]
+    run(tmp_path / "in.jsonl", out=tmp_path / "top.jsonl", top_k=2, prefix="m_")
+    first, second = rows_of(tmp_path / "top.jsonl")
+    assert [each["label"] for each in first["m_category_scores"]] == sorted(given, key=lambda label: -given[label])[:2]
+    assert first["m_category_scores"][0]["probability"] == first["m_category_probability"]
     assert first["m_category"] == "dress"
     assert second["m_category_scores"] is None
-    assert second["m_error"] == "row 2: the query is null"
+    assert second["m_error"] == "line 2: the query is null"
 
 
 def test_a_second_run_does_what_is_missing_and_says_so(run: Run, notes: list[str], tmp_path: Path) -> None:
@@ -183,33 +180,62 @@ def test_one_file_is_joined_in_the_end_and_not_again(run: Run, notes: list[str],
     run(path, out=out, shard_rows=5)
     assert rows_of(out) == rows
     out.write_text("changed")
-    with pytest.raises(ConfigError, match=r"was changed since it was written \(\d+ bytes then, 7 now\): name another"):
+    with pytest.raises(ConfigError, match="is there already, and it was changed since a run wrote it: name another"):
         run(path, out=out, shard_rows=5)
     run(path, out=out, shard_rows=5, overwrite=True)
     assert rows_of(out) == rows
 
 
-def test_one_file_that_no_run_wrote_is_not_replaced(run: Run, tmp_path: Path) -> None:
-    path = parquet(tmp_path / "in.parquet", QUERIES[:1])
+def test_an_output_that_cannot_be_written_is_told_before_anything_is_labelled(run: Run, tmp_path: Path) -> None:
+    path = parquet(tmp_path / "in.parquet", QUERIES[:2])
     (tmp_path / "mine.csv").write_text("mine")
-    with pytest.raises(ConfigError, match=r"mine\.csv: is there already, .* knows of no run that wrote it: name"):
-        run(path, out=tmp_path / "mine.csv")
-    assert (tmp_path / "mine.csv").read_text() == "mine"
     os.mkfifo(tmp_path / "pipe.csv")
-    with pytest.raises(ConfigError, match=r"pipe\.csv: is no plain file"):
-        run(path, out=tmp_path / "pipe.csv")
-    with pytest.raises(ConfigError, match=r"`out` /dev/null: is no folder: name one, or a file that ends in \.par"):
-        run(path, out=Path("/dev/null"))
+    for out, words in (
+        (tmp_path / "mine.csv", r"mine\.csv: is there already, and no run wrote it: name"),
+        (tmp_path / "pipe.csv", r"pipe\.csv: is no plain file"),
+        (Path("/dev/null"), r"`out` /dev/null: is no folder: name one, or a file that ends in \.par"),
+        (Path("/proc/none"), "`out` /proc/none: cannot be written: No such file"),
+        (tmp_path, "all inputs are in it"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            run(path, out=out)
+    assert (tmp_path / "mine.csv").read_text() == "mine"
+    with OutputFolder(tmp_path / "out", None), pytest.raises(ConfigError, match="another run is writing there"):
+        run(path, out=tmp_path / "out")
+    with pytest.raises(ConfigError, match="has no column 'text'"):
+        run(path, out=tmp_path / "new" / "out.csv", query_column="text")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["in.parquet", "mine.csv", "pipe.csv"]
 
 
-def test_another_configuration_is_refused_unless_all_is_to_be_labelled_anew(run: Run, tmp_path: Path) -> None:
-    path, out = parquet(tmp_path / "in.parquet", QUERIES[:6]), tmp_path / "out"
-    run(path, out=out)
-    with pytest.raises(ConfigError, match=r"1 shard of a run with other settings \(prefix was , is x_\).*`overwrite`"):
-        run(path, out=out, prefix="x_")
+@pytest.mark.parametrize("devices", [(), ("cpu", "cpu")], ids=["here", "processes"])
+def test_an_interrupted_run_goes_on_with_its_own_settings(
+    devices: tuple[str, ...], run: Run, notes: list[str], tmp_path: Path
+) -> None:
+    path, out = parquet(tmp_path / "in.parquet", QUERIES[:12]), tmp_path / "out.jsonl"
+
+    def interrupt(line: str) -> None:
+        if "2 of 6 shards" in line:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(path, out=out, shard_rows=2, devices=devices, on_progress=interrupt)
+    assert notes[-1] == "2 of 6 shards are done: the same command goes on from there"
+    with pytest.raises(
+        ConfigError, match=r"2 shards of a run with other settings \(limit was not given, is 4\): go on"
+    ):
+        run(path, out=out, shard_rows=2, limit=4)
+    assert run(path, out=out, shard_rows=2, devices=devices).n_shards_before == 2
+    assert [row["query"] for row in rows_of(out)] == QUERIES[:12]
     record = run(path, out=out, prefix="x_", overwrite=True)
     assert record.n_shards_before == 0
-    assert "x_category" in rows_of(out / "in-00000.parquet")[0]
+    assert "x_category" in rows_of(out)[0]
+
+
+def test_a_run_that_labelled_nothing_binds_nobody(run: Run, tmp_path: Path) -> None:
+    path, out = parquet(tmp_path / "in.parquet", [None, *QUERIES[:3]]), tmp_path / "out"
+    with pytest.raises(ConfigError, match="row 1: the query is null"):
+        run(path, out=out, strict=True)
+    assert run(path, out=out, limit=2).n_rows == 2
 
 
 def test_an_input_that_changed_is_refused_or_labelled_anew(run: Run, notes: list[str], tmp_path: Path) -> None:
@@ -227,19 +253,6 @@ def test_an_input_that_changed_is_refused_or_labelled_anew(run: Run, notes: list
     assert sorted(row["id"] for row in rows_of(out / "a-00000.parquet")) == [0, 1]
     assert outputs(out) == ["a-00000.parquet", "a-00001.parquet", "b-00000.parquet", "b-00001.parquet"]
     assert any("labelling it anew" in note for note in notes)
-
-
-def test_two_runs_on_one_output_are_not_allowed(run: Run, tmp_path: Path) -> None:
-    with OutputFolder(tmp_path / "out", None), pytest.raises(ConfigError, match="another run is writing there"):
-        run(parquet(tmp_path / "in.parquet", QUERIES[:2]), out=tmp_path / "out")
-
-
-def test_an_output_that_cannot_be_written_is_told_before_anything_is_labelled(run: Run, tmp_path: Path) -> None:
-    path = parquet(tmp_path / "in.parquet", QUERIES[:2])
-    with pytest.raises(ConfigError, match="`out` /proc/none: cannot be written: No such file"):
-        run(path, out=Path("/proc/none"))
-    with pytest.raises(ConfigError, match="all inputs are in it"):
-        run(path, out=tmp_path)
 
 
 def test_strict_stops_at_the_first_row_without_labels(run: Run, tmp_path: Path) -> None:
@@ -265,6 +278,8 @@ def test_equal_queries_are_computed_once_and_across_shards_through_the_cache(run
     assert [row["category_probability"] for row in first] == [row["category_probability"] for row in second]
     other = load_config("fashion-8-joint")
     assert run(path, out=tmp_path / "four", cache=cache, config=other).n_found == 0  # other prompts, other answers
+    with pytest.raises(QclsError, match=r"`cache` .*cannot be used: file is not a database"):
+        run(path, out=tmp_path / "five", cache=path)
 
 
 def test_limit_and_sample_are_a_first_look(run: Run, tmp_path: Path) -> None:
@@ -296,18 +311,15 @@ def test_several_processes_give_what_one_gives(run: Run, tmp_path: Path) -> None
         run(path, out=tmp_path / "none", devices=("cpu", "99"))
 
 
-def test_a_process_that_dies_ends_the_run_and_what_is_done_stays(opener: ClassifierOpener, tmp_path: Path) -> None:
+def test_a_process_that_dies_ends_the_run_and_what_is_done_stays(run: Run, tmp_path: Path) -> None:
     path, out = parquet(tmp_path / "in.parquet", list(QUERIES[:24])), tmp_path / "out"
-    settings = LabelSettings(
-        config=load_config(CONFIG), inputs=(str(path),), out=out, batch=2, shard_rows=2, devices=("cpu", "cpu")
-    )
 
     def kill(line: str) -> None:
         if "1 of 12 shards" in line:
             os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
 
     with pytest.raises(QclsError, match=r"the process on device cpu has ended \(signal 9\): .* run the command again"):
-        label_files(settings, opener, on_progress=kill)
+        run(path, out=out, batch=2, shard_rows=2, devices=("cpu", "cpu"), on_progress=kill)
     done = [json.loads(line) for line in (out / "done.jsonl").read_text().splitlines()]
     assert 0 < len(done) < 12
     assert all((out / each["output"]).stat().st_size == each["n_bytes"] for each in done)
@@ -339,9 +351,3 @@ def test_the_summary_lists_rows_without_labels(run: Run, tmp_path: Path) -> None
     text = " ".join(captured.get().split())  # long names of files are wrapped
     assert "row 3: the query is null" in text
     assert "and 5 more rows without labels" in text
-
-
-def test_a_cache_that_is_none_is_refused(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "cache").write_text("notes " * 100)
-    with pytest.raises(QclsError, match=r"`cache` .*cannot be used: file is not a database"):
-        run(parquet(tmp_path / "in.parquet", QUERIES[:2]), out=tmp_path / "out", cache=tmp_path / "cache")

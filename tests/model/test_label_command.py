@@ -1,17 +1,12 @@
-"""`qcls-gguf label` as a command: its options, its summary, its exit codes, and that a killed run goes on."""
+"""`qcls-gguf label` as a command: its options, its summary and its exit codes."""
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import time
 from pathlib import Path
 
-import pytest
-from labelled_tables import CONFIG, QUERIES, check_like_classify, label_command, outputs, parquet, rows_of
+from labelled_tables import CONFIG, QUERIES, parquet, rows_of
 from typer.testing import CliRunner
 
-from qcls_gguf import Classifier
 from qcls_gguf.cli.app import app
 from qcls_gguf.labelling.records import LabellingRecord
 
@@ -73,23 +68,3 @@ def test_what_no_row_of_is_labelled_is_a_failure_and_wrong_columns_and_outputs_a
             "no column 'text': the columns are 'id', 'query'; name the one with the queries with --query-column"
             in done.stderr
         )
-
-
-@pytest.mark.hostile
-def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
-    path = parquet(tmp_path / "in.parquet", [f"{query} {n}" for n in range(5) for query in QUERIES])
-    line = label_command(path, tmp_path / "out", "--shard-rows", "10", "--devices", "cpu")
-    with subprocess.Popen([*line, "--quiet"], stdout=subprocess.DEVNULL) as process:
-        until = time.monotonic() + 60
-        while time.monotonic() < until and len(outputs(tmp_path / "out")) < 3:
-            time.sleep(0.01)
-        process.send_signal(signal.SIGKILL)
-    n_before = len((tmp_path / "out" / "done.jsonl").read_bytes().splitlines())
-    assert 2 <= n_before < 15
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "of 15 shards done already: labelling the other" in done.stderr
-    rows = [row for name in outputs(tmp_path / "out") for row in rows_of(tmp_path / "out" / name)]
-    assert [row["id"] for row in rows] == list(range(150))
-    with Classifier.from_config(CONFIG) as classifier:
-        check_like_classify(classifier, rows[:30])
