@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from ..engine.open import open_engine, open_model
 from ..engine.prefix_file import StateCache, hold_prefixes
 from ..errors import ConfigError, DecodeError, ModelError, PlanError, ScoreError
 from ..model import Model, OpenModels
-from ..model.gpu_code import GpuCode
+from ..model.gpu_code import driver_step
 from ..model.placement import used_gpus
 from ..native import build_info
 from ..prompts.chat import is_chat, render_prompts
@@ -74,11 +73,8 @@ def start(
     """
     check_gil()
     ledger = Ledger(on_step)
-    gpu_code = GpuCode() if config.runtime.n_gpu_layers != 0 else None
-    if gpu_code and gpu_code.work.step:
-        ledger.step("GPU code", gpu_code.work.step)
-    for warning in gpu_code.work.warnings if gpu_code else ():
-        warnings.warn(warning, stacklevel=2)
+    if config.runtime.n_gpu_layers != 0 and (step := driver_step()):
+        ledger.step("GPU code", step)
     # If the prompts' texts are known, mistakes in their calibration are reported before the model is loaded.
     calibration = None if is_chat(config.prompts) else read_calibration(config)
     models = model if isinstance(model, OpenModels) else OpenModels(offline=offline, on_load=on_load)
@@ -100,8 +96,6 @@ def start(
         if isinstance(e, PlanError | DecodeError | ScoreError):  # no query was asked yet, so the model is the cause
             raise ModelError(f"{opened.path}: {e}") from e
         raise
-    if gpu_code and opened.n_gpu_layers:
-        gpu_code.ended_well()
     return started
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,19 +14,12 @@ from ..config.resources import OLLAMA, PACKAGE, embedded_model
 from ..config.schema import ModelConfig
 from ..errors import ModelError
 from .header import GgufHeader, TensorInfo, read_header
-from .header_rules import wrong_in_header
-from .hub import cached_models, fetch_model
+from .hub import SPLIT_NAME, cached_models, fetch_model
 from .ollama import find_ollama_model, installed
 from .packages import find_packaged_model, packaged_models
 
-_SPLIT_NAME = re.compile(r"(?P<prefix>.+)-(?P<part>\d{5})-of-(?P<n_parts>\d{5})\.gguf")
-_OTHER_FILES = {
-    **dict.fromkeys(("mmproj", "clip"), "the part of a model that reads pictures or sound (mmproj)"),
-    "adapter": "an adapter (LoRA)",
-    "controlvector": "a control vector",
-    "imatrix": "an importance matrix",
-}
-"""What GGUF files hold besides models, by their general.type or architecture."""
+_COMPANIONS = ("clip", "controlvector", "imatrix")
+"""Architectures of files that accompany a model."""
 
 Source = Literal["embedded", "package", "ollama", "hub"]
 
@@ -47,31 +39,28 @@ class ModelFile:
         """
         header = read_header(path)
         parts = model_parts(path)
-        for name in (header.scalars.get("general.type"), header.arch):
-            if what := _OTHER_FILES.get(str(name)):
-                raise ModelError(f"{path} is {what}, not a language model: give the file of the model itself")
+        kind = header.scalars.get("general.type", "model")
+        if kind != "model" or header.arch in _COMPANIONS:
+            raise ModelError(
+                f"{path} holds no language model ({header.arch or kind}): give the file of the model itself"
+            )
+        n_embd, n_out = (header.scalars.get(f"{header.arch}.embedding_length{end}", 0) for end in ("", "_out"))
+        if n_out not in (0, n_embd):
+            raise ModelError(f"{path} gives {n_out!r} values a token, its head takes {n_embd!r}: choose another file")
         n_parts = header.scalars.get("split.count", 1)
         if type(n_parts) is int and n_parts > 1 and n_parts != len(parts):
             raise ModelError(
                 f"{path} holds a part of a model split in {n_parts}, which its name does not say: "
                 f"give the parts their names back, NAME-00001-of-{n_parts:05}.gguf and so on"
             )
-        if not header.arch:
-            raise ModelError(
-                f"{path} names no architecture (general.architecture): choose a file with a language model"
-            )
-        headers = [header]
         for number, part in enumerate(parts[1:], 2):
             if not part.is_file():
                 raise ModelError(
                     f"part {number} of {len(parts)} of the model is missing: put {part.name} beside {path}"
                 )
-            headers.append(read_header(part))
-        file = cls(tuple(headers))
+        file = cls((header, *map(read_header, parts[1:])))
         if not file.tensors:
             raise ModelError(f"{path} has no tensors, only a vocabulary: choose a file with a whole model")
-        if wrong := wrong_in_header(header, file.tensors):
-            raise ModelError(f"{path}: {wrong}: fetch the file again, or choose another")
         return file
 
     @property
@@ -108,7 +97,7 @@ class ModelFile:
 def model_parts(path: Path) -> tuple[Path, ...]:
     """The files of the model that starts at `path`: all parts, in order, of one named `X-00001-of-0000N.gguf`."""
     # Not resolved: in the Hub's cache the names are links, and what they point to has other names.
-    name = _SPLIT_NAME.fullmatch(path.name)
+    name = SPLIT_NAME.fullmatch(path.name)
     if name is None:
         return (path,)
     n_parts = int(name["n_parts"])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from urllib.parse import unquote
 
 from ..errors import ConfigError, ModelError
 
@@ -17,23 +15,14 @@ DEFAULT_QUANTIZATION = "Q4_K_M"
 _LABEL = re.compile(
     r"(?<![A-Z0-9])(?:UD-)?(?:I?Q\d\w*|TQ\d_\d|MXFP4\w*|NVFP4\w*|BF16|FP?16|FP?32)(?![A-Z0-9_])", re.IGNORECASE
 )
-_SPLIT = re.compile(r"(?P<prefix>.+)-(?P<part>\d{5})-of-(?P<n_parts>\d{5})\.gguf", re.IGNORECASE)
+SPLIT_NAME = re.compile(r"(?P<prefix>.+)-(?P<part>\d{5})-of-(?P<n_parts>\d{5})\.gguf", re.IGNORECASE)
 _GO_ONLINE = "run once online, without `offline` and HF_HUB_OFFLINE,"
 # Companions of a model that are no model by themselves; llama.cpp (common/download.cpp) skips the same names.
 _COMPANIONS = ("mmproj", "mtp-", "eagle3-", "dflash-", "dspark-")
-
-
 _SPEC = re.compile(
     r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^@:\s]+))?(?::(?P<quantization>[\w.-]+(?:/[\w.-]+)*))?", re.ASCII
 )
 _FORM = "user/repo[@revision][:quantization]"
-_REVISION = r"(?P<revision>refs/[^/]+/[^/]+|(?![^/]*\.gguf\b)[^/?]+)"
-_PAGE = "(?:blob|raw|resolve|tree)/"
-_ADDRESS = re.compile(
-    r"(?:https?://[^/]+/|[\w-]+(?:\.[\w-]+)+/)?(?P<repo>[\w.-]+/[\w.-]+)(?P<quantization>:[\w.-]+)?"
-    rf"(?:/(?:{_PAGE}{_REVISION}(?:/|$))?(?P<file>(?!{_PAGE})[\w./-]+\.gguf)?)?(?:[?#].*)?",
-    re.ASCII,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,33 +74,17 @@ def fetch_model(
 def parse_name(spec: str, quantization: str | None, revision: str | None) -> HubRequest:
     """What `spec` asks for, with what is given beside it. Raises ConfigError for a text that is no such name."""
     found = _SPEC.fullmatch(spec)
-    if found is None:
-        remedy = _as_spec(spec)
-        raise ConfigError(f"model {spec!r} is not of the form {_FORM}: {remedy}")
+    if found is None or found["repo"].lower().endswith(".gguf"):
+        raise ConfigError(
+            f"model {spec!r} is not of the form {_FORM}: take these from the address of its page; a file on this disk "
+            "is given as the model's `path`"
+        )
     if quantization == "":
         raise ConfigError("the quantization is empty: name one such as Q4_K_M, or leave it out")
-    if found["repo"].lower().endswith(".gguf"):
-        raise ConfigError(f"model {spec!r} looks like a file's path, but there is no such file: correct it")
-    if quantization and (found["quantization"] or quantization).upper() != quantization.upper():
-        raise ConfigError(f"model {spec!r} and quantization {quantization!r} disagree: give one of them only")
-    if revision and (found["revision"] or revision) != revision:
-        raise ConfigError(f"model {spec!r} and revision {revision!r} disagree: give one of them only")
+    for what, given in (("quantization", quantization), ("revision", revision)):
+        if given and found[what] and given != found[what]:
+            raise ConfigError(f"model {spec!r} and {what} {given!r} disagree: give one of them only")
     return HubRequest(found["repo"], quantization or found["quantization"], revision or found["revision"])
-
-
-def _as_spec(spec: str) -> str:
-    """What to write instead of the address of a page or file, or a path that begins with a repository."""
-    if Path(spec).is_file():
-        return "a file on this disk is given as the model's `path`"
-    found = _ADDRESS.fullmatch(spec)
-    if found is None:
-        if "://" in spec:
-            return "the address of a file has the form https://HOST/USER/REPO/resolve/REVISION/FILE.gguf"
-        return "a file is named by its path instead" if spec.lower().endswith(".gguf") else "correct it"
-    revision = unquote(found["revision"] or "main")  # such as refs%2Fpr%2F1
-    at = "" if revision == "main" else f"@{revision}"
-    file = f":{found['file']}" if found["file"] else found["quantization"] or ""
-    return f"write {found['repo']}{at}{file}"
 
 
 def cached_models() -> Iterator[tuple[str, Path]]:
@@ -146,7 +119,7 @@ def list_variants(names: Iterable[str]) -> list[Variant]:
         # X-imatrix.gguf is a calibration matrix, X-imatrix-Q4_K_M.gguf a model made with one.
         if "imatrix" in base and (base.endswith("imatrix.gguf") or not _LABEL.search(base)):
             continue
-        split = _SPLIT.fullmatch(name)
+        split = SPLIT_NAME.fullmatch(name)
         key = (split["prefix"], int(split["n_parts"])) if split else (name, 1)
         parts.setdefault(key, {})[int(split["part"]) if split else 1] = name
     variants = []
@@ -244,17 +217,10 @@ def _choose(variants: Sequence[Variant], request: HubRequest, *, offline: bool) 
             f"{request}:FILE, of {files}"
         )
     labels = ", ".join(dict.fromkeys(variant.label for variant in variants))
-    where = "the local cache" if offline else "the repository"
-    if offline and request.quantization:
-        raise ModelError(
-            f"{request}: {request.quantization} is not in the local cache, which has {labels}: "
-            f"choose one of these, or {_GO_ONLINE} to download it"
-        )
-    if request.quantization:
-        wanted = f"quantization {request.quantization!r}"
-    else:
-        wanted = f"{DEFAULT_QUANTIZATION}, the default"
-    raise ConfigError(f"{request} has no {wanted}: choose one that {where} has: {labels}")
+    wanted = request.quantization or f"{DEFAULT_QUANTIZATION}, the default"
+    if offline:
+        raise ModelError(f"{request}: {wanted}, is not in the local cache, which has {labels}: {_GO_ONLINE} for others")
+    raise ConfigError(f"{request} has no {wanted}: choose one that it has: {labels}")
 
 
 def _explain(error: Exception, request: HubRequest) -> ConfigError | ModelError:
@@ -263,32 +229,23 @@ def _explain(error: Exception, request: HubRequest) -> ConfigError | ModelError:
         return ModelError(f"{request} cannot be downloaded, huggingface_hub does not load ({error}): install it again")
     from huggingface_hub import constants, errors
 
-    status = getattr(getattr(error, "response", None), "status_code", None)
     reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
     if isinstance(error, errors.HFValidationError):
         return ConfigError(f"model {request} is not a valid name of a repository ({reason}): correct it")
     token = "set HF_TOKEN, or log in with `hf auth login`"
-    if isinstance(error, errors.GatedRepoError):
+    cache, endpoint = constants.HF_HUB_CACHE, constants.ENDPOINT
+    known: tuple[tuple[type[Exception], str], ...] = (
+        (errors.GatedRepoError, f"is gated and this account has no access: accept its terms on its page, then {token}"),
+        (errors.RevisionNotFoundError, f"has no revision {request.revision!r}: name a branch, tag or commit of it"),
+        (errors.RepositoryNotFoundError, f"does not exist, or is private: check its name; for a private one {token}"),
+        (errors.HfHubHTTPError, f"cannot be fetched from {endpoint} ({reason}): try again later, or {token}"),
+    )
+    if found := next((what for kind, what in known if isinstance(error, kind)), None):
+        return ModelError(f"{request} {found}")
+    if isinstance(error, OSError) and error.errno:  # of the disk: the network's have no number here
         return ModelError(
-            f"{request} is gated and this account has no access: accept its terms on its page, then {token}"
-        )
-    if isinstance(error, errors.RevisionNotFoundError):
-        return ModelError(f"{request.repo} has no revision {request.revision!r}: name a branch, tag or commit of it")
-    if isinstance(error, errors.RepositoryNotFoundError):
-        return ModelError(f"{request} does not exist, or is private: check its name; for a private one {token}")
-    if status in (401, 403):
-        return ModelError(
-            f"{request}: {constants.ENDPOINT} refuses access (HTTP {status}): check the token, or {token}"
-        )
-    if status is not None and (status == 429 or status >= 500):
-        return ModelError(f"{request}: {constants.ENDPOINT} is overloaded or down (HTTP {status}): try again later")
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return ModelError(f"{request} does not fit in {constants.HF_HUB_CACHE}: free space, or set HF_HOME elsewhere")
-    if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
-        return ModelError(
-            f"{constants.HF_HUB_CACHE} cannot be written ({reason}): correct it, or set HF_HOME elsewhere"
+            f"{request}: {cache} cannot be written ({error.strerror}): make room, or set HF_HOME elsewhere"
         )
     return ModelError(
-        f"{request} cannot be fetched from {constants.ENDPOINT} ({reason}): "
-        "check the network and HF_ENDPOINT, then run again, which begins a file anew that was not whole"
+        f"{request} cannot be fetched from {endpoint} ({reason}): check the network and HF_ENDPOINT, then run again"
     )

@@ -18,7 +18,6 @@ from ..errors import ModelError
 from ..native import ContextMemory, ContextSettings, NativeModel, WeightOrder, measure_context
 from ..system.timing import Ledger
 from .files import ModelFile, find_model
-from .header_rules import other_purpose
 from .identity import Hashing, ModelIdentity
 from .ollama import digest_in_name
 from .placement import (
@@ -129,7 +128,7 @@ def find_file(path: Path, ledger: Ledger) -> ModelFile:
     """Check the headers of a model that was found. Raises ModelError."""
     file = ModelFile.read(path)
     ledger.step("find model", str(file.path))
-    if what := other_purpose(file.header):
+    if what := file.header.other_purpose:
         warnings.warn(f"{file.path}: {what}: choose the model that it was made from", stacklevel=3)
     return file
 

@@ -147,7 +147,7 @@ def runs_code_for_75() -> bool:
     """Whether the first GPU does, which alone has kernels for lane order."""
     device = first_cuda_device() if build_info().is_cuda else None
     code = running_code(build_info().architectures, device.capability) if device else None
-    return code is not None and code.architecture == 75
+    return code is not None and code[0] == 75
 
 
 def _loaded(model: Model, order: WeightOrder) -> AbstractContextManager[NativeModel]:

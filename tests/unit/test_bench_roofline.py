@@ -45,7 +45,6 @@ def weights(*without: str, head: bool = False, scalars: Mapping[str, Scalar] = M
         path=Path("m.gguf"),
         stamp=("m.gguf", 0, 0, 0),
         scalars={"general.architecture": "a", "a.block_count": 2, **scalars},
-        arrays={},
         tensors={},
     )
     return count_weights(header, tensors, head=head)

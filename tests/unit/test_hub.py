@@ -197,7 +197,7 @@ def test_hub_down(hub: HubServer, fetcher: Fetcher) -> None:
     cached = fetcher.path("user/Tiny-GGUF")
     hub.status = 503
     assert fetcher.path("user/Tiny-GGUF") == cached
-    assert "down (HTTP 503)" in fetcher.error("ModelError", "user/Tiny-GGUF:Q8_0")
+    assert "503" in fetcher.error("ModelError", "user/Tiny-GGUF:Q8_0")
     fetcher.close()
     fetcher.env["HF_ENDPOINT"] = "http://127.0.0.1:9"  # the discard port: nothing listens there
     assert fetcher.path("user/Tiny-GGUF") == cached
@@ -208,7 +208,7 @@ def test_hub_down(hub: HubServer, fetcher: Fetcher) -> None:
 
 def test_a_quantisation_that_is_not_there(hub: HubServer, fetcher: Fetcher) -> None:
     message = fetcher.error("ConfigError", "user/Tiny-GGUF:Q4_K")
-    assert "'Q4_K'" in message
+    assert "has no Q4_K: " in message
     assert "BF16, Q4_K_M, Q4_K_S, Q8_0" in message
     hub.repos["user/Tiny-GGUF"].replace({"Tiny-Q4_0.gguf": b"", "Tiny-Q4_1.gguf": b""})
     assert "has no Q4_K_M, the default" in fetcher.error("ConfigError", "user/Tiny-GGUF")
@@ -224,21 +224,11 @@ def test_a_quantisation_that_is_not_there(hub: HubServer, fetcher: Fetcher) -> N
 @pytest.mark.parametrize(
     ("spec", "options", "words"),
     [
-        ("Tiny-GGUF", {}, "user/repo[@revision][:quantization]: correct it"),
-        ("user/repo@", {}, "user/repo[@revision][:quantization]: correct it"),
-        ("user/repo@a@b", {}, "user/repo[@revision][:quantization]: correct it"),
-        ("user/repo:Q4_0:Q4_1", {}, "user/repo[@revision][:quantization]: correct it"),
-        ("https://hub.example/user/repo", {}, "write user/repo"),
-        ("https://hub.example/user/repo/resolve/main/q/a-Q4_0.gguf?download=true", {}, "write user/repo:q/a-Q4_0.gguf"),
-        ("https://hub.example/user/repo/resolve/v2/q/a-Q4_0.gguf", {}, "write user/repo@v2:q/a-Q4_0.gguf"),
-        ("hub.example/user/repo/blob/refs%2Fpr%2F1/a-Q4_0.gguf", {}, "write user/repo@refs/pr/1:a-Q4_0.gguf"),
-        ("hub.example/user/repo/blob/refs/pr/1/a-Q4_0.gguf", {}, "write user/repo@refs/pr/1:a-Q4_0.gguf"),
-        ("https://hub.example/user/repo/tree/v2", {}, "write user/repo@v2"),
-        ("https://hub.example/user/repo/resolve/a-Q4_0.gguf", {}, "/USER/REPO/resolve/REVISION/FILE.gguf"),
-        ("https://hub.example/user/repo/resolve/v2/a-Q4_0.txt", {}, "/USER/REPO/resolve/REVISION/FILE.gguf"),
-        ("user/repo/a-Q4_0.gguf", {}, "write user/repo:a-Q4_0.gguf"),
-        ("/models/tiny.gguf", {}, "a file is named by its path instead"),
-        ("models/tiny.gguf", {}, "no such file"),
+        ("Tiny-GGUF", {}, "user/repo[@revision][:quantization]: take these from"),
+        ("user/repo@a@b", {}, "user/repo[@revision][:quantization]: take these from"),
+        ("user/repo:Q4_0:Q4_1", {}, "user/repo[@revision][:quantization]: take these from"),
+        ("https://hub.example/user/repo", {}, "the address of its page"),
+        ("models/tiny.gguf", {}, "given as the model's `path`"),
         ("user/repo:Q4_0", {"quantization": "Q8_0"}, "disagree"),
         ("user/repo", {"quantization": ""}, "empty"),
         ("user/re--po", {}, "not a valid name"),

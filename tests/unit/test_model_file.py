@@ -177,35 +177,19 @@ def test_files_that_cannot_be_read(tmp_path: Path, name: str) -> None:
 
 
 def test_check_says_what_kind_of_path_it_got(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="no such file"):
+    with pytest.raises(ModelError, match=r"no such file; check the path\. A repository .* as USER/REPO, by `hf_repo`"):
         ModelFile.read(tmp_path / "missing.gguf")
     with pytest.raises(ModelError, match="is a directory"):
         ModelFile.read(tmp_path)
-    for name, words in [
-        ("user/repo", "as USER/REPO, by `hf_repo`"),
-        ("qwen3:8b", "is named ollama:qwen3:8b"),
-        ("https://hub.example/user/repo/a.gguf", "an address is no path; a repository"),
-    ]:
-        with pytest.raises(ModelError, match=words):
-            ModelFile.read(tmp_path / name)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ModelError, match="not a regular file"):
+    with pytest.raises(ModelError, match="no regular file"):
         ModelFile.read(tmp_path / "pipe")
 
 
-@pytest.mark.parametrize(
-    ("arch", "kind", "words"),
-    [
-        ("clip", None, "pictures or sound"),
-        ("clip", "mmproj", "pictures or sound"),
-        ("qwen3", "adapter", "an adapter"),
-        ("controlvector", None, "a control vector"),
-        ("", "imatrix", "an importance matrix"),
-    ],
-)
-def test_files_that_only_accompany_a_model_are_told(tmp_path: Path, arch: str, kind: str | None, words: str) -> None:
+@pytest.mark.parametrize(("arch", "kind"), [("clip", None), ("clip", "mmproj"), ("qwen3", "adapter"), ("", "imatrix")])
+def test_files_that_only_accompany_a_model_are_told(tmp_path: Path, arch: str, kind: str | None) -> None:
     path = write_gguf(tmp_path / "x.gguf", arch=arch, kind=kind)
-    with pytest.raises(ModelError, match=f"{words}.* not a language model: give the file of the model itself"):
+    with pytest.raises(ModelError, match=f"no language model .{arch or kind}.: give the file of the model itself"):
         ModelFile.read(path)
 
 
@@ -221,8 +205,6 @@ def test_check_wants_a_whole_model(tmp_path: Path) -> None:
     assert ModelFile.read(write_gguf(tmp_path / "model.gguf")).header.arch == "qwen3"
     with pytest.raises(ModelError, match="only a vocabulary"):
         ModelFile.read(write_gguf(tmp_path / "vocabulary.gguf", n_tensors=0))
-    with pytest.raises(ModelError, match="no architecture"):
-        ModelFile.read(write_gguf(tmp_path / "nothing.gguf", arch=""))
 
 
 def test_split_models(tmp_path: Path) -> None:
@@ -242,7 +224,7 @@ def test_split_models(tmp_path: Path) -> None:
         ModelFile.read(renamed)
     renamed.rename(first)
     second.write_bytes(second.read_bytes()[:-40])
-    with pytest.raises(ModelError, match=r"00002-of-00002\.gguf: .*its tensors end at"):
+    with pytest.raises(ModelError, match=r"00002-of-00002\.gguf: tensor 'b' ends at"):
         ModelFile.read(first)
     second.unlink()
     with pytest.raises(ModelError, match=f"part 2 of 2 of the model is missing: put {second.name} beside "):

@@ -53,7 +53,7 @@ def test_blocks_hold_a_certain_number_of_values(n_bytes: int, n_values: int) -> 
 def test_files_are_named_as_gguf_names_them() -> None:
     def name(**scalars: Scalar) -> str:
         keys = {f"general.{key}": value for key, value in scalars.items()}
-        return GgufHeader(path=Path(), stamp=("", 0, 0, 0), scalars=keys, arrays={}, tensors={}).quantization
+        return GgufHeader(path=Path(), stamp=("", 0, 0, 0), scalars=keys, tensors={}).quantization
 
     for kind in gguf.LlamaFileType:
         assert name(file_type=int(kind)) == kind.name.removeprefix("MOSTLY_").removeprefix("ALL_")
