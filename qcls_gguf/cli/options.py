@@ -61,7 +61,7 @@ def overriding(key: str, names: str, text: str | None = None) -> Any:
     if info.metavar is None and schema.get("type") != "boolean":
         kinds = schema.get("anyOf", [schema])
         info.metavar = "|".join(
-            word for kind in kinds for word in kind.get("enum", ["N"]) if kind.get("type") != "null"
+            word for kind in kinds for word in kind.get("enum", [kind.get("const", "N")]) if kind.get("type") != "null"
         )
     return dataclasses.field(default=None, metadata={**field.metadata, "key": key})
 

@@ -14,20 +14,20 @@ from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import yaml
-from pydantic import BeforeValidator, ValidationError, ValidationInfo
+from pydantic import Field, ValidationError
 
 from ..errors import ConfigError
-from .prompt import MAX_TEMPERATURE, MIN_TEMPERATURE, PromptConfig
-from .rules import Number, Text
+from .prompt import PromptConfig, Temperature
+from .rules import Text
 from .schema import Config, short
 from .scoring import Scoring
-from .settings import Mistake, Settings, check, config_error, given, mistakes, prefixed, refusal, settings
-from .words import JsonObject, hint, shown
+from .settings import Mistake, Settings, check, config_error, mistakes, prefixed, settings
+from .words import JsonObject, hint
 from .yaml_values import YamlText, load_yaml, read_text
 
 _AGAIN = "run `qcls-gguf calibrate` again"
 _LARGEST_BIAS = 1000.0
-_BiasNumber: TypeAlias = Annotated[float, Number(-_LARGEST_BIAS, _LARGEST_BIAS)]
+_BiasNumber: TypeAlias = Annotated[float, Field(strict=True, ge=-_LARGEST_BIAS, le=_LARGEST_BIAS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,41 +71,23 @@ def prompt_hash(prompt: PromptConfig) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def _of_labels(value: Any) -> Any:
-    if not isinstance(value, dict):
-        raise refusal("expected a number for each label")
-    return {shown(label, quoted=False): number for label, number in value.items()}
-
-
-def _of_prompts(value: Any, info: ValidationInfo) -> Any:
-    """The fits, all of them of prompts that the configuration has."""
-    if not isinstance(value, dict) or not value:
-        raise refusal("expected at least one prompt's name with its fit")
-    known: Sequence[str] = (info.context or {})["names"]
-    for name in value:
-        if name not in known:
-            text = shown(name, quoted=False)
-            raise refusal(f"is no prompt of the configuration, {hint(name, known)}", text)
-    return {name: given(fit) for name, fit in value.items()}
-
-
 @settings
 class _Fit(Settings):
     """What the file says of a prompt; `fit`, how it was fitted, is for people."""
 
-    prompt_hash: Annotated[str, Text()]
+    prompt_hash: Text
     scoring: Scoring
-    temperature: Annotated[float, Number(MIN_TEMPERATURE, MAX_TEMPERATURE)]
-    bias: Annotated[dict[str, _BiasNumber], BeforeValidator(_of_labels)] | None = None
-    fit: Any
+    temperature: Temperature
+    bias: dict[str, _BiasNumber] | None = None
+    fit: Any = None
 
 
 @settings
 class _File(Settings):
     """A calibration file."""
 
-    model_sha256: Annotated[str, Text()]
-    prompts: Annotated[dict[str, _Fit], BeforeValidator(_of_prompts)]
+    model_sha256: Text
+    prompts: Annotated[dict[str, _Fit], Field(min_length=1)]
 
 
 def read_calibration(config: Config) -> Calibration | None:
@@ -114,25 +96,24 @@ def read_calibration(config: Config) -> Calibration | None:
     if path is None:
         return None
     try:
-        text = load_yaml(read_text(path, "the file"))
-        if not isinstance(text.values, dict):
-            raise ConfigError("is no calibration: expected model_sha256 and prompts")
-        return _calibration(text, path, {prompt.name: prompt for prompt in config.prompts})
+        return _calibration(load_yaml(read_text(path, "the file")), path, {each.name: each for each in config.prompts})
     except ConfigError as e:
         raise prefixed(f"calibration: {path}", e) from None
 
 
 def _calibration(text: YamlText, path: Path, prompts: Mapping[str, PromptConfig]) -> Calibration:
-    try:
-        file = check(_File, given(text.values), names=list(prompts))
-    except ValidationError as e:
-        raise config_error(mistakes(e, _File), text.values, file=text) from None
+    if not isinstance(text.values, dict):
+        raise ConfigError("is no calibration: expected model_sha256 and prompts")
     wrong: list[Mistake] = []
     fits = {}
+    try:
+        file = check(_File, text.values)
+    except ValidationError as e:
+        raise config_error(mistakes(e, _File), text.values, file=text) from None
     for name, fit in file.prompts.items():
-        if found := [*_mismatches(fit, prompts[name])]:
-            wrong += [Mistake(("prompts", name, *where), what) for where, what in found]
-        else:
+        found = [*_mismatches(fit, prompts.get(name), list(prompts))]
+        wrong += [Mistake(("prompts", name, *where), what) for where, what in found]
+        if not found:
             bias = fit.bias and tuple(fit.bias[label] for label in prompts[name].labels)
             fits[name] = PromptCalibration(temperature=fit.temperature, bias=bias or None)
     if wrong:
@@ -140,8 +121,11 @@ def _calibration(text: YamlText, path: Path, prompts: Mapping[str, PromptConfig]
     return Calibration(path=path, model_sha256=file.model_sha256, prompts=fits)
 
 
-def _mismatches(fit: _Fit, prompt: PromptConfig) -> Iterator[Mistake]:
+def _mismatches(fit: _Fit, prompt: PromptConfig | None, names: Sequence[str]) -> Iterator[Mistake]:
     """Why a fit is not for the prompt of its name."""
+    if prompt is None:
+        yield Mistake((), f"is no prompt of the configuration, which has {', '.join(names)}")
+        return
     if prompt.temperature is not None:
         yield Mistake(
             (),

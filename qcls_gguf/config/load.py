@@ -9,7 +9,7 @@ import textwrap
 from dataclasses import field
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError, model_validator
 from pydantic.json_schema import GenerateJsonSchema
@@ -18,19 +18,15 @@ from ..errors import ConfigError
 from .prompt import (
     TEXT_KEYS,
     Confidence,
-    FallbackText,
-    FilledText,
     Prior,
     PromptConfig,
     Queries,
-    TrueOrFalse,
     refuse_other_texts,
     resolve_forced,
 )
 from .resources import config_path
-from .rules import Text
+from .rules import File, FilledText, Text, Truth, VisibleText
 from .schema import (
-    CalibrationPath,
     CascadeConfig,
     CascadeStage,
     Config,
@@ -51,17 +47,17 @@ from .yaml_values import load_yaml, read_text, text_block
 class Shared(Settings):
     """Settings of prompts that the top level may give for all of them; a prompt's own setting wins."""
 
-    prompt_template: Annotated[str, Text()] | None = None
+    prompt_template: Text | None = None
     """the whole text of prompts without one of their own; {name}, {labels} and {describe} are filled for each prompt"""
-    system: Annotated[str, Text()] | None = None
+    system: Text | None = None
     """instead of prompt_template: the system message of prompts without texts of their own, or with only a user text"""
-    user: Annotated[str, Text()] | None = None
+    user: Text | None = None
     """the user message of prompts without texts of their own"""
-    answer_cue: Annotated[str, Text()] | None = None
+    answer_cue: Text | None = None
     """the beginning of the answer to such prompts, such as `{name}:`"""
     scoring: Scoring | None = None
     """how a label's tokens become its score, for prompts without a scoring of their own"""
-    force_single_token_labels: TrueOrFalse | None = None
+    force_single_token_labels: Truth | None = None
     """true: the same as scoring first_token"""
     label_end: FilledText | None = None
     """the token that ends a label with which another begins, for prompts without one of their own"""
@@ -71,7 +67,7 @@ class Shared(Settings):
     """the queries from which such a prior is computed"""
     min_confidence: Confidence | None = None
     """answer the fallback if the best label is less probable"""
-    fallback: FallbackText | None = None
+    fallback: VisibleText | None = None
     """the answer below min_confidence; need not be a label"""
 
     @model_validator(mode="before")
@@ -100,7 +96,7 @@ class ConfigFile(Shared):
     """the model: a file, Ollama's, or a repository on the Hugging Face hub; default: the embedded model"""
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     """how to run it"""
-    calibration: CalibrationPath | None = None
+    calibration: File | None = None
     """the file that `qcls-gguf calibrate` wrote; a relative path starts from the configuration's folder"""
     cascade: CascadeConfig | None = None
     """cheaper configurations that are asked first, as `qcls-gguf advise` writes them"""

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Field, model_validator
 
 from ..errors import ConfigError
-from .rules import Number, Text, Truth, at_least, at_most, distinct
+from .rules import LISTED, FilledText, Text, Truth, VisibleText, distinct
 from .scoring import FIRST_TOKEN, TREE, Scoring
 from .settings import Settings, given, refusal, settings, shown_name
 from .template import LABEL_SLOTS, SLOT, Words, check_texts, expand
@@ -40,17 +40,13 @@ _MAX_CONTENT_FREE = 100  # each is computed at start-up
 _CUE = "label:"
 _NO_TEXT = object()
 
-FilledText: TypeAlias = Annotated[str, Text(empty=False)]
-FallbackText: TypeAlias = Annotated[str, Text(blank=False)]
-Confidence: TypeAlias = Annotated[float, Number(0, 1, above=True)]
-TrueOrFalse: TypeAlias = Annotated[bool, Truth()]
-_Description: TypeAlias = Annotated[str, Text(blank=False)] | None
+Confidence: TypeAlias = Annotated[float, Field(strict=True, gt=0, le=1)]
+Temperature: TypeAlias = Annotated[float, Field(strict=True, ge=MIN_TEMPERATURE, le=MAX_TEMPERATURE)]
 Queries: TypeAlias = Annotated[
-    tuple[Annotated[str, Text()], ...],
-    at_least(1, "at least one text"),
-    at_most(_MAX_CONTENT_FREE, "queries"),
+    tuple[Text, ...],
+    Field(min_length=1, max_length=_MAX_CONTENT_FREE, json_schema_extra={"uniqueItems": True}),
+    LISTED,
     distinct("query"),
-    Field(json_schema_extra={"minItems": 1, "maxItems": _MAX_CONTENT_FREE, "uniqueItems": True}),
 ]
 
 
@@ -74,7 +70,7 @@ def refuse_other_texts(values: object) -> None:
 
 def _labels_schema(schema: JsonObject) -> None:
     """A list of labels, or labels with descriptions."""
-    as_list = {**schema, "minItems": 2, "maxItems": _MAX_LABELS, "uniqueItems": True}
+    as_list = {**schema, "uniqueItems": True}
     texts = {"anyOf": [{"type": "string"}, {"type": "null"}]}
     schema.clear()
     schema["anyOf"] = [
@@ -93,34 +89,33 @@ def _has_text(value: Any) -> Any:
 class PromptConfig(Settings):
     """One prompt: a text with a slot for the query and perhaps others, and a closed label set."""
 
-    name: Annotated[str, Text(blank=False, remedy="give the prompt a name")]
+    name: VisibleText
     """the name of the prompt's answers; different for each prompt"""
-    prompt_template: Annotated[Annotated[str, Text()] | None, BeforeValidator(_has_text)] = None
+    prompt_template: Annotated[Text | None, BeforeValidator(_has_text)] = None
     """the whole text before, around and after the query, with the model's control tokens and one {query}; it may have
     {labels}, {labels_described}, {name}, {describe}, {all_labels} and {all_labels_described}"""
-    system: Annotated[str, Text()] | None = None
+    system: Text | None = None
     """instead of prompt_template: the system message, for the model's chat template, with the same slots"""
-    user: Annotated[str, Text()] | None = None
+    user: Text | None = None
     """the user message, likewise; default with a system message that has no {query}: the query alone"""
-    answer_cue: Annotated[str, Text()] | None = None
+    answer_cue: Text | None = None
     """only with system or user: the beginning of the model's answer, before the label; default `label:`"""
-    describe: Annotated[str, Text(blank=False)] | None = None
+    describe: VisibleText | None = None
     """what the prompt asks for, in words; fills the slot {describe}, and stands beside the name in {all_labels}"""
     labels: Annotated[
-        tuple[Annotated[str, Text(blank=False)], ...],
-        at_least(2, "at least two labels"),
-        at_most(_MAX_LABELS, "labels"),
+        tuple[VisibleText, ...],
+        Field(min_length=2, max_length=_MAX_LABELS, json_schema_extra=_labels_schema),
+        LISTED,
         distinct("label"),
-        Field(json_schema_extra=_labels_schema),
     ]
     """the answers to choose from, as a list or each with a description for the slot {labels_described}"""
-    label_descriptions: Annotated[tuple[_Description, ...], at_least(1, "a text or null for each label")] | None = None
+    label_descriptions: Annotated[tuple[VisibleText | None, ...], LISTED] | None = None
     """descriptions of the labels in their order, if labels is a list; null for a label without one"""
-    label_prefix: Annotated[str, Text()] = " "
+    label_prefix: Text = " "
     """the text between the template and a label"""
     scoring: Scoring = TREE
     """how a label's tokens become its score"""
-    force_single_token_labels: InitVar[TrueOrFalse | None] = None
+    force_single_token_labels: InitVar[Truth | None] = None
     """true: the same as scoring first_token"""
     label_end: FilledText | None = None
     """the token that ends a label with which another begins; default: the file's end of turn, else end of sequence"""
@@ -128,11 +123,11 @@ class PromptConfig(Settings):
     """content_free: subtract the log-probabilities that the labels get for queries without content"""
     content_free_queries: Queries = CONTENT_FREE_QUERIES
     """the queries from which such a prior is computed"""
-    temperature: Annotated[float, Number(MIN_TEMPERATURE, MAX_TEMPERATURE)] | None = None
+    temperature: Temperature | None = None
     """divides the scores before the softmax; default: the calibration file's, else 1"""
     min_confidence: Confidence | None = None
     """answer the fallback if the best label is less probable; default: never"""
-    fallback: FallbackText | None = None
+    fallback: VisibleText | None = None
     """the answer below min_confidence; need not be a label"""
 
     @classmethod

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from ..errors import ConfigError
-from .prompt import CONTENT_FREE_QUERIES, FilledText, IgnoredKind, PromptConfig, TrueOrFalse
+from .prompt import CONTENT_FREE_QUERIES, IgnoredKind, PromptConfig
 from .resources import OLLAMA, PACKAGE
-from .rules import File, Number, Text, Truth, Variables, Whole, at_least, at_most, distinct, size_of
+from .rules import LISTED, Count, File, FilledText, Share, Size, Truth, Variables, distinct
 from .scoring import Scoring
 from .settings import Settings, given, refusal, settings
 from .template import ALL_SLOTS, SLOTS, all_texts, expand
@@ -29,7 +29,6 @@ QUANTISED_KV_TYPES: tuple[KvType, ...] = ("q8_0", "q4_0")
 QueryTokens = Literal["plain", "user_defined"]
 _MAX_SEQ = 4096  # LLAMA_MAX_SEQ in llama.cpp's src/llama-cparams.h, as patches/0009 has it
 _MAX_PROMPTS = 1000
-_AUTO = ("auto",)
 _MAX_STAGES = 4
 _N_SHOWN = 12
 AGAIN = "run `qcls-gguf advise` with `cascade` again"
@@ -39,7 +38,7 @@ AGAIN = "run `qcls-gguf advise` with `cascade` again"
 class ModelConfig(Settings):
     """Which model: a file, one of Ollama's, of a Python package or of the Hugging Face hub; none: the embedded one."""
 
-    path: Annotated[Path, File()] | None = None
+    path: File | None = None
     """a GGUF file, of a split model the first; a relative path starts from the configuration's folder. `ollama:NAME`
     is short for the key `ollama`, `package:NAME` for `package`"""
     ollama: FilledText | None = None
@@ -54,7 +53,7 @@ class ModelConfig(Settings):
     """branch, tag or commit; only with hf_repo"""
     chat_template: FilledText | None = None
     """the Jinja2 text that renders system and user of prompts; none: the file's own"""
-    chat_variables: Annotated[JsonObject, Variables()] = field(default_factory=dict, hash=False)
+    chat_variables: Variables = field(default_factory=dict, hash=False)
     """what that template may ask for, such as `enable_thinking: true`; not given, enable_thinking is false"""
 
     @classmethod
@@ -90,51 +89,51 @@ class ModelConfig(Settings):
 class RuntimeConfig(Settings):
     """How to run it."""
 
-    n_gpu_layers: Annotated[int | Literal["auto", "all"], Whole(0, words=("auto", "all"))] = "auto"
+    n_gpu_layers: Size | Literal["auto", "all"] = "auto"
     """layers on the GPU; auto: as many as its free memory holds; 0: the GPU is not used"""
-    n_threads: Annotated[int | Auto, Whole(1, words=_AUTO)] = "auto"
+    n_threads: Count | Auto = "auto"
     """CPU threads; auto: the physical cores less one"""
-    n_ctx: Annotated[int | Auto, Whole(1, words=_AUTO)] = "auto"
+    n_ctx: Count | Auto = "auto"
     """cells of the KV cache, a token each; auto: the prefixes, the largest request and question_cells"""
-    n_batch: Annotated[int | Auto, Whole(1, words=_AUTO)] = "auto"
+    n_batch: Count | Auto = "auto"
     """tokens of one decode; auto: one query of max_query_tokens over all prompts"""
-    n_seq_max: Annotated[int | Auto, Whole(1, _MAX_SEQ, words=_AUTO)] = "auto"
+    n_seq_max: Annotated[Count, Field(le=_MAX_SEQ)] | Auto = "auto"
     """sequences of the context, up to 4,096: one for each stored prefix and for each label branch of a request; auto:
     what the prompts of the configuration, max_batch and question_prefixes need"""
-    question_cells: Annotated[int | Auto, Whole(0, words=_AUTO)] = "auto"
+    question_cells: Size | Auto = "auto"
     """cells of the KV cache kept for prompt sets that come at run time, a token each; every cell in use makes all
     requests a little slower; auto: 1,024, or what a given n_ctx leaves"""
-    question_prefixes: Annotated[int | Auto, Whole(0, _MAX_SEQ - 1, words=_AUTO)] = "auto"
+    question_prefixes: Annotated[Size, Field(le=_MAX_SEQ - 1)] | Auto = "auto"
     """prefixes of prompt sets that come at run time which are kept at once, each in a sequence of its own; auto: 16, or
     as many as sequences are left, or, with a model of recurrent layers, as 256 MiB hold states"""
-    kept_queries: Annotated[int, Whole(0, _MAX_SEQ - 1)] = 0
+    kept_queries: Annotated[Size, Field(le=_MAX_SEQ - 1)] = 0
     """the last queries whose keys and values stay in the cache, so that one that begins like another feeds only what
     follows, as while somebody types; each takes a sequence and 64 cells for each prefix of the prompts"""
-    flash_attn: Annotated[bool | Auto, Truth(_AUTO)] = "auto"
+    flash_attn: Truth | Auto = "auto"
     """auto: on a GPU where it can, on a CPU only for a quantised cache"""
     kv_type: KvType = "f16"
     """the number type of the KV cache; q8_0 and q4_0 need flash attention"""
-    max_query_tokens: Annotated[int, Whole(1)] = 256
+    max_query_tokens: Count = 256
     """longer queries are refused"""
-    max_query_bytes: Annotated[int | Auto, Whole(1, words=_AUTO)] = "auto"
+    max_query_bytes: Count | Auto = "auto"
     """queries of more bytes of UTF-8 are refused before they are tokenised; auto: 32 for each of max_query_tokens"""
     query_tokens: QueryTokens = "plain"
     """what a query becomes that spells a mark of the vocabulary; plain: text; user_defined: a token, if it was added to
     the vocabulary, such as </think>; control tokens stay text"""
-    max_batch: Annotated[int, Whole(1)] = 4
+    max_batch: Count = 4
     """queries that classify_batch puts into one decode, where the sequences suffice"""
-    batch_invariant: TrueOrFalse = False
+    batch_invariant: Truth = False
     """an answer does not depend, to the last bit, on who shares its decode; on NVIDIA GPUs, slower"""
-    state_cache: TrueOrFalse = True
+    state_cache: Truth = True
     """keep the cells of prefixes that took long to compute in a file for the next start; on a CPU"""
-    try_model: TrueOrFalse = True
+    try_model: Truth = True
     """load a model that is not known to work in a process of its own first, so that a file on which llama.cpp ends the
     process is an error"""
-    max_waiting: Annotated[int, Whole(0)] = 64
+    max_waiting: Size = 64
     """callers of other threads that may wait for their turn; more are refused"""
-    warm_query_tokens: Annotated[int | Auto, Whole(0, words=_AUTO)] = "auto"
+    warm_query_tokens: Size | Auto = "auto"
     """up to how many tokens of a query its graph is built at start-up; auto: 16 on a GPU, 0 on a CPU"""
-    n_shapes: Annotated[int | Auto, Whole(0, words=_AUTO)] = "auto"
+    n_shapes: Size | Auto = "auto"
     """graphs that are kept, each with its compute buffers; auto: those of the start-up and 8 more, 16 at least; on a
     CPU fewer where their buffers would exceed 128 MiB"""
 
@@ -150,42 +149,25 @@ class RuntimeConfig(Settings):
         return self
 
 
-def _is_prompts(value: Any) -> Any:
-    if not isinstance(value, list | tuple) or not value:
-        names = ": begin each prompt with `- name:`" if isinstance(value, dict) else ""
-        raise refusal(f"expected a list of at least one prompt, got {size_of(value)}{names}")
-    return tuple(value)
-
-
-def _of_prompts(value: Any) -> Any:
-    if not isinstance(value, Mapping) or not value:
-        raise refusal("expected at least one prompt's name with its threshold")
-    return dict(value)
-
-
 @settings
 class StagePrompt(Settings):
     """The threshold of a stage for one prompt."""
 
-    threshold: Annotated[float, Number(0, 1)]
+    threshold: Share
     """the stage's answer counts if its probability is at least this; otherwise the next stage is asked"""
-    prompt_hash: Annotated[str, Text(empty=False)]
+    prompt_hash: FilledText
     """hash of the stage's prompt to which the threshold was fitted"""
-
-
-StagePrompts: TypeAlias = Annotated[dict[str, StagePrompt], BeforeValidator(_of_prompts)]
-Hashes: TypeAlias = Annotated[dict[str, Annotated[str, Text(empty=False)]], BeforeValidator(_of_prompts)]
 
 
 @settings
 class CascadeStage(Settings):
     """A stage before the configuration itself."""
 
-    config: Annotated[Path, File()]
+    config: File
     """its configuration, with prompts of the same names and labels; without a model of its own it uses this one's"""
-    model_sha256: Annotated[str, Text(empty=False)]
+    model_sha256: FilledText
     """sha256 of the model with which the thresholds were fitted"""
-    prompts: StagePrompts = field(hash=False)
+    prompts: Annotated[dict[str, StagePrompt], Field(min_length=1)] = field(hash=False)
     """the prompts that it is asked, by name; all others go to the next stage directly"""
 
 
@@ -193,23 +175,21 @@ class CascadeStage(Settings):
 class CascadeConfig(Settings):
     """Stages that are asked before the configuration itself, which is the last one."""
 
-    stages: Annotated[tuple[CascadeStage, ...], at_least(1, "at least one stage"), at_most(_MAX_STAGES, "stages")]
+    stages: Annotated[tuple[CascadeStage, ...], Field(min_length=1, max_length=_MAX_STAGES), LISTED]
     """in the order in which they are asked"""
-    model_sha256: Annotated[str, Text(empty=False)]
+    model_sha256: FilledText
     """sha256 of the last stage's model, with which the others were compared"""
-    prompt_hashes: Hashes = field(hash=False)
+    prompt_hashes: Annotated[dict[str, FilledText], Field(min_length=1)] = field(hash=False)
     """hashes of the last stage's prompts, by name"""
 
 
 Prompts: TypeAlias = Annotated[
     tuple[PromptConfig, ...],
-    BeforeValidator(_is_prompts),
-    at_most(_MAX_PROMPTS, "prompts"),
+    Field(min_length=1, max_length=_MAX_PROMPTS),
+    LISTED,
     distinct("name", lambda prompt: str(prompt.name)),
-    Field(json_schema_extra={"minItems": 1, "maxItems": _MAX_PROMPTS}),
 ]
-IgnoredKinds: TypeAlias = Annotated[tuple[IgnoredKind, ...], at_least(0, "kinds of warnings")]
-CalibrationPath: TypeAlias = Annotated[Path, File()]
+IgnoredKinds: TypeAlias = Annotated[tuple[IgnoredKind, ...], LISTED]
 
 
 @settings
@@ -220,7 +200,7 @@ class Config(Settings):
     """each is asked about every query"""
     model: ModelConfig = field(default_factory=ModelConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
-    calibration: CalibrationPath | None = None
+    calibration: File | None = None
     """what `qcls-gguf calibrate` fitted"""
     cascade: CascadeConfig | None = None
     """cheaper stages that are asked first"""

@@ -6,7 +6,6 @@ values of a file. pydantic's errors become lines of "place: what is wrong and wh
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import field
 from typing import Any, NamedTuple, TypeVar, dataclass_transform, get_args, get_type_hints
@@ -24,6 +23,7 @@ Step = str | int
 
 _OURS = "refused"
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument", "invalid_key")
+_PLAIN_WORDS = {"a valid boolean": "true or false", "a valid integer": "a whole number", " after validation": ""}
 _LONGEST_NAME = 100
 # Built when first used, and all parts of a file's schema at once: half the time at start-up.
 _CHECKS = ConfigDict(extra="forbid", defer_build=True)
@@ -88,7 +88,14 @@ def check(cls: type[T], values: Any, **context: Any) -> T:
 
 def mistakes(error: ValidationError, cls: type) -> list[Mistake]:
     """All mistakes in the values for a class, in words."""
-    return [_mistake(each, cls) for each in error.errors(include_url=False)]
+    found: list[Mistake] = []
+    for each in error.errors(include_url=False):
+        where = each["loc"]
+        if where and str(where[-1]).startswith("literal["):  # the words of a union, whose other type came before
+            found[-1] = Mistake(where[:-1], f"{found[-1].what}, or {each['ctx']['expected']}")
+        elif each["type"] != "too_short" or not found or found[-1].where[: len(where)] != where:
+            found.append(_mistake(each, cls))  # a list is not too short for its items that are wrong
+    return found
 
 
 def _mistake(error: Any, cls: type) -> Mistake:
@@ -101,12 +108,31 @@ def _mistake(error: Any, cls: type) -> Mistake:
         return Mistake((*where[:-1], name), f"unknown key, {hint(where[-1], _known_keys(cls, where[:-1]))}")
     if kind == "missing":
         return Mistake(where, "is missing")
-    if kind == "literal_error":
-        names = ", ".join(re.findall(r"'([^']*)'", error["ctx"]["expected"]))
-        return Mistake(where, f"{shown(error['input'])} is not one of {names}")
     if kind in ("dataclass_type", "dict_type"):
         return Mistake(where, f"expected keys and values, got {kind_of(error['input'])}")
-    return Mistake(where, f"{shown(error['input'])}: {error['msg']}")
+    if kind == "string_type":
+        return Mistake(where, why_no_text(error["input"]))
+    if kind in ("string_too_short", "string_pattern_mismatch"):
+        return Mistake(where, "is empty: give it a text or remove it")
+    if kind == "string_unicode":
+        return Mistake(where, f"{shown(error['input'])} is not valid Unicode")
+    what = error["msg"].partition(" ")[2]  # such as Input should be greater than 0
+    for words, plain in _PLAIN_WORDS.items():
+        what = what.replace(words, plain)
+    return Mistake(where, f"{shown(error['input'])} {what}")
+
+
+def why_no_text(value: Any) -> str:
+    """The message for a value that is not text; mostly words that YAML reads as another type."""
+    if isinstance(value, bool):
+        words = "yes, on and true" if value else "no, off and false"
+        return f"{value} is a truth value, as YAML reads {words}: write it in quotes"
+    if value is None:
+        return "is nothing, which YAML makes of null, ~ and an empty place: write a text, the word null in quotes"
+    remedy = "write one text" if isinstance(value, list) else "write it in quotes"
+    if isinstance(value, dict):
+        remedy = "write a text with a colon in quotes"
+    return f"{shown(value)} is {kind_of(value)}, not text: {remedy}"
 
 
 def _known_keys(cls: Any, where: Iterable[Step]) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import reprlib
 import unicodedata
 from collections.abc import Sequence
-from datetime import date
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -29,8 +28,6 @@ def shown(value: Any, *, quoted: bool = True) -> str:
     if isinstance(value, str) and not quoted:
         text = value if value.isprintable() else _repr.repr(value)
         return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
-    if isinstance(value, date):
-        return str(value)
     if type(value) in (bool, float, type(None)) or (type(value) is int and abs(value) < _LARGE):
         return repr(value)
     try:

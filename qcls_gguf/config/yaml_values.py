@@ -1,15 +1,15 @@
 """YAML: the values of a text that a stranger may have written, with their lines and within limits; values as a text.
 
 YAML has forms by which a file of a kilobyte becomes gigabytes or keeps a reader busy for minutes (aliases of aliases,
-numbers in base 60). The parser's events are counted first, with what aliases repeat; what PyYAML makes of them then is
-no larger.
+numbers in base 60). What the parser meets is counted first, then the nodes that it becomes, with what aliases repeat;
+the values that PyYAML makes of them are no more.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,29 +21,28 @@ from .words import shown
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 32
 MAX_VALUES = 20_000
-"""keys and values, those that aliases repeat counted each time"""
-MAX_CHARACTERS = 4 << 20
-"""of all texts, those that aliases repeat counted each time"""
+"""keys and values; those that aliases repeat count each time, a long text as several"""
+_N_CHARACTERS = 200
+"""of a text count as one more value"""
+_OPEN = 0
+"""the size of a node whose parts are being counted"""
 _MAX_NUMBER = 64  # characters of a number
 _MAX_DIRECTIVES = 8
 
 _TAG = "tag:yaml.org,2002:"
 _OTHER_BASE = re.compile(r"[-+]?(0[0-9_]+|[0-9_]+:[0-9_:.]+)$")  # 010 is 8, 12:30 is 750, 1:30.5 is 90.5
-_TYPOGRAPHIC = re.compile(r"([^:]*:\s+)?[“”„‟][^“”]*$")
-"""A line, without what indents it, up to a colon in a value that begins with a typographic quote, not closed before."""
-_IN_OTHER_WORDS = {
-    "but found another document": "a second document begins: write one only",
-    "found undefined alias": "an alias has no anchor before it",
-    "found unhashable key": "a key is a list or a mapping: write a text",
+_REMEDIES = {
+    "mapping values": "write a text that has a colon in quotes, or below |",
+    "cannot start any token": "indent with spaces, not with tabs, and write a text that begins with @ or ` in quotes",
 }
-_RESOLVER: Any = yaml.resolver.Resolver()
+"""what to do about the mistakes that are made most"""
 # With libyaml a file is read some twenty times as fast; wheels of PyYAML hold it.
 _BASE: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
 
 @dataclass(frozen=True, slots=True)
 class YamlText:
-    """The values of a YAML text: dicts, lists, texts, numbers, truth values, dates and None."""
+    """The values of a YAML text: dicts, lists, texts, numbers, truth values and None."""
 
     values: Any
     _root: yaml.Node | None
@@ -92,137 +91,96 @@ def load_yaml(text: str) -> YamlText:
     if sum(line.startswith("%") for line in text.splitlines()) > _MAX_DIRECTIVES:
         raise ConfigError(f"not valid YAML: more than {_MAX_DIRECTIVES} lines begin with %")
     try:
-        _Counter().count(yaml.parse(text, _BASE))
+        _check_events(text)
         loader = _Loader(text)
         root = loader.get_single_node()
-        return YamlText(None if root is None else loader.construct_document(root), root)
+        if root is None:
+            return YamlText(None, None)
+        _size(root, {})
+        return YamlText(loader.construct_document(root), root)
     except yaml.MarkedYAMLError as e:
-        problem = str(e.problem or e.context)
-        what = f"{_IN_OTHER_WORDS.get(problem, problem)}{_remedy(e, text)}"
-        raise ConfigError(f"not valid YAML: {_place(e)}{what}") from None
+        problem, mark = str(e.problem or e.context), e.problem_mark or e.context_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        remedy = "".join(f": {remedy}" for words, remedy in _REMEDIES.items() if words in problem)
+        raise ConfigError(f"not valid YAML: {place}{problem}{remedy}") from None
     except (yaml.YAMLError, ValueError) as e:  # a ValueError for text that is no UTF-8
         raise ConfigError(f"not valid YAML: {' '.join(str(e).split())}") from None
 
 
-def _place(error: yaml.MarkedYAMLError) -> str:
-    mark = error.problem_mark or error.context_mark
-    return f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-
-
-def _remedy(error: yaml.MarkedYAMLError, text: str) -> str:
-    """What to do about the mistakes that are made most."""
-    if error.problem_mark is None:
-        return ""
-    line = text.splitlines()[error.problem_mark.line :][:1]
-    if not line:
-        return ""
-    if "\t" in line[0][: len(line[0]) - len(line[0].lstrip())]:
-        return ": the line is indented with a tab, use spaces"
-    if error.problem and "mapping values" in error.problem:
-        if _TYPOGRAPHIC.match(line[0][: error.problem_mark.column].lstrip(" -")):
-            return ': the value begins with a typographic quote, write "'
-        return ": write a text that has a colon in quotes, or below |"
-    return ""
-
-
 class _Loader(_BASE):  # type: ignore[misc]
-    """PyYAML's safe loader, whose errors all have a line."""
+    """PyYAML's safe loader, whose errors all have a line, and to which a date is a text."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012  (PyYAML declares it so)
+        first: [(tag, form) for tag, form in resolvers if tag != f"{_TAG}timestamp"]
+        for first, resolvers in _BASE.yaml_implicit_resolvers.items()
+    }
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Make a value; a number in another base than it looks like is refused."""
+        """Make a value."""
         try:
-            value = super().construct_object(node, deep=deep)
+            return super().construct_object(node, deep=deep)
         except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError):
             kind = node.tag.removeprefix(_TAG)
             what = f"{shown(node.value)} is no {kind}, which it looks like: write it in quotes"
             raise yaml.constructor.ConstructorError(None, None, what, node.start_mark) from None
-        if isinstance(value, int | float) and isinstance(node.value, str) and _OTHER_BASE.match(node.value):
-            what = f"{node.value} is the number {shown(value)} to YAML: write that, or a text in quotes"
-            raise yaml.constructor.ConstructorError(None, None, what, node.start_mark)
-        return value
 
 
-@dataclass(slots=True)
-class _Collection:
-    """A mapping or a list while its events arrive."""
-
-    event: Any
-    n_values: int
-    """those before it, itself included"""
-    n_characters: int
-    keys: set[tuple[str, str]] = field(default_factory=set)
-    """of a mapping, its keys so far"""
-    n_parts: int = 0
-    """keys, values and items so far"""
-
-
-class _Counter:
-    """Counts what the events of a parser will become, and stops where it is too much, too deep or given twice."""
-
-    def __init__(self) -> None:
-        self._n_values = self._n_characters = 0
-        self._open: list[_Collection] = []
-        self._sizes: dict[str, tuple[int, int]] = {}
-        """values and characters of each anchored value"""
-
-    def count(self, events: Iterator[Any]) -> None:
-        """Go through all events. Raises ConfigError."""
-        for event in events:
-            if isinstance(event, yaml.CollectionEndEvent):
-                done = self._open.pop()
-                self._anchor(done.event, done.n_values - 1, done.n_characters)
-            elif isinstance(event, yaml.NodeEvent):
-                self._node(event)
-
-    def _node(self, event: Any) -> None:
-        n_values, n_characters = self._n_values, self._n_characters
-        if isinstance(event, yaml.AliasEvent):
-            if any(each.event.anchor == event.anchor for each in self._open):
-                name = shown(event.anchor, quoted=False)
-                raise _refused(event, f"the alias *{name} is inside of what it repeats")
-            size = self._sizes.get(str(event.anchor), (0, 0))  # PyYAML refuses an alias without an anchor
-        else:
-            size = (1, len(event.value) if isinstance(event, yaml.ScalarEvent) else 0)
-        self._n_values += size[0]
-        self._n_characters += size[1]
-        if self._n_values > MAX_VALUES:
+def _check_events(text: str) -> None:
+    """Refuse what would be too deep or too long for PyYAML to take in."""
+    depth = n_values = 0
+    for event in yaml.parse(text, _BASE):
+        n_values += isinstance(event, yaml.NodeEvent)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if n_values > MAX_VALUES:
             raise _refused(event, f"more than {MAX_VALUES} keys and values")
-        if self._n_characters > MAX_CHARACTERS:
-            raise _refused(event, f"more than {MAX_CHARACTERS} characters, with what its aliases repeat")
-        if self._open:
-            self._part(event, self._open[-1])
-        if isinstance(event, yaml.ScalarEvent):
-            if event.implicit[0] and len(event.value) > _MAX_NUMBER and _tag(event) != f"{_TAG}str":
-                raise _refused(event, f"a number of {len(event.value)} characters: at most {_MAX_NUMBER} are read")
-            self._anchor(event, n_values, n_characters)
-        elif isinstance(event, yaml.CollectionStartEvent):
-            if len(self._open) > MAX_DEPTH:
-                raise _refused(event, f"nested deeper than {MAX_DEPTH} levels")
-            self._open.append(_Collection(event, self._n_values, n_characters))
-
-    def _part(self, event: Any, around: _Collection) -> None:
-        """Note a key, a value or an item; a key that was there is refused."""
-        is_key = isinstance(around.event, yaml.MappingStartEvent) and around.n_parts % 2 == 0
-        around.n_parts += 1
-        if is_key and isinstance(event, yaml.ScalarEvent):
-            key = (_tag(event), event.value)
-            if key in around.keys:
-                raise _refused(event, f"key {shown(event.value)} is given twice")
-            around.keys.add(key)
-
-    def _anchor(self, event: Any, n_values: int, n_characters: int) -> None:
-        """Remember what an anchored value counts; before it there were so many values and characters."""
-        if event.anchor is not None:
-            self._sizes[event.anchor] = self._n_values - n_values, self._n_characters - n_characters
+        if depth > MAX_DEPTH + 1:
+            raise _refused(event, f"nested deeper than {MAX_DEPTH} levels")
 
 
-def _tag(event: Any) -> str:
-    """The type of a text that YAML reads as one."""
-    return event.tag or _RESOLVER.resolve(yaml.ScalarNode, event.value, event.implicit)  # type: ignore[no-any-return]
+def _size(node: Any, sizes: dict[yaml.Node, int]) -> int:
+    """How many keys and values a node stands for. Raises ConfigError where these are too many, or what none may be.
+
+    Those that aliases repeat count each time, and a long text as several.
+    """
+    if node not in sizes:
+        sizes[node] = _OPEN
+        if isinstance(node, yaml.ScalarNode):
+            _check_scalar(node)
+            n_values = 1 + len(node.value) // _N_CHARACTERS
+        else:
+            parts = node.value if isinstance(node, yaml.SequenceNode) else _parts(node)
+            n_values = 1 + sum(_size(part, sizes) for part in parts)
+        if n_values > MAX_VALUES:
+            raise _refused(node, f"more than {MAX_VALUES} keys and values")
+        sizes[node] = n_values
+    if sizes[node] == _OPEN:
+        raise _refused(node, "an alias is inside of what it repeats")
+    return sizes[node]
 
 
-def _refused(event: Any, what: str) -> ConfigError:
-    return ConfigError(f"not valid YAML: line {event.start_mark.line + 1}: {what}")
+def _parts(mapping: yaml.MappingNode) -> Iterator[yaml.Node]:
+    """The keys and values of a mapping; a key that is given twice is refused."""
+    keys = set()
+    for key, value in mapping.value:
+        if isinstance(key, yaml.ScalarNode) and (key.tag, key.value) in keys:
+            raise _refused(key, f"key {shown(key.value)} is given twice")
+        keys.add((key.tag, str(key.value)))
+        yield from (key, value)
+
+
+def _check_scalar(node: yaml.ScalarNode) -> None:
+    if node.tag == f"{_TAG}str":
+        return
+    if len(node.value) > _MAX_NUMBER:
+        raise _refused(node, f"a number of {len(node.value)} characters: at most {_MAX_NUMBER} are read")
+    if _OTHER_BASE.match(node.value):
+        raise _refused(
+            node, f"{node.value} is a number of base 8 or 60 to YAML: write a decimal one, or put it in quotes"
+        )
+
+
+def _refused(at: Any, what: str) -> ConfigError:
+    return ConfigError(f"not valid YAML: line {at.start_mark.line + 1}: {what}")
 
 
 def yaml_text(value: object) -> str:

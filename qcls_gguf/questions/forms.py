@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Literal
 
 from pydantic import ValidationError
 
@@ -24,18 +24,16 @@ Kind = Literal["choice", "predicate", "score"]
 KINDS: tuple[Kind, ...] = ("choice", "predicate", "score")
 INSTRUCTIONS, OPTIONS = "{instructions}", "{options}"
 
-FormText: TypeAlias = Annotated[str, Text()]
-
 
 @settings
 class Form(Settings):
     """The texts around a question of one kind; `{instructions}`, `{options}` and `{query}` are its slots."""
 
-    system: FormText
+    system: Text
     """what comes first and is cached: the question"""
-    user: FormText = SLOT
+    user: Text = SLOT
     """what changes: the text that it is asked about"""
-    answer_cue: FormText = "answer:"
+    answer_cue: Text = "answer:"
     """how the answer begins"""
 
 

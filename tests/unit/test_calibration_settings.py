@@ -35,6 +35,7 @@ SECOND = """\
     labels: [girl, boy]
 """
 SHA256 = "ab" * 32
+WHOLE = {"prompt_hash": SHA256, "scoring": "tree", "temperature": 1.5}
 
 
 def test_nothing_is_calibrated_by_default() -> None:
@@ -60,18 +61,18 @@ def test_a_prompts_settings_go_before_the_common_ones() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("prior: free", "prompts.category.prior: 'free' is not one of none, content_free"),
-        ("content_free_queries: []", "prompts.category.content_free_queries: expected a list of at least one text"),
+        ("prior: free", "prompts.category.prior: 'free' should be 'none' or 'content_free'"),
+        ("content_free_queries: []", "prompts.category.content_free_queries: [] should have at least 1 item, not 0"),
         ("content_free_queries: [a, 1]", "prompts.category.content_free_queries[1]: 1 is a number, not text"),
         ("content_free_queries: [a, a]", "prompts.category.content_free_queries[1]: query 'a' is given twice"),
-        ("temperature: 0", "prompts.category.temperature: 0 is not a number from 0.01 to 100"),
-        ("temperature: .nan", "prompts.category.temperature: nan is not a number from 0.01 to 100"),
-        ("temperature: true", "prompts.category.temperature: True is not a number"),
+        ("temperature: 0", "prompts.category.temperature: 0 should be greater than or equal to 0.01"),
+        ("temperature: .nan", "prompts.category.temperature: nan should be less than or equal to 100"),
+        ("temperature: true", "prompts.category.temperature: True should be a valid number"),
         ("min_confidence: 0.5", "prompts.category.min_confidence: 0.5 needs fallback: give both or neither"),
         ("fallback: ask", "prompts.category.fallback: 'ask' needs min_confidence: give both or neither"),
         ('fallback: ""', "prompts.category.fallback: is empty"),
-        ("min_confidence: 0", "prompts.category.min_confidence: 0 has no effect, because no probability is below"),
-        ("min_confidence: 1.01", "prompts.category.min_confidence: 1.01 is not a number from 0 to 1"),
+        ("min_confidence: 0", "prompts.category.min_confidence: 0 should be greater than 0"),
+        ("min_confidence: 1.01", "prompts.category.min_confidence: 1.01 should be less than or equal to 1"),
     ],
 )
 def test_a_wrong_setting_is_refused(line: str, message: str) -> None:
@@ -154,18 +155,21 @@ def test_a_file_that_cannot_be_read_is_refused(config: Config, tmp_path: Path) -
     [
         ("", "is no calibration"),
         ("[", "not valid YAML"),
-        ({"model_sha256": None}, "model_sha256: is missing"),
-        ({"prompts": {}}, "prompts: expected at least one prompt's name"),
+        ({"model_sha256": None}, "model_sha256: is nothing"),
+        ({"prompts": {}}, "prompts: {} should have at least 1 item, not 0"),
         ({"model_sha": 1}, "model_sha: unknown key, did you mean model_sha256?"),
-        ({"categorie": {}}, "prompts.categorie: is no prompt of the configuration, did you mean category?"),
-        ({"prompt_hash": None}, "prompts.category.prompt_hash: is missing"),
-        ({"temperature": float("inf")}, "prompts.category.temperature: inf is not a number from 0.01 to 100"),
+        ({"categorie": WHOLE}, "prompts.categorie: is no prompt of the configuration, which has category, audience"),
+        ({"prompt_hash": None}, "prompts.category.prompt_hash: is nothing"),
+        ({"temperature": float("inf")}, "prompts.category.temperature: inf should be less than or equal to 100"),
         ({"scoring": "joint"}, "prompts.category: was fitted to scoring joint, the prompt has tree: run `qcls-gguf"),
         ({"prompt_hash": "cd" * 32}, "prompts.category: was fitted to the prompt of hash cdcdcdcdcdcd…, it is "),
-        ({"bias": [1]}, "prompts.category.bias: expected a number for each label"),
+        ({"bias": [1]}, "prompts.category.bias: expected keys and values, got a list"),
         ({"bias": {"dress": 1, "no": 2}}, "prompts.category.bias.孕: is missing"),
         ({"bias": {"dress": 1, "no": 2, "孕": 3, "coat": 4}}, "prompts.category.bias.coat: unknown key"),
-        ({"bias": {"dress": 1, "no": float("nan"), "孕": 3}}, "prompts.category.bias.no: nan is not a number"),
+        (
+            {"bias": {"dress": 1, "no": float("nan"), "孕": 3}},
+            "prompts.category.bias.no: nan should be less than or equal to 1000",
+        ),
     ],
 )
 def test_a_wrong_calibration_is_refused(config: Config, change: str | dict[str, Any], message: str) -> None:

@@ -32,7 +32,7 @@ def test_a_prompts_scoring_goes_before_the_common_one(top: str, own: str, scorin
     ("lines", "message"),
     [
         (("scoring: tree", "force_single_token_labels: true"), "true contradicts scoring: tree: remove one of the two"),
-        (("force_single_token_labels: 1",), "1 is not true or false"),
+        (("force_single_token_labels: 1",), "1 should be true or false"),
     ],
 )
 def test_a_contradiction_about_scoring_is_refused_at_both_levels(lines: tuple[str, ...], message: str) -> None:
@@ -64,21 +64,20 @@ def test_a_prompts_label_end_goes_before_the_common_one() -> None:
 def test_the_numbers_of_the_runtime_have_limits(key: str, low: int, words: list[str]) -> None:
     for value in (low, low + 1, (1 << 24) - 1, *words):
         assert getattr(parse(f"{PROMPT}runtime: {{{key}: {value}}}").runtime, key) == value
-    choices = "".join(f" or {word}" for word in words)
-    limits = f"is not a whole number from {low} to 16777215{choices}"
-    for wrong in (low - 1, 1 << 24, 1.0, True, None, "1", [1], "some", *({"auto", "all"} - set(words))):
-        refused(f"{PROMPT}runtime: {{{key}: {json.dumps(wrong)}}}", f"runtime.{key}: {wrong!r} {limits}")
+    choices = f", or {' or '.join(map(repr, words))}" if words else ""
+    for wrong, limit in ((low - 1, f"greater than or equal to {low}"), (1 << 24, "less than or equal to 16777215")):
+        refused(f"{PROMPT}runtime: {{{key}: {wrong}}}", f"runtime.{key}: {wrong} should be {limit}{choices}")
+    for value in (1.0, True, None, "1", [1], "some", *({"auto", "all"} - set(words))):
+        text = f"{PROMPT}runtime: {{{key}: {json.dumps(value)}}}"
+        refused(text, f"runtime.{key}: {value!r} should be a whole number{choices}")
 
 
 @pytest.mark.parametrize(("key", "low", "high"), [("n_seq_max", 1, 4096), ("question_prefixes", 0, 4095)])
 def test_the_numbers_of_sequences_end_where_those_of_llama_cpp_do(key: str, low: int, high: int) -> None:
     for value in (low, high, "auto"):
         assert getattr(parse(f"{PROMPT}runtime: {{{key}: {value}}}").runtime, key) == value
-    for value in (low - 1, high + 1, "all"):
-        refused(
-            f"{PROMPT}runtime: {{{key}: {value}}}",
-            f"runtime.{key}: {value!r} is not a whole number from {low} to {high} or auto",
-        )
+    for value, limit in ((low - 1, f"greater than or equal to {low}"), (high + 1, f"less than or equal to {high}")):
+        refused(f"{PROMPT}runtime: {{{key}: {value}}}", f"runtime.{key}: {value} should be {limit}, or 'auto'")
 
 
 def test_a_hub_model_takes_a_quantization_and_a_revision() -> None:
@@ -89,8 +88,8 @@ def test_a_hub_model_takes_a_quantization_and_a_revision() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        *((f"flash_attn: {value}", "is not auto, true or false") for value in ("1", "enabled", "[true]")),
-        *((f"kv_type: {value}", "is not one of f16, q8_0, bf16, f32, q4_0") for value in ("q5_1", "[f16]")),
+        *((f"flash_attn: {value}", "should be true or false, or 'auto'") for value in ("1", "enabled", "[true]")),
+        *((f"kv_type: {value}", "should be 'f16', 'q8_0', 'bf16', 'f32' or 'q4_0'") for value in ("q5_1", "[f16]")),
     ],
 )
 def test_a_value_that_is_no_choice_is_refused(line: str, message: str) -> None:

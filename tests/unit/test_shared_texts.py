@@ -113,7 +113,7 @@ def test_mistakes_beside_a_wrong_common_text_are_told_too() -> None:
     ("prompt", "message"),
     [
         ({"labels": {"x": "a", "y": 1}}, "labels.y: 1 is a number, not text: describe the label"),
-        ({"labels": {"x": "a"}}, "labels: expected a list of at least two labels, got a list of 1"),
+        ({"labels": {"x": "a"}}, "labels: ('x',) should have at least 2 items, not 1"),
         ({"labels": {"x": "a", "y": "b"}, "label_descriptions": ["a"]}, "label_descriptions: is given beside labels"),
         ({"label_descriptions": ["a"]}, "label_descriptions: has 1 texts for 2 labels"),
         ({"describe": "{query}", "prompt_template": "{describe}{query}"}, "describe: '{query}' in the template's"),
