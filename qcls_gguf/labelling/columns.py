@@ -14,9 +14,6 @@ from ..config.words import MAX_LISTED, shown
 from ..data.encoding import is_text, shown_bytes
 from ..errors import ConfigError
 
-_N_TYPED = 10_000
-"""rows whose types are found together"""
-
 
 def check_query_type(schema: pa.Schema, query_column: str, what: Path | str) -> None:
     """Raise ConfigError if a table has no such column of text, or several."""
@@ -45,56 +42,37 @@ class ColumnTypes:
     """Finds a type for each key of the objects of JSON lines."""
 
     def __init__(self) -> None:
-        self._waiting: list[Mapping[str, object]] = []
-        self._types: dict[str, pa.DataType | None] = {}
+        self._kinds: dict[str, set[str]] = {}
 
     def add(self, values: Mapping[str, object]) -> None:
         """Take an object into account."""
-        self._waiting.append(values)
-        if len(self._waiting) == _N_TYPED:
-            self._find()
-
-    def _find(self) -> None:
-        for name in dict.fromkeys(name for each in self._waiting for name in each):
-            found = _type_of([each[name] for each in self._waiting if name in each])
-            self._types[name] = _common(self._types[name], found) if name in self._types else found
-        self._waiting = []
+        for name, value in values.items():
+            kinds = self._kinds.setdefault(name, set())
+            if value is not None:
+                kinds.add(_kind(value))
 
     def schema(self) -> pa.Schema:
-        """A column for each key; values without a common type are text."""
-        self._find()
-        return pa.schema((name, kind or pa.string()) for name, kind in self._types.items())
+        """A column for each key; objects, lists, and values without a common type are text."""
+        return pa.schema((name, _column_type(kinds)) for name, kinds in self._kinds.items())
 
 
-def _type_of(values: Sequence[object]) -> pa.DataType | None:
-    try:
-        kind = pa.infer_type(values)
-        pa.array(values, kind)
-    except (pa.ArrowException, OverflowError, ValueError, TypeError):
-        return None
-    return None if _has_empty_struct(kind) else kind
+def _kind(value: object) -> str:
+    """A value's type by the columns that may have it: `int` those of 64 bits and of floats, `long` the first alone."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return "int" if abs(value) <= 2**53 else "long" if -(2**63) <= value < 2**63 else "large"
+    return type(value).__name__
 
 
-def _common(one: pa.DataType | None, other: pa.DataType | None) -> pa.DataType | None:
-    if one is None or other is None or one == other:
-        return one if one == other else None
-    try:
-        schemas = [pa.schema([("x", each)]) for each in (one, other)]
-        return pa.unify_schemas(schemas, promote_options="permissive").field("x").type
-    except pa.ArrowException:
-        return None
-
-
-def _has_empty_struct(kind: pa.DataType) -> bool:
-    """Parquet has no such type."""
-    if pa.types.is_struct(kind):
-        return kind.num_fields == 0 or any(_has_empty_struct(field.type) for field in kind)
-    return pa.types.is_list(kind) and _has_empty_struct(kind.value_type)
+def _column_type(kinds: set[str]) -> pa.DataType:
+    if not kinds:
+        return pa.null()
+    numbers = ({"int", "long"}, pa.int64()), ({"int", "float"}, pa.float64())
+    return next((found for those, found in (({"bool"}, pa.bool_()), *numbers) if kinds <= those), pa.string())
 
 
 def column_of(values: Sequence[object], field: pa.Field) -> pa.Array:
     """A column of a schema that ColumnTypes found, or of text."""
-    if pa.types.is_string(field.type):  # values of other types have no type in common: JSON as text
+    if pa.types.is_string(field.type):  # which have other values as JSON
         plain = (_plain(value) if value is None or isinstance(value, str) else json_of(value) for value in values)
         return pa.array(plain, field.type)
     return pa.array(values, field.type)

@@ -62,11 +62,6 @@ class Input(Record):
     """what the names of its output files begin with"""
 
     @property
-    def n_bytes(self) -> int:
-        """Of the file."""
-        return self.stamp[1]
-
-    @property
     def column_types(self) -> pa.Schema | None:
         """The columns, where they are known."""
         return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.columns))) if self.columns else None
@@ -75,7 +70,7 @@ class Input(Record):
         """The input with the file's stamp of this moment; None if the file has another content now."""
         with _readable(self.path):
             (stamp,) = stamps_of([Path(self.path)])
-            if stamp != self.stamp and (stamp[1], digest_of_ends(Path(self.path))) != (self.n_bytes, self.digest):
+            if stamp != self.stamp and (stamp[1], digest_of_ends(Path(self.path))) != (self.stamp[1], self.digest):
                 return None
         return self.model_copy(update={"stamp": stamp})
 
@@ -85,7 +80,7 @@ class Input(Record):
             (stamp,) = stamps_of([Path(self.path)])
         if stamp[1:] != self.stamp[1:]:  # machines may have the file under different paths
             raise ConfigError(
-                f"{self.path}: was changed while it was labelled ({self.n_bytes} bytes before, {stamp[1]} now): the "
+                f"{self.path}: was changed while it was labelled ({self.stamp[1]} bytes before, {stamp[1]} now): the "
                 "files that are there already stay; run the command again, and it says what can be done"
             )
 

@@ -8,7 +8,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from time import perf_counter
@@ -47,9 +47,9 @@ class Processes:
         context = multiprocessing.get_context("spawn")  # a library of threads and a GPU's driver survive no fork
         for device in settings.devices:
             mine, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(settings, device, theirs), name=device, daemon=True)
-            with only(device):
-                process.start()
+            arguments = settings, device, visible_gpus(device), theirs
+            process = context.Process(target=_work, args=arguments, name=device, daemon=True)
+            process.start()
             theirs.close()
             self._processes[mine] = process
         ready: dict[Connection, Ready] = {}
@@ -115,10 +115,11 @@ class Processes:
                 process.join()
 
 
-def _work(settings: LabelSettings, device: str, pipe: Connection) -> None:
+def _work(settings: LabelSettings, device: str, visible: str, pipe: Connection) -> None:
     """Run a process that was started for a device: say that it is ready, receive the size of batches, then ask for
     shard after shard, and label them, until None comes.
     """
+    os.environ[_VISIBLE] = visible  # the library, which is not loaded yet, reads it as it starts
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # which a terminal sends to the whole group: the parent decides
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -154,34 +155,22 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-@contextmanager
-def only(device: str) -> Iterator[None]:
-    """What is started inside sees one GPU, or none: CUDA reads the variable as it starts.
+def visible_gpus(device: str) -> str:
+    """The value of CUDA_VISIBLE_DEVICES with which a process sees one GPU, or none.
 
-    device: its number among those that this process may see, or `cpu`. Raises ConfigError where there are fewer.
+    device: its number among those that this process may see, some of which a scheduler may have lent it, or `cpu`.
+    Raises ConfigError where there are fewer.
     """
-    before = os.environ.get(_VISIBLE)
-    os.environ[_VISIBLE] = "" if device == CPU else _gpu_name(int(device), before)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_VISIBLE]
-        else:
-            os.environ[_VISIBLE] = before
-
-
-def _gpu_name(number: int, visible: str | None) -> str:
-    """What the variable has for a GPU: its number in the machine, or what a scheduler lent this process."""
-    if visible is None:
-        return str(number)
+    visible = os.environ.get(_VISIBLE)
+    if device == CPU or visible is None:
+        return "" if device == CPU else device
     names = [name for name in map(str.strip, visible.split(",")) if name]
-    if number >= len(names):
+    if int(device) >= len(names):
         raise ConfigError(
-            f"`devices` {number}: {_VISIBLE}={visible} lets this process see {counted(len(names), 'GPU')}, and they "
+            f"`devices` {device}: {_VISIBLE}={visible} lets this process see {counted(len(names), 'GPU')}, and they "
             "are numbered from 0: name others, or cpu, or set the variable"
         )
-    return names[number]
+    return names[int(device)]
 
 
 def check_seen(device: str) -> None:

@@ -94,7 +94,7 @@ def _planned(settings: LabelSettings, output: OutputFolder, paths: Sequence[Path
 def _redo(settings: LabelSettings, output: OutputFolder, before: Input, on_note: Tell) -> None:
     """Remove the outputs of an input that was changed. Raises ConfigError if that is not wanted."""
     n_now = Path(before.path).stat().st_size
-    what = f"{before.path}: was changed since it was labelled ({before.n_bytes} bytes then, {n_now} now)"
+    what = f"{before.path}: was changed since it was labelled ({before.stamp[1]} bytes then, {n_now} now)"
     done = [task.output for task in output.tasks([before]) if task.output in output.done]
     if not settings.redo_changed or output.joined or settings.is_part:
         raise ConfigError(

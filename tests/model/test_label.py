@@ -126,12 +126,17 @@ def test_scores_are_a_struct_and_top_k_a_list_with_the_most_probable_first(
     run: Run, classifier: Classifier, tmp_path: Path
 ) -> None:
     query = "red dress for girls"
-    values = [{"query": query, "n": 1, "mixed": 1, "list": [1]}, {"query": None, "n": 2.5, "mixed": "x"}]
+    large = 2**60
+    values = [
+        {"query": query, "n": 1, "long": 1, "both": 0.5, "mixed": 1, "list": [1]},
+        {"query": None, "n": 2.5, "long": large, "both": large, "mixed": "x"},
+    ]
     (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, values)))
     run(tmp_path / "in.jsonl", out=tmp_path / "all.parquet", scores=True)
     table = pq.read_table(tmp_path / "all.parquet")
-    assert [table.schema.field(name).type for name in ("n", "list")] == [pa.float64(), pa.list_(pa.int64())]
-    assert table.column("mixed").to_pylist() == ["1", "x"]
+    assert table.select(["n", "long"]).to_pydict() == {"n": [1.0, 2.5], "long": [1, large]}
+    texts = table.select(["both", "mixed", "list"]).to_pydict()
+    assert texts == {"both": ["0.5", str(large)], "mixed": ["1", "x"], "list": ["[1]", None]}
     given = {score.label: score.probability for score in classifier.classify(query).results[0].scores}
     assert table.column("category_scores").to_pylist() == [pytest.approx(given, abs=CLOSE), None]
     run(tmp_path / "in.jsonl", out=tmp_path / "top.jsonl", top_k=2, prefix="m_")
@@ -284,16 +289,18 @@ def test_equal_queries_are_computed_once_and_across_shards_through_the_cache(run
 
 def test_limit_and_sample_are_a_first_look(run: Run, tmp_path: Path) -> None:
     one, two = parquet(tmp_path / "a.parquet", QUERIES[:10]), parquet(tmp_path / "b.parquet", QUERIES[10:20])
-    run(one, two, out=tmp_path / "first.jsonl", limit=13, shard_rows=4)
-    assert [row["query"] for row in rows_of(tmp_path / "first.jsonl")] == QUERIES[:13]
-    run(one, two, out=tmp_path / "some.jsonl", sample=7, shard_rows=4)
-    found = [row["query"] for row in rows_of(tmp_path / "some.jsonl")]
+
+    def labelled(name: str, **options: int) -> list[str]:
+        run(one, two, out=tmp_path / name, **options)
+        return [row["query"] for row in rows_of(tmp_path / name)]
+
+    assert labelled("first.jsonl", limit=13, shard_rows=4) == QUERIES[:13]
+    found = labelled("some.parquet", sample=7, shard_rows=4)
     assert len(found) == 7
     assert found == [query for query in QUERIES if query in found] != QUERIES[:7]
-    run(one, two, out=tmp_path / "again.jsonl", sample=7, shard_rows=5)
-    assert [row["query"] for row in rows_of(tmp_path / "again.jsonl")] == found
+    assert labelled("again.csv", sample=7, shard_rows=5) == found
     with pytest.raises(ConfigError, match="sample was 7, is 8"):
-        run(one, two, out=tmp_path / "some.jsonl", sample=8, shard_rows=4)
+        labelled("some.parquet", sample=8, shard_rows=4)
 
 
 def test_several_processes_give_what_one_gives(run: Run, tmp_path: Path) -> None:

@@ -9,13 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from qcls_gguf.data.rows import Format
 from qcls_gguf.errors import ConfigError
 from qcls_gguf.labelling.blocks import Block, distinct_queries, read_block
 from qcls_gguf.labelling.columns import texts_of
 from qcls_gguf.labelling.inputs import Input, find_inputs, read_input
 from qcls_gguf.labelling.output import OutputFolder
-from qcls_gguf.labelling.writing import join_files
 
 
 def plan(path: Path, n: int = 3, *, column: str = "query") -> Input:
@@ -152,22 +150,15 @@ def test_a_query_of_ten_megabytes_is_one_row(tmp_path: Path) -> None:
     ]
 
 
-def test_text_of_parquet_that_is_no_utf8_is_refused_by_row(tmp_path: Path) -> None:
-    bad = pa.array([b"red", b"\xff\xfe", None, b"red"], pa.binary()).view(pa.string())
-    pq.write_table(pa.table({"query": bad}), tmp_path / "a.parquet")
-    assert queries(plan(tmp_path / "a.parquet", 9)) == [
-        "red",
-        "row 2: the query is not valid UTF-8",
-        "row 3: the query is null",
-        "red",
-    ]
-
-
-def test_any_type_of_text_has_queries() -> None:
+def test_any_type_of_text_has_queries(tmp_path: Path) -> None:
     for kind in (pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())):
         texts = texts_of(pa.chunked_array([pa.array(["a", None, "a", "b"]).cast(kind)]))
         assert distinct_queries(texts, "row", range(1, 9)).index.tolist() == [0, -1, 0, 1]
     assert texts_of(pa.nulls(2)) == [None, None]
+    bad = pa.array([b"red", b"\xff\xfe", None, b"red"], pa.binary()).view(pa.string())
+    pq.write_table(pa.table({"query": bad}), tmp_path / "a.parquet")
+    wrong = ["row 2: the query is not valid UTF-8", "row 3: the query is null"]
+    assert queries(plan(tmp_path / "a.parquet", 9)) == ["red", *wrong, "red"]
 
 
 def test_empty_files_have_one_shard_without_rows(tmp_path: Path) -> None:
@@ -205,20 +196,3 @@ def test_a_folder_of_others_is_not_written_to(tmp_path: Path) -> None:
     done.rename(tmp_path / "manifest.json")
     with pytest.raises(ConfigError, match="is damaged"), folder:
         pass
-
-
-@pytest.mark.parametrize("format_", ["csv", "jsonl", "parquet"])
-def test_files_are_joined_in_order_with_one_header(format_: Format, tmp_path: Path) -> None:
-    paths = [tmp_path / f"{n}.{format_}" for n in range(3)]
-    for n, path in enumerate(paths):
-        if format_ == "parquet":
-            pq.write_table(pa.table({"a": [n]}), path)
-        else:
-            path.write_text(('"a\nb",c\n' if n == 0 else "") + f"{n},x\n" if format_ == "csv" else f'{{"a": {n}}}\n')
-    out = tmp_path / f"out.{format_}"
-    join_files(paths, out, format_)
-    if format_ == "parquet":
-        assert pq.read_table(out).column("a").to_pylist() == [0, 1, 2]
-    else:
-        rows = '"a\nb",c\n0,x\n1,x\n2,x\n' if format_ == "csv" else '{"a": 0}\n{"a": 1}\n{"a": 2}\n'
-        assert out.read_text() == rows

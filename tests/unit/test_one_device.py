@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from qcls_gguf.errors import ConfigError
-from qcls_gguf.labelling.processes import check_used, only
+from qcls_gguf.labelling.processes import check_used, visible_gpus
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -23,12 +21,10 @@ def test_a_device_is_one_of_those_that_this_process_may_see(
     if lent is not None:
         monkeypatch.setenv(VISIBLE, lent)
     if seen is None:
-        with pytest.raises(ConfigError, match="`devices` 9: CUDA_VISIBLE_DEVICES=2 lets"), only(device):
-            pass
+        with pytest.raises(ConfigError, match="`devices` 9: CUDA_VISIBLE_DEVICES=2 lets"):
+            visible_gpus(device)
     else:
-        with only(device):
-            assert os.environ[VISIBLE] == seen
-    assert os.environ.get(VISIBLE) == lent
+        assert visible_gpus(device) == seen
 
 
 def test_a_process_for_a_gpu_must_use_it() -> None:

@@ -62,14 +62,6 @@ def test_what_has_no_rows_is_refused_before_and_while_reading(name: str, words: 
     check_source("-")
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig"])
-def test_what_other_programs_save_as_unicode_is_read(encoding: str, tmp_path: Path) -> None:
-    assert texts(tmp_path, "red dress\r\n\r\n孕妇 jeans 👗\n".encode(encoding)) == [
-        ("red dress", 1),
-        ("孕妇 jeans 👗", 3),
-    ]
-
-
 def test_half_a_character_of_utf16_is_told_of_its_line(tmp_path: Path) -> None:
     first, bad, last = read(tmp_path, b"\xff\xfe" + "one\nx".encode("utf-16-le") + b"\x00\xd8\n\x00t\x00")
     assert (first.text, last.text) == ("one", "t")
@@ -118,7 +110,6 @@ def test_json_lines_keep_their_ids(tmp_path: Path) -> None:
     ("header", "columns", "words"),
     [
         ("sku,title", {}, "has no column 'query': the columns are 'sku', 'title'; name the one"),
-        ("query,title", {"id": "sku"}, "has no column 'sku'"),
         ("", {}, "has no header"),
         ("query,,", {}, "several columns have no name: name them, or remove those that are empty"),
         (
