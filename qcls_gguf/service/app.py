@@ -1,4 +1,4 @@
-"""All routes: those of the dialects, and those for operations: is it alive, what does it count, read it anew."""
+"""All routes: those of the dialects, and those for operators: is it alive, what does it count, read it anew."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -20,20 +19,18 @@ from ..config.words import shown
 from ..version import __version__
 from .asking import Asker, json_bytes
 from .backend import Backend
-from .bodies import LINES, check_encoding, read_json, unless_gone
+from .bodies import JSON, LINES, check_encoding, read_json, unless_gone
 from .dialect import MODEL, Dialect, no_images
 from .dialects import DIALECTS
 from .exchange import Exchange, ExchangeMiddleware, Scope
 from .lifecycle import Lifecycle
 from .metrics import CONTENT_TYPE, Metrics
-from .openapi import Operation, description, description_page
-from .refusal import ErrorAnswer, RefusedError, openai_words, parse
+from .openapi import description, description_page
+from .refusal import RefusedError, openai_words, parse
 from .settings import RequestLimits, ServiceSettings
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-PAGE, DOCS, DESCRIPTION = "/", "/docs", "/openapi.json"
-HEALTH, READY, MODELS = "/health", "/ready", "/v1/models"
-_OPEN_PATHS = (PAGE, HEALTH, READY, DOCS, DESCRIPTION)
+_OPEN_PATHS = ("/", "/health", "/ready", "/docs", "/openapi.json")
 """Paths that need no key: they tell nothing that the project's pages do not."""
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
@@ -41,7 +38,6 @@ _POLICY = (
 )
 """for pages: nothing comes from elsewhere, and no other page shows them within itself"""
 _EXPOSED = ("x-request-id", "server-timing", "retry-after", "retry-after-ms")
-_ERRORS = (400, 401, 404, 408, 413, 415, 422, 500, 503, 504)
 _BY_PATH = {path: [each for each in DIALECTS if each.path == path] for path in dict.fromkeys(d.path for d in DIALECTS)}
 
 
@@ -49,17 +45,16 @@ def build_app(lifecycle: Lifecycle, settings: ServiceSettings) -> Starlette:
     """The ASGI application of a service."""
     metrics = Metrics(lifecycle)
     asker = Asker(lifecycle.admission, metrics, settings.limits)
-    documented = [
-        *((_operation(each), _endpoint(each, lifecycle, asker, settings.limits)) for each in _BY_PATH.values()),
-        *_operations(lifecycle, metrics, may_reload=bool(settings.api_keys)),
-    ]
-    described = description(operation for operation, _ in documented)
+    operations = _operations(lifecycle, metrics, may_reload=bool(settings.api_keys))
+    described = description(list(_BY_PATH.values()), (each[:3] for each in operations))
     routes = [
-        *(Route(each.path.replace("}", ":path}"), answer, methods=[each.method]) for each, answer in documented),
-        Route(PAGE, _page((Path(__file__).parent / "page.html").read_bytes())),
-        Route(DOCS, _page(description_page(described))),
-        Route(DESCRIPTION, _page(json_bytes(described), "application/json")),
-    ]
+        *(Route(path, _endpoint(spoken, lifecycle, asker, settings.limits), methods=["POST"])
+          for path, spoken in _BY_PATH.items()),
+        *(Route(path.replace("}", ":path}"), answer, methods=[method]) for method, path, _, answer in operations),
+        Route("/", _page((Path(__file__).parent / "page.html").read_bytes())),
+        Route("/docs", _page(description_page(described))),
+        Route("/openapi.json", _page(json_bytes(described), "application/json")),
+    ]  # fmt: skip
     around = Middleware(ExchangeMiddleware, metrics, settings, open_paths=_OPEN_PATHS, refusal=_response)
     cors = Middleware(
         CORSMiddleware,
@@ -95,7 +90,7 @@ def _endpoint(dialects: Sequence[Dialect], lifecycle: Lifecycle, asker: Asker, l
         dialect = next(each for each in dialects if each.claims(body))
         asked = dialect.ask(parse(dialect.request, body), backend.context(exchange.request_id, request.query_params))
         answer = await unless_gone(asker.answer(asked, backend, exchange), request)
-        return Response(json_bytes(answer), media_type="application/json")
+        return _json(answer)
 
     return endpoint
 
@@ -105,21 +100,6 @@ class _Lines(StreamingResponse):
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await self.stream_response(send)
-
-
-def _operation(dialects: Sequence[Dialect]) -> Operation:
-    own = dialects[-1]
-    return Operation(
-        path=own.path,
-        method="post",
-        summary=own.summary,
-        answer=own.answer,
-        errors=_ERRORS,
-        error=(ErrorAnswer,) if own.words is openai_words else (),
-        requests=[each.request for each in reversed(dialects)],
-        more_kinds=LINES[:1] if own.line is not None else (),
-        parameters=own.parameters,
-    )
 
 
 def _page(body: bytes, kind: str = "text/html; charset=utf-8") -> Endpoint:
@@ -132,7 +112,7 @@ def _page(body: bytes, kind: str = "text/html; charset=utf-8") -> Endpoint:
 def _response(refusal: RefusedError, scope: Scope) -> Response:
     """The refusal in the words of the path's API."""
     words = _BY_PATH[scope["path"]][-1].words if scope["path"] in _BY_PATH else openai_words
-    return Response(json_bytes(words(refusal)), refusal.status, refusal.headers, media_type="application/json")
+    return Response(json_bytes(words(refusal)), refusal.status, refusal.headers, media_type=JSON)
 
 
 async def _raise_refused(_: Request, error: Exception) -> Response:
@@ -155,56 +135,11 @@ async def _raise_refused(_: Request, error: Exception) -> Response:
 # --- operations ------------------------------------------------------------------------------------------------------
 
 
-class Health(BaseModel):
-    """The state of the service."""
-
-    status: str
-    """loading, ready or draining"""
-    version: str
-    """of qcls-gguf"""
-
-
-class OpenAIModel(BaseModel):
-    """A model in OpenAI's words."""
-
-    id: str
-    """`default`, or `default/<prompt>`"""
-    object: str
-    created: int
-    owned_by: str
-
-
-class TypeSafeModel(BaseModel):
-    """A model in TypeSafe's words."""
-
-    name: str
-    description: str
-    release_date: str
-
-
-class Models(BaseModel):
-    """The configured prompts as models, in OpenAI's words (`data`) and in TypeSafe's (`models`)."""
-
-    object: str
-    data: list[OpenAIModel]
-    models: list[TypeSafeModel]
-
-
-class Reloaded(BaseModel):
-    """What answers after a reload."""
-
-    status: str
-    prompts: list[str]
-    """names of the configured prompts"""
-    model: str
-    """the model file"""
-
-
-def _operations(lifecycle: Lifecycle, metrics: Metrics, *, may_reload: bool) -> list[tuple[Operation, Endpoint]]:
-    """The routes with what answers them; may_reload: whether clients are known by their keys."""
+def _operations(lifecycle: Lifecycle, metrics: Metrics, *, may_reload: bool) -> list[tuple[str, str, str, Endpoint]]:
+    """(method, path, summary, what answers it) of each; may_reload: whether clients are known by their keys."""
 
     async def health(_: Request) -> Response:
-        return _json(Health(status=lifecycle.state.value, version=__version__))
+        return _json({"status": lifecycle.state.value, "version": __version__})
 
     async def ready(request: Request) -> Response:
         _ = lifecycle.backend
@@ -214,11 +149,11 @@ def _operations(lifecycle: Lifecycle, metrics: Metrics, *, may_reload: bool) -> 
         return Response(metrics.text(), headers={"content-type": CONTENT_TYPE})
 
     async def models(_: Request) -> Response:
-        return _json(_models(lifecycle.backend))
+        return _json({"object": "list", **_models(lifecycle.backend)})
 
     async def model(request: Request) -> Response:
         name = request.path_params["name"]
-        known = {each.id: each for each in _models(lifecycle.backend).data}
+        known = {each["id"]: each for each in _models(lifecycle.backend)["data"]}
         if name not in known:
             what = f"there is no model {shown(name)}: this service has {', '.join(map(shown, known))}"
             raise RefusedError(404, "unknown prompt", what)
@@ -229,38 +164,32 @@ def _operations(lifecycle: Lifecycle, metrics: Metrics, *, may_reload: bool) -> 
             what = "only a client with an API key may reload, and this service has none: give it one, or send SIGHUP"
             raise RefusedError(403, "key", what)
         backend = await lifecycle.reload()
-        file = backend.classifier.model.path
-        return _json(Reloaded(status="reloaded", prompts=list(backend.prompts), model=file))
+        names, file = list(backend.prompts), backend.classifier.model.path
+        return _json({"status": "reloaded", "prompts": names, "model": file})
 
-    rows: list[tuple[str, str, str, type[BaseModel] | None, tuple[int, ...], Endpoint]] = [
-        ("get", HEALTH, "Whether the process is alive", Health, (), health),
-        ("get", READY, "Whether requests are answered", Health, (503,), ready),
-        ("get", "/metrics", "Counts for Prometheus", None, (401,), counts),
-        ("get", MODELS, "The configured prompts, as models", Models, (401, 503), models),
-        ("get", f"{MODELS}/{{name}}", "A prompt, as a model", OpenAIModel, (401, 404, 503), model),
-        ("post", "/admin/reload", "Read the configuration anew", Reloaded, (401, 403, 409, 422, 503), reload),
-    ]
     return [
-        (Operation(path=path, method=method, summary=summary, answer=(answer,) if answer else (), errors=errors,
-                   kind="application/json" if answer else "text/plain"), endpoint)
-        for method, path, summary, answer, errors, endpoint in rows
-    ]  # fmt: skip
+        ("get", "/health", "Whether the process is alive", health),
+        ("get", "/ready", "Whether requests are answered", ready),
+        ("get", "/metrics", "Counts for Prometheus", counts),
+        ("get", "/v1/models", "The configured prompts, as models", models),
+        ("get", "/v1/models/{name}", "A prompt, as a model", model),
+        ("post", "/admin/reload", "Read the configuration anew", reload),
+    ]
 
 
-def _json(model: BaseModel) -> Response:
-    return Response(model.model_dump_json(), media_type="application/json")
+def _json(body: object) -> Response:
+    return Response(json_bytes(body), media_type=JSON)
 
 
-def _models(backend: Backend) -> Models:
-    info = backend.classifier.model
+def _models(backend: Backend) -> dict[str, list[dict[str, object]]]:
+    """The configured prompts as models, in OpenAI's words (`data`) and in TypeSafe's (`models`)."""
+    info, created = backend.classifier.model, backend.created
     about = f"{info.description}, {info.quantization}"
     named = {MODEL: f"all prompts by {about}"} | {
         f"{MODEL}/{name}": f"one of {len(prompt.labels)} labels by {about}" for name, prompt in backend.prompts.items()
     }
-    created = backend.created
     date = datetime.fromtimestamp(created, UTC).date().isoformat()
-    return Models(
-        object="list",
-        data=[OpenAIModel(id=name, object="model", created=created, owned_by="qcls-gguf") for name in named],
-        models=[TypeSafeModel(name=name, description=what, release_date=date) for name, what in named.items()],
-    )
+    return {
+        "data": [{"id": name, "object": "model", "created": created, "owned_by": "qcls-gguf"} for name in named],
+        "models": [{"name": name, "description": what, "release_date": date} for name, what in named.items()],
+    }

@@ -31,7 +31,10 @@ T = TypeVar("T")
 
 
 class Asker:
-    """Asks a backend for requests. For the thread of the event loop."""
+    """Asks a backend for requests. For the thread of the event loop.
+
+    Raises RefusedError, and QclsError for what a request cannot be asked.
+    """
 
     def __init__(self, admission: Admission, metrics: Metrics, limits: RequestLimits) -> None:
         self._admission = admission
@@ -39,7 +42,7 @@ class Asker:
         self._limits = limits
 
     async def answer(self, asked: Texts | Questions, backend: Backend, exchange: Exchange) -> object:
-        """The body of the answer to a request. Raises RefusedError."""
+        """The body of the answer to a request."""
         if isinstance(asked, Questions):
             with self._admitted_questions(asked.questions, backend), backend:
                 return await self._answered(asked, backend, exchange)
@@ -50,46 +53,6 @@ class Asker:
         n_at_once = sum(sorted(n_tokens)[-backend.window :])
         with self._admission.admitted(sum(n_tokens), n_at_once, backend.classifier.turn_ms), backend:
             return asked.answer(await self._labelled(asked, backend, exchange))
-
-    def _note(self, exchange: Exchange, result: Result, n_tokens: float) -> None:
-        """Count an answer. n_tokens: of the query, as they are counted when one like it is admitted; of a question, as
-        they were fed.
-        """
-        exchange.answered(result)
-        if result.counts.n_decodes:  # else it was kept
-            self._metrics.labelled(result)
-            self._admission.learn(n_tokens, result.total_ms, result.counts.n_queries)
-
-    # --- texts ---------------------------------------------------------------------------------------------------
-
-    async def _labelled(self, asked: Texts, backend: Backend, exchange: Exchange) -> list[Result | RefusedError]:
-        """The answer to each text, or with is_partial the refusal (422) of one that cannot be labelled."""
-        is_list = asked.is_partial or len(asked.texts) > 1
-
-        async def one(loaded: LoadedPrompts, text: str, param: str) -> Result | RefusedError:
-            try:
-                (result,) = await backend.ask([(loaded, text)], exchange.seconds_left)
-            except QclsError as e:
-                refusal = refusal_of(e, param)
-                if asked.is_partial and refusal.status == 422:
-                    return refusal
-                if is_list:
-                    refusal.message = f"{param}: {refusal.message}"
-                raise refusal from None
-            self._note(exchange, result, backend.n_tokens(text))
-            return result
-
-        async def each(loaded: LoadedPrompts) -> AsyncIterator[Coroutine[Any, Any, Result | RefusedError]]:
-            for index, text in enumerate(asked.texts):
-                yield one(loaded, text, f"{asked.param}[{index}]")
-
-        try:
-            async with backend.configured(asked.prompts, asked.scoring, audit=asked.audit) as loaded:
-                if not is_list:
-                    return [await one(loaded, asked.texts[0], asked.param)]
-                return [answer async for answer in in_order(each(loaded), backend.window)]
-        except QclsError as e:  # of a prompt set that cannot be made
-            raise refusal_of(e) from None
 
     async def lines(self, dialect: Dialect, lifecycle: Lifecycle, request: Request) -> AsyncIterator[bytes]:
         """A line for each line that comes, in their order; what is wrong with one does not end the others."""
@@ -119,8 +82,44 @@ class Asker:
             assert isinstance(asked, Texts)
             head[asked.param] = asked.texts[0]
             return asked.answer(await self._labelled(asked, backend, exchange))
-        except RefusedError as refusal:
-            return head | openai_words(refusal)
+        except (RefusedError, QclsError) as e:
+            return head | openai_words(refusal_of(e))
+
+    async def _labelled(self, asked: Texts, backend: Backend, exchange: Exchange) -> list[Result | RefusedError]:
+        """The answer to each text, or with is_partial the refusal (422) of one that cannot be labelled."""
+        is_list = asked.is_partial or len(asked.texts) > 1
+
+        async def one(index: int, text: str) -> Result | RefusedError:
+            param = f"{asked.param}[{index}]" if is_list else asked.param
+            try:
+                (result,) = await backend.ask([(loaded, text)], exchange.seconds_left)
+            except QclsError as e:
+                refusal = refusal_of(e, param)
+                if asked.is_partial and refusal.status == 422:
+                    return refusal
+                if is_list:
+                    refusal.message = f"{param}: {refusal.message}"
+                raise refusal from None
+            self._note(exchange, result, backend.n_tokens(text))
+            return result
+
+        async def each() -> AsyncIterator[Coroutine[Any, Any, Result | RefusedError]]:
+            for index, text in enumerate(asked.texts):
+                yield one(index, text)
+
+        async with backend.configured(asked.prompts, asked.scoring, audit=asked.audit) as loaded:
+            if not is_list:
+                return [await one(0, asked.texts[0])]
+            return [answer async for answer in in_order(each(), backend.window)]
+
+    def _note(self, exchange: Exchange, result: Result, n_tokens: float) -> None:
+        """Count an answer. n_tokens: of the query, as they are counted when one like it is admitted; of a question, as
+        they were fed.
+        """
+        exchange.answered(result)
+        if result.counts.n_decodes:  # else it was kept
+            self._metrics.labelled(result)
+            self._admission.learn(n_tokens, result.total_ms, result.counts.n_queries)
 
     # --- questions -----------------------------------------------------------------------------------------------
 
@@ -156,27 +155,24 @@ class Asker:
     ) -> list[Distribution | None]:
         """The answers to the first questions, as many as the engine has room for, at least one."""
         answers: list[Distribution | None] = []
-        pairs: list[Pair] = []
-        places: list[int] = []
+        pairs: dict[int, Pair] = {}  # by the place of the answer
         async with AsyncExitStack() as stack:
-            for each in questions:
-                if each.question.configured is None and len(each.question.options) == 1:
-                    answers.append(Distribution([1.0]))
-                    continue
-                waits_s = 0.0 if pairs else exchange.seconds_left
-                try:
-                    loaded = await stack.enter_async_context(self._prompts(each, backend, usage, waits_s))
-                except RefusedError as refusal:
-                    if refusal.reason == "room" and pairs:
-                        break
-                    raise
-                except ConfigError as e:
-                    raise refusal_of(ConfigError(str(e).replace(PLACE, each.param)), each.param) from None
-                places.append(len(answers))
-                answers.append(None)
-                pairs.append((loaded, each.text))
-            results = await self._results(pairs, backend, exchange, usage)
-        for place, result in zip(places, results, strict=True):
+            for place, each in enumerate(questions):
+                is_sure = each.question.configured is None and len(each.question.options) == 1
+                if not is_sure:
+                    waits_s = 0.0 if pairs else exchange.seconds_left
+                    try:
+                        loaded = await stack.enter_async_context(self._prompts(each, backend, usage, waits_s))
+                    except RefusedError as refusal:
+                        if refusal.reason == "room" and pairs:
+                            break
+                        raise
+                    except ConfigError as e:
+                        raise refusal_of(ConfigError(str(e).replace(PLACE, each.param)), each.param) from None
+                    pairs[place] = loaded, each.text
+                answers.append(Distribution([1.0]) if is_sure else None)
+            results = await self._results(list(pairs.values()), backend, exchange, usage)
+        for place, result in zip(pairs, results, strict=True):
             if result is not None:
                 (answer,) = result.results
                 by_label = {score.label: score.probability for score in answer.scores}
@@ -204,7 +200,7 @@ class Asker:
     async def _results(
         self, pairs: Sequence[Pair], backend: Backend, exchange: Exchange, usage: Usage
     ) -> list[Result | None]:
-        """The answer to each pair; None for one whose scores cannot be computed. Raises RefusedError."""
+        """The answer to each pair; None for one whose scores cannot be computed."""
         if not pairs:
             return []
         try:
@@ -216,8 +212,6 @@ class Asker:
             return [each for pair in pairs for each in await self._results([pair], backend, exchange, usage)]
         except PlanError as e:
             raise refusal_of(e, "input") from None
-        except QclsError as e:
-            raise refusal_of(e) from None
         for result in results:
             counts = result.counts  # of the turn, which others' queries may share
             n_new = counts.n_tokens_new / counts.n_queries

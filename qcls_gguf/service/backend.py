@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import cache
 from time import monotonic, time
-from typing import TypeVar
+from typing import Any
 
 from ..classifier import Classifier
 from ..config.prompt import PromptConfig
@@ -19,17 +19,14 @@ from ..core.handle import LoadedPrompts
 from ..errors import PlanError
 from ..model import Model
 from ..model.identity import Stamp
-from ..prompts.prompt_set import PromptSet
 from ..questions.forms import Forms, FormSettings
 from ..questions.question import Question, compile_question
 from ..score.result import Counts, Result
 from .dialect import Context, n_tokens_of, unknown_prompt
 from .refusal import RefusedError
 
-T = TypeVar("T")
 MOST_SETS = 256
 _RETRY_MS = 1000.0
-Make = Callable[[Classifier], LoadedPrompts]
 Pair = tuple[LoadedPrompts, str]
 
 
@@ -86,24 +83,19 @@ class Backend:
         if asked == tuple(self.prompts) and scoring is None and not audit:
             return nullcontext(self.classifier.configured)
 
-        def make(classifier: Classifier) -> LoadedPrompts:
+        def make() -> LoadedPrompts:
             prompts = tuple(self.prompts[name] for name in asked)
             if scoring is not None:
                 prompts = tuple(dataclasses.replace(prompt, scoring=scoring) for prompt in prompts)
-            return classifier.prompt_set(dataclasses.replace(classifier.config, prompts=prompts), audit=audit)
+            config = dataclasses.replace(self.classifier.config, prompts=prompts)
+            return self.classifier.prompt_set(config, audit=audit)
 
         return self.sets.using(("configured", asked, scoring, audit), make)
 
     def question(self, question: Question, waits_s: float) -> AbstractAsyncContextManager[LoadedPrompts]:
         """The prompt set of a question. waits_s: see SetCache.using. Entering it raises ConfigError, RefusedError."""
-        compiled: list[PromptSet] = []
-
-        def make(classifier: Classifier) -> LoadedPrompts:
-            if not compiled:  # asked again where room has been made, it does not compile again
-                compiled.append(compile_question(question, self._forms, classifier))
-            return classifier.prompt_set(compiled[0])
-
-        return self.sets.using(question, make, waits_s)
+        compiled = cache(lambda: compile_question(question, self._forms, self.classifier))
+        return self.sets.using(question, lambda: self.classifier.prompt_set(compiled()), waits_s)
 
     async def ask(self, pairs: Sequence[Pair], deadline_s: float) -> list[Result]:
         """The answers of prompt sets to queries, all from one turn but those that are kept. Raises QclsError."""
@@ -120,7 +112,7 @@ class Backend:
     async def close(self) -> None:
         """Wait until no request uses it, then close the classifier, but not the model."""
         await self._unused.wait()
-        self.sets.close()
+        await self.sets.close()
         await asyncio.to_thread(self.classifier.close)
 
 
@@ -175,18 +167,19 @@ class _Entry:
 class SetCache:
     """The prompt sets of one classifier that requests made. For the thread of the event loop.
 
-    Sets that nobody uses go least recently used first, when there are too many or when the engine has no room. One
-    that makes the engine compute more for everybody, as exact scorings do, goes when its last user is done.
+    Sets that nobody uses are evicted, least recently used first, when there are too many or when the engine has no
+    room. One that makes the engine compute more for everybody, as exact scorings do, is evicted after its last use.
     """
 
     def __init__(self, classifier: Classifier) -> None:
         self._classifier = classifier
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
-        self._building: dict[Hashable, asyncio.Task[None]] = {}
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="qcls-gguf sets")
-        self._n_used = self._n_closing = 0
+        self._changing = asyncio.Lock()
+        """held while a set is made or closed, which other threads do"""
+        self._tasks: set[asyncio.Task[None]] = set()
         self._freed = asyncio.Event()
-        self.n_found = self.n_made = self.n_evicted = 0
+        """set, and replaced by another, when a set is used no more or closed"""
+        self.n_made = self.n_evicted = 0
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self._entries
@@ -195,96 +188,87 @@ class SetCache:
         return len(self._entries)
 
     @asynccontextmanager
-    async def using(self, key: Hashable, make: Make, waits_s: float = 0.0) -> AsyncIterator[LoadedPrompts]:
-        """The set under a key, which stays as long as it is used; make(classifier) makes it in another thread.
+    async def using(
+        self, key: Hashable, make: Callable[[], LoadedPrompts], waits_s: float = 0.0
+    ) -> AsyncIterator[LoadedPrompts]:
+        """The set under a key, which stays as long as it is used; make() makes it in another thread.
 
-        waits_s: how long it may wait where the sets in use leave it no room; who uses another set must not wait, as all
+        waits_s: how long to wait for room that the sets in use take; whoever uses another set must not wait, as all
         could wait for each other. Entering it raises what make raises, and RefusedError (503, `room`) where there is no
         room.
         """
-        entry = self._entries.get(key)
-        if entry is not None:
-            self.n_found += 1
-            self._entries.move_to_end(key)
-        else:
-            entry = await self._made(key, make, monotonic() + waits_s)
-        self._n_used += 1
+        until = monotonic() + waits_s
+        while (entry := self._entries.get(key)) is None:  # a new set may be evicted before it is used
+            freed = self._freed
+            try:
+                await asyncio.shield(self._start(self._make(key, make)))  # which others may wait for, too
+            except RefusedError:
+                left_s = until - monotonic()
+                is_room_to_come = freed.is_set() or any(each.n_users for each in self._entries.values())
+                if left_s <= 0 or not is_room_to_come:
+                    raise
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(freed.wait(), left_s)
+        self._entries.move_to_end(key)
         entry.n_users += 1
         try:
             yield entry.loaded
         finally:
             entry.n_users -= 1
-            self._n_used -= 1
-            self._freed.set()
+            self._free()
             if entry.n_users == 0 and is_exact(entry.loaded) and not is_exact(self._classifier.configured):
-                await self._evict(key)
+                del self._entries[key]
+                self._start(self._close_exact(entry))
 
-    async def _made(self, key: Hashable, make: Make, until: float) -> _Entry:
-        """The entry of a key that has none yet, made as soon as there is room.
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
-        Who asks for it meanwhile waits for the same one, and is not cancelled with the first.
-        """
-        while (entry := self._entries.get(key)) is None:  # it may go again before it is used
-            if key not in self._building:
-                self._building[key] = asyncio.create_task(self._make(key, make))
-                self._building[key].add_done_callback(lambda done: self._built(key, done))
-            try:
-                await asyncio.shield(self._building[key])
-            except RefusedError as refusal:
-                left_s = until - monotonic()
-                # who uses, makes or closes a set will leave room
-                is_room_to_come = self._n_used or self._building or self._n_closing
-                if refusal.reason != "room" or left_s <= 0 or not is_room_to_come:
-                    raise
-                self._freed.clear()
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._freed.wait(), left_s)
-        return entry
+    def _free(self) -> None:
+        self._freed.set()
+        self._freed = asyncio.Event()
 
-    def _built(self, key: Hashable, task: asyncio.Task[None]) -> None:
-        del self._building[key]
-        # who asked may have left, and then nobody else looks at the exception
-        has_failed = task.cancelled() or task.exception() is not None
-        if not (has_failed and (self._n_used or self._n_closing)):  # else who waits would only fail as well
-            self._freed.set()
-
-    async def _make(self, key: Hashable, make: Make) -> None:
-        while len(self._entries) >= MOST_SETS and await self._evict_oldest():
-            pass
-        while True:
-            try:
-                loaded = await self._in_thread(lambda: make(self._classifier))
-                break
-            except PlanError as e:  # no room
-                if not await self._evict_oldest():
-                    raise RefusedError(503, "room", f"{e}", retry_ms=_RETRY_MS) from None
-        self.n_made += 1
-        self._entries[key] = _Entry(loaded)
+    async def _make(self, key: Hashable, make: Callable[[], LoadedPrompts]) -> None:
+        """Make the set of a key unless it is there. Raises as `using` does."""
+        async with self._changing:
+            if key in self._entries:
+                return
+            while len(self._entries) >= MOST_SETS and await self._evict_oldest():
+                pass
+            while True:
+                try:
+                    loaded = await asyncio.to_thread(make)
+                    break
+                except PlanError as e:  # no room
+                    if not await self._evict_oldest():
+                        raise RefusedError(503, "room", f"{e}", retry_ms=_RETRY_MS) from None
+            self.n_made += 1
+            self._entries[key] = _Entry(loaded)
 
     async def _evict_oldest(self) -> bool:
+        """Evict the set that has not been used for longest. Returns whether there was one that nobody uses."""
         for key, entry in self._entries.items():
             if entry.n_users == 0:
-                await self._evict(key)
+                del self._entries[key]
+                await self._close(entry)
                 return True
         return False
 
-    async def _evict(self, key: Hashable) -> None:
-        entry = self._entries.pop(key, None)
-        if entry is not None:
-            self.n_evicted += 1
-            self._n_closing += 1
-            try:
-                await self._in_thread(entry.loaded.close)
-            finally:
-                self._n_closing -= 1
-                self._freed.set()
+    async def _close_exact(self, entry: _Entry) -> None:
+        async with self._changing:
+            await self._close(entry)
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+    async def _close(self, entry: _Entry) -> None:
+        self.n_evicted += 1
+        await asyncio.to_thread(entry.loaded.close)
+        self._free()
 
-    def close(self) -> None:
-        """End the thread; the sets go with their classifier."""
-        self._thread.shutdown()
+    async def close(self) -> None:
+        """Wait until no set is being made or closed; the sets end with their classifier."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
 
 
 def is_exact(loaded: LoadedPrompts) -> bool:

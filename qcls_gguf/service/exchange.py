@@ -1,4 +1,4 @@
-"""What every request passes: who may ask, request ids, headers of the answer, the log, the metrics, spans."""
+"""What every request passes: keys, request ids, headers of the answer, the log, the metrics."""
 
 from __future__ import annotations
 
@@ -9,25 +9,23 @@ import logging
 import os
 import re
 import sys
-import time
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from datetime import UTC, datetime
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 from starlette.responses import Response
 
+from ..errors import QclsError
 from ..score.result import Result
 from ..system.timing import STAGES
 from .metrics import Metrics
-from .refusal import ClientGoneError, RefusedError
+from .refusal import ClientGoneError, RefusedError, refusal_of
 from .settings import LogFormat, RequestLimits, ServiceSettings
 
-if TYPE_CHECKING:
-    from opentelemetry.trace import Span
-
 try:
-    from opentelemetry import propagate, trace
+    from opentelemetry import trace
 except ImportError:
     has_tracing = False
 else:
@@ -134,7 +132,7 @@ class Exchange:
             ]
         return [(name.encode(), value.encode()) for name, value in headers]
 
-    def log(self, status: int, n_bytes: int) -> None:
+    def log(self, status: int) -> None:
         """Write the request's line of the log, which never has queries or keys."""
         client = self._scope.get("client")
         fields: dict[str, object] = {
@@ -144,7 +142,6 @@ class Exchange:
             "path": self._scope.get("raw_path", b"").decode("latin-1")[:200],
             "status": status,
             "ms": round(self.total_ms, 3),
-            "bytes": n_bytes,
         }
         if times := self.times:
             fields |= {"queue_ms": round(times["queue"], 3), "inference_ms": round(times["inference"], 3)}
@@ -153,6 +150,16 @@ class Exchange:
         if self.reason:
             fields["reason"] = self.reason
         log.info("", extra={"fields": fields})
+
+    def trace(self) -> None:
+        """Add what is known to the request's span, where OpenTelemetry's instrumentation of Starlette has begun one."""
+        if has_tracing and (span := trace.get_current_span()).is_recording():
+            span.set_attributes({f"qcls.{stage}_ms": ms for stage, ms in self.times.items()})
+            span.set_attribute("qcls.request_id", self.request_id)
+            span.set_attribute("qcls.queries", self.n_queries)
+            span.set_attribute("qcls.tokens", self.n_tokens)
+            if self.reason:
+                span.set_attribute("error.type", self.reason)
 
 
 class ExchangeMiddleware:
@@ -174,29 +181,17 @@ class ExchangeMiddleware:
         self._open = frozenset(open_paths)
         self._refusal = refusal
         self._logs = settings.log_format != "none"
-        self._tracer = None
-        # Spans are made where a provider is set when the service is built; else requests pay nothing for them.
-        if has_tracing and not isinstance(provider := trace.get_tracer_provider(), trace.ProxyTracerProvider):
-            self._tracer = provider.get_tracer("qcls_gguf.service")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """For the server."""
-        if scope["type"] != "http":
-            if scope["type"] == "websocket":
-                await send({"type": "websocket.close", "code": 1003})
-            return
         exchange = Exchange(scope)
-        span = self._begin_span(scope)
-        status, n_bytes, is_over = _GONE, 0, False
+        status = _GONE
 
         async def reply(message: Message) -> None:
-            nonlocal status, n_bytes, is_over
+            nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message.get("headers", ()), *exchange.headers()]
-            else:
-                n_bytes += len(message.get("body", b""))
-                is_over = not message.get("more_body", False)
             await send(message)
 
         async def refuse(refusal: RefusedError) -> None:
@@ -207,24 +202,22 @@ class ExchangeMiddleware:
         try:
             self._check_key(scope, exchange)
             await self._app(scope, receive, reply)
-        except RefusedError as refusal:
-            await refuse(refusal)
+        except (RefusedError, QclsError) as e:
+            await refuse(refusal_of(e))
         except ClientGoneError:
             self._metrics.gone.inc()
         except Exception:
+            if status != _GONE:
+                raise  # uvicorn ends the connection, so that nobody takes what was sent for the whole
             log.exception("request %s failed", exchange.request_id)
-            if status == _GONE:
-                what = f"an error inside the service: its log has it under {exchange.request_id}"
-                await refuse(RefusedError(500, "failed", what))
-            elif not is_over:
-                raise  # the connection ends, so that nobody takes what was sent for the whole
+            what = f"an error inside the service: its log has it under {exchange.request_id}"
+            await refuse(RefusedError(500, "failed", what))
         finally:
             self._metrics.in_flight.dec()
             self._metrics.answered(exchange.route, status, exchange.total_ms / 1e3, exchange.reason)
-            if span is not None:
-                _end_span(span, exchange, status)
+            exchange.trace()
             if self._logs:
-                exchange.log(status, n_bytes)
+                exchange.log(status)
 
     def _check_key(self, scope: Scope, exchange: Exchange) -> None:
         """Raise RefusedError (401) for a request that brings no key. Every path that is not named open needs one."""
@@ -236,30 +229,6 @@ class ExchangeMiddleware:
         if not any(hmac.compare_digest(digest, known) for known in self._digests):
             what = "an API key is needed: send Authorization: Bearer KEY, or X-API-Key: KEY"
             raise RefusedError(401, "key", "this API key is not known" if given else what)
-
-    def _begin_span(self, scope: Scope) -> Span | None:
-        """The span of a request, below that of the client where its headers name one."""
-        if self._tracer is None:
-            return None
-        name = f"{scope['method']} {scope['path']}"
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        attributes = {"http.request.method": scope["method"], "url.path": scope["path"]}
-        parent = propagate.extract(headers)
-        return self._tracer.start_span(name, parent, kind=trace.SpanKind.SERVER, attributes=attributes)
-
-
-def _end_span(span: Span, exchange: Exchange, status: int) -> None:
-    """End a span, with the route, the status, and the milliseconds of the stages."""
-    span.set_attributes({
-        "http.route": exchange.route, "http.response.status_code": status, "qcls.request_id": exchange.request_id,
-        "qcls.queries": exchange.n_queries, "qcls.tokens": exchange.n_tokens,
-        **{f"qcls.{stage}_ms": ms for stage, ms in exchange.times.items()},
-    })  # fmt: skip
-    if exchange.reason:
-        span.set_attribute("error.type", exchange.reason)
-    if status >= 500:
-        span.set_status(trace.StatusCode.ERROR)
-    span.end()
 
 
 # --- the log ---------------------------------------------------------------------------------------------------------
@@ -277,24 +246,20 @@ def set_up_log(format_: LogFormat) -> None:
 
 
 class _Lines(logging.Formatter):
-    """One line for each record, for people or as JSON."""
+    """One line for each record, `name=value …` with the lines of an error below it, or JSON."""
 
     def __init__(self, *, as_json: bool) -> None:
         super().__init__()
         self._as_json = as_json
 
     def format(self, record: logging.LogRecord) -> str:
-        fields: dict[str, object] = getattr(record, "fields", None) or {"message": record.getMessage()}
-        error = self.formatException(record.exc_info) if record.exc_info else None
-        seconds = int(record.created)
-        at = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{int((record.created - seconds) * 1e3):03}Z"
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        about = getattr(record, "fields", None) or {"message": record.getMessage()}
+        fields: dict[str, object] = {"time": at, "level": record.levelname.lower(), **about}
+        error = {"error": self.formatException(record.exc_info)} if record.exc_info else {}
         if self._as_json:
-            whole = {"time": at, "level": record.levelname.lower(), **fields}
-            return orjson.dumps(whole | ({"error": error} if error else {})).decode()
-        words = [at, *(f"{name}={_word(value)}" for name, value in fields.items())]
-        if "message" in fields:
-            words = [at, record.levelname.lower(), str(fields["message"])]
-        return " ".join(words) + (f"\n{error}" if error else "")
+            return orjson.dumps(fields | error).decode()
+        return "\n".join((" ".join(f"{name}={_word(value)}" for name, value in fields.items()), *error.values()))
 
 
 def _word(value: object) -> str:

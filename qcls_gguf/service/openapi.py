@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Any
 
 from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from ..config.words import JsonObject
 from ..version import __version__
-from .refusal import ErrorAnswer
+from .bodies import JSON, LINES
+from .dialect import Dialect
+from .refusal import ErrorAnswer, openai_words
 
-Schema = JsonObject
-Models = Sequence[type[BaseModel]]
 _REFERENCE = "#/components/schemas/{model}"
 _LINK = re.compile(r'"#/components/schemas/([^"]+)"')
 _KEYS = {
@@ -26,52 +24,50 @@ _KEYS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
-    """A method of a path, for the description."""
+def description(spoken: Sequence[Sequence[Dialect]], operations: Iterable[tuple[str, str, str]]) -> JsonObject:
+    """The OpenAPI description of the routes.
 
-    path: str
-    method: str
-    summary: str
-    answer: Models
-    """what an answer is one of; empty: anything of its kind"""
-    errors: Sequence[int] = ()
-    error: Models = (ErrorAnswer,)
-    """what an error's body is one of; empty: any JSON"""
-    kind: str = "application/json"
-    """of the answer"""
-    requests: Models = ()
-    """what a body is one of; empty: none is wanted"""
-    more_kinds: Sequence[str] = ()
-    """that a body may have beside JSON"""
-    parameters: Sequence[str] = ()
-    """of the query string, which are texts and optional"""
+    spoken: for each path the dialects that are spoken there; operations: method, path and summary of the other routes,
+    whose answers are not described.
+    """
+    dialects = [dialect for group in spoken for dialect in group]
+    models: set[tuple[type[BaseModel], JsonSchemaMode]] = {(ErrorAnswer, "serialization")}
+    models |= {(each.request, "validation") for each in dialects}
+    models |= {(model, "serialization") for each in dialects for model in each.answer}
+    references, schemas = models_json_schema(sorted(models, key=lambda each: each[0].__name__), ref_template=_REFERENCE)
 
+    def content(some: Sequence[type[BaseModel]], mode: JsonSchemaMode) -> JsonObject:
+        one_of = [references[model, mode] for model in some]
+        return {JSON: {"schema": {"anyOf": one_of} if len(one_of) > 1 else one_of[0] if one_of else {}}}
 
-def description(operations: Iterable[Operation]) -> Schema:
-    """The OpenAPI description of these operations."""
-    operations = list(operations)
-    given = {(model, "validation") for each in operations for model in each.requests}
-    given |= {(model, "serialization") for each in operations for model in (*each.answer, *each.error)}
-    references, schemas = models_json_schema(
-        sorted(given, key=lambda each: each[0].__name__),  # type: ignore[arg-type]
-        ref_template=_REFERENCE,
-    )
-    paths: Schema = {}
-    for each in operations:
-        parameters = [
-            {"name": name, "in": where, "required": where == "path", "schema": {"type": "string"}}
-            for where, names in (("path", _names_in(each.path)), ("query", each.parameters))
-            for name in names
-        ]
-        operation: Schema = {"summary": each.summary, "responses": _responses(each, references)}
-        if parameters:
-            operation["parameters"] = parameters
-        if each.requests:
-            body = {"application/json": {"schema": _one_of(each.requests, "validation", references)}}
-            body |= {kind: {"schema": {"type": "string"}} for kind in each.more_kinds}
-            operation["requestBody"] = {"required": True, "content": body}
-        paths.setdefault(each.path, {})[each.method] = operation
+    text = {"type": "string"}
+    refused = {"description": "refused", "content": content([ErrorAnswer], "serialization")}
+    refused_otherwise = {
+        "description": "refused, in the words of this path's API",
+        "content": content((), "validation"),
+    }
+    paths: JsonObject = {}
+    for group in spoken:
+        own = group[-1]
+        body = content([each.request for each in reversed(group)], "validation")
+        if own.line is not None:
+            body[LINES[0]] = {"schema": text}
+        paths[own.path] = {"post": {
+            "summary": own.summary,
+            "parameters": [{"name": each, "in": "query", "schema": text} for each in own.parameters],
+            "requestBody": {"required": True, "content": body},
+            "responses": {
+                "200": {"description": "answered", "content": content(own.answer, "serialization")},
+                "default": refused if own.words is openai_words else refused_otherwise,
+            },
+        }}  # fmt: skip
+    for method, path, summary in operations:
+        names = re.findall(r"{(\w+)}", path)
+        paths[path] = {method: {
+            "summary": summary,
+            "parameters": [{"name": each, "in": "path", "required": True, "schema": text} for each in names],
+            "responses": {"200": {"description": "answered"}, "default": refused},
+        }}  # fmt: skip
     return {
         "openapi": "3.1.0",
         "info": {
@@ -84,22 +80,6 @@ def description(operations: Iterable[Operation]) -> Schema:
     }
 
 
-def _names_in(path: str) -> list[str]:
-    return [part[1:-1] for part in path.split("/") if part.startswith("{")]
-
-
-def _one_of(models: Models, mode: str, references: Mapping[Any, Schema]) -> Schema:
-    schemas = [references[model, mode] for model in models]
-    return schemas[0] if len(schemas) == 1 else {"anyOf": schemas} if schemas else {}
-
-
-def _responses(operation: Operation, references: Mapping[Any, Schema]) -> Schema:
-    answer = {operation.kind: {"schema": _one_of(operation.answer, "serialization", references)}}
-    error = {"application/json": {"schema": _one_of(operation.error, "serialization", references)}}
-    refused = {"description": "refused", "content": error}
-    return {"200": {"description": "answered", "content": answer}} | dict.fromkeys(map(str, operation.errors), refused)
-
-
 # --- the page --------------------------------------------------------------------------------------------------------
 
 _STYLE = """
@@ -109,7 +89,7 @@ code, pre { font: 13px/1.4 ui-monospace, monospace; } h2 code { font-size: 1em; 
 """
 
 
-def description_page(schema: Schema) -> bytes:
+def description_page(schema: JsonObject) -> bytes:
     """The page of an OpenAPI description: each route with its bodies and answers, then each schema."""
     title = escape(f"{schema['info']['title']} {schema['info']['version']}")
     parts = [
@@ -127,7 +107,7 @@ def description_page(schema: Schema) -> bytes:
     return "\n".join(parts).encode()
 
 
-def _json(value: Schema) -> str:
+def _json(value: JsonObject) -> str:
     """A part of the description as JSON, whose references are links."""
     text = escape(json.dumps(value, indent=2, ensure_ascii=False), quote=False)
     linked = _LINK.sub(r'<a href="#\1">\1</a>', text)

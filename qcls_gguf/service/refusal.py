@@ -56,9 +56,11 @@ class ClientGoneError(Exception):
     """The client closed the connection before its request was answered."""
 
 
-def refusal_of(error: QclsError, param: str | None = None) -> RefusedError:
-    """What an error of the classifier is over HTTP; param: the field of the request that it is about."""
+def refusal_of(error: QclsError | RefusedError, param: str | None = None) -> RefusedError:
+    """What an error is over HTTP; param: the field of the request that an error of the classifier is about."""
     match error:
+        case RefusedError():
+            return error
         case DeadlineError():
             return RefusedError(504, "deadline", f"{error}: ask with a longer x-request-timeout-ms, or later")
         case BusyError():

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
-import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from ..config.yaml_values import read_text
 from ..errors import ConfigError
 from ..questions.forms import FormSettings
 
@@ -90,15 +90,10 @@ class ServiceSettings:
 
 
 def check_origins(origins: list[str]) -> tuple[str, ...]:
-    """The origins of web pages, in lower case as browsers send them. Raises ConfigError for what is no origin, which
-    would let none ask, and for `null`, which would let every page ask.
-    """
+    """The origins of web pages, in lower case as browsers send them. Raises ConfigError for what is no origin."""
     origins = [origin.lower() for origin in origins]
     for origin in origins:
-        if origin == "null":
-            what = "is not supported, since sandboxed frames of any web page send it, as pages from files do"
-            raise ConfigError(f"`cors_origin` null: {what}: serve the page over HTTP, or give * to let every page ask")
-        if origin != "*" and not _ORIGIN.fullmatch(origin):
+        if origin != "*" and not _ORIGIN.fullmatch(origin):  # `null` is none: frames of any page send it
             what = "is no origin: write scheme, host and port without a path, such as http://localhost:3000"
             raise ConfigError(f"`cors_origin` {origin[:100]!r}: {what}")
     return tuple(origins)
@@ -106,15 +101,10 @@ def check_origins(origins: list[str]) -> tuple[str, ...]:
 
 def read_wait(text: str) -> LongestWait:
     """Milliseconds, such as `50`, or a multiple, such as `1.5x`. Raises ConfigError."""
-    number = text.removesuffix("x")
-    try:
-        amount = float(number)
-    except ValueError:
-        amount = math.nan
-    if not 0 <= amount < math.inf:
+    if not re.fullmatch(r"\d{1,9}(\.\d+)?x?", text, re.ASCII):
         what = "is not a number of milliseconds, such as 50, nor of requests' times, such as 1.5x"
         raise ConfigError(f"`max_wait` {text[:40]!r}: {what}")
-    return LongestWait(amount, is_multiple=number != text)
+    return LongestWait(float(text.removesuffix("x")), is_multiple=text.endswith("x"))
 
 
 def read_keys(path: Path) -> list[str]:
@@ -122,13 +112,7 @@ def read_keys(path: Path) -> list[str]:
 
     Raises ConfigError for a file that cannot be read or has no key.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as e:
-        raise ConfigError(f"`api_keys` {path}: cannot be read: {e.strerror}") from None
-    except UnicodeDecodeError as e:
-        raise ConfigError(f"`api_keys` {path}: is not valid UTF-8 at byte {e.start}: save it as UTF-8") from None
-    lines = [line.strip() for line in text.splitlines()]
+    lines = [line.strip() for line in read_text(path, f"`api_keys` {path}:").splitlines()]
     if keys := [line for line in lines if line and not line.startswith("#")]:
         return keys
     raise ConfigError(f"`api_keys` {path}: has no key: write one a line")
@@ -136,9 +120,6 @@ def read_keys(path: Path) -> list[str]:
 
 def check_keys(keys: list[str]) -> tuple[str, ...]:
     """The keys, each once. Raises ConfigError for one that no header can carry."""
-    for key in keys:
-        if not key:
-            raise ConfigError("an API key is empty, so that anybody could ask: give it characters or leave it out")
-        if not (key.isascii() and key.isprintable() and " " not in key):
-            raise ConfigError("an API key has a character that no header carries: use printable ASCII without spaces")
+    if not all(key and key.isascii() and key.isprintable() and " " not in key for key in keys):
+        raise ConfigError("an API key is empty or has a character that no header carries: use printable ASCII")
     return tuple(dict.fromkeys(keys))
