@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from ..config.scoring import TREE
 from ..config.words import counted
-from .records import Advice, PromptInspection, Request, Sequences, TrieNode
+from .records import Advice, PromptInspection, Request, TrieNode
 
 _SAVING = 0.8
 """One text for all prompts is advised where an empty query would feed at most this share of its tokens, one more decode
@@ -18,11 +18,9 @@ _N_NAMED = 10
 """Labels that a sentence names; of the others it gives the number."""
 
 
-def advise(
-    prompts: Sequence[PromptInspection], templates: Sequence[str], request: Request, sequences: Sequences
-) -> tuple[Advice, ...]:
+def advise(prompts: Sequence[PromptInspection], templates: Sequence[str], request: Request) -> tuple[Advice, ...]:
     """Advice on all prompts together, then on each; templates[i] is that of prompts[i]."""
-    advice = [*_reorder(prompts, request), *_suffix(prompts, request), *_sequences(prompts, request, sequences)]
+    advice = [*_reorder(prompts, request), *_suffix(prompts, request)]
     for prompt, template in zip(prompts, templates, strict=True):
         advice += [*_collisions(prompt), *_missing(prompt, template)]
     return tuple(advice)
@@ -56,17 +54,6 @@ def _suffix(prompts: Sequence[PromptInspection], request: Request) -> Iterator[A
         f"{request.n_tokens_suffix} for it, of the {n_all} of an empty query. Shorten the text after {{query}}, or "
         "let prompts share it.",
     )
-
-
-def _sequences(prompts: Sequence[PromptInspection], request: Request, sequences: Sequences) -> Iterator[Advice]:
-    if sequences.n_needed > sequences.n_limit:
-        yield Advice(
-            kind="sequences",
-            prompts=_names(prompts),
-            text=f"{counted(sequences.max_batch, 'query', 'queries')} (max_batch) need {sequences.n_holders} + "
-            f"{sequences.max_batch} × {sequences.n_leaves} = {sequences.n_needed} sequences, more than llama.cpp's "
-            f"{sequences.n_limit}, so they may take several decodes; one query takes {request.n_decodes}.",
-        )
 
 
 def _collisions(prompt: PromptInspection) -> Iterator[Advice]:

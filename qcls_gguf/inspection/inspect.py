@@ -14,7 +14,6 @@ from ..config.prompt import PromptConfig
 from ..config.template import SLOT
 from ..config.words import hint
 from ..engine.engine import MAX_SEQ
-from ..engine.prefix_file import block_digests
 from ..errors import ConfigError
 from ..native.device import instruction_sets
 from ..plan.templates import Templates
@@ -27,7 +26,6 @@ from .records import (
     Added,
     Answering,
     ContextSizes,
-    HeadTail,
     Inspection,
     LabelTokens,
     LongestQuery,
@@ -43,15 +41,13 @@ from .records import (
     TrieNode,
 )
 
-_HASH_DIGITS = 12
-
 
 def inspect_classifier(classifier: Classifier) -> Inspection:
     """The record of a classifier that is ready for queries."""
     config, prompts = classifier.config, classifier.prompts
     engine, tokenizer = classifier.engine, classifier.engine.model
     memory = engine.context.counters()
-    max_batch, tail = config.runtime.max_batch, engine.context.head_tail
+    max_batch = config.runtime.max_batch
     n_leaves, n_holders = sum(prompt.trie.n_leaves for prompt in prompts), len({prompt.prefix for prompt in prompts})
     templates = classifier.configured.templates
     request = empty_request(prompts, tokenizer, classifier.plan_counts(""))
@@ -84,18 +80,13 @@ def inspect_classifier(classifier: Classifier) -> Inspection:
             graphs_bytes=memory.shapes_bytes,
             why_no_visible_cells=engine.context.why_no_visible_cells,
         ),
-        head_tail=HeadTail(  # six digits, as files give them: the graph has them in F32
-            has_bias=tail.has_bias,
-            scale=float(f"{tail.scale:.6g}"),
-            soft_cap=None if tail.cap is None else float(f"{tail.cap:.6g}"),
-        ),
         sequences=sequences,
         request=request,
         longest=longest_query(templates, config.runtime.max_query_tokens),
         prompts=inspected,
         answering=tuple(map(_answering, config.prompts, prompts, classifier.adjustments)),
         warnings=classifier.warnings,
-        advice=advise(inspected, texts, request, sequences),
+        advice=advise(inspected, texts, request),
     )
 
 
@@ -130,7 +121,6 @@ def _inspect_prompt(prompt: Prompt, prompts: Sequence[Prompt], tokenizer: Tokeni
         fast_path=n_cached == len(prompt.prefix),
         prefix=Prefix(
             n_tokens=len(prompt.prefix),
-            block_hashes=block_hashes(prompt.prefix),
             n_shared=n_shared,
             shared_with=tuple(name for name, n in shared.items() if n == n_shared > 0),
         ),
@@ -152,11 +142,6 @@ def _inspect_prompt(prompt: Prompt, prompts: Sequence[Prompt], tokenizer: Tokeni
         ),
         trie=label_trie(prompt, ended, tokenizer),
     )
-
-
-def block_hashes(tokens: Sequence[int]) -> tuple[str, ...]:
-    """The first hex digits of a prefix's block digests."""
-    return tuple(digest.hex()[:_HASH_DIGITS] for digest in block_digests(tokens))
 
 
 def fragment_tokens(prompt: Prompt, tokenizer: Tokenizer, query: str) -> list[int]:

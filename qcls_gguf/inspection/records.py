@@ -24,8 +24,6 @@ class Prefix(Record):
 
     n_tokens: int
     """its length"""
-    block_hashes: tuple[str, ...]
-    """a hash for every 16 tokens: the first 12 hex digits of the sha256 of the hash before and the tokens as int32"""
     n_shared: int
     """tokens of the longest beginning that another prompt has too"""
     shared_with: tuple[str, ...]
@@ -193,21 +191,10 @@ class ContextSizes(Record):
     """why a token's attention reads every used cell; null where it reads only the cells that it may see"""
 
 
-class HeadTail(Record):
-    """How the model makes logits of hidden states: with y = (h · w + b) · scale, y or soft_cap · tanh(y / soft_cap)."""
-
-    has_bias: bool
-    """whether a bias b is added for each token (output.bias)"""
-    scale: float
-    """1: none"""
-    soft_cap: float | None
-    """null: none"""
-
-
 class Advice(Record):
     """What could be cheaper or clearer."""
 
-    kind: Literal["reorder", "suffix", "sequences", "collision", "missing"]
+    kind: Literal["reorder", "suffix", "collision", "missing"]
     """what it is about"""
     prompts: tuple[str, ...]
     """the names of the prompts that it is about"""
@@ -226,7 +213,6 @@ class Inspection(Record):
     startup_ms: dict[str, float]
     """by step of the start-up"""
     context: ContextSizes
-    head_tail: HeadTail
     sequences: Sequences
     request: Request
     longest: LongestQuery | None

@@ -15,7 +15,6 @@ from ..model.placement import weights_text
 from ..report.document import TEXT, Document, Facts, Paragraph, Table, measured
 from .records import (
     Answering,
-    HeadTail,
     Inspection,
     PromptInspection,
     ShownPart,
@@ -72,7 +71,6 @@ def _facts(inspection: Inspection) -> dict[str, str]:
         "start-up": f"{sum(startup.values()):.0f} ms: " + ", ".join(f"{name} {ms:.0f}" for name, ms in startup.items()),
         "context": f"{context.n_ctx} cells, {context.n_cells_prefixes} of them prefixes; {context.n_batch} tokens and "
         f"{context.n_outputs_max} rows a decode",
-        "logits": logits_text(inspection.head_tail),
         "attention": "to the cells that a token may see" if why is None else f"to every used cell: {why}",
         "sequences": f"{sequences.n_needed}: prefixes {sequences.n_holders} + leaves {sequences.n_leaves} × max_batch "
         f"{sequences.max_batch}; {n_seqs} opened, at most {sequences.n_limit}",
@@ -86,14 +84,6 @@ def _facts(inspection: Inspection) -> dict[str, str]:
         f"{_mib(context.compute_bytes)} MiB for the largest decode, {_mib(context.graphs_bytes)} for graphs of the "
         "start-up",
     }
-
-
-def logits_text(tail: HeadTail) -> str:
-    """How the model makes logits of hidden states, in one line."""
-    text = "hidden state · head" + (" + output.bias" if tail.has_bias else "")
-    if tail.scale != 1:
-        text = f"({text}) × {tail.scale:g}"
-    return text if tail.soft_cap is None else f"{tail.soft_cap:g} tanh(({text}) / {tail.soft_cap:g})"
 
 
 def _mib(n_bytes: int) -> str:
@@ -121,7 +111,6 @@ def _prompts(inspection: Inspection) -> Table:
 
 def _prompt_tree(prompt: PromptInspection, answering: Answering) -> Tree:
     tree = Tree(Text(printable(prompt.name), style="bold"), guide_style="dim")
-    tree.add(Text(f"blocks {' '.join(prompt.prefix.block_hashes)}", style="dim"))
     tree.add(Text(f"added  {_sequence(prompt.added.fragment)} + {_sequence(prompt.added.suffix)}", style="dim"))
     if text := _answering(answering):
         tree.add(Text(printable(f"answer {text}"), style="dim"))

@@ -34,7 +34,7 @@ _DATE = datetime(2024, 7, 26)
 """Today's date for templates; Llama 3's template has it as its own default. The real date would change prompts every
 day, and so invalidate calibrations and cached prefixes."""
 _MAX_INDENT = 16
-_REFUSED_FILTERS = ("center", "filesizeformat", "format", "pprint", "urlize", "wordwrap", "xmlattr")
+_REFUSED_FILTERS = ("center", "filesizeformat", "format", "indent", "pprint", "urlize", "wordwrap", "xmlattr")
 """Filters that can make a long text of a short one, and that no chat template needs."""
 _REFUSED_METHODS = frozenset({"center", "expandtabs", "format_map", "join", "ljust", "rjust", "translate", "zfill"})
 """Methods of texts that can do the same."""
@@ -80,7 +80,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         del self.globals["lipsum"]
         # They are defined, because a template may name one without using it.
         self.filters |= dict.fromkeys(_REFUSED_FILTERS, _refuse)
-        self.filters |= {"indent": _indent, "join": _join, "replace": _replace, "string": _string, "tojson": _to_json}
+        self.filters |= {"join": _join, "replace": _replace, "string": _string, "tojson": _to_json}
         self.globals |= {"raise_exception": _raise, "strftime_now": _DATE.strftime}
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
@@ -219,14 +219,6 @@ def _measured(value: Any) -> Any:
 
 def _refuse(*_: Any, **__: Any) -> None:
     raise SecurityError("a filter that pads or wraps text is not offered")
-
-
-def _indent(text: str, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
-    width = " " * width if isinstance(width, int) and 0 <= width <= _MAX_INDENT else str(width)
-    if len(width) > _MAX_INDENT:
-        raise _TooMuchError(f"indents by {len(width)} characters")
-    lines = str(text).splitlines(keepends=True)
-    return "".join(width + line if (i or first) and (line.strip() or blank) else line for i, line in enumerate(lines))
 
 
 def _string(value: Any) -> str:

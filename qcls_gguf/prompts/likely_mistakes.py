@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import unicodedata
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -41,7 +40,6 @@ TRAINED = frozenset({
     "021128a570dd", "27aadd6b33b3",
 })  # fmt: skip
 """Which prompts the embedded model was trained on: those of the configurations fashion-8 and fashion-8-joint."""
-_LIKE_LATIN = "аеорсухіјѕԁһԛԝАВЕКМНОРСТУХІЈЅ" + "οΑΒΕΖΗΙΚΜΝΟΡΤΥΧ"  # of Cyrillic, and of Greek
 
 
 class MistakeModel(Tokenizer, ChatModel, Protocol):
@@ -201,27 +199,13 @@ def spaces_around_labels(case: _Case) -> _Found:
 
 
 def alike_labels(case: _Case) -> _Found:
-    """Labels that a reader takes for the same, and a label of letters that only look like those beside them."""
+    """Labels that a reader takes for the same."""
     groups: dict[str, list[str]] = {}
     for label in case.whole.labels:
         groups.setdefault(seen_as(label), []).append(label)
-        if found := _foreign_letters(label):
-            letters = ", ".join(f"{c!r} ({unicodedata.name(c).lower()})" for c in found)
-            what = f"{shown(label)} has letters that only look like those beside them: write {letters} anew"
-            yield "labels_alike", "labels", what
     for labels in groups.values():
         if len(labels) > 1:
             yield "labels_alike", "labels", f"{_named(labels)} {ALIKE}, and share their probability: keep one of them"
-
-
-def _foreign_letters(label: str) -> list[str]:
-    """The letters of Cyrillic or Greek in words whose other letters are those of ASCII, which they look like."""
-    found: dict[str, None] = {}
-    for word in re.split(r"[\W_]+", label):
-        others = [c for c in word if not c.isascii()]
-        if any(c.isascii() and c.isalpha() for c in word) and all(c in _LIKE_LATIN for c in others):
-            found.update(dict.fromkeys(others))
-    return list(found)
 
 
 def unlike_label_tokens(case: _Case) -> _Found:

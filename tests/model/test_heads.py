@@ -14,8 +14,6 @@ from random_models import ARCHS, WITH_ANOTHER_TAIL
 
 from qcls_gguf import Classifier, ModelError
 from qcls_gguf.config.scoring import EXACT_SCORINGS, Scoring
-from qcls_gguf.inspection.inspect import inspect_classifier
-from qcls_gguf.inspection.report import logits_text
 from qcls_gguf.model import rows
 from qcls_gguf.model.files import ModelFile
 from qcls_gguf.model.rows import HeadRows
@@ -27,20 +25,20 @@ LARGEST = {"": 5e-5, "gelu": 2e-3}
 """Of scores and probabilities. Measured: 6.7e-6; 6.7e-4 with Gemma 4, whose GELUs ggml looks up in a table of F16."""
 GELU = ("phi2", "gemma2", "gemma3n", "gemma4")
 
-TAILS: dict[str, tuple[dict[str, Any], HeadTail, str]] = {
-    "qwen2_bias": ({}, HeadTail(1, None, True), "hidden state · head + output.bias"),
-    "phi2": ({}, HeadTail(1, None, True), "hidden state · head + output.bias"),
-    "granite": ({}, HeadTail(1 / 1.5, None, False), "(hidden state · head) × 0.666667"),
-    "granitehybrid": ({}, HeadTail(1 / 1.5, None, False), "(hidden state · head) × 0.666667"),
-    "minicpm": ({"n_embd": 512}, HeadTail(1 / 1.5, None, False), "(hidden state · head) × 0.666667"),
-    "minicpm_old": ({"n_embd": 512}, HeadTail(2, None, False), "(hidden state · head) × 2"),
-    "minicpm3": ({"n_embd": 512}, HeadTail(0.5, None, False), "(hidden state · head) × 0.5"),
-    "command-r": ({}, HeadTail(0.5, None, False), "(hidden state · head) × 0.5"),
-    "cohere2": ({}, HeadTail(0.5, None, False), "(hidden state · head) × 0.5"),
-    "gemma2": ({}, HeadTail(1, 3, False), "3 tanh((hidden state · head) / 3)"),
-    "gemma3n": ({}, HeadTail(1, 30, False), "30 tanh((hidden state · head) / 30)"),
-    "gemma4": ({}, HeadTail(1, 3, False), "3 tanh((hidden state · head) / 3)"),
-    "grok": ({}, HeadTail(0.5, 3, False), "3 tanh(((hidden state · head) × 0.5) / 3)"),
+TAILS: dict[str, tuple[dict[str, Any], HeadTail]] = {
+    "qwen2_bias": ({}, HeadTail(1, None, True)),
+    "phi2": ({}, HeadTail(1, None, True)),
+    "granite": ({}, HeadTail(1 / 1.5, None, False)),
+    "granitehybrid": ({}, HeadTail(1 / 1.5, None, False)),
+    "minicpm": ({"n_embd": 512}, HeadTail(1 / 1.5, None, False)),
+    "minicpm_old": ({"n_embd": 512}, HeadTail(2, None, False)),
+    "minicpm3": ({"n_embd": 512}, HeadTail(0.5, None, False)),
+    "command-r": ({}, HeadTail(0.5, None, False)),
+    "cohere2": ({}, HeadTail(0.5, None, False)),
+    "gemma2": ({}, HeadTail(1, 3, False)),
+    "gemma3n": ({}, HeadTail(1, 30, False)),
+    "gemma4": ({}, HeadTail(1, 3, False)),
+    "grok": ({}, HeadTail(0.5, 3, False)),
 }
 TEMPLATES = (
     "<|im_start|>user\n{topic} of {query}<|im_end|>\n<|im_start|>assistant\nlabel:",
@@ -82,14 +80,13 @@ def test_every_family_has_its_tail_here() -> None:
 def test_all_scorings_are_those_of_stock_logits(
     name: str, make_model: MakeModel, open_classifier: OpenClassifier
 ) -> None:
-    options, tail, text = TAILS[name]
+    options, tail = TAILS[name]
     path = make_model(name, **options)
     largest = LARGEST["gelu" if name in GELU else ""]
     classifier = open_classifier(path, PROMPTS, max_batch=len(QUERIES), n_batch=400, **EXACT)
     found = classifier.engine.context.head_tail
     assert (found.cap, found.has_bias) == (tail.cap, tail.has_bias)
     assert found.scale == pytest.approx(tail.scale, rel=1e-6)
-    assert logits_text(inspect_classifier(classifier).head_tail) == text
     results = classifier.classify_batch(QUERIES)
     with Oracle(path, **EXACT) as oracle:
         for query, result in zip(QUERIES, results, strict=True):
@@ -174,4 +171,3 @@ def test_another_tail_is_refused_by_its_name(
 def test_a_head_without_a_tail_says_so(make_model: MakeModel, open_classifier: OpenClassifier) -> None:
     classifier: Classifier = open_classifier(make_model(), PROMPTS)
     assert classifier.engine.context.head_tail == HeadTail(1.0, None, False)
-    assert logits_text(inspect_classifier(classifier).head_tail) == "hidden state · head"

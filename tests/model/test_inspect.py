@@ -81,7 +81,7 @@ def test_the_eight_prompts(config: str, n_empty: int, n_copies: int, kinds: list
     sequences = found.sequences
     assert sequences.n_needed == sequences.n_holders + 9 * 4
     assert sequences.n_seq_max == sequences.n_needed + 16  # for questions at run time
-    assert sequences.n_holders == len({prompt.prefix.block_hashes for prompt in found.prompts})
+    assert sequences.n_holders == len({prompt.prefix for prompt in classifier.prompts})
     assert [advice.kind for advice in found.advice] == kinds
     assert all(prompt.fast_path for prompt in found.prompts)
     for prompt, config_prompt in zip(found.prompts, classifier.config.prompts, strict=True):

@@ -80,11 +80,6 @@ PLACES = {"space": "label_prefix", **dict.fromkeys(OF_LABELS, "labels")}
         (labels("light blue", "lightblue", "red"), "labels_alike", f"'light blue', 'lightblue' {ALIKE}"),
         (labels("ros\u00e9", "rose\u0301", "red"), "labels_alike", f"'ros\u00e9', 'rose\u0301' {ALIKE}"),
         (labels("red", "blue", "re\u200bd"), "labels_alike", f"'red', 're\\u200bd' {ALIKE}"),
-        (
-            labels("blue", "blu\u0435", "червоний", "β-carotene", "T-рубашка", "Xбокс"),
-            "labels_alike",
-            "'blu\u0435' has letters that only look like those beside them: write '\u0435' (cyrillic small letter ie)",
-        ),
         (labels("red", "blue", "7"), "label_tokens", "the label prefix ' ' stays a token of its own before"),
         (text("[{labels}]", "[r-ish]"), "labels_not_named", "names none of the 3 labels, so the model cannot know"),
         (
@@ -158,7 +153,7 @@ def test_the_digests_of_the_trained_prompts() -> None:
 
 def test_every_kind_has_a_check() -> None:
     assert len(CHECKS) == len(get_args(MistakeKind))
-    with pytest.raises(ConfigError, match=r"ignore_warnings\[0\]: 'untraind' is not one of all, control_token"):
+    with pytest.raises(ConfigError, match=r"ignore_warnings\[0\]: 'untraind' should be 'all', 'control_token'"):
         parse_config("prompts: []\nignore_warnings: [untraind]", folder=Path())
 
 

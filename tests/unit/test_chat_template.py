@@ -198,7 +198,6 @@ def test_a_marked_answer_and_loop_controls_are_known() -> None:
         ("7 % 4 * 2 ** 3", "24"),
         ("'a-b-c'.replace('-', '+', 1)", "a+b-c"),
         ("'a-b' | replace('-', '+')", "a+b"),
-        ("'a\\nb' | indent(2)", "a\n  b"),
         ("{'a': ['é<']} | tojson", '{"a": ["é<"]}'),
         ("{'a': 1} | tojson(indent=2)", '{\n  "a": 1\n}'),
         ("messages[::-1][0].role", "user"),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-import struct
 from typing import Any
 
 import numpy as np
@@ -13,8 +11,8 @@ import pytest
 
 from qcls_gguf.config.scoring import Scoring
 from qcls_gguf.inspection.advice import advise
-from qcls_gguf.inspection.inspect import block_hashes, empty_request, inspect_prompts
-from qcls_gguf.inspection.records import Advice, Request, Sequences, TrieNode
+from qcls_gguf.inspection.inspect import empty_request, inspect_prompts
+from qcls_gguf.inspection.records import Advice, Request, TrieNode
 from qcls_gguf.prompts.compiled import Prompt, compile_prompt
 from qcls_gguf.score.result import Counts
 
@@ -60,16 +58,6 @@ def counted(n_tokens: int = 0, n_decodes: int = 1) -> Counts:
 def shape(node: TrieNode) -> Any:
     """(text, label, flags, children): f for fed, r for read."""
     return node.text, node.label, "f" * node.fed + "r" * node.read, [shape(child) for child in node.children]
-
-
-def test_hashes_are_a_chain_over_the_bytes_of_the_tokens() -> None:
-    tokens = [7, 70000, *range(14), 5, 6]
-    first = hashlib.sha256(struct.pack("<16i", *tokens[:16])).digest()
-    second = hashlib.sha256(first + struct.pack("<2i", 5, 6)).digest()
-    assert block_hashes(tokens) == (first.hex()[:12], second.hex()[:12])
-    assert block_hashes([8, *tokens[1:]])[1] != second.hex()[:12]
-    assert block_hashes([*tokens[:17], 9])[0] == first.hex()[:12]
-    assert [len(block_hashes(range(n))) for n in (0, 1, 16, 17, 33)] == [0, 1, 1, 2, 3]
 
 
 def test_prefix_and_added_tokens(words: Words) -> None:
@@ -154,7 +142,6 @@ def test_a_prompt_whose_query_is_its_end_feeds_its_last_token_again(words: Words
     assert found.added.suffix == ()
 
 
-SEQUENCES = Sequences(n_holders=8, n_leaves=9, max_batch=4, n_needed=44, n_seq_max=44, n_limit=256)
 REQUEST = Request(
     n_decodes=1,
     n_tokens=67,
@@ -178,10 +165,9 @@ def advice(
     *,
     scoring: Scoring = "tree",
     request: Request = REQUEST,
-    sequences: Sequences = SEQUENCES,
 ) -> tuple[Advice, ...]:
     prompts = inspect_prompts([compiled(words, "p", template, labels, scoring)], words)
-    return advise(prompts, [template], request, sequences)
+    return advise(prompts, [template], request)
 
 
 def test_nothing_is_advised_where_nothing_is_to_gain(words: Words) -> None:
@@ -210,15 +196,6 @@ def test_a_long_suffix(words: Words) -> None:
     (found,) = advice(words, request=request)
     assert found.kind == "suffix"
     assert "has 4 tokens in 1 prompt: every request feeds 6 for it, of the 17" in found.text
-
-
-@pytest.mark.parametrize(("n_needed", "n_advised"), [(256, 0), (257, 1)])
-def test_more_sequences_than_there_are(words: Words, n_needed: int, n_advised: int) -> None:
-    sequences = SEQUENCES.model_copy(update={"n_needed": n_needed})
-    found = advice(words, sequences=sequences)
-    assert [one.kind for one in found] == ["sequences"] * n_advised
-    for one in found:
-        assert "8 + 4 × 9 = 257 sequences, more than llama.cpp's 256" in one.text
 
 
 @pytest.mark.parametrize(
