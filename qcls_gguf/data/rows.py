@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -80,6 +80,12 @@ def why_refused(path: Path, *accepted: str) -> str | None:
 DELIMITERS = (",", ";", "\t")
 
 
+def listed_columns(names: Sequence[str]) -> str:
+    """Which columns there are, as messages have it."""
+    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    return f"the columns are {', '.join(map(shown, names[:MAX_LISTED]))}{more}"
+
+
 class CsvFile:
     """The header of CSV, and its rows as they come, without queries; blank lines are rows without fields."""
 
@@ -98,18 +104,14 @@ class CsvFile:
         if not any(self.header):
             raise ConfigError("has no header: the first line names the columns")
         twice = next((name for name, n in Counter(self.header).items() if n > 1), None)
-        if twice == "":
-            raise ConfigError("several columns have no name: name them, or remove those that are empty")
         if twice is not None:
-            raise ConfigError(f"column {shown(twice)} is given twice: rename one")
+            raise ConfigError(f"column {shown(twice)} is given twice: name each column, or remove those that are empty")
         self._reader = csv.reader(lines, delimiter=self.delimiter, strict=True)
 
     def index(self, column: str, remedy: str) -> int:
         """Where a column stands. Raises ConfigError where there is none; remedy: what to do then."""
         if column not in self.header:
-            more = f" and {len(self.header) - MAX_LISTED} more" if len(self.header) > MAX_LISTED else ""
-            names = ", ".join(map(shown, self.header[:MAX_LISTED])) + more
-            raise ConfigError(f"has no column {column!r}: the columns are {names}; {remedy}")
+            raise ConfigError(f"has no column {column!r}: {listed_columns(self.header)}; {remedy}")
         return self.header.index(column)
 
     @property
@@ -119,22 +121,20 @@ class CsvFile:
 
     def __iter__(self) -> Iterator[Row]:
         while True:
-            line = self.next_line
+            line, problem = self.next_line, None
+            fields: tuple[str, ...] = ()
             try:
                 fields = tuple(next(self._reader))
             except StopIteration:
                 return
             except csv.Error as e:
-                yield Row(line, "", f"is not valid CSV: {_said(e)}")
-                continue
+                problem = f"is not valid CSV: {_said(e)}"
             if not any(field.strip() for field in fields):
-                yield Row(line, "")
+                fields = ()
             elif (n := len(fields)) != len(self.header):
                 remedy = f"quote those with a {self.delimiter!r}" if n > len(self.header) else "write empty ones, too"
                 problem = f"has {counted(n, 'field')}, the header {len(self.header)}: {remedy}"
-                yield Row(line, "", problem, fields=fields)
-            else:
-                yield Row(line, "", fields=fields)
+            yield Row(line, "", problem, fields=fields)
 
 
 _CSV_MISTAKES = {

@@ -10,8 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..config.words import MAX_LISTED, shown
+from ..config.words import shown
 from ..data.encoding import is_text, shown_bytes
+from ..data.rows import listed_columns
 from ..errors import ConfigError
 
 
@@ -19,9 +20,8 @@ def check_query_type(schema: pa.Schema, query_column: str, what: Path | str) -> 
     """Raise ConfigError if a table has no such column of text, or several."""
     remedy = "name the one with the queries with `query_column`"
     if schema.names.count(query_column) != 1:
-        names = ", ".join(map(shown, schema.names[:MAX_LISTED]))
         n = "several columns" if query_column in schema.names else "no column"
-        raise ConfigError(f"{what}: has {n} {query_column!r}: the columns are {names}; {remedy}")
+        raise ConfigError(f"{what}: has {n} {query_column!r}: {listed_columns(schema.names)}; {remedy}")
     kind = schema.field(query_column).type
     value = kind.value_type if pa.types.is_dictionary(kind) else kind
     texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)

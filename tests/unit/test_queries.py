@@ -111,7 +111,7 @@ def test_json_lines_keep_their_ids(tmp_path: Path) -> None:
     [
         ("sku,title", {}, "has no column 'query': the columns are 'sku', 'title'; name the one"),
         ("", {}, "has no header"),
-        ("query,,", {}, "several columns have no name: name them, or remove those that are empty"),
+        ("query,,", {}, "column '' is given twice: name each column, or remove those that are empty"),
         (
             'query,"size; in\nmm"',
             {},
