@@ -42,15 +42,10 @@ class ComparisonOptions(GivenQueries):
 class PeerOptions:
     """Where the other methods are."""
 
-    hf_folder: Path | None = option("--hf-folder DIR", "For torch: a folder with the weights in transformers' format.")
-    synthetic: bool = option(
-        "--synthetic", "For torch: random weights of the model's shape; its answers mean nothing.", False
-    )
     llama_server: str | None = option("--llama-server URL", "The address of a running llama-server.")
     spawn_llama_server: Path | None = option("--spawn-llama-server BINARY", "A llama-server program to start and stop.")
     ollama: str | None = option("--ollama URL", "The address of a running Ollama.")
     ollama_model: str | None = option("--ollama-model NAME", "Ollama's model, made from the same file.")
-    other_weights: bool = option("--other-weights", "Allow an Ollama model from another file.", False)
 
 
 @command
@@ -72,7 +67,6 @@ def compare_command(
     prefix            naive with each prompt's prefix cached
     batched           prefix with all prompts in one decode
     llama-cpp-python  its class Llama, prompt after prompt       (extra `peers`)
-    torch             PyTorch and transformers, prefix KV cache, CUDA graphs (--hf-folder or --synthetic)
     llama-server      parallel HTTP requests in pinned slots     (--llama-server or --spawn-llama-server)
     ollama            parallel raw HTTP requests                 (--ollama and --ollama-model)
 

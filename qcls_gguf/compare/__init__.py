@@ -12,7 +12,6 @@ METHOD_NAMES = (
     "prefix",
     "batched",
     "llama-cpp-python",
-    "torch",
     "llama-server",
     "ollama",
 )
@@ -37,9 +36,3 @@ class Peers:
     """URL of a running Ollama"""
     ollama_model: str | None = None
     """its name for the model, made from the same file"""
-    other_weights: bool = False
-    """compare with Ollama's model even where it is another file"""
-    hf_folder: Path | None = None
-    """the model's folder as transformers reads it, for torch"""
-    synthetic: bool = False
-    """torch computes with random weights of the model's shape"""

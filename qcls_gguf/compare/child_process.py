@@ -79,7 +79,7 @@ class InChild(Method):
             code = f"from {__name__} import serve; serve({theirs.fileno()})"
             self._program = Program([sys.executable, "-c", code], [theirs.fileno()])
         try:
-            self.comparable = self._ask(open_method, replace(workload, classifier=None), peers)
+            self._ask(open_method, replace(workload, classifier=None), peers)
         except BaseException:
             self.close()
             raise
@@ -123,8 +123,7 @@ def serve(fd: int) -> None:
             answer: object
             try:
                 if method is None:
-                    method = called(*arguments)
-                    answer = method.comparable
+                    method, answer = called(*arguments), None
                 else:
                     answer = getattr(method, called)(*arguments)
             except QclsError as e:

@@ -35,10 +35,8 @@ def document(comparison: ComparisonRecord) -> Document:
     )
     notes = [f"{each.name}: {each.about}" + (f". {each.note}" if each.note else "") for each in methods]
     notes += [f"{each.name} {each.state}: {each.reason}" for each in comparison.absent]
-    packages = [f"{name} {version}" for name, version in comparison.environment.packages.items()]
     facts = {
         **provenance(comparison.model, comparison.environment),
-        "peers' packages": ", ".join(packages) or "none",
         "rounds": f"{comparison.rounds}, after {comparison.warm_up} that were not timed; seed of the order "
         f"{comparison.seed}",
         "queries": " | ".join(comparison.queries),
@@ -60,7 +58,7 @@ def document(comparison: ComparisonRecord) -> Document:
 
 def _row(method: MethodRecord) -> list[object]:
     agreement, (low, high) = method.agreement, method.ratio_range
-    agreed = (agreement.scoring, agreement.joint, agreement.n_without_answer) if agreement else (None, None, None)
+    agreed = agreement.scoring, agreement.joint, agreement.n_without_answer
     differences = method.largest_log_probability_difference, method.largest_tree_difference
     times = method.p50_ms, method.p90_ms, method.ratio_to_qcls
     return [method.name, *times, f"{low:.2f}–{high:.2f}", *agreed, *differences]

@@ -153,9 +153,6 @@ class Method:
     It raises AbsentError where the method cannot run here, and leaves nothing open then.
     """
 
-    comparable = True
-    """whether it computes with the same weights, so that its answers can be compared with ours"""
-
     def ask(self, query: str, exact: bool = False) -> list[Answer]:
         """An answer for each prompt: the winner, and with `exact` every log-probability that the method can give."""
         raise NotImplementedError

@@ -31,7 +31,7 @@ class Ollama(HttpPeer):
                 "no server: give its URL as `ollama`, such as http://127.0.0.1:11434, and a name as `ollama_model`, "
                 "made from the same GGUF file (a Modelfile of the line `FROM ./model.gguf`, then `ollama create`)"
             )
-        self._model, self._allows_others = peers.ollama_model, peers.other_weights
+        self._model = peers.ollama_model
         self._weights = "whether its weights are ours is not known"
         self._n_ctx = max(256, workload.n_longest + 8)
         super().__init__(workload, peers.ollama)
@@ -57,13 +57,11 @@ class Ollama(HttpPeer):
         if ours in digests:
             self._weights = "its weights are the same file, by sha256"
         elif digests:
-            self._weights = f"its weights are another file, sha256 {min(digests)[:12]}… where ours is {ours[:12]}…"
-            self.comparable = False
-            if not self._allows_others:
-                raise AbsentError(
-                    f"`ollama_model` {self._model}: {self._weights}. Make one from ours (a Modelfile of the line `FROM "
-                    f"{self.workload.model.path}`, then `ollama create`), or allow it with `other_weights`"
-                )
+            raise AbsentError(
+                f"`ollama_model` {self._model}: its weights are another file, sha256 {min(digests)[:12]}… where ours "
+                f"is {ours[:12]}…: make one from ours (a Modelfile of the line `FROM {self.workload.model.path}`, then "
+                "`ollama create`)"
+            )
 
     def body(self, index: int, text: str) -> JsonObject:
         options = {

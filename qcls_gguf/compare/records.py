@@ -9,13 +9,6 @@ from ..report.record import Record
 from ..score.result import ModelInfo
 
 
-class PeerEnvironment(Environment):
-    """What a time or a score may depend on, and the packages that the other methods use."""
-
-    packages: dict[str, str]
-    """version by package, of those that are installed"""
-
-
 class WinnerAgreement(Record):
     """How often a method's winners are ours."""
 
@@ -44,8 +37,7 @@ class MethodRecord(Record):
     """median over the rounds of the ratio of the two medians of a round"""
     ratio_range: tuple[float, float]
     """10 % and 90 % quantile of the same ratios"""
-    agreement: WinnerAgreement | None
-    """null for a method on other weights"""
+    agreement: WinnerAgreement
     largest_log_probability_difference: float | None
     """of log p(label | prompt) over the whole vocabulary, from our exact `joint`, in nats; null where it has none"""
     n_log_probabilities: int
@@ -79,7 +71,7 @@ class AbsentMethod(Record):
 class ComparisonRecord(Record):
     """A comparison of our classifier with other methods of labelling the same queries."""
 
-    environment: PeerEnvironment
+    environment: Environment
     config: Config
     model: ModelInfo
     warnings: tuple[LikelyMistake, ...]

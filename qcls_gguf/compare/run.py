@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,8 +31,7 @@ from .llama_python import LlamaPython
 from .llama_server import LlamaServer
 from .method import AbsentError, Answer, DiedError, Method, PeerError, Workload, WorkloadPrompt
 from .ollama import Ollama
-from .records import AbsentMethod, ComparisonRecord, MethodRecord, PeerEnvironment, WinnerAgreement
-from .torch_peer import Torch
+from .records import AbsentMethod, ComparisonRecord, MethodRecord, WinnerAgreement
 
 QUERIES = (
     "red summer dress for girls",
@@ -45,7 +43,11 @@ QUERIES = (
 )
 """The queries where none are given."""
 QCLS = "qcls"
-_PACKAGES = ("llama-cpp-python", "torch", "transformers")
+REMOVED = {
+    "cappr": "its probabilities are those of our scoring `mean`",
+    "torch": "docs/measurements.md has what PyTorch took; compare with batched, llama-server or ollama",
+}
+"""what replaces a method of earlier versions"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +77,6 @@ METHODS = {
     "llama-cpp-python": Kind(
         partial(InChild, LlamaPython),
         "Llama.generate for each prompt in turn, its own prefix match, logits of the last position",
-    ),
-    "torch": Kind(
-        partial(InChild, Torch),
-        "PyTorch SDPA, prefixes in an expanded KV cache, one forward for all prompts, hidden states · label rows",
-        our_tokens=True,
     ),
     "llama-server": Kind(
         LlamaServer, "HTTP, a request a prompt at once, slots pinned, prompts cached, one token with log-probabilities"
@@ -143,9 +140,8 @@ def compare(
                     method_record(name, method, ms[name], ms[QCLS], answers[name], answers[QCLS], references)
                     for name, method in contest.methods.items()
                 )
-            where = environment(settings.config, classifier.model)
             return ComparisonRecord(
-                environment=PeerEnvironment(**dict(where), packages=dict(_installed_packages())),
+                environment=environment(settings.config, classifier.model),
                 config=settings.config,
                 model=classifier.model,
                 warnings=opener.warnings,
@@ -166,18 +162,14 @@ def _checked_names(settings: ComparisonSettings) -> list[str]:
     peers = settings.peers
     if peers.llama_server is not None and peers.spawn_llama_server is not None:
         raise ConfigError("`llama_server` and `spawn_llama_server` are both given: keep one of them")
-    if peers.hf_folder is not None and peers.synthetic:
-        raise ConfigError("`hf_folder` and `synthetic` are both given: keep one of them")
     if (peers.ollama is None) != (peers.ollama_model is None):
         raise ConfigError("`ollama` and `ollama_model` belong together: give both or neither")
     for name, url in (("llama_server", peers.llama_server), ("ollama", peers.ollama)):
         if url is not None and not is_url(url):
             raise ConfigError(f"`{name}`: {url!r} is not a server's address: give one such as http://127.0.0.1:8080")
-    if peers.hf_folder is not None and not (peers.hf_folder / "config.json").is_file():
-        raise ConfigError(f"`hf_folder` {peers.hf_folder}: has no config.json: give a model's folder of Hugging Face")
     for name in settings.methods:
-        if name == "cappr":
-            raise ConfigError("`method` cappr: was removed: its probabilities are those of our scoring `mean`")
+        if name in REMOVED:
+            raise ConfigError(f"`method` {name}: was removed: {REMOVED[name]}")
         if name not in METHODS:
             raise ConfigError(f"`method` {name}: is not one of {', '.join(METHODS)}")
     if not settings.queries:
@@ -213,12 +205,6 @@ def _inputs(classifier: Classifier, query: str) -> list[tuple[int, list[int]]]:
         prompt.new_tokens(tokenize(prompt.before + query + prompt.after, parse_special=False).tolist())
         for prompt in classifier.prompts
     ]
-
-
-def _installed_packages() -> Iterator[tuple[str, str]]:
-    for name in _PACKAGES:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            yield name, importlib.metadata.version(name)
 
 
 @dataclass(slots=True)
@@ -327,7 +313,7 @@ def method_record(
         n_answers=len(labels),
         n_without_answer=len(answers) - len(labels),
     )
-    pairs = [pair for pair in zip(answers, references, strict=True) if method.comparable]
+    pairs = list(zip(answers, references, strict=True))
     joint = _differences((answer.joint, reference.joint) for answer, reference in pairs)
     tree = _differences((answer.tree, reference.tree) for answer, reference in pairs)
     return MethodRecord(
@@ -337,7 +323,7 @@ def method_record(
         p90_ms=p90,
         ratio_to_qcls=ratio,
         ratio_range=(low, high),
-        agreement=agreement if method.comparable else None,
+        agreement=agreement,
         largest_log_probability_difference=max(joint, default=None),
         n_log_probabilities=len(joint),
         largest_tree_difference=max(tree, default=None),

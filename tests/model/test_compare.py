@@ -103,9 +103,9 @@ def test_the_report_fetches_nothing(embedded: tuple[subprocess.CompletedProcess[
 
 
 def test_what_is_absent_is_listed_with_the_reason(compare_here: Compare) -> None:
-    record = compare_here("torch", "llama-server", "ollama")
+    record = compare_here("llama-server", "ollama")
     absent = {each["name"]: each for each in record["absent"]}
-    assert list(absent) == ["torch", "llama-server", "ollama"]
+    assert list(absent) == ["llama-server", "ollama"]
     assert "`spawn_llama_server`" in absent["llama-server"]["reason"]
     assert "URL as `ollama`" in absent["ollama"]["reason"]
     assert all(each["asked_for"] and not each["started"] for each in absent.values())
@@ -124,7 +124,7 @@ def test_what_is_absent_is_listed_with_the_reason(compare_here: Compare) -> None
             2,
             "--ollama: '127.0.0.1:11434' is not a server's add",
         ),
-        (["--hf-folder", "nowhere"], 2, "--hf-folder nowhere: has no config.json"),
+        (["--method", "torch"], 2, "--method torch: was removed: docs/measurements.md has what PyTorch took"),
         (["--out", "/no/such/folder/x.json"], 2, "--out /no/such/folder/x.json: cannot be written"),
         (["--method", "qcls", "--query", "dress " * 300], 2, "more than runtime.max_query_tokens: 256"),
         (["--method", "llama-server", "--spawn-llama-server", "/no/such"], 1, "--spawn-llama-server /no/such: no such"),
@@ -177,11 +177,6 @@ LLAMA_SERVER = os.environ.get("QCLS_LLAMA_SERVER", "")
     [
         pytest.param("llama-cpp-python", [], marks=needs(bool(find_spec("llama_cpp")), "llama-cpp-python")),
         pytest.param(
-            "torch",
-            ["--synthetic"],
-            marks=needs(bool(find_spec("torch") and find_spec("transformers")), "torch with transformers"),
-        ),
-        pytest.param(
             "llama-server",
             ["--spawn-llama-server", LLAMA_SERVER],
             marks=needs(bool(LLAMA_SERVER), "a llama-server named by QCLS_LLAMA_SERVER"),
@@ -193,10 +188,6 @@ def test_other_programs_give_our_answers(method: str, options: list[str]) -> Non
     done = run_compare("--quiet", "--format", "json", "--method", method, *options, *queries)
     assert done.returncode == 0, done.stderr + done.stdout
     found = by_name(json.loads(done.stdout))[method]
-    if "--synthetic" in options:
-        assert found["agreement"] is None
-        assert "not comparable" in found["note"]
-        return
     assert found["agreement"]["scoring"] == 1.0
     assert found["largest_log_probability_difference"] <= LARGEST_DIFFERENCE["embedded"]
     if method == "llama-cpp-python":

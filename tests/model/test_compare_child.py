@@ -31,14 +31,14 @@ Run = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def run(make_model: MakeModel, write_config: WriteConfig, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """A comparison with naive and with a method of the test's, which takes the place of torch."""
+    """A comparison with naive and with a method of the test's, which takes the place of llama-server."""
     tests = Path(__file__).parents[1]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tests), os.environ.get("PYTHONPATH", "")]))
 
     def run(open_method: Callable[[Workload, Peers], Method]) -> dict[str, Any]:
-        monkeypatch.setitem(METHODS, "torch", Kind(open_method, "a method of the test's", our_tokens=True))
+        monkeypatch.setitem(METHODS, "llama-server", Kind(open_method, "a method of the test's", our_tokens=True))
         config = load_config(write_config(make_model(), PROMPTS))
-        return compared(config, "torch", "naive", queries=QUERIES, n_rounds=2)
+        return compared(config, "llama-server", "naive", queries=QUERIES, n_rounds=2)
 
     return run
 
@@ -59,7 +59,7 @@ def test_a_method_that_fails_is_listed_and_the_others_go_on(
     where: str, how: str, reason: str, started: bool, run: Run
 ) -> None:
     record = run(partial(InChild, partial(Failing, where, how)))
-    assert record["absent"] == [{"name": "torch", "reason": reason, "asked_for": True, "started": started}]
+    assert record["absent"] == [{"name": "llama-server", "reason": reason, "asked_for": True, "started": started}]
     assert [method["name"] for method in record["methods"]] == ["qcls", "naive"]
 
 

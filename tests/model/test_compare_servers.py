@@ -95,14 +95,10 @@ def test_an_old_ollama_has_no_log_probabilities(
         assert by_name(record)["ollama"]["agreement"]["n_answers"] == 0
 
 
-def test_ollamas_other_weights_are_refused_unless_allowed(make_model: MakeModel, compare_here: Compare) -> None:
+def test_ollamas_other_weights_are_refused(make_model: MakeModel, compare_here: Compare) -> None:
     with PeerServer(kind="ollama", path=make_model(), digest="ab" * 32) as server:
         (absent,) = compare_here("ollama", peers=peers_of(server))["absent"]
-        assert "its weights are another file, sha256 abababababab… where ours is" in absent["reason"]
-        allowed = replace(peers_of(server), other_weights=True)
-        method = by_name(compare_here("ollama", peers=allowed))["ollama"]
-    assert method["agreement"] is None
-    assert "its weights are another file" in method["note"]
+    assert "its weights are another file, sha256 abababababab… where ours is" in absent["reason"]
 
 
 def test_servers_get_the_labels_that_a_slot_stands_for(make_model: MakeModel, write_config: WriteConfig) -> None:

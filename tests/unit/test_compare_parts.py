@@ -10,7 +10,6 @@ import pytest
 from qcls_gguf.compare.method import Answer, Method, WorkloadPrompt
 from qcls_gguf.compare.records import WinnerAgreement
 from qcls_gguf.compare.run import method_record
-from qcls_gguf.compare.torch_peer import bucket_size, row_layout
 from qcls_gguf.config.scoring import TREE
 from qcls_gguf.prompts.compiled import Prompt
 from qcls_gguf.prompts.trie import build_trie
@@ -107,19 +106,3 @@ def test_agreement_counts_winners_and_the_largest_differences() -> None:
     nobody = method_record("qcls", Method(), MS, MS, [Answer(label=None)] * 2, OURS, REFERENCES)
     assert nobody.agreement == WinnerAgreement(scoring=None, joint=None, n_answers=0, n_without_answer=2)
     assert nobody.largest_log_probability_difference is None
-
-
-@pytest.mark.parametrize(("n", "size"), [(1, 8), (8, 8), (9, 16), (128, 128), (129, 256), (300, 384)])
-def test_buckets_are_the_smallest_that_hold_the_tokens(n: int, size: int) -> None:
-    assert bucket_size(n) == size
-
-
-def test_a_batch_has_a_row_for_each_path_that_scores_read() -> None:
-    """`light` is fed once, after the prompt of the second reader, and both its reads lie in that one row."""
-    rows, reads = row_layout((DISTINCT, SHARED))
-    assert rows == [(0, ()), (1, (3,))]
-    assert [(read.row, read.depth, read.tokens.tolist()) for read in reads] == [
-        (0, 0, [1, 2, 3]),
-        (1, 0, [3, 1]),
-        (1, 1, [2, 4]),
-    ]
