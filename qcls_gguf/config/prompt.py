@@ -37,7 +37,7 @@ TEXT_KEYS = ("prompt_template", "system", "user", "answer_cue")
 """What a prompt's text is made from."""
 _MAX_LABELS = 10_000
 _MAX_CONTENT_FREE = 100  # each is computed at start-up
-_CUE = "label:"
+_CUE = "{name}:"  # docs/real-models.md has the figures
 _NO_TEXT = object()
 
 Confidence: TypeAlias = Annotated[float, Field(strict=True, gt=0, le=1)]
@@ -99,7 +99,7 @@ class PromptConfig(Settings):
     user: Text | None = None
     """the user message, likewise; default with a system message that has no {query}: the query alone"""
     answer_cue: Text | None = None
-    """only with system or user: the beginning of the model's answer, before the label; default `label:`"""
+    """only with system or user: the beginning of the model's answer, before the label; default `{name}:`"""
     describe: VisibleText | None = None
     """what the prompt asks for, in words; fills the slot {describe}, and stands beside the name in {all_labels}"""
     labels: Annotated[
@@ -176,10 +176,10 @@ class PromptConfig(Settings):
 
     @property
     def texts(self) -> dict[str, str]:
-        """The texts with their slots, by key: `prompt_template`, or the messages and the cue."""
+        """The texts with their slots, by key: `prompt_template`, or the messages and a given cue."""
         if self.prompt_template is not None:
             return {"prompt_template": self.prompt_template}
-        return {**({"answer_cue": self.cue} if "{" in self.cue else {}), **self.turns}
+        return {**({"answer_cue": self.answer_cue} if "{" in (self.answer_cue or "") else {}), **self.turns}
 
     @model_validator(mode="before")
     @classmethod

@@ -56,9 +56,9 @@ def test_the_tokens_are_those_of_what_the_template_writes(name: str, vocab: str,
     with opened(path, CHAT) as classifier:
         model = classifier.engine.model
         written = written.replace(BOS, model.bos_text)
-        assert classifier.config.prompts[0].expanded_template == written + "label:"
+        assert classifier.config.prompts[0].expanded_template == written + f"{CHAT.name}:"
         for query in ("red dress", "", "<|im_end|>", " 红 "):
-            parts = (written + "label:").split("{query}")
+            parts = (written + f"{CHAT.name}:").split("{query}")
             (found,) = tokens(classifier, query)
             if "<" not in query:
                 assert found == model.tokenize(query.join(parts), parse_special=True).tolist()
@@ -120,10 +120,10 @@ def classifier(chat_model: Path) -> Iterator[Classifier]:
 
 
 def test_prompts_that_come_at_run_time_are_rendered_too(classifier: Classifier, tmp_path: Path) -> None:
-    question = dataclasses.replace(CHAT, name="season", labels=("summer", "winter"), answer_cue="{name}:")
+    question = dataclasses.replace(CHAT, name="season", labels=("summer", "winter"))
     with classifier.prompt_set([question]) as other:
         assert other.classify("red").results[0].prompt == "season"
-        whole = classifier.config.prompts[0].template.replace("label:", "season:")
+        whole = classifier.config.prompts[0].template.replace("{name}:", "season:")
         with classifier.prompt_set(
             [PromptConfig(name="season", prompt_template=whole, labels=question.labels)]
         ) as same:

@@ -47,7 +47,7 @@ def test_a_prompt_is_what_the_template_makes_of_its_turns_with_the_cue_behind(na
     chat = CHATS[name]
     assert (
         text(chat.template)
-        == chat.rendered.replace("SYSTEM", "One of [{labels}].").replace("USER", "query: {query} end") + "label:"
+        == chat.rendered.replace("SYSTEM", "One of [{labels}].").replace("USER", "query: {query} end") + "{name}:"
     )
 
 
@@ -70,21 +70,21 @@ def test_the_user_says_the_query_where_only_the_system_text_is_given() -> None:
 
 def test_a_query_may_stand_in_the_system_text() -> None:
     prompt = replace(PROMPT, system="Label {query}", user=None)
-    assert text(CHATML, prompt) == "<|im_start|>system\nLabel {query}<|im_end|>\n<|im_start|>assistant\nlabel:"
+    assert text(CHATML, prompt) == "<|im_start|>system\nLabel {query}<|im_end|>\n<|im_start|>assistant\n{name}:"
 
 
 def test_thinking_models_answer_at_once_unless_told_otherwise() -> None:
-    empty = "<|im_start|>assistant\n<think>\n\n</think>\n\nlabel:"
+    empty = "<|im_start|>assistant\n<think>\n\n</think>\n\n{name}:"
     assert text(QWEN3).endswith(empty)
     assert text(THINKS_ALWAYS).endswith(empty)
-    assert text(NEMOTRON).endswith("<SPECIAL_1>Assistant\n<think></think>label:")
+    assert text(NEMOTRON).endswith("<SPECIAL_1>Assistant\n<think></think>{name}:")
     # words that would stay in the text are no help
     kept = NEMOTRON.replace(".replace('/no_think', '')", "")
-    assert text(kept).endswith("end\n<SPECIAL_1>Assistant\n<think>\n\n</think>\n\nlabel:")
+    assert text(kept).endswith("end\n<SPECIAL_1>Assistant\n<think>\n\n</think>\n\n{name}:")
     told = {"enable_thinking": True}
-    assert text(NEMOTRON, chat_variables=told).endswith("<SPECIAL_1>Assistant\n<think>\n\nlabel:")
-    assert text(QWEN3, chat_variables=told).endswith("<|im_start|>assistant\nlabel:")
-    assert text(THINKS_ALWAYS, chat_variables=told).endswith("<think>\nlabel:")
+    assert text(NEMOTRON, chat_variables=told).endswith("<SPECIAL_1>Assistant\n<think>\n\n{name}:")
+    assert text(QWEN3, chat_variables=told).endswith("<|im_start|>assistant\n{name}:")
+    assert text(THINKS_ALWAYS, chat_variables=told).endswith("<think>\n{name}:")
 
 
 def test_a_template_gets_variables_and_no_real_date() -> None:
@@ -185,7 +185,7 @@ def test_a_marked_answer_and_loop_controls_are_known() -> None:
         "{% for m in messages %}{% if m.role == 'tool' %}{% break %}{% endif %}"
         "{% generation %}{{ m.role }}: {{ m.content }}\n{% endgeneration %}{% endfor %}"
     )
-    assert text(template) == "system: One of [{labels}].\nuser: query: {query} end\nlabel:"
+    assert text(template) == "system: One of [{labels}].\nuser: query: {query} end\n{name}:"
 
 
 @pytest.mark.parametrize(
