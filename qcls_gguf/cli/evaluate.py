@@ -23,6 +23,7 @@ class EvaluationOptions:
     )
     shuffle_labels: int = option("--shuffle-labels K", "Also score with the labels listed in K other orders.", 0, low=0)
     seed: int = option("--seed S", "Seed of the orders of labels.", 0)
+    cues: bool = option("--cues", "Also try other answer cues for prompts of system and user texts.", False)
 
 
 @command
@@ -42,12 +43,14 @@ def eval_command(
     that can't be loaded.
 
     --shuffle-labels K scores the rows K more times, with the labels in every {labels} slot listed in other orders. A
-    flip is an answer that changed; a row's difference is the largest change of a label's probability.
+    flip is an answer that changed; a row's difference is the largest change of a label's probability. --cues scores
+    them once more, with several beginnings of the answer at once, and compares these with the configured one.
 
     \b
     qcls-gguf eval --data labelled.jsonl --scoring tree --scoring joint
     qcls-gguf eval --data labelled.csv --format json --html report.html --resume scores.jsonl
     qcls-gguf eval --data labelled.jsonl --scoring tree --shuffle-labels 5
+    qcls-gguf eval --data labelled.csv --cues --scoring tree
     """
     from ..evaluation.evaluate import EvaluationSettings, evaluate  # see app.py for why here
     from ..evaluation.report import evaluation_document
@@ -63,6 +66,7 @@ def eval_command(
         resume=rows.resume,
         n_shuffles=chosen.shuffle_labels,
         seed=chosen.seed,
+        cues=chosen.cues,
     )
     check_outputs({"--html": reporting.html}, {"--data": rows.data, "--config": model.config, "--resume": rows.resume})
     with long_work(model.offline, reporting.quiet) as (opener, on_progress):

@@ -179,7 +179,8 @@ class PromptConfig(Settings):
         """The texts with their slots, by key: `prompt_template`, or the messages and a given cue."""
         if self.prompt_template is not None:
             return {"prompt_template": self.prompt_template}
-        return {**({"answer_cue": self.answer_cue} if "{" in (self.answer_cue or "") else {}), **self.turns}
+        cue = self.answer_cue or ""
+        return {**({"answer_cue": cue} if "{" in cue else {}), **self.turns}
 
     @model_validator(mode="before")
     @classmethod

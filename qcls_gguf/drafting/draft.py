@@ -25,7 +25,6 @@ Label {about}. {how}
 _ONE = "Output exactly one label from the list.", "{name}: [{labels}]"
 _MANY = "For each attribute output exactly one label from its list.", "{all_labels}"
 _USER = "text: {query}"
-_CUE = "{name}:"
 _COMMENT_CELLS = 100
 _CHATML = re.compile(
     r"(?:<\|im_start\|>system\n(?P<system>.*?)<\|im_end\|>\n)?"
@@ -56,6 +55,10 @@ class Draft:
     """what is labelled, in words that follow on `Label`"""
     source: str
     """what it was made from, for the reader"""
+    cue: str = "{name}:"
+    """how an answer begins"""
+    why_cue: str = ""
+    """for the reader"""
 
 
 def draft_text(draft: Draft, folder: Path) -> str:
@@ -66,20 +69,23 @@ def draft_text(draft: Draft, folder: Path) -> str:
     """
     how, labels = _ONE if len(draft.prompts) == 1 else _MANY
     system = _SYSTEM.format(about=draft.about, how=how, labels=labels)
-    texts = {"system": text_block(system), "user": _USER, "answer_cue": _CUE}
+    texts = {"system": text_block(system), "user": _USER, "answer_cue": draft.cue}
     if not draft.model.has_chat_template:
-        texts = {"prompt_template": text_block(f"{system}\n\n{_USER}\n{_CUE}")}
+        texts = {"prompt_template": text_block(f"{system}\n\n{_USER}\n{draft.cue}")}
     what = (
         "What every prompt says: {all_labels} are the names and lists of all prompts, {query} is the text to label."
         if len(draft.prompts) > 1
         else "What the prompt says: {labels} is its list, {query} is the text to label."
     )
+    prefix = {} if draft.cue else {"label_prefix": ""}
     prompts = [
-        _with_comment(yaml_text([{"name": prompt.name, "labels": list(prompt.labels)}]), prompt.note, 2)
+        _with_comment(yaml_text([{"name": prompt.name, **prefix, "labels": list(prompt.labels)}]), prompt.note, 2)
         for prompt in draft.prompts
     ]
     return _checked(
-        [_heading(draft.source), _model_part(draft.model), f"# {what}\n", yaml_text(texts), "prompts:\n"]
+        [_heading(draft.source), _model_part(draft.model), f"# {what}\n", yaml_text(texts)]
+        + [f"# {line}\n" for line in wrap(draft.why_cue, _COMMENT_CELLS)]
+        + ["prompts:\n"]
         + [indent(prompt, "  ") for prompt in prompts],
         folder,
     )

@@ -20,6 +20,7 @@ from ..report.environment import environment
 from ..report.progress import OnProgress, counter
 from ..score.adjustment import Adjustment, FloatArray, adjustments_of, calibrates
 from ..score.result import ModelInfo
+from .cues import try_cues
 from .kept_scores import KeptScores, RowScores
 from .metrics import cascade_record, compared_prompts, mode_statistics, worst_rows
 from .passes import (
@@ -65,6 +66,8 @@ class EvaluationSettings:
     """other orders of the labels that the templates list; 0: none"""
     seed: int = 0
     """of the orders of labels"""
+    cues: bool = False
+    """try answer cues"""
 
     @property
     def exact(self) -> bool:
@@ -114,6 +117,7 @@ def evaluate(
     """
     if settings.n_shuffles:
         check_slots(settings.config)
+    configured = settings.config
     settings = replace(settings, config=opener.rendered(settings.config))
     config, raw = settings.config, raw_config(settings.config, TREE)
     scored = score_data(settings, opener, on_progress=on_progress)
@@ -159,6 +163,7 @@ def evaluate(
         worst=tuple(worst_rows(scorings, truths, rows)),
         non_finite=tuple(scored.non_finite),
         shuffle_labels=shuffled,
+        cues=try_cues(configured, rows, opener, on_progress) if settings.cues else None,
     )
 
 

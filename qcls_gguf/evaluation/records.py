@@ -303,6 +303,27 @@ class ShuffledLabels(Record):
     """the flips with the largest changes of a probability"""
 
 
+class TriedCue(Record):
+    """One prompt with one answer cue, in the scoring `tree`."""
+
+    answer_cue: str
+    """the beginning of the answer"""
+    label_prefix: str
+    """what stands between it and a label"""
+    n_rows: int
+    """rows that are labelled for the prompt"""
+    accuracy: float
+    """share of the rows whose answer is accepted"""
+    accuracy_ci: tuple[float, float] | None
+    """its Wilson 95 % interval"""
+    log_loss: float | None
+    """mean of -ln of the accepted labels' probability, in nats"""
+    gain: float
+    """the accuracy less that of the configured cue"""
+    standard_error: float
+    """of the gain"""
+
+
 class EvaluationRecord(Record):
     """How well every scoring mode labels, and what it costs."""
 
@@ -325,3 +346,5 @@ class EvaluationRecord(Record):
     """rows that are left out because their scores are not finite"""
     shuffle_labels: ShuffledLabels | None = left_out_if_none()
     """only where labels were listed in other orders"""
+    cues: dict[str, tuple[TriedCue, ...]] | None = left_out_if_none()
+    """by prompt, the configured cue first; only where cues were tried"""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..config.words import counted
+from ..config.words import counted, shown
 from ..report.document import (
     TEXT,
     Document,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _N_CONFUSIONS = 10
 _N_WORST = 5
+_ONE_SIDED, _LEAST_ROWS = 0.9, 20
 _PROMPT_COLUMNS: dict[str, Format] = {
     "mode": TEXT,
     "rows": "d",
@@ -85,6 +86,7 @@ def evaluation_document(evaluation: EvaluationRecord) -> Document:
             _worst(evaluation),
             *(Paragraph(note, "warning") for note in _notes(evaluation)),
             *_shuffled(evaluation),
+            *_cues(evaluation),
         ],
     )
 
@@ -133,12 +135,15 @@ def _row(name: str, found: Statistics | NotApplicable) -> list[object]:
     """The values of _PROMPT_COLUMNS."""
     if not isinstance(found, Statistics):
         return [name, None, "not applicable", *[None] * (len(_PROMPT_COLUMNS) - 3)]
-    interval, mass = found.accuracy_ci, found.label_mass
-    accuracy = percent(found.accuracy) + (f" ({interval[0]:.1%}–{interval[1]:.1%})" if interval else "")
+    accuracy, mass = _with_interval(found.accuracy, found.accuracy_ci), found.label_mass
     return [
         *(name, found.n_rows, accuracy, found.macro_f1, found.log_loss, found.brier, found.ece),
         *(found.agreement_with_joint, mass and mass.mean),
     ]
+
+
+def _with_interval(accuracy: float | None, interval: tuple[float, float] | None) -> str:
+    return percent(accuracy) + (f" ({interval[0]:.1%}–{interval[1]:.1%})" if interval else "")
 
 
 def _stages(cascade: CascadeRecord) -> Table:
@@ -222,6 +227,8 @@ def _notes(evaluation: EvaluationRecord) -> Iterator[str]:
         for name, prompt in found.prompts.items():
             if isinstance(prompt, NotApplicable):
                 yield f"{name}: {mode} is not applicable: {prompt.not_applicable}"
+            elif why := _one_sided(prompt):
+                yield f"{name}: {mode} {why}: try `--cues`, more words in the prompt, or a larger model"
     data, lost = evaluation.data, evaluation.non_finite
     if data.n_bad:
         lines = ", ".join(str(bad.line) for bad in data.bad)
@@ -230,6 +237,40 @@ def _notes(evaluation: EvaluationRecord) -> Iterator[str]:
     if lost:
         lines = ", ".join(str(row.line) for row in lost)
         yield f"{counted(len(lost), 'row')} with scores that are not finite, left out: line {lines}"
+
+
+def _one_sided(prompt: PromptStatistics) -> str | None:
+    """Why the answers are worth little; None where nothing says so."""
+    label, most = max(prompt.labels.items(), key=lambda each: each[1].support)
+    if prompt.n_rows < _LEAST_ROWS or prompt.accuracy is None:
+        return None
+    answer, answered = max(prompt.labels.items(), key=lambda each: each[1].n_predicted)
+    if answered.n_predicted >= _ONE_SIDED * prompt.n_rows and most.support < _ONE_SIDED * prompt.n_rows:
+        return f"answers {shown(answer)} for {answered.n_predicted / prompt.n_rows:.0%} of the rows"
+    if prompt.accuracy * prompt.n_rows <= most.support:
+        return f"is no better than {shown(label)} for all rows ({percent(most.support / prompt.n_rows)})"
+    return None
+
+
+def _cues(evaluation: EvaluationRecord) -> Iterator[Table]:
+    """The table of `cues`, where the record has them."""
+    if evaluation.cues is None:
+        return
+    columns: dict[str, Format] = {"prompt": TEXT, "answer_cue": TEXT, "label_prefix": TEXT, "rows": "d"}
+    yield Table(
+        title="Answer cues",
+        columns={**columns, "accuracy (95 %)": "", "log-loss": ".3f", "against the configured": ""},
+        rows=[
+            [
+                *(name, shown(cue.answer_cue), shown(cue.label_prefix), cue.n_rows),
+                *(_with_interval(cue.accuracy, cue.accuracy_ci), cue.log_loss),
+                f"{100 * cue.gain:+.1f} ± {100 * cue.standard_error:.1f}" if number else "configured",
+            ]
+            for name, cues in evaluation.cues.items()
+            for number, cue in enumerate(cues)
+        ],
+        note="In the scoring tree; differences of accuracy in points, with their standard errors.",
+    )
 
 
 def _shuffled(evaluation: EvaluationRecord) -> Iterator[Table]:

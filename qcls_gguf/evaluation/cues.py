@@ -1,0 +1,112 @@
+"""Answer cues tried on labelled rows: the same prompts with other last words, all in one request a row."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ..config.schema import Config, raw_config
+from ..config.scoring import TREE
+from ..config.words import shown
+from ..data.labelled import LabelledColumns, LabelledQuery, read_labelled
+from ..errors import ConfigError
+from ..opening import ClassifierOpener
+from ..report.progress import OnProgress, counter
+from ..statistics import accepted_probability, log_losses, mean, paired_difference, wilson
+from .passes import refused_queries, score_query, score_tables, truth_of
+from .records import TriedCue
+
+CUES = ("{name}:", "label:", "Answer:", "")
+"""What is tried beside the configured cues; after the empty one labels have no prefix."""
+MAX_ROWS = 200
+
+
+def try_cues(
+    config: Config, rows: Sequence[LabelledQuery], opener: ClassifierOpener, on_progress: OnProgress
+) -> dict[str, tuple[TriedCue, ...]]:
+    """Each prompt of system and user texts with each cue in the scoring `tree`: first as configured, then as in CUES.
+
+    Prompts that fewer than two rows are labelled for are left out. Raises ConfigError if no prompt has a cue, and what
+    Classifier raises.
+    """
+    chats = tuple(prompt for prompt in config.prompts if prompt.is_chat)
+    if not chats:
+        raise ConfigError("`cues`: no prompt has system or user texts, and only these have an answer_cue")
+    variants = [chats]
+    for cue in CUES:
+        prefix = " " if cue else ""
+        variants.append(tuple(dataclasses.replace(each, answer_cue=cue, label_prefix=prefix) for each in chats))
+    trial = []
+    for number, prompts in enumerate(variants):
+        for whole in opener.rendered(dataclasses.replace(config, prompts=prompts)).prompts:
+            text = whole.expanded_template  # before the name changes, which may be in it
+            trial.append(dataclasses.replace(whole, name=f"{number} {whole.name}", prompt_template=text))
+    changed = dataclasses.replace(config, prompts=tuple(trial), ignore_warnings=("all",))
+    with opener.open(raw_config(changed, TREE), quiet=True) as classifier:
+        refused = {row.line for row in refused_queries(classifier, rows)}
+        rows = [row for row in rows if row.line not in refused]
+        on_row, scores = counter(on_progress, "try cues", len(rows)), []
+        for row in rows:
+            scores.append(score_query(classifier, row.query))
+            on_row()
+        tables, compiled = score_tables(classifier.prompts, scores), classifier.prompts
+    found = {}
+    for i, prompt in enumerate(chats):
+        truth = truth_of(dataclasses.replace(compiled[i], name=prompt.name), rows)
+        n = len(truth.index)
+        if n < 2:
+            continue
+        tried: list[TriedCue] = []
+        by_cue = [tables[f"{number} {prompt.name}"].probability(TREE)[truth.index] for number in range(len(variants))]
+        rights = [truth.accepted[np.arange(n), p.argmax(axis=1)].astype(np.float64) for p in by_cue]
+        for prompts, p, right in zip(variants, by_cue, rights, strict=True):
+            cue, prefix = prompts[i].cue, prompts[i].label_prefix
+            if tried and (cue, prefix) == (prompt.cue, prompt.label_prefix):
+                continue
+            gain, standard_error = paired_difference(right, rights[0])
+            tried.append(
+                TriedCue(
+                    answer_cue=cue,
+                    label_prefix=prefix,
+                    n_rows=n,
+                    accuracy=float(right.mean()),
+                    accuracy_ci=wilson(int(right.sum()), n),
+                    log_loss=mean(log_losses(accepted_probability(p, truth.accepted))),
+                    gain=gain,
+                    standard_error=standard_error,
+                )
+            )
+        found[prompt.name] = tuple(tried)
+    return found
+
+
+def cue_for_rows(
+    config: Config, path: Path, columns: LabelledColumns, opener: ClassifierOpener, on_progress: OnProgress
+) -> tuple[str, str]:
+    """`best_cue` of a file's rows, of many rows about MAX_ROWS. Raises what `try_cues` and `read_labelled` raise."""
+    data = read_labelled(path, {prompt.name: prompt.labels for prompt in config.prompts}, columns)
+    return best_cue(try_cues(config, data.rows[:: math.ceil(len(data.rows) / MAX_ROWS) or 1], opener, on_progress))
+
+
+def best_cue(tried: Mapping[str, Sequence[TriedCue]]) -> tuple[str, str]:
+    """The cue that labels best over prompts with the same configured cue, and the accuracies in words.
+
+    Another than the configured one is best only if its mean gain is larger than the standard error of that mean.
+    """
+    by_cue: dict[str, list[TriedCue]] = {}
+    for each in (cue for cues in tried.values() for cue in cues):
+        by_cue.setdefault(each.answer_cue, []).append(each)
+    gains = {cue: (np.mean([each.gain for each in found]), _error(found)) for cue, found in by_cue.items()}
+    best = max(gains, key=lambda cue: gains[cue][0] if gains[cue][0] > gains[cue][1] else 0)
+    accuracies = [f"{shown(cue)} {np.mean([each.accuracy for each in found]):.1%}" for cue, found in by_cue.items()]
+    n_rows = max(cues[0].n_rows for cues in tried.values())
+    return best, f"accuracy on {n_rows} rows: {', '.join(accuracies)}".replace("%", " %")
+
+
+def _error(cues: Sequence[TriedCue]) -> float:
+    """The standard error of their mean gain."""
+    return math.sqrt(sum(each.standard_error**2 for each in cues)) / len(cues)

@@ -1,0 +1,108 @@
+"""Answer cues tried by `eval` and `init`, on a random model with a chat template."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from chat_templates import CHATS
+from conftest import MakeModel
+from evaluations import evaluated, write_rows
+from typer.testing import CliRunner
+
+from qcls_gguf import ConfigError, load_config
+from qcls_gguf.cli.app import app
+from qcls_gguf.data.labelled import LabelledColumns
+from qcls_gguf.evaluation.cues import CUES, best_cue
+from qcls_gguf.evaluation.records import TriedCue
+
+PROMPTS: list[dict[str, Any]] = [
+    {"name": "color", "system": "{name}: one of [{labels}]", "user": "{query}", "labels": ["red", "light blue"]},
+    {"name": "whole", "prompt_template": "{query} is", "labels": ["new", "old"]},
+    {"name": "size", "user": "{query}?", "labels": ["small", "large"], "answer_cue": "Answer:"},
+]
+ROWS = [
+    {"query": f"{word} dress {i}", "labels": {"color": word, **({"size": "small"} if i % 3 else {})}}
+    for i in range(10)
+    for word in ("red", "light blue")
+]
+
+
+@pytest.fixture
+def model(make_model: MakeModel) -> Path:
+    chat = CHATS["qwen3"]
+    return make_model("llama", chat_template=chat.template, control_tokens=chat.control_tokens)
+
+
+def write(path: Path, model: Path, prompts: list[dict[str, Any]]) -> Path:
+    path.write_text(yaml.safe_dump({"model": {"path": str(model)}, "runtime": {"n_threads": 1}, "prompts": prompts}))
+    return path
+
+
+def test_a_tried_cue_is_as_good_as_a_configured_one(model: Path, tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "rows.jsonl", ROWS)
+    tried = evaluated(write(tmp_path / "c.yaml", model, PROMPTS), rows, modes=("tree",), cues=True)["cues"]
+    assert list(tried) == ["color", "size"]
+    cues = {name: [cue["answer_cue"] for cue in found] for name, found in tried.items()}
+    assert cues == {"color": list(CUES), "size": ["Answer:", "{name}:", "label:", ""]}
+    for number, cue in enumerate(CUES):
+        prompts = [
+            {**prompt, "answer_cue": cue, "label_prefix": " " if cue else ""} for prompt in (PROMPTS[0], PROMPTS[2])
+        ]
+        alone = evaluated(write(tmp_path / "one.yaml", model, prompts), rows, modes=("tree",))["modes"]["tree"][
+            "prompts"
+        ]
+        for name, found in alone.items():
+            one = next(each for each in tried[name] if each["answer_cue"] == cue)
+            assert (one["n_rows"], one["accuracy"]) == (found["n_rows"], found["accuracy"])
+            assert one["accuracy_ci"] == pytest.approx(found["accuracy_ci"])
+            assert one["log_loss"] == pytest.approx(found["log_loss"], abs=1e-3)
+            assert one["gain"] == pytest.approx(one["accuracy"] - tried[name][0]["accuracy"])
+        assert number or tried["color"][0]["standard_error"] == 0
+
+
+def test_prompts_without_cues_have_none_to_try(model: Path, tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "rows.jsonl", [{"query": "a", "labels": {"whole": "new"}}])
+    with pytest.raises(ConfigError, match="`cues`: no prompt has system or user texts"):
+        evaluated(write(tmp_path / "c.yaml", model, PROMPTS[1:2]), rows, modes=("tree",), cues=True)
+
+
+def cue(text: str, accuracy: float, gain: float, standard_error: float) -> TriedCue:
+    return TriedCue(
+        answer_cue=text, label_prefix=" ", n_rows=50, accuracy=accuracy, accuracy_ci=None, log_loss=1.0, gain=gain,
+        standard_error=standard_error,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("gains", "standard_error", "best"),
+    [((0.1, 0.3), 0.1, "label:"), ((0.1, 0.3), 0.3, "{name}:"), ((-0.1, 0.1), 0.01, "{name}:")],
+)
+def test_another_cue_is_chosen_for_more_than_a_standard_error(
+    gains: tuple[float, float], standard_error: float, best: str
+) -> None:
+    tried = {str(gain): (cue("{name}:", 0.5, 0, 0), cue("label:", 0.5 + gain, gain, standard_error)) for gain in gains}
+    found, why = best_cue(tried)
+    assert found == best
+    assert why == f"accuracy on 50 rows: '{{name}}:' 50.0 %, 'label:' {50 + 50 * sum(gains):.1f} %"
+
+
+def test_init_tries_the_cues_on_the_rows(model: Path, tmp_path: Path) -> None:
+    out, data = tmp_path / "c.yaml", tmp_path / "rows.csv"
+    rows = [f"{word} dress {i},{word}" for i in range(20) for word in ("red", "blue")]
+    data.write_text("\n".join(["text,color", *rows]))
+    done = CliRunner().invoke(
+        app, ["init", "--data", str(data), "-m", str(model), "-o", str(out), "--cues"], catch_exceptions=False
+    )
+    assert done.exit_code == 0, done.stderr
+    tried = evaluated(out, data, modes=("tree",), cues=True, columns=LabelledColumns(query="text"))["cues"]["color"]
+    assert re.search(r"# accuracy on 40 rows: '\{name\}:' \d", out.read_text())
+    (prompt,) = load_config(out).prompts
+    assert (prompt.cue, prompt.label_prefix) in {(each["answer_cue"], each["label_prefix"]) for each in tried}
+    assert max(each["gain"] - each["standard_error"] for each in tried) <= 0, "the best cue is the configured one now"
+    no_data = CliRunner().invoke(app, ["init", "--labels", "a=b,c", "--cues", "-m", str(model), "-o", str(out)])
+    assert no_data.exit_code == 2
+    assert "--cues needs labelled rows (--data) and a model on this machine (--model)" in no_data.stderr
