@@ -1,9 +1,8 @@
-"""`qcls-gguf init`: options or answers on a terminal to a draft, the draft to a file, and what to do next."""
+"""`qcls-gguf init`: options to a draft, the draft to a file, and what to do next."""
 
 from __future__ import annotations
 
 import shlex
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,10 +14,7 @@ from .options import ColumnOptions, command, only_one, option
 from .terminal import check_outputs, long_work, say, with_options
 
 if TYPE_CHECKING:
-    from ..drafting.draft import DraftPrompt
     from ..drafting.rows import FoundLabels
-
-_ABOUT = "a text"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +24,7 @@ class DraftOptions:
     labels: list[str] = option("--labels NAME=LABEL,…", "A prompt and its labels; repeatable.")
     data: Path | None = option("--data -d FILE", "Labelled queries, CSV or JSON lines.")
     from_: str | None = option("--from FILE|NAME", "A configuration to rewrite in the current form.")
-    about: str | None = option("--about TEXT", "What the texts are, such as 'a support ticket'.")
+    about: str = option("--about TEXT", "What the texts are, such as 'a support ticket'.", "a text")
     model: Path | None = option(
         "--model -m FILE|ollama:NAME[:TAG]|package:NAME", "A GGUF file, a model in Ollama's store or a Python package."
     )
@@ -43,15 +39,14 @@ class DraftOptions:
 
 @command
 def init_command(chosen: DraftOptions, rows: ColumnOptions) -> None:
-    """Write a commented configuration from labels, labelled queries, an older configuration, or answers to questions.
+    """Write a commented configuration from labels, labelled queries, or an older configuration.
 
-    Without --labels, --data and --from it asks on a terminal. Without --model and --hf-repo it names the largest model
-    of --family that fits the free memory of the GPU, or without a GPU a small one; all of them answer at once, without
-    thinking. qwen3 and gemma-4 have attention layers only; the others also have recurrent ones, with which requests
-    take longer (docs/models.md). All prompts get one common text, so that a request for several of them computes
-    little more than for one. Columns of --data with few values are taken as labels, and rare labels are reported.
-    Nothing is downloaded, and only --cues loads the model. Exit codes: 0; 2 for usage, data and configuration; 3 for a
-    model that can't be used.
+    Without --model and --hf-repo it names the largest model of --family that fits the free memory of the GPU, or
+    without a GPU a small one; all of them answer at once, without thinking. qwen3 and gemma-4 have attention layers
+    only; the others also have recurrent ones, with which requests take longer (docs/models.md). All prompts get one
+    common text, so that a request for several of them computes little more than for one. Columns of --data with few
+    values are taken as labels, and rare labels are reported. Nothing is downloaded, and only --cues loads the
+    model. Exit codes: 0; 2 for usage, data and configuration; 3 for a model that can't be used.
 
     \b
     qcls-gguf init --labels category=dress,jeans,none --labels season=summer,winter,none
@@ -70,6 +65,8 @@ def init_command(chosen: DraftOptions, rows: ColumnOptions) -> None:
     if chosen.cues and (data is None or chosen.model is None):
         raise ConfigError("--cues needs labelled rows (--data) and a model on this machine (--model)")
     only_one(labels=chosen.labels, data=data, from_=chosen.from_)
+    if not (chosen.labels or data or chosen.from_):
+        raise ConfigError("give --labels NAME=LABEL,… or --data FILE or --from FILE")
     only_one(model=chosen.model, hf_repo=chosen.hf_repo, family=chosen.family)
     if data is None and (rows.query_column or rows.label_column or rows.ignore_columns):
         raise ConfigError("--query-column, --label-column and --ignore-columns are for --data, which is not given")
@@ -83,17 +80,13 @@ def init_command(chosen: DraftOptions, rows: ColumnOptions) -> None:
     if chosen.from_ is not None:
         text, remarks = modern_text(chosen.from_, folder, model, override=given is not None)
     else:
-        about = chosen.about
         if data is not None:
             found = find_labels(data, rows.query_column, rows.columns)
             prompts, remarks = found.prompts, list(found.remarks)
             source = f"{data.name}, {counted(found.n_rows, 'row')}"
-        elif chosen.labels:
-            prompts, source = labels_of(chosen.labels), "labels"
         else:
-            about, prompts = _ask(about)
-            source = "answers"
-        draft = Draft(prompts=prompts, model=model, about=about or _ABOUT, source=source)
+            prompts, source = labels_of(chosen.labels), "labels"
+        draft = Draft(prompts=prompts, model=model, about=chosen.about, source=source)
         text = draft_text(draft, folder)
         if chosen.cues and data is not None and found is not None:
             columns = LabelledColumns(query=found.query, ignored=("all",))
@@ -117,31 +110,3 @@ def _next(out: Path, data: Path | None, found: FoundLabels | None) -> list[str]:
             columns += f" --ignore-columns {shlex.quote(','.join(found.ignored))}"
         commands.append(f"qcls-gguf eval -c {config} --data {shlex.quote(str(data))}{columns}")
     return [*commands, f"qcls-gguf run -c {config}"]
-
-
-def _ask(about: str | None) -> tuple[str, tuple[DraftPrompt, ...]]:
-    """What a person says on the terminal."""
-    from ..drafting.draft import labels_of
-
-    if not _is_terminal():
-        raise ConfigError("give --labels NAME=LABEL,… or --data FILE or --from FILE: there is no terminal to ask on")
-    about = about or _line(f"What is labelled, in a few words? [{_ABOUT}] ") or _ABOUT
-    options: list[str] = []
-    while True:
-        which = "the first attribute, such as category" if not options else "another attribute, or nothing"
-        name = _line(f"Name of {which}: ")
-        if not name and options:
-            return about, labels_of(options)
-        if name:
-            options.append(f"{name}={_line(f'Labels of {name}, separated by commas: ')}")
-
-
-def _is_terminal() -> bool:
-    return sys.stdin.isatty()
-
-
-def _line(question: str) -> str:
-    try:
-        return input(question).strip()
-    except EOFError:
-        raise ConfigError("the answers ended: nothing is written") from None

@@ -143,13 +143,3 @@ class Commands(TyperGroup):
             has_value = not getattr(having[name], "is_flag", False)
             example = shlex.join([name, option, *((value or args[1:2]) if has_value else [])])
             ctx.fail(f"{option} is an option of commands: write it after one, as in qcls-gguf {example}")
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command; where there is none of the name, and none like it, list all."""
-        try:
-            return super().resolve_command(ctx, args)
-        except Exception as e:
-            message = getattr(e, "message", "")
-            if message.endswith("."):  # with a suggestion it ends in a question mark
-                e.message = f"{message} The commands are {', '.join(self.commands)}."  # type: ignore[attr-defined]
-            raise

@@ -10,7 +10,7 @@ from chat_templates import CHATS
 from conftest import MakeModel
 from typer.testing import CliRunner
 
-from qcls_gguf import Classifier, load_config
+from qcls_gguf import Classifier
 from qcls_gguf.cli.app import app
 
 ROOT = Path(__file__).parents[2]
@@ -82,7 +82,7 @@ def test_an_older_configuration_labels_with_a_model_of_today(chat_model: str, tm
     assert list(labels(out, "blue jeans")) == ["category", "audience"]
 
 
-def test_questions_need_a_terminal_and_sources_exclude_each_other(tmp_path: Path) -> None:
+def test_a_source_is_needed_and_sources_exclude_each_other(tmp_path: Path) -> None:
     out = str(tmp_path / "x.yaml")
     for arguments, words in (
         ([], "give --labels NAME=LABEL,… or --data FILE or --from FILE"),
@@ -96,18 +96,3 @@ def test_questions_need_a_terminal_and_sources_exclude_each_other(tmp_path: Path
         assert code == 2
         assert words in said
     assert not Path(out).exists()
-
-
-def test_answers_on_a_terminal_become_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = iter(["a review", "", "mood", "good, bad", "topic", "food, staff, none", ""])
-    monkeypatch.setattr("builtins.input", lambda question: next(answers))
-    monkeypatch.setattr("qcls_gguf.cli.init._is_terminal", lambda: True)
-    out = tmp_path / "review.yaml"
-    code, said = init("-hf", "a/b", "-o", str(out))
-    assert code == 0, said
-    config = load_config(out)
-    assert {prompt.name: prompt.labels for prompt in config.prompts} == {
-        "mood": ("good", "bad"),
-        "topic": ("food", "staff", "none"),
-    }
-    assert "Label a review." in (config.prompts[0].system or "")

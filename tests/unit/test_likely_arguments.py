@@ -32,7 +32,7 @@ def _a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["schema", "x"], "schema takes no argument 'x': `qcls-gguf schema --help` lists its options"),
         (["--config", "mission", "inspect"], "write it after one, as in qcls-gguf inspect --config mission"),
         (["-m=x.gguf"], "write it after one, as in qcls-gguf run -m x.gguf"),
-        (["red dress"], "No such command 'red dress'. The commands are run, label, init,"),
+        (["red dress"], "No such command 'red dress'."),
         (["lable"], "Did you mean 'label'?"),
         (["help", "nothing"], "No such command 'nothing'."),
         (["--nothing"], "No such option"),
