@@ -1,4 +1,4 @@
-"""The callables in the shape of transformers' pipelines: shapes, arguments, labels at call time, refusals."""
+"""The callable in the shape of a pipeline of transformers: shapes, arguments, labels at call time, refusals."""
 
 from __future__ import annotations
 
@@ -10,34 +10,15 @@ from typing import Any
 
 import pytest
 
-from qcls_gguf import Classifier, ConfigError, DecodeError, PlanError, load_config
-from qcls_gguf.transformers import TextClassificationPipeline, ZeroShotClassificationPipeline, pipeline
+from qcls_gguf import Classifier, ConfigError, DecodeError, PlanError
+from qcls_gguf.transformers import ZeroShotClassificationPipeline, pipeline
 
+TASK = "zero-shot-classification"
 ONE, TWO = "red dress", ["red dress", "blue jeans"]
 Call = Callable[[Any], Any]
 
-# Of the real pipelines of transformers 5.23, for three labels: a letter is an answer, L a dict of label and score, Z
-# one of sequence, labels and scores. test_shapes_are_those_of_transformers compares them anew where that is installed.
-LABELLED: dict[str, tuple[dict[str, Any], Call, Any]] = {
-    "text": ({}, lambda pipe: pipe(ONE), ["L"]),
-    "list of one": ({}, lambda pipe: pipe([ONE]), ["L"]),
-    "list": ({}, lambda pipe: pipe(TWO), ["L", "L"]),
-    "generator": ({}, lambda pipe: list(pipe(each for each in TWO)), ["L", "L"]),
-    "dict": ({}, lambda pipe: pipe({"text": ONE}), "L"),
-    "dicts": ({}, lambda pipe: pipe([{"text": ONE}]), ["L"]),
-    "cut": ({}, lambda pipe: pipe(ONE, truncation=True, max_length=5, padding=True), ["L"]),
-    "scores": ({}, lambda pipe: pipe(ONE, function_to_apply="none"), ["L"]),
-    "text, all": ({}, lambda pipe: pipe(ONE, top_k=None), ["L", "L", "L"]),
-    "list of one, all": ({}, lambda pipe: pipe([ONE], top_k=None), [["L", "L", "L"]]),
-    "text, one": ({}, lambda pipe: pipe(ONE, top_k=1), ["L"]),
-    "generator, two": ({}, lambda pipe: list(pipe((each for each in TWO), top_k=2)), [["L", "L"], ["L", "L"]]),
-    "made for all: text": ({"top_k": None}, lambda pipe: pipe(ONE), [["L", "L", "L"]]),
-    "made for all: list": ({"top_k": None}, lambda pipe: pipe(TWO), [["L", "L", "L"], ["L", "L", "L"]]),
-    "made for all: dict": ({"top_k": None}, lambda pipe: pipe({"text": ONE}), ["L", "L", "L"]),
-    "made for one: text": ({"top_k": 1}, lambda pipe: pipe(ONE), [["L"]]),
-    "made for two: generator": ({"top_k": 2}, lambda pipe: list(pipe(each for each in TWO)), [["L", "L"]] * 2),
-    "made for batches: list": ({"batch_size": 2}, lambda pipe: pipe(TWO), ["L", "L"]),
-}
+# Of the real pipeline of transformers 5.23: Z is a dict of sequence, labels and scores, with their number.
+# test_shapes_are_those_of_transformers compares them anew where that is installed.
 ZERO_SHOT: dict[str, tuple[dict[str, Any], Call, Any]] = {
     "text": ({}, lambda pipe: pipe(ONE, ["a", "b"]), "Z2"),
     "labels in a text": ({}, lambda pipe: pipe(ONE, candidate_labels="a, b,c"), "Z3"),
@@ -49,16 +30,11 @@ ZERO_SHOT: dict[str, tuple[dict[str, Any], Call, Any]] = {
     "template": ({}, lambda pipe: pipe(ONE, ["a", "b"], hypothesis_template="is {}", batch_size=1), "Z2"),
     "made for labels": ({"candidate_labels": ["a", "b"], "multi_label": True}, lambda pipe: pipe(ONE), "Z2"),
 }
-CASES = [(task, name) for task, cases in (("text", LABELLED), ("zero-shot", ZERO_SHOT)) for name in cases]
 
 
 def shape(answer: Any) -> Any:
     if isinstance(answer, list):
         return [shape(each) for each in answer]
-    if list(answer) == ["label", "score"]:
-        assert isinstance(answer["label"], str)
-        assert isinstance(answer["score"], float)
-        return "L"
     assert list(answer) == ["sequence", "labels", "scores"]
     assert isinstance(answer["sequence"], str)
     assert all(isinstance(label, str) for label in answer["labels"])
@@ -111,38 +87,21 @@ def theirs() -> Any:
     return lambda task, **given: transformers.pipeline(task, model=model, tokenizer=tokenizer, device="cpu", **given)
 
 
-def case(task: str, name: str) -> tuple[str, dict[str, Any], Call, Any]:
-    is_text = task == "text"
-    given, call, wanted = (LABELLED if is_text else ZERO_SHOT)[name]
-    return "text-classification" if is_text else "zero-shot-classification", given, call, wanted
-
-
-@pytest.mark.parametrize(("task", "name"), CASES, ids=str)
-def test_shapes_are_as_recorded(task: str, name: str, classifier: Classifier) -> None:
-    full, given, call, wanted = case(task, name)
-    which = {"prompt": "size"} if task == "text" else {}
-    with pipeline(full, classifier, **which, **given) as pipe:
-        assert pipe.task == full
+@pytest.mark.parametrize("name", ZERO_SHOT)
+def test_shapes_are_as_recorded(name: str, classifier: Classifier) -> None:
+    given, call, wanted = ZERO_SHOT[name]
+    with pipeline(TASK, classifier, **given) as pipe:
+        assert pipe.task == TASK
         assert shape(call(pipe)) == wanted
 
 
-@pytest.mark.parametrize(("task", "name"), CASES, ids=str)
-def test_shapes_are_those_of_transformers(task: str, name: str, theirs: Any) -> None:
-    full, given, call, wanted = case(task, name)
-    assert shape(call(theirs(full, **given))) == wanted
+@pytest.mark.parametrize("name", ZERO_SHOT)
+def test_shapes_are_those_of_transformers(name: str, theirs: Any) -> None:
+    given, call, wanted = ZERO_SHOT[name]
+    assert shape(call(theirs(TASK, **given))) == wanted
 
 
-def test_labels_are_those_of_the_classifier(classifier: Classifier) -> None:
-    with pipeline("text-classification", classifier, prompt="size", top_k=None) as pipe:
-        answers = pipe(TWO)
-    for answer, result in zip(answers, classifier.classify_batch(TWO), strict=True):
-        wanted = sorted(result.results[0].scores, key=lambda score: -score.probability)
-        assert [each["label"] for each in answer] == [score.label for score in wanted]
-        assert [each["score"] for each in answer] == pytest.approx([score.probability for score in wanted], abs=1e-3)
-    assert classifier.classify(ONE).labels, "what it was given stays open"
-
-
-def test_an_iterator_is_read_as_its_answers_are(classifier: Classifier) -> None:
+def test_an_iterator_is_read_as_its_answers_are(zero_shot: ZeroShotClassificationPipeline) -> None:
     read = []
 
     def texts() -> Iterator[str]:
@@ -150,36 +109,23 @@ def test_an_iterator_is_read_as_its_answers_are(classifier: Classifier) -> None:
             read.append(text)
             yield text
 
-    with pipeline("text-classification", classifier, prompt="size") as pipe:
-        answers = pipe(texts())
-        assert isinstance(answers, GeneratorType)
-        assert read == []
-        next(answers)
-        assert read == ["one"]
-        next(iter(pipe(texts(), batch_size=2)))
-        assert read == ["one", "one", "two"]
+    answers = zero_shot(texts(), ["a", "b"])
+    assert isinstance(answers, GeneratorType)
+    assert read == []
+    next(answers)
+    assert read == ["one"]
+    next(iter(zero_shot(texts(), ["a", "b"], batch_size=2)))
+    assert read == ["one", "one", "two"]
 
 
-def test_a_text_that_is_too_long_is_cut_if_asked(classifier: Classifier) -> None:
-    long = "very long " * 100
-    with TextClassificationPipeline(classifier, "size", top_k=None) as pipe:
-        with pytest.raises(PlanError, match="max_query_"):
-            pipe(long)
-        (cut,) = pipe(long, truncation=True)
-        fitting = [n for n in range(200) if fits(classifier, long[:n]) and not fits(classifier, long[: n + 1])]
-        assert cut in [pipe(long[:n], top_k=None) for n in fitting]
-        (cut,) = pipe(long, truncation="longest_first", max_length=4)
-        assert cut == pipe("very long very long", top_k=None)
-        with pytest.raises(PlanError, match="not valid Unicode"):
-            pipe(long + "\ud800", truncation=True)
-
-
-def fits(classifier: Classifier, text: str) -> bool:
-    try:
-        classifier.check(text)
-    except PlanError:
-        return False
-    return True
+def test_a_text_that_is_too_long_is_cut(zero_shot: ZeroShotClassificationPipeline) -> None:
+    long, labels = "very long " * 100, ["dress", "jeans"]
+    cut = zero_shot(long, labels)
+    assert cut["sequence"] == long
+    assert cut["scores"] == zero_shot("very long " * 20, labels)["scores"]
+    assert cut["scores"] != zero_shot("very long", labels)["scores"]
+    with pytest.raises(PlanError, match="not valid Unicode"):
+        zero_shot(long + "\ud800", labels)
 
 
 def test_one_label_of_several_sums_to_one_and_each_for_itself_does_not(
@@ -242,41 +188,26 @@ def test_labels_that_are_none_are_refused(
         (("red", "dress"), {}, "is a list: give a text, a list or an iterator"),
         (["red", None], {}, "inputs: None is nothing, not text"),
         ({"text": "red", "text_pair": "dress"}, {}, "pairs of texts are not labelled"),
-        (ONE, {"top_k": 0}, "top_k: 0 is not a whole number of 1 or more"),
         (ONE, {"batch_size": 0}, "batch_size: 0 is not"),
-        (ONE, {"max_length": 0}, "max_length: 0 is not"),
-        (ONE, {"function_to_apply": "sigmoid"}, "function_to_apply: 'sigmoid' is not softmax"),
     ],
 )
 def test_arguments_that_cannot_be_used_are_refused(
-    inputs: Any, given: Any, reason: str, classifier: Classifier
+    inputs: Any, given: Any, reason: str, zero_shot: ZeroShotClassificationPipeline
 ) -> None:
-    with pipeline("text-classification", classifier, prompt="size") as pipe, pytest.raises(ConfigError, match=reason):
-        pipe(inputs, **given)
-
-
-@pytest.mark.parametrize(
-    ("task", "given", "reason"),
-    [
-        ("summarization", {}, "task: "),
-        ("text-classification", {}, "has 8 prompts: name one of them"),
-        ("text-classification", {"model": load_config("mission").model}, "text classification needs prompts"),
-        ("zero-shot-classification", {"prompt": "category"}, "prompt: zero-shot classification has no configured"),
-    ],
-)
-def test_what_makes_no_pipeline_is_refused(task: str, given: Any, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
-        pipeline(task, **given)
+        zero_shot(inputs, ["a", "b"], **given)
 
 
-def test_a_classifier_that_was_opened_for_it_is_closed_with_it() -> None:
-    for pipe in (
-        pipeline("sentiment-analysis", "fashion-8", prompt="category"),
-        pipeline("zero-shot-classification"),
-        pipeline("zero-shot-classification", "models/fashion-tiny-Q8_0.gguf"),
-    ):
-        assert isinstance(pipe, TextClassificationPipeline | ZeroShotClassificationPipeline)
-        pipe.close()
-        pipe.close()
-        with pytest.raises(DecodeError, match="closed"):
-            pipe(ONE) if isinstance(pipe, TextClassificationPipeline) else pipe(ONE, "a, b")
+@pytest.mark.parametrize("task", ["summarization", "text-classification"])
+def test_other_tasks_are_refused(task: str) -> None:
+    with pytest.raises(ConfigError, match=f"task: '{task}' is not zero-shot-classification: .*classify_batch"):
+        pipeline(task)
+
+
+@pytest.mark.parametrize("model", [None, "models/fashion-tiny-Q8_0.gguf"])
+def test_a_classifier_that_was_opened_for_it_is_closed_with_it(model: str | None) -> None:
+    pipe = pipeline(TASK, model)
+    pipe.close()
+    pipe.close()
+    with pytest.raises(DecodeError, match="closed"):
+        pipe(ONE, "a, b")
