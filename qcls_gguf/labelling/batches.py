@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from time import perf_counter
+from time import perf_counter, perf_counter_ns
 
 from ..classifier import Classifier
 from ..config.schema import Config
@@ -167,33 +167,30 @@ def measure_batches(prompts: Labeller, queries: Sequence[str], most: int = MOST)
     """
     some = queries[:_N_MEASURED]
     some = [some[place] for place in BatchLabeller(prompts, MOST).ordered(some)]
-    sizes = [1]
-    while sizes[-1] * 2 <= min(most, len(some)):
-        sizes.append(sizes[-1] * 2)
+    sizes = [2**power for power in range(max(1, min(most, len(some))).bit_length())]
     blocks = [some[start : start + sizes[-1]] for start in range(0, len(some) - sizes[-1] + 1, sizes[-1])]
     n_untimed = N_UNTIL_CAPTURED if pays_to_pad(prompts) else 0
-    n_queries: Counter[int] = Counter()
-    n_tokens: Counter[int] = Counter()
-    seconds: defaultdict[int, float] = defaultdict(float)
+    times_ns: Counter[int] = Counter()
+    decodes: defaultdict[int, list[list[Result]]] = defaultdict(list)
     began = perf_counter()
     for round_, block in enumerate([*blocks[:1], *blocks]):  # the first one warms up
         for size in sizes:
             labeller = BatchLabeller(prompts, size)
             for _ in range(n_untimed):
                 deque(labeller.label(block), maxlen=0)
-            start_s = perf_counter()
+            start_ns = perf_counter_ns()
             found = [[each for _, each in batch if isinstance(each, Result)] for batch in labeller.label(block)]
             if round_:
-                seconds[size] += perf_counter() - start_s
-                n_queries[size] += sum(map(len, found))
-                n_tokens[size] += sum(results[0].counts.n_tokens_new for results in found if results)
+                times_ns[size] += perf_counter_ns() - start_ns
+                decodes[size] += filter(None, found)
         if round_ and perf_counter() - began > _MOST_S:
             break
-    return [
-        BatchSpeed(size=size, n_queries=n, n_tokens=n_tokens[size], queries_per_s=n / seconds[size])
-        for size, n in sorted(n_queries.items())
-        if n
-    ]
+    speeds = []
+    for size, batches in sorted((size, batches) for size, batches in decodes.items() if batches):
+        n_queries, n_tokens = sum(map(len, batches)), sum(batch[0].counts.n_tokens_new for batch in batches)
+        rate = n_queries / times_ns[size] * 1e9
+        speeds.append(BatchSpeed(size=size, n_queries=n_queries, n_tokens=n_tokens, queries_per_s=rate))
+    return speeds
 
 
 def best_size(speeds: Sequence[BatchSpeed]) -> int:
