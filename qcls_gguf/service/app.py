@@ -14,6 +14,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Scope
 
 from ..config.words import shown
 from ..version import __version__
@@ -22,10 +23,10 @@ from .backend import Backend
 from .bodies import JSON, LINES, check_encoding, read_json, unless_gone
 from .dialect import MODEL, Dialect, no_images
 from .dialects import DIALECTS
-from .exchange import Exchange, ExchangeMiddleware, Scope
+from .exchange import Exchange, ExchangeMiddleware
 from .lifecycle import Lifecycle
 from .metrics import CONTENT_TYPE, Metrics
-from .openapi import description, description_page
+from .openapi import description
 from .refusal import RefusedError, openai_words, parse
 from .settings import RequestLimits, ServiceSettings
 
@@ -47,13 +48,17 @@ def build_app(lifecycle: Lifecycle, settings: ServiceSettings) -> Starlette:
     asker = Asker(lifecycle.admission, metrics, settings.limits)
     operations = _operations(lifecycle, metrics, may_reload=bool(settings.api_keys))
     described = description(list(_BY_PATH.values()), (each[:3] for each in operations))
+
+    async def describe(_: Request) -> Response:
+        return _json(described)
+
     routes = [
         *(Route(path, _endpoint(spoken, lifecycle, asker, settings.limits), methods=["POST"])
           for path, spoken in _BY_PATH.items()),
         *(Route(path.replace("}", ":path}"), answer, methods=[method]) for method, path, _, answer in operations),
-        Route("/", _page((Path(__file__).parent / "page.html").read_bytes())),
-        Route("/docs", _page(description_page(described))),
-        Route("/openapi.json", _page(json_bytes(described), "application/json")),
+        Route("/", _page("page.html")),
+        Route("/docs", _page("docs.html")),
+        Route("/openapi.json", describe),
     ]  # fmt: skip
     around = Middleware(ExchangeMiddleware, metrics, settings, open_paths=_OPEN_PATHS, refusal=_response)
     cors = Middleware(
@@ -102,9 +107,11 @@ class _Lines(StreamingResponse):
         await self.stream_response(send)
 
 
-def _page(body: bytes, kind: str = "text/html; charset=utf-8") -> Endpoint:
+def _page(name: str) -> Endpoint:
+    page = (Path(__file__).parent / name).read_bytes()
+
     async def endpoint(_: Request) -> Response:
-        return Response(body, headers={"content-type": kind, "content-security-policy": _POLICY})
+        return Response(page, headers={"content-type": "text/html; charset=utf-8", "content-security-policy": _POLICY})
 
     return endpoint
 
@@ -118,18 +125,14 @@ def _response(refusal: RefusedError, scope: Scope) -> Response:
 async def _raise_refused(_: Request, error: Exception) -> Response:
     """Raise what Starlette's router refuses as a RefusedError."""
     assert isinstance(error, HTTPException)
-    match error.status_code:
-        case 404:
-            what = (
-                "there is no such path, and no path generates or embeds text: /v1/classify labels a text by the "
-                "configured prompts, /v1/decisions by questions of the request; /docs lists the others"
-            )
-            raise RefusedError(404, "unknown path", what)
-        case 405:
-            allowed = (error.headers or {}).get("Allow", "")
-            raise RefusedError(405, "method", f"this path takes {allowed}", allow=allowed)
-        case status:
-            raise RefusedError(status, "invalid", str(error.detail))
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        raise RefusedError(405, "method", f"this path takes {allowed}", allow=allowed)
+    what = (
+        "there is no such path, and no path generates or embeds text: /v1/classify labels a text by the configured "
+        "prompts, /v1/decisions by questions of the request; /docs lists the others"
+    )
+    raise RefusedError(404, "unknown path", what)
 
 
 # --- operations ------------------------------------------------------------------------------------------------------

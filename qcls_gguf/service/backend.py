@@ -22,7 +22,7 @@ from ..model.identity import Stamp
 from ..questions.forms import Forms, FormSettings
 from ..questions.question import Question, compile_question
 from ..score.result import Counts, Result
-from .dialect import Context, n_tokens_of, unknown_prompt
+from .dialect import Context, n_prompt_tokens, unknown_prompt
 from .refusal import RefusedError
 
 MOST_SETS = 256
@@ -137,7 +137,9 @@ class ResultCache:
             return None
         self.n_hits += 1
         self._kept.move_to_end(key)
-        counts = Counts(n_queries=1, n_decodes=0, n_tokens_new=0, n_tokens_cached=n_tokens_of(result), n_positions=0)
+        counts = Counts(
+            n_queries=1, n_decodes=0, n_tokens_new=0, n_tokens_cached=n_prompt_tokens(result), n_positions=0
+        )
         stage_ms = dict.fromkeys(result.stage_ms, 0.0)
         return dataclasses.replace(result, total_ms=0.0, stage_ms=stage_ms, counts=counts, wait_ms=0.0)
 

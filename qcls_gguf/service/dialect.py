@@ -208,7 +208,7 @@ def short_json(value: object) -> str:
         raise RefusedError(422, "invalid", f"a number that JSON cannot say: {e}") from None
 
 
-def n_tokens_of(result: Result) -> int:
+def n_prompt_tokens(result: Result) -> int:
     """Tokens of a query with its prompts; a turn's tokens belong to its queries in equal parts."""
     counts = result.counts
     return round((counts.n_tokens_new + counts.n_tokens_cached) / counts.n_queries)

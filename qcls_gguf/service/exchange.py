@@ -9,13 +9,13 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from time import perf_counter_ns
-from typing import Any
 
 import orjson
 from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..errors import QclsError
 from ..score.result import Result
@@ -30,12 +30,6 @@ except ImportError:
     has_tracing = False
 else:
     has_tracing = True
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _GONE = 499  # as nginx logs a client that left
 log = logging.getLogger("qcls_gguf.service")
@@ -132,34 +126,25 @@ class Exchange:
             ]
         return [(name.encode(), value.encode()) for name, value in headers]
 
+    def facts(self) -> dict[str, str | int | float]:
+        """What the log and the request's span tell beside what every server tells; never queries or keys."""
+        facts: dict[str, str | int | float] = {"id": self.request_id}
+        if self.times:
+            facts |= {f"{name}_ms": round(self.times[name], 3) for name in ("queue", "decode", "inference")}
+            facts |= {"queries": self.n_queries, "tokens": self.n_tokens}
+        return facts | ({"reason": self.reason} if self.reason else {})
+
     def log(self, status: int) -> None:
-        """Write the request's line of the log, which never has queries or keys."""
-        client = self._scope.get("client")
-        fields: dict[str, object] = {
-            "id": self.request_id,
-            "client": client[0] if client else "",
-            "method": self._scope["method"],
-            "path": self._scope.get("raw_path", b"").decode("latin-1")[:200],
-            "status": status,
-            "ms": round(self.total_ms, 3),
-        }
-        if times := self.times:
-            fields |= {"queue_ms": round(times["queue"], 3), "inference_ms": round(times["inference"], 3)}
-        if self.n_queries:
-            fields |= {"queries": self.n_queries, "tokens": self.n_tokens}
-        if self.reason:
-            fields["reason"] = self.reason
-        log.info("", extra={"fields": fields})
+        """Write the request's line of the log."""
+        client, path = self._scope.get("client"), self._scope.get("raw_path", b"").decode("latin-1")[:200]
+        fields: dict[str, object] = {"client": client[0] if client else "", "method": self._scope["method"]}
+        fields |= {"path": path, "status": status, "ms": round(self.total_ms, 3)}
+        log.info("", extra={"fields": fields | self.facts()})
 
     def trace(self) -> None:
         """Add what is known to the request's span, where OpenTelemetry's instrumentation of Starlette has begun one."""
         if has_tracing and (span := trace.get_current_span()).is_recording():
-            span.set_attributes({f"qcls.{stage}_ms": ms for stage, ms in self.times.items()})
-            span.set_attribute("qcls.request_id", self.request_id)
-            span.set_attribute("qcls.queries", self.n_queries)
-            span.set_attribute("qcls.tokens", self.n_tokens)
-            if self.reason:
-                span.set_attribute("error.type", self.reason)
+            span.set_attributes({f"qcls.{name}": value for name, value in self.facts().items()})
 
 
 class ExchangeMiddleware:
@@ -167,7 +152,7 @@ class ExchangeMiddleware:
 
     def __init__(
         self,
-        app: App,
+        app: ASGIApp,
         metrics: Metrics,
         settings: ServiceSettings,
         *,

@@ -55,13 +55,14 @@ class Lifecycle:
     ) -> None:
         """configure() gives the configuration as its file has it now, and raises ConfigError."""
         self._configure = configure
+        self._settings = settings
         self._offline = offline
         self._on_step = on_step
         self._on_load = on_load
-        self._backend: Backend | None = None
+        self.loaded: Backend | None = None
+        """what was loaded last, whether it answers or not"""
         self._reloading = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._settings = settings
         self.admission = Admission(settings.limits)
         self.state = State.loading
         self.n_reloads = 0
@@ -73,18 +74,13 @@ class Lifecycle:
         A reload closes it when nobody uses it: take it when the request has been read, and use it (`with backend`)
         before anything is awaited.
         """
-        if self._backend is None or self.state is not State.ready:
+        if self.loaded is None or self.state is not State.ready:
             raise RefusedError(503, self.state.value, f"the service is {self.state.value}", retry_ms=_LOADING_RETRY_MS)
-        return self._backend
-
-    @property
-    def loaded(self) -> Backend | None:
-        """What was loaded last, whether it answers or not."""
-        return self._backend
+        return self.loaded
 
     async def load(self) -> None:
         """Load what the configuration says now. Raises QclsError, or StoppedError."""
-        self._backend = await self._build(self._configure())
+        self.loaded = await self._build(self._configure())
         if self.state is State.loading:
             self.state = State.ready
 
@@ -104,7 +100,7 @@ class Lifecycle:
             except QclsError as e:
                 log.warning("reload refused, the old configuration answers on: %s", e)
                 raise RefusedError(422, "reload", f"the old configuration answers on: {e}") from None
-            self._backend = new
+            self.loaded = new
             self.n_reloads += 1
             log.info("reloaded in %.1f s: %s", monotonic() - began, ", ".join(new.prompts))
             self._start(_close(old, keep_model=old.model is new.model))
@@ -137,7 +133,7 @@ class Lifecycle:
             (stamp,) = stamps_of([path])
         except OSError as e:
             raise ModelError(f"{path}: the model file cannot be read: {e.strerror}") from None
-        old, runtime = self._backend, config.runtime
+        old, runtime = self.loaded, config.runtime
         with ExitStack() as undo:
             if (
                 old is not None
@@ -176,9 +172,9 @@ class Lifecycle:
         while self._tasks:  # a reload starts one that closes
             await asyncio.wait(self._tasks)
         async with self._reloading:
-            if self._backend is not None:
-                await _close(self._backend, keep_model=False)
-                self._backend = None
+            if self.loaded is not None:
+                await _close(self.loaded, keep_model=False)
+                self.loaded = None
 
 
 async def _close(backend: Backend, *, keep_model: bool) -> None:

@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    ProcessCollector,
-    disable_created_metrics,
-    generate_latest,
-)  # fmt: skip
+import prometheus_client as prometheus
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -34,24 +26,24 @@ class Metrics:
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         """lifecycle: whose state is read when somebody asks."""
-        disable_created_metrics()  # type: ignore[no-untyped-call]
-        self._registry = CollectorRegistry()
+        prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._registry = prometheus.CollectorRegistry()
         own: Any = {"registry": self._registry}
         seconds = own | {"buckets": _SECONDS}
-        self._requests = Counter("qcls_requests", "Requests answered.", ("route", "code"), **own)
+        self._requests = prometheus.Counter("qcls_requests", "Requests answered.", ("route", "code"), **own)
         what = "From a request's head to its answer's end."
-        self._seconds = Histogram("qcls_request_seconds", what, ("route",), **seconds)
-        self._refused = Counter("qcls_refused", "Requests not answered, by reason.", ("reason",), **own)
-        self.gone = Counter("qcls_clients_gone", "Clients that left before their answer.", **own)
-        self.in_flight = Gauge("qcls_requests_in_flight", "Requests being served or waiting.", **own)
-        self._queue = Histogram("qcls_queue_seconds", "What a query waited for its turn.", **seconds)
-        self._decode = Histogram("qcls_decode_seconds", "The decodes of a query's turn.", **seconds)
+        self._seconds = prometheus.Histogram("qcls_request_seconds", what, ("route",), **seconds)
+        self._refused = prometheus.Counter("qcls_refused", "Requests not answered, by reason.", ("reason",), **own)
+        self.gone = prometheus.Counter("qcls_clients_gone", "Clients that left before their answer.", **own)
+        self.in_flight = prometheus.Gauge("qcls_requests_in_flight", "Requests being served or waiting.", **own)
+        self._queue = prometheus.Histogram("qcls_queue_seconds", "What a query waited for its turn.", **seconds)
+        self._decode = prometheus.Histogram("qcls_decode_seconds", "The decodes of a query's turn.", **seconds)
         what = "Queries of the turn that a query was in."
-        self._batch = Histogram("qcls_batch_queries", what, buckets=_SIZES, **own)
-        self._new = Counter("qcls_tokens_new", "Tokens fed to the model by queries.", **own)
-        self._cached = Counter("qcls_tokens_cached", "Tokens that queries took from the cache.", **own)
-        self._stages = Counter("qcls_stage_answers", "Answers to prompts, by stage.", ("stage",), **own)
-        ProcessCollector(**own)
+        self._batch = prometheus.Histogram("qcls_batch_queries", what, buckets=_SIZES, **own)
+        self._new = prometheus.Counter("qcls_tokens_new", "Tokens fed to the model by queries.", **own)
+        self._cached = prometheus.Counter("qcls_tokens_cached", "Tokens that queries took from the cache.", **own)
+        self._stages = prometheus.Counter("qcls_stage_answers", "Answers to prompts, by stage.", ("stage",), **own)
+        prometheus.ProcessCollector(**own)
         self._registry.register(_State(lifecycle))
 
     def answered(self, route: str, status: int, seconds: float, reason: str) -> None:
@@ -75,7 +67,7 @@ class Metrics:
 
     def text(self) -> bytes:
         """All of it in Prometheus' text format."""
-        return generate_latest(self._registry)
+        return prometheus.generate_latest(self._registry)
 
 
 class _State(Collector):

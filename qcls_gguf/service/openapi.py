@@ -1,11 +1,9 @@
-"""The OpenAPI description of the routes, as JSON and as a page of its own, which loads nothing from anywhere."""
+"""The OpenAPI description of the routes."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Sequence
-from html import escape
 
 from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
@@ -16,8 +14,8 @@ from .bodies import JSON, LINES
 from .dialect import Dialect
 from .refusal import ErrorAnswer, openai_words
 
+_ABOUT = "Labels texts with a GGUF language model."
 _REFERENCE = "#/components/schemas/{model}"
-_LINK = re.compile(r'"#/components/schemas/([^"]+)"')
 _KEYS = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
@@ -70,45 +68,7 @@ def description(spoken: Sequence[Sequence[Dialect]], operations: Iterable[tuple[
         }}  # fmt: skip
     return {
         "openapi": "3.1.0",
-        "info": {
-            "title": "qcls-gguf",
-            "description": "Labels texts with a GGUF language model.",
-            "version": __version__,
-        },
+        "info": {"title": "qcls-gguf", "description": _ABOUT, "version": __version__},
         "paths": paths,
         "components": {"schemas": schemas["$defs"], "securitySchemes": _KEYS},
     }
-
-
-# --- the page --------------------------------------------------------------------------------------------------------
-
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 60em; padding: 0 1em; }
-@media (prefers-color-scheme: dark) { body { background: #16181c; color: #dde; } a { color: #8be; } }
-code, pre { font: 13px/1.4 ui-monospace, monospace; } h2 code { font-size: 1em; } summary { cursor: pointer; }
-"""
-
-
-def description_page(schema: JsonObject) -> bytes:
-    """The page of an OpenAPI description: each route with its bodies and answers, then each schema."""
-    title = escape(f"{schema['info']['title']} {schema['info']['version']}")
-    parts = [
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>',
-        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style><h1>{title}</h1>',
-        f'<p>{escape(schema["info"]["description"])} <a href="openapi.json">openapi.json</a></p>',
-    ]
-    for path, methods in schema["paths"].items():
-        for method, operation in methods.items():
-            parts += [f"<h2><code>{method.upper()} {escape(path)}</code></h2><p>{escape(operation['summary'])}</p>"]
-            parts.append(f"<details><summary>bodies and answers</summary>{_json(operation)}</details>")
-    parts.append("<h1>Schemas</h1>")
-    for name, each in sorted(schema["components"]["schemas"].items()):
-        parts.append(f'<h3 id="{escape(name)}">{escape(name)}</h3>{_json(each)}')
-    return "\n".join(parts).encode()
-
-
-def _json(value: JsonObject) -> str:
-    """A part of the description as JSON, whose references are links."""
-    text = escape(json.dumps(value, indent=2, ensure_ascii=False), quote=False)
-    linked = _LINK.sub(r'<a href="#\1">\1</a>', text)
-    return f"<pre>{linked}</pre>"

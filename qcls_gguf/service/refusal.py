@@ -74,12 +74,9 @@ def refusal_of(error: QclsError | RefusedError, param: str | None = None) -> Ref
 # --- the usual words -------------------------------------------------------------------------------------------------
 
 _TYPES = {
-    400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
-    422: "invalid_request_error",
-    429: "rate_limit_error",
     503: "overloaded_error",
     504: "timeout_error",
 }

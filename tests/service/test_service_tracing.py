@@ -48,7 +48,7 @@ def test_a_span_has_the_stages_and_why_a_request_was_refused(monkeypatch: pytest
 
     asyncio.run(ask())
     found = [dict(span.attributes or {}) for span in exporter.get_finished_spans()]
-    assert [each.get("error.type") for each in found] == ["loading", None, "failed", "failed"]
+    assert [each.get("qcls.reason") for each in found] == ["loading", None, "failed", "failed"]
     decode_ms = found[1]["qcls.decode_ms"]
     assert isinstance(decode_ms, float)
     assert decode_ms > 0

@@ -112,8 +112,8 @@ def _ranked(labelled: Iterable[tuple[str, float]], top_k: int | None) -> list[di
 
 
 def _words(refusal: RefusedError) -> dict[str, object]:
-    kinds = {400: "Validation", 413: "Validation", 422: "Validation", 429: "Overloaded", 503: "Overloaded"}
-    return {"error": refusal.message, "error_type": kinds.get(refusal.status, "Backend")}
+    kind = {400: "Validation", 413: "Validation", 422: "Validation", 503: "Overloaded"}.get(refusal.status, "Backend")
+    return {"error": refusal.message, "error_type": kind}
 
 
 PREDICT = Dialect(

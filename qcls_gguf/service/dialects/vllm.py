@@ -5,7 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 
 from ...score.result import Result
-from ..dialect import MODEL, Context, Dialect, Lenient, Texts, n_tokens_of
+from ..dialect import MODEL, Context, Dialect, Lenient, Texts, n_prompt_tokens
 from ..refusal import RefusedError
 
 
@@ -23,7 +23,7 @@ def _ask(request: VllmRequest, context: Context) -> Texts:
     texts = [request.input] if isinstance(request.input, str) else request.input
 
     def answer(results: list[Result]) -> object:
-        n_tokens = sum(map(n_tokens_of, results))
+        n_tokens = sum(map(n_prompt_tokens, results))
         return {
             "id": f"classify-{context.request_id}",
             "object": "list",
