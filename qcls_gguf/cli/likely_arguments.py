@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterable
 from itertools import pairwise
@@ -50,7 +49,6 @@ _REMOVED = {
     ("advise", "--seed"): "the order of the queries is always the same",
 }
 """Options that commands had, and what there is instead."""
-_LONG_WITH_ONE_DASH = re.compile(r"-([a-z][a-z-]+)(=.*)?")
 
 
 def likely_option(argument: str, options: Iterable[str]) -> str | None:
@@ -103,10 +101,6 @@ class Command(TyperCommand):
 
     def _remedy(self, name: str, given: list[str], rest: list[str]) -> str | None:
         options = [option for param in self.params for option in param.opts]
-        for before, argument in pairwise(["", *given]):
-            found = _LONG_WITH_ONE_DASH.fullmatch(argument)
-            if found and f"--{found[1]}" in options and argument not in options and not before.startswith("-"):
-                return f"{argument} begins with one dash: write -{argument}"
         if not rest:
             return None
         option = likely_option(rest[0], options)

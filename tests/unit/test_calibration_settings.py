@@ -63,16 +63,12 @@ def test_a_prompts_settings_go_before_the_common_ones() -> None:
     [
         ("prior: free", "prompts.category.prior: 'free' should be 'none' or 'content_free'"),
         ("content_free_queries: []", "prompts.category.content_free_queries: [] should have at least 1 item, not 0"),
-        ("content_free_queries: [a, 1]", "prompts.category.content_free_queries[1]: 1 is a number, not text"),
         ("content_free_queries: [a, a]", "prompts.category.content_free_queries[1]: query 'a' is given twice"),
         ("temperature: 0", "prompts.category.temperature: 0 should be greater than or equal to 0.01"),
         ("temperature: .nan", "prompts.category.temperature: nan should be less than or equal to 100"),
-        ("temperature: true", "prompts.category.temperature: True should be a valid number"),
         ("min_confidence: 0.5", "prompts.category.min_confidence: 0.5 needs fallback: give both or neither"),
-        ("fallback: ask", "prompts.category.fallback: 'ask' needs min_confidence: give both or neither"),
         ('fallback: ""', "prompts.category.fallback: is empty"),
         ("min_confidence: 0", "prompts.category.min_confidence: 0 should be greater than 0"),
-        ("min_confidence: 1.01", "prompts.category.min_confidence: 1.01 should be less than or equal to 1"),
     ],
 )
 def test_a_wrong_setting_is_refused(line: str, message: str) -> None:
@@ -83,7 +79,6 @@ def test_a_wrong_setting_is_refused(line: str, message: str) -> None:
     ("line", "message"),
     [
         ("temperature: 2", "temperature: unknown key"),
-        ("calibration: ''", "calibration: is empty"),
         ("calibration: ~nobody-here/c.yaml", "calibration: ~nobody-here/c.yaml: "),
     ],
 )
@@ -154,12 +149,10 @@ def test_a_file_that_cannot_be_read_is_refused(config: Config, tmp_path: Path) -
     ("change", "message"),
     [
         ("", "is no calibration"),
-        ("[", "not valid YAML"),
         ({"model_sha256": None}, "model_sha256: is nothing"),
         ({"prompts": {}}, "prompts: {} should have at least 1 item, not 0"),
         ({"model_sha": 1}, "model_sha: unknown key, did you mean model_sha256?"),
         ({"categorie": WHOLE}, "prompts.categorie: is no prompt of the configuration, which has category, audience"),
-        ({"prompt_hash": None}, "prompts.category.prompt_hash: is nothing"),
         ({"temperature": float("inf")}, "prompts.category.temperature: inf should be less than or equal to 100"),
         ({"scoring": "joint"}, "prompts.category: was fitted to scoring joint, the prompt has tree: run `qcls-gguf"),
         ({"prompt_hash": "cd" * 32}, "prompts.category: was fitted to the prompt of hash cdcdcdcdcdcd…, it is "),

@@ -51,14 +51,9 @@ def test_a_prompts_label_end_goes_before_the_common_one() -> None:
     [
         ("n_gpu_layers", 0, ["auto", "all"]),
         ("n_threads", 1, ["auto"]),
-        ("n_ctx", 1, ["auto"]),
-        ("n_batch", 1, ["auto"]),
         ("max_query_tokens", 1, []),
-        ("max_batch", 1, []),
         ("max_waiting", 0, []),
         ("warm_query_tokens", 0, ["auto"]),
-        ("n_shapes", 0, ["auto"]),
-        ("question_cells", 0, ["auto"]),
     ],
 )
 def test_the_numbers_of_the_runtime_have_limits(key: str, low: int, words: list[str]) -> None:
@@ -78,6 +73,12 @@ def test_the_numbers_of_sequences_end_where_those_of_llama_cpp_do(key: str, low:
         assert getattr(parse(f"{PROMPT}runtime: {{{key}: {value}}}").runtime, key) == value
     for value, limit in ((low - 1, f"greater than or equal to {low}"), (high + 1, f"less than or equal to {high}")):
         refused(f"{PROMPT}runtime: {{{key}: {value}}}", f"runtime.{key}: {value} should be {limit}, or 'auto'")
+
+
+def test_a_quantised_cache_needs_flash_attention() -> None:
+    for kv_type in ("q8_0", "q4_0"):
+        text = f"{PROMPT}runtime: {{flash_attn: false, kv_type: {kv_type}}}"
+        refused(text, f"runtime.kv_type: {kv_type} needs flash")
 
 
 def test_a_hub_model_takes_a_quantization_and_a_revision() -> None:

@@ -25,7 +25,6 @@ def _a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["run", "-t", "1", "-"], "write --queries -"),
         (["run", "my.gguf"], "write --model my.gguf"),
         (["run", "ollama:qwen3:8b"], "write --model ollama:qwen3:8b"),
-        (["run", "-model=x.gguf", "red"], "write --model=x.gguf"),
         (["inspect", "my.yaml"], "write --config my.yaml"),
         (["init", "mission"], "write --from mission"),
         (["init", "kind=a,b"], "write --labels kind=a,b"),
