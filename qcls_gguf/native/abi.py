@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
+from dataclasses import fields
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, ClassVar, SupportsIndex
+from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, TypeVar
 
 from ..config.words import printable_lines
 from ..errors import DecodeError, ModelError, PlanError, QclsError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 ABI = 10
 
@@ -76,6 +80,9 @@ def int32(value: int, name: str = "") -> int:
     return value
 
 
+Facts = TypeVar("Facts", bound="DataclassInstance")
+
+
 class Struct(ctypes.Structure):
     """A struct of the ABI: the members given as keywords are set, the others are zero, their default."""
 
@@ -86,6 +93,17 @@ class Struct(ctypes.Structure):
             if isinstance(value, SupportsIndex) and (getattr(self, name) or 0) != value:
                 raise PlanError(f"{name} is {value}: it does not fit {type(self).__name__}.{name}")
 
+    def to(self, kind: type[Facts], /, **others: Any) -> Facts:
+        """A dataclass of the members of the same names, texts decoded, and of others."""
+        found = {each.name: getattr(self, each.name) for each in fields(kind) if each.name not in others}
+        texts = {name: text.decode(errors="replace") for name, text in found.items() if isinstance(text, bytes)}
+        return kind(**found | texts | others)
+
+
+def _each(kind: Any, *names: str) -> list[tuple[str, Any]]:
+    """Members of one type, as C declares them after each other."""
+    return [(name, kind) for name in names]
+
 
 class Error(Struct):
     """Why a call failed."""
@@ -95,10 +113,7 @@ class Error(Struct):
 
 class Library(Struct):
     _fields_: ClassVar = [
-        ("llama_cpp_commit", c_char_p),
-        ("llama_cpp_python_version", c_char_p),
-        ("source_digest", c_char_p),
-        ("backend", c_char_p),
+        *_each(c_char_p, "llama_cpp_commit", "llama_cpp_python_version", "source_digest", "backend"),
         ("max_sequences", c_int32),
     ]
 
@@ -106,37 +121,28 @@ class Library(Struct):
 class Device(Struct):
     _fields_: ClassVar = [
         ("kind", c_int32),
-        ("free_bytes", c_uint64),
-        ("total_bytes", c_uint64),
+        *_each(c_uint64, "free_bytes", "total_bytes"),
         ("name", ctypes.c_char * 256),
-        ("cpu_features", c_char_p),
-        ("cpu_variant", c_char_p),
+        *_each(c_char_p, "cpu_features", "cpu_variant"),
     ]
 
 
 class Operation(Struct):
     _fields_: ClassVar = [
-        ("kind", c_int32),
-        ("device", c_int32),
-        ("n_threads", c_int32),
-        ("weight_type", c_int32),
-        ("n_inner", c_int32),
-        ("n_rows", c_int32),
-        ("n_columns", c_int32),
+        *_each(c_int32, "kind", "device", "n_threads", "weight_type", "n_inner", "n_rows", "n_columns"),
         ("n_bytes", c_int64),
         ("budget_s", c_double),
     ]
 
 
 class Seconds(Struct):
-    _fields_: ClassVar = [("best", c_double), ("median", c_double)]
+    _fields_: ClassVar = _each(c_double, "best", "median")
 
 
 class ModelParams(Struct):
     _fields_: ClassVar = [
         ("path", c_char_p),
-        ("n_gpu_layers", c_int32),
-        ("weight_order", c_int32),
+        *_each(c_int32, "n_gpu_layers", "weight_order"),
         ("share", c_void_p),
         ("n_gpus", c_int64),
         ("without_weights", c_int32),
@@ -147,33 +153,17 @@ class ModelParams(Struct):
 
 class ModelFacts(Struct):
     _fields_: ClassVar = [
-        ("n_vocab", c_int32),
-        ("n_embd", c_int32),
-        ("n_layer", c_int32),
-        ("n_ctx_train", c_int32),
-        ("token_bos", c_int32),
-        ("token_eos", c_int32),
-        ("token_eot", c_int32),
-        ("add_bos", c_int32),
-        ("n_lane_ordered", c_int32),
-        ("size_bytes", c_int64),
-        ("n_params", c_int64),
-        ("state_bytes", c_int64),
+        *_each(c_int32, "n_vocab", "n_embd", "n_layer", "n_ctx_train", "token_bos", "token_eos", "token_eot"),
+        *_each(c_int32, "add_bos", "n_lane_ordered"),
+        *_each(c_int64, "size_bytes", "n_params", "state_bytes"),
         ("description", ctypes.c_char * 128),
     ]
 
 
 class ContextParams(Struct):
     _fields_: ClassVar = [
-        ("n_ctx", c_int32),
-        ("n_batch", c_int32),
-        ("n_seq_max", c_int32),
-        ("n_outputs_max", c_int32),
-        ("n_threads", c_int32),
-        ("hidden_only", c_int32),
-        ("flash_attn", c_int32),
-        ("visible_cells", c_int32),
-        ("batch_invariant", c_int32),
+        *_each(c_int32, "n_ctx", "n_batch", "n_seq_max", "n_outputs_max", "n_threads"),
+        *_each(c_int32, "hidden_only", "flash_attn", "visible_cells", "batch_invariant"),
         ("kv_type", c_char_p),
         ("label_token", c_void_p),
         ("n_label_tokens", c_int64),
@@ -182,23 +172,12 @@ class ContextParams(Struct):
 
 class ContextFacts(Struct):
     _fields_: ClassVar = [
-        ("n_ctx", c_int32),
-        ("n_batch", c_int32),
-        ("n_seq_max", c_int32),
-        ("n_outputs_max", c_int32),
-        ("row_size", c_int32),
-        ("hidden_only", c_int32),
-        ("has_bias", c_int32),
-        ("scale", c_float),
-        ("cap", c_float),
+        *_each(c_int32, "n_ctx", "n_batch", "n_seq_max", "n_outputs_max", "row_size", "hidden_only", "has_bias"),
+        *_each(c_float, "scale", "cap"),
         ("n_gpus", c_int32),
         ("cache_bytes", c_int64),
         ("gpu_cache_bytes", c_int64 * 16),
-        ("compute_bytes", c_int64),
-        ("n_graphs_reused", c_int64),
-        ("n_shapes", c_int64),
-        ("shapes_bytes", c_int64),
-        ("n_cuda_graphs", c_int64),
+        *_each(c_int64, "compute_bytes", "n_graphs_reused", "n_shapes", "shapes_bytes", "n_cuda_graphs"),
         ("reads_all_since", c_char_p),
     ]
 
@@ -206,19 +185,13 @@ class ContextFacts(Struct):
 class Plan(Struct):
     _fields_: ClassVar = [
         ("n_tokens", c_int64),
-        ("token", c_void_p),
-        ("pos", c_void_p),
-        ("seq_offset", c_void_p),
-        ("seq_id", c_void_p),
+        *_each(c_void_p, "token", "pos", "seq_offset", "seq_id"),
         ("n_seq_ids", c_int64),
         ("output", c_void_p),
         ("n_rows", c_int64),
         ("rows", c_void_p),
-        ("batch_us", c_int64),
-        ("trim_us", c_int64),
-        ("n_trim", c_int64),
-        ("trim_seq", c_void_p),
-        ("trim_from", c_void_p),
+        *_each(c_int64, "batch_us", "trim_us", "n_trim"),
+        *_each(c_void_p, "trim_seq", "trim_from"),
         ("n_keep", c_int64),
         ("keep", c_void_p),
     ]
@@ -226,32 +199,11 @@ class Plan(Struct):
 
 class Trie(Struct):
     _fields_: ClassVar = [
-        ("n_queries", c_int64),
-        ("n_nodes", c_int64),
-        ("n_labels", c_int64),
-        ("node_start", c_void_p),
-        ("label_start", c_void_p),
-        ("label_edge", c_void_p),
-        ("edge", c_void_p),
-        ("log_probability", c_void_p),
-        ("probability", c_void_p),
+        *_each(c_int64, "n_queries", "n_nodes", "n_labels"),
+        *_each(c_void_p, "node_start", "label_start", "label_edge", "edge", "log_probability", "probability"),
         ("all_finite", c_int64),
     ]
 
-
-STRUCTS: dict[str, type[Struct]] = {
-    "qcls_error": Error,
-    "qcls_library": Library,
-    "qcls_device": Device,
-    "qcls_operation": Operation,
-    "qcls_seconds": Seconds,
-    "qcls_model_params": ModelParams,
-    "qcls_model_facts": ModelFacts,
-    "qcls_context_params": ContextParams,
-    "qcls_context_facts": ContextFacts,
-    "qcls_plan": Plan,
-    "qcls_trie": Trie,
-}
 
 # Every function but qcls_abi; each returns a status, and takes an Error after the arguments listed.
 SIGNATURES: dict[str, list[Any]] = {

@@ -71,7 +71,6 @@ class NativeContext:
 
         Raises PlanError for a limit out of range, ModelError for a model whose hidden states do not give its logits.
         """
-        self._handle = c_void_p()
         params = params_of(settings)
         handle, self._error = c_void_p(), Error()
         self._error_ref = byref(self._error)
@@ -144,15 +143,7 @@ class NativeContext:
 
     def counters(self) -> Counters:
         """Counts since the context was opened, and its memory, as of its last call; any thread may ask."""
-        facts = described(self.handle)
-        return Counters(
-            n_graphs_reused=facts.n_graphs_reused,
-            n_shapes=facts.n_shapes,
-            shapes_bytes=facts.shapes_bytes,
-            n_cuda_graphs=facts.n_cuda_graphs,
-            cache_bytes=facts.cache_bytes,
-            compute_bytes=facts.compute_bytes,
-        )
+        return described(self.handle).to(Counters)
 
     def share(self, src: int, dst: int, start: int, end: int) -> None:
         """Let sequence dst share src's cells at positions [start, end); copies nothing."""

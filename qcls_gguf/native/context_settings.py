@@ -61,8 +61,6 @@ class ContextSettings(TypedDict):
 
 def params_of(settings: ContextSettings) -> abi.ContextParams:
     """The struct of the settings, which must live as long as it. Raises PlanError for a limit out of range."""
-    if unknown := settings.keys() - ContextSettings.__annotations__.keys():
-        raise TypeError(f"a context has no settings {sorted(unknown)}")
     tokens = settings.get("label_tokens")
     if tokens is None:
         tokens = _NONE
@@ -94,11 +92,7 @@ def measure_context(model: NativeModel, **settings: Unpack[ContextSettings]) -> 
         facts = described(handle)
     finally:
         library().qcls_context_close(handle, None)
-    return ContextMemory(
-        cache_bytes=facts.cache_bytes,
-        compute_bytes=facts.compute_bytes,
-        gpu_cache_bytes=tuple(facts.gpu_cache_bytes[: facts.n_gpus]),
-    )
+    return facts.to(ContextMemory, gpu_cache_bytes=tuple(facts.gpu_cache_bytes[: facts.n_gpus]))
 
 
 def described(handle: c_void_p) -> abi.ContextFacts:

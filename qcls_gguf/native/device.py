@@ -46,12 +46,7 @@ def devices() -> Iterator[Device]:
     """The devices that llama.cpp sees, GPUs first."""
     index = 0
     while device := _described(index):
-        yield Device(
-            kind=_KINDS[device.kind],
-            name=device.name.decode(errors="replace"),
-            free_bytes=device.free_bytes,
-            total_bytes=device.total_bytes,
-        )
+        yield device.to(Device, kind=_KINDS[device.kind])
         index += 1
 
 

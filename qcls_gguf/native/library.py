@@ -68,13 +68,7 @@ def build_info() -> BuildInfo:
     """What the loaded library was built from."""
     found, error = abi.Library(), Error()
     check(library().qcls_library_describe(byref(found), byref(error)), error)
-    return BuildInfo(
-        llama_cpp_commit=found.llama_cpp_commit.decode(),
-        llama_cpp_python_version=found.llama_cpp_python_version.decode(),
-        source_digest=found.source_digest.decode(),
-        backend=found.backend.decode(),
-        max_sequences=found.max_sequences,
-    )
+    return found.to(BuildInfo)
 
 
 _log: Callable[[int, str], None] | None = None

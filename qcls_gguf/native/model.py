@@ -49,7 +49,8 @@ class ModelFacts:
     state_bytes: int
     """bytes of one sequence's recurrent states; 0: the model has none"""
     description: str
-    """architecture, size and type, such as `qwen3 8B Q4_K - Medium`"""
+    """architecture, size and type, such as `qwen3 8B Q4_K - Medium`, with the number of weights if the size has no name
+    in llama.cpp"""
 
 
 class _Room(threading.local):
@@ -92,7 +93,6 @@ class NativeModel:
         which is enough for facts, the tokenizer and `measure_context`. Raises ModelError.
         """
         self._plain = int(Parse.USER_DEFINED if user_defined else Parse.NOTHING)
-        self._handle = c_void_p()
         self._room = _Room()
         shares = np.array(share, np.int32)
         params = ModelParams(
@@ -114,21 +114,8 @@ class NativeModel:
         """Those that are open."""
         found, error = abi.ModelFacts(), Error()
         check(library().qcls_model_describe(handle, byref(found), byref(error)), error, path)
-        self.facts = ModelFacts(
-            n_vocab=found.n_vocab,
-            n_embd=found.n_embd,
-            n_layer=found.n_layer,
-            n_ctx_train=found.n_ctx_train,
-            size_bytes=found.size_bytes,
-            n_params=found.n_params,
-            token_bos=found.token_bos,
-            token_eos=found.token_eos,
-            token_eot=found.token_eot,
-            add_bos=bool(found.add_bos),
-            n_lane_ordered=found.n_lane_ordered,
-            state_bytes=found.state_bytes,
-            description=_description(found.description.decode(errors="replace"), found.n_params),
-        )
+        description = found.description.decode(errors="replace").replace("?B", abbreviated(found.n_params))
+        self.facts = found.to(ModelFacts, add_bos=bool(found.add_bos), description=description)
 
     @property
     def handle(self) -> c_void_p:
@@ -192,11 +179,6 @@ class NativeModel:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _description(text: str, n_params: int) -> str:
-    """llama.cpp's description, with the number of weights if it has no name for the size."""
-    return text.replace("?B", abbreviated(n_params))
 
 
 def _load(path: Path, params: ModelParams, progress: Callable[[float], bool] | None) -> c_void_p:

@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from qcls_gguf.native.abi import ABI, SIGNATURES, STRUCTS, Parse, Status, Struct, TokenKind
+from qcls_gguf.native.abi import ABI, SIGNATURES, Parse, Status, Struct, TokenKind
 
 HEADER = Path(__file__).parents[2] / "qcls_gguf" / "native" / "src" / "qcls.h"
 TEXT = HEADER.read_text(encoding="utf-8")
 DECLARATION = re.compile(r"^QCLS_API [^(]*?\*? ?(qcls_\w+)\(([^;]*)\);", re.MULTILINE)
+STRUCTS = {
+    "qcls_" + re.sub(r"(?<!^)(?=[A-Z])", "_", struct.__name__).lower(): struct for struct in Struct.__subclasses__()
+}
 
 
 def members(struct: type[Struct]) -> list[str]:
