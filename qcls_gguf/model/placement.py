@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from operator import add, itemgetter
-
-import numpy as np
+from operator import itemgetter
 
 from ..config.schema import QUANTISED_KV_TYPES, RuntimeConfig
 from ..config.words import counted
@@ -20,9 +17,6 @@ RESERVE_BYTES = 1 << 30
 _SPARE_BYTES = 1 << 29
 """What it keeps free beside weights and context: for the driver, code, scratch memory, and kept graphs, of which a
 context keeps fewer where memory is lacking."""
-_MOST_DIVISIONS = 8
-"""Divisions of layers among several GPUs that are measured at most: 25,000 simulated models, with 24 to 64 layers of
-unequal caches on 2 to 4 GPUs, needed two on average and no more than so many."""
 _PLENTY = 4
 """A GPU with so many times the memory of a model has room for usual contexts beside it."""
 
@@ -114,16 +108,12 @@ def is_scarce(runtime: RuntimeConfig, size_bytes: int, gpus: Sequence[Device]) -
 
 
 def placement(
-    runtime: RuntimeConfig,
-    weights: Weights,
-    gpus: Sequence[Device],
-    context: ContextMemory | None = None,
-    caches: Sequence[float] = (),
+    runtime: RuntimeConfig, weights: Weights, gpus: Sequence[Device], context: ContextMemory | None = None
 ) -> Placement:
     """How many layers go to GPUs, and how many to each of these.
 
-    context: what it takes with about so many layers on one GPU: its cache goes where the layers go, and each GPU has
-    compute buffers; None: not known. caches: each layer's part of the cache; none: all have as much.
+    context: what it takes with about so many layers on one GPU: its cache goes where the layers go, of which all have
+    as much, and each GPU has compute buffers; None: not known.
 
     A request passes through the layers one after the other, so a second GPU makes it no faster: as few GPUs take the
     layers as have room for them. `auto` fits layers to the free memory, after the head, which goes to a GPU first.
@@ -132,9 +122,9 @@ def placement(
     rooms = [device.free_bytes - reserve_bytes for device in gpus]
     if not rooms:
         return ON_CPU
-    caches = caches or [(context.cache_bytes if context else 0) / weights.n_layer] * weights.n_layer
+    cache_bytes = (context.cache_bytes if context else 0) / weights.n_layer
     layers = weights.layer_bytes if len(rooms) > 1 else (weights.layers_bytes / weights.n_layer,) * weights.n_layer
-    sizes = [*map(add, layers, caches), weights.head_bytes]
+    sizes = [*(layer + cache_bytes for layer in layers), weights.head_bytes]
     if runtime.n_gpu_layers == "auto":
         n = next((n for n in range(len(sizes), 1, -1) if _divided(sizes[-n:], rooms, 0)), 0)
     else:
@@ -193,44 +183,16 @@ def fitted(
 
     context_with: what the context takes with layers so placed. It is asked a second time where not all of them fit,
     because the compute buffers are larger then: for decodes of 32 tokens and more llama.cpp copies the weights of
-    layers on the CPU to the GPU. Where several GPUs divide the layers, it is asked what each of them has of the cache,
-    because layers can differ in that: in hybrids some have keys and values, others states. This is repeated with the
-    better division that follows, until what lies below each GPU's first layer is known.
+    layers on the CPU to the GPU.
     """
     wanted = with_all_wanted(runtime, weights, gpus)
-    of_all = context = context_with(wanted)
-
-    def placed_beside(caches: Sequence[float] = ()) -> Placement:
-        nonlocal context
-        placed = placement(runtime, weights, gpus, context, caches)
-        if 0 < placed.n_gpu_layers < wanted.n_gpu_layers and context is of_all:
-            context = context_with(Placement((placed.n_gpu_layers,)))
-            again = placement(runtime, weights, gpus, context, caches)
-            placed = min(again, placed, key=lambda each: each.n_gpu_layers)
-        return placed
-
-    placed = placed_beside()
-    if placed.n_gpus < 2:
-        return placed, context
-    below = {0: 0, weights.n_layer: context.cache_bytes}
-    for _ in range(_MOST_DIVISIONS):
-        starts = [*accumulate(placed.gpu_layers, initial=weights.n_layer + 1 - placed.n_gpu_layers)][:-1]
-        if below.keys() >= set(starts):
-            break
-        measured = context_with(placed)
-        on_gpus = measured.gpu_cache_bytes[: placed.n_gpus]
-        if len(on_gpus) < placed.n_gpus:  # GPUs that share the CPU's memory
-            break
-        n_on_cpu = measured.cache_bytes - sum(on_gpus)
-        below |= zip(starts, accumulate(on_gpus, initial=n_on_cpu), strict=False)
-        placed = placed_beside(_caches(weights, below))
+    context = context_with(wanted)
+    placed = placement(runtime, weights, gpus, context)
+    if 0 < placed.n_gpu_layers < wanted.n_gpu_layers:
+        context = context_with(Placement((placed.n_gpu_layers,)))
+        again = placement(runtime, weights, gpus, context)
+        placed = min(again, placed, key=lambda each: each.n_gpu_layers)
     return placed, context
-
-
-def _caches(weights: Weights, below: Mapping[int, int]) -> list[float]:
-    """Each layer's part of the cache. below: by layer, what those below it have; layers in between have equal parts."""
-    known = sorted(below)
-    return np.diff(np.interp(range(weights.n_layer + 1), known, [below[n] for n in known])).tolist()
 
 
 def used_gpus(placement: Placement) -> list[Device]:

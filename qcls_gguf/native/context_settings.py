@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ctypes import byref, c_void_p
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NotRequired, TypedDict, Unpack
 
 import numpy as np
@@ -27,8 +27,6 @@ class ContextMemory:
     """the KV cache, with the states of all sequences"""
     compute_bytes: int
     """the compute buffers for the largest decode"""
-    gpu_cache_bytes: tuple[int, ...] = field(default=(), compare=False)
-    """of the cache and states what is on each GPU with memory of its own"""
 
     def __str__(self) -> str:
         gib = [n / (1 << 30) for n in (self.cache_bytes, self.compute_bytes)]
@@ -89,10 +87,9 @@ def measure_context(model: NativeModel, **settings: Unpack[ContextSettings]) -> 
     status = library().qcls_context_open(model.handle, byref(params), byref(handle), byref(error))
     check(status, error, None if status == Status.BAD_ARGUMENT else model.path)
     try:
-        facts = described(handle)
+        return described(handle).to(ContextMemory)
     finally:
         library().qcls_context_close(handle, None)
-    return facts.to(ContextMemory, gpu_cache_bytes=tuple(facts.gpu_cache_bytes[: facts.n_gpus]))
 
 
 def described(handle: c_void_p) -> abi.ContextFacts:

@@ -18,7 +18,8 @@ from qcls_gguf.model import open as model_open
 from qcls_gguf.model.header import read_header
 from qcls_gguf.model.open import context_memory, open_vocabulary
 from qcls_gguf.model.placement import Placement, gpus, weights_of
-from qcls_gguf.native import ContextMemory, NativeModel, measure_context, set_log
+from qcls_gguf.native import ContextMemory, NativeContext, NativeModel, set_log
+from qcls_gguf.native.context_settings import described
 
 pytestmark = pytest.mark.skipif(len(gpus()) < 2, reason="needs two GPUs")
 PROMPTS = [
@@ -52,20 +53,23 @@ def test_one_gpu_has_all_layers_or_all_gpus_have_some(make_model: MakeModel) -> 
 def test_each_gpu_has_the_layers_that_it_is_told(share: tuple[int, int], make_model: MakeModel) -> None:
     """12 layers and a head; told by the cache, of which all layers have as much."""
     path = make_model("qwen3", n_layer=12)
-    with NativeModel(path, n_gpu_layers=sum(share), share=share, without_weights=True) as native:
-        found = measure_context(native, n_threads=1, **SIZES)
-    layer_bytes = found.cache_bytes // 12
-    assert found.gpu_cache_bytes[:2] == (share[0] * layer_bytes, (share[1] - 1) * layer_bytes)
+    total, on_gpus = caches(path, share)
+    assert on_gpus == [share[0] * total // 12, (share[1] - 1) * total // 12]
 
 
 @pytest.mark.parametrize("share", [(4, 9), (9, 4)])
 def test_states_are_where_their_layers_are(share: tuple[int, int], make_model: MakeModel) -> None:
-    path = make_model("qwen35", n_layer=12)
-    with NativeModel(path, n_gpu_layers=13, share=share, without_weights=True) as native:
-        found = measure_context(native, n_threads=1, **SIZES)
-    on_gpus = found.gpu_cache_bytes[:2]
-    assert sum(on_gpus) == found.cache_bytes
+    total, on_gpus = caches(make_model("qwen35", n_layer=12), share)
+    assert sum(on_gpus) == total
     assert (on_gpus[0] < on_gpus[1]) == (share[0] < share[1])
+
+
+def caches(path: Path, share: tuple[int, int]) -> tuple[int, list[int]]:
+    """The bytes of the cache of a context of a model so divided, and those on each GPU."""
+    n = sum(share)
+    with NativeModel(path, n_gpu_layers=n, share=share, without_weights=True) as native:
+        facts = described(NativeContext(native, n_threads=1, **SIZES).handle)
+    return facts.cache_bytes, list(facts.gpu_cache_bytes[:2])
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gemma3"])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -102,86 +100,6 @@ def test_layers_make_room_for_what_was_measured(parts: float, more: float, n_lay
     gpus = gpus_of(SPARE + MIB + weights.head_bytes + int(parts * weights.layers_bytes))
     placed, _ = fitted(RuntimeConfig(), weights, gpus, context_with)
     assert (placed.n_gpu_layers, measured_with) == (n_layers, asked)
-
-
-def fitted_to(
-    layers: Sequence[int],
-    head: int,
-    caches: Sequence[int],
-    free: Sequence[int],
-    given_layers: int | Literal["auto", "all"],
-    compute_in_part: int = MIB,
-) -> tuple[Placement, list[float], int]:
-    """The placement of a model whose layers' caches are only known as sums over each GPU's layers, what it leaves of
-    each GPU that it uses, and how many measurements it took. compute_in_part: the buffers beside layers on the CPU."""
-    measured: list[Placement] = []
-
-    def compute(placed: Placement) -> int:
-        return MIB if placed.n_gpu_layers > len(layers) else compute_in_part
-
-    def context_with(placed: Placement) -> ContextMemory:
-        measured.append(placed)
-        starts = accumulate(placed.gpu_layers, initial=len(layers) + 1 - placed.n_gpu_layers)
-        on_gpus = tuple(sum(caches[start:end]) for start, end in pairwise(starts))
-        return ContextMemory(cache_bytes=sum(caches), compute_bytes=compute(placed), gpu_cache_bytes=(*on_gpus, 0, 0))
-
-    weights = Weights(layer_bytes=tuple(layers), head_bytes=head)
-    placed, _ = fitted(RuntimeConfig(n_gpu_layers=given_layers), weights, gpus_of(*free), context_with)
-    sizes = [*map(sum, zip(layers, caches, strict=True)), head][-placed.n_gpu_layers :]
-    return placed, spares(sizes, placed.gpu_layers, [each - SPARE - compute(placed) for each in free]), len(measured)
-
-
-@given(
-    layers=st.lists(st.tuples(SIZES, st.integers(0, 900).map(lambda n: n * MIB)), min_size=1, max_size=7),
-    head=SIZES,
-    free=st.lists(st.integers(0, 6000).map(lambda n: n * MIB), min_size=2, max_size=3),
-)
-def test_unequal_caches_fit_too(layers: list[tuple[int, int]], head: int, free: list[int]) -> None:
-    placed, left, _ = fitted_to([each for each, _ in layers], head, [each for _, each in layers], free, "auto")
-    if placed.n_gpus > 1:  # with one GPU layers count as equally large
-        assert min(left) >= -1
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_unequal_caches_of_many_layers_fit_too(seed: int) -> None:
-    random = np.random.default_rng(seed)
-    n, n_gpus = random.integers(24, 65), random.integers(2, 5)
-    layers, caches = ([int(each) * MIB for each in random.integers(*ends, n)] for ends in ((80, 140), (0, 400)))
-    fair = (sum(layers) + sum(caches)) / n_gpus
-    free = [SPARE + int(each) for each in random.uniform(0.2, 1.2, n_gpus) * fair]
-    _, left, n_measured = fitted_to(layers, 300 * MIB, caches, free, "auto")
-    assert min(left) >= -1
-    assert n_measured < 2 + module._MOST_DIVISIONS  # it did not end for their number
-
-
-@pytest.mark.parametrize("given_layers", ["auto", "all", 40])
-@pytest.mark.parametrize(
-    ("first", "rest", "period"), [(300, 20, 4), (20, 300, 4), (300, 0, 9), (0, 300, 2), (100, 100, 1)], ids=str
-)
-def test_a_hybrid_is_divided_by_what_its_layers_keep(
-    first: int, rest: int, period: int, given_layers: int | Literal["auto", "all"]
-) -> None:
-    """48 layers, every nth of which keeps something else; on three GPUs all of them just fit, on two not."""
-    caches = [(first if n % period == 0 else rest) * MIB for n in range(48)]
-    n_all = sum(caches) + 48 * 100 * MIB + 500 * MIB
-    free = [SPARE + round(n_all * part) + 200 * MIB for part in (0.3, 0.5, 0.2)]
-    placed, left, n_measured = fitted_to([100 * MIB] * 48, 500 * MIB, caches, free, given_layers)
-    assert placed.n_gpu_layers == (40 if given_layers == 40 else 49)
-    assert min(left) >= 0
-    assert n_measured <= 6
-    placed, left, _ = fitted_to([100 * MIB] * 48, 500 * MIB, caches, free[:2], "auto")
-    assert 30 < placed.n_gpu_layers < 45
-    assert min(left) >= 0
-
-
-@pytest.mark.parametrize("first_mib", range(2000, 3001, 100))
-def test_buffers_are_measured_again_where_unequal_caches_leave_layers_on_the_cpu(first_mib: int) -> None:
-    """With equal caches all layers would fit, for some of these GPUs; buffers beside layers on the CPU are larger."""
-    caches = [(300 if n % 4 == 0 else 20) * MIB for n in range(48)]
-    for second_mib in range(7000, 9001, 40):
-        free = [first_mib * MIB, second_mib * MIB]
-        placed, left, _ = fitted_to([100 * MIB] * 48, 500 * MIB, caches, free, "auto", compute_in_part=900 * MIB)
-        assert placed.n_gpu_layers == 0 or min(left) >= -1
 
 
 def test_only_gpus_with_layers_are_used_and_that_with_the_most_computes(monkeypatch: pytest.MonkeyPatch) -> None:
