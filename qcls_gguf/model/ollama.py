@@ -24,7 +24,6 @@ _MODEL_LAYER = "application/vnd.ollama.image.model"
 _ADAPTER_LAYER = "application/vnd.ollama.image.adapter"
 _SERVICE_STORE = Path("/usr/share/ollama/.ollama/models")
 _MAX_MANIFEST_BYTES = 1 << 20
-_SHOWN_NAMES = 10
 
 
 class OllamaName(NamedTuple):
@@ -76,17 +75,13 @@ def find_ollama_model(text: str) -> Path:
             return _blob(store, name)
         except (FileNotFoundError, NotADirectoryError):
             continue
-        except PermissionError as e:
-            raise ModelError(
-                f"{e.filename} may not be read: a store of Ollama's service belongs to its own user. Let yours read "
-                "it, or name a copy of the GGUF file, or set OLLAMA_MODELS to a store of yours"
-            ) from None
         except OSError as e:
-            raise ModelError(f"{e.filename} cannot be read ({e.strerror or e}): check the disk and the path") from None
-    names = [str(name) for name, _ in installed()]
-    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
-    if names:
-        there = f"it has {', '.join(names[:_SHOWN_NAMES])}{more}; `ollama pull` fetches others"
+            raise ModelError(
+                f"{e.filename} cannot be read ({e.strerror or e}). A store of Ollama's service belongs to its own "
+                "user: let yours read it, or name a copy of the GGUF file, or set OLLAMA_MODELS to a store of yours"
+            ) from None
+    if names := ", ".join(str(name) for name, _ in installed()):
+        there = f"it has {names}; `ollama pull` fetches others"
     else:
         folders = " or ".join(map(str, stores()))
         there = f"no model is in {folders}; set OLLAMA_MODELS to where it is, or `ollama pull` one"
@@ -122,28 +117,23 @@ def _blob(store: Path, name: OllamaName) -> Path:
     try:
         with manifest.open("rb") as file:
             layers = json.loads(file.read(_MAX_MANIFEST_BYTES))["layers"]
-        if not isinstance(layers, list) or not all(isinstance(layer, dict) for layer in layers):
-            raise TypeError
+        kinds = [layer["mediaType"] for layer in layers]
+        weights = [layer for layer in layers if layer["mediaType"] == _MODEL_LAYER]
+        digests = [_DIGEST.fullmatch(layer["digest"])["hex"] for layer in weights]  # type: ignore[index]
+        sizes = [layer["size"] for layer in weights]
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ModelError(f"{manifest} is no manifest of a model: pull the model again") from None
-    models = [layer for layer in layers if layer.get("mediaType") == _MODEL_LAYER]
-    if any(layer.get("mediaType") == _ADAPTER_LAYER for layer in layers):
+    if len(weights) != 1 or _ADAPTER_LAYER in kinds:
         raise ModelError(
-            f"{OLLAMA}{name} has an adapter beside its weights, which is not applied here: "
-            "merge it into a GGUF file, and give that file"
+            f"{OLLAMA}{name} has {len(weights)} layers with weights and {kinds.count(_ADAPTER_LAYER)} adapters, and "
+            "only one GGUF file is read here: merge them into one, and give that file"
         )
-    if len(models) != 1:
-        raise ModelError(f"{OLLAMA}{name} has {len(models)} layers with weights, not one: choose another model")
-    digest = _DIGEST.fullmatch(str(models[0].get("digest")))
-    if digest is None:
-        raise ModelError(f"{OLLAMA}{name} names no sha256 of its weights: pull the model again")
-    blob = store / "blobs" / f"sha256-{digest['hex']}"
-    size = models[0].get("size")
+    blob = store / "blobs" / f"sha256-{digests[0]}"
     try:
         with blob.open("rb") as file:
             n_bytes = file.seek(0, os.SEEK_END)
     except FileNotFoundError:
-        raise ModelError(f"{OLLAMA}{name}: its weights {blob} are missing: pull the model again") from None
-    if size != n_bytes:
-        raise ModelError(f"{blob} has {n_bytes} bytes, not the {size} of {name}'s manifest: pull the model again")
+        n_bytes = 0
+    if n_bytes != sizes[0]:
+        raise ModelError(f"{blob} has {n_bytes} bytes, not the {sizes[0]} of {name}'s manifest: pull the model again")
     return blob

@@ -172,9 +172,16 @@ def context_memory(file: ModelFile, placed: Placement, settings: ContextSettings
 
 
 def _try(file: ModelFile, placed: Placement, runtime: RuntimeConfig, ledger: Ledger) -> None:
-    with _named_as_of_ollama(file):
+    try:
         if try_model(file.parts, file.size_bytes, placed, runtime):
             ledger.step("try model", "in a process of its own, once for this file, build and number of GPUs")
+    except ModelError as e:
+        if digest_in_name(file.path) is None:
+            raise
+        raise ModelError(
+            f"{e}; some older models of Ollama's library hold names and types that only Ollama reads: "
+            "pull a newer one, or take the model's GGUF file from the hub"
+        ) from e
 
 
 def _load(
@@ -191,30 +198,15 @@ def _load(
             on_load(fraction)
         return True
 
-    with _named_as_of_ollama(file):
-        return NativeModel(
-            file.path,
-            n_gpu_layers=placed.n_gpu_layers,
-            share=placed.gpu_layers,
-            progress=go_on,
-            user_defined=runtime is not None and runtime.query_tokens == "user_defined",
-            weight_order=weight_order,
-            without_weights=without_weights,
-        )
-
-
-@contextmanager
-def _named_as_of_ollama(file: ModelFile) -> Iterator[None]:
-    """Raise the ModelError of a file in Ollama's store with what may be the matter with it."""
-    try:
-        yield
-    except ModelError as e:
-        if digest_in_name(file.path) is None:
-            raise
-        raise ModelError(
-            f"{e}; some older models of Ollama's library hold names and types that only Ollama reads: "
-            "pull a newer one, or take the model's GGUF file from the hub"
-        ) from e
+    return NativeModel(
+        file.path,
+        n_gpu_layers=placed.n_gpu_layers,
+        share=placed.gpu_layers,
+        progress=go_on,
+        user_defined=runtime is not None and runtime.query_tokens == "user_defined",
+        weight_order=weight_order,
+        without_weights=without_weights,
+    )
 
 
 class OpenModels:

@@ -21,6 +21,7 @@ from ..config.schema import RuntimeConfig
 from ..config.words import printable
 from ..errors import ModelError
 from ..native import build_info, library_folder
+from ..native.context_settings import FLASH_ATTN
 from ..native.device import cpu_features
 from ..system.folders import read_cache, write_cache
 from .identity import stamps_of
@@ -32,7 +33,6 @@ _LEAST_S = 120.0
 _SLOWEST_BYTES_S = 20e6
 """A trial has _LEAST_S and the time that so slow a disk takes: a damaged file can make llama.cpp loop."""
 _MOST_KEPT = 256
-_FLASH_ATTN = {None: 0, False: 1, True: 2}  # qcls_flash_attn in native/src/qcls.h
 _LONGEST_REASON = 500
 _KNOWN = "tried.json"
 """The keys of models that worked, oldest first."""
@@ -46,7 +46,7 @@ def try_model(parts: Sequence[Path], size_bytes: int, placed: Placement, runtime
     path = parts[0]
     if not runtime.try_model or is_embedded(path):
         return False
-    attention = _FLASH_ATTN[flash_attention(runtime, placed.n_gpu_layers)]
+    attention = FLASH_ATTN[flash_attention(runtime, placed.n_gpu_layers)]
     try:
         key = _key(parts, placed.n_gpus, attention, runtime.kv_type)
     except OSError as e:
@@ -57,28 +57,29 @@ def try_model(parts: Sequence[Path], size_bytes: int, placed: Placement, runtime
     limit_s = _LEAST_S + size_bytes / _SLOWEST_BYTES_S
     layers = map(str, placed.gpu_layers)
     command = [str(library_folder() / _PROGRAM), str(path), str(attention), runtime.kv_type, *layers]
+    why_not_run = None
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit_s, check=False, errors="replace"
         )
+        if done.returncode > 0 and done.returncode != _REFUSED:
+            why_not_run = _shown(done.stderr) or f"exit code {done.returncode}"
     except subprocess.TimeoutExpired:
         raise ModelError(
             f"{path}: llama.cpp did not load it and decode within {limit_s:.0f} s, when it was tried in a process of "
             "its own: fetch the file again, or set runtime.try_model to false where that is how long it takes"
         ) from None
     except OSError as e:
-        warnings.warn(f"{path} is loaded untried: {command[0]} cannot be run: {e.strerror}", stacklevel=2)
+        why_not_run = e.strerror
+    if why_not_run:
+        warnings.warn(f"{path} is loaded untried: {command[0]} did not run: {why_not_run}", stacklevel=2)
         return False
-    if done.returncode == 0:
-        write_cache(_KNOWN, [*known, key][-_MOST_KEPT:])
-        return True
     if done.returncode == _REFUSED:
         raise ModelError(f"{path}: {_shown(done.stdout)}")
-    if done.returncode > 0:
-        reason = _shown(done.stderr) or f"exit code {done.returncode}"
-        warnings.warn(f"{path} is loaded untried: {command[0]} did not run: {reason}", stacklevel=2)
-        return False
-    raise ModelError(f"{path}: {_why_ended(-done.returncode, done.stderr, size_bytes)}")
+    if done.returncode:
+        raise ModelError(f"{path}: {_why_ended(-done.returncode, done.stderr, size_bytes)}")
+    write_cache(_KNOWN, [*known, key][-_MOST_KEPT:])
+    return True
 
 
 def _why_ended(number: int, said: str, size_bytes: int) -> str:
@@ -87,14 +88,9 @@ def _why_ended(number: int, said: str, size_bytes: int) -> str:
             "the process that tried it was killed (SIGKILL), as the system does where memory is lacking: the model has "
             f"{size_bytes / (1 << 30):.2f} GiB, and needs as much again if llama.cpp rearranges its weights"
         )
-    try:
-        name = signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        name = f"signal {number}"
-    reason = _shown(said) or "it said nothing"
     return (
-        f"llama.cpp ends the process on it ({name}): {reason}; the file is damaged, or of a kind that llama.cpp does "
-        "not know: fetch it again, or choose another"
+        f"llama.cpp ends the process on it ({signal.Signals(number).name}): {_shown(said) or 'it said nothing'}; the "
+        "file is damaged, or of a kind that llama.cpp does not know: fetch it again, or choose another"
     )
 
 

@@ -16,7 +16,7 @@ from .library import library
 from .model import NativeModel
 
 _NONE: Int32Array = np.empty(0, np.int32)
-_FLASH_ATTN = {None: 0, False: 1, True: 2}  # qcls_flash_attn
+FLASH_ATTN = {None: 0, False: 1, True: 2}  # qcls_flash_attn
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def params_of(settings: ContextSettings) -> abi.ContextParams:
         n_outputs_max=settings["n_outputs_max"],
         n_threads=settings["n_threads"],
         hidden_only=int(settings.get("hidden_only", True)),
-        flash_attn=_FLASH_ATTN[settings.get("flash_attn")],
+        flash_attn=FLASH_ATTN[settings.get("flash_attn")],
         kv_type=settings.get("kv_type", "f16").encode(),
         label_token=address(tokens, INT32, 1, 0),
         n_label_tokens=len(tokens),

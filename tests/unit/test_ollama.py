@@ -72,20 +72,20 @@ def test_what_is_no_name_is_refused(store: Path, text: str) -> None:
 def test_a_missing_model_lists_what_there_is(store: Path) -> None:
     with pytest.raises(ModelError, match=f"no model is in {store}; set OLLAMA_MODELS"):
         find_ollama_model("nosuch")
-    for n in range(12):
-        add_model(store, b"w", f"registry.ollama.ai/library/m{n:02}/8b")
-    with pytest.raises(ModelError, match=r"has no nosuch:latest: it has m00:8b, m01:8b, .*m09:8b and 2 more; `ollama"):
+    for n in range(2):
+        add_model(store, b"w", f"registry.ollama.ai/library/m{n}/8b")
+    with pytest.raises(ModelError, match=r"has no nosuch:latest: it has m0:8b, m1:8b; `ollama"):
         find_ollama_model("nosuch")
 
 
 @pytest.mark.parametrize(
     ("others", "changes", "message"),
     [
-        (["application/vnd.ollama.image.adapter"], {}, "has an adapter beside its weights"),
-        ([MODEL], {}, "has 2 layers with weights, not one"),
+        (["application/vnd.ollama.image.adapter"], {}, "1 layers with weights and 1 adapters"),
+        ([MODEL], {}, "has 2 layers with weights"),
         ([], {"mediaType": PARAMS}, "has 0 layers with weights"),
-        ([], {"digest": "sha256:../../etc"}, "names no sha256"),
-        ([], {"digest": "sha256:" + "1" * 64}, "are missing: pull the model again"),
+        ([], {"digest": "sha256:../../etc"}, "is no manifest of a model"),
+        ([], {"digest": "sha256:" + "1" * 64}, "has 0 bytes, not the 7 of .*: pull the model again"),
         ([], {"size": 8}, "has 7 bytes, not the 8 of tiny:latest's manifest"),
     ],
 )
@@ -111,7 +111,7 @@ def test_a_store_that_may_not_be_read_is_told(store: Path) -> None:
     add_model(store, b"weights")
     (store / "manifests").chmod(0)
     try:
-        with pytest.raises(ModelError, match="may not be read"):
+        with pytest.raises(ModelError, match="cannot be read"):
             find_ollama_model("tiny")
     finally:
         (store / "manifests").chmod(0o755)
