@@ -111,24 +111,21 @@ def cached_models() -> Iterator[tuple[str, Path]]:
 
 def list_variants(names: Iterable[str]) -> list[Variant]:
     """Group the GGUF files among a repository's `names` into models, leaving out what only accompanies one."""
-    parts: dict[tuple[str, int], dict[int, str]] = {}
+    found: dict[tuple[str, int], list[str]] = {}
     for name in sorted(names):
         base = PurePosixPath(name).name.lower()
         if not base.endswith(".gguf") or any(companion in base for companion in _COMPANIONS):
             continue
         # X-imatrix.gguf is a calibration matrix, X-imatrix-Q4_K_M.gguf a model made with one.
-        if "imatrix" in base and (base.endswith("imatrix.gguf") or not _LABEL.search(base)):
+        if base.endswith("imatrix.gguf"):
             continue
         split = SPLIT_NAME.fullmatch(name)
-        key = (split["prefix"], int(split["n_parts"])) if split else (name, 1)
-        parts.setdefault(key, {})[int(split["part"]) if split else 1] = name
+        found.setdefault((split["prefix"], int(split["n_parts"])) if split else (name, 1), []).append(name)
     variants = []
-    for (prefix, n_parts), found in parts.items():
+    for (prefix, n_parts), files in found.items():
         labels = _LABEL.findall(prefix)
-        label = labels[-1].upper() if labels else PurePosixPath(found[min(found)]).name
-        complete = sorted(found) == list(range(1, n_parts + 1))
-        files = tuple(found[part] for part in sorted(found))
-        variants.append(Variant(label=label, files=files, complete=complete))
+        label = labels[-1].upper() if labels else PurePosixPath(files[0]).name
+        variants.append(Variant(label=label, files=tuple(files), complete=len(files) == n_parts))
     return variants
 
 
@@ -158,10 +155,7 @@ def _fetch(request: HubRequest) -> Path:
     # Asked without the retries of list_repo_files, which keep a user with no network waiting for half a minute.
     info = HfApi().model_info(request.repo, revision=request.revision, timeout=constants.HF_HUB_ETAG_TIMEOUT)
     variants = list_variants(file.rfilename for file in info.siblings or ())
-    chosen = _choose(variants, request, offline=False)
-    if not chosen.complete:
-        raise ModelError(f"{request} lacks parts of {chosen.files[0]}, it has {len(chosen.files)}: choose another file")
-    return _download(request, chosen)
+    return _download(request, _choose(variants, request, offline=False))
 
 
 def _download(request: HubRequest, variant: Variant) -> Path:
@@ -180,10 +174,7 @@ def _find_cached(request: HubRequest) -> Path:
     folder, variants = _cached_variants(request)
     if folder is None or not variants:
         raise ModelError(f"{request} is not in the local cache: {_GO_ONLINE} to download it")
-    chosen = _choose(variants, request, offline=True)
-    if not chosen.complete:
-        raise ModelError(f"{request}: the local cache lacks parts of {chosen.files[0]}: {_GO_ONLINE} to complete it")
-    return folder / chosen.files[0]
+    return folder / _choose(variants, request, offline=True).files[0]
 
 
 def _cached_variants(request: HubRequest) -> tuple[Path | None, list[Variant]]:
@@ -209,15 +200,15 @@ def _choose(variants: Sequence[Variant], request: HubRequest, *, offline: bool) 
     if not found and request.quantization is None and len(variants) == 1:
         found = list(variants)
     if len(found) == 1:
+        if not found[0].complete:
+            remedy = f"{_GO_ONLINE} to complete it" if offline else "choose another file"
+            raise ModelError(f"{request} lacks parts of {found[0].files[0]}, it has {len(found[0].files)}: {remedy}")
         return found[0]
+    wanted = request.quantization or f"{DEFAULT_QUANTIZATION}, the default"
     if found:
         files = ", ".join(variant.files[0] for variant in found)
-        raise ConfigError(
-            f"{request} has several files for {request.quantization or DEFAULT_QUANTIZATION}: name one, as "
-            f"{request}:FILE, of {files}"
-        )
+        raise ConfigError(f"{request} has several files for {wanted}: name one, as {request}:FILE, of {files}")
     labels = ", ".join(dict.fromkeys(variant.label for variant in variants))
-    wanted = request.quantization or f"{DEFAULT_QUANTIZATION}, the default"
     if offline:
         raise ModelError(f"{request}: {wanted}, is not in the local cache, which has {labels}: {_GO_ONLINE} for others")
     raise ConfigError(f"{request} has no {wanted}: choose one that it has: {labels}")

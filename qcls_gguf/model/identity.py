@@ -57,11 +57,11 @@ class ModelIdentity:
     sha256: str
 
 
-def identify(parts: Sequence[Path], *, on_chunk: Callable[[], None] = lambda: None) -> ModelIdentity:
+def identify(parts: Sequence[Path], *, go_on: Callable[[], bool] = lambda: True) -> ModelIdentity:
     """Find a model's size and SHA-256, from the cache if none of its files has changed since it was last hashed.
 
-    A file of Ollama's store has its SHA-256 as its name, which is believed. on_chunk is called after each piece that
-    is read, and may raise an error to end it. Raises ModelError if a file cannot be read or changes meanwhile.
+    A file of Ollama's store has its SHA-256 as its name, which is believed. go_on is asked after each piece that is
+    read, and ends it with an error where it says no. Raises ModelError if a file cannot be read or changes meanwhile.
     """
     path = parts[0]
     try:
@@ -70,15 +70,13 @@ def identify(parts: Sequence[Path], *, on_chunk: Callable[[], None] = lambda: No
         is_cached = size_bytes >= _CACHED_FROM_BYTES
         sha256 = digest_in_name(path) or (_cached(stamps) if is_cached else None)
         if sha256 is None:
-            sha256 = _hash(parts, size_bytes, on_chunk)
+            sha256 = _hash(parts, size_bytes, go_on)
             if is_cached:
                 if stamps_of(parts) != stamps:
                     raise ModelError(f"{path} changed while it was read: wait until it is written, and run again")
                 _remember(stamps, sha256)
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte
-        reason = getattr(error, "strerror", None) or error
-        name = getattr(error, "filename", None) or path
-        raise ModelError(f"{name} cannot be read ({reason}): check the path and its permissions") from error
+        raise ModelError(f"{path} cannot be read ({error}): check the path and its permissions") from error
     return ModelIdentity(path=path, size_bytes=size_bytes, sha256=sha256)
 
 
@@ -86,20 +84,16 @@ class Hashing:
     """Identifies a model beside its loading: both read the file, and a large one is hashed for seconds."""
 
     def __init__(self, parts: Sequence[Path]) -> None:
-        self._found: ModelIdentity | ModelError | None = None
+        self._found: ModelIdentity | ModelError = ModelError("the model file could not be hashed")
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(parts,), name="qcls-gguf hashing")
         start(self._thread, ModelError, f"to hash {parts[0]}")
 
     def _run(self, parts: Sequence[Path]) -> None:
         try:
-            self._found = identify(parts, on_chunk=self._go_on)
+            self._found = identify(parts, go_on=lambda: not self._stop.is_set())
         except ModelError as e:
             self._found = e
-
-    def _go_on(self) -> None:
-        if self._stop.is_set():
-            raise ModelError("the model was closed before its file was hashed")
 
     def stop(self) -> None:
         """End it, done or not; may be called again."""
@@ -111,17 +105,18 @@ class Hashing:
         self._thread.join()
         if isinstance(self._found, ModelIdentity):
             return self._found
-        raise self._found or ModelError("the model file could not be hashed")
+        raise self._found
 
 
-def _hash(parts: Sequence[Path], size_bytes: int, on_chunk: Callable[[], None]) -> str:
+def _hash(parts: Sequence[Path], size_bytes: int, go_on: Callable[[], bool]) -> str:
     digest = hashlib.sha256()
     chunk = memoryview(bytearray(min(_CHUNK_BYTES, size_bytes + 1)))
     for part in parts:
         with part.open("rb", buffering=0) as file:
             while n_read := file.readinto(chunk):
                 digest.update(chunk[:n_read])
-                on_chunk()
+                if not go_on():
+                    raise ModelError("the model was closed before its file was hashed")
     return digest.hexdigest()
 
 

@@ -5,10 +5,10 @@ llama.cpp may repack weights when it loads them, so that they can't be read back
 
 from __future__ import annotations
 
+import math
 import os
 import weakref
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,8 @@ Float32Array = npt.NDArray[np.float32]
 
 _KEPT_BYTES = 64 << 20
 """Rows to keep: labels that requests bring may in time have every token, 2.3 GiB of an 8B model's head."""
+
+_CHANGED = "has changed since the model was opened: open it again"
 
 
 class HeadRows:
@@ -58,25 +60,13 @@ class HeadRows:
         if self._bias is None:
             if self._bias_tensor is None:
                 raise ModelError(f"{self._path} has no output.bias, which its model adds to the logits")
-            tensor = self._bias_tensor
-            self._bias = np.frombuffer(tensor.read(0, 4 * tensor.info.shape[0]), "<f4")  # biases are F32 always
-            if not np.isfinite(self._bias).all():
-                raise tensor.damaged()
+            self._bias = self._bias_tensor.values([0], 1)
         return {token: float(self._bias[token]) for token in tokens}
 
     def _read(self, tokens: Sequence[int]) -> dict[int, Float32Array]:
-        info = self._head.info
         # a file may name more of the four dimensions that ggml has, which are 1 then
-        n_embd, n_rows = info.shape[:2]
-        n_bytes = info.n_bytes // n_rows
-        raw = b"".join([self._head.read(token * n_bytes, n_bytes) for token in tokens])
-        try:
-            values = dequantised(info.ggml_type, np.frombuffer(raw, np.uint8), len(tokens) * n_embd)
-        except PlanError as e:
-            raise ModelError(f"{self._head.part}: {info.name} cannot be read as numbers: {e}") from e
-        if not np.isfinite(values).all():
-            raise self._head.damaged()
-        return dict(zip(tokens, values.reshape(-1, n_embd), strict=True))
+        n_embd, n_rows = self._head.info.shape[:2]
+        return dict(zip(tokens, self._head.values(tokens, n_rows).reshape(-1, n_embd), strict=True))
 
 
 class _Tensor:
@@ -88,33 +78,38 @@ class _Tensor:
         try:
             self._file = os.open(self.part, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as e:
-            raise ModelError(
-                f"{self.part} cannot be read ({e.strerror}): it was there when the model was opened"
-            ) from e
+            raise self.error(f"cannot be read ({e.strerror}): it was there when the model was opened") from e
         weakref.finalize(self, os.close, self._file)
         found = os.fstat(self._file)
         self._changed_ns = found.st_mtime_ns
         if stamp_of(self.part, found) != header.stamp:
-            raise _changed(self.part)
+            raise self.error(_CHANGED)
 
-    def read(self, start: int, n_bytes: int) -> bytes:
-        """Bytes of the tensor. Raises ModelError where the file was written to since it was opened."""
+    def values(self, rows: Sequence[int], n_rows: int) -> Float32Array:
+        """The values of some of the tensor's rows, one after the other.
+
+        Raises ModelError where the file was written to since it was opened, the tensor's type cannot be dequantised, or
+        a value is not finite.
+        """
+        info, n_bytes = self.info, self.info.n_bytes // n_rows
         try:
-            content = os.pread(self._file, n_bytes, self.info.offset + start)
+            content = b"".join([os.pread(self._file, n_bytes, info.offset + row * n_bytes) for row in rows])
         except OSError as e:
-            raise ModelError(f"{self.part} cannot be read ({e.strerror})") from e
-        if len(content) < n_bytes or os.fstat(self._file).st_mtime_ns != self._changed_ns:
-            raise _changed(self.part)
-        return content
+            raise self.error(f"cannot be read ({e.strerror})") from e
+        if len(content) < n_bytes * len(rows) or os.fstat(self._file).st_mtime_ns != self._changed_ns:
+            raise self.error(_CHANGED)
+        try:
+            n_values = math.prod(info.shape) // n_rows * len(rows)
+            values = dequantised(info.ggml_type, np.frombuffer(content, np.uint8), n_values)
+        except PlanError as e:
+            raise self.error(f"has {info.name}, which cannot be read as numbers: {e}") from e
+        if not np.isfinite(values).all():
+            raise self.error(f"holds values in {info.name} that are not finite: it is damaged, fetch it again")
+        return values
 
-    def damaged(self) -> ModelError:
-        return ModelError(
-            f"{self.part}: {self.info.name} holds values that are not finite: the file is damaged, fetch it again"
-        )
-
-
-def _changed(part: Path) -> ModelError:
-    return ModelError(f"{part} has changed since the model was opened: open it again")
+    def error(self, what: str) -> ModelError:
+        """What is the matter with the file."""
+        return ModelError(f"{self.part} {what}")
 
 
 def _find(file: ModelFile, name: str) -> _Tensor | None:
