@@ -1,7 +1,7 @@
-"""The steps of this project's CUDA kernels, and the environment variables that switch them.
+"""The steps of this project's kernels, and the environment variables that switch them.
 
-A step is on where its variable is 1 and off where it is 0, for contexts that are created then; lane order for models
-that are loaded then. docs/kernels.md says what each does, and where it is on by default.
+A step is on where its variable is 1 and off where it is 0, for contexts that are created then; lane order and the CPU's
+products for models that are loaded then. docs/kernels.md and docs/cpu.md say what each does, and where it is on.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ STEPS = {
 }
 """Variables by the step's name, in the order in which comparisons add them."""
 LANE_ORDER = "QCLS_LANE_ORDER"
-STOCK = dict.fromkeys(STEPS.values(), "0")
-"""The environment in which a context runs llama.cpp's own kernels."""
+CPU_PRODUCTS = "QCLS_CPU_PRODUCTS"
+STOCK = dict.fromkeys((*STEPS.values(), CPU_PRODUCTS), "0")
+"""The environment in which a model is loaded, and a context made, that run llama.cpp's own kernels."""
 
 
 @contextmanager

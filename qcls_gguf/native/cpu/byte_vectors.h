@@ -1,0 +1,150 @@
+// Vectors of bytes and floats for products: AVX-512 with VNNI, AVX2 with and without VNNI. Chosen when compiled, for
+// ggml-cpu is built for one kind of processor. Included once: everything here is local to it.
+#ifndef QCLS_BYTE_VECTORS_H
+#define QCLS_BYTE_VECTORS_H
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VNNI__)
+#define QCLS_HAS_PRODUCTS 512
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#define QCLS_HAS_PRODUCTS 256
+#endif
+
+#ifdef QCLS_HAS_PRODUCTS
+// GCC's own header trips them wherever it is inlined
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#ifndef __clang__
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#include <immintrin.h>
+
+#define QCLS_INLINE inline __attribute__((always_inline))
+
+namespace {
+
+#if QCLS_HAS_PRODUCTS == 512
+
+constexpr int n_lanes = 16;       // of 32 bits: rows whose products a vector holds
+constexpr int groups_at_once = 2;  // of n_lanes rows: their weights of 32 columns take 16 of 32 registers
+
+using bytes = __m512i;
+using floats = __m512;
+
+QCLS_INLINE bytes load_bytes(const uint8_t * p) { return _mm512_loadu_si512(p); }
+QCLS_INLINE bytes all_bytes(uint8_t x) { return _mm512_set1_epi8((char) x); }
+QCLS_INLINE bytes all_words(int32_t x) { return _mm512_set1_epi32(x); }
+QCLS_INLINE bytes table_of(const uint8_t * p) { return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *) p)); }
+QCLS_INLINE bytes looked_up(bytes table, bytes index) { return _mm512_shuffle_epi8(table, index); }
+QCLS_INLINE bytes masked(bytes a, bytes mask) { return _mm512_and_si512(a, mask); }
+QCLS_INLINE bytes merged(bytes a, bytes b, bytes mask) { return _mm512_ternarylogic_epi32(a, b, mask, 0xf8); }
+QCLS_INLINE bytes sum(bytes a, bytes b) { return _mm512_add_epi8(a, b); }
+QCLS_INLINE bytes sum_of_words(bytes a, bytes b) { return _mm512_add_epi32(a, b); }
+template <int n> QCLS_INLINE bytes shifted_right(bytes a) { return _mm512_srli_epi16(a, n); }
+template <int n> QCLS_INLINE bytes shifted_left(bytes a) { return _mm512_slli_epi16(a, n); }
+// to each lane, the products of its 4 bytes: of weights without a sign, and of activations
+QCLS_INLINE bytes add_products(bytes to, bytes weights, bytes x) { return _mm512_dpbusd_epi32(to, weights, x); }
+
+QCLS_INLINE floats all_floats(float x) { return _mm512_set1_ps(x); }
+QCLS_INLINE floats load_floats(const float * p) { return _mm512_loadu_ps(p); }
+QCLS_INLINE void store_floats(float * p, floats a) { _mm512_storeu_ps(p, a); }
+QCLS_INLINE floats converted(bytes words) { return _mm512_cvtepi32_ps(words); }
+QCLS_INLINE floats halves_at(const uint8_t * p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) p)); }
+QCLS_INLINE bytes widened(const uint8_t * p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *) p)); }
+QCLS_INLINE bytes widened(const int8_t * p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *) p)); }
+QCLS_INLINE floats product(floats a, floats b) { return _mm512_mul_ps(a, b); }
+QCLS_INLINE floats product_plus(floats a, floats b, floats c) { return _mm512_fmadd_ps(a, b, c); }
+QCLS_INLINE floats minus_product(floats a, floats b, floats c) { return _mm512_fnmadd_ps(a, b, c); }
+
+#else
+
+constexpr int n_lanes = 8;
+constexpr int groups_at_once = 1;
+
+using bytes = __m256i;
+using floats = __m256;
+
+QCLS_INLINE bytes load_bytes(const uint8_t * p) { return _mm256_loadu_si256((const __m256i *) p); }
+QCLS_INLINE bytes all_bytes(uint8_t x) { return _mm256_set1_epi8((char) x); }
+QCLS_INLINE bytes all_words(int32_t x) { return _mm256_set1_epi32(x); }
+QCLS_INLINE bytes table_of(const uint8_t * p) { return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *) p)); }
+QCLS_INLINE bytes looked_up(bytes table, bytes index) { return _mm256_shuffle_epi8(table, index); }
+QCLS_INLINE bytes masked(bytes a, bytes mask) { return _mm256_and_si256(a, mask); }
+QCLS_INLINE bytes merged(bytes a, bytes b, bytes mask) { return _mm256_or_si256(a, _mm256_and_si256(b, mask)); }
+QCLS_INLINE bytes sum(bytes a, bytes b) { return _mm256_add_epi8(a, b); }
+QCLS_INLINE bytes sum_of_words(bytes a, bytes b) { return _mm256_add_epi32(a, b); }
+template <int n> QCLS_INLINE bytes shifted_right(bytes a) { return _mm256_srli_epi16(a, n); }
+template <int n> QCLS_INLINE bytes shifted_left(bytes a) { return _mm256_slli_epi16(a, n); }
+#if defined(__AVXVNNI__)
+QCLS_INLINE bytes add_products(bytes to, bytes weights, bytes x) { return _mm256_dpbusd_avx_epi32(to, weights, x); }
+#else
+// 16 bits hold the sum of two products of weights up to 128
+QCLS_INLINE bytes add_products(bytes to, bytes weights, bytes x) {
+    const bytes pairs = _mm256_maddubs_epi16(weights, x);
+    return _mm256_add_epi32(to, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+#endif
+
+QCLS_INLINE floats all_floats(float x) { return _mm256_set1_ps(x); }
+QCLS_INLINE floats load_floats(const float * p) { return _mm256_loadu_ps(p); }
+QCLS_INLINE void store_floats(float * p, floats a) { _mm256_storeu_ps(p, a); }
+QCLS_INLINE floats converted(bytes words) { return _mm256_cvtepi32_ps(words); }
+QCLS_INLINE floats halves_at(const uint8_t * p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) p)); }
+QCLS_INLINE bytes widened(const uint8_t * p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *) p)); }
+QCLS_INLINE bytes widened(const int8_t * p) { return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *) p)); }
+QCLS_INLINE floats product(floats a, floats b) { return _mm256_mul_ps(a, b); }
+QCLS_INLINE floats product_plus(floats a, floats b, floats c) { return _mm256_fmadd_ps(a, b, c); }
+QCLS_INLINE floats minus_product(floats a, floats b, floats c) { return _mm256_fnmadd_ps(a, b, c); }
+
+#endif
+
+// 32 floats, quantised: q[i] is the nearest whole number to values[i] * 127 / largest, the largest magnitude among them;
+// `sums` are those of q's halves. Something that is not a number is larger than all, and spoils nothing but `largest`.
+QCLS_INLINE float quantise_32(const float * values, int8_t * q, int32_t * sums) {
+    __m256 v[4];
+    __m256i magnitudes = _mm256_setzero_si256();
+    for (int i = 0; i < 4; ++i) {
+        v[i] = _mm256_loadu_ps(values + 8 * i);
+        // as integers, magnitudes are in the order of the floats, and what is not a number is above them all
+        const __m256i magnitude = _mm256_and_si256(_mm256_castps_si256(v[i]), _mm256_set1_epi32(0x7fffffff));
+        magnitudes = _mm256_max_epi32(magnitudes, magnitude);
+    }
+    __m128i m = _mm_max_epi32(_mm256_castsi256_si128(magnitudes), _mm256_extracti128_si256(magnitudes, 1));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4e));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1));
+    const float largest = _mm_cvtss_f32(_mm_castsi128_ps(m));
+    const __m256 inverse = _mm256_set1_ps(largest > 0 ? 127 / largest : 0);
+    __m256i w[4];
+    for (int i = 0; i < 4; ++i) {
+        w[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
+    }
+    // packing works on halves of a register: it leaves words of 4 bytes in the order 0 2 4 6 1 3 5 7
+    const __m256i mixed = _mm256_packs_epi16(_mm256_packs_epi32(w[0], w[1]), _mm256_packs_epi32(w[2], w[3]));
+    const __m256i bytes = _mm256_permutevar8x32_epi32(mixed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    _mm256_storeu_si256((__m256i *) q, bytes);
+    const __m256i positive = _mm256_xor_si256(bytes, _mm256_set1_epi8((char) 128));
+    const __m256i eights = _mm256_sad_epu8(positive, _mm256_setzero_si256());
+    const __m256i halves = _mm256_add_epi64(eights, _mm256_shuffle_epi32(eights, 0x4e));
+    sums[0] = _mm256_extract_epi32(halves, 0) - 16 * 128;
+    sums[1] = _mm256_extract_epi32(halves, 4) - 16 * 128;
+    return largest;
+}
+
+// Weights that have a sign are kept with 128 added, and what that adds to a sum is where the sum starts. Without VNNI
+// such weights are too large for add_products(): there the sign goes to the activations.
+#if QCLS_HAS_PRODUCTS == 512 || defined(__AVXVNNI__)
+QCLS_INLINE bytes start_of_signed(int32_t start) { return all_words(start); }
+QCLS_INLINE bytes add_signed_products(bytes to, bytes weights, bytes x) { return add_products(to, weights, x); }
+#else
+QCLS_INLINE bytes start_of_signed(int32_t) { return all_words(0); }
+QCLS_INLINE bytes add_signed_products(bytes to, bytes weights, bytes x) {
+    const bytes with_sign = _mm256_xor_si256(weights, all_bytes(128));
+    return add_products(to, _mm256_abs_epi8(with_sign), _mm256_sign_epi8(x, with_sign));
+}
+#endif
+
+}  // namespace
+
+#endif
+#endif

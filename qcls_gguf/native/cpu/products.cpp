@@ -1,0 +1,196 @@
+#include "products.h"
+
+#include "weight_types.h"
+
+#include <algorithm>
+
+#ifdef QCLS_HAS_PRODUCTS
+
+namespace {
+
+using qcls::activation_block;
+
+constexpr int max_tile_columns = 128;  // their sums stay in the first cache
+
+template <typename T> constexpr int64_t step_bytes = T::n_bits * step_values / 8 * n_lanes;
+template <typename T> constexpr int64_t block_scale_bytes = (2 * T::n_halves + T::n_small) * n_lanes;
+
+template <typename T> int64_t group_value_bytes(int64_t n_values) { return n_values / step_values * step_bytes<T>; }
+template <typename T> int64_t group_scale_bytes(int64_t n_values) {
+    return n_values / T::block_values * block_scale_bytes<T>;
+}
+
+template <typename T> size_t layout_size(int64_t n_rows, int64_t n_values) {
+    return n_rows / n_lanes * (group_value_bytes<T>(n_values) + group_scale_bytes<T>(n_values));
+}
+
+// A row's 32 codes in n_bits * 4 bytes, in the order in which the layout takes them, 4 at a time.
+template <int n_bits> void pack(const uint8_t * codes, uint8_t * out) {
+    if constexpr (n_bits == 8) {
+        memcpy(out, codes, 32);
+        return;
+    }
+    for (int i = 0; i < 16; ++i) {
+        out[i] = (codes[i] & 15) | codes[i + 16] << 4;
+    }
+    if constexpr (n_bits == 5) {
+        for (int i = 0; i < 4; ++i) {
+            out[16 + i] = 0;
+            for (int j = 0; j < n_quads; ++j) {
+                out[16 + i] |= codes[4 * j + i] >> 4 << j;
+            }
+        }
+    }
+    if constexpr (n_bits == 6) {
+        for (int i = 0; i < 8; ++i) {
+            out[16 + i] = codes[i] >> 4 | codes[i + 8] >> 4 << 2 | codes[i + 16] >> 4 << 4 | codes[i + 24] >> 4 << 6;
+        }
+    }
+}
+
+template <typename T> void lay_out(const uint8_t * file_rows, int64_t n_rows, int64_t n_values, uint8_t * out) {
+    constexpr int n_parts = T::block_values / step_values;
+    const int64_t n_blocks = n_values / T::block_values;
+    uint8_t * scales = out + n_rows / n_lanes * group_value_bytes<T>(n_values);
+    for (int64_t row = 0; row < n_rows; row += n_lanes) {
+        for (int64_t b = 0; b < n_blocks; ++b) {
+            for (int lane = 0; lane < n_lanes; ++lane) {
+                const uint8_t * block = file_rows + ((row + lane) * n_blocks + b) * T::block_bytes;
+                for (int part = 0; part < n_parts; ++part) {
+                    uint8_t codes[32];
+                    uint8_t packed[32];
+                    T::codes(block, part, codes);
+                    pack<T::n_bits>(codes, packed);
+                    for (int i = 0; i < T::n_bits; ++i) {
+                        memcpy(out + part * step_bytes<T> + (i * n_lanes + lane) * 4, packed + 4 * i, 4);
+                    }
+                }
+                for (int i = 0; i < T::n_halves; ++i) {
+                    memcpy(scales + (i * n_lanes + lane) * 2, T::halves(block) + 2 * i, 2);
+                }
+                uint8_t small[16];
+                T::small_scales(block, small);
+                for (int i = 0; i < T::n_small; ++i) {
+                    scales[(2 * T::n_halves + i) * n_lanes + lane] = small[i];
+                }
+            }
+            out += n_parts * step_bytes<T>;
+            scales += block_scale_bytes<T>;
+        }
+    }
+}
+
+// To sums[column][group][lane] adds a step's products: 32 values of n_groups * n_lanes rows, which stay in registers.
+template <typename T, int n_groups>
+QCLS_INLINE void add_step(const step (&weights)[n_groups], const activation_block * x, int64_t n_columns, float * sums) {
+    for (int64_t c = 0; c < n_columns; ++c, ++x, sums += n_groups * n_lanes) {
+        // of the first and the second 16 values: two sums of 4 instructions each are done sooner than one of 8
+        bytes words[n_groups][2];
+        for (int g = 0; g < n_groups; ++g) {
+            for (int half = 0; half < 2; ++half) {
+                words[g][half] = T::has_minima ? all_words(0) : start_of_signed(x->start[half]);
+            }
+        }
+#pragma GCC unroll 8
+        for (int j = 0; j < n_quads; ++j) {
+            int32_t quad;
+            memcpy(&quad, x->q + 4 * j, sizeof(quad));
+            const bytes values = all_words(quad);
+            for (int g = 0; g < n_groups; ++g) {
+                bytes & to = words[g][j / 4];
+                to = T::has_minima ? add_products(to, weights[g].quads[j], values)
+                                   : add_signed_products(to, weights[g].quads[j], values);
+            }
+        }
+        for (int g = 0; g < n_groups; ++g) {
+            floats scaled;
+            if constexpr (T::n_scales == 2) {
+                scaled = product(converted(words[g][0]), weights[g].scale[0]);
+                scaled = product_plus(converted(words[g][1]), weights[g].scale[1], scaled);
+            } else {
+                scaled = product(converted(sum_of_words(words[g][0], words[g][1])), weights[g].scale[0]);
+            }
+            floats to = product_plus(scaled, all_floats(x->scale), load_floats(sums + g * n_lanes));
+            if constexpr (T::has_minima) {
+                to = minus_product(weights[g].minimum, all_floats(x->scaled_sum), to);
+            }
+            store_floats(sums + g * n_lanes, to);
+        }
+    }
+}
+
+// n_groups * n_lanes rows times the columns of a tile, with all their values
+template <typename T, int n_groups>
+void multiply_tile(const uint8_t * values, const uint8_t * scales, int64_t n_values, const activation_block * x,
+    int64_t x_stride, int64_t n_columns, float * sums) {
+    constexpr int n_parts = T::block_values / step_values;
+    const int64_t group_values = group_value_bytes<T>(n_values);
+    const int64_t group_scales = group_scale_bytes<T>(n_values);
+    memset(sums, 0, n_columns * n_groups * n_lanes * sizeof(float));
+    for (int64_t i = 0; i < n_values / step_values; ++i) {
+        step weights[n_groups];
+        for (int g = 0; g < n_groups; ++g) {
+            const uint8_t * block_scales = scales + g * group_scales + i / n_parts * block_scale_bytes<T>;
+            T::unpack(values + g * group_values + i * step_bytes<T>, block_scales, (int) (i % n_parts), weights[g]);
+        }
+        add_step<T, n_groups>(weights, x + i * x_stride, n_columns, sums);
+    }
+}
+
+template <typename T>
+void multiply(const uint8_t * laid_out, int64_t n_rows, int64_t n_values, int64_t first, int64_t end,
+    const activation_block * activations, int64_t n_columns, float * out, int64_t out_stride) {
+    const uint8_t * scales = laid_out + n_rows / n_lanes * group_value_bytes<T>(n_values);
+    const int64_t n_tiles = (n_columns + max_tile_columns - 1) / max_tile_columns;
+    alignas(64) float sums[max_tile_columns * groups_at_once * n_lanes];
+    for (int64_t row = first; row < end;) {
+        const int64_t group = row / n_lanes;
+        const uint8_t * group_values = laid_out + group * group_value_bytes<T>(n_values);
+        const uint8_t * group_scales = scales + group * group_scale_bytes<T>(n_values);
+        const int64_t n_tile_rows = std::min<int64_t>(groups_at_once * n_lanes, end - row);
+        for (int64_t tile = 0; tile < n_tiles; ++tile) {
+            const int64_t column = n_columns * tile / n_tiles;
+            const int64_t n_tile_columns = n_columns * (tile + 1) / n_tiles - column;
+            const auto compute = n_tile_rows == n_lanes ? multiply_tile<T, 1> : multiply_tile<T, groups_at_once>;
+            compute(group_values, group_scales, n_values, activations + column, n_columns, n_tile_columns, sums);
+            for (int64_t c = 0; c < n_tile_columns; ++c) {
+                memcpy(out + (column + c) * out_stride + row, sums + c * n_tile_rows, n_tile_rows * sizeof(float));
+            }
+        }
+        row += n_tile_rows;
+    }
+}
+
+void quantise(const float * values, activation_block * out) {
+    int32_t sums[2];
+    out->scale = quantise_32(values, out->q, sums) / 127;
+    out->scaled_sum = out->scale * (float) (sums[0] + sums[1]);
+    out->start[0] = -128 * sums[0];
+    out->start[1] = -128 * sums[1];
+}
+
+template <typename T> constexpr qcls::product_kernels kernels_of() {
+    return {T::name, n_lanes, T::block_values, layout_size<T>, lay_out<T>, quantise, multiply<T>};
+}
+
+constexpr qcls::product_kernels all_kernels[] = {
+    kernels_of<q8_0>(), kernels_of<q4_0>(), kernels_of<q4_1>(), kernels_of<q5_0>(), kernels_of<q5_1>(),
+    kernels_of<iq4_nl>(), kernels_of<iq4_xs>(), kernels_of<q4_k>(), kernels_of<q5_k>(), kernels_of<q6_k>(),
+};
+
+}  // namespace
+
+extern "C" const qcls::product_kernels * qcls_product_kernels(const char * type) {
+    for (const qcls::product_kernels & kernels : all_kernels) {
+        if (strcmp(kernels.type, type) == 0) {
+            return &kernels;
+        }
+    }
+    return nullptr;
+}
+
+#else
+
+extern "C" const qcls::product_kernels * qcls_product_kernels(const char *) { return nullptr; }
+
+#endif

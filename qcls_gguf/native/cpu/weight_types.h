@@ -1,0 +1,282 @@
+// What the products know of each type of weights: how a block of the file is read, how it is laid out, how 32 values of
+// n_lanes rows are unpacked in registers. Included once: everything here is local to it.
+//
+// A matrix is laid out in groups of n_lanes rows: first the values of all groups, then their scales.
+// - Values come in steps of 32. Value 4 * j + i of row r, j being its quad, is byte 4 * r + i of the vector of quad j, so
+//   that one vector of weights meets the same 4 activations of a column in every lane. Codes of 8 bits are vectors of
+//   their own. Of smaller ones, the low 4 bits of quads j and j + 4 share a vector's bytes, then the bits above them of
+//   quads 0, 2, 4, 6 and 1, 3, 5, 7 (2 bits), or of all quads (1 bit).
+// - Scales of a block of the file are halves, one for each row, then, of blocks of 256, the small scales of its parts of 32
+//   (or 16), bytes, one for each row. The 6 bits in which Q4_K and Q5_K keep theirs become bytes: 3 % more of memory.
+#ifndef QCLS_WEIGHT_TYPES_H
+#define QCLS_WEIGHT_TYPES_H
+
+#include "byte_vectors.h"
+
+#ifdef QCLS_HAS_PRODUCTS
+
+namespace {
+
+constexpr int step_values = 32;
+constexpr int n_quads = 8;
+
+// 32 values of n_lanes rows: row r's value is scale * (code - 128) or, of a type with minima, scale * code - minimum.
+struct step {
+    bytes quads[n_quads];
+    floats scale[2];  // of the first and the second 16 values, or one of all
+    floats minimum;
+};
+
+QCLS_INLINE void unpack_nibbles(const uint8_t * values, bytes (&quads)[n_quads]) {
+    const bytes nibble = all_bytes(15);
+    for (int j = 0; j < n_quads / 2; ++j) {
+        const bytes two = load_bytes(values + j * 4 * n_lanes);
+        quads[j] = masked(two, nibble);
+        quads[j + 4] = masked(shifted_right<4>(two), nibble);
+    }
+}
+QCLS_INLINE void add_fifth_bits(const uint8_t * values, bytes (&quads)[n_quads]) {
+    const bytes high = load_bytes(values + 16 * n_lanes);
+    const bytes bit = all_bytes(16);
+    quads[0] = merged(quads[0], shifted_left<4>(high), bit);
+    quads[1] = merged(quads[1], shifted_left<3>(high), bit);
+    quads[2] = merged(quads[2], shifted_left<2>(high), bit);
+    quads[3] = merged(quads[3], shifted_left<1>(high), bit);
+    quads[4] = merged(quads[4], high, bit);
+    quads[5] = merged(quads[5], shifted_right<1>(high), bit);
+    quads[6] = merged(quads[6], shifted_right<2>(high), bit);
+    quads[7] = merged(quads[7], shifted_right<3>(high), bit);
+}
+QCLS_INLINE void add_two_bits(const uint8_t * values, bytes (&quads)[n_quads]) {
+    const bytes bits = all_bytes(48);
+    for (int j = 0; j < 2; ++j) {
+        const bytes high = load_bytes(values + (16 + 4 * j) * n_lanes);
+        quads[j] = merged(quads[j], shifted_left<4>(high), bits);
+        quads[j + 2] = merged(quads[j + 2], shifted_left<2>(high), bits);
+        quads[j + 4] = merged(quads[j + 4], high, bits);
+        quads[j + 6] = merged(quads[j + 6], shifted_right<2>(high), bits);
+    }
+}
+QCLS_INLINE void look_up(const uint8_t * table, bytes (&quads)[n_quads]) {
+    const bytes of = table_of(table);
+    for (bytes & quad : quads) {
+        quad = looked_up(of, quad);
+    }
+}
+QCLS_INLINE void add_to_all(uint8_t offset, bytes (&quads)[n_quads]) {
+    for (bytes & quad : quads) {
+        quad = sum(quad, all_bytes(offset));
+    }
+}
+
+// --- the types -------------------------------------------------------------------------------------------------------
+// block_values, block_bytes: of a block of the file. n_bits: of a code. n_halves, n_small: scales of a block.
+// codes(): those of 32 values, the i-th part of a block. halves(): where a block has them. small_scales(): n_small bytes.
+// unpack(): a step from its values and its block's scales, `part` counting the steps of a block.
+
+template <int bits, bool minima> struct simple_type {
+    static constexpr int block_values = 32;
+    static constexpr int n_bits = bits;
+    static constexpr bool has_minima = minima;
+    static constexpr int n_scales = 1;
+    static constexpr int n_halves = minima ? 2 : 1;
+    static constexpr int n_small = 0;
+    static constexpr int block_bytes = 2 * n_halves + 4 * bits;
+    static const uint8_t * halves(const uint8_t * block) { return block; }
+    static void small_scales(const uint8_t *, uint8_t *) {}
+    static void codes(const uint8_t * block, int, uint8_t * out) {
+        const uint8_t * low = block + 2 * n_halves + (bits == 5 ? 4 : 0);
+        uint32_t high = 0;
+        memcpy(&high, block + 2 * n_halves, sizeof(high));
+        for (int i = 0; i < 16; ++i) {
+            out[i] = low[i] & 15;
+            out[i + 16] = low[i] >> 4;
+        }
+        for (int i = 0; bits == 5 && i < 32; ++i) {
+            out[i] |= (high >> i & 1) << 4;
+        }
+    }
+    static QCLS_INLINE void unpack_scales(const uint8_t * scales, step & to) {
+        to.scale[0] = halves_at(scales);
+        if constexpr (minima) {
+            // the file adds the minimum
+            to.minimum = product(halves_at(scales + 2 * n_lanes), all_floats(-1));
+        }
+    }
+};
+
+struct q8_0 : simple_type<8, false> {
+    static constexpr const char * name = "q8_0";
+    static void codes(const uint8_t * block, int, uint8_t * out) {
+        for (int i = 0; i < 32; ++i) {
+            out[i] = block[2 + i] ^ 128;
+        }
+    }
+    static QCLS_INLINE void unpack(const uint8_t * values, const uint8_t * scales, int, step & to) {
+        for (int j = 0; j < n_quads; ++j) {
+            to.quads[j] = load_bytes(values + j * 4 * n_lanes);
+        }
+        unpack_scales(scales, to);
+    }
+};
+
+struct q4_0 : simple_type<4, false> {
+    static constexpr const char * name = "q4_0";
+    static constexpr uint8_t table[16] = {120, 121, 122, 123, 124, 125, 126, 127, 128, 129, 130, 131, 132, 133, 134, 135};
+    static QCLS_INLINE void unpack(const uint8_t * values, const uint8_t * scales, int, step & to) {
+        unpack_nibbles(values, to.quads);
+        look_up(table, to.quads);
+        unpack_scales(scales, to);
+    }
+};
+
+struct iq4_nl : simple_type<4, false> {
+    static constexpr const char * name = "iq4_nl";
+    // 128 + (-127 -104 -83 -65 -49 -35 -22 -10 1 13 25 38 53 69 89 113)
+    static constexpr uint8_t table[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
+    static QCLS_INLINE void unpack(const uint8_t * values, const uint8_t * scales, int, step & to) {
+        unpack_nibbles(values, to.quads);
+        look_up(table, to.quads);
+        unpack_scales(scales, to);
+    }
+};
+
+struct q4_1 : simple_type<4, true> {
+    static constexpr const char * name = "q4_1";
+    static QCLS_INLINE void unpack(const uint8_t * values, const uint8_t * scales, int, step & to) {
+        unpack_nibbles(values, to.quads);
+        unpack_scales(scales, to);
+    }
+};
+
+struct q5_0 : simple_type<5, false> {
+    static constexpr const char * name = "q5_0";
+    static QCLS_INLINE void unpack(const uint8_t * values, const uint8_t * scales, int, step & to) {
+        unpack_nibbles(values, to.quads);
+        add_fifth_bits(values, to.quads);
+        add_to_all(128 - 16, to.quads);
+        unpack_scales(scales, to);
+    }
+};
+
+struct q5_1 : simple_type<5, true> {
+    static constexpr const char * name = "q5_1";
+    static QCLS_INLINE void unpack(const uint8_t * values, const uint8_t * scales, int, step & to) {
+        unpack_nibbles(values, to.quads);
+        add_fifth_bits(values, to.quads);
+        unpack_scales(scales, to);
+    }
+};
+
+// Blocks of 256: d, the scale of the small scales; dmin, that of the small minima; 8 of each, of 6 bits; then codes.
+template <int bits> struct k_type {
+    static constexpr int block_values = 256;
+    static constexpr int n_bits = bits;
+    static constexpr bool has_minima = true;
+    static constexpr int n_scales = 1;
+    static constexpr int n_halves = 2;
+    static constexpr int n_small = 16;
+    static constexpr int block_bytes = 4 + 12 + 32 * bits;
+    static const uint8_t * halves(const uint8_t * block) { return block; }
+    static void small_scales(const uint8_t * block, uint8_t * out) {
+        const uint8_t * packed = block + 4;
+        for (int i = 0; i < 4; ++i) {
+            out[i] = packed[i] & 63;
+            out[8 + i] = packed[4 + i] & 63;
+            out[4 + i] = (packed[8 + i] & 15) | (packed[i] >> 6) << 4;
+            out[12 + i] = packed[8 + i] >> 4 | (packed[4 + i] >> 6) << 4;
+        }
+    }
+    static void codes(const uint8_t * block, int part, uint8_t * out) {
+        const uint8_t * low = block + 16 + (bits == 5 ? 32 : 0) + part / 2 * 32;
+        for (int i = 0; i < 32; ++i) {
+            out[i] = low[i] >> part % 2 * 4 & 15;
+            if constexpr (bits == 5) {
+                out[i] |= (block[16 + i] >> part & 1) << 4;
+            }
+        }
+    }
+    static QCLS_INLINE void unpack(const uint8_t * values, const uint8_t * scales, int part, step & to) {
+        unpack_nibbles(values, to.quads);
+        if constexpr (bits == 5) {
+            add_fifth_bits(values, to.quads);
+        }
+        const uint8_t * small = scales + 4 * n_lanes + part * n_lanes;
+        to.scale[0] = product(halves_at(scales), converted(widened(small)));
+        to.minimum = product(halves_at(scales + 2 * n_lanes), converted(widened(small + 8 * n_lanes)));
+    }
+};
+struct q4_k : k_type<4> {
+    static constexpr const char * name = "q4_K";
+};
+struct q5_k : k_type<5> {
+    static constexpr const char * name = "q5_K";
+};
+
+// Blocks of 256: the low 4 bits of the codes, their high 2 bits, small scales of 16 values each, d.
+struct q6_k {
+    static constexpr const char * name = "q6_K";
+    static constexpr int block_values = 256;
+    static constexpr int block_bytes = 128 + 64 + 16 + 2;
+    static constexpr int n_bits = 6;
+    static constexpr bool has_minima = false;
+    static constexpr int n_scales = 2;
+    static constexpr int n_halves = 1;
+    static constexpr int n_small = 16;
+    static const uint8_t * halves(const uint8_t * block) { return block + 208; }
+    static void small_scales(const uint8_t * block, uint8_t * out) { memcpy(out, block + 192, 16); }
+    static void codes(const uint8_t * block, int part, uint8_t * out) {
+        const uint8_t * low = block + part / 4 * 64 + part % 2 * 32;
+        const uint8_t * high = block + 128 + part / 4 * 32;
+        for (int i = 0; i < 32; ++i) {
+            out[i] = (low[i] >> part % 4 / 2 * 4 & 15) | (high[i] >> part % 4 * 2 & 3) << 4;
+        }
+    }
+    static QCLS_INLINE void unpack(const uint8_t * values, const uint8_t * scales, int part, step & to) {
+        unpack_nibbles(values, to.quads);
+        add_two_bits(values, to.quads);
+        add_to_all(128 - 32, to.quads);
+        const floats d = halves_at(scales);
+        const int8_t * small = (const int8_t *) scales + 2 * n_lanes + 2 * part * n_lanes;
+        to.scale[0] = product(d, converted(widened(small)));
+        to.scale[1] = product(d, converted(widened(small + n_lanes)));
+    }
+};
+
+// Blocks of 256: d, the high 2 bits of 8 small scales, their low 4 bits, codes of 4 bits for iq4_nl's table.
+struct iq4_xs {
+    static constexpr const char * name = "iq4_xs";
+    static constexpr int block_values = 256;
+    static constexpr int block_bytes = 2 + 2 + 4 + 128;
+    static constexpr int n_bits = 4;
+    static constexpr bool has_minima = false;
+    static constexpr int n_scales = 1;
+    static constexpr int n_halves = 1;
+    static constexpr int n_small = 8;
+    static const uint8_t * halves(const uint8_t * block) { return block; }
+    static void small_scales(const uint8_t * block, uint8_t * out) {
+        uint16_t high;
+        memcpy(&high, block + 2, sizeof(high));
+        for (int i = 0; i < 8; ++i) {
+            out[i] = (uint8_t) (((block[4 + i / 2] >> i % 2 * 4 & 15) | (high >> 2 * i & 3) << 4) - 32);
+        }
+    }
+    static void codes(const uint8_t * block, int part, uint8_t * out) {
+        const uint8_t * low = block + 8 + part * 16;
+        for (int i = 0; i < 16; ++i) {
+            out[i] = low[i] & 15;
+            out[i + 16] = low[i] >> 4;
+        }
+    }
+    static QCLS_INLINE void unpack(const uint8_t * values, const uint8_t * scales, int part, step & to) {
+        unpack_nibbles(values, to.quads);
+        look_up(iq4_nl::table, to.quads);
+        const int8_t * small = (const int8_t *) scales + 2 * n_lanes + part * n_lanes;
+        to.scale[0] = product(halves_at(scales), converted(widened(small)));
+    }
+};
+
+}  // namespace
+
+#endif
+#endif

@@ -1,0 +1,41 @@
+// Products of quantised matrices with activations on a CPU: a layout of the weights for them, and the kernels.
+#ifndef QCLS_PRODUCTS_H
+#define QCLS_PRODUCTS_H
+
+#include <cstddef>
+#include <cstdint>
+
+namespace qcls {
+
+// 32 consecutive values of one activation row, quantised: value i is about scale * q[i]. If one of them is not a number
+// or infinite, so is `scale`, and with it every product.
+struct activation_block {
+    float scale;
+    float scaled_sum;   // scale * sum of q
+    int32_t start[2];   // -128 times the sum of q's first half, and of its second: takes back 128 added to weights
+    int8_t q[32];
+};
+
+// One type of weights. A matrix is [n_rows][n_values]; n_rows is a multiple of `row_multiple`, n_values of
+// `value_multiple`, and its layout starts at a multiple of 64 bytes.
+struct product_kernels {
+    const char * type;  // ggml's name of it
+    int32_t row_multiple;
+    int32_t value_multiple;
+    size_t (*size)(int64_t n_rows, int64_t n_values);  // of the layout, in bytes
+    void (*lay_out)(const uint8_t * file_rows, int64_t n_rows, int64_t n_values, uint8_t * out);
+    void (*quantise)(const float * values, activation_block * out);  // 32 of them
+    // The activations are [n_values / 32][n_columns]: 32 values of a row of weights meet those of all columns in turn.
+    // out[c * out_stride + r] for each column c and the rows from `first` to before `end`, multiples of `row_multiple`.
+    // A result depends on its row and its column alone, to the bit, and on one build.
+    void (*multiply)(const uint8_t * laid_out, int64_t n_rows, int64_t n_values, int64_t first, int64_t end,
+        const activation_block * activations, int64_t n_columns, float * out, int64_t out_stride);
+};
+
+}  // namespace qcls
+
+// NULL where there are none for the type, or for the processor that this was compiled for. Named so for tests, which
+// load the library.
+extern "C" const qcls::product_kernels * qcls_product_kernels(const char * type);
+
+#endif

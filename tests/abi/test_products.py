@@ -1,0 +1,166 @@
+"""The CPU's products with quantised weights, on plain arrays, in every variant that runs here."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable
+from ctypes import c_char_p, c_int64, c_size_t, c_void_p
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
+
+from qcls_gguf.native import library_folder
+
+Float32Array = npt.NDArray[np.float32]
+Products = Callable[..., Float32Array | None]
+
+NATIVE = Path(__file__).parents[2] / "qcls_gguf" / "native"
+VARIANTS = {
+    "AVX-512": "-mavx512f -mavx512bw -mavx512vnni -mfma -mf16c",
+    "AVX2 VNNI": "-mavx2 -mavxvnni -mfma -mf16c",
+    "AVX2": "-mavx2 -mfma -mf16c",
+}
+"""What the kernels are written for, and the compiler's flags for it."""
+CPUINFO = {"avxvnni": "avx_vnni", "avx512vnni": "avx512_vnni"}
+TYPES = ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "IQ4_XS", "Q4_K", "Q5_K", "Q6_K"]
+HALVES = {"Q4_1": 2, "Q5_1": 2, "Q4_K": 2, "Q5_K": 2}
+"""Scales of 16 bits in a block, at its beginning; of other types one, of Q6_K at its end."""
+COLUMNS = [*range(1, 41), 57, 64, 107, 128, 129, 512]
+LARGEST_ERROR = 1e-4
+"""Of a sum of 512 products, of the sum of their magnitudes, with activations that 8 bits hold. Measured: 1e-6."""
+
+
+@pytest.fixture(scope="module", params=["built", *VARIANTS])
+def products(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Products:
+    """`products(type, weights, x, piece)`: (columns, rows), or None where the variant has no kernels."""
+    variant: str = request.param
+    flags = VARIANTS.get(variant, "")
+    if not shutil.which("g++"):
+        pytest.skip("needs g++")
+    names = {flag.removeprefix("-m") for flag in flags.split()}
+    if {CPUINFO.get(name, name) for name in names} - set(Path("/proc/cpuinfo").read_text().split()):
+        pytest.skip(f"this CPU has no {variant}")
+    path = tmp_path_factory.mktemp("products") / "products.so"
+    sources = [Path(__file__).parents[1] / "products.cpp", NATIVE / "cpu" / "products.cpp"]
+    options = f"-std=c++17 -O2 -shared -fPIC {flags} {os.environ.get('QCLS_TEST_CXXFLAGS', '')}"
+    command = ["g++", *shlex.split(options), f"-I{NATIVE / 'shared'}", *map(str, sources), "-o", str(path)]
+    subprocess.run(command, check=True)
+    compiled = ctypes.CDLL(str(path))
+    own = ctypes.CDLL(str(next(library_folder().glob("libggml-cpu*.so")))) if variant == "built" else compiled
+    compute = compiled.compute_products
+    compute.argtypes = [c_void_p, c_char_p, c_void_p, c_int64, c_int64, c_void_p, c_int64, c_int64, c_void_p]
+    compute.restype = c_size_t
+    find = ctypes.cast(own.qcls_product_kernels, c_void_p)
+
+    def run(name: str, weights: npt.NDArray[np.uint8], x: Float32Array, piece: int = 1 << 20) -> Float32Array | None:
+        name = name[:-1].lower() + name[-1] if name.endswith("_K") else name.lower()
+        out = np.full((len(x), len(weights)), 7, np.float32)
+        arguments = weights.ctypes.data, *_shape(weights, x), x.ctypes.data, len(x), piece, out.ctypes.data
+        size = compute(find, name.encode(), *arguments)
+        assert size <= 1.05 * weights.nbytes, "the layout takes more memory than the file"
+        return out if size else None
+
+    def _shape(weights: npt.NDArray[np.uint8], x: Float32Array) -> tuple[int, int]:
+        return len(weights), x.shape[1]
+
+    if run("Q8_0", np.zeros((16, 34), np.uint8), np.zeros((1, 32), np.float32)) is None:
+        assert variant == "built"
+        pytest.skip("the library was built for a processor without such products")
+    return run
+
+
+def random_weights(name: str, n_rows: int, n_values: int, seed: int = 0) -> npt.NDArray[np.uint8]:
+    """Random bytes, but for the scales: any code and any small scale occurs."""
+    random = np.random.default_rng(seed)
+    block_values, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[name]]
+    blocks = random.integers(256, size=(n_rows, n_values // block_values, block_bytes), dtype=np.uint8)
+    n_halves = HALVES.get(name, 1)
+    scales = random.normal(size=(*blocks.shape[:2], n_halves)).astype(np.float16) / np.float16(64)
+    place = slice(-2, None) if name == "Q6_K" else slice(0, 2 * n_halves)
+    blocks[:, :, place] = scales.view(np.uint8)
+    return blocks.reshape(n_rows, -1)
+
+
+def whole_activations(n_columns: int, n_values: int, seed: int = 1) -> Float32Array:
+    """Activations that 8 bits hold exactly: whole numbers up to 127, which occurs in each 32, times a power of two."""
+    random = np.random.default_rng(seed)
+    values = random.integers(-127, 128, size=(n_columns, n_values // 32, 32))
+    values[:, :, 5] = 127
+    powers = 2.0 ** random.integers(-3, 4, size=(n_columns, n_values // 32, 1))
+    return (values * powers).reshape(n_columns, n_values).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("n_rows", [16, 48, 96])
+def test_products_are_those_of_the_dequantised_weights(products: Products, name: str, n_rows: int) -> None:
+    weights = random_weights(name, n_rows, 512)
+    exact = dequantize(weights, GGMLQuantizationType[name]).astype(np.float64)
+    x = whole_activations(max(COLUMNS), 512)
+    right = x.astype(np.float64) @ exact.T
+    bound = LARGEST_ERROR * (np.abs(x).astype(np.float64) @ np.abs(exact).T)
+    for n_columns in COLUMNS:
+        found = products(name, weights, x[:n_columns])
+        assert found is not None
+        assert (np.abs(found - right[:n_columns]) <= bound[:n_columns]).all(), n_columns
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_a_result_depends_on_its_row_and_column_alone(products: Products, name: str) -> None:
+    random = np.random.default_rng(2)
+    weights = random_weights(name, 96, 768)
+    x = random.normal(size=(max(COLUMNS), 768)).astype(np.float32)
+    whole = products(name, weights, x)
+    assert whole is not None
+    for n_columns in COLUMNS:
+        first = int(random.integers(max(COLUMNS) - n_columns + 1))
+        np.testing.assert_array_equal(products(name, weights, x[first : first + n_columns]), whole[first:][:n_columns])
+    for piece in (16, 32, 48):
+        np.testing.assert_array_equal(products(name, weights, x[:9], piece), whole[:9])
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-3, 1.0, 1e30])
+def test_activations_are_quantised_to_8_bits(products: Products, scale: float) -> None:
+    """The identity gives back each value, to within half a step of the largest of its 32."""
+    weights = np.zeros((64, 2, 34), np.uint8)
+    weights[:, :, :2] = np.frombuffer(np.float16(1).tobytes(), np.uint8)
+    for row in range(64):
+        weights[row, row // 32, 2 + row % 32] = 1
+    x = (np.random.default_rng(3).normal(size=(50, 64)) * scale).astype(np.float32)
+    x[7, :32] = 0
+    found = products("Q8_0", weights.reshape(64, -1), x)
+    assert found is not None
+    largest = np.abs(x.reshape(50, 2, 32)).max(axis=2, keepdims=True)
+    error = np.abs(found - x).reshape(50, 2, 32)
+    assert (error <= largest / 127 * 0.5001).all()
+    assert error.max() > 0
+
+
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_no_number_spoils_its_column_and_no_other(products: Products, name: str, bad: float) -> None:
+    weights = random_weights(name, 32, 512)
+    x = whole_activations(9, 512)
+    x[4, 300] = bad
+    found = products(name, weights, x)
+    assert found is not None
+    assert np.isfinite(np.delete(found, 4, axis=0)).all()
+    assert not np.isfinite(found[4]).any()
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_a_scale_that_is_no_number_spoils_its_row_and_no_other(products: Products, name: str) -> None:
+    weights = random_weights(name, 32, 512)
+    block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[name]][1]
+    place = block_bytes - 2 if name == "Q6_K" else 0
+    weights[11, place : place + 2] = np.frombuffer(np.float16(np.nan).tobytes(), np.uint8)
+    found = products(name, weights, whole_activations(9, 512))
+    assert found is not None
+    assert np.isfinite(np.delete(found, 11, axis=1)).all()
+    assert np.isnan(found[:, 11]).all()
