@@ -1,1 +1,1 @@
-"""Questions that come at run time, and the prompts that they are."""
+"""Questions that arrive at run time, the prompt sets that they become, and their answers."""

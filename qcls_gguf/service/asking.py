@@ -13,12 +13,14 @@ from starlette.requests import Request
 from ..core.handle import LoadedPrompts, n_query_tokens, n_tokens_of
 from ..core.loading import PIECE
 from ..errors import ConfigError, PlanError, QclsError, ScoreError
+from ..questions.distribution import Distribution
 from ..questions.question import PLACE
+from ..questions.sets import RoomError
 from ..score.result import PromptResult, Result
 from .admission import Admission
 from .backend import Backend, Pair
 from .bodies import json_value, read_lines
-from .dialect import Dialect, Distribution, Questions, TextQuestion, Texts, Usage, unknown_prompt
+from .dialect import Dialect, Questions, TextQuestion, Texts, Usage, unknown_prompt
 from .exchange import Exchange
 from .lifecycle import Lifecycle
 from .metrics import Metrics
@@ -49,7 +51,7 @@ class Asker:
         _check_size(len(asked.texts), self._limits.queries, "texts", asked.param)
         if not asked.texts and not asked.is_partial:
             raise RefusedError(400, "invalid", f"{asked.param} is empty: send at least one text", param=asked.param)
-        n_tokens = [backend.n_tokens(text) for text in asked.texts]
+        n_tokens = [backend.classifier.configured.n_fed(text) for text in asked.texts]
         n_at_once = sum(sorted(n_tokens)[-backend.window :])
         with self._admission.admitted(sum(n_tokens), n_at_once, backend.classifier.turn_ms), backend:
             return asked.answer(await self._labelled(asked, backend, exchange))
@@ -100,7 +102,7 @@ class Asker:
                 if is_list:
                     refusal.message = f"{param}: {refusal.message}"
                 raise refusal from None
-            self._note(exchange, result, backend.n_tokens(text))
+            self._note(exchange, result, backend.classifier.configured.n_fed(text))
             return result
 
         async def each() -> AsyncIterator[Coroutine[Any, Any, Result | RefusedError]]:
@@ -163,10 +165,10 @@ class Asker:
                     waits_s = 0.0 if pairs else exchange.seconds_left
                     try:
                         loaded = await stack.enter_async_context(self._prompts(each, backend, usage, waits_s))
-                    except RefusedError as refusal:
-                        if refusal.reason == "room" and pairs:
-                            break
-                        raise
+                    except RoomError:
+                        if not pairs:
+                            raise
+                        break
                     except ConfigError as e:
                         raise refusal_of(ConfigError(str(e).replace(PLACE, each.param)), each.param) from None
                     pairs[place] = loaded, each.text

@@ -96,46 +96,6 @@ class TextQuestion:
     param: str
 
 
-@dataclass(frozen=True, slots=True)
-class Distribution:
-    """The probabilities of a question's options, in their order, which add up to 1; and the numbers that APIs want."""
-
-    probabilities: list[float]
-    label_mass: float | None = None
-    """the probability that lies on the options at all; only where the question is audited"""
-
-    @property
-    def extra(self) -> dict[str, float]:
-        """What an audited answer has beside what its API defines, under SGLang's name for it."""
-        return {} if self.label_mass is None else {"x_label_mass": self.label_mass}
-
-    @property
-    def best(self) -> int:
-        """The index of the most probable option, the first of equals."""
-        return self.probabilities.index(max(self.probabilities))
-
-    @property
-    def choice_confidence(self) -> float:
-        """How far the most probable of n options is above 1/n, as a share of what is possible; 1 for a single one."""
-        n = len(self.probabilities)
-        return 1.0 if n == 1 else min(max((max(self.probabilities) - 1 / n) / (1 - 1 / n), 0.0), 1.0)
-
-    @property
-    def expected_level(self) -> float:
-        """The expected index of a level, 0 to n - 1."""
-        return sum(index * probability for index, probability in enumerate(self.probabilities))
-
-    @property
-    def score_confidence(self) -> float:
-        """1 less the mean distance from the most probable level, as a share of that of equally probable levels."""
-        n = len(self.probabilities)
-        if n == 1:
-            return 1.0
-        distance = sum(probability * abs(index - self.best) for index, probability in enumerate(self.probabilities))
-        even = sum(abs(index - (n - 1) / 2) for index in range(n)) / n
-        return max(0.0, 1.0 - distance / even)
-
-
 @dataclass(slots=True)
 class Usage:
     """Tokens of a request's questions."""

@@ -24,13 +24,6 @@ from .metrics import Metrics
 from .refusal import ClientGoneError, RefusedError, refusal_of
 from .settings import LogFormat, RequestLimits, ServiceSettings
 
-try:
-    from opentelemetry import trace
-except ImportError:
-    has_tracing = False
-else:
-    has_tracing = True
-
 _GONE = 499  # as nginx logs a client that left
 log = logging.getLogger("qcls_gguf.service")
 _KEY = "qcls_gguf.exchange"
@@ -126,25 +119,17 @@ class Exchange:
             ]
         return [(name.encode(), value.encode()) for name, value in headers]
 
-    def facts(self) -> dict[str, str | int | float]:
-        """What the log and the request's span tell beside what every server tells; never queries or keys."""
-        facts: dict[str, str | int | float] = {"id": self.request_id}
-        if self.times:
-            facts |= {f"{name}_ms": round(self.times[name], 3) for name in ("queue", "decode", "inference")}
-            facts |= {"queries": self.n_queries, "tokens": self.n_tokens}
-        return facts | ({"reason": self.reason} if self.reason else {})
-
     def log(self, status: int) -> None:
-        """Write the request's line of the log."""
+        """Write the request's line of the log, which never has queries or keys."""
         client, path = self._scope.get("client"), self._scope.get("raw_path", b"").decode("latin-1")[:200]
-        fields: dict[str, object] = {"client": client[0] if client else "", "method": self._scope["method"]}
-        fields |= {"path": path, "status": status, "ms": round(self.total_ms, 3)}
-        log.info("", extra={"fields": fields | self.facts()})
-
-    def trace(self) -> None:
-        """Add what is known to the request's span, where OpenTelemetry's instrumentation of Starlette has begun one."""
-        if has_tracing and (span := trace.get_current_span()).is_recording():
-            span.set_attributes({f"qcls.{name}": value for name, value in self.facts().items()})
+        fields: dict[str, object] = {"id": self.request_id, "client": client[0] if client else ""}
+        fields |= {"method": self._scope["method"], "path": path, "status": status, "ms": round(self.total_ms, 3)}
+        if self.times:
+            fields |= {f"{name}_ms": round(self.times[name], 3) for name in ("queue", "decode", "inference")}
+            fields |= {"queries": self.n_queries, "tokens": self.n_tokens}
+        if self.reason:
+            fields["reason"] = self.reason
+        log.info("", extra={"fields": fields})
 
 
 class ExchangeMiddleware:
@@ -200,7 +185,6 @@ class ExchangeMiddleware:
         finally:
             self._metrics.in_flight.dec()
             self._metrics.answered(exchange.route, status, exchange.total_ms / 1e3, exchange.reason)
-            exchange.trace()
             if self._logs:
                 exchange.log(status)
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from enum import StrEnum
 from time import monotonic
-from typing import Any
 
 from ..classifier import Classifier
 from ..config.schema import Config
@@ -17,6 +16,7 @@ from ..engine.open import open_model
 from ..errors import ModelError, QclsError
 from ..model import Model, OpenModels, find_model
 from ..model.identity import Stamp, stamps_of
+from ..questions.sets import Tasks
 from ..system.timing import Ledger
 from .admission import Admission
 from .backend import Backend
@@ -26,7 +26,6 @@ from .settings import ServiceSettings
 log = logging.getLogger("qcls_gguf.service")
 OnStep = Callable[[str, str, float], None]
 _UNBOUNDED = 1 << 20
-_LOADING_RETRY_MS = 1000.0
 
 
 class State(StrEnum):
@@ -62,7 +61,7 @@ class Lifecycle:
         self.loaded: Backend | None = None
         """what was loaded last, whether it answers or not"""
         self._reloading = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self.admission = Admission(settings.limits)
         self.state = State.loading
         self.n_reloads = 0
@@ -75,7 +74,7 @@ class Lifecycle:
         before anything is awaited.
         """
         if self.loaded is None or self.state is not State.ready:
-            raise RefusedError(503, self.state.value, f"the service is {self.state.value}", retry_ms=_LOADING_RETRY_MS)
+            raise RefusedError(503, self.state.value, f"the service is {self.state.value}", retry_ms=1000)
         return self.loaded
 
     async def load(self) -> None:
@@ -103,7 +102,7 @@ class Lifecycle:
             self.loaded = new
             self.n_reloads += 1
             log.info("reloaded in %.1f s: %s", monotonic() - began, ", ".join(new.prompts))
-            self._start(_close(old, keep_model=old.model is new.model))
+            self._tasks.start(_close(old, keep_model=old.model is new.model))
             return new
 
     def start_reload(self) -> None:
@@ -113,12 +112,7 @@ class Lifecycle:
             with suppress(RefusedError):
                 await self.reload()
 
-        self._start(reload())
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(reload())
 
     async def _build(self, config: Config) -> Backend:
         model, stamp, classifier = await asyncio.to_thread(self._open, config)
@@ -169,8 +163,7 @@ class Lifecycle:
     async def close(self) -> None:
         """Close everything, after the last answer."""
         self.drain()
-        while self._tasks:  # a reload starts one that closes
-            await asyncio.wait(self._tasks)
+        await self._tasks.ended()
         async with self._reloading:
             if self.loaded is not None:
                 await _close(self.loaded, keep_model=False)

@@ -16,10 +16,6 @@ from .refusal import ErrorAnswer, openai_words
 
 _ABOUT = "Labels texts with a GGUF language model."
 _REFERENCE = "#/components/schemas/{model}"
-_KEYS = {
-    "bearer": {"type": "http", "scheme": "bearer"},
-    "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
-}
 
 
 def description(spoken: Sequence[Sequence[Dialect]], operations: Iterable[tuple[str, str, str]]) -> JsonObject:
@@ -70,5 +66,5 @@ def description(spoken: Sequence[Sequence[Dialect]], operations: Iterable[tuple[
         "openapi": "3.1.0",
         "info": {"title": "qcls-gguf", "description": _ABOUT, "version": __version__},
         "paths": paths,
-        "components": {"schemas": schemas["$defs"], "securitySchemes": _KEYS},
+        "components": {"schemas": schemas["$defs"]},
     }

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from ..config.words import MAX_LISTED, close_to, counted, shown
 from ..errors import BusyError, ConfigError, DeadlineError, PlanError, QclsError
+from ..questions.sets import RoomError
 
 M = TypeVar("M", bound=BaseModel)
 Place = tuple[int | str, ...]
@@ -63,6 +64,8 @@ def refusal_of(error: QclsError | RefusedError, param: str | None = None) -> Ref
             return error
         case DeadlineError():
             return RefusedError(504, "deadline", f"{error}: ask with a longer x-request-timeout-ms, or later")
+        case RoomError():
+            return RefusedError(503, "room", str(error), retry_ms=1000)
         case BusyError():
             return RefusedError(503, "requests", str(error), retry_ms=1000)
         case PlanError() | ConfigError():

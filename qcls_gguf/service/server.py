@@ -90,14 +90,10 @@ def serve(
     `/ready` says so. Raises ConfigError for an address that cannot be used, and QclsError where the start fails.
     """
     set_up_log(settings.log_format)
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    try:
-        with _listening(settings) as (listener, address), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            lifecycle = Lifecycle(configure, settings, offline=offline, on_step=on_step, on_load=on_load)
-            runner.run(_serve(settings, lifecycle, listener, lambda: on_ready(address) if on_ready else None))
-    finally:
-        sys.setswitchinterval(before)
+    with _listening(settings) as (listener, address), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
+        lifecycle = Lifecycle(configure, settings, offline=offline, on_step=on_step, on_load=on_load)
+        runner.run(_serve(settings, lifecycle, listener, lambda: on_ready(address) if on_ready else None))
 
 
 async def _serve(
@@ -160,7 +156,11 @@ def _listening(settings: ServiceSettings) -> Iterator[tuple[socket.socket, str]]
     else:
         place, remedy = f"`uds` {uds}", "name another file, or remove it if it is no socket"
     try:
-        listener = _bound(host, port) if uds is None else _bound_file(uds)
+        if uds is None:
+            family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+            listener = _bound(family, address)
+        else:
+            listener = _bound_file(uds)
     except OSError as e:
         what = f": something is there already; {remedy}" if e.errno == errno.EADDRINUSE else ""
         raise ConfigError(f"{place}: cannot listen there: {e.strerror or e}{what}") from None
@@ -175,24 +175,18 @@ def _listening(settings: ServiceSettings) -> Iterator[tuple[socket.socket, str]]
             uds.unlink(missing_ok=True)
 
 
-def _bound(host: str, port: int) -> socket.socket:
-    """A socket at the first address of a host. Raises OSError."""
-    (family, *_, address) = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    return _bound_socket(family, address)
-
-
 def _bound_file(path: Path) -> socket.socket:
     """A Unix domain socket for its owner and group, in the place of one that a killed process left. Raises OSError."""
     if path.is_socket():
         with socket.socket(socket.AF_UNIX) as probe:
             if probe.connect_ex(str(path)) == errno.ECONNREFUSED:  # nobody listens
                 path.unlink()
-    listener = _bound_socket(socket.AF_UNIX, str(path))
+    listener = _bound(socket.AF_UNIX, str(path))
     os.chmod(path, 0o660)
     return listener
 
 
-def _bound_socket(family: int, address: Any) -> socket.socket:
+def _bound(family: int, address: Any) -> socket.socket:
     listener = socket.socket(family)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

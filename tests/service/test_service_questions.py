@@ -13,7 +13,7 @@ import yaml
 from served import JSON, ROOT, Server
 
 from qcls_gguf import Classifier, PromptConfig
-from qcls_gguf.service.dialect import Distribution
+from qcls_gguf.questions.distribution import Distribution
 
 COLOURS = ("light blue", "light pink", "red", "dark red")
 CLOSE = 0.01

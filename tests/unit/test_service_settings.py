@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("pydantic_core")
 
 from qcls_gguf.errors import ConfigError
-from qcls_gguf.service.dialect import Distribution
+from qcls_gguf.questions.distribution import Distribution
 from qcls_gguf.service.settings import LongestWait, check_origins, read_wait
 
 

@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from ...questions.distribution import Distribution
 from ...questions.question import Question
-from ..dialect import Context, Dialect, Distribution, Questions, QuestionsRequest, Strict, TextQuestion, Usage
+from ..dialect import Context, Dialect, Questions, QuestionsRequest, Strict, TextQuestion, Usage
 from .openai_input import Item, Parts, text_of_input, text_of_parts
 
 PATH = "/v1/decisions"

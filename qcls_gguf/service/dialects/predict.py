@@ -7,9 +7,10 @@ from typing import Annotated
 
 from pydantic import Field
 
+from ...questions.distribution import Distribution
 from ...questions.question import Question
 from ...score.result import Result
-from ..dialect import Context, Dialect, Distribution, Lenient, Questions, TextQuestion, Texts, Usage
+from ..dialect import Context, Dialect, Lenient, Questions, TextQuestion, Texts, Usage
 from ..refusal import RefusedError
 
 Inputs = str | list[str | list[str]]

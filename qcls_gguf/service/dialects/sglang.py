@@ -6,18 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from ...questions.distribution import Distribution
 from ...questions.question import Question
-from ..dialect import (
-    Context,
-    Dialect,
-    Distribution,
-    Questions,
-    QuestionsRequest,
-    Strict,
-    TextQuestion,
-    Usage,
-    no_images,
-)
+from ..dialect import Context, Dialect, Questions, QuestionsRequest, Strict, TextQuestion, Usage, no_images
 from ..refusal import RefusedError
 from .openai_decisions import PATH
 

@@ -9,19 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from ...config.words import JsonObject
+from ...questions.distribution import Distribution
 from ...questions.question import Question
-from ..dialect import (
-    Context,
-    Dialect,
-    Distribution,
-    Questions,
-    QuestionsRequest,
-    Strict,
-    TextQuestion,
-    Usage,
-    no_images,
-    short_json,
-)  # fmt: skip
+from ..dialect import Context, Dialect, Questions, QuestionsRequest, Strict, TextQuestion, Usage, no_images, short_json
 from ..refusal import RefusedError
 from .openai_decisions import PATH as DECISIONS_PATH
 

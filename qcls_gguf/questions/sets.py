@@ -1,0 +1,147 @@
+"""Prompt sets that are made at run time and kept for those who ask the same again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from ..classifier import Classifier
+from ..core.handle import LoadedPrompts
+from ..errors import BusyError, PlanError
+
+MOST_SETS = 256
+
+
+class RoomError(BusyError):
+    """The engine has no room for another prompt set, as those in use take it."""
+
+
+class Tasks(set[asyncio.Task[None]]):
+    """Tasks that nobody waits for at once."""
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A task that is remembered until it ends."""
+        task = asyncio.create_task(work)
+        self.add(task)
+        task.add_done_callback(self.discard)
+        return task
+
+    async def ended(self) -> None:
+        """Wait until all have ended, also those that they start."""
+        while self:
+            await asyncio.wait(self)
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    loaded: LoadedPrompts
+    n_users: int = 0
+
+
+class SetCache:
+    """The prompt sets of one classifier that requests made. For the thread of the event loop.
+
+    Sets that nobody uses are evicted, least recently used first, when there are too many or when the engine has no
+    room. One that makes the engine compute more for everybody, as exact scorings do, is evicted after its last use.
+    """
+
+    def __init__(self, classifier: Classifier) -> None:
+        self._classifier = classifier
+        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
+        self._changing = asyncio.Lock()
+        """held while a set is made or closed, which other threads do"""
+        self._tasks = Tasks()
+        self._freed = asyncio.Event()
+        """set, and replaced by another, when a set is used no more or closed"""
+        self.n_made = self.n_evicted = 0
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @asynccontextmanager
+    async def using(
+        self, key: Hashable, make: Callable[[], LoadedPrompts], waits_s: float = 0.0
+    ) -> AsyncIterator[LoadedPrompts]:
+        """The set under a key, which stays as long as it is used; make() makes it in another thread.
+
+        waits_s: how long to wait for room that the sets in use take; whoever uses another set must not wait, as all
+        could wait for each other. Entering it raises what make raises, and RoomError where there is no room.
+        """
+        until = monotonic() + waits_s
+        while (entry := self._entries.get(key)) is None:  # a new set may be evicted before it is used
+            freed = self._freed
+            try:
+                await asyncio.shield(self._tasks.start(self._make(key, make)))  # which others may wait for, too
+            except RoomError:
+                left_s = until - monotonic()
+                is_room_to_come = freed.is_set() or any(each.n_users for each in self._entries.values())
+                if left_s <= 0 or not is_room_to_come:
+                    raise
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(freed.wait(), left_s)
+        self._entries.move_to_end(key)
+        entry.n_users += 1
+        try:
+            yield entry.loaded
+        finally:
+            entry.n_users -= 1
+            self._free()
+            if entry.n_users == 0 and is_exact(entry.loaded) and not is_exact(self._classifier.configured):
+                del self._entries[key]
+                self._tasks.start(self._close_exact(entry))
+
+    def _free(self) -> None:
+        self._freed.set()
+        self._freed = asyncio.Event()
+
+    async def _make(self, key: Hashable, make: Callable[[], LoadedPrompts]) -> None:
+        """Make the set of a key unless it is there. Raises as `using` does."""
+        async with self._changing:
+            if key in self._entries:
+                return
+            while len(self._entries) >= MOST_SETS and await self._evict_oldest():
+                pass
+            while True:
+                try:
+                    loaded = await asyncio.to_thread(make)
+                    break
+                except PlanError as e:  # no room
+                    if not await self._evict_oldest():
+                        raise RoomError(str(e)) from None
+            self.n_made += 1
+            self._entries[key] = _Entry(loaded)
+
+    async def _evict_oldest(self) -> bool:
+        """Evict the set that has not been used for longest. Returns whether there was one that nobody uses."""
+        for key, entry in self._entries.items():
+            if entry.n_users == 0:
+                del self._entries[key]
+                await self._close(entry)
+                return True
+        return False
+
+    async def _close_exact(self, entry: _Entry) -> None:
+        async with self._changing:
+            await self._close(entry)
+
+    async def _close(self, entry: _Entry) -> None:
+        self.n_evicted += 1
+        await asyncio.to_thread(entry.loaded.close)
+        self._free()
+
+    async def close(self) -> None:
+        """Wait until no set is being made or closed; the sets end with their classifier."""
+        await self._tasks.ended()
+
+
+def is_exact(loaded: LoadedPrompts) -> bool:
+    """Whether a prompt set makes every decode compute the model's head."""
+    return loaded.compiled.exact
