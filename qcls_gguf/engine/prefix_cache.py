@@ -1,15 +1,16 @@
-"""Which token prefixes are in the KV cache: a radix tree. Bookkeeping only; the engine moves the cells.
+"""Which token prefixes are in the KV cache. Bookkeeping only; the engine moves the cells.
 
-Each cached prefix has a sequence that holds its cells. Prefixes that begin alike share the cells of that beginning, so
-the cells in use are the tokens on the edges of the tree. A prefix that somebody uses is pinned; the others stay until
-their cells or sequences are wanted, and go least recently used first.
+Each cached prefix has a sequence that holds its cells. Prefixes that begin alike share the cells of that beginning: in
+the order of their tokens, the one that shares most with a prefix is beside it. A prefix that somebody uses is pinned;
+the others stay until their cells or sequences are wanted, and go least recently used first.
 """
 
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..prompts.compiled import common_prefix
 
@@ -29,24 +30,14 @@ class Prefix:
     last_used: int = 0
 
 
-@dataclass(slots=True, eq=False)
-class _Node:
-    edge: Tokens
-    """the tokens between the parent and this node"""
-    children: dict[int, _Node] = field(default_factory=dict)
-    """by the first token of their edge"""
-    below: dict[Prefix, None] = field(default_factory=dict)
-    """the prefixes that end at this node or below it"""
-
-
 class PrefixCache:
     """The prefixes of one context."""
 
     def __init__(self, holders: Sequence[int]) -> None:
         """holders: the sequences that may hold a prefix each."""
-        self._root = _Node(())
         self._free = sorted(holders)  # a heap: the lowest goes first, so that equal starts give equal sequences
         self._by_tokens: dict[Tokens, Prefix] = {}
+        self._ordered: list[Tokens] = []
         self._clock = 0
         self.n_cells = 0
         """cells that all prefixes occupy"""
@@ -73,15 +64,10 @@ class PrefixCache:
 
         (None, 0) if no prefix shares any.
         """
-        node, n = self._root, 0
-        best: _Node | None = None
-        while n < len(tokens) and (child := node.children.get(tokens[n])):
-            n_shared = common_prefix(child.edge, tokens[n:])
-            best, n = child, n + n_shared
-            if n_shared < len(child.edge):
-                break
-            node = child
-        return (next(iter(best.below)), n) if best else (None, 0)
+        at = bisect_left(self._ordered, tokens)
+        beside = self._ordered[max(0, at - 1) : at + 1]
+        n, nearest = max(((common_prefix(each, tokens), each) for each in beside), default=(0, ()))
+        return (self._by_tokens[nearest], n) if n else (None, 0)
 
     def reserve(self, tokens: Tokens, group: int) -> Prefix:
         """A prefix with a sequence of its own, not in the cache yet; the caller has checked that one is free."""
@@ -94,41 +80,19 @@ class PrefixCache:
 
     def put(self, prefix: Prefix) -> None:
         """Note that a prefix is cached; no other one has its tokens."""
-        tokens = prefix.tokens
-        self._by_tokens[tokens] = prefix
-        node, n = self._root, 0
-        node.below[prefix] = None
-        while n < len(tokens):
-            child = node.children.get(tokens[n])
-            if child is None:
-                child = node.children[tokens[n]] = _Node(tokens[n:])
-                self.n_cells += len(child.edge)
-            elif (n_shared := common_prefix(child.edge, tokens[n:])) < len(child.edge):
-                child = self._split(node, child, n_shared)
-            child.below[prefix] = None
-            node, n = child, n + len(child.edge)
-
-    @staticmethod
-    def _split(parent: _Node, child: _Node, at: int) -> _Node:
-        upper = _Node(child.edge[:at], {child.edge[at]: child}, dict(child.below))
-        child.edge = child.edge[at:]
-        parent.children[upper.edge[0]] = upper
-        return upper
+        self.n_cells += self._n_own(prefix.tokens)
+        self._by_tokens[prefix.tokens] = prefix
+        self._ordered.insert(bisect_left(self._ordered, prefix.tokens), prefix.tokens)
 
     def take_out(self, prefix: Prefix) -> None:
         """Note that a prefix is not cached any more: cells that no other prefix shares are free."""
         del self._by_tokens[prefix.tokens]
-        node, n = self._root, 0
-        del node.below[prefix]
-        while n < len(prefix.tokens):
-            child = node.children[prefix.tokens[n]]
-            del child.below[prefix]
-            n += len(child.edge)
-            if not child.below:
-                self.n_cells -= len(prefix.tokens) - n + len(child.edge)
-                del node.children[child.edge[0]]
-                break
-            node = child
+        del self._ordered[bisect_left(self._ordered, prefix.tokens)]
+        self.n_cells -= self._n_own(prefix.tokens)
+
+    def _n_own(self, tokens: Tokens, other: Tokens = ()) -> int:
+        """The cells of a prefix that neither a cached one shares nor another one."""
+        return len(tokens) - max(self.match(tokens)[1], common_prefix(tokens, other))
 
     def use(self, prefix: Prefix) -> None:
         """Note that a prefix is wanted now."""
@@ -141,7 +105,7 @@ class PrefixCache:
         n_cells = 0
         before: Tokens = ()
         for tokens in missing:  # sorted, so that those which share the longest beginning are neighbours
-            n_cells += len(tokens) - max(self.match(tokens)[1], common_prefix(tokens, before))
+            n_cells += self._n_own(tokens, before)
             before = tokens
         return len(missing), n_cells
 
@@ -164,14 +128,5 @@ class RecurrentPrefixCache(PrefixCache):
         longest = max(beginnings, key=lambda each: len(each.tokens), default=None)
         return (longest, len(longest.tokens)) if longest else (None, 0)
 
-    def put(self, prefix: Prefix) -> None:
-        self._by_tokens[prefix.tokens] = prefix
-        self.n_cells += len(prefix.tokens)
-
-    def take_out(self, prefix: Prefix) -> None:
-        del self._by_tokens[prefix.tokens]
-        self.n_cells -= len(prefix.tokens)
-
-    def n_missing(self, wanted: Sequence[Tokens]) -> tuple[int, int]:
-        missing = {tokens for tokens in wanted if tokens not in self._by_tokens}
-        return len(missing), sum(map(len, missing))
+    def _n_own(self, tokens: Tokens, other: Tokens = ()) -> int:
+        return len(tokens)

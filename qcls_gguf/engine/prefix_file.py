@@ -15,13 +15,11 @@ import platform
 import stat
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from pathlib import Path
 from time import perf_counter
-from typing import NamedTuple
 
 import numpy as np
 
@@ -37,40 +35,24 @@ from .cores import threads
 from .engine import Engine
 from .prefix_cache import Prefix, Tokens
 
-MAGIC = b"qcls-gguf prefix cells 2\n"
+MAGIC = b"qcls-gguf prefix cells 3\n"
 WORTH_MS = 250.0
 """Prefixes are saved if computing them takes longer than this."""
-BLOCK_TOKENS = 16
-"""Tokens of a hashed block; the last block of a prefix may have fewer."""
 N_KEPT = 16
 """Files that are kept; the oldest ones are removed."""
 OLD_PART_S = 3600.0
 """Age in seconds after which an unfinished file is removed."""
 
 _N_HEX = 64  # characters of a sha256
-_SIZE_HEX = 16  # and of a size
-_HEAD_BYTES = len(MAGIC) + 3 * _N_HEX + _SIZE_HEX + 1
+_STARTS = len(MAGIC), len(MAGIC) + _N_HEX  # of the key and of the model's digest
+_HEAD_BYTES = len(MAGIC) + 3 * _N_HEX + 1
 _OWN_FOLDER, _GROUP_AND_OTHERS = 0o700, 0o077
-
-
-def block_digests(tokens: Sequence[int]) -> Iterator[bytes]:
-    """A chain of sha256 digests, one for each block: of the digest before it (the first has none) and of the block's
-    tokens as little-endian int32.
-
-    Equal digests mean equal tokens from the beginning to the end of that block.
-    """
-    digest = b""
-    for start in range(0, len(tokens), BLOCK_TOKENS):
-        block = np.array(tokens[start : start + BLOCK_TOKENS], "<i4").tobytes()
-        digest = hashlib.sha256(digest + block).digest()
-        yield digest
 
 
 def prefix_digest(prefixes: Iterable[Sequence[int]]) -> str:
     """A sha256 of the tokens of all prefixes in their order."""
-    return hashlib.sha256(
-        b"".join(hashlib.sha256(b"".join(block_digests(each))).digest() for each in prefixes)
-    ).hexdigest()
+    digests = [hashlib.sha256(np.array(tokens, "<i4").tobytes()).digest() for tokens in prefixes]
+    return hashlib.sha256(b"".join(digests)).hexdigest()
 
 
 class _UnusableError(Exception):
@@ -81,36 +63,11 @@ def _reason(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
-class _Head(NamedTuple):
-    """The head of a file, before the cells."""
-
-    key: str
-    """of the cells, as StateCache has it"""
-    model_sha256: str
-    n_bytes: int
-    """of the cells"""
-    digest: str
-    """of all the above and of the cells"""
-
-    @classmethod
-    def of(cls, key: str, model_sha256: str, state: bytes) -> _Head:
-        digest = hashlib.sha256(f"{key}{model_sha256}{len(state)}\n".encode())
-        digest.update(state)
-        return cls(key, model_sha256, len(state), digest.hexdigest())
-
-    def written(self) -> bytes:
-        return MAGIC + f"{self.key}{self.model_sha256}{self.n_bytes:0{_SIZE_HEX}x}{self.digest}\n".encode()
-
-    @classmethod
-    def parse(cls, written: bytes, n_bytes: int) -> _Head:
-        """n_bytes: how many follow it in the file. Raises _UnusableError."""
-        text = written[len(MAGIC) : -1].decode("ascii", "replace")
-        ends = list(accumulate((_N_HEX, _N_HEX, _SIZE_HEX, _N_HEX), initial=0))
-        key, model_sha256, _, digest = (text[start:end] for start, end in pairwise(ends))
-        head = cls(key, model_sha256, n_bytes, digest)
-        if head.written() != written:
-            raise _UnusableError("the file is damaged")
-        return head
+def _head(key: str, model_sha256: str, state: bytes) -> bytes:
+    """What stands in a file before the cells: the key of a StateCache, the model's digest, and one of all."""
+    digest = hashlib.sha256(f"{key}{model_sha256}\n".encode())
+    digest.update(state)
+    return MAGIC + f"{key}{model_sha256}{digest.hexdigest()}\n".encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,15 +91,17 @@ class StateCache:
         try:
             _check_folder(self.path.parent)
             head, state = _read(self.path)
+            key, model_sha256 = (head[start : start + _N_HEX].decode("ascii", "replace") for start in _STARTS)
+            if head != _head(key, model_sha256, state):
+                raise _UnusableError("the file is damaged")
+            if key != self.key:
+                raise _UnusableError("the file holds the cells of other prompts or settings")
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, _UnusableError) as e:
             self.warn(_reason(e))
             return None
-        if head.key != self.key:
-            self.warn("the file holds the cells of other prompts or settings")
-            return None
-        return state if head.model_sha256 == self.model_sha256() else None
+        return state if model_sha256 == self.model_sha256() else None
 
     def warn(self, why: str) -> None:
         """Say that the file is not used."""
@@ -154,8 +113,11 @@ class StateCache:
         try:
             folder.mkdir(mode=_OWN_FOLDER, parents=True, exist_ok=True)
             _check_folder(folder)
-            _remove_old_parts(folder)
-            write_whole(self.path, _Head.of(self.key, self.model_sha256(), state).written() + state)
+            for part in folder.glob(f"*{PART_SUFFIX}"):
+                with suppress(OSError):
+                    if time.time() - part.lstat().st_mtime > OLD_PART_S:
+                        part.unlink()
+            write_whole(self.path, _head(self.key, self.model_sha256(), state) + state)
         except (OSError, _UnusableError) as e:
             warnings.warn(f"{self.path}: the prefixes could not be saved: {_reason(e)}", stacklevel=2)
             return
@@ -181,39 +143,24 @@ def _check_folder(folder: Path) -> None:
         folder.chmod(_OWN_FOLDER)
 
 
-def _read(path: Path) -> tuple[_Head, bytes]:
-    """Head and cells of a file, which must be plain, complete and this user's. Raises OSError, _UnusableError."""
+def _read(path: Path) -> tuple[bytes, bytes]:
+    """(head, cells) of a file, which must be plain and this user's. Raises OSError, _UnusableError."""
     try:  # without O_NONBLOCK a named pipe would be waited for
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as e:
         if e.errno in (errno.ELOOP, errno.ENXIO):  # a symbolic link, a socket
             raise _UnusableError("it is no plain file") from None
         raise
-    status = os.fstat(descriptor)
-    if odd := _oddity(status):
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise _UnusableError("it is no plain file")
+        if status.st_uid != os.geteuid():
+            raise _UnusableError(f"the file belongs to another user (uid {status.st_uid})")
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(_HEAD_BYTES), file.read()
+    finally:
         os.close(descriptor)
-        raise _UnusableError(odd)
-    with open(descriptor, "rb") as file:
-        written = file.read(_HEAD_BYTES)
-        # a file that is larger than its head says is not read into memory
-        head = _Head.parse(written, status.st_size - len(written))
-        state = file.read(head.n_bytes)
-    if head != _Head.of(head.key, head.model_sha256, state):
-        raise _UnusableError("the file is damaged")
-    return head, state
-
-
-def _oddity(status: os.stat_result) -> str | None:
-    if not stat.S_ISREG(status.st_mode):
-        return "it is no plain file"
-    return None if status.st_uid == os.geteuid() else f"the file belongs to another user (uid {status.st_uid})"
-
-
-def _remove_old_parts(folder: Path) -> None:
-    for part in folder.glob(f"*{PART_SUFFIX}"):
-        with suppress(OSError):
-            if time.time() - part.lstat().st_mtime > OLD_PART_S:
-                part.unlink()
 
 
 def hold_prefixes(
