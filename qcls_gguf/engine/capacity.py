@@ -146,11 +146,10 @@ def limits(
         if n_ctx_short is not None and runtime.question_cells == "auto":
             n_ctx = max(whole_cells(n_needed), min(n_ctx, n_ctx_short))
     elif runtime.n_ctx < n_needed:
-        parts = f"the prefixes ({n_prefix}), kept queries ({n_kept})" if n_kept else f"the prefixes ({n_prefix})"
-        lower = "n_batch, max_query_tokens or kept_queries" if n_kept else "n_batch or max_query_tokens"
         raise ConfigError(
-            f"runtime.n_ctx: {runtime.n_ctx} is less than the {n_needed} cells that {parts} and a batch ({n_batch}) "
-            f"need: raise it, or lower {lower}"
+            f"runtime.n_ctx: {runtime.n_ctx} is less than the {n_needed} cells that the prefixes ({n_prefix}), kept "
+            f"queries ({n_kept}) and a batch ({n_batch}) need: raise it, or lower n_batch, "
+            "max_query_tokens or kept_queries"
         )
     else:
         n_ctx = runtime.n_ctx
@@ -179,17 +178,14 @@ def _most_seqs(runtime: RuntimeConfig) -> int:
 def _leaf_seqs(runtime: RuntimeConfig, prompts: PromptSet, n_prefixes: int, n_kept_seqs: int) -> tuple[int, int]:
     """(sequences for leaves, hidden states of one decode), for max_batch queries or as many as sequences allow."""
     n_others = n_prefixes + n_kept_seqs
-    others = f"the prefixes {n_prefixes}" + (f", kept queries {n_kept_seqs}" if n_kept_seqs else "")
     n_most = _most_seqs(runtime)
     n_leaves = [prompt.trie.n_leaves for prompt in prompts.prompts]
     for prompt, n in zip(prompts.prompts, n_leaves, strict=True):
         if n_others + n > n_most:
-            is_auto = runtime.n_seq_max == "auto"
-            limit = f"llama.cpp's {MAX_SEQ}" if is_auto else f"runtime.n_seq_max: {n_most}"
             raise ConfigError(
-                f"prompts.{prompt.name}: its labels need {counted(n, 'sequence')} and {others}, more than {limit}: "
-                f"{'' if is_auto else 'raise it, '}{'lower runtime.kept_queries, ' if n_kept_seqs else ''}use fewer "
-                "prompts, fewer labels that share first tokens, or scoring: first_token"
+                f"prompts.{prompt.name}: its labels need {counted(n, 'sequence')}, the prefixes {n_prefixes} and kept "
+                f"queries {n_kept_seqs}, more than runtime.n_seq_max ({n_most} of at most {MAX_SEQ}): raise it, lower "
+                "kept_queries, or use fewer prompts, fewer labels that share first tokens, or scoring: first_token"
             )
     n_free = n_most - n_others
     # queries of one decode, of the last of which some leaves may be in the next decode
@@ -219,6 +215,6 @@ def _n_batch(runtime: RuntimeConfig, prompts: PromptSet, n_least: int, n_longest
         raise ConfigError(
             f"runtime.n_batch: {runtime.n_batch} is less than the {n_least} that the longest prompt ({n_longest} "
             f"tokens) and the sequences and rows of max_batch queries ({n_outputs}) need: raise it, or lower "
-            f"max_query_tokens{', kept_queries' if runtime.kept_queries else ''} or max_batch"
+            "max_query_tokens, kept_queries or max_batch"
         )
     return runtime.n_batch

@@ -48,23 +48,21 @@ def check_memory(
     *,
     measure: Callable[[], ContextMemory],
     n_state_bytes: int = 0,
-    n_free: int | None = None,
 ) -> None:
     """Raise ModelError for a cache that does not fit in main memory.
 
     measure: called for what the cache really takes if an upper bound does not fit; n_state_bytes: of the states of all
-    sequences; n_free: bytes that are free; None: ask the system.
+    sequences.
     """
     n_most = cache_bytes(header, n_ctx, kv_type) + n_state_bytes
     if n_most < _ASKED_FROM_BYTES:
         return
-    if n_free is None:
-        n_free = available_bytes()
+    n_free = available_bytes()
     if n_most > n_free and (n_bytes := measure().cache_bytes) > n_free:
         raise ModelError(
-            f"{path}: a cache of {n_ctx:,} cells takes {_gib(n_bytes)}{_with_states(n_state_bytes)}, and "
-            f"{_gib(n_free)} of memory are free: lower runtime.n_ctx, question_cells or "
-            "max_query_tokens, or take a smaller kv_type"
+            f"{path}: a cache of {n_ctx:,} cells, with {_gib(n_state_bytes)} of states, takes {_gib(n_bytes)}, and "
+            f"{_gib(n_free)} of memory are free: lower runtime.n_ctx, question_cells, max_query_tokens or max_batch, "
+            "or take a smaller kv_type"
         )
 
 
@@ -87,24 +85,15 @@ def shortage_on_gpus(
     on GPUs.
     """
     is_auto = runtime.n_gpu_layers == "auto"
-    others = f" and {counted(n_others, 'other open context', 'other open contexts')}" if n_others else ""
+    others = f" and {counted(n_others, 'other open context')}" if n_others else ""
     where = "the GPU" if len(free_bytes) == 1 else f"the fullest of {len(free_bytes)} GPUs"
-    remedies = [
-        f"set runtime.n_gpu_layers to less than {n_gpu_layers}",
-        *(["open first the configuration that takes most, to which auto then fits the layers"] * is_auto),
-        *(["close the other contexts first, which a service does when it is started again"] * (n_others > 0)),
-        "lower runtime.max_query_tokens, question_cells or kept_queries",
-    ]
     return (
         f"it takes {taken}, and {_gib(min(free_bytes, default=0))} are free on {where} beside "
-        f"{counted(n_gpu_layers, 'layer')}{' that n_gpu_layers auto put there' * is_auto}{others}: "
-        f"{', or '.join(remedies)}"
+        f"{counted(n_gpu_layers, 'layer')}{' that n_gpu_layers auto put there' * is_auto}{others}: set "
+        f"runtime.n_gpu_layers to less than {n_gpu_layers}, or lower runtime.max_query_tokens, question_cells or "
+        f"kept_queries{', or close the other contexts, as a service does that is started again' * (n_others > 0)}"
     )
 
 
 def _gib(n_bytes: int) -> str:
     return f"{n_bytes / (1 << 30):.1f} GiB"
-
-
-def _with_states(n_bytes: int) -> str:
-    return f" with {_gib(n_bytes)} of states (fewer with less max_batch and question_prefixes)" * (n_bytes > 0)

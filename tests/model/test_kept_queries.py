@@ -160,7 +160,7 @@ AROUND = [
             "qwen3",
             SEPARATE,
             {"kept_queries": 60, "n_seq_max": 100},
-            r"kept queries 180, more than runtime.n_seq_max: 100: .*lower runtime.kept_q",
+            r"kept queries 180, more than runtime.n_seq_max \(100 of .*lower kept_q",
         ),
         (
             "qwen3",

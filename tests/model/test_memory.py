@@ -33,7 +33,10 @@ def test_a_configuration_that_asks_for_too_much(
 ) -> None:
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=1 << 29))
     config = write_config(make_model(), [PROMPT], n_ctx=1 << 21)
-    with pytest.raises(ModelError, match=r"takes 2\.0 GiB, and 0\.5 GiB of memory are free: lower runtime\.n_ctx"):
+    with pytest.raises(
+        ModelError,
+        match=r"takes 2\.0 GiB, and 0\.5 GiB of memory are free: lower runtime",
+    ):
         Classifier.from_config(config)
 
 
@@ -49,7 +52,7 @@ def test_a_hybrid_is_not_refused_for_a_cache_that_it_does_not_have(
     with Classifier.from_config(config) as classifier:
         assert 0.5 * most <= classifier.engine.context.counters().cache_bytes < 0.8 * most
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=int(0.5 * most)))
-    with pytest.raises(ModelError, match=r"a cache of 16,384 cells takes .* with 0\.0 GiB of states"):
+    with pytest.raises(ModelError, match=r"a cache of 16,384 cells, with 0\.0 GiB of states, takes "):
         Classifier.from_config(config)
 
 
