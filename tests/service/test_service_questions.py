@@ -245,17 +245,16 @@ def test_limits_of_questions_are_chosen(narrow: Server) -> None:
 
 
 def test_clients_that_crowd_the_cache_wait_for_each_other(narrow: Server) -> None:
-    server = narrow
+    bodies = [{"model": "m", "input": "red dress", "questions": [choice(f"Is it {n}?")]} for n in range(16)]
     with ThreadPoolExecutor(8) as pool:
-        bodies = [{"model": "m", "input": "red dress", "questions": [choice(f"Is it {n}?")]} for n in range(16)]
-        answers = list(pool.map(lambda body: ask(server, body), bodies))
-        assert [status for status, _ in answers] == [200] * 16, answers
-        for body, (_, answer) in zip(bodies[::5], answers[::5], strict=True):
-            found, right = (
-                [option["probability"] for option in each["answers"][0]["probabilities"]]
-                for each in (answer, ask(server, body)[1])
-            )
-            assert found == pytest.approx(right, abs=CLOSE)
+        answers = list(pool.map(lambda body: ask(narrow, body), bodies))
+    assert [status for status, _ in answers] == [200] * 16, answers
+    for body, (_, answer) in zip(bodies[::5], answers[::5], strict=True):
+        found, right = (
+            [option["probability"] for option in each["answers"][0]["probabilities"]]
+            for each in (answer, ask(narrow, body)[1])
+        )
+        assert found == pytest.approx(right, abs=CLOSE)
 
 
 def test_a_question_is_made_once(server: Server) -> None:

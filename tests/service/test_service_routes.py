@@ -155,25 +155,23 @@ def test_labels_at_call_time(server: Server) -> None:
         response = server.http.post("/predict", json={"inputs": inputs, "parameters": parameters})
         return response.json() if response.status_code == 200 else response.status_code
 
+    def decided(text: str, **question: object) -> Any:
+        body = {"model": "m", "input": text, "questions": [question]}
+        return server.http.post("/v1/decisions", json=body).json()["answers"][0]
+
     labels = ["light blue", "red", "dark red"]
     found = predict("red dress", candidate_labels=labels)
-    choices = [{"value": each} for each in labels]
-    question = {"type": "choice", "instructions": "", "choices": choices}
-    asked = {"model": "m", "input": "red dress", "questions": [question]}
-    (answer,) = server.http.post("/v1/decisions", json=asked).json()["answers"]
-    probabilities = {each["value"]: pytest.approx(each["probability"], abs=0.01) for each in answer["probabilities"]}
-    assert {each["label"]: each["score"] for each in found} == probabilities
+    answer = decided("red dress", type="choice", instructions="", choices=[{"value": each} for each in labels])
+    right = {each["value"]: pytest.approx(each["probability"], abs=0.01) for each in answer["probabilities"]}
+    assert {each["label"]: each["score"] for each in found} == right
     assert found == sorted(found, key=lambda each: -each["score"])
     several = predict([["red dress"], ["blue jeans"]], candidate_labels=labels, top_k=1)
     assert [len(each) for each in several] == [1, 1]
     each_alone = predict(
         [["red dress"], ["wool coat"]], candidate_labels=labels, multi_label=True, hypothesis_template="Is it {}?"
     )
-    question = {"type": "predicate", "instructions": "Is it red?"}
-    asked = {"model": "m", "input": "wool coat", "questions": [question]}
-    (answer,) = server.http.post("/v1/decisions", json=asked).json()["answers"]
-    scores = {each["label"]: each["score"] for each in each_alone[1]}
-    assert scores["red"] == pytest.approx(answer["probability"], abs=0.01)
+    right = decided("wool coat", type="predicate", instructions="Is it red?")["probability"]
+    assert {each["label"]: each["score"] for each in each_alone[1]}["red"] == pytest.approx(right, abs=0.01)
     assert predict("x", candidate_labels=[]) == 422
     assert predict("x", candidate_labels=["a", "a"]) == 422
     assert predict("x", candidate_labels=labels, hypothesis_template="no place") == 422
