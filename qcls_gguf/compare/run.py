@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter_ns
@@ -17,7 +17,7 @@ from ..config.schema import Config, raw_config
 from ..config.scoring import TREE
 from ..engine.cores import threads
 from ..errors import ConfigError, PlanError
-from ..native.kernel_steps import STOCK
+from ..native.kernel_steps import LANE_ORDER, STOCK
 from ..native.kernel_steps import environment as set_environment
 from ..opening import ClassifierOpener, OnStep, without_kept_queries
 from ..report.environment import environment
@@ -120,7 +120,7 @@ def compare(
     is_stock = settings.peer_kernels is PeerKernels.stock
     # stock kernels would read copies of rearranged weights
     in_file_order = is_stock and any(METHODS[name].on_our_model for name in names)
-    with opener.models.in_file_order() if in_file_order else nullcontext():
+    with set_environment({LANE_ORDER: "0"} if in_file_order else {}):
         settings = replace(settings, config=opener.rendered(settings.config))
         prompts, references = _references(settings, opener)
         with opener.open(without_kept_queries(settings.config), quiet=True) as classifier:

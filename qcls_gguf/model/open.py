@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy.typing as npt
 
 from ..config.schema import Config, ModelConfig, QueryTokens, RuntimeConfig
 from ..errors import ModelError
-from ..native import ContextMemory, ContextSettings, NativeModel, WeightOrder, measure_context
+from ..native import ContextMemory, ContextSettings, NativeModel, measure_context
 from ..system.timing import Ledger
 from .files import ModelFile, find_model
 from .identity import Hashing, ModelIdentity
@@ -63,16 +62,14 @@ class Model(Vocabulary):
         offline: bool = False,
         on_load: Callable[[float], None] | None = None,
         ledger: Ledger | None = None,
-        weight_order: WeightOrder = WeightOrder.BY_DEVICE,
         placed: Placement | None = None,
     ) -> Self:
         """Find, check and load a model.
 
         config: or its file, if that was found before (`OpenModels.file_of`). runtime: says how many layers go to the
         GPU, and whether user-defined tokens are found in plain text; offline: take a model of the hub from the local
-        cache only; on_load(fraction) follows the loading, ledger gets the steps; weight_order: FILE where llama.cpp's
-        own kernels are to be measured on the model; placed: where layers go (`placed_beside`); none: as many on GPUs as
-        leave 1 GiB of each. Raises ConfigError or ModelError.
+        cache only; on_load(fraction) follows the loading, ledger gets the steps; placed: where layers go
+        (`placed_beside`); none: as many on GPUs as leave 1 GiB of each. Raises ConfigError or ModelError.
         """
         ledger = ledger or Ledger()
         file = config if isinstance(config, ModelFile) else find_file(find_model(config, offline=offline), ledger)
@@ -81,7 +78,7 @@ class Model(Vocabulary):
         _try(file, placed, runtime, ledger)
         hashing = Hashing(file.parts)
         try:
-            native = _load(file, placed, runtime, weight_order=weight_order, on_load=on_load)
+            native = _load(file, placed, runtime, on_load=on_load)
         except BaseException:
             hashing.stop()
             raise
@@ -189,22 +186,15 @@ def _load(
     placed: Placement,
     runtime: RuntimeConfig | None = None,
     *,
-    weight_order: WeightOrder = WeightOrder.BY_DEVICE,
     on_load: Callable[[float], None] | None = None,
     without_weights: bool = False,
 ) -> NativeModel:
-    def go_on(fraction: float) -> bool:
-        if on_load:
-            on_load(fraction)
-        return True
-
     return NativeModel(
         file.path,
         n_gpu_layers=placed.n_gpu_layers,
         share=placed.gpu_layers,
-        progress=go_on,
+        progress=on_load,
         user_defined=runtime is not None and runtime.query_tokens == "user_defined",
-        weight_order=weight_order,
         without_weights=without_weights,
     )
 
@@ -216,8 +206,7 @@ class OpenModels:
         self._offline = offline
         self._on_load = on_load
         self._paths: dict[ModelConfig, Path] = {}
-        self._models: dict[tuple[Path, int | str, QueryTokens, WeightOrder], Model] = {}
-        self._weight_order = WeightOrder.BY_DEVICE
+        self._models: dict[tuple[Path, int | str, QueryTokens], Model] = {}
 
     def get(self, config: Config) -> Model | None:
         """The model of a configuration if it is open. Raises ConfigError or ModelError."""
@@ -246,7 +235,6 @@ class OpenModels:
             config.runtime,
             on_load=self._on_load,
             ledger=ledger,
-            weight_order=self._weight_order,
             placed=placed,
         )
         return model
@@ -255,24 +243,15 @@ class OpenModels:
         """The model's file, with its headers as they are now. Raises ConfigError or ModelError."""
         return find_file(self.path_of(config), ledger or Ledger())
 
-    @contextmanager
-    def in_file_order(self) -> Iterator[None]:
-        """Models that are opened inside have their weights as the file has them, which llama.cpp's own kernels read."""
-        before, self._weight_order = self._weight_order, WeightOrder.FILE
-        try:
-            yield
-        finally:
-            self._weight_order = before
-
     def path_of(self, config: Config) -> Path:
         """The model's file. Raises ConfigError or ModelError."""
         if config.model not in self._paths:
             self._paths[config.model] = find_model(config.model, offline=self._offline)
         return self._paths[config.model]
 
-    def _key(self, config: Config) -> tuple[Path, int | str, QueryTokens, WeightOrder]:
+    def _key(self, config: Config) -> tuple[Path, int | str, QueryTokens]:
         path, runtime = self.path_of(config).resolve(), config.runtime
-        return path, runtime.n_gpu_layers, runtime.query_tokens, self._weight_order
+        return path, runtime.n_gpu_layers, runtime.query_tokens
 
     def __len__(self) -> int:
         return len(self._models)

@@ -79,7 +79,7 @@ class NativeModel:
         *,
         n_gpu_layers: int = 0,
         share: Sequence[int] = (),
-        progress: Callable[[float], bool] | None = None,
+        progress: Callable[[float], object] | None = None,
         user_defined: bool = False,
         weight_order: WeightOrder = WeightOrder.BY_DEVICE,
         without_weights: bool = False,
@@ -88,9 +88,9 @@ class NativeModel:
 
         share: of these layers on each of the first GPUs; numbers of layers whose sum is n_gpu_layers are kept exactly,
         the output layer being the last one; (1,): all on the first GPU; none: llama.cpp divides them among all GPUs.
-        progress(fraction) returns False to stop the load. user_defined: text that spells a token which was added to the
-        vocabulary, such as </think>, becomes that token in plain text, too. without_weights: load all but the weights,
-        which is enough for facts, the tokenizer and `measure_context`. Raises ModelError.
+        progress(fraction) may raise an error, which ends the load. user_defined: text that spells a token which was
+        added to the vocabulary, such as </think>, becomes that token in plain text, too. without_weights: load all but
+        the weights, which is enough for facts, the tokenizer and `measure_context`. Raises ModelError.
         """
         self._plain = int(Parse.USER_DEFINED if user_defined else Parse.NOTHING)
         self._room = _Room()
@@ -181,7 +181,7 @@ class NativeModel:
         self.close()
 
 
-def _load(path: Path, params: ModelParams, progress: Callable[[float], bool] | None) -> c_void_p:
+def _load(path: Path, params: ModelParams, progress: Callable[[float], object] | None) -> c_void_p:
     """The handle of a loaded model.
 
     The load runs in a thread of its own, because in this one an interrupt would be raised in the callback and lost.
@@ -192,10 +192,11 @@ def _load(path: Path, params: ModelParams, progress: Callable[[float], bool] | N
 
     def go_on(done: float, _user: object) -> int:
         try:
-            return int(not stop and (progress is None or progress(done)))
+            if progress and not stop:
+                progress(done)
         except BaseException as e:  # ctypes would swallow it
             stop.append(e)
-            return 0
+        return int(not stop)
 
     def load() -> None:
         nonlocal status

@@ -24,6 +24,8 @@ from typing import Any
 from rich.console import Console
 
 from qcls_gguf import Config, ModelConfig, QclsError, load_config
+from qcls_gguf.native.kernel_steps import LANE_ORDER
+from qcls_gguf.native.kernel_steps import environment as kernel_environment
 from qcls_gguf.opening import ClassifierOpener
 from qcls_gguf.report.document import Document, Part
 from qcls_gguf.report.environment import environment
@@ -46,7 +48,7 @@ def variants(arguments: argparse.Namespace) -> Found:
     """The kernels step by step, on the model of a configuration or of --model."""
     config = with_model(load_config("qwen3-8b-t4"), arguments.model)
     gpu = GpuRun()
-    with ClassifierOpener() as opener, opener.models.in_file_order(), opener.open(config) as classifier:
+    with ClassifierOpener() as opener, kernel_environment({LANE_ORDER: "0"}), opener.open(config) as classifier:
         n_batch = classifier.engine.context.n_batch
         tokens = [n for n in arguments.tokens if n <= n_batch]
         with watched_gpu(gpu):
