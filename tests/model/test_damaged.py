@@ -122,7 +122,7 @@ def test_what_comes_of_the_model_at_the_start_has_its_exit_code(
 KEYS = ("block_count", "embedding_length", "feed_forward_length", "attention.head_count", "attention.head_count_kv")
 
 
-@pytest.mark.parametrize("value", [0, 3, 512, (1 << 32) - 1])
+@pytest.mark.parametrize("value", [0, 512, (1 << 32) - 1])
 @pytest.mark.parametrize("key", KEYS)
 def test_absurd_sizes(
     key: str, value: int, make_model: MakeModel, write_config: WriteConfig, run_python: RunPython, tmp_path: Path
@@ -136,6 +136,3 @@ def test_absurd_sizes(
     done = run_python(TRY, write_config(path, PROMPTS))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(("ModelError ", "ConfigError ")), done.stdout
-
-
-N_FLIPS = 60
