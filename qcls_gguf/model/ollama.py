@@ -12,12 +12,11 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from ..config.resources import OLLAMA
 from ..errors import ConfigError, ModelError
 
-_HOST, _NAMESPACE, _TAG = "registry.ollama.ai", "library", "latest"
+_DEFAULT, _TAG = ("registry.ollama.ai", "library"), "latest"
 _PART = re.compile(r"[A-Za-z0-9_][\w.:-]*", re.ASCII)
 _DIGEST = re.compile(r"sha256[:-](?P<hex>[0-9a-f]{64})")
 _MODEL_LAYER = "application/vnd.ollama.image.model"
@@ -26,30 +25,20 @@ _SERVICE_STORE = Path("/usr/share/ollama/.ollama/models")
 _MAX_MANIFEST_BYTES = 1 << 20
 
 
-class OllamaName(NamedTuple):
-    """The name of a model, every part given."""
-
-    host: str
-    namespace: str
-    name: str
-    tag: str
-
-    def __str__(self) -> str:
-        """As short as Ollama prints it: without what is the default."""
-        namespace = "" if (self.host, self.namespace) == (_HOST, _NAMESPACE) else f"{self.namespace}/"
-        return f"{'' if self.host == _HOST else self.host + '/'}{namespace}{self.name}:{self.tag}"
-
-
-def parse_name(text: str) -> OllamaName:
-    """Parse `[[HOST/]NAMESPACE/]NAME[:TAG]`. Raises ConfigError."""
+def manifest_of(text: str) -> str:
+    """Where the manifest of `[[HOST/]NAMESPACE/]NAME[:TAG]` is below `manifests`. Raises ConfigError."""
     *before, last = text.split("/")
     name, colon, tag = last.partition(":")
     parts = [*before, name, *([tag] if colon else [])]
     if len(before) > 2 or not all(_PART.fullmatch(part) for part in parts) or ":" in tag:
         raise ConfigError(f"{OLLAMA}{text} is not of the form {OLLAMA}[[HOST/]NAMESPACE/]NAME[:TAG]: correct it")
-    host = before[0] if len(before) == 2 else _HOST
-    namespace = before[-1] if before else _NAMESPACE
-    return OllamaName(host, namespace, name, tag or _TAG)
+    return "/".join([*_DEFAULT[: 2 - len(before)], *before, name, tag or _TAG])
+
+
+def shown(manifest: str) -> str:
+    """The name of a manifest, as short as Ollama prints it: without what is the default."""
+    name, _, tag = manifest.rpartition("/")
+    return f"{name.removeprefix('/'.join(_DEFAULT) + '/').removeprefix(f'{_DEFAULT[0]}/')}:{tag}"
 
 
 def stores() -> list[Path]:
@@ -69,10 +58,10 @@ def find_ollama_model(text: str) -> Path:
     text: the name without `ollama:`. Raises ConfigError for an unusable name, ModelError for a model that is not
     there, may not be read, or is more than one GGUF file.
     """
-    name = parse_name(text)
+    manifest = manifest_of(text)
     for store in stores():
         try:
-            return _blob(store, name)
+            return _blob(store, manifest)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as e:
@@ -80,29 +69,26 @@ def find_ollama_model(text: str) -> Path:
                 f"{e.filename} cannot be read ({e.strerror or e}). A store of Ollama's service belongs to its own "
                 "user: let yours read it, or name a copy of the GGUF file, or set OLLAMA_MODELS to a store of yours"
             ) from None
-    if names := ", ".join(str(name) for name, _ in installed()):
+    if names := ", ".join(name for name, _ in installed()):
         there = f"it has {names}; `ollama pull` fetches others"
     else:
         folders = " or ".join(map(str, stores()))
         there = f"no model is in {folders}; set OLLAMA_MODELS to where it is, or `ollama pull` one"
-    raise ModelError(f"Ollama's store has no {name}: {there}")
+    raise ModelError(f"Ollama's store has no {shown(manifest)}: {there}")
 
 
-def installed() -> Iterator[tuple[OllamaName, Path]]:
+def installed() -> Iterator[tuple[str, Path]]:
     """(name, GGUF file) of every model that can be read in the stores, in the order of their names."""
     seen = set()
     for store in stores():
         top = store / "manifests"
-        try:
-            manifests = sorted(path for path in top.glob("*/*/*/*") if path.is_file())
-        except OSError:
-            continue
-        for manifest in manifests:
-            name = OllamaName(*manifest.relative_to(top).parts)
-            if name not in seen:
-                seen.add(name)
-                with suppress(ModelError, OSError):
-                    yield name, _blob(store, name)
+        with suppress(OSError):
+            for path in sorted(path for path in top.glob("*/*/*/*") if path.is_file()):
+                manifest = path.relative_to(top).as_posix()
+                if manifest not in seen:
+                    seen.add(manifest)
+                    with suppress(ModelError, OSError):
+                        yield shown(manifest), _blob(store, manifest)
 
 
 def digest_in_name(path: Path) -> str | None:
@@ -111,9 +97,9 @@ def digest_in_name(path: Path) -> str | None:
     return found["hex"] if found and path.parent.name == "blobs" else None
 
 
-def _blob(store: Path, name: OllamaName) -> Path:
+def _blob(store: Path, name: str) -> Path:
     """The file of a model's weights. Raises OSError where its manifest cannot be read, ModelError."""
-    manifest = store.joinpath("manifests", *name)
+    manifest = store / "manifests" / name
     try:
         with manifest.open("rb") as file:
             layers = json.loads(file.read(_MAX_MANIFEST_BYTES))["layers"]
@@ -123,10 +109,11 @@ def _blob(store: Path, name: OllamaName) -> Path:
         sizes = [layer["size"] for layer in weights]
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ModelError(f"{manifest} is no manifest of a model: pull the model again") from None
-    if len(weights) != 1 or _ADAPTER_LAYER in kinds:
+    n_adapters = kinds.count(_ADAPTER_LAYER)
+    if (len(weights), n_adapters) != (1, 0):
         raise ModelError(
-            f"{OLLAMA}{name} has {len(weights)} layers with weights and {kinds.count(_ADAPTER_LAYER)} adapters, and "
-            "only one GGUF file is read here: merge them into one, and give that file"
+            f"{OLLAMA}{shown(name)} has {len(weights)} layers with weights and {n_adapters} adapters, and only one "
+            "GGUF file is read here: merge them into one, and give that file"
         )
     blob = store / "blobs" / f"sha256-{digests[0]}"
     try:
@@ -135,5 +122,5 @@ def _blob(store: Path, name: OllamaName) -> Path:
     except FileNotFoundError:
         n_bytes = 0
     if n_bytes != sizes[0]:
-        raise ModelError(f"{blob} has {n_bytes} bytes, not the {sizes[0]} of {name}'s manifest: pull the model again")
+        raise ModelError(f"{blob} has {n_bytes} bytes, not the {sizes[0]} of {manifest}: pull the model again")
     return blob

@@ -16,7 +16,8 @@ from qcls_gguf.errors import ConfigError, ModelError
 from qcls_gguf.inspection.local_models import models_document, models_record
 from qcls_gguf.model.files import find_model, local_models
 from qcls_gguf.model.identity import identify
-from qcls_gguf.model.ollama import find_ollama_model, installed, parse_name
+from qcls_gguf.model.ollama import find_ollama_model, installed, manifest_of
+from qcls_gguf.model.ollama import shown as shown_name
 from qcls_gguf.report.document import Table
 
 MODEL = "application/vnd.ollama.image.model"
@@ -56,11 +57,10 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_a_name_leads_to_its_manifest(store: Path, text: str, path: str, shown: str) -> None:
-    name = parse_name(text)
-    assert (f"{name.host}/{name.namespace}/{name.name}/{name.tag}", str(name)) == (path, shown)
+    assert (manifest_of(text), shown_name(path)) == (path, shown)
     blob = add_model(store, b"weights", path, PARAMS)
     assert find_ollama_model(text) == blob
-    assert list(installed()) == [(name, blob)]
+    assert list(installed()) == [(shown, blob)]
 
 
 @pytest.mark.parametrize("text", ["", ":", "a:", "a:b:c", "a//b", "../x", "a/../b", "a/b/c/d", ".hidden", "a b", "a\0"])
@@ -86,7 +86,7 @@ def test_a_missing_model_lists_what_there_is(store: Path) -> None:
         ([], {"mediaType": PARAMS}, "has 0 layers with weights"),
         ([], {"digest": "sha256:../../etc"}, "is no manifest of a model"),
         ([], {"digest": "sha256:" + "1" * 64}, "has 0 bytes, not the 7 of .*: pull the model again"),
-        ([], {"size": 8}, "has 7 bytes, not the 8 of tiny:latest's manifest"),
+        ([], {"size": 8}, "has 7 bytes, not the 8 of .*tiny/latest: pull the model again"),
     ],
 )
 def test_a_model_that_is_not_one_whole_file_is_refused(
