@@ -138,20 +138,14 @@ class LocalModel:
 
 def local_models() -> Iterator[LocalModel]:
     """Every model found, the embedded one first. Files are looked at, not loaded."""
-    for source, name, path in _local_files():
+    found: list[tuple[Source, str, Path]] = []
+    with suppress(ModelError):
+        found.append(("embedded", "", embedded_model()))
+    found += [("package", f"{PACKAGE}{name}", path) for name, path in packaged_models()]
+    found += [("ollama", f"{OLLAMA}{name}", path) for name, path in installed()]
+    found += [("hub", name, path) for name, path in cached_models()]
+    for source, name, path in found:
         try:
             yield LocalModel(source=source, name=name, path=path, file=ModelFile.read(path))
         except ModelError as e:
             yield LocalModel(source=source, name=name, path=path, file=None, error=str(e))
-
-
-def _local_files() -> Iterator[tuple[Source, str, Path]]:
-    """The (source, name, first file) of all models."""
-    with suppress(ModelError):
-        yield "embedded", "", embedded_model()
-    for name, path in packaged_models():
-        yield "package", f"{PACKAGE}{name}", path
-    for ollama_name, path in installed():
-        yield "ollama", f"{OLLAMA}{ollama_name}", path
-    for name, path in cached_models():
-        yield "hub", name, path
