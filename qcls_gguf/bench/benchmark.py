@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import fmean
+
+import numpy as np
 
 from ..classifier import Classifier
 from ..config.schema import Config
@@ -14,20 +16,17 @@ from ..engine.cores import threads
 from ..errors import ConfigError, DecodeError, PlanError
 from ..model.placement import device_index
 from ..opening import ClassifierOpener
-from ..report.environment import environment, gpu_free_bytes, peak_rss_bytes, rss_bytes
-from ..report.gpu import GpuRun, gpu_state, watched_gpu, why_no_gpu
+from ..report.environment import environment, peak_rss_bytes, rss_bytes
+from ..report.gpu import GpuRun, watched_gpu, why_no_gpu
 from ..report.progress import OnProgress, counter
 from ..statistics import quantiles, spread
 from .classifiers import MeasuredClassifier, QuerySource, classifier_groups, request_ms, started_classifier
-from .load import Runner, Samples, closed_loop, open_loop
+from .load import Workload, send_in_turns
 from .records import (
     AfterIdle,
     BenchmarkRecord,
     ClassifierRecord,
-    GpuMoment,
-    GpuStates,
     MeasuringMethod,
-    OpenLoopWorkload,
     ProcessMemory,
     Quantiles,
     Tokens,
@@ -50,27 +49,12 @@ class BenchmarkSettings:
     """of a table, the column with the queries"""
     query_tokens: tuple[range, ...] = (range(2, 10),)
     batches: tuple[int, ...] = (1,)
-    rate: float | None = None
-    """requests that arrive in a second; None: the next is sent when the answer is there"""
     n_requests: int = 100
     """of each workload in each repetition"""
     n_warm_up: int = 5
     n_repeats: int = 3
     idle_s: float = 0.0
     """length of the silence before a single request; 0: not measured"""
-
-
-@dataclass(slots=True, kw_only=True)
-class Workload:
-    """Requests of one size to one classifier, and their samples by repetition."""
-
-    measured: MeasuredClassifier
-    queries: str
-    batch: int
-    requests: list[list[str]]
-    least_tokens: float
-    """tokens that any plan must feed for a request, on average"""
-    runs: list[Samples] = field(default_factory=list)
 
 
 def benchmark(
@@ -90,7 +74,7 @@ def benchmark(
         first_batch=settings.batches[0],
         largest_batch=max(settings.batches),
     )
-    before, gpu = _gpu_moment(), GpuRun()
+    gpu = GpuRun()
     groups: list[list[MeasuredClassifier]] = []
     workloads: list[Workload] = []
     opened = classifier_groups(settings.configs, lambda name, config: started_classifier(name, config, source, opener))
@@ -100,28 +84,25 @@ def benchmark(
             with watched_gpu(gpu) if group[0].classifier.model.n_gpu_layers else nullcontext():
                 workloads += _measure(settings, group, on_progress)
     rss, peak = rss_bytes(), peak_rss_bytes()
-    after = _gpu_moment()
     classifiers = [measured for group in groups for measured in group]
     rooflines = _rooflines(classifiers)  # now that no classifier holds memory
     first = classifiers[0].classifier
-    in_turns = len(groups) == 1 and settings.rate is None
     return BenchmarkRecord(
         environment=environment(first.config, first.model),
         startup_ms=first.startup_ms,
         classifiers=tuple(_classifier_record(each, rooflines[each.name], settings.idle_s) for each in classifiers),
         method=MeasuringMethod(
-            loop="closed" if settings.rate is None else "open",
-            rate=settings.rate,
-            order="classifiers in turns" if in_turns else "one classifier after the other",
+            order="classifiers in turns" if len(groups) == 1 else "one classifier after the other",
             input=settings.input,
             n_requests=settings.n_requests,
             n_warm_up=settings.n_warm_up,
             n_repeats=settings.n_repeats,
         ),
-        workloads=tuple(_workload_record(each, rooflines[each.measured.name], settings.rate) for each in workloads),
+        workloads=tuple(_workload_record(each, rooflines[each.config], settings.n_repeats) for each in workloads),
         # the system counts the peak in coarser steps
         memory=ProcessMemory(rss_bytes=rss, peak_rss_bytes=None if peak is None else max(peak, rss)),
-        gpu=GpuStates(before=before, during=gpu.record(), after=after, not_known=why_no_gpu()),
+        gpu=gpu.record(),
+        gpu_not_known=why_no_gpu(),
     )
 
 
@@ -142,10 +123,6 @@ def _check_settings(settings: BenchmarkSettings) -> None:
             )
 
 
-def _gpu_moment() -> GpuMoment:
-    return GpuMoment(vram_free_bytes=gpu_free_bytes(), gpu=gpu_state())
-
-
 def _measure(
     settings: BenchmarkSettings, group: Sequence[MeasuredClassifier], on_progress: OnProgress
 ) -> list[Workload]:
@@ -159,21 +136,13 @@ def _measure(
     count = counter(on_progress, part, settings.n_repeats * settings.n_requests * len(group) * len(sizes))
     for _ in range(settings.n_repeats):
         for workloads in sizes:
-            runners = [Runner(workload.measured.classifier, workload.requests) for workload in workloads]
-            if settings.rate is None:
-                for runner in runners:
-                    runner.warm_up(settings.n_warm_up)
-                closed_loop(runners, settings.n_requests, count)
-            else:
-                for runner in runners:
-                    runner.warm_up(settings.n_warm_up)
-                    open_loop(runner, settings.n_requests, settings.rate, count)
-            for workload, runner in zip(workloads, runners, strict=True):
-                workload.runs.append(runner.samples)
+            for workload in workloads:
+                workload.warm_up(settings.n_warm_up)
+            send_in_turns(workloads, settings.n_requests, count)
         if settings.idle_s:
-            for workload in sizes[0]:
+            for measured, workload in zip(group, sizes[0], strict=True):
                 time.sleep(settings.idle_s)
-                workload.measured.after_idle_ms.append(request_ms(workload.measured.classifier, workload.requests[0]))
+                measured.after_idle_ms.append(request_ms(measured.classifier, workload.requests[0]))
     return [workload for workloads in sizes for workload in workloads]
 
 
@@ -181,9 +150,9 @@ def _workload(settings: BenchmarkSettings, measured: MeasuredClassifier, index: 
     queries = measured.query_sets[index]
     requests = requests_of(queries.queries, batch)
     return Workload(
-        measured=measured,
+        config=measured.name,
+        classifier=measured.classifier,
         queries=queries.name,
-        batch=batch,
         requests=requests,
         least_tokens=_mean_least_tokens(measured.classifier, requests, settings.n_requests),
     )
@@ -202,7 +171,7 @@ def _mean_least_tokens(classifier: Classifier, requests: Sequence[Sequence[str]]
 
 def _rooflines(classifiers: Sequence[MeasuredClassifier]) -> dict[str, Roofline]:
     """Each classifier's roofline, by name; equal devices and types are probed once."""
-    rates: dict[tuple[int, int, int], DeviceRates | str] = {}
+    rates: dict[tuple[int, int, int], tuple[DeviceRates | None, str | None]] = {}
     rooflines = {}
     for measured in classifiers:
         model, config = measured.classifier.engine.model, measured.classifier.config
@@ -210,15 +179,10 @@ def _rooflines(classifiers: Sequence[MeasuredClassifier]) -> dict[str, Roofline]
         key = device_index(model.placement), threads(config.runtime).n, weights.ggml_type
         if key not in rates:
             try:
-                rates[key] = probe_device(key[0], n_threads=key[1], ggml_type=key[2])
+                rates[key] = probe_device(key[0], n_threads=key[1], ggml_type=key[2]), None
             except (DecodeError, PlanError) as e:  # what was measured before is worth more than its roofline
-                rates[key] = str(e)
-        reached = rates[key]
-        rooflines[measured.name] = (
-            Roofline(weights=weights, rates=None, error=reached)
-            if isinstance(reached, str)
-            else Roofline(weights=weights, rates=reached)
-        )
+                rates[key] = None, str(e)
+        rooflines[measured.name] = Roofline(weights, *rates[key])
     return rooflines
 
 
@@ -244,25 +208,21 @@ def _quantiles(values: Sequence[float]) -> Quantiles:
     return Quantiles(min=least, p50=p50, p90=p90, p99=p99)
 
 
-def _workload_record(workload: Workload, roofline: Roofline, rate: float | None) -> WorkloadRecord:
-    samples = Samples()
-    for run in workload.runs:
-        samples.extend(run)
-    measured, counts = workload.measured, samples.counts
+def _workload_record(workload: Workload, roofline: Roofline, n_repeats: int) -> WorkloadRecord:
+    samples, counts = workload.samples, workload.samples.counts
     n_rows = fmean(count.n_positions for count in counts)
-    waits_ms = samples.wait_ms or [0.0] * len(counts)
-    service_ms = [total - wait for total, wait in zip(samples.total_ms, waits_ms, strict=True)]
     roofline_ms = roofline.ms(n_tokens=workload.least_tokens, n_rows=n_rows)
-    p50_runs = [quantiles(run.total_ms, 0.5)[0] for run in workload.runs]
+    p50_runs: list[float] = np.median(np.reshape(samples.total_ms, (n_repeats, -1)), axis=1).tolist()
     n_decodes = sum(count.n_decodes for count in counts)
-    record = WorkloadRecord(
-        name=f"{measured.name}, {workload.queries}, batch {workload.batch}",
-        config=measured.name,
+    total_ms = _quantiles(samples.total_ms)
+    return WorkloadRecord(
+        name=f"{workload.config}, {workload.queries}, batch {workload.batch}",
+        config=workload.config,
         queries=workload.queries,
-        n_prompts=len(measured.classifier.prompts),
+        n_prompts=len(workload.classifier.prompts),
         batch=workload.batch,
         n_requests=len(counts),
-        total_ms=_quantiles(samples.total_ms),
+        total_ms=total_ms,
         total_ms_quantiles=quantiles(samples.total_ms, *_CURVE),
         p50_runs_ms=tuple(p50_runs),
         p50_spread=spread(p50_runs),
@@ -277,16 +237,6 @@ def _workload_record(workload: Workload, roofline: Roofline, rate: float | None)
         graph_reuse_rate=samples.n_reused / n_decodes,
         cuda_graphs_per_decode=None if samples.n_cuda_graphs is None else samples.n_cuda_graphs / n_decodes,
         roofline_ms=roofline_ms,
-        roofline_ratio=None if roofline_ms is None else quantiles(service_ms, 0.5)[0] / roofline_ms,
+        roofline_ratio=None if roofline_ms is None else total_ms.p50 / roofline_ms,
         stages={name: n / samples.stages.total() for name, n in samples.stages.items()} or None,
-    )
-    if rate is None:
-        return record
-    return OpenLoopWorkload(
-        **dict(record),
-        rate=rate,
-        achieved_rate=len(counts) / samples.elapsed_s,
-        utilization=sum(service_ms) / 1e3 / samples.elapsed_s,
-        wait_ms=_quantiles(samples.wait_ms),
-        service_ms=_quantiles(service_ms),
     )

@@ -9,26 +9,12 @@ import numpy as np
 
 from ..model.placement import weights_text
 from ..report.document import TEXT, Document, Facts, Figure, Format, Part, Section, Table, measured
-from ..report.gpu import GpuSamples, GpuState
+from ..report.gpu import GpuSamples
 from ..system.timing import STAGES
-from .records import (
-    BenchmarkRecord,
-    ClassifierRecord,
-    GpuStates,
-    OpenLoopWorkload,
-    Quantiles,
-    RooflineRecord,
-    WorkloadRecord,
-)
+from .records import BenchmarkRecord, ClassifierRecord, Quantiles, RooflineRecord, WorkloadRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-
-def _ms(value: object) -> str:
-    """A measured number with about three digits that mean something."""
-    assert isinstance(value, int | float)
-    return measured(value)
 
 
 def _values(ms: Quantiles) -> tuple[float, ...]:
@@ -38,15 +24,14 @@ def _values(ms: Quantiles) -> tuple[float, ...]:
 def document(record: BenchmarkRecord) -> Document:
     """All that is shown of a record."""
     workloads, classifiers = record.workloads, record.classifiers
-    open_loops = [each for each in workloads if isinstance(each, OpenLoopWorkload)]
     return Document(
         title=f"Benchmark of {', '.join(each.name for each in classifiers)}",
         parts=[
             Facts(facts(record)),
             Table(
                 columns={
-                    **{"total ms": TEXT, "min": _ms, "p50": _ms, "p90": _ms, "p99": _ms, "spread": ".1%"},
-                    **{"roofline": _ms, "p50/roofline": _ms},
+                    **{"total ms": TEXT, **dict.fromkeys(("min", "p50", "p90", "p99"), measured), "spread": ".1%"},
+                    **{"roofline": measured, "p50/roofline": measured},
                 },
                 rows=[
                     [each.name, *_values(each.total_ms), each.p50_spread, each.roofline_ms, each.roofline_ratio]
@@ -56,20 +41,9 @@ def document(record: BenchmarkRecord) -> Document:
                 "the decode would take if nothing but reading the weights, or nothing but multiplying by them, took "
                 "time.",
             ),
-            Table(
-                columns={
-                    **{"at a fixed rate": TEXT, "rate/s": ".1f", "answered/s": ".1f", "busy": ".0%"},
-                    **{"wait p50 ms": _ms, "wait p99 ms": _ms, "service p50 ms": _ms},
-                },
-                rows=[
-                    [each.name, each.rate, each.achieved_rate, each.utilization, *waits]
-                    for each in open_loops
-                    for waits in [(each.wait_ms.p50, each.wait_ms.p99, each.service_ms.p50)]
-                ],
-            ),
             Figure("stages of the workloads", (9.5, 1.2 + 0.26 * len(workloads)), partial(_draw_stages, workloads)),
             Table(
-                columns={"stages, p50 ms": TEXT, **dict.fromkeys(STAGES, _ms)},
+                columns={"stages, p50 ms": TEXT, **dict.fromkeys(STAGES, measured)},
                 rows=[[each.name, *(each.stage_ms[stage].p50 for stage in STAGES)] for each in workloads],
             ),
             Section(title="Distribution", parts=_distributions(workloads), on_terminal=False),
@@ -91,7 +65,7 @@ def document(record: BenchmarkRecord) -> Document:
             ),
             Table(
                 columns={
-                    **{"start": TEXT, "start-up ms": _ms, "first request ms": _ms, "after silence ms": ">s"},
+                    **{"start": TEXT, "start-up ms": measured, "first request ms": measured, "after silence ms": ">s"},
                     **{"RSS MiB": ".0f", "GPU memory MiB": ".0f"},
                 },
                 rows=[_start_row(each) for each in classifiers],
@@ -158,7 +132,6 @@ def facts(record: BenchmarkRecord) -> dict[str, str]:
     environment, method, memory = record.environment, record.method, record.memory
     driver = (environment.gpu and environment.gpu.driver) or "none"
     weights = f", weights: {weights_text(environment.n_lane_ordered)}" if environment.n_gpu_layers else ""
-    loop = "each when the last is answered" if method.loop == "closed" else f"{method.rate:g} arrive a second"
     texts = {
         "model": f"{environment.model}, {environment.quantization}, sha256 {environment.model_sha256[:16]}…",
         "device": f"{environment.device}, driver {driver}, {environment.n_gpu_layers} layers on the GPU, "
@@ -167,38 +140,20 @@ def facts(record: BenchmarkRecord) -> dict[str, str]:
         "machine": f"{environment.cpu}, {environment.n_cores} cores, {environment.n_threads} threads, {environment.os}",
         "versions": f"qcls-gguf {environment.package_version}, llama.cpp {environment.llama_cpp_commit} patched "
         f"({environment.source_digest}), Python {environment.python}",
-        "requests": f"{method.n_requests} × {method.n_repeats} of each kind, {loop}, {method.order}",
+        "requests": f"{method.n_requests} × {method.n_repeats} of each kind, each when the last is answered, "
+        f"{method.order}",
         "date": environment.date,
         "roofline": " / ".join(dict.fromkeys(_roofline_text(each.roofline) for each in record.classifiers)),
     }
-    texts |= gpu_texts(record.gpu) if environment.n_gpu_layers else {}
+    if environment.n_gpu_layers:
+        texts["GPU"] = f"not known: {record.gpu_not_known}" if record.gpu is None else samples_text(record.gpu)
     if memory.peak_rss_bytes is not None:
         texts["memory"] = f"at most {memory.peak_rss_bytes / 2**20:.0f} MiB in the process"
     return texts
 
 
-def gpu_texts(gpu: GpuStates) -> dict[str, str]:
-    """The GPU's clock, power and temperature before, while and after it was measured."""
-    if gpu.not_known:
-        return {"GPU": f"not known: {gpu.not_known}"}
-    texts = {
-        "GPU before": _state_text(gpu.before.gpu),
-        "GPU while measured": _samples_text(gpu.during),
-        "GPU after": _state_text(gpu.after.gpu),
-    }
-    return {name: text for name, text in texts.items() if text}
-
-
-def _state_text(state: GpuState | None) -> str:
-    if state is None:
-        return ""
-    values = ((state.sm_mhz, "MHz"), (state.power_w, "W"), (state.temperature_c, "°C"))
-    return ", ".join(f"{value} {unit}" for value, unit in values if value is not None)
-
-
-def _samples_text(samples: GpuSamples | None) -> str:
-    if samples is None:
-        return ""
+def samples_text(samples: GpuSamples) -> str:
+    """The GPU's clock, power and temperature while it was measured, and what held it down."""
     ranges = ((samples.sm_mhz, "MHz"), (samples.power_w, "W"), (samples.temperature_c, "°C"))
     parts = [f"{each.min:g} to {each.max:g} {unit}, mostly {each.p50:g}" for each, unit in ranges if each]
     return "; ".join(parts + [f"held down by {name} {share:.0%} of the time" for name, share in samples.brakes.items()])

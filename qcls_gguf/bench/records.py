@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from ..config.schema import RuntimeConfig
 from ..report.environment import Environment
-from ..report.gpu import GpuSamples, GpuState
+from ..report.gpu import GpuSamples
 from ..report.record import Record, left_out_if_none
 from ..score.result import ModelInfo
 
@@ -128,10 +126,6 @@ class ClassifierRecord(Record):
 class MeasuringMethod(Record):
     """How the requests were sent."""
 
-    loop: Literal["closed", "open"]
-    """closed: the next request when the answer is there; open: at a fixed rate, whether or not it is there"""
-    rate: float | None
-    """requests a second of an open loop"""
     order: str
     """the order in which classifiers get requests"""
     input: str | None
@@ -171,7 +165,7 @@ class WorkloadRecord(Record):
     n_requests: int
     """requests that were timed"""
     total_ms: Quantiles
-    """time of a request as its caller sees it; in an open loop from its arrival, including the wait"""
+    """time of a request as its caller sees it"""
     total_ms_quantiles: tuple[float, ...]
     """the 0 %, 5 %, … 100 % quantiles of total_ms"""
     p50_runs_ms: tuple[float, ...]
@@ -192,46 +186,9 @@ class WorkloadRecord(Record):
     roofline_ms: float | None
     """the least time of the decode by its roofline; null where the device could not be probed"""
     roofline_ratio: float | None
-    """the median of the requests, without their wait, divided by roofline_ms"""
+    """the median of the requests, divided by roofline_ms"""
     stages: dict[str, float] | None = left_out_if_none()
     """share of the answers to prompts by the stage that gave them; only of a cascade"""
-
-
-class OpenLoopWorkload(WorkloadRecord):
-    """Requests of one size to one configuration that arrived at a fixed rate."""
-
-    rate: float
-    """requests that arrived in a second"""
-    achieved_rate: float
-    """requests that were answered in a second"""
-    utilization: float
-    """share of the time in which a request was computed, 0 to 1"""
-    wait_ms: Quantiles
-    """from a request's arrival until it was begun"""
-    service_ms: Quantiles
-    """from its beginning to its answer"""
-
-
-class GpuMoment(Record):
-    """The GPUs at one moment."""
-
-    vram_free_bytes: int | None
-    """free memory of all GPUs; null without one"""
-    gpu: GpuState | None
-    """the first NVIDIA GPU; null where nothing is known of one"""
-
-
-class GpuStates(Record):
-    """The GPUs around the measurement."""
-
-    before: GpuMoment
-    """before the first start"""
-    during: GpuSamples | None
-    """while requests were measured; null where nothing is known of a GPU, or none computed"""
-    after: GpuMoment
-    """after all requests"""
-    not_known: str | None
-    """why nothing is known of a GPU; null where something is"""
 
 
 class BenchmarkRecord(Record):
@@ -242,7 +199,9 @@ class BenchmarkRecord(Record):
     """of the first classifier, by step"""
     classifiers: tuple[ClassifierRecord, ...]
     method: MeasuringMethod
-    workloads: tuple[OpenLoopWorkload | WorkloadRecord, ...]
-    """open-loop workloads at a fixed rate"""
+    workloads: tuple[WorkloadRecord, ...]
     memory: ProcessMemory
-    gpu: GpuStates
+    gpu: GpuSamples | None
+    """the GPU while requests were measured; null where nothing is known of one, or none computed"""
+    gpu_not_known: str | None
+    """why nothing is known of a GPU; null where something is"""

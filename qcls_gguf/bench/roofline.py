@@ -128,7 +128,7 @@ def probe_device(index: int, *, n_threads: int, ggml_type: int) -> DeviceRates:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Roofline:
     """The least time of one model's decodes on one device; not known where the device could not be probed."""
 

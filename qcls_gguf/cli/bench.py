@@ -32,7 +32,6 @@ class BenchOptions(QueriesFile):
         "--query-tokens N|LOW-HIGH,…", "Lengths of generated queries in tokens. Default: 2-9,6."
     )
     batch: str | None = option("--batch -b N,…", "Queries in one request. Default: 1.")
-    rate: float | None = option("--rate R", "Send R requests a second without waiting for answers.", low=0.001)
     requests: int = option("--requests -n N", "Requests of each kind.", 50, low=1, high=1_000_000)
     warm_up: int = option("--warm-up N", "Requests before the counted ones.", 5, low=0, high=1_000_000)
     repeat: int = option("--repeat N", "Repeat all measurements N times.", 3, low=1, high=1000)
@@ -45,12 +44,13 @@ def bench_command(chosen: BenchOptions, model: BenchModelOptions, reporting: Mea
     """Measure how long requests take and where the time goes, beside the device's roofline.
 
     Several configurations are measured in turns, request by request, so that a machine that becomes slower or faster
-    affects all alike; or one after the other with --rate, or if they do not fit into memory together. Queries are made
-    of a list of words, or come from a file. Without options: the embedded model and its eight prompts.
+    affects all alike; or one after the other if they do not fit into memory together. The next request is sent when the
+    last is answered. Queries are made of a list of words, or come from a file. Without options: the embedded model and
+    its eight prompts.
 
     \b
     qcls-gguf bench -c fashion-8 -c fashion-8-joint --batch 1,4
-    qcls-gguf bench --queries queries.txt --rate 20 --format json
+    qcls-gguf bench --queries queries.txt --format json
     qcls-gguf bench --full -hf Qwen/Qwen3-8B-GGUF:Q4_K_M --out report.json --html report.html
 
     The last command makes a complete report; with a large model it takes many minutes, fewer with -n 20.
@@ -76,7 +76,6 @@ def bench_command(chosen: BenchOptions, model: BenchModelOptions, reporting: Mea
         query_column=chosen.query_column,
         query_tokens=_lengths(chosen.query_tokens or _QUERY_TOKENS),
         batches=_numbers(chosen.batch, "--batch") or (_FULL_BATCHES if full else (1,)),
-        rate=chosen.rate,
         n_requests=chosen.requests,
         n_warm_up=chosen.warm_up,
         n_repeats=chosen.repeat,

@@ -40,6 +40,7 @@ _REMOVED = {
         (("bench", old) for old in ("--ab", "--forward", "--sms", "--tokens")),
         "kernels are measured by `make kernels` in a clone of the project, see docs/kernels.md",
     ),
+    ("bench", "--rate"): "send requests to `qcls-gguf serve` with a load generator for HTTP, or `make load` in a clone",
     ("eval", "--batch-invariance"): "label the rows with `label --batch 1` and `--batch 4`, and compare",
     ("advise", "--models"): "give each model in a configuration of its own, as in --also smaller-model.yaml",
     ("advise", "--fetch"): "models of --also are fetched as any other, unless --offline is given",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import rich.table
 from rich.cells import cell_len
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 NO_VALUE = "–"
 """what a table shows for None"""
 
-Format = str | Callable[[object], str]
+Format = str | Callable[[Any], str]
 """a format specification of Python, such as `.1%`, or a function of the value"""
 
 TEXT: Final = "s"

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from .record import Record
 
@@ -45,17 +45,13 @@ class GpuFacts(Record):
     """the power that the driver lets it draw"""
 
 
-class GpuState(Record):
-    """A GPU at one moment; null for values that the driver does not give."""
+class GpuState(NamedTuple):
+    """A GPU at one moment; None for values that the driver does not give."""
 
     sm_mhz: int | None
-    """clock of the multiprocessors"""
     power_w: float | None
-    """power that it draws"""
     temperature_c: int | None
-    """temperature in °C"""
-    brakes: tuple[str, ...] | None
-    """causes that limit its clock, such as its power limit"""
+    brakes: tuple[str, ...]
 
 
 class GpuRange(Record):
@@ -96,7 +92,7 @@ class GpuRun:
         """Least, median and largest of each, and for every brake the share of samples with it; None of no sample."""
         if not self.states:
             return None
-        brakes = Counter(brake for state in self.states for brake in state.brakes or ())
+        brakes = Counter(brake for state in self.states for brake in state.brakes)
         return GpuSamples(
             n_samples=len(self.states),
             interval_s=INTERVAL_S,
@@ -156,7 +152,7 @@ class Nvml:
             sm_mhz=self._ask("DeviceGetClockInfo", self._gpu, self._nvml.NVML_CLOCK_SM),
             power_w=None if power is None else power / 1e3,
             temperature_c=self._ask("DeviceGetTemperature", self._gpu, self._nvml.NVML_TEMPERATURE_GPU),
-            brakes=None if reasons is None else tuple(name for bit, name in _BRAKES.items() if reasons & bit),
+            brakes=tuple(name for bit, name in _BRAKES.items() if (reasons or 0) & bit),
         )
 
 
@@ -170,12 +166,6 @@ def gpu_facts() -> GpuFacts | None:
     """Which GPU this process may use first; None where why_no_gpu says why."""
     with _nvml() as found:
         return None if isinstance(found, str) else found.facts()
-
-
-def gpu_state() -> GpuState | None:
-    """Its state now; None where why_no_gpu says why."""
-    with _nvml() as found:
-        return None if isinstance(found, str) else found.state()
 
 
 @contextmanager

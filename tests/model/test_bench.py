@@ -59,7 +59,16 @@ def test_a_record_has_every_part(written: Written) -> None:
     assert written.file == record
     assert BenchmarkRecord.model_validate(record).to_dict() == record
     assert written.stderr == ""
-    assert list(record) == ["environment", "startup_ms", "classifiers", "method", "workloads", "memory", "gpu"]
+    assert list(record) == [
+        "environment",
+        "startup_ms",
+        "classifiers",
+        "method",
+        "workloads",
+        "memory",
+        "gpu",
+        "gpu_not_known",
+    ]
     assert {"device", "gpu", "cpu", "n_cores", "n_threads", "os", "llama_cpp_commit", "source_digest", "date",
             "model_sha256", "quantization", "package_version"} <= set(record["environment"])  # fmt: skip
     assert record["startup_ms"] == record["classifiers"][0]["startup_ms"]
@@ -117,12 +126,12 @@ def test_a_device_that_cannot_be_measured_leaves_the_rest(tmp_path: Path, monkey
     assert "not measured" in page.read_text()
 
 
-def test_a_table_at_a_fixed_rate() -> None:
+def test_a_table_of_one_request() -> None:
     """In a process of its own, with the probe as it is."""
-    command = [COMMAND, "bench", *("--query-tokens", "1", "-n", "2", "--repeat", "1", "--rate", "500", "--quiet")]
+    command = [COMMAND, "bench", *("--query-tokens", "1", "-n", "2", "--repeat", "1", "--quiet")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    for text in ("fashion-8, 1 token, batch 1", "at a fixed rate", "wait p50", "graphs reused", "p50/roofline"):
+    for text in ("fashion-8, 1 token, batch 1", "stages, p50 ms", "graphs reused", "p50/roofline"):
         assert text in done.stdout
 
 
@@ -133,7 +142,7 @@ def test_a_table_at_a_fixed_rate() -> None:
         (["--query-tokens", "6,x"], "'x' is no number or range"),
         (["--query-tokens", "2-257"], "max_query_tokens: 256"),
         (["--ab"], "--ab was removed: kernels are measured by `make kernels` in a clone of the project"),
-        (["--rate", "inf"], "--rate inf: give a finite number"),
+        (["--rate", "20"], "--rate was removed: send requests to `qcls-gguf serve`"),
         (["--queries", "x.txt", "--out", "x.txt"], "--out x.txt: is the file of --queries: name another"),
         (["--out", "x.json", "--html", "x.json"], "--html x.json: is the file of --out: name another"),
         (["--queries", "missing.txt"], "no such file"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from qcls_gguf.bench.classifiers import (
     fits_in_memory,
     started_classifier,
 )
-from qcls_gguf.bench.load import Runner, closed_loop, open_loop
+from qcls_gguf.bench.load import Workload, send_in_turns
 from qcls_gguf.bench.records import Memory
 from qcls_gguf.bench.workloads import QuerySet, generated_queries, least_tokens, mixed_queries
 from qcls_gguf.config.schema import Config
@@ -92,7 +91,7 @@ def test_mixed_queries_have_every_length_equally_often(make_model: MakeModel) ->
         assert mixed_queries(model, range(3, 4)) == generated_queries(model, 3)
 
 
-def test_a_closed_loop_takes_turns(classifier: Classifier, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_are_sent_in_turns(classifier: Classifier, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
     real = classifier.classify_batch
 
@@ -101,34 +100,21 @@ def test_a_closed_loop_takes_turns(classifier: Classifier, monkeypatch: pytest.M
         return real(queries)
 
     monkeypatch.setattr(classifier, "classify_batch", spy)
-    runners = [Runner(classifier, [["a"], ["b"]]), Runner(classifier, [["c", "d"]])]
-    runners[0].warm_up(1)
+    workloads = [
+        Workload(config="c", classifier=classifier, queries="q", requests=requests, least_tokens=1.0)
+        for requests in ([["a"], ["b"]], [["c", "d"]])
+    ]
+    workloads[0].warm_up(1)
+    assert asked == [("a",)]
     asked.clear()
     done: list[int] = []
-    closed_loop(runners, 3, lambda: done.append(len(asked)))
+    send_in_turns(workloads, 3, lambda: done.append(len(asked)))
     assert asked == [("a",), ("c", "d"), ("b",), ("c", "d"), ("a",), ("c", "d")]
     assert done == [1, 2, 3, 4, 5, 6]
-    for runner in runners:
-        samples = runner.samples
+    for samples in (workload.samples for workload in workloads):
         assert len(samples.total_ms) == len(samples.counts) == 3
-        assert samples.wait_ms == []
         for i, total in enumerate(samples.total_ms):
             assert total >= sum(samples.stage_ms[stage][i] for stage in STAGES)
-
-
-def test_an_open_loop_counts_from_the_arrival(classifier: Classifier) -> None:
-    """Far faster than it can be answered: each waits for those before it, and its time includes the wait."""
-    runner = Runner(classifier, [["red dress"]])
-    runner.warm_up(2)
-    rate, n = 1e6, 10
-    open_loop(runner, n, rate, lambda: None)
-    samples = runner.samples
-    assert len(samples.total_ms) == len(samples.wait_ms) == n
-    service = [total - wait for total, wait in zip(samples.total_ms, samples.wait_ms, strict=True)]
-    assert all(ms > 0 for ms in service)
-    for (wait, following), took in zip(pairwise(samples.wait_ms), service, strict=False):
-        assert following >= wait + took - 1e3 / rate - 1e-6  # it arrived one interval later
-    assert samples.elapsed_s * 1e3 >= sum(service)
 
 
 def test_names_tell_configurations_apart() -> None:
@@ -178,8 +164,8 @@ def test_a_gpu_holds_more_classifiers_in_what_the_first_left(
         vram_free_before_bytes=sum(free) + 2 * gib,
         vram_free_after_bytes=sum(free),
     )
-    measured = MeasuredClassifier(name="s", classifier=classifier, query_sets=(), first_request_ms=0.0, memory=memory)
+    first = MeasuredClassifier(name="s", classifier=classifier, query_sets=(), first_request_ms=0.0, memory=memory)
     with monkeypatch.context() as patch:
         patch.setattr(classifier.core, "info", info)
-        assert fits_in_memory(measured, n_more) == (after >= 1 + 2.4 * n_more)
-    assert fits_in_memory(measured, n_more)  # on the CPU the memory of a GPU does not matter
+        assert fits_in_memory(first, n_more) == (after >= 1 + 2.4 * n_more)
+    assert fits_in_memory(first, n_more)  # on the CPU the memory of a GPU does not matter

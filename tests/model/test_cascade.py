@@ -15,7 +15,7 @@ from cascades import PROMPTS, QUERIES, ROOT, joint, tree, write
 from evaluations import evaluated, write_rows
 
 from qcls_gguf import Classifier, ConfigError, DeadlineError, PlanError, load_config
-from qcls_gguf.bench.load import Runner, closed_loop
+from qcls_gguf.bench.load import Workload, send_in_turns
 from qcls_gguf.labelling import label_table
 from qcls_gguf.labelling.run import label_files
 from qcls_gguf.labelling.worker import LabelSettings
@@ -184,9 +184,10 @@ def test_an_evaluation_has_the_whole_cascade_and_who_answers(
 
 def test_a_benchmark_counts_the_answers_of_each_stage(folder: Path) -> None:
     with Classifier.from_config(write(folder, joint(), {"category": 0.7, "audience": 0.6})) as both:
-        runner = Runner(both, [[query] for query in QUERIES])
-        runner.warm_up(1)
-        closed_loop([runner], len(QUERIES), lambda: None)
+        requests = [[query] for query in QUERIES]
+        workload = Workload(config="both", classifier=both, queries="q", requests=requests, least_tokens=1.0)
+        workload.warm_up(1)
+        send_in_turns([workload], len(QUERIES), lambda: None)
         stages = Counter(answer.stage for query in QUERIES for answer in both.classify(query).results)
-    assert runner.samples.stages == stages
+    assert workload.samples.stages == stages
     assert set(stages) == {"cheap", "both"}  # else this shows nothing

@@ -39,7 +39,6 @@ NOT_RUN = {
     "--ollama": "needs a server; tests/model/test_compare_servers.py has it",
     "--install-completion": "writes to the files of the user's shell",
     "--html": "draws for seconds; the commands' own tests have it",
-    "--rate": "waits for arrivals; tests/model/test_bench.py has it",
     "--bias": "is refused on few rows; tests/model/test_calibrate.py has it",
     "serve": "runs until it is stopped; tests/service has it",
     "--method": "differs from compare by itself in nothing that a page shows",

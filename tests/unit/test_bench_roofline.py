@@ -75,15 +75,15 @@ def test_of_experts_the_used_share_counts(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_roofline_is_the_larger_of_the_two() -> None:
     found = Roofline(
-        weights=Weights(n_bytes=1_000_000, n_per_token=500_000, n_per_row=100_000, ggml_type=Q8_0),
-        rates=DeviceRates(bytes_per_s=1e9, operations_per_s=1e10, method=METHOD),
+        Weights(n_bytes=1_000_000, n_per_token=500_000, n_per_row=100_000, ggml_type=Q8_0),
+        DeviceRates(bytes_per_s=1e9, operations_per_s=1e10, method=METHOD),
     )
     assert found.ms(n_tokens=20, n_rows=5) == pytest.approx(2.1)
     assert found.ms(n_tokens=1, n_rows=1) == pytest.approx(1.0)
 
 
 def test_without_rates_there_is_no_least_time() -> None:
-    found = Roofline(weights=weights(), rates=None, error="no memory")
+    found = Roofline(weights(), None, "no memory")
     assert found.ms(n_tokens=1, n_rows=1) is None
     record = found.record()
     assert (record.error, record.method, record.bytes_per_s) == ("no memory", None, None)

@@ -7,13 +7,11 @@ import threading
 
 import pytest
 
-from qcls_gguf.bench.document import gpu_texts
-from qcls_gguf.bench.records import GpuMoment, GpuStates
-from qcls_gguf.report import gpu
-from qcls_gguf.report.gpu import GpuRange, GpuRun, GpuState, gpu_facts, gpu_state, watched_gpu, why_no_gpu
+from qcls_gguf.bench.document import samples_text
+from qcls_gguf.report.gpu import GpuRange, GpuRun, GpuState, gpu_facts, watched_gpu, why_no_gpu
 
 
-def state(mhz: int | None, watts: float | None = 70.0, brakes: tuple[str, ...] | None = ()) -> GpuState:
+def state(mhz: int | None, watts: float | None = 70.0, brakes: tuple[str, ...] = ()) -> GpuState:
     return GpuState(sm_mhz=mhz, power_w=watts, temperature_c=60, brakes=brakes)
 
 
@@ -21,7 +19,7 @@ def test_a_run_is_told_by_its_ranges_and_the_share_of_its_brakes() -> None:
     states = [
         state(1590),
         state(900, brakes=("power limit",)),
-        state(None, None, None),
+        state(None, None),
         state(600, 71.0, ("power limit",)),
     ]
     samples = GpuRun(states=states).record()
@@ -30,25 +28,14 @@ def test_a_run_is_told_by_its_ranges_and_the_share_of_its_brakes() -> None:
     assert samples.sm_mhz == GpuRange(min=600, p50=900, max=1590)
     assert samples.power_w == GpuRange(min=70.0, p50=70.0, max=71.0)
     assert samples.brakes == {"power limit": 0.5}
+    assert samples_text(samples) == (
+        "600 to 1590 MHz, mostly 900; 70 to 71 W, mostly 70; 60 to 60 °C, mostly 60; "
+        "held down by power limit 50% of the time"
+    )
     assert GpuRun().record() is None
-    unknown = GpuRun(states=[state(None, None, None)]).record()
+    unknown = GpuRun(states=[state(None, None)]).record()
     assert unknown is not None
     assert (unknown.sm_mhz, unknown.brakes) == (None, {})
-
-
-def test_a_benchmark_shows_what_held_the_gpu_down() -> None:
-    quiet = GpuMoment(vram_free_bytes=1 << 30, gpu=state(1590, 30.5))
-    unknown = GpuMoment(vram_free_bytes=None, gpu=None)
-    during = GpuRun(states=[state(1590), state(600, brakes=("power limit",))]).record()
-    texts = gpu_texts(GpuStates(before=quiet, during=during, after=quiet, not_known=None))
-    assert list(texts) == ["GPU before", "GPU while measured", "GPU after"]
-    assert "600 to 1590 MHz" in texts["GPU while measured"]
-    assert "held down by power limit 50% of the time" in texts["GPU while measured"]
-    assert texts["GPU before"] == "1590 MHz, 30.5 W, 60 °C"
-    partly = GpuStates(before=quiet, during=None, after=unknown, not_known=None)
-    assert list(gpu_texts(partly)) == ["GPU before"]
-    missing = GpuStates(before=unknown, during=None, after=unknown, not_known="no driver")
-    assert gpu_texts(missing) == {"GPU": "not known: no driver"}
 
 
 def test_without_the_package_the_reason_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +50,7 @@ def test_a_process_that_sees_no_gpu_is_told_of_none(visible: str, monkeypatch: p
     reason = why_no_gpu()
     assert reason is not None
     assert reason.startswith("NVIDIA's driver shows no GPU: ")
-    assert (gpu_facts(), gpu_state()) == (None, None)
+    assert gpu_facts() is None
     run, n_threads = GpuRun(), threading.active_count()
     with watched_gpu(run):
         assert threading.active_count() == n_threads
@@ -76,9 +63,7 @@ def test_the_gpu_of_this_machine_has_a_name_and_a_state() -> None:
     assert facts is not None
     assert facts.name
     assert facts.driver
-    assert gpu_state() is not None
     run = GpuRun()
     with watched_gpu(run):
         pass
     assert 1 <= len(run.states) <= 2
-    assert gpu.INTERVAL_S > 0
