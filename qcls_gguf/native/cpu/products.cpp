@@ -122,7 +122,8 @@ QCLS_INLINE void add_step(const step (&weights)[n_groups], const activation_bloc
 // n_groups * n_lanes rows times the columns of a tile, with all their values
 template <typename T, int n_groups>
 void multiply_tile(const uint8_t * values, const uint8_t * scales, int64_t n_values, const activation_block * x,
-    int64_t x_stride, int64_t n_columns, float * sums) {
+    int64_t x_stride, int64_t n_columns, float * out, int64_t out_stride) {
+    alignas(64) float sums[max_tile_columns * n_groups * n_lanes];
     constexpr int n_parts = T::block_values / step_values;
     const int64_t group_values = group_value_bytes<T>(n_values);
     const int64_t group_scales = group_scale_bytes<T>(n_values);
@@ -135,6 +136,11 @@ void multiply_tile(const uint8_t * values, const uint8_t * scales, int64_t n_val
         }
         add_step<T, n_groups>(weights, x + i * x_stride, n_columns, sums);
     }
+    for (int64_t c = 0; c < n_columns; ++c) {
+        for (int g = 0; g < n_groups; ++g) {
+            store_floats(out + c * out_stride + g * n_lanes, load_floats(sums + (c * n_groups + g) * n_lanes));
+        }
+    }
 }
 
 template <typename T>
@@ -142,7 +148,6 @@ void multiply(const uint8_t * laid_out, int64_t n_rows, int64_t n_values, int64_
     const activation_block * activations, int64_t n_columns, float * out, int64_t out_stride) {
     const uint8_t * scales = laid_out + n_rows / n_lanes * group_value_bytes<T>(n_values);
     const int64_t n_tiles = (n_columns + max_tile_columns - 1) / max_tile_columns;
-    alignas(64) float sums[max_tile_columns * groups_at_once * n_lanes];
     for (int64_t row = first; row < end;) {
         const int64_t group = row / n_lanes;
         const uint8_t * group_values = laid_out + group * group_value_bytes<T>(n_values);
@@ -152,10 +157,8 @@ void multiply(const uint8_t * laid_out, int64_t n_rows, int64_t n_values, int64_
             const int64_t column = n_columns * tile / n_tiles;
             const int64_t n_tile_columns = n_columns * (tile + 1) / n_tiles - column;
             const auto compute = n_tile_rows == n_lanes ? multiply_tile<T, 1> : multiply_tile<T, groups_at_once>;
-            compute(group_values, group_scales, n_values, activations + column, n_columns, n_tile_columns, sums);
-            for (int64_t c = 0; c < n_tile_columns; ++c) {
-                memcpy(out + (column + c) * out_stride + row, sums + c * n_tile_rows, n_tile_rows * sizeof(float));
-            }
+            compute(group_values, group_scales, n_values, activations + column, n_columns, n_tile_columns,
+                out + column * out_stride + row, out_stride);
         }
         row += n_tile_rows;
     }

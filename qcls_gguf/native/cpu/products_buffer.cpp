@@ -46,6 +46,10 @@ void quantise_share(
     }
 }
 
+bool is_here(const ggml_tensor * weights) {
+    return weights->buffer && weights->buffer->buft == products_buffer_type();
+}
+
 class products_traits : public ggml::cpu::tensor_traits {
     bool work_size(int, const ggml_tensor * op, size_t & size) override {
         size = n_activations(op->src[1]) * sizeof(activation_block);
@@ -64,7 +68,11 @@ class products_traits : public ggml::cpu::tensor_traits {
         activation_block * activations = (activation_block *) params->wdata;
         GGML_ASSERT(params->wsize >= n_activations(x) * sizeof(activation_block));
 
-        quantise_share(*kernels, x, params->ith, params->nth, activations);
+        // Of the same activations, such as those of Q, K and V, the product before left them quantised.
+        const ggml_tensor * before = params->before;
+        if (!before || before->op != GGML_OP_MUL_MAT || before->src[1] != x || !is_here(before->src[0])) {
+            quantise_share(*kernels, x, params->ith, params->nth, activations);
+        }
         if (params->ith == 0) {
             ggml_threadpool_chunk_set(params->threadpool, 0);
         }
@@ -106,10 +114,6 @@ class products_buffers : public ggml::cpu::extra_buffer_type {
     ggml::cpu::tensor_traits * get_tensor_traits(const ggml_tensor * op) override {
         static products_traits traits;
         return op->op == GGML_OP_MUL_MAT && is_here(op->src[0]) ? &traits : nullptr;
-    }
-
-    static bool is_here(const ggml_tensor * weights) {
-        return weights->buffer && weights->buffer->buft == products_buffer_type();
     }
 };
 
