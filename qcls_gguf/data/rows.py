@@ -86,6 +86,13 @@ def listed_columns(names: Sequence[str]) -> str:
     return f"the columns are {', '.join(map(shown, names[:MAX_LISTED]))}{more}"
 
 
+def check_once(columns: Sequence[str]) -> None:
+    """Raise ConfigError where two columns have one name."""
+    twice = next((name for name, n in Counter(columns).items() if n > 1), None)
+    if twice is not None:
+        raise ConfigError(f"column {shown(twice)} is given twice: name each column, or remove those that are empty")
+
+
 class CsvFile:
     """The header of CSV, and its rows as they come, without queries; blank lines are rows without fields."""
 
@@ -103,9 +110,7 @@ class CsvFile:
         self.header = tuple(name.strip() for name in header)
         if not any(self.header):
             raise ConfigError("has no header: the first line names the columns")
-        twice = next((name for name, n in Counter(self.header).items() if n > 1), None)
-        if twice is not None:
-            raise ConfigError(f"column {shown(twice)} is given twice: name each column, or remove those that are empty")
+        check_once(self.header)
         self._reader = csv.reader(lines, delimiter=self.delimiter, strict=True)
 
     def index(self, column: str, remedy: str) -> int:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from ..data.encoding import is_text
 from ..data.rows import NULL, placed
 from ..errors import ConfigError
-from .columns import check_names, column_of, json_of, texts_of, values_of
+from .columns import check_names, column_of, json_of, members_in, texts_of, values_of
 from .inputs import Input, Shard, open_rows
 
 BLANK = "the query is blank"
@@ -147,7 +147,7 @@ def _text_block(input_: Input, shard: Shard, query_column: str, added: Sequence[
     if input_.format != "jsonl":
         n = len(reader.header)
         return Block(queries=queries, schema=schema, rows=[(*row.fields, *[""] * n)[:n] for row in rows])
-    objects = [row.values or {} for row in rows]
+    objects = [members_in(row) for row in rows]
     if schema is not None:
         return Block(queries=queries, schema=schema, rows=[list(map(each.get, schema.names)) for each in objects])
     for row, values in zip(rows, objects, strict=True):

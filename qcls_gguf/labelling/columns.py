@@ -12,16 +12,19 @@ import pyarrow as pa
 
 from ..config.words import shown
 from ..data.encoding import is_text, shown_bytes
-from ..data.rows import listed_columns
+from ..data.rows import Row, check_once, listed_columns
 from ..errors import ConfigError
 
 
 def check_query_type(schema: pa.Schema, query_column: str, what: Path | str) -> None:
-    """Raise ConfigError if a table has no such column of text, or several."""
+    """Raise ConfigError if a table has no such column of text, or two columns of one name."""
     remedy = "name the one with the queries with `query_column`"
-    if schema.names.count(query_column) != 1:
-        n = "several columns" if query_column in schema.names else "no column"
-        raise ConfigError(f"{what}: has {n} {query_column!r}: {listed_columns(schema.names)}; {remedy}")
+    try:
+        check_once(schema.names)
+    except ConfigError as e:
+        raise ConfigError(f"{what}: {e}") from None
+    if query_column not in schema.names:
+        raise ConfigError(f"{what}: has no column {query_column!r}: {listed_columns(schema.names)}; {remedy}")
     kind = schema.field(query_column).type
     value = kind.value_type if pa.types.is_dictionary(kind) else kind
     texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
@@ -73,8 +76,8 @@ def _column_type(kinds: set[str]) -> pa.DataType:
 def column_of(values: Sequence[object], field: pa.Field) -> pa.Array:
     """A column of a schema that ColumnTypes found, or of text."""
     if pa.types.is_string(field.type):  # which have other values as JSON
-        plain = (_plain(value) if value is None or isinstance(value, str) else json_of(value) for value in values)
-        return pa.array(plain, field.type)
+        texts = (plain(value) if value is None or isinstance(value, str) else json_of(value) for value in values)
+        return pa.array(texts, field.type)
     return pa.array(values, field.type)
 
 
@@ -96,10 +99,11 @@ def values_of(column: pa.Array) -> Sequence[Any]:
 
 def json_of(value: object) -> str:
     """A value as JSON; what JSON cannot say is null or text."""
-    return json.dumps(_plain(value), ensure_ascii=False)
+    return json.dumps(plain(value), ensure_ascii=False)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value as JSON has it; bytes that are no UTF-8, and halves of pairs, are escapes, and what is no number null."""
     if isinstance(value, str):
         return value if is_text(value) else shown_bytes(value)
     if isinstance(value, float):
@@ -107,17 +111,23 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {plain(str(key)): plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [plain(each) for each in value]
     if isinstance(value, bytes):
         return value.decode(errors="backslashreplace")
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
+def members_in(row: Row) -> Mapping[str, Any]:
+    """The object on a line of JSON; halves of pairs, which JSON has as escapes and no file of text, stay escapes."""
+    values = row.values or {}
+    return plain(values) if b"\\u" in row.line else values
+
+
 def cell(value: object) -> str:
     """A value as CSV has it: text as it is, nothing for null, JSON for all that has parts."""
-    plain = value if isinstance(value, str) else _plain(value)
-    if plain is None:
+    found = value if isinstance(value, str) else plain(value)
+    if found is None:
         return ""
-    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+    return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)

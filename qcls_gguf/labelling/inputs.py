@@ -20,7 +20,7 @@ from ..data.rows import FORMATS, Format, Rows, format_of, why_refused
 from ..errors import ConfigError
 from ..model.identity import Stamp, digest_of_ends, stamps_of
 from ..report.record import Record
-from .columns import ColumnTypes, check_query_type
+from .columns import ColumnTypes, check_query_type, members_in
 
 
 class Shard(Record):
@@ -160,7 +160,7 @@ def _line_shards(
         for row in rows:
             n += 1
             if types is not None and row.values is not None:
-                types.add(row.values)
+                types.add(members_in(row))
             if n == shard_rows:
                 shards.append(Shard(first_row=first, n_rows=n, offset=offset, line=line))
                 first, offset, line, n = first + n, lines.offset, rows.next_line, 0

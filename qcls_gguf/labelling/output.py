@@ -20,6 +20,7 @@ from ..errors import ConfigError, QclsError
 from ..report.record import Record, json_text
 from ..system.folders import PART_SUFFIX
 from .inputs import Input, Shard
+from .kept import KEPT, kept_path
 from .records import RowCounts, ShardCounts, total_counts
 from .writing import join_files, output_file
 
@@ -91,7 +92,7 @@ class OutputFolder:
         self._lock = _locked(self.folder)
         try:
             before = self._read()
-            self._joined_bytes = before.joined_bytes if before else None
+            self._before, self._joined_bytes = before, before.joined_bytes if before else None
             self.done = self._read_done() if before else {}
             self.manifest = before if self.done else None
         except BaseException:
@@ -186,9 +187,11 @@ class OutputFolder:
 
     def begin(self, settings: Settings, provenance: Settings, inputs: Sequence[Input]) -> list[Task]:
         """Write the manifest, and remove what killed runs left; returns the tasks that are left. Raises QclsError."""
+        missing = [task for task in self.tasks(inputs) if task.output not in self.done]
+        kept = {kept_path(self.folder, task.output) for task in missing}
         for path in self.folder.iterdir():
-            is_part = path.name.startswith(".") and path.name.endswith(PART_SUFFIX)
-            if is_part or (_OURS.fullmatch(path.name) and path.name not in self.done):
+            is_left = path.name.startswith(".") and path.name.endswith((PART_SUFFIX, KEPT)) and path not in kept
+            if is_left or (_OURS.fullmatch(path.name) and path.name not in self.done):
                 path.unlink(missing_ok=True)
         with output_file(self.folder / _DONE) as file:
             file.writelines(f"{json_text(counts.to_dict())}\n".encode() for counts in self.done.values())
@@ -200,7 +203,17 @@ class OutputFolder:
                 joined_bytes=self._joined_bytes if self.is_joined else None,
             )
         )
-        return [task for task in self.tasks(inputs) if task.output not in self.done]
+        return missing
+
+    def batch_before(self, settings: Settings) -> int | None:
+        """Queries of a decode in a run with the same settings, if one was here."""
+        found = self._before.provenance.get("batch") if self._before and self._before.settings == settings else None
+        return found if isinstance(found, int) else None
+
+    def note(self, provenance: Settings) -> None:
+        """Note of a run what is known now. Raises QclsError."""
+        assert self.manifest is not None
+        self._write(self.manifest.model_copy(update={"provenance": dict(provenance)}))
 
     def add(self, counts: ShardCounts) -> None:
         """Note a shard whose file has its name. Raises QclsError; the shard is labelled again then."""
@@ -235,11 +248,12 @@ class OutputFolder:
         """Remove all files of earlier runs. Raises QclsError."""
         try:
             self.remove([*self.done])
-            for path in (self.folder / _DONE, self.folder / _MANIFEST, *([self.joined] if self.joined else [])):
+            kept = self.folder.glob(f".*{KEPT}")
+            for path in (self.folder / _DONE, self.folder / _MANIFEST, *kept, *([self.joined] if self.joined else [])):
                 path.unlink(missing_ok=True)
         except OSError as e:
             raise QclsError(f"{self.folder}: could not be overwritten: {e.strerror}") from None
-        self.manifest = self._joined_bytes = None
+        self.manifest = self._before = self._joined_bytes = None
 
     def remove(self, names: Sequence[str]) -> None:
         """Remove some output files, which are to be made anew."""

@@ -66,7 +66,7 @@ class RowCounts(Record):
     n_distinct: int
     """distinct queries among them, counted shard by shard"""
     n_found: int
-    """of these, the number whose answers the cache had"""
+    """of these, the number whose answers the cache or a stopped run had"""
     n_labelled: int
     """rows with labels"""
     n_null: int
@@ -95,18 +95,19 @@ class RunSpeed(Record):
 
     seconds: float
     """from the first shard's beginning to the last one's end"""
+    measuring_s: float
+    """of these, what finding the size of batches took"""
     n_rows: int
     """rows that were labelled"""
     n_computed: int
     """distinct queries that were computed for them"""
-    rows_per_s: float | None
-    """null where there was nothing to do"""
-    computed_per_s: float | None
-    """distinct queries in a second; null where there was nothing to do"""
+    queries_per_s: float | None
+    """distinct queries that were computed in a second, without what finding the size took; null where none was"""
     batch: int
     """queries of a decode"""
     measured: tuple[BatchSpeed, ...]
-    """a sample at the start by the size of batches, the first one by one; empty where the size was given"""
+    """a sample at the start by the size of batches, the first one by one; empty where the size was given, or where
+    there were too few queries for it"""
 
 
 class LabellingRecord(RowCounts):

@@ -42,13 +42,15 @@ def _facts(record: LabellingRecord) -> dict[str, str]:
     found = {
         "rows": f"{record.n_rows:,} of {counted(record.n_inputs, 'file')}: {record.n_labelled:,} labelled{left_out}",
         "distinct": f"{record.n_distinct:,} queries, counted in each of {counted(record.n_shards, 'shard')}; "
-        f"{record.n_found:,} of them from the cache",
+        f"{record.n_found:,} of them known before",
         "output": f"{record.out}: {record.n_bytes / _MIB:,.1f} MiB",
     }
-    if speed.rows_per_s is not None and speed.computed_per_s is not None:
-        found["this run"] = (
-            f"{speed.n_rows:,} rows in {duration(speed.seconds)}: {measured(speed.rows_per_s)} rows/s, "
-            f"{measured(speed.computed_per_s)} computed queries/s, {speed.batch} a decode"
+    if speed.n_rows:
+        found["this run"] = f"{speed.n_rows:,} rows in {duration(speed.seconds)}"
+    if speed.queries_per_s is not None:
+        found["speed"] = (
+            f"{measured(speed.queries_per_s)} queries/s: {speed.n_computed:,} distinct ones computed, {speed.batch} a "
+            "decode"
         )
     if record.peak_memory_bytes:
         found["memory"] = f"{record.peak_memory_bytes / _MIB:,.0f} MiB at most"

@@ -15,6 +15,7 @@ from ..data.rows import format_of
 from ..errors import ConfigError
 from ..opening import ClassifierOpener
 from ..report.environment import peak_rss_bytes
+from .batches import best_size
 from .columns import check_names
 from .inputs import Input, chosen_rows, find_inputs, read_input
 from .output import OutputFolder, Settings
@@ -145,8 +146,7 @@ def _labelled(
     if settings.overwrite:
         output.forget()
     output.check(whole)
-    before = output.manifest.provenance.get("batch") if output.manifest else None
-    batch = settings.batch or (before if isinstance(before, int) else None)
+    batch = settings.batch or output.batch_before(whole)
     provenance: Settings = {
         "out": str(settings.out),
         "config": str(settings.config.path or "given"),
@@ -160,16 +160,23 @@ def _labelled(
     if n_before:
         what = f"labelling the other {len(missing)}" if missing else "nothing is left to do"
         on_note(f"{n_before} of {counted(len(tasks), 'shard')} done already: {what}")
-    n_rows, so_far, began = sum(task.shard.n_kept for task in missing), Progress(), perf_counter()
+    n_rows, n_all = (sum(task.shard.n_kept for task in some) for some in (missing, tasks))
+    so_far, began, measuring_s = Progress(), perf_counter(), 0.0
     try:
         for more in workers.label(missing, batch) if missing else ():
             so_far.add(more)
+            if more.kept:
+                on_note(more.kept)
+            if more.measured:
+                measuring_s = perf_counter() - began
+                output.note({**provenance, "batch": best_size(more.measured)})
             for counts in more.done:
                 output.add(counts)
-            line = so_far.line(n_rows, perf_counter() - began)
+            line = so_far.line(n_rows, perf_counter() - began - measuring_s)
             on_progress(f"{line}, {len(output.done)} of {len(tasks)} shards")
     except BaseException:
-        on_note(f"{len(output.done)} of {counted(len(tasks), 'shard')} are done: the same command goes on from there")
+        n, shards = n_all - n_rows + so_far.n_rows, f"{len(output.done)} of {counted(len(tasks), 'shard')}"
+        on_note(f"{n:,.0f} of {n_all:,} rows are labelled, {shards} done: the same command goes on from there")
         raise
     seconds = perf_counter() - began
     batch = so_far.batch or batch or 1
@@ -181,10 +188,10 @@ def _labelled(
         n_shards_before=n_before,
         speed=RunSpeed(
             seconds=seconds if n_rows else 0.0,
+            measuring_s=measuring_s,
             n_rows=n_rows,
             n_computed=so_far.n_computed,
-            rows_per_s=n_rows / seconds if n_rows else None,
-            computed_per_s=so_far.n_computed / seconds if n_rows else None,
+            queries_per_s=so_far.n_computed / (seconds - measuring_s) if so_far.n_computed else None,
             batch=batch,
             measured=so_far.measured,
         ),

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 
+import numpy as np
+
 from ..config.schema import Config
 from ..core.handle import Labeller
 from ..data.queries import QUERY
@@ -20,15 +22,20 @@ from ..errors import ConfigError
 from ..opening import ClassifierOpener
 from ..report.environment import Environment, environment, peak_rss_bytes
 from ..score.result import ModelInfo
-from .answers import AnswerColumns, Answers, answer_of
+from .answers import Answer, AnswerColumns, Answers, answer_of
 from .batches import BatchLabeller, best_size, measure_batches, most_queries, with_room
 from .blocks import Block, read_block
 from .cache import AnswerCache
+from .kept import KeptAnswers, kept_path
 from .output import Task
 from .records import BatchSpeed, ShardCounts, shard_counts
 from .writing import DIGITS, write_block
 
 _N_SAMPLED = 2000
+WORTH_MEASURING = 2000
+"""distinct queries of a shard: with fewer, the best size of batches would save less than it takes to find it"""
+_UNMEASURED = 8
+"""queries of a decode then"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +101,11 @@ class Progress:
     n_queries: int = 0
     """distinct queries of shards that were answered"""
     n_computed: int = 0
-    """of these, the number that the cache did not have"""
+    """of these, the number that neither the cache nor a stopped run had"""
     n_rows: float = 0.0
     """rows that they stand for, evenly spread"""
+    kept: str = ""
+    """what a stopped run had labelled of a shard, in words"""
     measured: tuple[BatchSpeed, ...] = ()
     batch: int | None = None
     """queries of a decode, once this is known"""
@@ -106,17 +115,17 @@ class Progress:
     """of a process, when a shard was done"""
 
     def line(self, n_rows: int, seconds: float) -> str:
-        """What was done of n_rows in so many seconds, as text."""
-        rate = self.n_rows / max(seconds, 1e-9)
-        left = f", {duration((n_rows - self.n_rows) / rate)} left" if rate else ""
-        distinct = self.n_queries / max(self.n_rows, 1)
-        return f"{self.n_rows:,.0f} of {n_rows:,} rows, {rate:,.1f} rows/s, {distinct:.0%} distinct{left}"
+        """What was done of n_rows, as text; seconds: in which queries were computed."""
+        rate, distinct = self.n_computed / max(seconds, 1e-9), self.n_queries / max(self.n_rows, 1)
+        left = f", {duration((n_rows - self.n_rows) * distinct / rate)} left" if rate else ""
+        return f"{self.n_rows:,.0f} of {n_rows:,} rows, {rate:,.1f} queries/s, {distinct:.0%} distinct{left}"
 
     def add(self, more: Progress) -> None:
         """Add what was done after it."""
         self.n_queries += more.n_queries
         self.n_computed += more.n_computed
         self.n_rows += more.n_rows
+        self.kept = more.kept or self.kept
         self.measured = more.measured or self.measured
         self.batch = more.batch or self.batch
         self.done += more.done
@@ -139,8 +148,8 @@ class Worker:
         self._settings = settings
         self._batch: int | None = None
         with ExitStack() as stack:
-            n = settings.batch or most_queries(settings.config, opener)
-            self.classifier = stack.enter_context(opener.open(with_room(settings.config, n)))
+            self._most = settings.batch or most_queries(settings.config, opener)
+            self.classifier = stack.enter_context(opener.open(with_room(settings.config, self._most)))
             model = self.classifier.model
             self._columns = AnswerColumns(
                 prompts=self.classifier.handle.compiled.settings,
@@ -156,9 +165,9 @@ class Worker:
                 warnings=tuple(map(str, opener.warnings)),
             )
             self._cache = None
+            self._digest = hashlib.sha256(f"{self.ready.digest} {model.sha256}".encode()).hexdigest()
             if settings.cache is not None:
-                digest = hashlib.sha256(f"{self.ready.digest} {model.sha256}".encode()).hexdigest()
-                self._cache = AnswerCache(settings.cache, digest, self._columns.ends[-1])
+                self._cache = AnswerCache(settings.cache, self._digest, self._columns.ends[-1])
                 stack.callback(self._cache.close)
             self._pool = stack.enter_context(ThreadPoolExecutor(2, "qcls-gguf files"))
             self._stack = stack.pop_all()
@@ -214,41 +223,46 @@ class Worker:
             raise ConfigError(f"{task.input.path}: {reasons[min(reasons)]}")
 
     def _answer(self, task: Task, block: Block, answers: Answers) -> Iterator[Progress]:
-        """Answer a shard's queries from the cache, then by the model; some at a time."""
+        """Answer a shard's queries from what a stopped run kept, from the cache, then by the model; some at a time."""
         self._check(task, block, answers)
         texts = block.queries.texts
-        rows_per_query = task.shard.n_kept / max(len(texts), 1)
-        known = self._cache.find(texts) if self._cache is not None else {}
-        answers.n_found = n = len(known)
-        for place, text in enumerate(texts):
-            if text in known:
-                answers.put(place, known[text])
-        yield Progress(n_queries=n, n_rows=n * rows_per_query)
-        missing = [place for place, text in enumerate(texts) if text not in known]
-        if not missing:
-            return
-        queries = [texts[place] for place in missing]
-        if self._batch is None:
-            measured = measure_batches(self.classifier, queries[:: max(1, len(queries) // _N_SAMPLED)])
-            self._batch = best_size(measured)
-            yield Progress(measured=tuple(measured), batch=self._batch)
-        for results in BatchLabeller(self.classifier, self._batch).label(queries):
-            kept = {}
-            for at, result in results:
-                answer = result if isinstance(result, str) else answer_of(result)
-                answers.put(missing[at], answer)
-                if not isinstance(answer, str):
-                    kept[queries[at]] = answer
-            if self._cache is not None and kept:
-                self._cache.add(kept)
-            n = len(results)
-            yield Progress(n_queries=n, n_computed=n, n_rows=n * rows_per_query)
-            self._check(task, block, answers)
+        digest = hashlib.sha256("\0".join([self._digest, *texts]).encode()).digest()
+        with KeptAnswers(kept_path(self._settings.folder, task.output), digest, self._columns) as kept:
+            cached = self._cache.find(texts) if self._cache is not None else {}
+            known = {place: cached[text] for place, text in enumerate(texts) if text in cached} | kept.found
+            answers.n_found = n = len(known)
+            for place, answer in known.items():
+                answers.put(place, answer)
+            n_rows, n_kept = task.shard.n_kept, int(np.isin(block.queries.index, list(kept.found)).sum())
+            about = f"{task.input.path}: goes on after {n_kept:,} of {n_rows:,} rows" if n_kept else ""
+            rows_per_query = n_rows / max(len(texts), 1)
+            yield Progress(n_queries=n, n_rows=n * rows_per_query, kept=about)
+            missing = [place for place in range(len(texts)) if place not in known]
+            queries = [texts[place] for place in missing]
+            if self._batch is None and len(queries) >= WORTH_MEASURING:
+                measured = measure_batches(self.classifier, queries[:: max(1, len(queries) // _N_SAMPLED)])
+                self._batch = best_size(measured)
+                yield Progress(measured=tuple(measured))
+            size = self._batch or min(_UNMEASURED, self._most)
+            yield Progress(batch=size if queries else None)
+            for results in BatchLabeller(self.classifier, size).label(queries):
+                found: dict[int, Answer] = {}
+                for at, result in results:
+                    if not isinstance(result, str):
+                        found[missing[at]] = answer_of(result)
+                    answers.put(missing[at], found.get(missing[at]) or str(result))
+                kept.add(found)
+                if self._cache is not None and found:
+                    self._cache.add({texts[place]: answer for place, answer in found.items()})
+                n = len(results)
+                yield Progress(n_queries=n, n_computed=n, n_rows=n * rows_per_query)
+                self._check(task, block, answers)
 
     def _write(self, task: Task, block: Block, answers: Answers, began: float) -> Progress:
         format_ = self._settings.format or task.input.format
         added = answers.table(block.queries, None if format_ == "parquet" else DIGITS)
         n_bytes = write_block(self._settings.folder / task.output, block, added, format_, header=task.header)
+        kept_path(self._settings.folder, task.output).unlink(missing_ok=True)
         seconds = perf_counter() - began
         counts = shard_counts(task.input.path, task.output, block.queries, answers, n_bytes=n_bytes, seconds=seconds)
         return Progress(done=[counts], peak_memory_bytes=peak_rss_bytes() or 0)

@@ -50,9 +50,15 @@ def write_block(path: Path, block: Block, added: pa.Table, format_: Format, *, h
 @contextmanager
 def output_file(path: Path) -> Iterator[IO[bytes]]:
     """A file that takes its name when it is whole and on the disk. Raises QclsError where it cannot be written."""
+    with written(path), whole_file(path, mode=0o666, on_disk=True) as file:
+        yield file
+
+
+@contextmanager
+def written(path: Path) -> Iterator[None]:
+    """Raise QclsError where the file cannot be written inside."""
     try:
-        with whole_file(path, mode=0o666, on_disk=True) as file:
-            yield file
+        yield
     except OSError as e:
         raise QclsError(
             f"{path}: could not be written: {e.strerror or e}: the files that are there already stay; run the command "

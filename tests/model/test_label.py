@@ -164,7 +164,7 @@ def test_a_second_run_does_what_is_missing_and_says_so(run: Run, notes: list[str
     assert not list(out.glob(".*.part"))
     record = run(path, out=out, shard_rows=5)
     assert "4 of 4 shards done already: nothing is left to do" in notes
-    assert record.speed.rows_per_s is None
+    assert record.speed.queries_per_s is None
     more = parquet(tmp_path / "more.parquet", QUERIES[20:])
     assert run(path, more, out=out, shard_rows=5).n_shards_before == 4
     manifest = json.loads((out / "manifest.json").read_text())
@@ -224,7 +224,7 @@ def test_an_interrupted_run_goes_on_with_its_own_settings(
 
     with pytest.raises(KeyboardInterrupt):
         run(path, out=out, shard_rows=2, devices=devices, on_progress=interrupt)
-    assert notes[-1] == "2 of 6 shards are done: the same command goes on from there"
+    assert notes[-1].endswith(" of 12 rows are labelled, 2 of 6 shards done: the same command goes on from there")
     with pytest.raises(
         ConfigError, match=r"2 shards of a run with other settings \(limit was not given, is 4\): go on"
     ):
@@ -234,6 +234,40 @@ def test_an_interrupted_run_goes_on_with_its_own_settings(
     record = run(path, out=out, prefix="x_", overwrite=True)
     assert record.n_shards_before == 0
     assert "x_category" in rows_of(out)[0]
+
+
+def test_a_stopped_run_goes_on_within_a_shard(run: Run, notes: list[str], tmp_path: Path) -> None:
+    path, out = parquet(tmp_path / "in.parquet", [None, *QUERIES[:12], *QUERIES[:12]]), tmp_path / "out"
+
+    def interrupt(line: str) -> None:
+        if "12 of 25 rows" in line:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(path, out=out, batch=2, on_progress=interrupt)
+    assert notes[-1] == "12 of 25 rows are labelled, 0 of 1 shard done: the same command goes on from there"
+    (kept,) = out.glob(".*.answers")
+    kept.write_bytes(kept.read_bytes()[:-5])  # a kill in the middle of a write
+    record = run(path, out=out, batch=2)
+    assert f"{path}: goes on after 10 of 25 rows" in notes
+    assert (record.n_found, record.speed.n_computed) == (5, 7)
+    run(path, out=tmp_path / "whole", batch=2)
+    assert rows_of(out / "in-00000.parquet") == rows_of(tmp_path / "whole" / "in-00000.parquet")
+    assert not list(out.glob(".*.answers"))
+    with pytest.raises(KeyboardInterrupt):
+        run(path, out=tmp_path / "new", batch=2, on_progress=interrupt)
+    assert run(path, out=tmp_path / "new", limit=4).n_found == 0  # other rows
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "parquet", "jsonl"])
+def test_halves_of_pairs_in_json_are_one_bad_row_and_escapes_elsewhere(ending: str, run: Run, tmp_path: Path) -> None:
+    lines = ['{"query": "red dress", "a": "\\ud800x", "\\udc80": 1}', '{"query": "\\ud800", "a": ["\\udfff"]}']
+    (tmp_path / "in.jsonl").write_text("\n".join(lines))
+    record = run(tmp_path / "in.jsonl", out=tmp_path / f"out.{ending}")
+    first, second = rows_of(tmp_path / f"out.{ending}")
+    assert (record.n_labelled, record.n_bad, first["category"]) == (1, 1, "dress")
+    assert first["a"] == ("\ud800x" if ending == "jsonl" else "\\ud800x")
+    assert second["error"] == "line 2: the query is not valid UTF-8"
 
 
 def test_a_run_that_labelled_nothing_binds_nobody(run: Run, tmp_path: Path) -> None:
@@ -347,6 +381,8 @@ def test_a_table_in_memory_is_labelled_chunk_by_chunk(classifier: Classifier) ->
     assert empty.column_names == found.column_names
     with pytest.raises(ConfigError, match="has a column 'category' already"):
         label_table(found.drop_columns(["error"]), classifier)
+    with pytest.raises(ConfigError, match="column 'query' is given twice: name each column"):
+        label_table(pa.table([["x"], ["y"]], names=["query", "query"]), classifier)
     with pytest.raises(ConfigError, match="is int64, not text"):
         label_table(pa.table({"query": [1]}), classifier)
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from labelled_tables import CONFIG, QUERIES, parquet, rows_of
 from typer.testing import CliRunner
 
 from qcls_gguf.cli.app import app
+from qcls_gguf.labelling import worker
 from qcls_gguf.labelling.records import LabellingRecord
 
 
-def test_the_command_measures_batches_prints_a_summary_and_draws(tmp_path: Path) -> None:
+def test_the_command_measures_batches_prints_a_summary_and_draws(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "WORTH_MEASURING", 12)
     path = parquet(tmp_path / "in.parquet", list(QUERIES[:12]))
     line = ["label", str(path), "--out", str(tmp_path / "out"), "--config", CONFIG, "--threads", "1"]
     done = CliRunner().invoke(app, [*line, "--summary", "json", "--html", str(tmp_path / "look.html")])
@@ -19,6 +24,7 @@ def test_the_command_measures_batches_prints_a_summary_and_draws(tmp_path: Path)
     record = LabellingRecord.model_validate_json(done.stdout)
     assert record.speed.measured[0].size == 1
     assert record.speed.batch in [each.size for each in record.speed.measured]
+    assert 0 < record.speed.measuring_s < record.speed.seconds
     assert "rows by probability" in (tmp_path / "look.html").read_text()
     done = CliRunner().invoke(app, line)
     assert "1 of 1 shard done already" in done.stderr
