@@ -228,7 +228,7 @@ def _notes(evaluation: EvaluationRecord) -> Iterator[str]:
             if isinstance(prompt, NotApplicable):
                 yield f"{name}: {mode} is not applicable: {prompt.not_applicable}"
             elif why := _one_sided(prompt):
-                yield f"{name}: {mode} {why}: try `--cues`, more words in the prompt, or a larger model"
+                yield f"{name}: {mode} {why}: try other answer cues, more words in the prompt, or a larger model"
     data, lost = evaluation.data, evaluation.non_finite
     if data.n_bad:
         lines = ", ".join(str(bad.line) for bad in data.bad)
