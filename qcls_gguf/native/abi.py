@@ -222,6 +222,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "qcls_context_close": [c_void_p],
     "qcls_context_describe": [c_void_p, POINTER(ContextFacts)],
     "qcls_context_set_label_tokens": [c_void_p, c_int64, c_void_p],
+    "qcls_context_set_depths": [c_void_p, c_int64, c_void_p, c_int32],
     "qcls_context_keep_shapes": [c_void_p, c_int32],
     "qcls_seq_share": [c_void_p, c_int32, c_int32, c_int32, c_int32],
     "qcls_seq_trim": [c_void_p, c_int64, c_void_p, c_void_p],
@@ -247,7 +248,8 @@ def bind(path: Path) -> Any:
     if found != ABI:
         raise ModelError(f"{path} has ABI {found}, this package {ABI}: build and install them together")
     for name, arguments in SIGNATURES.items():
-        function = getattr(library, name)
+        if (function := getattr(library, name, None)) is None:  # an older library of this ABI, which lacks depths
+            continue
         function.restype, function.argtypes = c_int32, [*arguments, POINTER(Error)]
     return library
 

@@ -136,6 +136,21 @@ class NativeContext:
         self._row_size = None  # an interrupt may come between any two lines
         check(library().qcls_context_set_label_tokens(self.handle, len(tokens), pointer, self._error_ref), self._error)
 
+    def set_depths(self, depths: Int32Array, end: int = 0) -> None:
+        """Read the residual stream of flagged tokens at several depths of a hidden-only context.
+
+        depths: (n,) int32 of 1 to n_layer - 1; rows hold, between the hidden state and the label tokens' logits, n
+        times n_embd floats: the sum to which every layer adds, as it is after so many layers, without a norm. end:
+        above 0, the graph ends after so many layers, more than each depth, and the row's hidden state is the residual
+        stream there; layers above are not computed, and write no cells. `row_size` tells. Graphs are built anew.
+        Raises PlanError for depths out of range or a context whose rows are logits, ModelError for a model whose graph
+        does not show that stream; the context is then unchanged.
+        """
+        pointer = address(depths, INT32, 1, 0)
+        self._row_size = None  # an interrupt may come between any two lines
+        last = int32(end, "end")
+        check(library().qcls_context_set_depths(self.handle, len(depths), pointer, last, self._error_ref), self._error)
+
     def keep_shapes(self, n_shapes: int) -> None:
         """Keep the graphs of the last n_shapes shapes of decode, with their compute buffers; 0: llama.cpp's one."""
         n = int32(n_shapes, "n_shapes")

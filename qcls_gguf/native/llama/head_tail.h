@@ -23,8 +23,8 @@ struct head_tail {
 head_tail read_head_tail(ggml_cgraph * graph, const ggml_tensor * hidden, const ggml_tensor * head,
                          const ggml_tensor * bias);
 
-// Ends a model's graph at its hidden state, or, with label tokens, at their logits (outputs.cpp). Throws as
-// read_head_tail.
+// Ends a model's graph at its hidden state, at that of a lower layer, or, with label tokens, at their logits
+// (outputs.cpp). Throws as read_head_tail, and where a layer's output is not found.
 void end_at_hidden_state(const llm_graph_context & graph, const llm_graph_params & params, const ggml_tensor * head,
                          const ggml_tensor * bias);
 

@@ -1,4 +1,4 @@
-// What a context gives for a token: hidden states, and beside them the logits of label tokens
+// What a context gives for a token: hidden states, and beside them those of other depths and the logits of label tokens
 // (patches/0001-hidden-only.patch and 0002-label-logits.patch).
 #include "qcls_llama.h"
 
@@ -35,10 +35,10 @@ public:
     const uint32_t n_outputs;
 };
 
-void add_label_logits(const llm_graph_context & graph) {
+// [n_label_tokens + 1, n_outputs] the logits of the label tokens, and the log-sum-exp of all.
+ggml_tensor * label_logits(const llm_graph_context & graph) {
     ggml_context * ctx = graph.ctx0;
-    llm_graph_result * res = graph.res;
-    ggml_tensor * logits = res->t_logits;  // [n_vocab, n_outputs]
+    ggml_tensor * logits = graph.res->t_logits;  // [n_vocab, n_outputs]
     const int64_t n_vocab = logits->ne[0];
     const int64_t n_rows = logits->ne[1];
     const int64_t n_labels = (int64_t) graph.cparams.label_tokens.size();
@@ -54,28 +54,72 @@ void add_label_logits(const llm_graph_context & graph) {
     ggml_tensor * top = ggml_get_rows(ctx, each, ggml_reshape_2d(ctx, ggml_argmax(ctx, logits), 1, n_rows));
     top = ggml_reshape_2d(ctx, top, 1, n_rows);
     ggml_tensor * sum = ggml_sum_rows(ctx, ggml_exp(ctx, ggml_sub(ctx, logits, top)));
+    graph.res->add_input(std::move(input));
+    return ggml_concat(ctx, ggml_reshape_2d(ctx, chosen, n_labels, n_rows), ggml_add(ctx, ggml_log(ctx, sum), top), 0);
+}
 
-    res->t_label_logits = ggml_concat(ctx, ggml_reshape_2d(ctx, chosen, n_labels, n_rows),
-                                      ggml_add(ctx, ggml_log(ctx, sum), top), 0);
-    graph.cb(res->t_label_logits, "label_logits", -1);
-    res->add_input(std::move(input));
-    ggml_build_forward_expand(graph.gf, res->t_label_logits);
+// Where in the graph the residual stream after `depth` layers is computed: what the next layer takes in, where the
+// architecture names it, else what the layer before, numbered from 0, gives out.
+int find_layer_output(const llm_graph_context & graph, ggml_cgraph * nodes, int32_t depth) {
+    const std::vector<ggml_tensor *> & taken = graph.res->t_layer_inp;
+    const ggml_tensor * input = (size_t) depth < taken.size() ? taken[depth] : nullptr;
+    const std::string name = "l_out-" + std::to_string(depth - 1);
+    for (int i = 0; i < ggml_graph_n_nodes(nodes); ++i) {
+        const ggml_tensor * node = ggml_graph_node(nodes, i);
+        if (input ? node == input : name == ggml_get_name(node)) {
+            const bool has_a_row_a_token = node->type == GGML_TYPE_F32 && node->ne[0] == graph.n_embd &&
+                                           node->ne[1] == graph.n_tokens && node->ne[2] * node->ne[3] == 1;
+            if (has_a_row_a_token) {
+                return i;
+            }
+            break;
+        }
+    }
+    throw std::runtime_error("llama.cpp's graph of this model shows no residual stream of one row a token after layer " +
+                             std::to_string(depth));
+}
+
+// [n_embd, n_outputs] those rows of a node that are of flagged tokens.
+ggml_tensor * flagged_rows(const llm_graph_context & graph, ggml_tensor * node) {
+    for (const auto & input : graph.res->inputs) {
+        if (const auto * outputs = dynamic_cast<const llm_graph_input_out_ids *>(input.get())) {
+            return ggml_get_rows(graph.ctx0, node, outputs->out_ids);
+        }
+    }
+    return ggml_get_rows(graph.ctx0, node, graph.build_inp_out_ids());
 }
 
 }  // namespace
 
 void end_at_hidden_state(const llm_graph_context & graph, const llm_graph_params & params, const ggml_tensor * head,
                          const ggml_tensor * bias) {
+    const llama_cparams & cparams = params.cparams;
     llm_graph_result * res = graph.res;
     ggml_cgraph * nodes = res->get_gf();
     res->head_tail = read_head_tail(nodes, res->t_embd, head, bias);
     if (res->t_embd->ne[1] != params.n_outputs) {
         throw std::runtime_error("this model's final norm is not that of the flagged tokens");
     }
-    if (params.cparams.label_tokens.empty()) {
+    std::vector<ggml_tensor *> beside;
+    for (const int32_t depth : cparams.depths) {
+        beside.push_back(flagged_rows(graph, ggml_graph_node(nodes, find_layer_output(graph, nodes, depth))));
+    }
+    if (cparams.end_depth) {
+        const int last = find_layer_output(graph, nodes, cparams.end_depth);
+        res->t_embd = flagged_rows(graph, ggml_graph_node(nodes, last));
+        drop_last_nodes(nodes, ggml_graph_n_nodes(nodes) - 1 - last);
+        ggml_build_forward_expand(nodes, res->t_embd);
+    } else if (cparams.label_tokens.empty()) {
         drop_last_nodes(nodes, res->head_tail.n_nodes);
     } else {
-        add_label_logits(graph);
+        beside.push_back(label_logits(graph));
+    }
+    for (ggml_tensor * each : beside) {
+        res->t_beside = res->t_beside ? ggml_concat(graph.ctx0, res->t_beside, each, 0) : each;
+    }
+    if (res->t_beside) {
+        graph.cb(res->t_beside, "beside", -1);
+        ggml_build_forward_expand(nodes, res->t_beside);
     }
     res->t_logits = nullptr;
 }
@@ -102,7 +146,26 @@ void llama_context::set_label_tokens(std::vector<llama_token> tokens) {
         }
     }
     cparams.label_tokens = std::move(tokens);
+    count_beside();
     reserve_outputs();
+}
+
+void llama_context::set_depths(std::vector<int32_t> depths, int32_t end) {
+    if (!cparams.hidden_only || (end && !cparams.label_tokens.empty())) {
+        throw std::runtime_error("depths need a hidden-only context, and label tokens the whole graph");
+    }
+    if (model.hparams.n_embd_out() != model.hparams.n_embd) {
+        throw std::runtime_error("the hidden states of this model are not as long as its residual stream");
+    }
+    cparams.depths = std::move(depths);
+    cparams.end_depth = end;
+    count_beside();
+    reserve_outputs();
+}
+
+void llama_context::count_beside() {
+    const size_t n_labels = cparams.label_tokens.size();
+    cparams.n_beside = cparams.depths.size() * model.hparams.n_embd + (n_labels ? n_labels + 1 : 0);
 }
 
 // The compute and output buffers were sized with another tail: they are sized anew, now rather than in the first decode.
@@ -116,17 +179,17 @@ void llama_context::reserve_outputs() {
     }
 }
 
-void llama_context::extract_label_logits(ggml_tensor * from, int64_t first, int64_t n) {
-    const int64_t n_floats = (int64_t) cparams.label_tokens.size() + 1;
-    GGML_ASSERT((first + n) * n_floats <= (int64_t) label_logits.size);
+void llama_context::extract_beside(ggml_tensor * from, int64_t first, int64_t n) {
+    const int64_t n_floats = (int64_t) cparams.n_beside;
+    GGML_ASSERT((first + n) * n_floats <= (int64_t) beside.size);
     ggml_backend_t backend = ggml_backend_sched_get_tensor_backend(sched.get(), from);
-    ggml_backend_tensor_get_async(backend, from, label_logits.data + first * n_floats, 0, n * n_floats * sizeof(float));
+    ggml_backend_tensor_get_async(backend, from, beside.data + first * n_floats, 0, n * n_floats * sizeof(float));
 }
 
-const float * llama_context::get_label_logits() {
+const float * llama_context::get_beside() {
     synchronize();
     output_reorder();
-    return label_logits.data;
+    return beside.data;
 }
 
 qcls::head_tail llama_context::get_head_tail() const {
@@ -163,8 +226,12 @@ bool set_label_tokens(llama_context * ctx, const std::vector<llama_token> & toke
     return went_well("label tokens", [&] { ctx->set_label_tokens(tokens); });
 }
 
-const float * label_logits_of(llama_context * ctx) {
-    return ctx->get_label_logits();
+bool set_depths(llama_context * ctx, const std::vector<int32_t> & depths, int32_t end) {
+    return went_well("depths", [&] { ctx->set_depths(depths, end); });
+}
+
+const float * beside_of(llama_context * ctx) {
+    return ctx->get_beside();
 }
 
 bool set_n_shapes(llama_context * ctx, size_t n) {

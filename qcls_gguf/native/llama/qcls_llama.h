@@ -26,8 +26,14 @@ LLAMA_API head_tail head_tail_of(const llama_context * ctx);
 // vocabulary, from the LM head's own product on its own device; only these few floats come back. No tokens end it.
 LLAMA_API bool set_label_tokens(llama_context * ctx, const std::vector<llama_token> & tokens);
 
-// [n_outputs][n_tokens + 1] in batch order: the logits of the label tokens, then the log-sum-exp. Waits for the decode.
-LLAMA_API const float * label_logits_of(llama_context * ctx);
+// In a hidden-only context, gives beside every hidden state the residual stream after each of some layers, counted from
+// 1, below the last one. end: above 0, the graph ends after so many layers, more than any of those, and the hidden state
+// is the residual stream there; the layers above are not computed, and write no cells.
+LLAMA_API bool set_depths(llama_context * ctx, const std::vector<int32_t> & depths, int32_t end);
+
+// In batch order, for each output: [n_depths][n_embd] residual streams; with label tokens their logits, then the
+// log-sum-exp. Waits for the decode.
+LLAMA_API const float * beside_of(llama_context * ctx);
 
 // --- graphs (shapes.cpp, computing.cpp) -----------------------------------------------------------------------------
 

@@ -97,6 +97,10 @@ void set_label_tokens(qcls_context & context, int64_t n, const int32_t * token) 
     if (n > 0 && !context.is_hidden_only()) {
         throw bad_argument("label tokens need a hidden-only context: the rows of this one hold all logits");
     }
+    if (n > 0 && context.end_depth) {
+        throw bad_argument("label tokens need all layers: the graph of this context ends after layer " +
+                           std::to_string(context.end_depth));
+    }
     if (n > 0 && context.is_batch_invariant) {
         check_range("n_outputs_max", context.n_outputs_max, 1, 112,
                     "at most 112 where exact scorings are to be batch-invariant: lower max_batch or kept_queries");
@@ -121,6 +125,40 @@ void set_label_tokens(qcls_context & context, int64_t n, const int32_t * token) 
                                                        : "label tokens: the context is lost: close it");
     }
     context.label_token = std::move(wanted);
+    context.note_graphs();
+    context.note_rows();
+}
+
+void set_depths(qcls_context & context, int64_t n, const int32_t * depth, int32_t end) {
+    check_array(depth, n, "depths");
+    if (!context.is_hidden_only()) {
+        throw bad_argument("depths need a hidden-only context: the rows of this one hold all logits");
+    }
+    if (end && !context.label_token.empty()) {
+        throw bad_argument("a graph that ends after a layer gives no logits of label tokens");
+    }
+    const int32_t last = context.n_layer - 1;
+    check_range("the layer after which the graph ends", end, 0, last, ("between 0 and " + std::to_string(last)).c_str());
+    const int32_t most = end ? end - 1 : last;
+    check_range("the number of depths", n, 0, last, "below the number of layers");
+    for (int64_t i = 0; i < n; ++i) {
+        check_range("a depth", depth[i], 1, most, ("between 1 and " + std::to_string(most)).c_str());
+    }
+    std::vector<int32_t> wanted(depth, depth + n);
+    context.settle();
+    if (wanted == context.depth && end == context.end_depth) {
+        return;
+    }
+    llama_context * ctx = context.ctx.get();
+    if (!qcls::set_depths(ctx, wanted, end)) {
+        const failure why = llama_failure(QCLS_UNSUPPORTED, "depths: llama.cpp could not make the graph");
+        if (!qcls::set_depths(ctx, context.depth, context.end_depth)) {
+            throw llama_failure(QCLS_LOAD_FAILED, "depths: the context is lost: close it");
+        }
+        throw why;
+    }
+    context.depth = std::move(wanted);
+    context.end_depth = end;
     context.note_graphs();
     context.note_rows();
 }
@@ -156,6 +194,7 @@ std::unique_ptr<qcls_context> make_context(const qcls_model & model, const qcls_
     made->is_batch_invariant = params.batch_invariant != 0;
     made->has_weights = model.has_weights;
     made->n_vocab = model.n_vocab();
+    made->n_layer = llama_model_n_layer(model.model.get());
     made->n_hidden = params.hidden_only ? llama_model_n_embd_out(model.model.get()) : 0;
     made->n_seq_id.resize(made->n_batch);
     made->seq_id.resize(made->n_batch);
@@ -245,6 +284,14 @@ int32_t qcls_context_set_label_tokens(qcls_context * context, int64_t n, const i
     return guarded(error, QCLS_LOAD_FAILED, [&] {
         const assertions_throw scope;
         set_label_tokens(ready(context), n, token);
+    });
+}
+
+int32_t qcls_context_set_depths(qcls_context * context, int64_t n, const int32_t * depth, int32_t end,
+                                qcls_error * error) {
+    return guarded(error, QCLS_LOAD_FAILED, [&] {
+        const assertions_throw scope;
+        set_depths(ready(context), n, depth, end);
     });
 }
 

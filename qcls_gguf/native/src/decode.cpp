@@ -83,17 +83,17 @@ void take_rows(qcls_context & context, float * rows, int64_t n_rows) {
         return;
     }
     const float * source = context.is_hidden_only() ? llama_get_embeddings(ctx) : llama_get_logits(ctx);
-    const size_t n_labels = context.n_label_logits();
-    const float * labels = n_labels ? qcls::label_logits_of(ctx) : nullptr;
-    if (!source || (n_labels && !labels)) {
+    const size_t n_beside = context.n_beside();
+    const float * beside = n_beside ? qcls::beside_of(ctx) : nullptr;
+    if (!source || (n_beside && !beside)) {
         throw llama_failure(QCLS_DECODE_FAILED, "llama.cpp returned no rows");
     }
     const size_t n_source = context.is_hidden_only() ? context.n_hidden : context.n_vocab;
     for (int64_t i = 0; i < n_rows; ++i) {
-        float * row = rows + i * (n_source + n_labels);
+        float * row = rows + i * (n_source + n_beside);
         memcpy(row, source + i * n_source, sizeof(float) * n_source);
-        if (n_labels) {
-            memcpy(row + n_source, labels + i * n_labels, sizeof(float) * n_labels);
+        if (n_beside) {
+            memcpy(row + n_source, beside + i * n_beside, sizeof(float) * n_beside);
         }
     }
 }

@@ -300,6 +300,17 @@ QCLS_API int32_t qcls_context_describe(const qcls_context * context, qcls_contex
 QCLS_API int32_t qcls_context_set_label_tokens(qcls_context * context, int64_t n, const int32_t * token,
                                                qcls_error * error);
 
+/* At which depths a hidden-only context reads the residual stream of flagged tokens from now on: the sum to which every
+ * layer adds, as it is after depth[n] layers, without a norm. Rows hold these, n_embd floats each in this order, between
+ * the hidden state and the label tokens' logits. end: above 0, the graph ends after so many layers, more than each depth;
+ * the row's hidden state is then the residual stream there, the layers above are not computed, their cells are not
+ * written, and there can be no label tokens. Depths are 1 to n_layer - 1. So the size of a row changes, and graphs are
+ * built anew; sequences keep their cells, which lack those of layers that were not computed.
+ * On QCLS_BAD_ARGUMENT, and QCLS_UNSUPPORTED where llama.cpp's graph of the model does not show that stream, the context
+ * is as it was. */
+QCLS_API int32_t qcls_context_set_depths(qcls_context * context, int64_t n, const int32_t * depth, int32_t end,
+                                         qcls_error * error);
+
 /* Keeps the graphs of the last n_shapes shapes of decode, each with its compute buffers; 0: llama.cpp's one, as at
  * start. */
 QCLS_API int32_t qcls_context_keep_shapes(qcls_context * context, int32_t n_shapes, qcls_error * error);

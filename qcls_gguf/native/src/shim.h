@@ -110,6 +110,9 @@ struct qcls_context {
     bool has_weights = true;
     int32_t n_vocab;
     int32_t n_hidden;                   // floats of a hidden state; 0 where rows are logits
+    int32_t n_layer;
+    std::vector<int32_t> depth;         // of the residual streams after a hidden state
+    int32_t end_depth = 0;              // after which the graph ends; 0: after the final norm
     std::vector<llama_token> label_token;
     int64_t n_rows_left = 0;            // of the last decode, for qcls_decode_rows
     mutable std::mutex facts_mutex;     // other threads may ask for them during a decode
@@ -120,9 +123,11 @@ struct qcls_context {
     std::vector<int8_t> output;
 
     bool is_hidden_only() const { return n_hidden > 0; }
-    // floats behind a hidden state: the label tokens' logits and the log-sum-exp
-    size_t n_label_logits() const { return label_token.empty() ? 0 : label_token.size() + 1; }
-    size_t row_size() const { return is_hidden_only() ? n_hidden + n_label_logits() : n_vocab; }
+    // floats behind a hidden state: those of other depths, the label tokens' logits and the log-sum-exp
+    size_t n_beside() const {
+        return depth.size() * n_hidden + (label_token.empty() ? 0 : label_token.size() + 1);
+    }
+    size_t row_size() const { return is_hidden_only() ? n_hidden + n_beside() : n_vocab; }
     bool has_seq(int32_t seq) const { return seq >= 0 && seq < n_seq_max; }
 
     // What the facts say of graphs, and what they say of rows and memory, as it is now.
