@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..model.placement import weights_text
-from ..report.document import TEXT, Document, Facts, Figure, Format, Part, Section, Table, measured
+from ..report.document import TEXT, Document, Facts, Figure, Format, Part, Section, Table, measured, provenance
 from ..report.gpu import GpuSamples
 from ..system.timing import STAGES
 from .records import BenchmarkRecord, ClassifierRecord, Quantiles, RooflineRecord, WorkloadRecord
@@ -27,7 +26,7 @@ def document(record: BenchmarkRecord) -> Document:
     return Document(
         title=f"Benchmark of {', '.join(each.name for each in classifiers)}",
         parts=[
-            Facts(facts(record)),
+            Facts(_facts(record)),
             Table(
                 columns={
                     **{"total ms": TEXT, **dict.fromkeys(("min", "p50", "p90", "p99"), measured), "spread": ".1%"},
@@ -127,25 +126,16 @@ def _distributions(workloads: tuple[WorkloadRecord, ...]) -> list[Part | None]:
     return [Figure(f"distribution of {size}", (3.9, 2.8), partial(draw, size)) for size in sizes]
 
 
-def facts(record: BenchmarkRecord) -> dict[str, str]:
+def _facts(record: BenchmarkRecord) -> dict[str, str]:
     """Where and how it was measured."""
-    environment, method, memory = record.environment, record.method, record.memory
-    driver = (environment.gpu and environment.gpu.driver) or "none"
-    weights = f", weights: {weights_text(environment.n_lane_ordered)}" if environment.n_gpu_layers else ""
+    method, memory, model = record.method, record.memory, record.classifiers[0].model
     texts = {
-        "model": f"{environment.model}, {environment.quantization}, sha256 {environment.model_sha256[:16]}…",
-        "device": f"{environment.device}, driver {driver}, {environment.n_gpu_layers} layers on the GPU, "
-        f"{environment.backend}{weights}",
-        "CPU code": " ".join(environment.instruction_sets) or "no special instruction set",
-        "machine": f"{environment.cpu}, {environment.n_cores} cores, {environment.n_threads} threads, {environment.os}",
-        "versions": f"qcls-gguf {environment.package_version}, llama.cpp {environment.llama_cpp_commit} patched "
-        f"({environment.source_digest}), Python {environment.python}",
+        **provenance(model, record.environment),
         "requests": f"{method.n_requests} × {method.n_repeats} of each kind, each when the last is answered, "
         f"{method.order}",
-        "date": environment.date,
         "roofline": " / ".join(dict.fromkeys(_roofline_text(each.roofline) for each in record.classifiers)),
     }
-    if environment.n_gpu_layers:
+    if model.n_gpu_layers:
         texts["GPU"] = f"not known: {record.gpu_not_known}" if record.gpu is None else samples_text(record.gpu)
     if memory.peak_rss_bytes is not None:
         texts["memory"] = f"at most {memory.peak_rss_bytes / 2**20:.0f} MiB in the process"

@@ -176,7 +176,7 @@ def _label(classifier: Classifier, queries: QueryOptions, writer: AnswerWriter, 
 def _answer(classifier: Classifier, line: Line, writer: AnswerWriter) -> str:
     """Label and print a query; returns what became of it."""
     if line.number is not None and line.is_blank:
-        writer.blank(line)
+        writer.write(line, None)
         return "blank"
     try:
         if line.error:
@@ -185,7 +185,7 @@ def _answer(classifier: Classifier, line: Line, writer: AnswerWriter) -> str:
     except QclsError as e:
         place = "" if line.number is None or line.error else f"line {line.number}: "  # an error of the input says it
         say(f"qcls-gguf: {place}'{printable(line.text[:60])}': {printable(with_options(str(e)))}")
-        writer.failure(line, str(e))
+        writer.write(line, str(e))
         return "failed"
-    writer.result(line, result)
+    writer.write(line, result)
     return "labelled"

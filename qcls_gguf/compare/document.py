@@ -6,7 +6,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ..config.words import counted
-from ..model.placement import weights_text
 from ..report.document import TEXT, Document, Facts, Figure, Paragraph, Section, Table, provenance
 from .records import ComparisonRecord, MethodRecord
 
@@ -67,16 +66,11 @@ def _row(method: MethodRecord) -> list[object]:
 def _heading(comparison: ComparisonRecord) -> str:
     """What was compared, in a line."""
     model = comparison.model
-    kernels = (
-        f"; peers on {comparison.peer_kernels} matrix kernels, weights: {weights_text(model.n_lane_ordered)}"
-        if "CUDA" in model.backend and model.n_gpu_layers
-        else ""
-    )
+    kernels = f"; peers on {comparison.peer_kernels} matrix kernels" if model.n_gpu_layers else ""
     return (
         f"{counted(comparison.n_prompts, 'prompt')}, {counted(comparison.n_queries, 'query', 'queries')}, "
-        f"{counted(comparison.rounds, 'round')} of "
-        f"alternating requests; {model.description}, {model.quantization}, {model.device}, "
-        f"{counted(comparison.environment.n_threads, 'thread')}{kernels}"
+        f"{counted(comparison.rounds, 'round')} of alternating requests; {model.description}, {model.quantization}, "
+        f"{model.device}, {counted(comparison.environment.n_threads, 'thread')}{kernels}"
     )
 
 

@@ -17,7 +17,7 @@ from ..config.scoring import JOINT, MEAN
 from ..config.words import JsonObject, counted, printable
 from ..data.queries import Line
 from ..score.result import Audit, ModelInfo, PromptResult, Result
-from .document import console
+from .document import console, percent
 from .record import json_text
 
 BLANK = "blank line"
@@ -32,15 +32,9 @@ _LEAST_FOR_OTHERS = 24
 class AnswerWriter:
     """Prints one answer after the other to standard output. Subclasses say how."""
 
-    def result(self, line: Line, result: Result) -> None:
-        """Print a query's answer."""
+    def write(self, line: Line, answer: Result | str | None) -> None:
+        """Print a query's answer; a text: why it has none; None: the line is blank."""
         raise NotImplementedError
-
-    def failure(self, line: Line, error: str) -> None:
-        """Print what stands for a query that could not be labelled."""
-
-    def blank(self, line: Line) -> None:
-        """Print what stands for a line with nothing on it."""
 
     def close(self) -> None:
         """Print what comes after the last answer."""
@@ -52,24 +46,19 @@ class Tables(AnswerWriter):
     def __init__(self, n_top: int) -> None:
         self._console, self._n_top = console(), n_top
 
-    def result(self, line: Line, result: Result) -> None:
-        self._console.print(result_table(result, self._n_top, width=self._console.width))
-
-    def blank(self, line: Line) -> None:
-        self._console.print(f"(line {line.number} is blank)\n", style="dim")
+    def write(self, line: Line, answer: Result | str | None) -> None:
+        if isinstance(answer, Result):
+            self._console.print(result_table(answer, self._n_top, width=self._console.width))
+        elif answer is None:
+            self._console.print(f"(line {line.number} is blank)\n", style="dim")
 
 
 class Labels(AnswerWriter):
     """A line for each query: the labels, in the order of the prompts, separated by tabs; empty where there are none."""
 
-    def result(self, line: Line, result: Result) -> None:
-        print(*(printable(answer.label) for answer in result.results), sep="\t", flush=True)
-
-    def failure(self, line: Line, error: str) -> None:
-        print(flush=True)
-
-    def blank(self, line: Line) -> None:
-        print(flush=True)
+    def write(self, line: Line, answer: Result | str | None) -> None:
+        answers = answer.results if isinstance(answer, Result) else ()
+        print(*(printable(each.label) for each in answers), sep="\t", flush=True)
 
 
 class Rows(AnswerWriter):
@@ -82,61 +71,61 @@ class Rows(AnswerWriter):
         self._empty = [""] * len(columns)
         self._print([id_column or "line", "query", *columns, "error"])
 
-    def result(self, line: Line, result: Result) -> None:
-        cells: list[str] = []
-        for answer in result.results:
-            cells += [answer.label, f"{answer.probability:.6f}"] if self._probabilities else [answer.label]
-        self._row(line, cells, "")
-
-    def failure(self, line: Line, error: str) -> None:
-        self._row(line, self._empty, error)
-
-    def blank(self, line: Line) -> None:
-        self._row(line, self._empty, BLANK)
-
-    def _row(self, line: Line, cells: Sequence[str], error: str) -> None:
+    def write(self, line: Line, answer: Result | str | None) -> None:
+        cells, error = self._empty, answer or BLANK
+        if isinstance(answer, Result):
+            cells, error = [], ""
+            for each in answer.results:
+                cells += [each.label, f"{each.probability:.6f}"] if self._probabilities else [each.label]
         place = line.id if self._by_id else line.number
         self._print(["" if place is None else place, line.text, *cells, error])
         sys.stdout.flush()
 
 
-class Objects(AnswerWriter):
-    """What JSON and JSON lines have in common: an object for each query, with the line or the id that it came with."""
+class JsonLines(AnswerWriter):
+    """An object a line, with the line or the id that it came with, and the model's hash in place of all about it."""
 
-    def __init__(self, n_scores: int | None) -> None:
-        """n_scores: how many of the most probable labels keep their scores; None: all, as configured."""
+    def __init__(self, n_scores: int | None, *, header: ModelInfo | None = None) -> None:
+        """n_scores: how many of the most probable labels keep their scores; None: all, as configured.
+
+        header: the model that a first line describes.
+        """
         self._n_scores = n_scores
+        if header is not None:
+            self._print({"model": asdict(header)})
 
-    def result(self, line: Line, result: Result) -> None:
-        plain = result.to_dict()
+    def write(self, line: Line, answer: Result | str | None) -> None:
+        place = {name: value for name, value in (("line", line.number), ("id", line.id)) if value is not None}
+        if not isinstance(answer, Result):
+            what = {"blank": True} if answer is None else {"error": answer}
+            self._print({**place, "query": line.text, **what})
+            return
+        told = self._told(answer)
         if self._n_scores is not None:
-            for answer in plain["results"]:
-                answer["scores"] = heapq.nlargest(
-                    self._n_scores, answer["scores"], key=lambda each: each["probability"]
-                )
-        self._write({**_place(line), **self._of_result(plain, result.model)})
+            for each in told["results"]:
+                each["scores"] = heapq.nlargest(self._n_scores, each["scores"], key=lambda score: score["probability"])
+        self._print({**place, **told})
 
-    def failure(self, line: Line, error: str) -> None:
-        self._write({**_place(line), "query": line.text, "error": error})
+    def _told(self, result: Result) -> JsonObject:
+        told = result.to_dict()
+        del told["model"]
+        return {**told, "model_sha256": result.model.sha256}
 
-    def blank(self, line: Line) -> None:
-        self._write({**_place(line), "query": line.text, "blank": True})
-
-    def _of_result(self, plain: JsonObject, model: ModelInfo) -> JsonObject:
-        return plain
-
-    def _write(self, value: JsonObject) -> None:
-        raise NotImplementedError
+    def _print(self, value: JsonObject) -> None:
+        print(json_text(value), flush=True)
 
 
-class JsonDocument(Objects):
+class JsonDocument(JsonLines):
     """One JSON document: the object of the only query, or a list."""
 
     def __init__(self, n_scores: int | None, *, only_one: bool) -> None:
         super().__init__(n_scores)
         self._only_one, self._n_written = only_one, 0
 
-    def _write(self, value: JsonObject) -> None:
+    def _told(self, result: Result) -> JsonObject:
+        return result.to_dict()
+
+    def _print(self, value: JsonObject) -> None:
         before = "" if self._only_one else ",\n" if self._n_written else "[\n"
         print(before, json_text(value, indent=2), sep="", end="\n" if self._only_one else "", flush=True)
         self._n_written += 1
@@ -144,27 +133,6 @@ class JsonDocument(Objects):
     def close(self) -> None:
         if not self._only_one:
             print("\n]" if self._n_written else "[]", flush=True)
-
-
-class JsonLines(Objects):
-    """An object a line, with the hash of the model instead of all that is known of it."""
-
-    def __init__(self, n_scores: int | None, *, header: ModelInfo | None) -> None:
-        """header: the model that a first line describes."""
-        super().__init__(n_scores)
-        if header is not None:
-            self._write({"model": asdict(header)})
-
-    def _of_result(self, plain: JsonObject, model: ModelInfo) -> JsonObject:
-        del plain["model"]
-        return {**plain, "model_sha256": model.sha256}
-
-    def _write(self, value: JsonObject) -> None:
-        print(json_text(value), flush=True)
-
-
-def _place(line: Line) -> JsonObject:
-    return {name: value for name, value in (("line", line.number), ("id", line.id)) if value is not None}
 
 
 def result_table(result: Result, n_top: int, *, width: int = 100) -> Group:
@@ -177,20 +145,13 @@ def result_table(result: Result, n_top: int, *, width: int = 100) -> Group:
     counts = result.counts
     by_stage = Counter(answer.stage for answer in result.results if answer.stage is not None)
     numbers = [
-        f"{counted(counts.n_decodes, 'decode')},",
-        f"{counts.n_tokens_new} tokens new,",
-        f"{counts.n_tokens_cached} cached,",
-        counted(counts.n_positions, "position"),
+        *(counted(counts.n_decodes, "decode"), f"{counts.n_tokens_new} tokens new"),
+        *(f"{counts.n_tokens_cached} cached", counted(counts.n_positions, "position")),
         *(f"{counted(n, 'answer')} by {printable(stage)}" for stage, n in by_stage.items()),
     ]
-    first, *more = (f"{stage} {ms:.2f}" for stage, ms in result.stage_ms.items())
-    return Group(
-        title,
-        *_answers(result, n_top, width),
-        *(Text(line, style="dim") for line in _lines([f"ms: {first}", *more], width)),
-        *(Text(line, style="dim") for line in _lines(numbers, width, gap=" ")),
-        Text(),
-    )
+    times = [f"{stage} {ms:.2f}" for stage, ms in result.stage_ms.items()]
+    lines = _lines(["ms: " + times[0], *times[1:]], width) + _lines(numbers, width, gap=", ")
+    return Group(title, *_answers(result, n_top, width), *(Text(line, style="dim") for line in lines), Text())
 
 
 def _answers(result: Result, n_top: int, width: int) -> Iterator[Text]:
@@ -204,18 +165,16 @@ def _answers(result: Result, n_top: int, width: int) -> Iterator[Text]:
         n_label = min(n_label, width - n_name - _PERCENT_CELLS - 2 * len(_GAP))
     indent = n_head if is_wide else len(_GAP)
     for answer in result.results:
-        label_style = f"bold {'yellow' if answer.abstained else ''}".strip()
         line = Text.assemble(
-            (_padded(printable(answer.prompt), n_name), "dim"),
-            _GAP,
-            (_padded(printable(answer.label), n_label), label_style),
-            _GAP,
+            (_padded(printable(answer.prompt), n_name) + _GAP, "dim"),
+            (_padded(printable(answer.label), n_label) + _GAP, "bold yellow" if answer.abstained else "bold"),
             (f"{bar(answer.probability)}{_GAP}" if is_wide else "", "green"),
-            f"{_percent(answer.probability):>{_PERCENT_CELLS}}",
+            f"{percent(answer.probability):>{_PERCENT_CELLS}}",
         )
         told = [Text(each, style="dim") for each in _lines(_others(answer, n_top), width - indent)]
-        if answer.audit is not None:
-            told += _audit(answer, answer.audit, width - indent)
+        if audit := answer.audit:
+            style = "yellow" if audit.changes else "dim"
+            told += [Text(each, style) for each in _lines(_audit(answer, audit), width - indent, gap=", ")]
         if is_wide and told:
             line.append(_GAP).append_text(told.pop(0))
         yield line
@@ -236,35 +195,29 @@ def _padded(text: str, n: int) -> str:
 
 def _lines(parts: Sequence[str], width: int, *, gap: str = _GAP) -> list[str]:
     """The parts one after the other, broken between them only."""
-    lines = [""]
-    for part in parts:
-        longer = f"{lines[-1]}{gap}{part}" if lines[-1] else part
-        if cell_len(longer) <= width or not lines[-1]:
+    lines = list(parts[:1])
+    for part in parts[1:]:
+        if cell_len(longer := f"{lines[-1]}{gap}{part}") < width:
             lines[-1] = longer
         else:
+            lines[-1] += gap.rstrip()
             lines.append(part)
-    return lines if parts else []
-
-
-def _percent(probability: float) -> str:
-    return f"{probability:.1%}"
+    return lines
 
 
 def _others(answer: PromptResult, n_top: int) -> list[str]:
     ranked = sorted(answer.scores, key=lambda score: score.probability, reverse=True)
     # who abstained shows the label that would have been the answer as well
     shown = ranked[0 if answer.abstained else 1 : n_top or None]
-    others = [f"{printable(score.label)} {_percent(score.probability)}" for score in shown]
+    others = [f"{printable(score.label)} {percent(score.probability)}" for score in shown]
     return [f"abstained: {others[0]}", *others[1:]] if answer.abstained and others else others
 
 
-def _audit(answer: PromptResult, audit: Audit, width: int) -> list[Text]:
-    """The label mass, and what the exact scores find; in yellow where they pick another label."""
-    most_probable = answer.most_probable
+def _audit(answer: PromptResult, audit: Audit) -> list[str]:
+    """The label mass, and what the exact scores find."""
     picks = {JOINT: audit.joint_label, MEAN: audit.mean_label}
-    others = [f"{name} picks {printable(label)}" for name, label in picks.items() if label != most_probable]
-    agreeing = " and ".join(name for name, label in picks.items() if label == most_probable)
-    verb = "agree" if len(others) == 0 else "agrees"
-    parts = [f"audit: label mass {_percent(audit.label_mass)}", *others, *([f"{agreeing} {verb}"] if agreeing else [])]
-    lines = _lines([*(f"{part}," for part in parts[:-1]), parts[-1]], width, gap=" ")
-    return [Text(line, style="yellow" if audit.changes else "dim") for line in lines]
+    agreeing = [name for name, label in picks.items() if label == answer.most_probable]
+    found = [f"{name} picks {printable(label)}" for name, label in picks.items() if name not in agreeing]
+    if agreeing:
+        found.append(f"{' and '.join(agreeing)} {'agrees' if found else 'agree'}")
+    return [f"audit: label mass {percent(audit.label_mass)}", *found]

@@ -16,6 +16,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
 from ..config.words import counted, printable
+from ..model.placement import weights_text
 from ..score.result import ModelInfo
 from .environment import Environment
 
@@ -142,12 +143,19 @@ def console() -> Console:
 
 def provenance(model: ModelInfo, environment: Environment) -> dict[str, str]:
     """Facts of the model, the machine and the software, as every page has them."""
+    driver = environment.gpu and environment.gpu.driver
     return {
         "model": f"{model.path}: {model.description}",
         "model sha256": model.sha256,
-        "device": f"{model.device}, {model.backend}, {counted(model.n_gpu_layers, 'layer')} on the GPU, "
+        "device": f"{model.device}, driver {driver or 'none'}, {model.backend}, "
+        f"{counted(model.n_gpu_layers, 'layer')} on the GPU"
+        + (f", weights: {weights_text(model.n_lane_ordered)}" if model.n_gpu_layers else ""),
+        "machine": f"{environment.cpu}, {counted(environment.n_cores, 'core')}, "
         f"{counted(environment.n_threads, 'thread')}, {environment.os}",
-        "versions": f"qcls-gguf {model.package_version}, llama.cpp {model.llama_cpp_commit} patched",
+        "CPU code": " ".join(environment.instruction_sets) or "no special instruction set",
+        "versions": f"qcls-gguf {model.package_version}, llama.cpp {model.llama_cpp_commit} patched "
+        f"({model.source_digest}), Python {environment.python}",
+        "date": environment.date,
     }
 
 
@@ -207,12 +215,8 @@ def _rich_tables(table: Table, width: int) -> Iterator[RenderableType]:
     headings, is_text = [printable(heading) for heading in table.columns], table.is_text()
     rows = [[printable(cell) for cell in row] for row in table.cells()[: table.n_terminal]]
     widths = [max(map(cell_len, column)) for column in zip(headings, *rows, strict=True)]
-    gap = 2
-    split = _split(widths, is_text, width, gap)
-    if len(split) > 1:
-        gap = 1
-        split = _split(widths, is_text, width, gap)
-    for index, numbers in enumerate(split):
+    gap = 2 if len(_split(widths, is_text, width, 2)) == 1 else 1
+    for index, numbers in enumerate(_split(widths, is_text, width, gap)):
         if index:
             yield Text()
         shown = rich.table.Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")

@@ -135,8 +135,8 @@ class Nvml:
         """Which GPU it is."""
         memory, limit = self._ask("DeviceGetMemoryInfo", self._gpu), self._ask("DeviceGetEnforcedPowerLimit", self._gpu)
         return GpuFacts(
-            name=_text(self._ask("DeviceGetName", self._gpu)),
-            driver=_text(self._ask("SystemGetDriverVersion")),
+            name=self._ask("DeviceGetName", self._gpu),
+            driver=self._ask("SystemGetDriverVersion"),
             memory_bytes=None if memory is None else int(memory.total),
             max_sm_mhz=self._ask("DeviceGetMaxClockInfo", self._gpu, self._nvml.NVML_CLOCK_SM),
             power_limit_w=None if limit is None else limit / 1e3,
@@ -208,7 +208,3 @@ def _nvml() -> Iterator[Nvml | str]:
         except pynvml.NVMLError as e:
             found = f"NVIDIA's driver shows no GPU: {e}"
         yield found
-
-
-def _text(answer: Any) -> str | None:
-    return answer.decode() if isinstance(answer, bytes) else answer

@@ -78,39 +78,21 @@ def _finish(field: JsonObject) -> bool:
 
 
 def records_markdown(records: Mapping[str, type[BaseModel]]) -> str:
-    """A section for each record by its heading, with a table of the fields of each type; types of several come last."""
-    schemas = {heading: json_schema(record) for heading, record in records.items()}
-    types: dict[str, JsonObject] = {}
-    used_by: dict[str, set[str]] = {}
-    for heading, schema in schemas.items():
-        for name, definition in schema.pop("$defs", {}).items():
-            types[name] = definition
-            used_by.setdefault(name, set()).add(heading)
+    """A section for each record by its heading, with a table of its fields, and one for each type that it has first."""
     lines: list[str] = []
-    for heading, schema in schemas.items():
-        lines += [f"## {heading}", "", *_table(schema, types)]
-        for name in _in_order(schema, types):
-            if used_by[name] == {heading}:
-                lines += [f"### {name}", "", *_table(types[name], types)]
-    lines += ["## Types of several records", ""]
-    for name, headings in used_by.items():
-        if len(headings) > 1:
-            lines += [f"### {name}", "", *_table(types[name], types)]
+    seen: set[str] = set()
+
+    def describe(heading: str, schema: JsonObject, types: Mapping[str, JsonObject]) -> None:
+        lines.extend([heading, "", *_table(schema, types)])
+        for name in _references(schema):
+            if name not in seen:
+                seen.add(name)
+                describe(f"### {name}", types[name], types)
+
+    for heading, record in records.items():
+        schema = json_schema(record)
+        describe(f"## {heading}", schema, schema.pop("$defs", {}))
     return "\n".join(lines)
-
-
-def _in_order(schema: JsonObject, types: Mapping[str, JsonObject]) -> list[str]:
-    """The types below a schema in the order in which a reader meets them."""
-    names: dict[str, None] = {}
-
-    def visit(part: JsonObject) -> None:
-        for name in _references(part):
-            if name not in names:
-                names[name] = None
-                visit(types[name])
-
-    visit(schema)
-    return list(names)
 
 
 def _references(part: Any) -> Iterator[str]:
@@ -126,26 +108,18 @@ def _references(part: Any) -> Iterator[str]:
 
 def _table(schema: JsonObject, types: Mapping[str, JsonObject]) -> list[str]:
     """A type's description and its fields, a row each; a field without a description has that of its type."""
-    required = schema["required"]
-    rows = [
-        f"| `{name}` | {_type_text(field)} | {_cell(_meaning(field, types), left_out=name not in required)} |"
-        for name, field in schema["properties"].items()
-    ]
-    return [*_sentences(schema.get("description", "")), "| field | type | meaning |", "| --- | --- | --- |", *rows, ""]
+    lines = [_one_line(schema["description"]), "", "| field | type | meaning |", "| --- | --- | --- |"]
+    for name, field in schema["properties"].items():
+        described = [field, *(types[reference] for reference in _references(field))]
+        meaning = _one_line(next((each["description"] for each in described if "description" in each), ""))
+        left_out = [] if name in schema["required"] else ["left out where there is none"]
+        text = "; ".join([meaning, *left_out]).replace("|", "\\|")
+        lines.append(f"| `{name}` | {_type_text(field)} | {text} |")
+    return [*lines, ""]
 
 
-def _meaning(field: JsonObject, types: Mapping[str, JsonObject]) -> str:
-    names = list(_references(field))
-    return str(field.get("description") or (types[names[0]].get("description", "") if names else ""))
-
-
-def _sentences(description: str) -> list[str]:
-    return [" ".join(description.split()), ""] if description else []
-
-
-def _cell(description: str, *, left_out: bool) -> str:
-    text = " ".join(description.split()).replace("|", "\\|")
-    return "; ".join(part for part in (text, "left out where there is none" if left_out else "") if part)
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _type_text(field: JsonObject) -> str:

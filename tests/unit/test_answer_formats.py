@@ -50,9 +50,9 @@ ANSWER = result(prompt("category", 0.1, 0.2, 0.7), prompt("audience", 0.75, 0.25
 
 def printed(writer: AnswerWriter, capsys: pytest.CaptureFixture[str]) -> str:
     answered, blank, bad = LINES
-    writer.result(answered, ANSWER)
-    writer.blank(blank)
-    writer.failure(bad, bad.error or "")
+    writer.write(answered, ANSWER)
+    writer.write(blank, None)
+    writer.write(bad, bad.error)
     writer.close()
     return capsys.readouterr().out
 
@@ -98,7 +98,7 @@ def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     JsonDocument(None, only_one=False).close()
     assert json.loads(capsys.readouterr().out) == []
     writer = JsonDocument(None, only_one=True)
-    writer.result(Line("red dress"), ANSWER)
+    writer.write(Line("red dress"), ANSWER)
     writer.close()
     assert json.loads(capsys.readouterr().out) == ANSWER.to_dict() | {
         "results": [json.loads(json.dumps(each)) for each in ANSWER.to_dict()["results"]]
