@@ -6,6 +6,7 @@ Modules of commands import at their top what parses options, and what works insi
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Annotated
 
@@ -28,7 +29,7 @@ from .terminal import exit_codes, say, show_record
 
 app = typer.Typer(
     cls=Commands,
-    context_settings={"help_option_names": ["--help", "-h"]},
+    context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 120},
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -116,4 +117,5 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "schema": schema_command,
 }
 for _name, _command in _COMMANDS.items():
-    app.command(_name, cls=Command)(_command)
+    _about, _, _details = inspect.cleandoc(_command.__doc__ or "").partition("\n\n")  # the options stand between them
+    app.command(_name, cls=Command, help=_about, short_help=_about.replace("\n", " "), epilog=_details)(_command)

@@ -60,6 +60,7 @@ def init_command(chosen: DraftOptions, rows: ColumnOptions) -> None:
     from ..drafting.models import fitting_model, given_model
     from ..drafting.rows import find_labels
     from ..evaluation.cues import cue_for_rows
+    from ..report.files import write_file
 
     data, out = chosen.data, chosen.out
     if chosen.cues and (data is None or chosen.model is None):
@@ -94,7 +95,7 @@ def init_command(chosen: DraftOptions, rows: ColumnOptions) -> None:
                 config = parse_config(text, folder=folder)
                 cue, why = cue_for_rows(config, data, columns, opener, on_progress)
             text = draft_text(replace(draft, cue=cue, why_cue=why), folder)
-    out.write_text(text, encoding="utf-8")
+    write_file(out, text, "--out")
     commands = [f"  {command}" for command in _next(out, data, found)]
     for line in (f"wrote {out}", *(f"note: {with_options(remark)}" for remark in remarks), "next:", *commands):
         say(line)

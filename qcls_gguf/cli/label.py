@@ -47,7 +47,9 @@ class WorkOptions:
     """How the rows are labelled."""
 
     cache: Path | None = option("--cache FILE", "A file of answers, to reuse them in other shards and runs.")
-    batch: int | None = option("--batch N", "Queries in a decode. Default: measured.", low=1, high=512)
+    batch: int | None = option(
+        "--batch N", "Queries in a decode. Default: measured, or 8 for few queries.", low=1, high=512
+    )
     shard_rows: int = option("--shard-rows N", "Most rows in a shard.", 50_000, low=1)
     devices: str | None = option("--devices D,…", "Start a process for each: numbers of GPUs, or cpu.")
 

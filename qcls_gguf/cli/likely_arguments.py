@@ -75,6 +75,8 @@ class Command(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except Exception as e:
+            if isinstance(said := getattr(e, "message", None), str):
+                e.message = said.removeprefix("Value error, ")  # type: ignore[attr-defined]  # how pydantic begins
             option = str(getattr(e, "option_name", None))
             if instead := _REMOVED.get((ctx.info_name, option)):
                 with exit_codes():

@@ -68,8 +68,13 @@ def overriding(key: str, names: str, text: str | None = None) -> Any:
 
 @functools.cache
 def _definitions() -> JsonObject:
-    schema: JsonObject = json.loads(schema_path().read_text(encoding="utf-8"))["$defs"]
-    return schema
+    try:
+        schema: JsonObject = json.loads(schema_path().read_text(encoding="utf-8"))
+    except ValueError:  # empty where a shell sends the output of `schema` there
+        from ..config.load import config_json_schema
+
+        schema = config_json_schema()
+    return schema["$defs"]  # type: ignore[no-any-return]
 
 
 def _schema(key: str) -> JsonObject:

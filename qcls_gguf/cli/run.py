@@ -53,7 +53,7 @@ class QueryOptions(GivenQueries):
 class AnswerOptions:
     """How the answers are printed."""
 
-    format: Format = option("--format -f", "How answers are printed: see above.", "table")
+    format: Format = option("--format -f", "How answers are printed: see below.", "table")
     scores: str | None = option("--scores none|top:K|all", "The labels whose scores JSON contains. CSV: none or all.")
     header: bool = option("--header", "With jsonl: print a first line that describes the model.", False)
     top: int = option("--top N", "Labels of each prompt in the table; 0 shows all.", 3, low=0)

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
     from .options import Printing
 
 EXIT_OTHER, EXIT_USAGE, EXIT_MODEL = 1, 2, 3
-_NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO)
+_LOST = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO, errno.EBADF)
+_LONGEST_WARNING = 140
 _EXITS = {ConfigError: EXIT_USAGE, ModelError: EXIT_MODEL}
 OPTIONS: set[str] = set()
 """the options of all commands, such as --data"""
@@ -41,13 +43,7 @@ _QUOTED = re.compile(r"`([a-z_]+)`")
 @contextmanager
 def exit_codes() -> Iterator[None]:
     """Print UTF-8, and turn what ends a command early into a line on standard error and its exit code."""
-    for name, errors in (("stdin", "surrogateescape"), ("stdout", "backslashreplace"), ("stderr", "backslashreplace")):
-        stream = getattr(sys, name)
-        if stream is None:  # closed by whoever started us
-            flags, mode = (os.O_RDONLY, "r") if name == "stdin" else (os.O_WRONLY, "w")
-            setattr(sys, name, os.fdopen(os.open(os.devnull, flags), mode))
-        elif hasattr(stream, "reconfigure"):
-            stream.reconfigure(encoding="utf-8", errors=errors)
+    _open_streams()
     with Stoppable() as stoppable:
         try:
             with warnings.catch_warnings():
@@ -63,6 +59,17 @@ def exit_codes() -> Iterator[None]:
             _end(e)
 
 
+def _open_streams() -> None:
+    """Let the streams be UTF-8. Where whoever started us has closed standard output, writing to it fails."""
+    for name, errors in (("stdin", "surrogateescape"), ("stdout", "backslashreplace"), ("stderr", "backslashreplace")):
+        stream = getattr(sys, name)
+        if stream is None:
+            flags = os.O_WRONLY if name == "stderr" else os.O_RDONLY
+            setattr(sys, name, os.fdopen(os.open(os.devnull, flags), "r" if name == "stdin" else "w"))
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors=errors)
+
+
 def _end(error: BaseException) -> NoReturn:
     """Print what ended a command, and exit; raise what is no error of ours."""
     if isinstance(error, BrokenPipeError):
@@ -71,7 +78,7 @@ def _end(error: BaseException) -> NoReturn:
     if isinstance(error, OSError):
         _drop_output()
         # Whatever else is written names its file.
-        is_output = error.filename is None and error.errno in _NO_ROOM
+        is_output = error.filename is None and error.errno in _LOST
         _fail(f"standard output could not be written: {error.strerror}" if is_output else error, EXIT_OTHER)
     if isinstance(error, QclsError):
         _fail(error, next((code for kind, code in _EXITS.items() if isinstance(error, kind)), EXIT_OTHER))
@@ -81,6 +88,7 @@ def _end(error: BaseException) -> NoReturn:
 @contextmanager
 def flushed() -> Iterator[None]:
     """Write what was printed before the interpreter does it at its exit, where a failure prints a traceback."""
+    _open_streams()
     try:
         try:
             yield
@@ -121,6 +129,10 @@ def _drop_output() -> None:
 
 def _fail(error: Exception | str, code: int) -> NoReturn:
     print(f"qcls-gguf: {_shown(error)}", file=sys.stderr)
+    try:
+        sys.stdout.flush()
+    except OSError:  # which was told
+        _drop_output()
     raise typer.Exit(code)
 
 
@@ -140,6 +152,10 @@ def print_warning(mistake: object) -> None:
     say(f"qcls-gguf: warning: {_shown(mistake)}")
 
 
+def _print_mistake(mistake: object) -> None:
+    print_warning(textwrap.shorten(str(mistake), _LONGEST_WARNING, placeholder=" … (inspect says more)"))
+
+
 def load_bar(quiet: bool) -> Callable[[float], None] | None:
     """A percentage on the terminal while a large model loads."""
     if quiet or not sys.stderr.isatty():
@@ -153,13 +169,13 @@ def load_bar(quiet: bool) -> Callable[[float], None] | None:
 
 
 def classifier_opener(offline: bool, quiet: bool, *, warns: bool = True) -> ClassifierOpener:
-    """What opens classifiers, with warnings and, unless quiet, the steps of start-ups on the terminal.
+    """What opens classifiers, with likely mistakes and the steps of start-ups on the terminal unless quiet.
 
     offline: models of the hub come from the local cache only; warns: whether likely mistakes are shown.
     """
     from ..opening import ClassifierOpener
 
-    on_step, on_warning = None if quiet else print_step, print_warning if warns else None
+    on_step, on_warning = None if quiet else print_step, _print_mistake if warns and not quiet else None
     return ClassifierOpener(offline=offline, on_step=on_step, on_load=load_bar(quiet), on_warning=on_warning)
 
 

@@ -239,7 +239,7 @@ class Core:
             "cleanup": trim_us / 1e3,
         }
         wait_ns = 0 if arrived_ns is None else start_ns - arrived_ns
-        total_ms = sum(stage_ms.values())
+        total_ms = round(sum(stage_ms.values()), 6)  # nanoseconds, as each of them
         results = []
         for each, answer in zip(tokenized, answers, strict=True):
             result = Result(

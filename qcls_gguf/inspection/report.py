@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -10,7 +10,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from ..config.prompt import LikelyMistake
-from ..config.words import counted, printable, printable_lines
+from ..config.words import MAX_LISTED, counted, printable, printable_lines
 from ..model.placement import weights_text
 from ..report.document import TEXT, Document, Facts, Paragraph, Table, measured
 from .records import (
@@ -30,11 +30,11 @@ _CACHED, _FED, _CONTROL, _LABEL = "blue", "bold green", "reverse", "yellow"
 
 def inspection_view(inspection: Inspection) -> Group:
     """The whole, a row for each prompt, the label tries, warnings and advice."""
-    advice = [Paragraph(f"- {advice.text}") for advice in inspection.advice]
+    advice = [Paragraph(line) for line in _lines([advice.text for advice in inspection.advice])]
     return Group(
         Document(title="", parts=[Facts(_facts(inspection)), _prompts(inspection)]),
-        *map(_prompt_tree, inspection.prompts, inspection.answering),
-        Text(),
+        *map(_prompt_tree, inspection.prompts[:MAX_LISTED], inspection.answering),
+        Text(_more(len(inspection.prompts), "prompt")),
         _warnings(inspection.warnings),
         Document(title="", parts=[Paragraph("advice", "strong") if advice else None, *advice]),
     )
@@ -47,7 +47,7 @@ def shown_prompts_view(shown: ShownPrompts) -> Group:
 
 
 def _warnings(warnings: tuple[LikelyMistake, ...]) -> Document:
-    lines = [Paragraph(f"- {each}", "warning") for each in warnings]
+    lines = [Paragraph(line, "warning") for line in _lines(list(map(str, warnings)))]
     return Document(title="", parts=[Paragraph("warnings", "strong") if lines else None, *lines])
 
 
@@ -102,11 +102,27 @@ def _prompts(inspection: Inspection) -> Table:
                 *(prompt.name, prompt.scoring, prompt.prefix.n_tokens, prompt.prefix.n_shared, prompt.added.n_tokens),
                 *(len(prompt.labels), prompt.n_tokens_labels, prompt.n_positions, prompt.n_leaves),
                 "yes" if prompt.fast_path else "no",
-                "all" if n > 2 and len(prompt.prefix.shared_with) == n - 1 else ", ".join(prompt.prefix.shared_with),
+                "all" if n > 2 and len(prompt.prefix.shared_with) == n - 1 else _listed(prompt.prefix.shared_with),
             ]
-            for prompt in inspection.prompts
+            for prompt in inspection.prompts[:MAX_LISTED]
         ],
     )  # fmt: skip
+
+
+def _more(n: int, one: str) -> str:
+    """What a list does not show of n; empty where it shows all."""
+    return f"and {counted(n - MAX_LISTED, f'more {one}')}" if n > MAX_LISTED else ""
+
+
+def _lines(texts: Sequence[str]) -> list[str]:
+    """A line for each text, as many as one list has, and how many more there are."""
+    lines = [*texts[:MAX_LISTED], _more(len(texts), "line")]
+    return [f"- {line}" for line in lines if line]
+
+
+def _listed(names: Sequence[str], one: str = "prompt") -> str:
+    """Names, as many as one list has, and how many more there are."""
+    return ", ".join(filter(None, [*names[:MAX_LISTED], _more(len(names), one)]))
 
 
 def _prompt_tree(prompt: PromptInspection, answering: Answering) -> Tree:
@@ -132,11 +148,13 @@ def _with_labels(tree: Tree, node: TrieNode) -> Tree:
     """Add the fed nodes as branches, and on one line the labels whose further tokens are not fed."""
     ends = [_label_end(child) for child in node.children if not child.fed]
     if ends:
-        tree.add(Text(", ".join(ends), style=_LABEL))
-    for child in node.children:
-        if child.fed:
-            line = Text.assemble((_visible(child.text), f"{_LABEL} underline"), f"  (fed{', read' * child.read})")
-            _with_labels(tree.add(line), child)
+        tree.add(Text(_listed(ends, "label"), style=_LABEL))
+    fed = [child for child in node.children if child.fed]
+    for child in fed[:MAX_LISTED]:
+        line = Text.assemble((_visible(child.text), f"{_LABEL} underline"), f"  (fed{', read' * child.read})")
+        _with_labels(tree.add(line), child)
+    if more := _more(len(fed), "path"):
+        tree.add(Text(more))
     return tree
 
 

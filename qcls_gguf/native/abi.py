@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import fields
 from enum import IntEnum
@@ -259,4 +260,9 @@ def check(status: int, error: Error, path: Path | None = None) -> None:
     if status != _OK:
         # the message may quote bytes of a model file
         message = printable_lines(error.message.decode(errors="backslashreplace"))
+        if unknown := re.search("unknown model architecture: '(.*?)'", message):
+            message = (
+                f"this version's llama.cpp does not know the architecture '{unknown[1]}': name a model of another "
+                "family, or install a newer qcls-gguf"
+            )
         raise _ERRORS.get(status, QclsError)(f"{path}: {message}" if path else message)

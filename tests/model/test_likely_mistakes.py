@@ -164,13 +164,14 @@ def test_commands_tell_them_once_and_keep_them(tmp_path: Path) -> None:
     data.write_text("".join(json.dumps({"query": f"{i}", "labels": {"c": "red"}}) + "\n" for i in range(3)))
     line = "qcls-gguf: warning: prompts.c: the embedded model knows the prompts of the configurations fashion-8 and"
     for words in (
+        ["run", "-q", "red"],
         ["run", "-q", "red", "--quiet"],
-        ["eval", "--data", str(data), "--latency-sample", "1", "--quiet", "-f", "json"],
+        ["eval", "--data", str(data), "--latency-sample", "1", "-f", "json"],
         ["inspect", "--quiet", "-f", "json"],
     ):
         done = CliRunner().invoke(app, [*words, "-c", str(path)], catch_exceptions=False)
         assert done.exit_code == 0, done.stderr
-        assert done.stderr.count(line) == (words[0] != "inspect")
+        assert done.stderr.count(line) == (words[0] != "inspect" and "--quiet" not in words)
         if "json" in words:
             (warning,) = json.loads(done.stdout)["warnings"]
             assert (warning["kind"], warning["prompts"]) == ("untrained", ["c"])
