@@ -9,7 +9,7 @@ using kernels_fn = const qcls::product_kernels * (*) (const char *);
 // out[c][r]: rows of weights as a file has them, times columns x[c][n_values]; the rows in pieces of `piece` at most.
 // Returns the bytes of the layout; 0, with nothing done, where there are no kernels, or none for this shape.
 extern "C" size_t compute_products(kernels_fn find, const char * type, const uint8_t * weights, int64_t n_rows,
-    int64_t n_values, const float * x, int64_t n_columns, int64_t piece, float * out) {
+    int64_t n_values, const float * x, int64_t n_columns, int32_t precision, int64_t piece, float * out) {
     const qcls::product_kernels * kernels = find(type);
     if (!kernels || n_rows % kernels->row_multiple || n_values % kernels->value_multiple || piece % kernels->row_multiple) {
         return 0;
@@ -17,9 +17,11 @@ extern "C" size_t compute_products(kernels_fn find, const char * type, const uin
     const size_t size = kernels->size(n_rows, n_values);
     uint8_t * laid_out = (uint8_t *) aligned_alloc(64, (size + 63) / 64 * 64);
     kernels->lay_out(weights, n_rows, n_values, laid_out);
-    std::vector<qcls::activation_block> activations(n_values / 32 * n_columns);
-    for (int64_t i = 0; i < (int64_t) activations.size(); ++i) {
-        kernels->quantise(x + i % n_columns * n_values + i / n_columns * 32, &activations[i]);
+    const int64_t n_blocks = n_values / 32 * n_columns;
+    std::vector<qcls::activation_block> activations(2 * n_blocks);
+    for (int64_t c = 0; c < n_columns; ++c) {
+        kernels->quantise(x + c * n_values, n_values, (qcls::precision) precision, activations.data() + c,
+            activations.data() + n_blocks + c, n_columns);
     }
     for (int64_t first = 0; first < n_rows; first += piece) {
         const int64_t end = first + piece < n_rows ? first + piece : n_rows;

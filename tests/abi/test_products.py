@@ -8,7 +8,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
-from ctypes import c_char_p, c_int64, c_size_t, c_void_p
+from ctypes import c_char_p, c_int32, c_int64, c_size_t, c_void_p
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +32,7 @@ CPUINFO = {"avxvnni": "avx_vnni", "avx512vnni": "avx512_vnni"}
 TYPES = ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "IQ4_XS", "Q4_K", "Q5_K", "Q6_K"]
 HALVES = {"Q4_1": 2, "Q5_1": 2, "Q4_K": 2, "Q5_K": 2}
 """Scales of 16 bits in a block, at its beginning; of other types one, of Q6_K at its end."""
+PRECISIONS = ["fast", "usual", "fine"]
 COLUMNS = [*range(1, 41), 57, 64, 107, 128, 129, 512]
 LARGEST_ERROR = 1e-4
 """Of a sum of 512 products, of the sum of their magnitudes, with activations that 8 bits hold. Measured: 1e-6."""
@@ -39,7 +40,7 @@ LARGEST_ERROR = 1e-4
 
 @pytest.fixture(scope="module", params=["built", *VARIANTS])
 def products(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Products:
-    """`products(type, weights, x, piece)`: (columns, rows), or None where the variant has no kernels."""
+    """`products(type, weights, x, piece=…, precision=…)`: (columns, rows), or None where the variant has no kernels."""
     variant: str = request.param
     flags = VARIANTS.get(variant, "")
     if not shutil.which("g++"):
@@ -55,20 +56,20 @@ def products(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     compiled = ctypes.CDLL(str(path))
     own = ctypes.CDLL(str(next(library_folder().glob("libggml-cpu*.so")))) if variant == "built" else compiled
     compute = compiled.compute_products
-    compute.argtypes = [c_void_p, c_char_p, c_void_p, c_int64, c_int64, c_void_p, c_int64, c_int64, c_void_p]
+    compute.argtypes = [c_void_p, c_char_p, c_void_p, c_int64, c_int64, c_void_p, c_int64, c_int32, c_int64, c_void_p]
     compute.restype = c_size_t
     find = ctypes.cast(own.qcls_product_kernels, c_void_p)
 
-    def run(name: str, weights: npt.NDArray[np.uint8], x: Float32Array, piece: int = 1 << 20) -> Float32Array | None:
+    def run(
+        name: str, weights: npt.NDArray[np.uint8], x: Float32Array, *, piece: int = 1 << 20, precision: str = "usual"
+    ) -> Float32Array | None:
         name = name[:-1].lower() + name[-1] if name.endswith("_K") else name.lower()
         out = np.full((len(x), len(weights)), 7, np.float32)
-        arguments = weights.ctypes.data, *_shape(weights, x), x.ctypes.data, len(x), piece, out.ctypes.data
-        size = compute(find, name.encode(), *arguments)
+        shape = len(weights), x.shape[1]
+        which = PRECISIONS.index(precision), piece
+        size = compute(find, name.encode(), weights.ctypes.data, *shape, x.ctypes.data, len(x), *which, out.ctypes.data)
         assert size <= 1.05 * weights.nbytes, "the layout takes more memory than the file"
         return out if size else None
-
-    def _shape(weights: npt.NDArray[np.uint8], x: Float32Array) -> tuple[int, int]:
-        return len(weights), x.shape[1]
 
     if run("Q8_0", np.zeros((16, 34), np.uint8), np.zeros((1, 32), np.float32)) is None:
         assert variant == "built"
@@ -111,35 +112,45 @@ def test_products_are_those_of_the_dequantised_weights(products: Products, name:
         assert (np.abs(found - right[:n_columns]) <= bound[:n_columns]).all(), n_columns
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", TYPES)
-def test_a_result_depends_on_its_row_and_column_alone(products: Products, name: str) -> None:
+def test_a_result_depends_on_its_row_and_column_alone(products: Products, name: str, precision: str) -> None:
     random = np.random.default_rng(2)
     weights = random_weights(name, 96, 768)
     x = random.normal(size=(max(COLUMNS), 768)).astype(np.float32)
-    whole = products(name, weights, x)
+    x[random.random(size=x.shape) < 0.01] *= 30  # so that some blocks have a rest
+    whole = products(name, weights, x, precision=precision)
     assert whole is not None
     for n_columns in COLUMNS:
         first = int(random.integers(max(COLUMNS) - n_columns + 1))
-        np.testing.assert_array_equal(products(name, weights, x[first : first + n_columns]), whole[first:][:n_columns])
+        part = products(name, weights, x[first : first + n_columns], precision=precision)
+        np.testing.assert_array_equal(part, whole[first:][:n_columns])
     for piece in (16, 32, 48):
-        np.testing.assert_array_equal(products(name, weights, x[:9], piece), whole[:9])
+        np.testing.assert_array_equal(products(name, weights, x[:9], piece=piece, precision=precision), whole[:9])
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("scale", [1e-30, 1e-3, 1.0, 1e30])
-def test_activations_are_quantised_to_8_bits(products: Products, scale: float) -> None:
-    """The identity gives back each value, to within half a step of the largest of its 32."""
+def test_activations_are_quantised_to_8_bits_and_the_rest_to_8_more(
+    products: Products, scale: float, precision: str
+) -> None:
+    """The identity gives back each value, to within half a step of the largest of its 32, or of their largest rest."""
     weights = np.zeros((64, 2, 34), np.uint8)
     weights[:, :, :2] = np.frombuffer(np.float16(1).tobytes(), np.uint8)
     for row in range(64):
         weights[row, row // 32, 2 + row % 32] = 1
     x = (np.random.default_rng(3).normal(size=(50, 64)) * scale).astype(np.float32)
     x[7, :32] = 0
-    found = products("Q8_0", weights.reshape(64, -1), x)
+    x[20:, 40] *= 1000
+    found = products("Q8_0", weights.reshape(64, -1), x, precision=precision)
     assert found is not None
-    largest = np.abs(x.reshape(50, 2, 32)).max(axis=2, keepdims=True)
-    error = np.abs(found - x).reshape(50, 2, 32)
-    assert (error <= largest / 127 * 0.5001).all()
-    assert error.max() > 0
+    half_steps = np.abs(x.reshape(50, 2, 32)).max(axis=2) / 254 * 1.001
+    least = {"fast": np.inf, "usual": 1.5 * half_steps.mean(axis=1, keepdims=True), "fine": 0}
+    has_rest = half_steps > least[precision]
+    assert has_rest.any() == (precision != "fast")
+    error = np.abs(found - x).reshape(50, 2, 32).max(axis=2)
+    assert (error <= np.where(has_rest, half_steps / 254 * 1.01, half_steps)).all()
+    assert (error[:, 0] > 0).any()
 
 
 @pytest.mark.parametrize("name", TYPES)

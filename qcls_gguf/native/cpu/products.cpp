@@ -10,6 +10,7 @@ namespace {
 
 using qcls::activation_block;
 
+constexpr float rest_above = 1.5f;      // times the mean scale: see README.md for what other values cost and gain
 constexpr int max_tile_columns = 128;  // their sums stay in the first cache
 
 template <typename T> constexpr int64_t step_bytes = T::n_bits * step_values / 8 * n_lanes;
@@ -80,42 +81,41 @@ template <typename T> void lay_out(const uint8_t * file_rows, int64_t n_rows, in
     }
 }
 
-// To sums[column][group][lane] adds a step's products: 32 values of n_groups * n_lanes rows, which stay in registers.
+// To sums[group][lane] adds a step's products: 32 values of n_groups * n_lanes rows, which stay in registers, and of one
+// column.
 template <typename T, int n_groups>
-QCLS_INLINE void add_step(const step (&weights)[n_groups], const activation_block * x, int64_t n_columns, float * sums) {
-    for (int64_t c = 0; c < n_columns; ++c, ++x, sums += n_groups * n_lanes) {
-        // of the first and the second 16 values: two sums of 4 instructions each are done sooner than one of 8
-        bytes words[n_groups][2];
-        for (int g = 0; g < n_groups; ++g) {
-            for (int half = 0; half < 2; ++half) {
-                words[g][half] = T::has_minima ? all_words(0) : start_of_signed(x->start[half]);
-            }
+QCLS_INLINE void add_column(const step (&weights)[n_groups], const activation_block & x, float * sums) {
+    // of the first and the second 16 values: two sums of 4 instructions each are done sooner than one of 8
+    bytes words[n_groups][2];
+    for (int g = 0; g < n_groups; ++g) {
+        for (int half = 0; half < 2; ++half) {
+            words[g][half] = T::has_minima ? all_words(0) : start_of_signed(x.start[half]);
         }
+    }
 #pragma GCC unroll 8
-        for (int j = 0; j < n_quads; ++j) {
-            int32_t quad;
-            memcpy(&quad, x->q + 4 * j, sizeof(quad));
-            const bytes values = all_words(quad);
-            for (int g = 0; g < n_groups; ++g) {
-                bytes & to = words[g][j / 4];
-                to = T::has_minima ? add_products(to, weights[g].quads[j], values)
-                                   : add_signed_products(to, weights[g].quads[j], values);
-            }
-        }
+    for (int j = 0; j < n_quads; ++j) {
+        int32_t quad;
+        memcpy(&quad, x.q + 4 * j, sizeof(quad));
+        const bytes values = all_words(quad);
         for (int g = 0; g < n_groups; ++g) {
-            floats scaled;
-            if constexpr (T::n_scales == 2) {
-                scaled = product(converted(words[g][0]), weights[g].scale[0]);
-                scaled = product_plus(converted(words[g][1]), weights[g].scale[1], scaled);
-            } else {
-                scaled = product(converted(sum_of_words(words[g][0], words[g][1])), weights[g].scale[0]);
-            }
-            floats to = product_plus(scaled, all_floats(x->scale), load_floats(sums + g * n_lanes));
-            if constexpr (T::has_minima) {
-                to = minus_product(weights[g].minimum, all_floats(x->scaled_sum), to);
-            }
-            store_floats(sums + g * n_lanes, to);
+            bytes & to = words[g][j / 4];
+            to = T::has_minima ? add_products(to, weights[g].quads[j], values)
+                               : add_signed_products(to, weights[g].quads[j], values);
         }
+    }
+    for (int g = 0; g < n_groups; ++g) {
+        floats scaled;
+        if constexpr (T::n_scales == 2) {
+            scaled = product(converted(words[g][0]), weights[g].scale[0]);
+            scaled = product_plus(converted(words[g][1]), weights[g].scale[1], scaled);
+        } else {
+            scaled = product(converted(sum_of_words(words[g][0], words[g][1])), weights[g].scale[0]);
+        }
+        floats to = product_plus(scaled, all_floats(x.scale), load_floats(sums + g * n_lanes));
+        if constexpr (T::has_minima) {
+            to = minus_product(weights[g].minimum, all_floats(x.scaled_sum), to);
+        }
+        store_floats(sums + g * n_lanes, to);
     }
 }
 
@@ -134,7 +134,13 @@ void multiply_tile(const uint8_t * values, const uint8_t * scales, int64_t n_val
             const uint8_t * block_scales = scales + g * group_scales + i / n_parts * block_scale_bytes<T>;
             T::unpack(values + g * group_values + i * step_bytes<T>, block_scales, (int) (i % n_parts), weights[g]);
         }
-        add_step<T, n_groups>(weights, x + i * x_stride, n_columns, sums);
+        for (int64_t c = 0; c < n_columns; ++c) {
+            const activation_block * block = x + i * x_stride + c;
+            add_column<T, n_groups>(weights, *block, sums + c * n_groups * n_lanes);
+            if (block->to_rest) {
+                add_column<T, n_groups>(weights, block[block->to_rest], sums + c * n_groups * n_lanes);
+            }
+        }
     }
     for (int64_t c = 0; c < n_columns; ++c) {
         for (int g = 0; g < n_groups; ++g) {
@@ -164,12 +170,37 @@ void multiply(const uint8_t * laid_out, int64_t n_rows, int64_t n_values, int64_
     }
 }
 
-void quantise(const float * values, activation_block * out) {
+QCLS_INLINE void quantise_block(const float * values, activation_block * out) {
     int32_t sums[2];
     out->scale = quantise_32(values, out->q, sums) / 127;
     out->scaled_sum = out->scale * (float) (sums[0] + sums[1]);
     out->start[0] = -128 * sums[0];
     out->start[1] = -128 * sums[1];
+    out->to_rest = 0;
+}
+
+void quantise(const float * row, int64_t n_values, qcls::precision wanted, activation_block * blocks,
+    activation_block * rests, int64_t stride) {
+    float sum = 0;
+    for (int64_t i = 0; i < n_values / 32; ++i) {
+        quantise_block(row + i * 32, blocks + i * stride);
+        sum += blocks[i * stride].scale;
+    }
+    if (wanted == qcls::precision::fast) {
+        return;
+    }
+    const float least = wanted == qcls::precision::fine ? 0 : rest_above * sum / (float) (n_values / 32);
+    for (int64_t i = 0; i < n_values / 32; ++i) {
+        activation_block & block = blocks[i * stride];
+        if (block.scale > least) {
+            float rest[32];
+            for (int k = 0; k < 32; ++k) {
+                rest[k] = row[i * 32 + k] - block.scale * (float) block.q[k];
+            }
+            quantise_block(rest, rests + i * stride);
+            block.to_rest = (int32_t) (rests + i * stride - &block);
+        }
+    }
 }
 
 template <typename T> constexpr qcls::product_kernels kernels_of() {

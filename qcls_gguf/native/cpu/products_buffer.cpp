@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
 namespace qcls {
 namespace {
@@ -29,6 +30,8 @@ const product_kernels * kernels_of(const ggml_tensor * weights) {
 
 int64_t n_activations(const ggml_tensor * x) { return x->ne[0] / 32 * ggml_nrows(x); }
 
+size_t activations_size(const ggml_tensor * x) { return 2 * n_activations(x) * sizeof(activation_block); }
+
 const float * row_of(const ggml_tensor * x, int64_t i) {
     const int64_t i1 = i % x->ne[1];
     const int64_t i2 = i / x->ne[1] % x->ne[2];
@@ -36,13 +39,22 @@ const float * row_of(const ggml_tensor * x, int64_t i) {
     return (const float *) ((const char *) x->data + i1 * x->nb[1] + i2 * x->nb[2] + i3 * x->nb[3]);
 }
 
-// This thread's share of the activations of x, as [n_values / 32][n_columns].
+precision wanted_precision() {
+    static const precision wanted = [] {
+        const char * value = getenv("QCLS_CPU_ACTIVATIONS");
+        const std::string name = value ? value : "";
+        return name == "fast" ? precision::fast : name == "fine" ? precision::fine : precision::usual;
+    }();
+    return wanted;
+}
+
+// This thread's share of the columns.
 void quantise_share(
     const product_kernels & kernels, const ggml_tensor * x, int i_thread, int n_threads, activation_block * out) {
     const int64_t n_columns = ggml_nrows(x);
-    const int64_t n = n_activations(x);
-    for (int64_t i = n * i_thread / n_threads; i < n * (i_thread + 1) / n_threads; ++i) {
-        kernels.quantise(row_of(x, i % n_columns) + i / n_columns * 32, out + i);
+    activation_block * rests = out + n_activations(x);
+    for (int64_t c = i_thread; c < n_columns; c += n_threads) {
+        kernels.quantise(row_of(x, c), x->ne[0], wanted_precision(), out + c, rests + c, n_columns);
     }
 }
 
@@ -52,7 +64,7 @@ bool is_here(const ggml_tensor * weights) {
 
 class products_traits : public ggml::cpu::tensor_traits {
     bool work_size(int, const ggml_tensor * op, size_t & size) override {
-        size = n_activations(op->src[1]) * sizeof(activation_block);
+        size = activations_size(op->src[1]);
         return true;
     }
 
@@ -66,7 +78,7 @@ class products_traits : public ggml::cpu::tensor_traits {
         const int64_t n_rows = weights->ne[1];
         const int64_t n_columns = ggml_nrows(x);
         activation_block * activations = (activation_block *) params->wdata;
-        GGML_ASSERT(params->wsize >= n_activations(x) * sizeof(activation_block));
+        GGML_ASSERT(params->wsize >= activations_size(x));
 
         // Of the same activations, such as those of Q, K and V, the product before left them quantised.
         const ggml_tensor * before = params->before;

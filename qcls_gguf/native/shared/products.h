@@ -13,8 +13,13 @@ struct activation_block {
     float scale;
     float scaled_sum;   // scale * sum of q
     int32_t start[2];   // -128 times the sum of q's first half, and of its second: takes back 128 added to weights
+    int32_t to_rest;    // how many blocks further the block is whose values are added to these; 0: none
     int8_t q[32];
 };
+
+// Which blocks of activations have a rest, what 8 bits leave of them, in 8 bits again: none; those whose scale is above
+// a multiple of their row's mean, which is where a few large values make the steps of the others too wide; all.
+enum class precision { fast, usual, fine };
 
 // One type of weights. A matrix is [n_rows][n_values]; n_rows is a multiple of `row_multiple`, n_values of
 // `value_multiple`, and its layout starts at a multiple of 64 bytes.
@@ -24,7 +29,9 @@ struct product_kernels {
     int32_t value_multiple;
     size_t (*size)(int64_t n_rows, int64_t n_values);  // of the layout, in bytes
     void (*lay_out)(const uint8_t * file_rows, int64_t n_rows, int64_t n_values, uint8_t * out);
-    void (*quantise)(const float * values, activation_block * out);  // 32 of them
+    // A row of n_values, as blocks that are `stride` apart, and room for as many rests, also `stride` apart.
+    void (*quantise)(const float * row, int64_t n_values, precision wanted, activation_block * blocks,
+        activation_block * rests, int64_t stride);
     // The activations are [n_values / 32][n_columns]: 32 values of a row of weights meet those of all columns in turn.
     // out[c * out_stride + r] for each column c and the rows from `first` to before `end`, multiples of `row_multiple`.
     // A result depends on its row and its column alone, to the bit, and on one build.
