@@ -9,7 +9,7 @@ namespace qcls {
 namespace {
 
 // A sequence's list is read in blocks that end where (index + first position) is a multiple of this: the same cells are
-// the same blocks for every token, whatever it sees behind them.
+// the same blocks for every token, whatever it sees after them.
 constexpr int block_cells = 128;
 constexpr int max_item_heads = 4;
 constexpr int max_item_rows = visible_cells::max_tile_tokens * max_item_heads;

@@ -190,7 +190,7 @@ template <int R, int N> inline void store_sums(const vec (&a)[R][4], float (*out
 
 #endif
 
-// The first n lanes; what is behind them in memory is not touched.
+// The first n lanes; what follows them in memory is not touched.
 template <typename T> inline vec load_part(const T * p, int n) {
     T part[n_lanes] = {};
     memcpy(part, p, n * sizeof(T));

@@ -15,7 +15,7 @@ struct ggml_cuda_attend_call {
     const void * v;
     int64_t v_cell_stride;
     int64_t v_head_stride;
-    int32_t * lists;  // packed by qcls::visible_lists; its counters are 0 again behind the launch
+    int32_t * lists;  // packed by qcls::visible_lists; its counters are 0 again after the launch
     float4 * slots;   // ggml_cuda_attend_slot_size() bytes for each slot that the lists need
     float * out;      // [token][head][head size], contiguous; zeros for a token that sees no cell
     float scale;      // of q·k

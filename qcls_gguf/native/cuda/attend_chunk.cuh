@@ -28,7 +28,7 @@ template <int D> struct fetched {
     uint4 v[n];
 };
 
-// Which piece of a chunk thread i's piece number j is; behind n_pieces there is none.
+// Which piece of a chunk thread i's piece number j is; from n_pieces on there is none.
 template <int D> static __device__ __forceinline__ int cell_of(const int i, const int j) {
     return (j * slice_threads + i) / (D / 8);
 }

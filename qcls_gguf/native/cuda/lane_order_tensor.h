@@ -1,6 +1,6 @@
 // Matrices in lane order (lane_order.h) in the CUDA backend: which are, how they become so, and what reads them otherwise.
 //
-// A matrix is put into lane order behind its loading, in place, and marked by its `extra`, so all contexts on a model see
+// A matrix is put into lane order after its loading, in place, and marked by its `extra`, so all contexts on a model see
 // it alike. The direct matrix kernels read it as it is. Whatever else wants it gets the file's order: products that they
 // do not take (of other sizes, or where they are switched off) by a copy for that product, copies to the host or another
 // device by a copy that is put back first, and every other operation is not supported here, so that it is computed on the

@@ -62,7 +62,7 @@ static __device__ __forceinline__ unsigned shared_address(const void * p) {
 }
 
 // 8 or 16 bytes, both addresses aligned to as many. They have arrived when a wait says so, for the lane that copies;
-// other lanes see them behind a barrier after that.
+// other lanes see them after a barrier that follows.
 template <int bytes> static __device__ __forceinline__ void copy_async(const unsigned to, const char * from) {
 #ifdef CP_ASYNC_AVAILABLE
     if constexpr (bytes == 16) {

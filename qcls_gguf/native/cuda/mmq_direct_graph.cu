@@ -101,7 +101,7 @@ ggml_cuda_mmq_direct_graph::ggml_cuda_mmq_direct_graph(ggml_backend_cuda_context
         ctx.stream_context().concurrent_events.empty();
 }
 
-// Product i and those behind it that take the same activations and may go ahead of their turn.
+// Product i and later products that take the same activations and may go ahead of their turn.
 std::vector<int> ggml_cuda_mmq_direct_graph::companions(const int i) const {
     std::vector<int> found = {i};
     if (!steps_.quantize_once) {

@@ -139,7 +139,7 @@ template <int n> static void launch(ggml_backend_cuda_context & ctx, const rotat
 
 // --- which nodes ----------------------------------------------------------------------------------------------------
 
-// A norm, its weight and the rotation behind them, or the rotation alone.
+// A norm, its weight and the rotation after them, or the rotation alone.
 struct chain {
     const ggml_tensor * norm = nullptr;
     const ggml_tensor * weight = nullptr;

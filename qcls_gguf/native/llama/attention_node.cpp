@@ -11,7 +11,7 @@
 namespace qcls {
 namespace {
 
-// behind what ggml_custom_4d() keeps there
+// after what ggml_custom_4d() keeps there
 constexpr size_t scale_offset = sizeof(void *) * 4;
 static_assert(scale_offset + sizeof(float) <= GGML_MAX_OP_PARAMS);
 

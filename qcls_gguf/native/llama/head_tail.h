@@ -18,7 +18,7 @@ struct head_tail {
     int n_nodes = 0;  // of the graph, at its end
 };
 
-// Reads the tail from the nodes behind `hidden`, which must be all that follows it. head: [n_embd, n_vocab]; bias:
+// Reads the tail from the nodes after `hidden`, which must be all that follows it. head: [n_embd, n_vocab]; bias:
 // [n_vocab] or NULL. Throws std::runtime_error with the name of the node that such a tail does not have.
 head_tail read_head_tail(ggml_cgraph * graph, const ggml_tensor * hidden, const ggml_tensor * head,
                          const ggml_tensor * bias);

@@ -143,7 +143,7 @@ void visible_lists::add_cells(tile & tile) {
     }
     tile.cell = (int32_t) cells_.size();
     int32_t n_here = n_cells;
-    if (tile.n_runs == 1) {  // as far as the tiles behind it see
+    if (tile.n_runs == 1) {  // as far as the tiles after it see
         for (const run * next = runs; next < runs_.data() + runs_.size() && next->list.cell == list.cell; ++next) {
             n_here = next->n_seen;
         }

@@ -9,7 +9,7 @@
 // gives out by this name. Its operands are of the shapes that device_attention_node() describes.
 inline constexpr const char * qcls_attend_node_function = "qcls_attend_node";
 
-// behind what ggml_custom_4d() keeps among the node's parameters
+// after what ggml_custom_4d() keeps among the node's parameters
 inline constexpr size_t qcls_attend_node_offset = sizeof(void *) * 4;
 struct qcls_attend_node_params {
     float scale;

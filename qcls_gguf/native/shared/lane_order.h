@@ -3,7 +3,7 @@
 //
 // 32 rows of a matrix stay together, as 4 groups of 8 rows. Their columns are cut into units of UNIT_K values, whose 4
 // groups stand one after the other. In a group, lane l of a warp has the bytes of row l / 4 that its products take:
-// of each 32 values 4 * (l % 4) and the three behind it, and those 16 further.
+// of each 32 values 4 * (l % 4) and the three after it, and those 16 further.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +34,7 @@ struct q8_0 {
     static constexpr int BLOCK_BYTES = 34;                    // a half, then 32 values
     static constexpr int ROW_BYTES = UNIT_K / 32 * BLOCK_BYTES;
     static constexpr int UNIT_BYTES = GROUP_ROWS * ROW_BYTES;
-    static constexpr int SCALES = GROUP_ROWS * UNIT_K;        // behind the values
+    static constexpr int SCALES = GROUP_ROWS * UNIT_K;        // after the values
 
     // 16 bytes: of the first and of the second 32 values of a pair, 4 of the lower 16 and 4 of the upper.
     LANE_ORDER_FN int values(const int pair, const int lane) { return pair * 512 + lane * 16; }

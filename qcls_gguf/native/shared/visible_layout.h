@@ -12,7 +12,7 @@ constexpr int32_t chunk_cells = 32;
 constexpr int32_t max_tile_rows = 64;
 constexpr int32_t tile_warps = max_tile_rows / 16;
 
-// A tile, or a part of one, whose tokens see some of 32 * n_chunks cells. Items begin behind the number of items, in
+// A tile, or a part of one, whose tokens see some of 32 * n_chunks cells. Items begin after the number of items, in
 // int32 from lists_begin on; `tokens`, `cells`, `masks` and `counter` are indices in the packed array.
 struct lists_item {
     int32_t tokens;  // indices in the batch

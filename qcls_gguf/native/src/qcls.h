@@ -1,7 +1,7 @@
 /* The C ABI between qcls-gguf and llama.cpp, all of it in one file: opaque handles, plain structs, arrays and scalars.
  *
- * Results. Every function but qcls_abi returns a qcls_status. On another one than QCLS_OK it writes the reason into
- * *error, the last argument of each; NULL where the caller wants no reason. No C++ exception leaves the library.
+ * Results. Every function but qcls_abi returns a qcls_status. Unless that is QCLS_OK, it writes the reason into *error,
+ * its last argument, which may be NULL. No C++ exception leaves the library.
  *
  * Structs. Library and caller are built together: a caller compares qcls_abi() with the QCLS_ABI that it was compiled
  * with before it calls anything else. Zero is the default of every member that has one; members without are marked
@@ -52,10 +52,10 @@ QCLS_API int32_t qcls_abi(void);
 /* What the library was built from. */
 typedef struct qcls_library {
     const char * llama_cpp_commit;
-    const char * llama_cpp_python_version; /* which brought it */
-    const char * source_digest;            /* the first 16 hex digits of that of sources, patches and kernels */
+    const char * llama_cpp_python_version; /* whose sdist has it */
+    const char * source_digest;            /* the first 16 hex digits of the digest of sources, patches, kernels */
     const char * backend;                  /* "CPU", or "CUDA", its version and the architectures */
-    int32_t max_sequences;                 /* that a context can have */
+    int32_t max_sequences;                 /* the most that a context can have */
 } qcls_library;
 
 /* Describes the library. Starts nothing of llama.cpp. */
@@ -64,11 +64,11 @@ QCLS_API int32_t qcls_library_describe(qcls_library * library, qcls_error * erro
 /* A line of llama.cpp's log, or a part of one. level: 1 debug, 2 info, 3 warning, 4 error, 5 continuation. */
 typedef void (*qcls_log_fn)(int32_t level, const char * text, void * user);
 
-/* Sends the log to `log`, with `user`, from any thread but one line at a time; NULL: nowhere, as at start. */
+/* Calls `log` with each line and `user`, from any thread but one line at a time. NULL: no log, as at start. */
 QCLS_API int32_t qcls_set_log(qcls_log_fn log, void * user, qcls_error * error);
 
 /* --- devices ------------------------------------------------------------------------------------------------------ *
- * They are there from the start. Any thread may call these.                                                          */
+ * They exist from the start. Any thread may call these.                                                              */
 
 typedef enum qcls_device_kind {
     QCLS_DEVICE_CPU = 0,
@@ -137,15 +137,15 @@ typedef struct qcls_model_params {
     const char * path;          /* required: of a GGUF file */
     int32_t n_gpu_layers;       /* how many layers go to GPUs; negative: all of them */
     int32_t weight_order;       /* a qcls_weight_order; matrices that cannot have lane order stay as the file has them */
-    const int32_t * share;      /* [n_gpus] of the layers on GPUs those on each of the first n_gpus GPUs, in the order of
-                                   qcls_device_describe. Numbers of layers whose sum is n_gpu_layers are kept exactly,
-                                   other numbers are proportions; the output layer is the last one. A GPU whose share is
-                                   0 is not used. Without a share above 0 all are, in shares of their free memory. On a
+    const int32_t * share;      /* [n_gpus] how the layers on GPUs are divided among the first n_gpus GPUs, in the order of
+                                   qcls_device_describe. Numbers whose sum is n_gpu_layers are exact, other numbers are
+                                   proportions; the output layer is the last one. A GPU whose share is 0 is not used.
+                                   Without a share above 0 all GPUs are used, in proportion to their free memory. On a
                                    machine without GPUs share has no effect */
     int64_t n_gpus;
     int32_t without_weights;    /* 1: all of the file but its weights is loaded, and no memory of a GPU is taken: enough to
                                    describe the model, for the tokenizer, and to open contexts that are only described */
-    qcls_progress_fn progress;  /* called while the weights are loaded; NULL: nothing is */
+    qcls_progress_fn progress;  /* called while the weights are loaded; may be NULL */
     void * user;
 } qcls_model_params;
 
@@ -169,17 +169,17 @@ typedef struct qcls_model_facts {
     int32_t n_lane_ordered; /* matrices in lane order: qcls_weight_order */
     int64_t size_bytes;     /* of all tensors */
     int64_t n_params;       /* numbers in all tensors */
-    int64_t state_bytes;    /* of what recurrent layers keep of a sequence; 0: the model has none. Such a state is the one
-                               after the sequence's last token: qcls_seq_share copies it with all of the sequence's cells
-                               or not rightly, and qcls_seq_trim takes all of it or none */
+    int64_t state_bytes;    /* of the state that recurrent layers keep of a sequence; 0: the model has none. There is
+                               only the state after the last token: qcls_seq_share is right for all of a sequence's
+                               cells alone, and qcls_seq_trim takes all of a sequence or nothing */
     char description[128];  /* llama.cpp's, such as "qwen3 8B Q4_K - Medium" */
 } qcls_model_facts;
 
 QCLS_API int32_t qcls_model_describe(const qcls_model * model, qcls_model_facts * facts, qcls_error * error);
 
-/* What text that spells a token of the vocabulary's own marks becomes. Control tokens are marks such as <|im_start|>;
- * user-defined tokens are those that were added to the vocabulary, such as </think>. Those of white space only are found
- * always: they are how such a vocabulary writes text. */
+/* What becomes of text that spells a special token. Control tokens are marks such as <|im_start|>; user-defined tokens
+ * were added to the vocabulary, such as </think>. User-defined tokens of white space alone are always found, because the
+ * vocabulary writes text with them. */
 typedef enum qcls_parse {
     QCLS_PARSE_NOTHING = 0,     /* it stays text */
     QCLS_PARSE_SPECIAL = 1,     /* it becomes that token */
@@ -189,15 +189,15 @@ typedef enum qcls_parse {
 /* Tokens of text[n_bytes], which needs no zero at its end, into token[capacity]; no beginning-of-text token is added.
  * parse: a qcls_parse. n_tokens: how many there are. QCLS_TOO_SMALL where that is more than capacity: call again with so
  * much room.
- * QCLS_BAD_ARGUMENT for more than 2147483647 bytes, which is more than llama.cpp can count, and where the rules of the
- * vocabulary join text to a control token, but for QCLS_PARSE_SPECIAL. */
+ * QCLS_BAD_ARGUMENT for more than 2147483647 bytes, which is more than llama.cpp can count, and, except with
+ * QCLS_PARSE_SPECIAL, where the rules of the vocabulary join text to a control token. */
 QCLS_API int32_t qcls_tokenize(const qcls_model * model, const char * text, int64_t n_bytes, int32_t parse,
                                int32_t * token, int64_t capacity, int64_t * n_tokens, qcls_error * error);
 
 typedef enum qcls_token_kind {
-    QCLS_TOKEN_TEXT = 0,        /* or user-defined and of white space */
+    QCLS_TOKEN_TEXT = 0,        /* text, or a user-defined token of white space */
     QCLS_TOKEN_CONTROL = 1,     /* qcls_tokenize finds it in text with QCLS_PARSE_SPECIAL */
-    QCLS_TOKEN_USER_DEFINED = 2 /* or with QCLS_PARSE_USER_DEFINED, too */
+    QCLS_TOKEN_USER_DEFINED = 2 /* qcls_tokenize also finds it with QCLS_PARSE_USER_DEFINED */
 } qcls_token_kind;
 
 /* The bytes of a token into text[capacity], with no zero at their end; special tokens as they are spelt.
@@ -247,8 +247,8 @@ typedef struct qcls_context_params {
     int64_t n_label_tokens;
 } qcls_context_params;
 
-/* Opens a context into *context, which is NULL on failure. Of a model without weights it takes no memory for its cache
- * and buffers, and tells how much they would be.
+/* Opens a context into *context, which is NULL on failure. With a model without weights, cache and buffers take no
+ * memory, and qcls_context_describe tells how large they would be.
  * QCLS_UNSUPPORTED where hidden_only is asked of a model whose logits are not what qcls_context_facts describes, or
  * batch_invariant where attention reads more than visible cells on CUDA devices, QCLS_LOAD_FAILED where llama.cpp cannot
  * make the context. */
@@ -261,7 +261,7 @@ QCLS_API int32_t qcls_context_close(qcls_context * context, qcls_error * error);
 /* The most GPUs that a model can be on: llama.cpp's GGML_CUDA_MAX_DEVICES, of llama_max_devices() */
 #define QCLS_MAX_GPUS 16
 
-/* A context as it really is, what it did, and its memory; what changes is as of the end of its last call. */
+/* The actual sizes of a context, its counters and its memory; what changes is as of the end of its last call. */
 typedef struct qcls_context_facts {
     int32_t n_ctx;
     int32_t n_batch;
@@ -279,9 +279,9 @@ typedef struct qcls_context_facts {
 
     int32_t n_gpus;          /* with memory of their own */
     int64_t cache_bytes;     /* the KV cache, with the states of all sequences, on all devices */
-    int64_t gpu_cache_bytes[QCLS_MAX_GPUS]; /* of these what is on each GPU, in the order of qcls_model_params.share */
+    int64_t gpu_cache_bytes[QCLS_MAX_GPUS]; /* the part of them on each GPU, in the order of qcls_model_params.share */
     int64_t compute_bytes;   /* the compute buffers for the largest decode, on all devices */
-    int64_t n_graphs_reused; /* decodes that found their graph built, since the context was opened */
+    int64_t n_graphs_reused; /* decodes whose graph was already built, since the context was opened */
     int64_t n_shapes;        /* graphs kept now */
     int64_t shapes_bytes;    /* their compute buffers, on all devices */
     int64_t n_cuda_graphs;   /* CUDA graphs launched by this process; -1 in a build without CUDA */
@@ -292,7 +292,7 @@ typedef struct qcls_context_facts {
 /* Describes a context. Any thread may call it. */
 QCLS_API int32_t qcls_context_describe(const qcls_context * context, qcls_context_facts * facts, qcls_error * error);
 
-/* Which tokens' logits the rows of a hidden-only context hold from now on: after the hidden state, the logits of
+/* Lets the rows of a hidden-only context hold logits from now on: after the hidden state, the logits of
  * token[n] in this order, and then the log-sum-exp of all logits; the LM head is computed for them. n = 0: the hidden
  * state alone, without the LM head. So the size of a row changes, and graphs are built anew; sequences keep their cells.
  * A token may occur more than once; n is the vocabulary's size at most. On QCLS_BAD_ARGUMENT, and where memory was
@@ -300,8 +300,8 @@ QCLS_API int32_t qcls_context_describe(const qcls_context * context, qcls_contex
 QCLS_API int32_t qcls_context_set_label_tokens(qcls_context * context, int64_t n, const int32_t * token,
                                                qcls_error * error);
 
-/* At which depths a hidden-only context reads the residual stream of flagged tokens from now on: the sum to which every
- * layer adds, as it is after depth[n] layers, without a norm. Rows hold these, n_embd floats each in this order, between
+/* Lets a hidden-only context read the residual stream of flagged tokens from now on: the sum to which every layer adds,
+ * as it is after each of depth[n] layers, without a norm. Rows hold these, n_embd floats each in this order, between
  * the hidden state and the label tokens' logits. end: above 0, the graph ends after so many layers, more than each depth;
  * the row's hidden state is then the residual stream there, the layers above are not computed, their cells are not
  * written, and there can be no label tokens. Depths are 1 to n_layer - 1. So the size of a row changes, and graphs are
@@ -327,11 +327,11 @@ QCLS_API int32_t qcls_seq_trim(qcls_context * context, int64_t n, const int32_t 
  * *n_bytes: the room on the way in, what is needed on the way out; QCLS_TOO_SMALL where that is more. */
 QCLS_API int32_t qcls_state_save(qcls_context * context, uint8_t * state, int64_t * n_bytes, qcls_error * error);
 
-/* Replaces all sequences by those saved in state[n_bytes]; n_bytes 0: by none, and the cells are overwritten. Where they
- * do not fit (QCLS_DECODE_FAILED) the cache is empty afterwards. */
+/* Replaces all sequences by those saved in state[n_bytes]. n_bytes 0: removes all sequences and overwrites their cells.
+ * If the state does not fit (QCLS_DECODE_FAILED) the cache is empty afterwards. */
 QCLS_API int32_t qcls_state_load(qcls_context * context, const uint8_t * state, int64_t n_bytes, qcls_error * error);
 
-/* One llama_decode: tokens that each belong to one or more sequences, and those that a row is wanted of. */
+/* One llama_decode: tokens, the sequences that each belongs to, and the tokens whose rows are wanted. */
 typedef struct qcls_plan {
     int64_t n_tokens;           /* required, 1 to n_batch */
     const int32_t * token;      /* [n_tokens] ids */
@@ -341,14 +341,14 @@ typedef struct qcls_plan {
     const int32_t * seq_id;     /* [n_seq_ids] */
     int64_t n_seq_ids;          /* required: at least seq_offset[n_tokens] */
     const uint8_t * output;     /* [n_tokens] not 0 where a row is wanted */
-    int64_t n_rows;             /* number of tokens for which one is, n_outputs_max at most */
+    int64_t n_rows;             /* number of tokens whose rows are wanted, n_outputs_max at most */
     float * rows;               /* [n_rows][row_size] rows in the order of the tokens. NULL: see qcls_decode */
     int64_t batch_us;           /* written: microseconds of filling llama.cpp's batch */
     int64_t trim_us;            /* written: microseconds of keeping and trimming */
     int64_t n_trim;             /* sequences to trim after the decode */
     const int32_t * trim_seq;   /* [n_trim] as for qcls_seq_trim */
     const int32_t * trim_from;  /* [n_trim] */
-    int64_t n_keep;             /* sequences that keep cells of the decode, which they get before others are trimmed */
+    int64_t n_keep;             /* sequences that keep cells of the decode; they get them before sequences are trimmed */
     const int32_t * keep;       /* [n_keep][4] src, dst, from, to: dst gives up its cells at positions >= from, and
                                    shares src's at positions [from, to) */
 } qcls_plan;
@@ -361,7 +361,7 @@ typedef struct qcls_plan {
  * QCLS_BAD_ARGUMENT: the plan does not fit the context; nothing was decoded or trimmed. */
 QCLS_API int32_t qcls_decode(qcls_context * context, qcls_plan * plan, qcls_error * error);
 
-/* Waits for the decode that left rows and gives them: rows[n_rows][row_size], n_rows as it was in the plan. */
+/* Waits for a decode that returned without its rows, and gives them: rows[n_rows][row_size], n_rows as it was in the plan. */
 QCLS_API int32_t qcls_decode_rows(qcls_context * context, float * rows, int64_t n_rows, qcls_error * error);
 
 /* --- label tries -------------------------------------------------------------------------------------------------- *

@@ -100,7 +100,7 @@ struct thread_pool {
 };
 
 struct qcls_context {
-    thread_pool pool;  // freed behind the context
+    thread_pool pool;  // freed after the context
     llama_context_ptr ctx;
     llama_memory_t memory;
     int32_t n_batch;
@@ -123,7 +123,7 @@ struct qcls_context {
     std::vector<int8_t> output;
 
     bool is_hidden_only() const { return n_hidden > 0; }
-    // floats behind a hidden state: those of other depths, the label tokens' logits and the log-sum-exp
+    // floats after a hidden state: those of other depths, the label tokens' logits and the log-sum-exp
     size_t n_beside() const {
         return depth.size() * n_hidden + (label_token.empty() ? 0 : label_token.size() + 1);
     }
