@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from ..compare import METHOD_NAMES, PeerKernels, Peers
+from ..compare import Peers
 from ..data.queries import Columns, read_queries
 from ..errors import ConfigError
 from .options import GivenQueries, MeasurementReporting, ModelOptions, command, option
@@ -17,15 +18,10 @@ from .terminal import EXIT_OTHER, check_outputs, long_work, print_step, show_rec
 class ComparisonOptions(GivenQueries):
     """What is compared on which queries."""
 
-    method: list[str] = option(
-        f"--method {'|'.join(METHOD_NAMES)}", "A method to compare with; repeatable. Default: all."
-    )
+    method: list[str] = option("--method NAME", "One of the methods above; repeatable. Default: all.")
     rounds: int = option("--rounds N", "Timed requests of every query by every method.", 10, low=1)
     warm_up: int = option("--warm-up N", "Rounds before the timed ones.", 2, low=0)
     seed: int = option("--seed N", "Seed of the order in which the methods take turns.", 0)
-    peer_kernels: PeerKernels = option(
-        "--peer-kernels", "CUDA matrix kernels for the other methods that use this llama.cpp.", PeerKernels.stock
-    )
 
     def texts(self) -> tuple[str, ...] | None:
         """All queries; None where none are given. Raises ConfigError."""
@@ -40,8 +36,11 @@ class ComparisonOptions(GivenQueries):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerOptions:
-    """Where the other methods are."""
+    """Where the other methods are, and their kernels."""
 
+    kernels: Literal["stock", "ours"] = option(
+        "--peer-kernels", "Kernels for the other methods that use this llama.cpp.", "stock"
+    )
     llama_server: str | None = option("--llama-server URL", "The address of a running llama-server.")
     spawn_llama_server: Path | None = option("--spawn-llama-server BINARY", "A llama-server program to start and stop.")
     ollama: str | None = option("--ollama URL", "The address of a running Ollama.")
@@ -57,9 +56,10 @@ def compare_command(
     The methods take turns, request by request, in one run and in a random order. A request is timed from the query's
     text to an answer for every prompt; loading and caching are not timed. Every method but the first four loads the
     model once more: on a GPU choose with --method those that fit. A method that cannot run here is listed with the
-    reason. On a CUDA device the other methods that use this llama.cpp run its stock matrix kernels, as their users do;
-    --peer-kernels ours gives them this project's. Stock kernels read weights in the file's order: with naive, prefix
-    and batched, which share the loaded model, qcls reads that order, too, whatever QCLS_LANE_ORDER says.
+    reason. The other methods that use this llama.cpp run its stock kernels, as their users do; --peer-kernels ours
+    gives them this project's. Stock kernels read weights in the file's order: with naive, prefix and batched, which
+    share the loaded model, qcls reads that order, too, without lane order on a GPU and without its own products on a
+    CPU, whatever QCLS_LANE_ORDER and QCLS_CPU_PRODUCTS say.
 
     \b
     qcls              this package, in the configuration's scoring
@@ -91,7 +91,6 @@ def compare_command(
         n_warm_up=chosen.warm_up,
         seed=chosen.seed,
         peers=Peers(**dataclasses.asdict(peers)),
-        peer_kernels=chosen.peer_kernels,
     )
     inputs = {"--config": model.config, "--queries": chosen.path, "--model": model.model}
     check_outputs({"--out": reporting.out, "--html": reporting.html}, inputs)

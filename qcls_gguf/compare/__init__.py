@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-
-METHOD_NAMES = (
-    "qcls",
-    "naive",
-    "prefix",
-    "batched",
-    "llama-cpp-python",
-    "llama-server",
-    "ollama",
-)
-
-
-class PeerKernels(StrEnum):
-    """Which CUDA matrix kernels the other methods that use this llama.cpp run."""
-
-    stock = "stock"
-    ours = "ours"
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peers:
-    """Where the programs and weights are that do not come with a Python package."""
+    """Where the programs and weights are that do not come with a Python package, and what kernels run."""
 
+    kernels: Literal["stock", "ours"] = "stock"
+    """those of the other methods that use this llama.cpp"""
     llama_server: str | None = None
     """URL of a running llama-server"""
     spawn_llama_server: Path | None = None

@@ -66,11 +66,11 @@ def _row(method: MethodRecord) -> list[object]:
 def _heading(comparison: ComparisonRecord) -> str:
     """What was compared, in a line."""
     model = comparison.model
-    kernels = f"; peers on {comparison.peer_kernels} matrix kernels" if model.n_gpu_layers else ""
     return (
         f"{counted(comparison.n_prompts, 'prompt')}, {counted(comparison.n_queries, 'query', 'queries')}, "
         f"{counted(comparison.rounds, 'round')} of alternating requests; {model.description}, {model.quantization}, "
-        f"{model.device}, {counted(comparison.environment.n_threads, 'thread')}{kernels}"
+        f"{model.device}, {counted(comparison.environment.n_threads, 'thread')}; "
+        f"peers on {comparison.peer_kernels} kernels"
     )
 
 

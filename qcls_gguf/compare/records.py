@@ -89,7 +89,7 @@ class ComparisonRecord(Record):
     seed: int
     """seed of the order in which the methods take turns"""
     peer_kernels: str
-    """`stock` or `ours`: the CUDA matrix kernels of the other methods that run this llama.cpp"""
+    """`stock` or `ours`: the kernels of the other methods that run this llama.cpp"""
     methods: tuple[MethodRecord, ...]
     """in the order in which they were started; `qcls`, ours, first"""
     absent: tuple[AbsentMethod, ...]

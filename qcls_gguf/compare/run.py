@@ -17,13 +17,13 @@ from ..config.schema import Config, raw_config
 from ..config.scoring import TREE
 from ..engine.cores import threads
 from ..errors import ConfigError, PlanError
-from ..native.kernel_steps import LANE_ORDER, STOCK
+from ..native.kernel_steps import CPU_PRODUCTS, LANE_ORDER, STOCK
 from ..native.kernel_steps import environment as set_environment
 from ..opening import ClassifierOpener, OnStep, without_kept_queries
 from ..report.environment import environment
 from ..report.progress import OnProgress
 from ..statistics import FloatArray, mean, quantiles
-from . import PeerKernels, Peers
+from . import Peers
 from .child_process import InChild
 from .http_peer import is_url
 from .in_process import Qcls, Stock
@@ -57,22 +57,19 @@ class Kind:
     open: Callable[[Workload, Peers], Method]
     about: str
     on_our_model: bool = False
-    """whether it decodes on the model that is loaded for ours, by other kernels"""
-    our_tokens: bool = False
-    """whether it is given our tokens of a query; the time that they take is added to its own"""
+    """whether it decodes on the model that is loaded for ours, by other kernels, and is given our tokens of a query;
+    the time that they take is added to its own"""
 
 
 _STOCK = "stock llama.cpp, all logits: one decode"
-_stock = partial(Kind, on_our_model=True, our_tokens=True)
 METHODS = {
     QCLS: Kind(
         Qcls, "one decode for all prompts, hidden states dotted with label rows; exact scorings add the LM head"
     ),
-    "naive": _stock(Stock, f"{_STOCK} a prompt, nothing cached"),
-    "prefix": _stock(partial(Stock, cached=True), f"{_STOCK} a prompt, every prompt's prefix cached"),
-    "batched": _stock(
-        partial(Stock, cached=True, together=True),
-        f"{_STOCK} for all prompts, prefixes cached, prompts share no tokens",
+    "naive": Kind(Stock, f"{_STOCK} a prompt, nothing cached", True),
+    "prefix": Kind(partial(Stock, cached=True), f"{_STOCK} a prompt, every prompt's prefix cached", True),
+    "batched": Kind(
+        partial(Stock, cached=True, together=True), f"{_STOCK} for all prompts, prefixes cached, no tokens shared", True
     ),
     "llama-cpp-python": Kind(
         partial(InChild, LlamaPython),
@@ -100,7 +97,6 @@ class ComparisonSettings:
     seed: int = 0
     """of the order in which the methods take turns"""
     peers: Peers = field(default_factory=Peers)
-    peer_kernels: PeerKernels = PeerKernels.stock
 
 
 def compare(
@@ -117,10 +113,9 @@ def compare(
     the record.
     """
     names = _checked_names(settings)
-    is_stock = settings.peer_kernels is PeerKernels.stock
-    # stock kernels would read copies of rearranged weights
-    in_file_order = is_stock and any(METHODS[name].on_our_model for name in names)
-    with set_environment({LANE_ORDER: "0"} if in_file_order else {}):
+    # the model that stock kernels share is loaded as they read it
+    as_stock = settings.peers.kernels == "stock" and any(METHODS[name].on_our_model for name in names)
+    with set_environment({LANE_ORDER: "0", CPU_PRODUCTS: "0"} if as_stock else {}):
         settings = replace(settings, config=opener.rendered(settings.config))
         prompts, references = _references(settings, opener)
         with opener.open(without_kept_queries(settings.config), quiet=True) as classifier:
@@ -151,7 +146,7 @@ def compare(
                 rounds=settings.n_rounds,
                 warm_up=settings.n_warm_up,
                 seed=settings.seed,
-                peer_kernels=str(settings.peer_kernels),
+                peer_kernels=settings.peers.kernels,
                 methods=methods,
                 absent=tuple(contest.absent),
             )
@@ -220,7 +215,7 @@ class _Contest:
         """Open each; contexts and processes are made here."""
         for name in names:
             before = perf_counter_ns()
-            is_stock = name != QCLS and self.settings.peer_kernels is PeerKernels.stock
+            is_stock = name != QCLS and self.settings.peers.kernels == "stock"
             with self._listed_if_it_fails(name, started=False), set_environment(STOCK if is_stock else {}):
                 self.methods[name] = METHODS[name].open(self.workload, self.settings.peers)
             if on_step:
@@ -274,7 +269,7 @@ class _Contest:
 
     def _request_ms(self, name: str, query: str) -> float:
         before = perf_counter_ns()
-        if METHODS[name].our_tokens:
+        if METHODS[name].on_our_model:
             _inputs(self.workload.ours, query)
         tokens_ms = (perf_counter_ns() - before) / 1e6
         return tokens_ms + self.methods[name].timed(query)

@@ -9,6 +9,7 @@ import subprocess
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 from comparisons import (
@@ -27,12 +28,12 @@ from conftest import MakeModel, WriteConfig
 
 from qcls_gguf import load_config
 from qcls_gguf.cli.app import app
-from qcls_gguf.compare import PeerKernels, Peers
+from qcls_gguf.compare import Peers
 from qcls_gguf.compare.records import ComparisonRecord
 from qcls_gguf.compare.run import METHODS
 from qcls_gguf.config.resources import config_path
-from qcls_gguf.errors import ConfigError
-from qcls_gguf.native.kernel_steps import STEPS
+from qcls_gguf.native.kernel_steps import CPU_PRODUCTS, LANE_ORDER, STEPS
+from qcls_gguf.opening import ClassifierOpener
 
 __all__ = ["compare_here"]  # a fixture
 ROOT = Path(__file__).parents[2]
@@ -58,64 +59,35 @@ def test_stock_llama_cpp_gives_our_answers(runtime: str, compare_here: Compare) 
     assert found["qcls"]["largest_tree_difference"] <= LARGEST_DIFFERENCE[runtime]
 
 
-@pytest.fixture(scope="module")
-def embedded(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
-    """The command on the embedded model, every method asked for that needs no package, and an HTML report."""
-    folder = tmp_path_factory.mktemp("compare")
+def test_the_embedded_model_is_labelled_alike_by_all(tmp_path: Path) -> None:
+    """The command, with every method that needs no package, its record and its page, which fetches nothing."""
+    out, html = tmp_path / "out.json", tmp_path / "out.html"
     methods = [option for name in IN_PROCESS for option in ("--method", name)]
     queries = ("--query", "red dress for girls", "--query", "孕妇牛仔裤")
-    done = run_compare(
-        *methods, *queries, "--format", "json", "--out", folder / "out.json", "--html", folder / "out.html", "--quiet"
-    )
-    return done, folder
-
-
-def test_the_embedded_model_is_labelled_alike_by_all(
-    embedded: tuple[subprocess.CompletedProcess[str], Path],
-) -> None:
-    done, _ = embedded
+    done = run_compare(*methods, *queries, "--format", "json", "--out", out, "--html", html, "--quiet")
     assert done.returncode == 0, done.stderr
-    for method in json.loads(done.stdout)["methods"]:
+    record = json.loads(done.stdout)
+    assert json.loads(out.read_text(encoding="utf-8")) == record
+    assert ComparisonRecord.model_validate(record).to_dict() == record
+    page = html.read_text(encoding="utf-8")
+    for method in record["methods"]:
         assert method["agreement"]["scoring"] == 1.0
         assert method["largest_tree_difference"] <= LARGEST_DIFFERENCE["embedded"]
-
-
-def test_json_is_the_record(embedded: tuple[subprocess.CompletedProcess[str], Path]) -> None:
-    done, folder = embedded
-    record = json.loads(done.stdout)
-    assert json.loads((folder / "out.json").read_text(encoding="utf-8")) == record
-    assert ComparisonRecord.model_validate(record).to_dict() == record
-    for method in record["methods"]:
         low, high = method["ratio_range"]
         assert 0 < low <= high
         assert 0 < method["p50_ms"] <= method["p90_ms"]
+        assert method["name"] in page
     assert record["absent"] == []
     assert record["environment"]["n_threads"] == 1
-
-
-def test_the_report_fetches_nothing(embedded: tuple[subprocess.CompletedProcess[str], Path]) -> None:
-    _, folder = embedded
-    page = (folder / "out.html").read_text(encoding="utf-8")
-    for name in ("qcls", *IN_PROCESS):
-        assert name in page
     assert "data:image/svg+xml;base64," in page
     assert set(re.findall(r"""(?:src|href)="?(.{5})""", page)) == {"data:"}
-
-
-def test_what_is_absent_is_listed_with_the_reason(compare_here: Compare) -> None:
-    record = compare_here("llama-server", "ollama")
-    absent = {each["name"]: each for each in record["absent"]}
-    assert list(absent) == ["llama-server", "ollama"]
-    assert "`spawn_llama_server`" in absent["llama-server"]["reason"]
-    assert "URL as `ollama`" in absent["ollama"]["reason"]
-    assert all(each["asked_for"] and not each["started"] for each in absent.values())
-    assert list(by_name(record)) == ["qcls"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
         (["--method", "ollama"], 1, "ollama absent: no server: give its URL as --ollama"),
+        (["--method", "llama-server"], 1, "llama-server absent: no server: give the URL of one as --llama-server, or"),
         (["--method", "cappr"], 2, "--method cappr: was removed: its probabilities are those of our scoring `mean`"),
         (["--method", "nave"], 2, "--method nave: is not one of qcls, naive, prefix"),
         (["--ollama-model", "x"], 2, "--ollama and --ollama-model belong together"),
@@ -124,8 +96,7 @@ def test_what_is_absent_is_listed_with_the_reason(compare_here: Compare) -> None
             2,
             "--ollama: '127.0.0.1:11434' is not a server's add",
         ),
-        (["--method", "torch"], 2, "--method torch: was removed: docs/measurements.md has what PyTorch took"),
-        (["--out", "/no/such/folder/x.json"], 2, "--out /no/such/folder/x.json: cannot be written"),
+        (["--queries", os.devnull], 2, "there is no query to compare with"),
         (["--method", "qcls", "--query", "dress " * 300], 2, "more than runtime.max_query_tokens: 256"),
         (["--method", "llama-server", "--spawn-llama-server", "/no/such"], 1, "--spawn-llama-server /no/such: no such"),
         (
@@ -138,16 +109,16 @@ def test_what_is_absent_is_listed_with_the_reason(compare_here: Compare) -> None
 def test_the_command_says_what_is_wrong(
     arguments: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = [*arguments, *([] if "--query" in arguments else ["--query", "red dress"])]
+    given = [*arguments, *([] if {"--query", "--queries"} & {*arguments} else ["--query", "red dress"])]
     config = str(config_path("mission"))
     found = app(["compare", "--quiet", "--rounds", "1", "--config", config, *given], standalone_mode=False)
     assert found == code
     assert message in " ".join("".join(capsys.readouterr()).split())
 
 
-@pytest.mark.parametrize(("kernels", "set_to"), [(PeerKernels.stock, "0"), (PeerKernels.ours, "as it was")])
+@pytest.mark.parametrize(("kernels", "set_to"), [("stock", "0"), ("ours", "as it was")])
 def test_peers_start_with_the_kernels_asked_for(
-    kernels: PeerKernels, set_to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kernels: Literal["stock", "ours"], set_to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "server"
     program.write_text(f"#!/bin/sh\necho kernels=${STEPS['direct']}\nexit 3\n")
@@ -157,8 +128,7 @@ def test_peers_start_with_the_kernels_asked_for(
         load_config(config_path("mission")),
         "llama-server",
         queries=QUERIES[:1],
-        peers=Peers(spawn_llama_server=program),
-        peer_kernels=kernels,
+        peers=Peers(spawn_llama_server=program, kernels=kernels),
     )
     assert record["absent"][0]["reason"].endswith(f"ended with exit code 3: kernels={set_to}")
     assert record["peer_kernels"] == kernels
@@ -205,20 +175,25 @@ def test_an_abstention_of_ours_is_no_winner_that_peers_could_miss(
     assert methods["batched"]["agreement"]["scoring"] == 1.0
 
 
-def test_a_comparison_without_queries_is_refused(make_model: MakeModel, write_config: WriteConfig) -> None:
-    config = load_config(write_config(make_model(), PROMPTS))
-    with pytest.raises(ConfigError, match="there is no query to compare with"):
-        compared(config, queries=())
-
-
 def test_stock_kernels_are_not_measured_on_rearranged_weights(
     make_model: MakeModel, write_config: WriteConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    seen = []
+    real = ClassifierOpener.open
+
+    def opened(self: ClassifierOpener, *arguments: Any, **options: Any) -> Any:
+        seen.append((os.environ[LANE_ORDER], os.environ[CPU_PRODUCTS]))
+        return real(self, *arguments, **options)
+
+    monkeypatch.setattr(ClassifierOpener, "open", opened)
+    monkeypatch.setenv(LANE_ORDER, "1")
+    monkeypatch.setenv(CPU_PRODUCTS, "1")
     path = make_model(weight_type="Q8_0", n_embd=256, n_ff=512)
     config = load_config(write_config(path, PROMPTS, n_gpu_layers="auto"))
-    monkeypatch.setenv("QCLS_LANE_ORDER", "1")
     record = compared(config, "batched")
     assert record["environment"]["n_lane_ordered"] == record["model"]["n_lane_ordered"] == 0
+    compared(config, "qcls")
+    assert seen == [("0", "0")] * 2 + [("1", "1")] * 2
 
 
 def test_every_method_is_in_the_help() -> None:

@@ -36,7 +36,7 @@ def run(make_model: MakeModel, write_config: WriteConfig, monkeypatch: pytest.Mo
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tests), os.environ.get("PYTHONPATH", "")]))
 
     def run(open_method: Callable[[Workload, Peers], Method]) -> dict[str, Any]:
-        monkeypatch.setitem(METHODS, "llama-server", Kind(open_method, "a method of the test's", our_tokens=True))
+        monkeypatch.setitem(METHODS, "llama-server", Kind(open_method, "a method of the test's", True))
         config = load_config(write_config(make_model(), PROMPTS))
         return compared(config, "llama-server", "naive", queries=QUERIES, n_rounds=2)
 
