@@ -8,7 +8,8 @@ from pathlib import Path
 
 from ..config.scoring import SCORINGS, parse_scoring
 from ..config.words import printable_lines
-from .options import LabelledRows, ModelOptions, Printing, Reporting, command, option
+from ..errors import ConfigError
+from .options import LabelledRows, ModelOptions, Printing, Reporting, RowOptions, command, only_one, option
 from .terminal import EXIT_OTHER, check_outputs, file_output, long_work, needs, show_record
 
 
@@ -79,6 +80,11 @@ def eval_command(
 class CalibrationOptions:
     """What is fitted, and where it is written."""
 
+    data: Path | None = option("--data -d FILE", "Labelled queries, JSON lines or CSV.")
+    queries: str | None = option("--queries FILE|-", "Unlabelled queries, for a batch prior: a line each, or a table.")
+    strength: float = option(
+        "--strength S", "Of the batch prior: 0 changes nothing, 1 makes labels alike.", 0.5, low=0, high=1
+    )
     out: Path = option("--out -o FILE", "The calibration file to write.", Path("calibration.yaml"))
     bias: bool = option("--bias", "Fit a bias for each label as well.", False)
     folds: int = option("--folds N", "Folds of the cross-validation.", 5, low=2, high=100)
@@ -89,14 +95,18 @@ class CalibrationOptions:
 
 @command
 def calibrate_command(
-    rows: LabelledRows, chosen: CalibrationOptions, model: ModelOptions, printing: Printing
+    rows: RowOptions, chosen: CalibrationOptions, model: ModelOptions, printing: Printing
 ) -> int | None:
-    """Fit a temperature, and with --bias a bias for each label, to labelled queries.
+    """Fit a temperature, and with --bias a bias for each label, to labelled queries; or biases to unlabelled ones.
 
     The data has the format of eval's. Each fit minimises a prompt's log-loss in its configured scoring, after its
     prior. A fit is kept if it lowers the log-loss of rows that it has not seen (cross-validation) by more than one
     standard error; the others are refused and left out of the file. To use the file, add `calibration: FILE` to the
     configuration. Needs scipy: pip install 'qcls-gguf[calibrate]'.
+
+    --queries FILE takes at least 50 queries without labels instead: biases take away --strength of what a prompt
+    prefers on the whole. That helps small models most, and harms where one label is right for nearly all queries; to
+    see what it changes, name the file in the configuration and run eval on labelled rows.
 
     Exit codes: 0; 1 if every fit was refused, so that nothing is written, or a decode failed; 2 for usage,
     configuration and data; 3 for a model that can't be loaded. JSON is one object; docs/records.md describes its
@@ -105,7 +115,15 @@ def calibrate_command(
     \b
     qcls-gguf calibrate --data labelled.jsonl
     qcls-gguf calibrate --data labelled.csv --bias --prompt category --out category.yaml --force
+    qcls-gguf calibrate --queries unlabelled.txt --out prior.yaml
     """
+    only_one(data=chosen.data, queries=chosen.queries)
+    only_one(queries=chosen.queries, bias=chosen.bias, resume=rows.resume)
+    if chosen.queries is not None:
+        _batch_prior(chosen.queries, rows, chosen, model, printing)
+        return None
+    if chosen.data is None:
+        raise ConfigError("give --data FILE with labelled queries, or --queries FILE with unlabelled ones")
     needs("calibrate", "scipy", "calibrate")
     from ..tuning.calibrate import (  # see app.py for why here
         FitSettings,
@@ -116,7 +134,7 @@ def calibrate_command(
 
     fit_settings = FitSettings(
         config=model.settings(),
-        data=rows.data,
+        data=chosen.data,
         out=chosen.out,
         names=tuple(chosen.prompt),
         with_bias=chosen.bias,
@@ -134,3 +152,23 @@ def calibrate_command(
     if not printing.quiet:
         print(printable_lines(outcome(record)), file=sys.stderr)
     return EXIT_OTHER if record.written is None else None
+
+
+def _batch_prior(
+    queries: str, rows: RowOptions, chosen: CalibrationOptions, model: ModelOptions, printing: Printing
+) -> None:
+    from ..tuning.batch_prior import BatchPriorSettings, batch_prior_document, fit_batch_prior
+
+    settings = BatchPriorSettings(
+        config=model.settings(),
+        queries=queries,
+        query_column=rows.query_column,
+        out=chosen.out,
+        names=tuple(chosen.prompt),
+        strength=chosen.strength,
+        force=chosen.force,
+    )
+    with long_work(model.offline, printing.quiet) as (opener, on_progress):
+        record, text = fit_batch_prior(settings, opener, on_progress=on_progress)
+    written = file_output("--out", chosen.out, lambda: text)
+    show_record(record, printing, batch_prior_document(record), [written])

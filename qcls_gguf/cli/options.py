@@ -190,14 +190,20 @@ class ColumnOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LabelledRows(ColumnOptions):
-    """Labelled queries."""
+class RowOptions(ColumnOptions):
+    """How labelled queries are read and scored."""
 
-    data: Path = option("--data -d FILE", "Labelled queries, JSON lines or CSV.", REQUIRED)
     skip_bad: bool = option(
         "--skip-bad", "Skip and count rows that cannot be used, instead of refusing the data.", False
     )
     resume: Path | None = option("--resume FILE", "Save each row's scores here, and reuse those that are there.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelledRows(RowOptions):
+    """Labelled queries."""
+
+    data: Path = option("--data -d FILE", "Labelled queries, JSON lines or CSV.", REQUIRED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from ..inspection.records import Inspection, ShownPrompts
 from ..labelling.records import LabellingRecord
 from ..report.record import Record, records_markdown
 from ..report.run_record import RunRecord
+from ..tuning.batch_prior import BatchPriorRecord
 from ..tuning.calibrate import CalibrationRecord
 
 RECORDS: dict[str, type[Record]] = {
@@ -20,6 +21,7 @@ RECORDS: dict[str, type[Record]] = {
     "inspect --show-prompt": ShownPrompts,
     "eval": EvaluationRecord,
     "calibrate": CalibrationRecord,
+    "calibrate --queries": BatchPriorRecord,
     "advise": AdviceRecord,
     "compare": ComparisonRecord,
     "bench": BenchmarkRecord,

@@ -105,11 +105,11 @@ def calibrate(
     The text has the fits that were accepted, and is None where there are none. Nothing is written. Raises ConfigError
     for what cannot be fitted or written, before anything is computed; and what Classifier raises.
     """
-    _prompts_to_fit(settings.config, settings.names)
+    prompts_to_fit(settings.config, settings.names)
     inputs = {"`data`": settings.data, "the configuration": settings.config.path, "`resume`": settings.resume}
     check_writable(settings.out, "`out`", inputs, force=settings.force)
     settings = dataclasses.replace(settings, config=opener.rendered(settings.config))
-    prompts = _prompts_to_fit(settings.config, settings.names)
+    prompts = prompts_to_fit(settings.config, settings.names)
     evaluation = EvaluationSettings(
         config=dataclasses.replace(settings.config, calibration=None),  # the one that this replaces
         path=settings.data,
@@ -163,7 +163,7 @@ def calibrate(
     return record, calibration_text(scored.model.sha256, entries) if entries else None
 
 
-def _prompts_to_fit(config: Config, names: Sequence[str]) -> list[PromptConfig]:
+def prompts_to_fit(config: Config, names: Sequence[str]) -> list[PromptConfig]:
     """The named prompts, or all where none is named. Raises ConfigError for an unknown name or a given temperature."""
     known = [prompt.name for prompt in config.prompts]
     for name in names:
