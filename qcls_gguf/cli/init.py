@@ -93,8 +93,8 @@ def init_command(chosen: DraftOptions, rows: ColumnOptions) -> None:
             columns = LabelledColumns(query=found.query, ignored=("all",))
             with long_work(False, False) as (opener, on_progress):
                 config = parse_config(text, folder=folder)
-                cue, why = cue_for_rows(config, data, columns, opener, on_progress)
-            text = draft_text(replace(draft, cue=cue, why_cue=why), folder)
+                cue, prior, why = cue_for_rows(config, data, columns, opener, on_progress)
+            text = draft_text(replace(draft, cue=cue, prior=prior, why_cue=why), folder)
     write_file(out, text, "--out")
     commands = [f"  {command}" for command in _next(out, data, found)]
     for line in (f"wrote {out}", *(f"note: {with_options(remark)}" for remark in remarks), "next:", *commands):

@@ -10,7 +10,7 @@ from pathlib import Path
 from textwrap import indent, wrap
 
 from ..config.load import config_tree, load_config, parse_config
-from ..config.prompt import PromptConfig
+from ..config.prompt import Prior, PromptConfig
 from ..config.resources import OLLAMA, PACKAGE, schema_path
 from ..config.schema import Config, ModelConfig
 from ..config.template import LABELS_SLOT
@@ -25,6 +25,8 @@ Label {about}. {how}
 _ONE = "Output exactly one label from the list.", "{name}: [{labels}]"
 _MANY = "For each attribute output exactly one label from its list.", "{all_labels}"
 _USER = "text: {query}"
+NO_CONTENT = ("other", "others", "none", "unknown", "n/a")
+"""labels that stand at the end of a list; they may be right for a text without content"""
 _COMMENT_CELLS = 100
 _CHATML = re.compile(
     r"(?:<\|im_start\|>system\n(?P<system>.*?)<\|im_end\|>\n)?"
@@ -57,8 +59,10 @@ class Draft:
     """what it was made from, for the reader"""
     cue: str = "{name}:"
     """how an answer begins"""
+    prior: Prior | None = None
+    """None: `content_free` unless a label may be right for a text without content"""
     why_cue: str = ""
-    """for the reader"""
+    """which cues were tried, for the reader"""
 
 
 def draft_text(draft: Draft, folder: Path) -> str:
@@ -70,6 +74,9 @@ def draft_text(draft: Draft, folder: Path) -> str:
     how, labels = _ONE if len(draft.prompts) == 1 else _MANY
     system = _SYSTEM.format(about=draft.about, how=how, labels=labels)
     texts = {"system": text_block(system), "user": _USER, "answer_cue": draft.cue}
+    has_none = any(label.lower() in NO_CONTENT for prompt in draft.prompts for label in prompt.labels)
+    if (draft.prior or ("none" if has_none else "content_free")) != "none":
+        texts["prior"] = "content_free"
     if not draft.model.has_chat_template:
         texts = {"prompt_template": text_block(f"{system}\n\n{_USER}\n{draft.cue}")}
     what = (

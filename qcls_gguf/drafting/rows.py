@@ -15,7 +15,7 @@ from ..data.encoding import utf8_of
 from ..data.labelled import PLAIN_COLUMNS, LabelledColumns
 from ..data.rows import CsvFile, why_refused
 from ..errors import ConfigError
-from .draft import DraftPrompt
+from .draft import NO_CONTENT, DraftPrompt
 
 _QUERY_NAMES = ("query", "text", "title", "message", "sentence", "input", "question", "description", "name")
 _MOST_LABELS = 100
@@ -23,8 +23,6 @@ _LEAST_EACH = 3
 """how often a value comes on average, where values are labels"""
 _RARE = 3
 """rows; a label with fewer is named as rare"""
-_LAST = ("other", "others", "none", "unknown", "n/a")
-"""labels that stand at the end of a list"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +141,7 @@ def _found(n_rows: int, query: str, counts: Mapping[str, Counter[str]], others: 
         )
     prompts, remarks = [], []
     for name, count in counts.items():
-        ordered = sorted(count, key=lambda label: (label.lower() in _LAST, -count[label], label))
+        ordered = sorted(count, key=lambda label: (label.lower() in NO_CONTENT, -count[label], label))
         rare = [f"{shown(label, quoted=False)} ({count[label]})" for label in ordered if count[label] < _RARE]
         note = f"{counted(count.total(), 'label')} in the data"
         if rare:

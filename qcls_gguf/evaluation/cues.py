@@ -1,15 +1,18 @@
-"""Answer cues tried on labelled rows: the same prompts with other last words, all in one request a row."""
+"""Answer cues tried on labelled rows, with and without a prior: all in one request a row."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
-from ..config.schema import Config, raw_config
+from ..config.prompt import Prior
+from ..config.schema import Config
 from ..config.scoring import TREE
 from ..config.words import shown
 from ..data.labelled import LabelledColumns, LabelledQuery, read_labelled
@@ -17,7 +20,7 @@ from ..errors import ConfigError
 from ..opening import ClassifierOpener
 from ..report.progress import OnProgress, counter
 from ..statistics import accepted_probability, log_losses, mean, paired_difference, wilson
-from .passes import refused_queries, score_query, score_tables, truth_of
+from .passes import answered_scores, refused_queries, score_query, score_tables, truth_of
 from .records import TriedCue
 
 CUES = ("{name}:", "label:", "Answer:", "")
@@ -28,30 +31,44 @@ MAX_ROWS = 200
 def try_cues(
     config: Config, rows: Sequence[LabelledQuery], opener: ClassifierOpener, on_progress: OnProgress
 ) -> dict[str, tuple[TriedCue, ...]]:
-    """Each prompt of system and user texts with each cue in the scoring `tree`: first as configured, then as in CUES.
+    """Each prompt of system and user texts with each cue and prior: first as configured, then as in CUES.
 
-    Prompts that fewer than two rows are labelled for are left out. Raises ConfigError if no prompt has a cue, and what
-    Classifier raises.
+    All in the scoring `tree`, without temperatures and calibrations. Prompts that fewer than two rows are labelled for
+    are left out. Raises ConfigError if no prompt has a cue, and what Classifier raises.
     """
     chats = tuple(prompt for prompt in config.prompts if prompt.is_chat)
     if not chats:
         raise ConfigError("`cues`: no prompt has system or user texts, and only these have an answer_cue")
     variants = [chats]
-    for cue in CUES:
+    for cue, prior in product(CUES, get_args(Prior)):
         prefix = " " if cue else ""
-        variants.append(tuple(dataclasses.replace(each, answer_cue=cue, label_prefix=prefix) for each in chats))
+        variants.append(
+            tuple(dataclasses.replace(each, answer_cue=cue, label_prefix=prefix, prior=prior) for each in chats)
+        )
     trial = []
     for number, prompts in enumerate(variants):
         for whole in opener.rendered(dataclasses.replace(config, prompts=prompts)).prompts:
             text = whole.expanded_template  # before the name changes, which may be in it
-            trial.append(dataclasses.replace(whole, name=f"{number} {whole.name}", prompt_template=text))
-    changed = dataclasses.replace(config, prompts=tuple(trial), ignore_warnings=("all",))
-    with opener.open(raw_config(changed, TREE), quiet=True) as classifier:
+            trial.append(
+                dataclasses.replace(
+                    whole,
+                    name=f"{number} {whole.name}",
+                    prompt_template=text,
+                    scoring=TREE,
+                    temperature=None,
+                    min_confidence=None,
+                    fallback=None,
+                )
+            )
+    changed = dataclasses.replace(
+        config, prompts=tuple(trial), calibration=None, cascade=None, ignore_warnings=("all",)
+    )
+    with opener.open(changed, quiet=True) as classifier:
         refused = {row.line for row in refused_queries(classifier, rows)}
         rows = [row for row in rows if row.line not in refused]
         on_row, scores = counter(on_progress, "try cues", len(rows)), []
         for row in rows:
-            scores.append(score_query(classifier, row.query))
+            scores.append(score_query(classifier, row.query, scores_of=answered_scores))
             on_row()
         tables, compiled = score_tables(classifier.prompts, scores), classifier.prompts
     found = {}
@@ -64,14 +81,15 @@ def try_cues(
         by_cue = [tables[f"{number} {prompt.name}"].probability(TREE)[truth.index] for number in range(len(variants))]
         rights = [truth.accepted[np.arange(n), p.argmax(axis=1)].astype(np.float64) for p in by_cue]
         for prompts, p, right in zip(variants, by_cue, rights, strict=True):
-            cue, prefix = prompts[i].cue, prompts[i].label_prefix
-            if tried and (cue, prefix) == (prompt.cue, prompt.label_prefix):
+            cue, prefix, prior = prompts[i].cue, prompts[i].label_prefix, prompts[i].prior
+            if tried and (cue, prefix, prior) == (prompt.cue, prompt.label_prefix, prompt.prior):
                 continue
             gain, standard_error = paired_difference(right, rights[0])
             tried.append(
                 TriedCue(
                     answer_cue=cue,
                     label_prefix=prefix,
+                    prior=prior,
                     n_rows=n,
                     accuracy=float(right.mean()),
                     accuracy_ci=wilson(int(right.sum()), n),
@@ -86,27 +104,26 @@ def try_cues(
 
 def cue_for_rows(
     config: Config, path: Path, columns: LabelledColumns, opener: ClassifierOpener, on_progress: OnProgress
-) -> tuple[str, str]:
+) -> tuple[str, Prior, str]:
     """`best_cue` of a file's rows, of many rows about MAX_ROWS. Raises what `try_cues` and `read_labelled` raise."""
     data = read_labelled(path, {prompt.name: prompt.labels for prompt in config.prompts}, columns)
     return best_cue(try_cues(config, data.rows[:: math.ceil(len(data.rows) / MAX_ROWS) or 1], opener, on_progress))
 
 
-def best_cue(tried: Mapping[str, Sequence[TriedCue]]) -> tuple[str, str]:
-    """The cue that labels best over prompts with the same configured cue, and the accuracies in words.
+def best_cue(tried: Mapping[str, Sequence[TriedCue]]) -> tuple[str, Prior, str]:
+    """(cue, prior, accuracies in words): which labels best over prompts that are configured alike.
 
-    Another than the configured one is best only if its mean gain is larger than the standard error of that mean.
+    Others than the configured ones are best only if their mean gain is larger than the standard error of that mean.
     """
-    by_cue: dict[str, list[TriedCue]] = {}
+    ways: dict[tuple[str, Prior], list[TriedCue]] = {}
     for each in (cue for cues in tried.values() for cue in cues):
-        by_cue.setdefault(each.answer_cue, []).append(each)
-    gains = {cue: (np.mean([each.gain for each in found]), _error(found)) for cue, found in by_cue.items()}
-    best = max(gains, key=lambda cue: gains[cue][0] if gains[cue][0] > gains[cue][1] else 0)
-    accuracies = [f"{shown(cue)} {np.mean([each.accuracy for each in found]):.1%}" for cue, found in by_cue.items()]
+        ways.setdefault((each.answer_cue, each.prior), []).append(each)
+    gains = {way: float(np.mean([each.gain for each in found])) for way, found in ways.items()}
+    errors = {way: math.hypot(*(each.standard_error for each in found)) / len(found) for way, found in ways.items()}
+    best = max(ways, key=lambda way: gains[way] if gains[way] > errors[way] else 0)
+    accuracies = [
+        f"{shown(cue)}{' with the prior' * (prior != 'none')} {np.mean([each.accuracy for each in found]):.1%}"
+        for (cue, prior), found in ways.items()
+    ]
     n_rows = max(cues[0].n_rows for cues in tried.values())
-    return best, f"accuracy on {n_rows} rows: {', '.join(accuracies)}".replace("%", " %")
-
-
-def _error(cues: Sequence[TriedCue]) -> float:
-    """The standard error of their mean gain."""
-    return math.sqrt(sum(each.standard_error**2 for each in cues)) / len(cues)
+    return *best, f"accuracy on {n_rows} rows: {', '.join(accuracies)}".replace("%", " %")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..config.prompt import LikelyMistake
+from ..config.prompt import LikelyMistake, Prior
 from ..config.schema import Config
 from ..config.scoring import Scoring
 from ..data.labelled import BadRow
@@ -304,12 +304,14 @@ class ShuffledLabels(Record):
 
 
 class TriedCue(Record):
-    """One prompt with one answer cue, in the scoring `tree`."""
+    """One prompt with one answer cue and prior, in the scoring `tree`."""
 
     answer_cue: str
     """the beginning of the answer"""
     label_prefix: str
     """what stands between it and a label"""
+    prior: Prior
+    """see the configuration"""
     n_rows: int
     """rows that are labelled for the prompt"""
     accuracy: float

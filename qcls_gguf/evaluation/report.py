@@ -256,13 +256,13 @@ def _cues(evaluation: EvaluationRecord) -> Iterator[Table]:
     """The table of `cues`, where the record has them."""
     if evaluation.cues is None:
         return
-    columns: dict[str, Format] = {"prompt": TEXT, "answer_cue": TEXT, "label_prefix": TEXT, "rows": "d"}
+    columns: dict[str, Format] = {"prompt": TEXT, "answer_cue": TEXT, "label_prefix": TEXT, "prior": TEXT, "rows": "d"}
     yield Table(
         title="Answer cues",
         columns={**columns, "accuracy (95 %)": "", "log-loss": ".3f", "against the configured": ""},
         rows=[
             [
-                *(name, shown(cue.answer_cue), shown(cue.label_prefix), cue.n_rows),
+                *(name, shown(cue.answer_cue), shown(cue.label_prefix), cue.prior, cue.n_rows),
                 *(_with_interval(cue.accuracy, cue.accuracy_ci), cue.log_loss),
                 f"{100 * cue.gain:+.1f} ± {100 * cue.standard_error:.1f}" if number else "configured",
             ]

@@ -22,7 +22,13 @@ from qcls_gguf.evaluation.records import TriedCue
 PROMPTS: list[dict[str, Any]] = [
     {"name": "color", "system": "{name}: one of [{labels}]", "user": "{query}", "labels": ["red", "light blue"]},
     {"name": "whole", "prompt_template": "{query} is", "labels": ["new", "old"]},
-    {"name": "size", "user": "{query}?", "labels": ["small", "large"], "answer_cue": "Answer:"},
+    {
+        "name": "size",
+        "user": "{query}?",
+        "labels": ["small", "large"],
+        "answer_cue": "Answer:",
+        "prior": "content_free",
+    },
 ]
 ROWS = [
     {"query": f"{word} dress {i}", "labels": {"color": word, **({"size": "small"} if i % 3 else {})}}
@@ -45,23 +51,23 @@ def write(path: Path, model: Path, prompts: list[dict[str, Any]]) -> Path:
 def test_a_tried_cue_is_as_good_as_a_configured_one(model: Path, tmp_path: Path) -> None:
     rows = write_rows(tmp_path / "rows.jsonl", ROWS)
     tried = evaluated(write(tmp_path / "c.yaml", model, PROMPTS), rows, modes=("tree",), cues=True)["cues"]
-    assert list(tried) == ["color", "size"]
-    cues = {name: [cue["answer_cue"] for cue in found] for name, found in tried.items()}
-    assert cues == {"color": list(CUES), "size": ["Answer:", "{name}:", "label:", ""]}
-    for number, cue in enumerate(CUES):
-        prompts = [
-            {**prompt, "answer_cue": cue, "label_prefix": " " if cue else ""} for prompt in (PROMPTS[0], PROMPTS[2])
-        ]
-        alone = evaluated(write(tmp_path / "one.yaml", model, prompts), rows, modes=("tree",))["modes"]["tree"][
-            "prompts"
-        ]
-        for name, found in alone.items():
-            one = next(each for each in tried[name] if each["answer_cue"] == cue)
+    ways = {name: [(cue["answer_cue"], cue["prior"]) for cue in found] for name, found in tried.items()}
+    every = {(cue, prior) for cue in CUES for prior in ("none", "content_free")}
+    assert {name: (found[0], len(found), set(found)) for name, found in ways.items()} == {
+        "color": (("{name}:", "none"), 8, every),
+        "size": (("Answer:", "content_free"), 8, every),
+    }
+    for cue, prior in every:
+        chosen = {"answer_cue": cue, "label_prefix": " " if cue else "", "prior": prior}
+        prompts = [{**prompt, **chosen} for prompt in (PROMPTS[0], PROMPTS[2])]
+        modes = evaluated(write(tmp_path / "one.yaml", model, prompts), rows, modes=("tree",))["modes"]
+        for name, found in modes["tree" if prior == "none" else "calibrated"]["prompts"].items():
+            one = tried[name][ways[name].index((cue, prior))]
             assert (one["n_rows"], one["accuracy"]) == (found["n_rows"], found["accuracy"])
             assert one["accuracy_ci"] == pytest.approx(found["accuracy_ci"])
             assert one["log_loss"] == pytest.approx(found["log_loss"], abs=1e-3)
             assert one["gain"] == pytest.approx(one["accuracy"] - tried[name][0]["accuracy"])
-        assert number or tried["color"][0]["standard_error"] == 0
+    assert tried["color"][0]["standard_error"] == 0
 
 
 def test_prompts_without_cues_have_none_to_try(model: Path, tmp_path: Path) -> None:
@@ -72,9 +78,16 @@ def test_prompts_without_cues_have_none_to_try(model: Path, tmp_path: Path) -> N
 
 def cue(text: str, accuracy: float, gain: float, standard_error: float) -> TriedCue:
     return TriedCue(
-        answer_cue=text, label_prefix=" ", n_rows=50, accuracy=accuracy, accuracy_ci=None, log_loss=1.0, gain=gain,
+        answer_cue=text,
+        label_prefix=" ",
+        prior="none",
+        n_rows=50,
+        accuracy=accuracy,
+        accuracy_ci=None,
+        log_loss=1.0,
+        gain=gain,
         standard_error=standard_error,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,8 +98,8 @@ def test_another_cue_is_chosen_for_more_than_a_standard_error(
     gains: tuple[float, float], standard_error: float, best: str
 ) -> None:
     tried = {str(gain): (cue("{name}:", 0.5, 0, 0), cue("label:", 0.5 + gain, gain, standard_error)) for gain in gains}
-    found, why = best_cue(tried)
-    assert found == best
+    found, prior, why = best_cue(tried)
+    assert (found, prior) == (best, "none")
     assert why == f"accuracy on 50 rows: '{{name}}:' 50.0 %, 'label:' {50 + 50 * sum(gains):.1f} %"
 
 
@@ -99,9 +112,9 @@ def test_init_tries_the_cues_on_the_rows(model: Path, tmp_path: Path) -> None:
     )
     assert done.exit_code == 0, done.stderr
     tried = evaluated(out, data, modes=("tree",), cues=True, columns=LabelledColumns(query="text"))["cues"]["color"]
-    assert re.search(r"# accuracy on 40 rows: '\{name\}:' \d", out.read_text())
+    assert re.search(r"# accuracy on 40 rows: '\{name\}:' with the prior \d", out.read_text())
     (prompt,) = load_config(out).prompts
-    assert (prompt.cue, prompt.label_prefix) in {(each["answer_cue"], each["label_prefix"]) for each in tried}
+    assert (prompt.cue, prompt.label_prefix) == (tried[0]["answer_cue"], tried[0]["label_prefix"])
     assert max(each["gain"] - each["standard_error"] for each in tried) <= 0, "the best cue is the configured one now"
     no_data = CliRunner().invoke(app, ["init", "--labels", "a=b,c", "--cues", "-m", str(model), "-o", str(out)])
     assert no_data.exit_code == 2
