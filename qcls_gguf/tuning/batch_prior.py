@@ -74,7 +74,7 @@ class BatchPriorSettings:
     out: Path
     names: tuple[str, ...] = ()
     """prompts; empty: all"""
-    strength: float = 0.5
+    strength: float = 0.75
     force: bool = False
     """overwrite a file that is at `out`"""
 

@@ -27,7 +27,8 @@ WORDINGS = {
     "question": ("{question} Answer with one of: {labels}.", "{query}"),
 }
 """system and user"""
-PRIORS = ("none", "content free", "batch 0.5", "batch 1")
+STRENGTHS = (0.5, 0.75, 1)
+PRIORS = ("none", "content free", *(f"batch {strength}" for strength in STRENGTHS))
 TUNED_ON = ("film reviews", "product reviews", "sections")
 """the tasks by which the defaults were chosen; the others were looked at afterwards"""
 
@@ -85,7 +86,7 @@ def figures(task: Task, wording: str) -> Iterator[tuple[str, str, Figures]]:
     truth = np.array([task.labels.index(label) for _, label in task.rows[:n]])
     for cue, score in scores(task, wording).items():
         rows, others, empty = np.split(score, [n, -len(CONTENT_FREE_QUERIES)])
-        shifts = (None, log_prior(empty), log_prior(others) / 2, log_prior(others))
+        shifts = (None, log_prior(empty), *(strength * log_prior(others) for strength in STRENGTHS))
         for prior, shift in zip(PRIORS, shifts, strict=True):
             p = np.exp(adjusted_scores(rows, Adjustment(prior=shift)))
             answer, confidence = p.argmax(axis=1), p.max(axis=1)

