@@ -117,8 +117,8 @@ def calibrate_command(
     qcls-gguf calibrate --data labelled.csv --bias --prompt category --out category.yaml --force
     qcls-gguf calibrate --queries unlabelled.txt --out prior.yaml
     """
-    only_one(data=chosen.data, queries=chosen.queries)
-    only_one(queries=chosen.queries, bias=chosen.bias, resume=rows.resume)
+    for other in ({"data": chosen.data}, {"bias": chosen.bias}, {"resume": rows.resume}):
+        only_one(queries=chosen.queries, **other)
     if chosen.queries is not None:
         _batch_prior(chosen.queries, rows, chosen, model, printing)
         return None
