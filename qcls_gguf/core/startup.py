@@ -108,7 +108,9 @@ def _start(
     *,
     audit: bool,
 ) -> StartedParts:
-    prompts = compile_prompts(config.prompts, model, audit=audit)
+    n_labels = sum(len(prompt.labels) for prompt in config.prompts)
+    with ledger.at_work("compile prompts", counted(n_labels, "label")):
+        prompts = compile_prompts(config.prompts, model, audit=audit)
     n_read = sum(len(prompt.trie.read) for prompt in prompts.prompts)
     model.rows(prompts.label_tokens.tolist())
     ledger.step(

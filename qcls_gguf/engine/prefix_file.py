@@ -183,7 +183,8 @@ def hold_prefixes(
             ledger.step("cache prefixes", f"{_cached(engine)}, from {file.path}")
             return held, file
     began = perf_counter()
-    held = engine.hold(wanted)
+    with ledger.at_work("cache prefixes", counted(sum(map(len, set(wanted))), "token")):
+        held = engine.hold(wanted)
     if file and (perf_counter() - began) * 1e3 >= WORTH_MS:
         file.write(engine.saved_prefixes())
     ledger.step("cache prefixes", _cached(engine))

@@ -42,7 +42,7 @@ PROBES = (
     "S",
     "_",
 )
-_WORD_ENDS = re.compile(r"(?<=\w)(?= \w)|(?<=\n)(?=\w)")
+_WORD_ENDS = re.compile(r"(?<=\S)(?= \w)|(?<=\n)(?=\S)")
 _N_NEAR = 64
 """Characters before the slot that are always tokenised with a label."""
 
@@ -170,8 +170,7 @@ def compile_prompt(
     if tail_text:
         endings = [_split_at_last_special(tokenizer, tail_text)[1]]
     else:
-        near = before[_near_slot(tokenizer, before, after, fragments) :]
-        endings = [near + probe + after for probe in PROBES]
+        endings = _endings(tokenizer, before, after, fragments)
     begins_apart = bool(tail_text or after)
     label_tokens = [_label_tokens(tokenizer, name, label, label_prefix, endings, begins_apart) for label in labels]
     try:
@@ -218,21 +217,26 @@ def _cut(text: str, n_bytes: int) -> tuple[str, str]:
     return data[:n_bytes].decode(), data[n_bytes:].decode()
 
 
-def _near_slot(tokenizer: Tokenizer, before: str, after: str, fragments: Sequence[Sequence[int]]) -> int:
-    """Where in `before` the last part begins that alone decides a label's tokens; 0: all of it is needed.
+def _endings(tokenizer: Tokenizer, before: str, after: str, fragments: Sequence[Sequence[int]]) -> list[str]:
+    """The last parts of the text that alone decide a label's tokens: one after all queries, or one with each probe.
 
     Whether tokens merge is decided by neighbours alone: if the whole text has the tokens P + S and its end Q + S, then
     a label adds the same tokens to both, and long lists of labels need not be tokenised again with each label. The
     text is cut between words or lines, where no tokenizer's word reaches over the cut.
     """
+    if cut := _WORD_ENDS.search(after):
+        ending = after[cut.start() :]
+        end = tokenizer.tokenize(ending, parse_special=False).tolist()
+        if all(fragment[-len(end) :] == end for fragment in fragments):
+            return [ending]
     at = max((found.start() for found in _WORD_ENDS.finditer(before[:-_N_NEAR])), default=0)
     for probe, whole in zip(PROBES, fragments, strict=True):
         end = tokenizer.tokenize(before[at:] + probe + after, parse_special=False).tolist()
         n_equal = common_prefix(end[::-1], whole[::-1])
         n_slot = len(tokenizer.tokenize(probe + after, parse_special=False))
         if n_equal <= n_slot:
-            return 0
-    return at
+            at = 0
+    return [before[at:] + probe + after for probe in PROBES]
 
 
 def _label_tokens(

@@ -9,6 +9,7 @@ import pickle
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,8 @@ from conftest import MakeModel, OpenClassifier, WriteConfig
 from oracle import COLOR, PromptSpec
 
 from qcls_gguf import Classifier, ConfigError, Model, PlanError, QclsError, Result, ScoreError, load_config
-from qcls_gguf.system.timing import STAGES
+from qcls_gguf.system import timing
+from qcls_gguf.system.timing import STAGES, Ledger
 
 PROMPTS = [
     COLOR,
@@ -184,6 +186,13 @@ def test_start_up_is_accounted_for(make_model: MakeModel, write_config: WriteCon
         assert loaded[-1] == 1.0
         classifier.startup_ms.clear()
         assert classifier.startup_ms
+
+
+def test_a_long_step_is_told_before_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "_LONG_S", 0.0)
+    told: SimpleQueue[tuple[str, str]] = SimpleQueue()
+    with Ledger(lambda name, what, ms: told.put((name, what))).at_work("compile prompts", "9 labels"):
+        assert told.get(timeout=60) == ("compile prompts", "9 labels, at work …")
 
 
 def test_an_interrupt_while_loading_reaches_the_caller(make_model: MakeModel, write_config: WriteConfig) -> None:

@@ -258,6 +258,31 @@ def test_prompt_and_label_are_tokenised_as_one_text(tokens: Tokens, template: st
         assert [*tokens.whole(template, query), *found] == tokens.whole(f"{template} {label}", query)
 
 
+@pytest.mark.parametrize("end", ["{query}\nlabel:", "{query}<|im_end|>\nlabel:", "{query}:"])
+def test_long_lists_of_labels_are_tokenised_a_few_times_whatever_their_number(tokens: Tokens, end: str) -> None:
+    class Counting:
+        """Counts the characters that a model tokenises."""
+
+        n = 0
+        piece = staticmethod(tokens.model.piece)
+
+        def tokenize(self, text: str, *, parse_special: bool) -> Any:
+            self.n += len(text)
+            return tokens.model.tokenize(text, parse_special=parse_special)
+
+    def n_characters(labels: list[str]) -> float:
+        counting = Counting()
+        template = f"One of {', '.join(labels)}.\nquery: {end}"
+        prompt = Tokens(model=counting, bos=tokens.bos).compile(template, labels, end=tokens.model.facts.token_eot)
+        for index in (0, -1):
+            whole = tokens.whole(f"{template} {labels[index]}", "red")
+            assert whole == [*tokens.whole(template, "red"), *prompt.label_tokens[index]]
+        return counting.n / len(labels)
+
+    for labels in ([f"x{n}" for n in range(400)], [f"a-{n}-b" for n in range(400)]):
+        assert n_characters(labels) < 1.2 * n_characters(labels[:100])  # characters for each label
+
+
 def test_label_tokens_worked_by_hand(bpe: Tokens) -> None:
     prompt = bpe.compile(CHAT, ["dress", "tank top", "light blue", "light pink"])
     assert [bpe.words(found) for found in prompt.label_tokens] == [
