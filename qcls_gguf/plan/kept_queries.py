@@ -1,9 +1,9 @@
-"""The last queries whose cells stay in the KV cache, so that a query that begins like one of them feeds only the rest.
+"""The last queries stay in the KV cache: a query that begins like one of them feeds only its other tokens.
 
-There are a fixed number of slots. A slot has a sequence for each root, which is a cached prefix of one or more prompts:
-the sequence has the cells of one query's tokens after that prefix. The leaves of a query that begins alike share these
-cells before they are decoded, and the slot that keeps this query gets its cells from a leaf before the leaves are
-trimmed. So until a decode is done slots are only read, and afterwards only written: any number of queries may share the
+There are a fixed number of slots, and a slot keeps one query. It has a sequence for each root, which is a cached prefix
+of one or more prompts; the sequence has the cells of the query's tokens after that prefix. Before a decode, the leaves
+of a query that begins alike share these cells. After it, the slot that keeps the new query shares the cells of one of
+its leaves, which are then trimmed. So all slots are read before any is written: any number of queries may share a
 decode.
 """
 
@@ -17,27 +17,27 @@ from ..prompts.compiled import common_prefix
 from .tree import Int32Array, KeptRoot, Root
 
 MOST_TOKENS = 64
-"""The most tokens after a root whose cells a slot keeps; of a longer query it keeps the first ones."""
+"""The most tokens after a root that a slot keeps; of a longer query it keeps the first ones."""
 
 Fragments = tuple[list[int], ...]
-"""A query's first tokens after the roots: for each distinct text around queries equally many."""
+"""A query's first tokens after the roots, for each distinct text around queries; all have the same length."""
 
 
 def cells_of(n_seqs: int) -> int:
-    """The most cells of so many sequences of slots."""
+    """The most cells that n_seqs sequences of slots take."""
     return n_seqs * MOST_TOKENS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What two prompt sets must have in common for the cells of one's query to serve the other's."""
+    """What two prompt sets must have in common, so that cells of a query to one serve queries to the other."""
 
     roots: tuple[Root, ...]
     """the cached prefixes that the prompts grow from"""
     fragments: tuple[tuple[str, str], ...]
     """the text around the query after each root"""
     fragment_of: tuple[int, ...]
-    """for each root, which of the distinct fragments follows it"""
+    """for each root, the index of the distinct fragment that follows it"""
     n_after: tuple[int, ...]
     """for each distinct fragment, about how many tokens follow the query"""
 
@@ -49,77 +49,77 @@ class Slot:
     seq: Sequence[int]
     """(n_roots,)"""
     fragments: Fragments = ()
-    """the tokens whose cells it has; (): none"""
+    """the tokens that it keeps; (): none"""
     last_used: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotUpdate:
-    """The cells of a decode that a slot takes over."""
+    """What a slot keeps of a decode."""
 
     slot: Slot
     fragments: Fragments
-    """the tokens of these cells; () if other decodes of the same query follow, so that the slot is not complete yet"""
+    """the tokens that the slot then keeps; () if the same query has later decodes: the slot is incomplete until then"""
     cells: Sequence[tuple[int, int, int, int]]
-    """(n_roots of the decode,) leaf sequence, the slot's sequence, and the first and the end position of the cells that
-    both then share"""
+    """(n_roots of the decode,) leaf sequence, the slot's sequence, first and end position of the cells that the slot's
+    sequence then shares with the leaf"""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Continuation:
-    """A query that begins with tokens whose cells are kept, maybe none."""
+    """How a query uses the slots: the one that it continues from, if any, and the one that will keep it."""
 
     layout: Layout
     fragments: Fragments
-    """the tokens whose cells a slot may keep"""
+    """the query's first tokens, which a slot may keep"""
     n_kept: int
-    """tokens after each root whose cells a slot has; at least one token of the query is left to feed"""
+    """tokens after each root that are not fed, because a slot has their cells; at least one token is left to feed"""
     roots: Sequence[KeptRoot]
-    """(n_roots,) where the rest of the query goes on, in the order of the layout's roots; empty if n_kept is 0"""
-    source: Slot | None
-    """the slot whose cells it uses"""
-    own: Slot | None
-    """a slot with a query that begins alike, which this query replaces"""
-    slot: Slot | None = None
-    """the slot that will keep this query"""
+    """(n_roots,) where the rest of the query grows from, in the order of the layout's roots; empty if n_kept is 0"""
+    read_slot: Slot | None
+    """the slot that has the cells of the first n_kept tokens; None if n_kept is 0"""
+    similar_slot: Slot | None
+    """a slot whose query begins alike and should be replaced by this one"""
+    write_slot: Slot | None = None
+    """the slot that will keep this query; None: it is not kept"""
 
-    def kept(self, leaves: Sequence[Mapping[int, int]]) -> list[list[SlotUpdate]]:
-        """For each decode of the query the cells that the query's slot takes over: one Kept or none.
+    def slot_updates(self, leaves: Sequence[Mapping[int, int]]) -> list[list[SlotUpdate]]:
+        """For each decode of the query the update of its write_slot: one or none.
 
-        leaves: for each decode, by the holder of each root that it has, one of the query's leaves below that root. The
-        slot serves other queries only after the last of these decodes.
+        leaves: for each decode one of the query's leaves below each root, by the root's holder. The slot serves other
+        queries only after the last of these decodes.
         """
-        left: list[list[SlotUpdate]] = [[] for _ in leaves]
-        if self.slot is None:
-            return left
+        updates: list[list[SlotUpdate]] = [[] for _ in leaves]
+        if self.write_slot is None:
+            return updates
         n = len(self.fragments[0])
         last = max(decode for decode, leaf_of in enumerate(leaves) if leaf_of)
         for decode, leaf_of in enumerate(leaves):
             cells = [
                 (leaf_of[root.holder], seq, root.n_cached, root.n_cached + n)
-                for root, seq in zip(self.layout.roots, self.slot.seq, strict=True)
+                for root, seq in zip(self.layout.roots, self.write_slot.seq, strict=True)
                 if root.holder in leaf_of
             ]
             if cells:
                 fragments = self.fragments if decode == last else ()
-                left[decode].append(SlotUpdate(slot=self.slot, fragments=fragments, cells=cells))
-        return left
+                updates[decode].append(SlotUpdate(slot=self.write_slot, fragments=fragments, cells=cells))
+        return updates
 
 
 class KeptQueries:
-    """The slots of one context, for queries of one layout. It is bookkeeping only; the engine moves the cells."""
+    """The slots of one context, for queries of one layout. This is bookkeeping only; the engine moves the cells."""
 
     def __init__(self, seqs: Sequence[int], n_slots: int) -> None:
-        """seqs: the sequences of all slots, equally many for each."""
+        """seqs: the sequences of all slots; each slot gets the same number of them."""
         self.n_seqs = len(seqs)
         self.n_cells = cells_of(self.n_seqs)
-        """The most cells of all slots."""
+        """The most cells that all slots take."""
         self._n_roots = len(seqs) // n_slots
         self._slots = [Slot(seq=seqs[n * self._n_roots : (n + 1) * self._n_roots]) for n in range(n_slots)]
         self._layout: Layout | None = None
         self._clock = 0
         self.n_found = 0
-        """tokens of queries that were not fed because a slot had their cells, counted for each root"""
+        """tokens of queries that were not fed, because a slot had their cells; counted once for each root"""
 
     def use_layout(self, layout: Layout) -> None:
         """Keep queries of this layout from now on. Its roots stay in the cache, one for each sequence of a slot."""
@@ -128,30 +128,30 @@ class KeptQueries:
         self._layout = layout
 
     def find(self, asked: Sequence[tuple[Layout, Sequence[Int32Array] | None]]) -> list[Continuation | None]:
-        """For each query of a turn how it goes on from a kept one, and which slot will keep it, each a different one.
+        """For each query of a turn, how it continues a kept one, and which slot will keep it. No two get the same slot.
 
-        asked: for each query its layout, and its tokens after the roots for each distinct text around queries. None for
-        a query that is not kept, because it has another layout or no such tokens.
+        asked: for each query its layout, and its tokens after the roots for each distinct text around queries. The
+        result is None for a query that is not kept, because it has another layout or no such tokens.
         """
         free = sorted(self._slots, key=lambda slot: slot.last_used)
-        found = [
+        continuations = [
             self._continuation(layout, after) if after and layout == self._layout and min(map(len, after)) else None
             for layout, after in asked
         ]
-        kept = [each for each in found if each]
-        for each in kept:
-            if each.own in free:
-                free.remove(each.own)
-                each.slot = each.own
-        taken = [each.fragments for each in kept if each.slot]
-        for each in kept:
-            if free and not each.slot and each.fragments not in taken:
-                each.slot = free.pop(0)
-                taken.append(each.fragments)
-        for each in kept:
-            if each.slot:
-                self._use(each.slot)
-        return found
+        to_keep = [each for each in continuations if each]
+        for each in to_keep:
+            if each.similar_slot in free:
+                free.remove(each.similar_slot)
+                each.write_slot = each.similar_slot
+        kept = [each.fragments for each in to_keep if each.write_slot]
+        for each in to_keep:
+            if free and not each.write_slot and each.fragments not in kept:
+                each.write_slot = free.pop(0)
+                kept.append(each.fragments)
+        for each in to_keep:
+            if each.write_slot:
+                self._use(each.write_slot)
+        return continuations
 
     def _use(self, slot: Slot) -> None:
         self._clock += 1
@@ -160,27 +160,32 @@ class KeptQueries:
     def _continuation(self, layout: Layout, after: Sequence[Int32Array]) -> Continuation:
         n_least = min(map(len, after))
         fragments: Fragments = tuple(each[: min(n_least, MOST_TOKENS)].tolist() for each in after)
-        n, source = 0, self._slots[0]
+        n_shared, best = 0, self._slots[0]
         for slot in self._slots:
-            n_shared = min(map(common_prefix, slot.fragments, fragments), default=0)
-            if n_shared > n:
-                n, source = n_shared, slot
-        n_kept = min(n, n_least - 1)
+            n = min(map(common_prefix, slot.fragments, fragments), default=0)
+            if n > n_shared:
+                n_shared, best = n, slot
+        n_kept = min(n_shared, n_least - 1)
         if n_kept == 0:
             return Continuation(
-                layout=layout, fragments=fragments, n_kept=0, roots=(), source=None, own=source if n else None
+                layout=layout,
+                fragments=fragments,
+                n_kept=0,
+                roots=(),
+                read_slot=None,
+                similar_slot=best if n_shared else None,
             )
-        self._use(source)
+        self._use(best)
         self.n_found += n_kept * self._n_roots
-        # A query replaces one of which it shares at least half. Otherwise it takes the slot that was used longest ago.
-        is_replaced = 2 * n >= len(source.fragments[0]) - min(layout.n_after)
+        # A query replaces a kept one if they share at least half of it. Otherwise it gets the slot used longest ago.
+        is_similar = 2 * n_shared >= len(best.fragments[0]) - min(layout.n_after)
         return Continuation(
             layout=layout,
             fragments=fragments,
             n_kept=n_kept,
-            roots=[root.kept(seq, n_kept) for root, seq in zip(layout.roots, source.seq, strict=True)],
-            source=source,
-            own=source if is_replaced else None,
+            roots=[root.kept(seq, n_kept) for root, seq in zip(layout.roots, best.seq, strict=True)],
+            read_slot=best,
+            similar_slot=best if is_similar else None,
         )
 
     def forget(self) -> None:

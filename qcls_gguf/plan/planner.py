@@ -4,7 +4,8 @@ Where every prompt takes its fast path, the token tree of one query depends on t
 on their tokens, as long as prompts that grow from one cached prefix have one fragment text: their tokens are the same,
 and what follows is fixed. So a plan is made once for each length, as a template, and a request only fills in its
 tokens; the templates of several queries that share no token are put side by side. Other requests are planned by growing
-their token tree. Single queries, several, continued ones and hybrids differ in what is planned, not in how.
+their token tree. Single queries, several, continuations of kept queries and hybrids differ in what is planned, not in
+how.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Decode(NamedTuple):
     token: Int32Array
     """(n_tokens,)"""
     kept: Sequence[SlotUpdate] = ()
-    """the cells of it that slots keep"""
+    """what slots keep of it"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class Planner:
 
     def __init__(self, capacity: Capacity, n_positions: int, kept_queries: KeptQueries | None = None) -> None:
         """capacity: of one decode; n_positions: how many the model was trained for, <= 0 if that is not known;
-        kept_queries: the slots from whose cells queries may go on.
+        kept_queries: the slots whose queries may be continued.
         """
         self._capacity = capacity
         self._n_positions = n_positions
@@ -77,28 +78,30 @@ class Planner:
     def plan(self, asked: Sequence[TokenizedQuery], *, keep: bool = True) -> RequestPlan:
         """The decodes of some queries, each of a prompt set. Raises PlanError if there is nothing to feed.
 
-        keep: queries that begin like a kept one go on from there, and are kept; the engine must then run these decodes
-        next.
+        keep: queries that begin like a kept one continue it, and are kept themselves; the engine must then run these
+        decodes next.
         """
         varying: list[Fragments | None] = []
         for query in asked:
             varying.append(query.templates.varying(query.fragments))
-        found: Sequence[Continuation | None] = [None] * len(asked)
+        continuations: Sequence[Continuation | None] = [None] * len(asked)
         if keep and self._kept_queries:
-            found = self._kept_queries.find([(asked[i].templates.layout, tokens) for i, tokens in enumerate(varying)])
+            continuations = self._kept_queries.find(
+                [(asked[i].templates.layout, tokens) for i, tokens in enumerate(varying)]
+            )
         if len(asked) == 1:
-            made = _by_template(asked[0].templates, varying[0], found[0])
-        elif self._capacity.pass_tokens is None and _are_apart(asked, varying, found):
+            made = _by_template(asked[0].templates, varying[0], continuations[0])
+        elif self._capacity.pass_tokens is None and _are_apart(asked, varying, continuations):
             made = self._side_by_side(
-                [_by_template(asked[i].templates, tokens, found[i]) for i, tokens in enumerate(varying)]
+                [_by_template(asked[i].templates, tokens, continuations[i]) for i, tokens in enumerate(varying)]
             )
         else:
             made = None
-        return made or self._grown(asked, found)
+        return made or self._grown(asked, continuations)
 
     def padded(self, request: RequestPlan) -> RequestPlan:
-        """The same decodes with tokens that nobody reads, so that shapes repeat; unchanged for hybrids, whose shapes
-        would not.
+        """The same decodes, padded with tokens that nobody reads, so that shapes repeat. Hybrids' shapes would not
+        repeat, so their decodes are not padded.
         """
         if self._capacity.pass_tokens is not None:
             return request
@@ -133,9 +136,12 @@ class Planner:
             [fast for part in made for fast in part.fast_path],
         )
 
-    def _grown(self, asked: Sequence[TokenizedQuery], found: Sequence[Continuation | None]) -> RequestPlan:
+    def _grown(self, asked: Sequence[TokenizedQuery], continuations: Sequence[Continuation | None]) -> RequestPlan:
         """The decodes of the token tree of some queries."""
-        by_query = [each.templates.additions(each.fragments, go_on) for each, go_on in zip(asked, found, strict=True)]
+        by_query = [
+            query.templates.additions(query.fragments, continuation)
+            for query, continuation in zip(asked, continuations, strict=True)
+        ]
         order = None
         if self._capacity.pass_tokens is not None and len(asked) > 1:
             # queries of one length stand together: where they take several decodes, each takes few passes
@@ -143,26 +149,30 @@ class Planner:
         numbers = order or range(len(asked))
         plans = plan_decodes([addition for query in numbers for addition in by_query[query]], self._capacity)
         additions = [addition for each in by_query for addition in each]
-        kept = _kept(found, plans, by_query) if any(found) else [[] for _ in plans]
+        updates = _slot_updates(continuations, plans, by_query) if any(continuations) else [[] for _ in plans]
         return RequestPlan(
-            [Decode(plan, plan.plan.token, left) for plan, left in zip(plans, kept, strict=True)],
+            [Decode(plan, plan.plan.token, kept) for plan, kept in zip(plans, updates, strict=True)],
             sum(addition.root.n_cached for addition in additions),
             [addition.fast_path for addition in additions],
             order,
         )
 
 
-def _by_template(templates: Templates, varying: Fragments | None, found: Continuation | None) -> RequestPlan | None:
-    """The decode of one query by a template for as many tokens as are not kept; None if there is no such template."""
+def _by_template(
+    templates: Templates, varying: Fragments | None, continuation: Continuation | None
+) -> RequestPlan | None:
+    """The decode of one query by a template for the tokens that are not kept; None if there is no such template."""
     if not varying:
         return None
-    n_kept = found.n_kept if found else 0
+    n_kept = continuation.n_kept if continuation else 0
     rest = [tokens[n_kept:] for tokens in varying] if n_kept else varying
     template = templates.of_lengths(tuple(map(len, rest)))
     if template is None:
         return None
-    plan = template.continued(n_kept, found.roots) if found and n_kept else template.decode
-    kept = found.kept([{root.holder: leaf for leaf, root in enumerate(plan.leaf_roots)}])[0] if found else ()
+    plan = template.continued(n_kept, continuation.roots) if continuation and n_kept else template.decode
+    kept: Sequence[SlotUpdate] = ()
+    if continuation:
+        (kept,) = continuation.slot_updates([{root.holder: leaf for leaf, root in enumerate(plan.leaf_roots)}])
     return RequestPlan(
         (Decode(plan, template.fill(rest), kept),),
         template.n_cached + n_kept * template.n_prompts,
@@ -173,39 +183,40 @@ def _by_template(templates: Templates, varying: Fragments | None, found: Continu
 def _are_apart(
     asked: Sequence[TokenizedQuery],
     varying: Sequence[Fragments | None],
-    found: Sequence[Continuation | None],
+    continuations: Sequence[Continuation | None],
 ) -> bool:
-    """Whether no two queries share tokens: none that go on from the same cells begin with the same token there."""
+    """Whether no two queries share new tokens: where two grow from the same cells, their next tokens differ."""
     begins = []
-    for query, tokens, go_on in zip(asked, varying, found, strict=True):
+    for query, tokens, continuation in zip(asked, varying, continuations, strict=True):
         if not tokens:  # off the fast path
             return False
-        layout, n_kept = query.templates.layout, go_on.n_kept if go_on else 0
-        roots: Sequence[Root] = go_on.roots if go_on and n_kept else layout.roots
+        layout, n_kept = query.templates.layout, continuation.n_kept if continuation else 0
+        roots: Sequence[Root] = continuation.roots if continuation and n_kept else layout.roots
         for root, fragment in zip(roots, layout.fragment_of, strict=True):
             if len(tokens[fragment]) == n_kept:  # the next token is one of the text after the query
                 return False
-            source = root.seq if isinstance(root, KeptRoot) else root.holder
-            begins.append((source, root.n_cached, int(tokens[fragment][n_kept])))
+            seq = root.seq if isinstance(root, KeptRoot) else root.holder
+            begins.append((seq, root.n_cached, int(tokens[fragment][n_kept])))
     return len(set(begins)) == len(begins)
 
 
-def _kept(
-    found: Sequence[Continuation | None], plans: Sequence[DecodePlan], by_query: Sequence[Sequence[Addition]]
+def _slot_updates(
+    continuations: Sequence[Continuation | None], plans: Sequence[DecodePlan], by_query: Sequence[Sequence[Addition]]
 ) -> list[list[SlotUpdate]]:
-    """For each decode the cells that slots keep. Never overwrites a slot that a later decode reads."""
-    n_readers = Counter(each.source for each in found if each)
-    kept: list[list[SlotUpdate]] = [[] for _ in plans]
-    for each, leaves in zip(found, _leaves(plans, by_query), strict=True):
-        if each and (len(plans) == 1 or n_readers[each.slot] <= (each.source is each.slot)):
-            for of_decode, left in zip(kept, each.kept(leaves), strict=True):
-                of_decode += left
-    return kept
+    """For each decode what slots keep of it. Never overwrites a slot that a later decode reads."""
+    n_readers = Counter(each.read_slot for each in continuations if each)
+    updates: list[list[SlotUpdate]] = [[] for _ in plans]
+    for each, leaves in zip(continuations, _leaves(plans, by_query), strict=True):
+        # With several decodes, a slot is written only if no other query reads it.
+        if each and (len(plans) == 1 or n_readers[each.write_slot] <= (each.read_slot is each.write_slot)):
+            for of_decode, more in zip(updates, each.slot_updates(leaves), strict=True):
+                of_decode += more
+    return updates
 
 
 def _leaves(plans: Sequence[DecodePlan], by_query: Sequence[Sequence[Addition]]) -> list[list[dict[int, int]]]:
-    """For each query and decode, a leaf of the query after each of its roots in that decode, by the root's holder."""
-    found: list[list[dict[int, int]]] = [[{} for _ in plans] for _ in by_query]
+    """For each query and decode, one leaf of the query for each of its roots in that decode, by the root's holder."""
+    leaf_of: list[list[dict[int, int]]] = [[{} for _ in plans] for _ in by_query]
     additions = iter([(query, addition) for query, of_query in enumerate(by_query) for addition in of_query])
     for decode, plan in enumerate(plans):
         edges = [0]
@@ -215,5 +226,5 @@ def _leaves(plans: Sequence[DecodePlan], by_query: Sequence[Sequence[Addition]])
             of_decode.append((query, addition.root.holder))
             edges.append(edges[-1] + len(addition.trie.edges))
         for (query, holder), leaf in zip(of_decode, plan.leaves_of(np.array(edges[:-1])).tolist(), strict=True):
-            found[query][decode][holder] = leaf
-    return found
+            leaf_of[query][decode][holder] = leaf
+    return leaf_of

@@ -37,13 +37,13 @@ class Template:
 
     @property
     def n_bytes(self) -> int:
-        """What its arrays take."""
+        """Bytes of its arrays."""
         plan = self.decode.plan
         arrays = (plan.token, plan.pos, plan.seq_offset, plan.seq_id, plan.output, plan.node_row)
         return sum(each.nbytes for each in (*arrays, self.decode.rows, self.node, self.source))
 
     def continued(self, n_kept: int, roots: Sequence[Root]) -> DecodePlan:
-        """This decode, moved n_kept tokens on; roots: the layout's roots, each moved by as many tokens."""
+        """This decode, n_kept positions later; roots: the layout's roots, each n_kept tokens later."""
         plan = self.decode.plan
         return DecodePlan(  # each by its constructor, as this is done for each request: dataclasses.replace is slow
             plan=Plan(
@@ -67,7 +67,7 @@ class Template:
         return token
 
     def fill(self, varying: Sequence[Int32Array]) -> Int32Array:
-        """(n_tokens,) the plan's tokens, with those of a query; varying: of each distinct fragment."""
+        """(n_tokens,) the plan's tokens with a query filled in; varying: its tokens in each distinct fragment."""
         token = self.decode.plan.token.copy()
         token[self.node] = (varying[0] if len(varying) == 1 else np.concatenate(varying))[self.source]
         return token
@@ -104,28 +104,28 @@ class Templates:
         """The tokens of each distinct fragment after its stable ones; None for a query off the fast path."""
         if not self._possible:
             return None
-        found = []
+        varying = []
         for tokens, stable in zip(fragments, self._stable, strict=True):
             if tokens[: len(stable)].tobytes() != stable.tobytes():
                 return None
-            found.append(tokens[len(stable) :])
-        return found
+            varying.append(tokens[len(stable) :])
+        return varying
 
-    def additions(self, fragments: Fragments, found: Continuation | None = None) -> list[Addition]:
+    def additions(self, fragments: Fragments, continuation: Continuation | None = None) -> list[Addition]:
         """What each prompt adds for a query. Raises PlanError where there is nothing to feed.
 
-        found: where the query goes on from a kept one.
+        continuation: how the query continues a kept one.
         """
         tokens = [fragments[index].tolist() for index in self._fragment_of]
         added = additions_of(self._set.prompts, self._holders, tokens)
-        if found is None or found.n_kept == 0:
+        if continuation is None or continuation.n_kept == 0:
             return added
-        roots = {root.holder: root for root in found.roots}
-        return [replace(each, root=roots[each.root.holder], tokens=each.tokens[found.n_kept :]) for each in added]
+        roots, n_kept = {root.holder: root for root in continuation.roots}, continuation.n_kept
+        return [replace(each, root=roots[each.root.holder], tokens=each.tokens[n_kept:]) for each in added]
 
     def of_lengths(self, lengths: tuple[int, ...]) -> Template | None:
-        """The template for distinct fragments with so many varying tokens each; None if they take several decodes, or
-        not the fast path.
+        """The template for distinct fragments with these numbers of varying tokens; None if such a query takes several
+        decodes, or not the fast path.
         """
         try:
             return self._kept[lengths]
@@ -140,8 +140,8 @@ class Templates:
         return made
 
     def of_query(self, n_tokens: int) -> Template | None:
-        """The template for a query of n_tokens tokens. -1 stands for a query that merges with the text around it, so
-        that there is one token less than without a query.
+        """The template for a query of n_tokens tokens; None as for `of_lengths`. n_tokens is -1 for a query that merges
+        with the text around it, so that the fragment has one token less than without a query.
         """
         lengths = self._lengths(n_tokens)
         return self.of_lengths(lengths) if self._possible and min(lengths) >= 0 else None
@@ -151,10 +151,10 @@ class Templates:
 
         It is planned anew at each call.
         """
-        found = self._plan(self._lengths(n_tokens)) if self._possible else None
-        return found and (
-            sum(decode.n_passes for decode in found[1]),
-            sum(decode.plan.n_tokens for decode in found[1]),
+        planned = self._plan(self._lengths(n_tokens)) if self._possible else None
+        return planned and (
+            sum(decode.n_passes for decode in planned[1]),
+            sum(decode.plan.n_tokens for decode in planned[1]),
         )
 
     def _lengths(self, n_tokens: int) -> tuple[int, ...]:
@@ -162,10 +162,10 @@ class Templates:
         return tuple(n + n_tokens - len(stable) for n, stable in zip(n_empty, self._stable, strict=True))
 
     def _make(self, lengths: tuple[int, ...]) -> Template | None:
-        found = self._plan(lengths)
-        if found is None or len(found[1]) > 1:
+        planned = self._plan(lengths)
+        if planned is None or len(planned[1]) > 1:
             return None
-        additions, decodes = found
+        additions, decodes = planned
         token = decodes[0].plan.token
         node: IndexArray = np.flatnonzero(token >= self._n_vocab)
         return Template(

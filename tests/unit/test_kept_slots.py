@@ -28,7 +28,7 @@ TURNS = st.lists(
 )
 
 
-def behind(query: list[int]) -> list[Int32Array]:
+def after(query: list[int]) -> list[Int32Array]:
     return [np.array([*query, END], np.int32)]
 
 
@@ -46,9 +46,9 @@ def done(left: list[list[SlotUpdate]]) -> None:
 
 def ask(kept: KeptQueries, *queries: list[int]) -> list[Continuation]:
     """A turn of some queries whose decode is made."""
-    found = [each for each in kept.find([(LAYOUT, behind(query)) for query in queries]) if each]
+    found = [each for each in kept.find([(LAYOUT, after(query)) for query in queries]) if each]
     for each in found:
-        done(each.kept([{0: 0, 1: 0}]))
+        done(each.slot_updates([{0: 0, 1: 0}]))
     return found
 
 
@@ -59,7 +59,7 @@ def test_what_is_read_is_there_and_no_slot_is_written_twice(
     kept = slots(n_slots)
     cells: dict[int, list[int]] = {}  # sequence: the tokens after its root
     for turn in turns:
-        found = kept.find([(layout, behind(query)) for layout, query in turn])
+        found = kept.find([(layout, after(query)) for layout, query in turn])
         written: dict[int, list[int]] = {}
         for (layout, query), each in zip(turn, found, strict=True):
             assert (each is not None) == (layout is LAYOUT)
@@ -71,7 +71,7 @@ def test_what_is_read_is_there_and_no_slot_is_written_twice(
             for root in each.roots:
                 assert cells[root.seq][: each.n_kept] == tokens[: each.n_kept]
                 assert root.n_cached == root.prefix.n_cached + each.n_kept
-            left = each.kept([{0: 7, 1: 8}])
+            left = each.slot_updates([{0: 7, 1: 8}])
             for leaf, seq, start, end in [cells for each in left[0] for cells in each.cells]:
                 assert leaf == {3: 7, 5: 8}[start]
                 assert seq not in written
@@ -84,24 +84,24 @@ def test_what_is_read_is_there_and_no_slot_is_written_twice(
 
 def test_each_takes_the_slot_that_it_goes_on_from() -> None:
     kept = slots(3)
-    first = [each.slot for each in ask(kept, [0, 0, 0], [1, 1, 1], [2, 2, 2])]
-    assert [each.slot for each in ask(kept, [2, 2, 2, 2], [0, 0, 0, 0], [1, 1, 1, 1])] == [first[2], *first[:2]]
+    first = [each.write_slot for each in ask(kept, [0, 0, 0], [1, 1, 1], [2, 2, 2])]
+    assert [each.write_slot for each in ask(kept, [2, 2, 2, 2], [0, 0, 0, 0], [1, 1, 1, 1])] == [first[2], *first[:2]]
     # a new query takes the slot that was used longest ago, of those that no query of its turn goes on from
-    assert [each.slot for each in ask(kept, [3, 3], [2, 2, 2, 3])] == [first[0], first[2]]
+    assert [each.write_slot for each in ask(kept, [3, 3], [2, 2, 2, 3])] == [first[0], first[2]]
 
 
 def test_more_queries_than_slots() -> None:
     kept = slots(2)
     found = ask(kept, [0, 0], [0, 0], [1, 1], [2, 2])
-    assert [each.slot is not None for each in found] == [True, False, True, False]
+    assert [each.write_slot is not None for each in found] == [True, False, True, False]
     assert [each.n_kept for each in ask(kept, [0, 0, 1], [1, 1, 1], [2, 2, 1], [0, 0, 2])] == [2, 2, 0, 2]
 
 
 def test_a_slot_counts_when_the_last_decode_of_its_query_is_made() -> None:
     kept = slots(1)
     ask(kept, [1, 1])
-    (found,) = [each for each in kept.find([(LAYOUT, behind([1, 1, 1]))]) if each]
-    of_decodes = found.kept([{0: 4}, {}, {0: 5, 1: 6}])
+    (found,) = [each for each in kept.find([(LAYOUT, after([1, 1, 1]))]) if each]
+    of_decodes = found.slot_updates([{0: 4}, {}, {0: 5, 1: 6}])
     assert [[each.cells for each in left] for left in of_decodes] == [
         [[(4, 100, 3, 7)]],
         [],
