@@ -57,9 +57,9 @@ def compare_command(
     text to an answer for every prompt; loading and caching are not timed. Every method but the first four loads the
     model once more: on a GPU choose with --method those that fit. A method that cannot run here is listed with the
     reason. The other methods that use this llama.cpp run its stock kernels, as their users do; --peer-kernels ours
-    gives them this project's. Stock kernels read weights in the file's order: with naive, prefix and batched, which
-    share the loaded model, qcls reads that order, too, without lane order on a GPU and without its own products on a
-    CPU, whatever QCLS_LANE_ORDER and QCLS_CPU_PRODUCTS say.
+    gives them this project's. Stock kernels read weights in the file's order. So naive, prefix and batched have a copy
+    of the model on a CPU; on a GPU they share the loaded one, and qcls reads that order, too, whatever QCLS_LANE_ORDER
+    says.
 
     \b
     qcls              this package, in the configuration's scoring

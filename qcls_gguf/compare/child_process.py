@@ -79,7 +79,7 @@ class InChild(Method):
             code = f"from {__name__} import serve; serve({theirs.fileno()})"
             self._program = Program([sys.executable, "-c", code], [theirs.fileno()])
         try:
-            self._ask(open_method, replace(workload, classifier=None), peers)
+            self._ask(open_method, replace(workload, classifier=None, stock_model=None), peers)
         except BaseException:
             self.close()
             raise

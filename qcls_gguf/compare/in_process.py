@@ -1,4 +1,4 @@
-"""Methods on our own loaded model: our classifier, and three ways of asking llama.cpp with all logits."""
+"""Methods on this package's library: our classifier, and three ways of asking llama.cpp with all logits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ class Stock(Method):
 
     def __init__(self, workload: Workload, peers: Peers, *, cached: bool = False, together: bool = False) -> None:
         """cached: whether every prompt's prefix stays in the cache; together: whether all prompts share a decode."""
-        prompts, ours = workload.prompts, workload.ours.engine
+        prompts, model = workload.prompts, workload.stock_model
+        assert model is not None, "it is in the process of our classifier"
         self._prompts, self._inputs = prompts, workload.inputs
         if not cached:
             self._inputs = {query: _whole(workload, query) for query in workload.inputs}
@@ -55,9 +56,11 @@ class Stock(Method):
             for inputs in self._inputs.values()
             for decode in self._decodes
         )
-        n_batch = max(ours.context.n_batch, n_tokens, n_rows, n_seq)  # our limits hold for the other methods as well
+        n_batch = max(
+            workload.ours.engine.context.n_batch, n_tokens, n_rows, n_seq
+        )  # our limits hold for the other methods as well
         context = NativeContext(
-            ours.model.native,
+            model.native,
             n_ctx=whole_cells(sum(map(len, prefixes)) + n_batch),
             n_batch=n_batch,
             n_seq_max=n_seq,
@@ -68,7 +71,7 @@ class Stock(Method):
             visible_cells=False,
             kv_type=workload.runtime.kv_type,
         )
-        self._engine = Engine(ours.model, context, n_leaf_seqs=n_leaves)
+        self._engine = Engine(model, context, n_leaf_seqs=n_leaves)
         try:
             self._holders = {prefix.tokens: prefix.holder for prefix in self._engine.hold(prefixes)}
         except BaseException:

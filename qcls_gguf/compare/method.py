@@ -12,6 +12,7 @@ from ..classifier import Classifier
 from ..config.schema import RuntimeConfig
 from ..config.scoring import TREE
 from ..errors import QclsError
+from ..model import Model
 from ..model.placement import flash_attention
 from ..prompts.compiled import Prompt
 from ..prompts.trie import build_trie
@@ -116,7 +117,9 @@ class Workload:
     """What every method is given: the prompts, the queries, the model and the settings."""
 
     classifier: Classifier | None
-    """ours, whose model the methods on this package's library share; None in another process"""
+    """ours; None in another process"""
+    stock_model: Model | None
+    """what the methods on this package's library decode on: ours, or another copy; None in another process"""
     prompts: tuple[WorkloadPrompt, ...]
     inputs: Mapping[str, Sequence[tuple[int, list[int]]]]
     """for each query, for each prompt: how many tokens of the prompt's prefix stay, and the tokens after them"""

@@ -17,6 +17,7 @@ from ..config.schema import Config, raw_config
 from ..config.scoring import TREE
 from ..engine.cores import threads
 from ..errors import ConfigError, PlanError
+from ..model.placement import gpus
 from ..native.kernel_steps import CPU_PRODUCTS, LANE_ORDER, STOCK
 from ..native.kernel_steps import environment as set_environment
 from ..opening import ClassifierOpener, OnStep, without_kept_queries
@@ -113,14 +114,23 @@ def compare(
     the record.
     """
     names = _checked_names(settings)
-    # the model that stock kernels share is loaded as they read it
-    as_stock = settings.peers.kernels == "stock" and any(METHODS[name].on_our_model for name in names)
-    with set_environment({LANE_ORDER: "0", CPU_PRODUCTS: "0"} if as_stock else {}):
+    is_stock = settings.peers.kernels == "stock" and any(METHODS[name].on_our_model for name in names)
+    on_gpu = settings.config.runtime.n_gpu_layers != 0 and bool(gpus())
+    # a GPU need not hold the model twice: there ours reads the weights as stock kernels do
+    with set_environment({LANE_ORDER: "0", CPU_PRODUCTS: "0"} if is_stock and on_gpu else {}):
         settings = replace(settings, config=opener.rendered(settings.config))
         prompts, references = _references(settings, opener)
-        with opener.open(without_kept_queries(settings.config), quiet=True) as classifier:
+        with (
+            opener.open(without_kept_queries(settings.config), quiet=True) as classifier,
+            ClassifierOpener(offline=True) as stock_opener,
+        ):
+            stock_model = classifier.engine.model
+            if is_stock and not on_gpu:
+                with set_environment(STOCK):
+                    stock_model = stock_opener.model_of(settings.config)
             workload = Workload(
                 classifier=classifier,
+                stock_model=stock_model,
                 prompts=prompts,
                 inputs={query: _inputs(classifier, query) for query in settings.queries},
                 model=classifier.model,

@@ -32,8 +32,9 @@ from qcls_gguf.compare import Peers
 from qcls_gguf.compare.records import ComparisonRecord
 from qcls_gguf.compare.run import METHODS
 from qcls_gguf.config.resources import config_path
+from qcls_gguf.model import Model
+from qcls_gguf.model.placement import gpus
 from qcls_gguf.native.kernel_steps import CPU_PRODUCTS, LANE_ORDER, STEPS
-from qcls_gguf.opening import ClassifierOpener
 
 __all__ = ["compare_here"]  # a fixture
 ROOT = Path(__file__).parents[2]
@@ -178,22 +179,25 @@ def test_an_abstention_of_ours_is_no_winner_that_peers_could_miss(
 def test_stock_kernels_are_not_measured_on_rearranged_weights(
     make_model: MakeModel, write_config: WriteConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = []
-    real = ClassifierOpener.open
+    """On a GPU all read the file's order, on a CPU the others have a copy of the model in it."""
+    loaded = []
+    real = Model.open
 
-    def opened(self: ClassifierOpener, *arguments: Any, **options: Any) -> Any:
-        seen.append((os.environ[LANE_ORDER], os.environ[CPU_PRODUCTS]))
-        return real(self, *arguments, **options)
+    def opened(*arguments: Any, **options: Any) -> Any:
+        loaded.append((os.environ[LANE_ORDER], os.environ[CPU_PRODUCTS]))
+        return real(*arguments, **options)
 
-    monkeypatch.setattr(ClassifierOpener, "open", opened)
+    monkeypatch.setattr(Model, "open", opened)
     monkeypatch.setenv(LANE_ORDER, "1")
     monkeypatch.setenv(CPU_PRODUCTS, "1")
     path = make_model(weight_type="Q8_0", n_embd=256, n_ff=512)
     config = load_config(write_config(path, PROMPTS, n_gpu_layers="auto"))
     record = compared(config, "batched")
     assert record["environment"]["n_lane_ordered"] == record["model"]["n_lane_ordered"] == 0
+    assert loaded == ([("0", "0")] if gpus() else [("1", "1"), ("1", "0")])
+    loaded.clear()
     compared(config, "qcls")
-    assert seen == [("0", "0")] * 2 + [("1", "1")] * 2
+    assert loaded == [("1", "1")]
 
 
 def test_every_method_is_in_the_help() -> None:
