@@ -12,7 +12,7 @@ from .config.schema import AGAIN, CascadeStage, Config, other_prompts, short, st
 from .config.settings import prefixed
 from .core.core import Core, Item
 from .core.handle import LoadedPrompts
-from .core.loading import add
+from .core.loading import some_of
 from .errors import ConfigError
 from .score.result import Counts, ModelInfo, PromptResult, Result
 
@@ -26,7 +26,7 @@ class Stage:
     whole: LoadedPrompts
     """the set of all prompts that it is asked"""
     single: Mapping[str, LoadedPrompts]
-    """each of these prompts as a set of its own, with the same calibration; empty for the first stage"""
+    """each of these prompts as a set of its own, with the same calibration"""
     thresholds: Mapping[str, float]
     """by prompt, the least probability of a final answer; empty for the last stage, whose answers are all final"""
     core: Core
@@ -50,36 +50,35 @@ class Stage:
 Steps = Generator[tuple[Stage, list[Item]], list[Result], list[Result]]
 
 
-def cascade_steps(stages: Sequence[Stage], queries: Sequence[str]) -> Steps:
+def cascade_steps(stages: Sequence[Stage], asked: Sequence[Item]) -> Steps:
     """Ask the stages one after the other: a generator that yields a stage with its items, is sent the answers to them,
     and returns the results.
 
-    stages: the last one answers every prompt. The results have the last stage's model, the prompts in its order, and
-    the times and counts of all stages together.
+    stages: the last one answers every prompt. asked: queries, each with all of the last stage's prompts or some. The
+    results have the last stage's model, the prompts in its order, and the times and counts of all stages together.
     """
-    names = [prompt.name for prompt in stages[-1].whole.prompts]
-    found: list[dict[str, PromptResult]] = [{} for _ in queries]
-    asked: list[list[Result]] = []
+    found: list[dict[str, PromptResult]] = [{} for _ in asked]
+    calls: list[list[Result]] = []
     for index, stage in enumerate(stages):
         is_last = index == len(stages) - 1
         owners: list[int] = []
         items: list[Item] = []
-        for owner, query in enumerate(queries):
-            of_query = stage.items(query, [name for name in names if name not in found[owner]])
+        for owner, (wanted, query) in enumerate(asked):
+            of_query = stage.items(query, [each.name for each in wanted.prompts if each.name not in found[owner]])
             items += of_query
             owners += [owner] * len(of_query)
         if not items:
             continue
         results = yield stage, items
-        asked.append(results)
+        calls.append(results)
         for owner, result in zip(owners, results, strict=True):
             for answer in result.results:
                 if is_last or stage.is_final(answer):
                     found[owner][answer.prompt] = answer._replace(stage=stage.name)
     model = stages[-1].core.info
     return [
-        _result(query, [of_query[name] for name in names], asked, len(queries), model)
-        for query, of_query in zip(queries, found, strict=True)
+        _result(query, [of_query[prompt.name] for prompt in wanted.prompts], calls, len(asked), model)
+        for (wanted, query), of_query in zip(asked, found, strict=True)
     ]
 
 
@@ -166,82 +165,52 @@ class Cascade:
         """stages: the last one answers every prompt."""
         self.stages = stages
 
-    def ask(self, queries: Sequence[str], deadline_s: float | None = None) -> list[Result]:
-        """A result for each query. Raises what Classifier.classify_batch raises."""
-        if not self._are_checked(queries, deadline_s):
+    def ask(self, asked: Sequence[Item], deadline_s: float | None = None) -> list[Result]:
+        """A result for each query and its prompts, all or some of the last stage's; the same as Core.ask otherwise."""
+        if not self._are_checked(asked, deadline_s):
             return []
         until_s = None if deadline_s is None else perf_counter() + deadline_s
-        steps = cascade_steps(self.stages, queries)
+        steps = cascade_steps(self.stages, asked)
         stage, items = next(steps)
         while True:
-            results = stage.core.ask(items, _left_s(until_s))
+            results = stage.core.ask(items, left_s(until_s))
             try:
                 stage, items = steps.send(results)
             except StopIteration as e:
                 return list(e.value)
 
-    async def ask_async(self, queries: Sequence[str], deadline_s: float | None = None) -> list[Result]:
+    async def ask_async(self, asked: Sequence[Item], deadline_s: float | None = None) -> list[Result]:
         """`ask` without blocking the event loop."""
-        if not self._are_checked(queries, deadline_s):
+        if not self._are_checked(asked, deadline_s):
             return []
         until_s = None if deadline_s is None else perf_counter() + deadline_s
-        steps = cascade_steps(self.stages, queries)
+        steps = cascade_steps(self.stages, asked)
         stage, items = next(steps)
         while True:
-            results = await stage.core.ask_async(items, _left_s(until_s))
+            results = await stage.core.ask_async(items, left_s(until_s))
             try:
                 stage, items = steps.send(results)
             except StopIteration as e:
                 return list(e.value)
 
-    def _are_checked(self, queries: Sequence[str], deadline_s: float | None) -> bool:
+    def _are_checked(self, asked: Sequence[Item], deadline_s: float | None) -> bool:
         """Whether there are queries, all of which the last stage takes. Raises PlanError for those that it refuses."""
-        last = self.stages[-1]
-        last.core.check([(last.whole, query) for query in queries], deadline_s)
-        return len(queries) > 0
+        self.stages[-1].core.check(asked, deadline_s)
+        return len(asked) > 0
 
 
-def _left_s(until_s: float | None) -> float | None:
+def left_s(until_s: float | None) -> float | None:
     """Seconds left until a deadline; None without one."""
     return None if until_s is None else until_s - perf_counter()
 
 
-def open_stage(
-    core: Core,
-    name: str,
-    loaded: LoadedPrompts,
-    setting: CascadeStage | None,
-    *,
-    config: Config,
-    with_singles: bool = True,
-) -> Stage:
-    """A stage on the engine that holds its prompts. setting: the prompts that it is asked; None: all.
-
-    config: of the classifier on that engine; with_singles: each prompt is also added as a set of its own.
-    """
-
-    def some(names: Sequence[str]) -> LoadedPrompts:
-        """Some prompts as a set of their own with the same calibration; it is held until the classifier is closed."""
-        calibration = [
-            adjustment
-            for prompt, adjustment in zip(loaded.prompts, loaded.adjustments, strict=True)
-            if prompt.name in names
-        ]
-        prompts = loaded.compiled.some(names)
-
-        def load() -> LoadedPrompts:
-            held = core.engine.hold(prompts.prefixes)
-            added = add(core, prompts, held, sources=prompts.settings, config=config)
-            added.answers.adjust(calibration)
-            return added
-
-        return core.run(load)
-
+def open_stage(name: str, loaded: LoadedPrompts, setting: CascadeStage | None) -> Stage:
+    """A stage on the engine that holds its prompts. setting: the prompts that it is asked; None: all."""
     names = [prompt.name for prompt in loaded.prompts if setting is None or prompt.name in setting.prompts]
     return Stage(
         name=name,
-        whole=loaded if len(names) == len(loaded.prompts) else some(names),
-        single={each: some([each]) for each in names} if with_singles else {},
+        whole=loaded if len(names) == len(loaded.prompts) else some_of(loaded, names),
+        single={each: some_of(loaded, [each]) for each in names},
         thresholds={} if setting is None else {each: setting.prompts[each].threshold for each in names},
-        core=core,
+        core=loaded.core,
     )

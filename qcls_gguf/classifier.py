@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import compress
+from operator import not_
 from pathlib import Path
+from time import perf_counter
 from typing import Self
 
-from .cascade import Cascade, Stage, check_stamps, open_stage, stage_config
+from .cascade import Cascade, Stage, check_stamps, left_s, open_stage, stage_config
 from .config.calibration_file import read_calibration
 from .config.load import load_config
 from .config.prompt import PromptConfig
@@ -16,7 +19,7 @@ from .config.schema import CascadeConfig, Config, ModelConfig, check_config
 from .config.words import counted, shown
 from .core.core import Core
 from .core.handle import Labeller, LoadedPrompts
-from .core.loading import load_prompts
+from .core.loading import load_prompts, some_of
 from .core.sharing import TurnCost
 from .core.startup import StartedParts, start
 from .engine.capacity import check_capacity
@@ -97,12 +100,12 @@ class Classifier(Labeller):
             hashes = {name: prompt.prompt_hash for name, prompt in setting.prompts.items()}
             check_stamps(f"cascade.stages[{index}]", hashes, setting.model_sha256, loaded, host.model)
             name = setting.config.stem
-            stages.append(open_stage(host.core, name, loaded, setting, config=host.config, with_singles=index > 0))
+            stages.append(open_stage(name, loaded, setting))
             if stages[-1].whole is not loaded:
                 loaded.close()  # the stage's own sets hold what they need of it
             self._started.ledger.step(f"stage {name}", f"{counted(len(hashes), 'prompt')}, {host.model.path}")
         last = self.config.path.stem if self.config.path else "last"
-        stages.append(open_stage(self.core, last, self.configured, None, config=self.config))
+        stages.append(open_stage(last, self.configured, None))
         for query in (" a", " a b", " a b c"):
             for stage in stages:  # all prompts together and each alone, as the cascade asks them
                 stage.core.ask([(stage.whole, query)])
@@ -121,7 +124,7 @@ class Classifier(Labeller):
     def classify(self, query: str, *, deadline_s: float | None = None) -> Result:
         """Label one query; see `classify_batch`."""
         if self._cascade:
-            return self._cascade.ask([query], deadline_s)[0]
+            return self._cascade.ask([(self.configured, query)], deadline_s)[0]
         return self.core.ask([(self.configured, query)], deadline_s)[0]
 
     @property
@@ -181,6 +184,10 @@ class Classifier(Labeller):
             return config
         return replace(config, prompts=render_prompts(config.prompts, self.engine.model, self.config.model).prompts)
 
+    def some(self, names: Sequence[str]) -> LoadedPrompts:
+        """Some of the configured prompts as a set for `classify_pairs`, which asks all stages of a cascade for them."""
+        return some_of(self.configured, names)
+
     def measure_turns(self) -> TurnCost:
         """Measure the fixed cost of a decode; from then on callers share a decode only if that saves time.
 
@@ -227,20 +234,26 @@ class Classifier(Labeller):
     ) -> list[Result]:
         """Answer each pair of a prompt set and a query, all in one decode if they fit; see `classify_batch`.
 
-        In a cascade, pairs go through the stages only if all of them are of the configured set; otherwise those of the
-        configured set are answered by the last stage alone.
+        A cascade is asked those of the configured prompts, all or `some`, and then the others are.
         """
-        if self._cascade and all(prompts is self.configured for prompts, _ in pairs):
-            return self._cascade.ask([query for _, query in pairs], deadline_s)
-        return self.core.ask(pairs, deadline_s)
+        staged = [prompts.is_staged for prompts, _ in pairs]
+        if not (self._cascade and any(staged)):
+            return self.core.ask(pairs, deadline_s)
+        until_s = None if deadline_s is None else perf_counter() + deadline_s
+        found = self._cascade.ask([*compress(pairs, staged)], deadline_s)
+        return _in_place(staged, found, self.core.ask([*compress(pairs, map(not_, staged))], left_s(until_s)))
 
     async def aclassify_pairs(
         self, pairs: Sequence[tuple[LoadedPrompts, str]], *, deadline_s: float | None = None
     ) -> list[Result]:
         """`classify_pairs` without blocking the event loop; see `aclassify`."""
-        if self._cascade and all(prompts is self.configured for prompts, _ in pairs):
-            return await self._cascade.ask_async([query for _, query in pairs], deadline_s)
-        return await self.core.ask_async(pairs, deadline_s)
+        staged = [prompts.is_staged for prompts, _ in pairs]
+        if not (self._cascade and any(staged)):
+            return await self.core.ask_async(pairs, deadline_s)
+        until_s = None if deadline_s is None else perf_counter() + deadline_s
+        found = await self._cascade.ask_async([*compress(pairs, staged)], deadline_s)
+        others = await self.core.ask_async([*compress(pairs, map(not_, staged))], left_s(until_s))
+        return _in_place(staged, found, others)
 
     def close(self) -> None:
         """Answer waiting requests, refuse new ones, then free the context, and the model if it was opened for this.
@@ -263,3 +276,9 @@ class Classifier(Labeller):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _in_place(staged: Sequence[bool], found: Sequence[Result], others: Sequence[Result]) -> list[Result]:
+    """The results of both in the order in which they were asked."""
+    of = {True: iter(found), False: iter(others)}
+    return [next(of[each]) for each in staged]

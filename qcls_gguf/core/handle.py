@@ -133,6 +133,8 @@ class LoadedPrompts(Labeller):
         self.compiled = compiled
         self.held = held
         self.is_open = True
+        self.is_staged = is_configured
+        """whether its classifier asks all stages of a cascade for it: the configured set, and sets of some of it"""
         self.core = core
         self._sources = sources
         self.config = config

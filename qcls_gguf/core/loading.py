@@ -82,6 +82,25 @@ def add(
     return prompts
 
 
+def some_of(loaded: LoadedPrompts, names: Sequence[str]) -> LoadedPrompts:
+    """Some prompts of a set as a set of their own with the same calibration, until it is closed. For any thread.
+
+    Raises DecodeError if the classifier was closed.
+    """
+    core, prompts = loaded.core, loaded.compiled.some(names)
+    calibrated = zip(loaded.prompts, loaded.adjustments, strict=True)
+    adjustments = [adjustment for prompt, adjustment in calibrated if prompt.name in names]
+
+    def load() -> LoadedPrompts:
+        held = core.engine.hold(prompts.prefixes)
+        added = add(core, prompts, held, sources=prompts.settings, config=loaded.config)
+        added.is_staged = True
+        added.answers.adjust(adjustments)
+        return added
+
+    return core.run(load)
+
+
 def calibrate(core: Core, prompts: LoadedPrompts, calibration: Calibration | None) -> None:
     """Calibrate a set's answers from now on, as its settings or a calibration file say. For the executor thread.
 

@@ -12,11 +12,14 @@ class Distribution:
     probabilities: list[float]
     label_mass: float | None = None
     """the probability that lies on the options at all; only where the question is audited"""
+    stage: str | None = None
+    """the stage of a cascade that gave the answer"""
 
     @property
-    def extra(self) -> dict[str, float]:
-        """What an audited answer has beside what its API defines, under SGLang's name for it."""
-        return {} if self.label_mass is None else {"x_label_mass": self.label_mass}
+    def extra(self) -> dict[str, float | str]:
+        """What an answer has beside what its API defines: of an audit under SGLang's name for it, and the stage."""
+        given = {"x_label_mass": self.label_mass, "x_stage": self.stage}
+        return {name: value for name, value in given.items() if value is not None}
 
     @property
     def best(self) -> int:

@@ -179,7 +179,8 @@ class Asker:
                 (answer,) = result.results
                 by_label = {score.label: score.probability for score in answer.scores}
                 probabilities = [by_label[option.label] for option in questions[place].question.options]
-                answers[place] = Distribution(probabilities, answer.audit.label_mass if answer.audit else None)
+                mass = answer.audit.label_mass if answer.audit else None
+                answers[place] = Distribution(probabilities, mass, answer.stage)
         return answers
 
     def _prompts(

@@ -65,14 +65,17 @@ class Backend:
     ) -> AbstractAsyncContextManager[LoadedPrompts]:
         """The configured prompts, or a set of some of them, perhaps with another scoring or with exact scores.
 
-        names: None for all. Raises RefusedError (404) for a name that is not configured.
+        Of a cascade these two are the last stage's. names: None for all. Raises RefusedError (404) for a name that is
+        not configured.
         """
         for index, name in enumerate(names or ()):
             if name not in self.prompts:
                 raise unknown_prompt(name, self.prompts, f"prompts[{index}]")
         asked = tuple(self.prompts) if names is None else tuple(name for name in self.prompts if name in names)
-        if asked == tuple(self.prompts) and scoring is None and not audit:
-            return nullcontext(self.classifier.configured)
+        if not audit and all(scoring in (None, self.prompts[name].scoring) for name in asked):
+            if asked == tuple(self.prompts):
+                return nullcontext(self.classifier.configured)
+            return self.sets.using(("configured", asked), lambda: self.classifier.some(asked))
 
         def make() -> LoadedPrompts:
             prompts = tuple(self.prompts[name] for name in asked)
@@ -143,9 +146,9 @@ class ResultCache:
 
 
 def _key(loaded: LoadedPrompts, query: str) -> Hashable:
-    """Equal where the answer is: sets of equal digests may be calibrated differently."""
+    """Equal where the answer is: sets of equal digests may be calibrated differently, or be asked one stage alone."""
     calibrations = tuple(
         (each.temperature, *(None if part is None else part.tobytes() for part in (each.prior, each.bias)))
         for each in loaded.adjustments
     )
-    return loaded.compiled.digest, calibrations, query
+    return loaded.compiled.digest, loaded.is_staged, calibrations, query

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from time import perf_counter_ns
+from urllib.parse import quote
 
 import orjson
 from starlette.responses import Response
@@ -50,6 +51,8 @@ class Exchange:
         """that were fed"""
         self.times: dict[str, float] = {}
         """milliseconds of each stage of its only query, or of its last one"""
+        self.stages: dict[str, None] = {}
+        """those of a cascade that gave its answers"""
         self.timeout_ms = 0
         """after which a query that has not begun is not computed"""
         self.streams = False
@@ -103,6 +106,7 @@ class Exchange:
         self.n_queries += 1
         self.n_tokens += result.counts.n_tokens_new
         self.times = {"queue": result.wait_ms, **result.stage_ms, "inference": result.total_ms}
+        self.stages.update({answer.stage: None for answer in result.results if answer.stage is not None})
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Request id, and the times of the stages in milliseconds, as Server-Timing and as TEI names them."""
@@ -117,6 +121,8 @@ class Exchange:
                 ("x-inference-time", f"{times['inference']:.3f}"),
                 ("x-compute-tokens", str(self.n_tokens)),
             ]
+        if self.stages:
+            headers.append(("x-stage", quote(", ".join(self.stages), safe=", ")))
         return [(name.encode(), value.encode()) for name, value in headers]
 
     def log(self, status: int) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cascades import QUERIES, joint, write
+from cascades import PROMPTS, QUERIES, joint, write
 from served import ROOT, Server, with_runtime
 
 from qcls_gguf import Classifier
@@ -97,3 +97,32 @@ def test_the_metrics_count_the_answers_of_each_stage(tmp_path: Path) -> None:
         assert set(answered) == {"cheap", "both"}  # else this shows nothing
         for stage, n in answered.items():
             assert server.metric(f'qcls_stage_answers_total{{stage="{stage}"}}') == n
+
+
+def test_a_cascade_gives_one_answer_however_a_prompt_is_asked(tmp_path: Path) -> None:
+    with Server(config=write(tmp_path, joint(), {"category": 0.7, "audience": 0.95})) as server:
+        labels = [*PROMPTS["audience"].split(", "), "none"]
+        question = {"type": "choice", "instructions": "@audience", "choices": [{"value": label} for label in labels]}
+        free = {"type": "choice", "instructions": "Which?", "choices": [{"value": "red"}, {"value": "blue"}]}
+        seen = set()
+        for query in QUERIES:
+            wanted = server.classify(query=query).json()["results"][1]
+            seen.add(wanted["stage"])
+            for more in ({"prompts": ["audience"]}, {"scoring": "tree"}, {"prompts": ["audience"], "scoring": "tree"}):
+                answer = server.classify(query=query, **more)
+                found = answer.json()["results"][-1]
+                assert (found["label"], found["stage"]) == (wanted["label"], wanted["stage"])
+                assert found["probability"] == pytest.approx(wanted["probability"], abs=0.01)
+                assert wanted["stage"] in answer.headers["x-stage"].split(", ")
+            body = {"model": "m", "input": query, "questions": [free, question, free]}
+            asked = server.http.post("/v1/decisions", json=body).json()["answers"]
+            assert (asked[1]["choice"], asked[1]["x_stage"]) == (wanted["label"], wanted["stage"])
+            assert "x_stage" not in asked[0]
+            assert asked[0] == asked[2]
+            ranked = server.http.post("/predict?prompt=audience", json={"inputs": query})
+            assert ranked.json()[0]["label"] == wanted["label"]
+            assert ranked.headers["x-stage"] == wanted["stage"]
+            for other in ({"audit": True}, {"scoring": "first_token"}):
+                answer = server.classify(query=query, prompts=["audience"], **other)
+                assert "stage" not in answer.json()["results"][0]
+        assert seen == {"cheap", "both"}  # else this shows nothing
