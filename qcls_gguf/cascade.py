@@ -134,9 +134,13 @@ def stamps(loaded: LoadedPrompts) -> dict[str, str]:
     """For each prompt a digest of everything that its probabilities depend on, except the model."""
     return {
         prompt.name: stage_hash(
-            prompt_hash(prompt), adjustment.temperature, None if adjustment.bias is None else adjustment.bias.tolist()
+            head.digest if head else prompt_hash(prompt),
+            adjustment.temperature,
+            None if adjustment.bias is None else adjustment.bias.tolist(),
         )
-        for prompt, adjustment in zip(loaded.compiled.settings, loaded.adjustments, strict=True)
+        for prompt, head, adjustment in zip(
+            loaded.compiled.settings, loaded.compiled.heads, loaded.adjustments, strict=True
+        )
     }
 
 
@@ -154,7 +158,7 @@ def check_stamps(
         if fitted != now.get(name):
             raise ConfigError(
                 f"{place}: the threshold of prompt {name} was fitted to the prompt of hash {short(fitted)}, it is "
-                f"{short(now.get(name, 'none'))} now (template, labels, scoring, prior, calibration): {AGAIN}"
+                f"{short(now.get(name, 'none'))} now (template, labels, scoring, prior, calibration, head): {AGAIN}"
             )
 
 

@@ -12,6 +12,7 @@ from typing import Self
 
 from .cascade import Cascade, Stage, check_stamps, left_s, open_stage, stage_config
 from .config.calibration_file import read_calibration
+from .config.heads_file import read_heads
 from .config.load import load_config
 from .config.prompt import PromptConfig
 from .config.resources import DEFAULT_CONFIG
@@ -161,11 +162,14 @@ class Classifier(Labeller):
         calibration = read_calibration(config) if config else None
         if calibration is not None:
             calibration.check_model(self.model.sha256)
+        heads = read_heads(config, calibration) if config else None
+        if heads is not None:
+            heads.check_model(self.model.sha256)
         if isinstance(prompts, PromptSet):
             compiled = prompts
         else:
             assert config is not None
-            compiled = compile_prompts(config.prompts, self.engine.model, audit=audit)
+            compiled = compile_prompts(config.prompts, self.engine.model, audit=audit, heads=heads)
         check_capacity(
             compiled, self.engine.capacity, self.config.runtime.max_query_tokens, self.engine.model.facts.n_ctx_train
         )

@@ -148,8 +148,8 @@ def _small_changes(config: Config, tokenizer: Tokenizer) -> list[Candidate]:
 
 
 def _with_prompts(config: Config, prompts: Sequence[PromptConfig]) -> Config:
-    """The configuration with other prompts, and without the calibration, which was fitted to the old ones."""
-    return dataclasses.replace(config, prompts=tuple(prompts), calibration=None, cascade=None)
+    """The configuration with other prompts, without what was fitted to the old ones."""
+    return dataclasses.replace(config, prompts=tuple(prompts), calibration=None, heads=None, cascade=None)
 
 
 def _joint_parts(prompts: Sequence[PromptConfig]) -> SharedTexts:

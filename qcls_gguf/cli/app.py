@@ -21,6 +21,7 @@ from .evaluate import calibrate_command, eval_command
 from .init import init_command
 from .inspect import inspect_command
 from .label import label_command
+from .learn import learn_command
 from .likely_arguments import Command, Commands
 from .options import Printing, command
 from .run import run_command
@@ -108,6 +109,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "init": init_command,
     "inspect": inspect_command,
     "eval": eval_command,
+    "learn": learn_command,
     "calibrate": calibrate_command,
     "advise": advise_command,
     "compare": compare_command,

@@ -9,6 +9,7 @@ from ..evaluation.records import EvaluationRecord
 from ..inspection.local_models import ModelsRecord
 from ..inspection.records import Inspection, ShownPrompts
 from ..labelling.records import LabellingRecord
+from ..learning.learn import LearnRecord
 from ..report.record import Record, records_markdown
 from ..report.run_record import RunRecord
 from ..tuning.batch_prior import BatchPriorRecord
@@ -20,6 +21,7 @@ RECORDS: dict[str, type[Record]] = {
     "inspect": Inspection,
     "inspect --show-prompt": ShownPrompts,
     "eval": EvaluationRecord,
+    "learn": LearnRecord,
     "calibrate": CalibrationRecord,
     "calibrate --queries": BatchPriorRecord,
     "advise": AdviceRecord,

@@ -256,7 +256,7 @@ def _page(document: Document) -> str:
     return document_page(document)
 
 
-def file_output(name: str, path: Path | None, text: Callable[[], str]) -> Output | None:
+def file_output(name: str, path: Path | None, text: Callable[[], str | bytes]) -> Output | None:
     """A file that a command writes in the end, if its option was given."""
     from ..report.files import Output
 

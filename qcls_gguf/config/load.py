@@ -98,6 +98,8 @@ class ConfigFile(Shared):
     """how to run it"""
     calibration: File | None = None
     """the file that `qcls-gguf calibrate` wrote; a relative path starts from the configuration's folder"""
+    heads: File | None = None
+    """the file that `qcls-gguf learn` wrote; a relative path starts from the configuration's folder"""
     cascade: CascadeConfig | None = None
     """cheaper configurations that are asked first, as `qcls-gguf advise` writes them"""
     ignore_warnings: IgnoredKinds = ()
@@ -148,6 +150,7 @@ def parse_config(text: str, *, folder: Path, path: Path | None = None) -> Config
         model=found.model,
         runtime=found.runtime,
         calibration=found.calibration,
+        heads=found.heads,
         cascade=found.cascade,
         ignore_warnings=found.ignore_warnings,
         path=path,
@@ -192,7 +195,7 @@ def config_tree(config: Config) -> JsonObject:
     absolute."""
     parts = {"model": _changed(config.model, ModelConfig()), "runtime": _changed(config.runtime, RuntimeConfig())}
     tree: JsonObject = {key: values for key, values in parts.items() if values}
-    for key in ("calibration", "cascade", "ignore_warnings"):
+    for key in ("calibration", "heads", "cascade", "ignore_warnings"):
         if value := getattr(config, key):
             tree[key] = _plain(value)
     prompts = [_changed(prompt) for prompt in config.prompts]

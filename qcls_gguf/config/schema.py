@@ -202,6 +202,8 @@ class Config(Settings):
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     calibration: File | None = None
     """what `qcls-gguf calibrate` fitted"""
+    heads: File | None = None
+    """what `qcls-gguf learn` found"""
     cascade: CascadeConfig | None = None
     """cheaper stages that are asked first"""
     ignore_warnings: IgnoredKinds = ()
@@ -239,7 +241,8 @@ def check_config(config: Config) -> Config:
 
 
 def raw_config(config: Config, scoring: Scoring, names: Collection[str] | None = None) -> Config:
-    """The configuration with one scoring for all prompts; no prior, temperature, calibration, fallback or cascade.
+    """The configuration with one scoring for all prompts; no prior, temperature, calibration, heads, fallback
+    or cascade.
 
     names: the prompts to keep; None: all.
     """
@@ -256,7 +259,7 @@ def raw_config(config: Config, scoring: Scoring, names: Collection[str] | None =
         for prompt in config.prompts
         if names is None or prompt.name in names
     )
-    return replace(config, prompts=prompts, calibration=None, cascade=None)
+    return replace(config, prompts=prompts, calibration=None, heads=None, cascade=None)
 
 
 def stage_hash(prompt_hash: str, temperature: float, bias: list[float] | None) -> str:

@@ -26,6 +26,7 @@ from ..plan.growth import IndexArray
 from ..plan.planner import Planner, RequestPlan
 from ..plan.templates import Fragments, Templates
 from ..plan.tree import Int32Array
+from ..prompts.prompt_set import read_depths
 from ..score.result import Counts, ModelInfo, PromptResult, Result
 from .queue import Executor, Job
 from .sharing import TurnCost, measured_turn_cost
@@ -312,10 +313,10 @@ class Core:
         """Let a prompt set be asked. Where the engine's rows cannot carry what it needs, nothing changes."""
         self._sets.append(prompts)
         try:
-            self._use_label_tokens()
+            self._use_rows()
         except BaseException:
             self._sets.remove(prompts)
-            self._use_label_tokens()
+            self._use_rows()
             raise
 
     def remove(self, prompts: LoadedPrompts) -> None:
@@ -323,17 +324,45 @@ class Core:
         prompts.is_open = False
         self._sets.remove(prompts)
         self.engine.release(prompts.held)
-        self._use_label_tokens()
+        self._use_rows()
 
     def raw_scores(self, prompts: LoadedPrompts, query: str) -> dict[str, npt.NDArray[np.float64]]:
         """(n_labels,) a query's raw scores by prompt."""
         (result,) = self.answer([(prompts, query)])
         return {each.prompt: np.array([score.score for score in each.scores]) for each in result.results}
 
+    def answers_and_states(
+        self, prompts: LoadedPrompts, queries: Sequence[str], depths: tuple[int, ...]
+    ) -> tuple[Sequence[tuple[PromptResult, ...]], Float32Array]:
+        """The answers to each query, and (n_queries, n_prompts, n_depths, n_embd) the states at each prompt's end.
+
+        depths: layers, ascending, below the last one; after them comes the final-norm hidden state. Every prompt's
+        scoring has to read its end. Raises as `answer` does, and ModelError for a model that shows no such states.
+        """
+        self.engine.set_depths(depths)
+        items = [self.tokenize(prompts, query) for query in queries]
+        plan = self._planner.plan(items, keep=False)
+        hidden, rows, _, _ = self._decode(plan)
+        by_item = rows if plan.order is None else _by_item(rows, items, plan.order)
+        ends = by_item.reshape(len(items), -1)[:, prompts.scorer.first_edge]
+        columns = map(self.engine.columns, (*depths, self.engine.model.facts.n_layer))
+        states = np.stack([hidden[:, each][ends] for each in columns], axis=2)
+        return self._answers(items, hidden, rows, plan), states
+
     @property
     def label_tokens(self) -> Int32Array:
         """(n,) the tokens whose logits are in the engine's rows, ascending."""
         return self._label_tokens
+
+    def _use_rows(self) -> None:
+        """Let the engine's rows contain what the scorings and heads of all sets need, and compute no more layers."""
+        depths, end = read_depths([each.compiled for each in self._sets], self.engine.model.facts.n_layer)
+        if end == 0:  # logits need all layers
+            self.engine.set_depths(depths)
+        self._use_label_tokens()
+        self.engine.set_depths(depths, end)
+        for each in self._sets:
+            each.answers.use_columns(self.engine.columns)
 
     def _use_label_tokens(self) -> None:
         """Let the engine's rows contain the logits that the exact scorings of all sets need."""

@@ -151,7 +151,7 @@ class LoadedPrompts(Labeller):
             tail=Tail(scale=tail.scale, cap=tail.cap, bias=bias),
             arithmetic=TrieScores,
         )
-        self.answers = Answers(compiled.prompts, compiled.settings, self.scorer)
+        self.answers = Answers(compiled.prompts, compiled.settings, self.scorer, compiled.heads)
         self.n_prefixes = len(set(compiled.prefixes))
         self.n_edges = sum(len(prompt.trie.edges) for prompt in compiled.prompts)
         # (tokens that are fed for an empty query, tokens more for each token of a query)

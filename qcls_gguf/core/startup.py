@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..config.calibration_file import Calibration, read_calibration
+from ..config.heads_file import Heads, read_heads
 from ..config.prompt import PromptConfig
 from ..config.schema import Config, RuntimeConfig
 from ..config.words import counted
@@ -76,7 +77,10 @@ def start(
     if config.runtime.n_gpu_layers != 0 and (step := driver_step()):
         ledger.step("GPU code", step)
     # If the prompts' texts are known, mistakes in their calibration are reported before the model is loaded.
-    calibration = None if is_chat(config.prompts) else read_calibration(config)
+    calibration = heads = None
+    if not is_chat(config.prompts):
+        calibration = read_calibration(config)
+        heads = read_heads(config, calibration)
     models = model if isinstance(model, OpenModels) else OpenModels(offline=offline, on_load=on_load)
     opened = model if isinstance(model, Model) else open_model(config, models, audit=audit, ledger=ledger)
     if opened.query_tokens != config.runtime.query_tokens:
@@ -89,7 +93,8 @@ def start(
         if is_chat(sources):
             config = _rendered(config, opened, ledger)
             calibration = read_calibration(config)
-        started = _start(config, sources, opened, calibration, ledger, audit=audit)
+            heads = read_heads(config, calibration)
+        started = _start(config, sources, opened, calibration, heads, ledger, audit=audit)
     except BaseException as e:
         if model is None:
             opened.close()
@@ -104,13 +109,16 @@ def _start(
     sources: Sequence[PromptConfig],
     model: Model,
     calibration: Calibration | None,
+    heads: Heads | None,
     ledger: Ledger,
     *,
     audit: bool,
 ) -> StartedParts:
+    if heads is not None:
+        heads.check_shape(model.facts.n_layer, model.facts.n_embd)
     n_labels = sum(len(prompt.labels) for prompt in config.prompts)
     with ledger.at_work("compile prompts", counted(n_labels, "label")):
-        prompts = compile_prompts(config.prompts, model, audit=audit)
+        prompts = compile_prompts(config.prompts, model, audit=audit, heads=heads)
     n_read = sum(len(prompt.trie.read) for prompt in prompts.prompts)
     model.rows(prompts.label_tokens.tolist())
     ledger.step(
@@ -123,6 +131,8 @@ def _start(
         identity = model.identity()
         if calibration is not None:
             calibration.check_model(identity.sha256)
+        if heads is not None:
+            heads.check_model(identity.sha256)
         ledger.step("hash model", f"sha256 {identity.sha256[:16]}…, in the background")
         label_tokens = prompts.label_tokens if prompts.exact else np.empty(0, np.int32)
         core = Core(engine, _model_info(model), config.runtime, label_tokens)

@@ -89,6 +89,10 @@ class Engine:
         """False while cells change, and after an error that leaves them in an unknown state, until `restore`."""
         self._queued = model.is_all_on_gpu
         self._rows = np.zeros((context.n_outputs_max, context.row_size), np.float32)
+        self.depths: tuple[int, ...] = ()
+        """The layers, beside the last one that is computed, whose residual streams are in the rows."""
+        self.end_depth = 0
+        """The last layer that is computed; 0: all, and the final norm."""
 
     def hold(self, wanted: Sequence[Tokens], state: bytes | None = None) -> list[Prefix]:
         """Put prefixes into the cache and pin them, as often as each is named; see `release`.
@@ -215,6 +219,28 @@ class Engine:
             raise ConfigError(self._why_no_logits)
         self.context.set_label_tokens(tokens)
         self._make_rows()
+
+    def set_depths(self, depths: tuple[int, ...], end: int = 0) -> None:
+        """From now on every row holds the residual streams after so many layers each, beside the hidden state.
+
+        end: above 0, the layer, higher than those, that is computed last, whose residual stream is the hidden state.
+        Where layers are computed that were not before, all prefixes in use are stored again. Raises PlanError or
+        ModelError, with nothing changed, for what the model's graph does not give, and DecodeError.
+        """
+        if (depths, end) == (self.depths, self.end_depth):
+            return
+        self.context.set_depths(np.array(depths, np.int32), end)
+        lacks_cells = self.end_depth > 0 and (end == 0 or end > self.end_depth)
+        self.depths, self.end_depth = depths, end
+        self._make_rows()
+        if lacks_cells:
+            self.restore()
+
+    def columns(self, depth: int) -> slice:
+        """Where in a row the state after so many layers is; as many as the model has: the final-norm hidden state."""
+        n = self.model.facts.n_embd
+        first = (self.depths.index(depth) + 1) * n if depth in self.depths else 0
+        return slice(first, first + n)
 
     def _make_rows(self) -> None:
         self._rows = np.zeros((self.context.n_outputs_max, self.context.row_size), np.float32)

@@ -11,7 +11,7 @@ from ..model.placement import ON_CPU, flash_attention, used_gpus
 from ..native import ContextSettings, NativeContext, n_contexts_on_gpus
 from ..plan.kept_queries import KeptQueries
 from ..prompts.chat import render_prompts
-from ..prompts.prompt_set import PromptSet, compile_prompts
+from ..prompts.prompt_set import PromptSet, compile_prompts, read_depths
 from ..system.timing import Ledger
 from .batch_invariant import check_layers, wrong_head
 from .capacity import Limits, limits
@@ -50,13 +50,19 @@ def open_engine(model: Model, runtime: RuntimeConfig, prompts: PromptSet, ledger
         f"{many_states(state_bytes, size.n_seq_max) if in_part else ''}",
     )
     kept_seqs = range(context.n_seq_max - size.n_kept_seqs, context.n_seq_max)
-    return Engine(
+    engine = Engine(
         model,
         context,
         n_leaf_seqs=size.n_leaf_seqs,
         kept_queries=KeptQueries(kept_seqs, runtime.kept_queries) if kept_seqs else None,
         why_no_logits=why_no_logits,
     )
+    try:
+        engine.set_depths(*read_depths([prompts], model.facts.n_layer))
+    except BaseException:
+        engine.close()
+        raise
+    return engine
 
 
 def open_model(config: Config, models: OpenModels, *, audit: bool = False, ledger: Ledger | None = None) -> Model:

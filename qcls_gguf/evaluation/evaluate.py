@@ -26,6 +26,7 @@ from .metrics import cascade_record, compared_prompts, mode_statistics, worst_ro
 from .passes import (
     CALIBRATED,
     CASCADE,
+    HEADS,
     Probabilities,
     ScoresOf,
     ScoreTable,
@@ -144,10 +145,14 @@ def evaluate(
     shuffled = cascade = None
     if settings.n_shuffles:
         shuffled = shuffled_labels(raw, scorings, rows, truths, k=settings.n_shuffles, seed=settings.seed, score=score)
+    if config.heads:
+        alone = replace(config, cascade=None)
+        answers = score_tables(prompts, score(alone, "score the heads", audit=False, scores_of=answered_scores))
+        modes[HEADS] = probabilities_of(TREE, prompts, answers)
     if config.cascade:
         answers = score_tables(prompts, score(config, "score the cascade", audit=False, scores_of=answered_scores))
         modes[CASCADE] = probabilities_of(TREE, prompts, answers)
-        last = calibrated_probabilities(config.prompts, tables, scored.adjustments)
+        last = modes.get(HEADS) or calibrated_probabilities(config.prompts, tables, scored.adjustments)
         cascade = cascade_record(answers, modes[CASCADE], last)
     costs = _request_costs(settings, opener, scored, on_progress)
     common = compared_prompts(settings.modes, prompts)
@@ -262,6 +267,8 @@ def _request_costs(
     if calibrates(settings.config):
         last = replace(settings.config, cascade=None)
         configs[CALIBRATED] = (last, "its scorings, calibrated as configured,")
+    if settings.config.heads is not None:
+        configs[HEADS] = (replace(settings.config, cascade=None), "its heads")
     if settings.config.cascade is not None:
         configs[CASCADE] = (settings.config, "all stages of the cascade")
     return {

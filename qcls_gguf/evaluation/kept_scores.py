@@ -121,6 +121,7 @@ def _run_digest(config: Config, model: ModelInfo, *, exact: bool) -> str:
     }
     if config.cascade is not None:
         parts["cascade"] = repr(config.cascade)
-    if config.calibration is not None:
-        parts["calibration"] = hashlib.sha256(config.calibration.read_bytes()).hexdigest()
+    for key in ("calibration", "heads"):
+        if (path := getattr(config, key)) is not None:
+            parts[key] = hashlib.sha256(path.read_bytes()).hexdigest()
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -32,7 +32,7 @@ from ..statistics import (
     wilson,
 )
 from . import records
-from .passes import CASCADE, Probabilities, ScoreTable, Truth, not_applicable
+from .passes import CASCADE, HEADS, Probabilities, ScoreTable, Truth, not_applicable
 from .records import ModeNotApplicable, ModeStatistics, NotApplicable, PromptStatistics, RequestCost, Statistics
 
 N_WORST = 10
@@ -180,7 +180,7 @@ def _mode(
         if reason := not_applicable(truth.prompt, mode):
             by_prompt[name] = NotApplicable(not_applicable=reason)
             continue
-        if mode == CASCADE or table.label_mass is None:
+        if mode in (CASCADE, HEADS) or table.label_mass is None:
             applicable[name] = prompt_statistics(truth, found[name])
         else:
             applicable[name] = prompt_statistics(truth, found[name], table.probability(JOINT), table.label_mass)

@@ -1,6 +1,6 @@
 """Passes over labelled queries: from one decode a query to arrays of its scores in every mode.
 
-A mode is a scoring, or one of CALIBRATED and CASCADE. Arrays have a row for each query.
+A mode is a scoring, or one of CALIBRATED, HEADS and CASCADE. Arrays have a row for each query.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from .records import RequestCost
 
 CALIBRATED = "calibrated"
 """The name of the mode in which every prompt has its configured scoring, calibrated as configured."""
+HEADS = "heads"
+"""The name of the mode in which learnt heads answer the prompts that have one, as configured."""
 CASCADE = "cascade"
 """The name of the mode in which a cascade answers, with all its stages."""
 
@@ -148,10 +150,11 @@ def refused_queries(classifier: Classifier, rows: Sequence[LabelledQuery]) -> li
 
 def row_scores(result: Result) -> RowScores:
     """The scores in a result of a classifier whose prompts are all scored by `tree`."""
-    return {answer.prompt: _prompt_scores(answer) for answer in result.results}
+    return {answer.prompt: prompt_scores(answer) for answer in result.results}
 
 
-def _prompt_scores(answer: PromptResult) -> PromptScores:
+def prompt_scores(answer: PromptResult) -> PromptScores:
+    """The scores in an answer of a prompt that is scored by `tree`, with its audit if it has one."""
     tree = [score.score for score in answer.scores]
     if (audit := answer.audit) is None:
         return PromptScores(tree=tree)

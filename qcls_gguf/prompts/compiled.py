@@ -16,10 +16,11 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ..config.heads_file import Head
 from ..config.scoring import Scoring
 from ..config.template import SLOT
 from ..errors import ConfigError, PlanError
-from .trie import LabelTrie, build_trie
+from .trie import LabelTrie, build_trie, end_of_prompt
 
 # Query beginnings and endings after which tokenisers are known to merge differently: none, letters, digits, spaces,
 # line breaks, punctuation, contractions, other scripts, combining marks, emoji.
@@ -137,10 +138,12 @@ def compile_prompt(
     bos: int = -1,
     end: int = -1,
     exact: bool = False,
+    learnt: Head | None = None,
 ) -> Prompt:
     """Tokenise a template and its labels once.
 
-    bos: the token to put first, -1 for none; end: the end-of-label token, -1 for none; exact: see build_trie.
+    bos: the token to put first, -1 for none; end: the end-of-label token, -1 for none; exact: see build_trie;
+    learnt: what answers instead of the labels' texts.
     Raises ConfigError, with the prompt and the label, if the tokens would differ from those of the rendered text.
     """
     before_slot, _, after_slot = template.partition(SLOT)
@@ -172,11 +175,16 @@ def compile_prompt(
     else:
         endings = _endings(tokenizer, before, after, fragments)
     begins_apart = bool(tail_text or after)
-    label_tokens = [_label_tokens(tokenizer, name, label, label_prefix, endings, begins_apart) for label in labels]
-    try:
-        trie = build_trie(labels, label_tokens, end, scoring, exact=exact)
-    except ConfigError as e:
-        raise ConfigError(f"prompts.{name}: {e}") from None
+    if learnt and not learnt.reads_labels:
+        alone = [tokenizer.tokenize(label_prefix + label, parse_special=False).tolist() for label in labels]
+        label_tokens = [tuple(tokens) for tokens in alone]
+        trie = end_of_prompt(len(labels), label_tokens[0][0])
+    else:
+        label_tokens = [_label_tokens(tokenizer, name, label, label_prefix, endings, begins_apart) for label in labels]
+        try:
+            trie = build_trie(labels, label_tokens, end, scoring, exact=exact, with_root=learnt is not None)
+        except ConfigError as e:
+            raise ConfigError(f"prompts.{name}: {e}") from None
     return Prompt(
         name=name,
         labels=tuple(labels),

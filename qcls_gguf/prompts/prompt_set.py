@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ..config.heads_file import Head, Heads, heads_of
 from ..config.prompt import PromptConfig
 from ..config.scoring import EXACT_SCORINGS
 from ..errors import ConfigError
@@ -34,6 +35,13 @@ class PromptSet:
     query"""
     exact: bool
     """whether every answer carries exact scores, which need the LM head"""
+    heads: tuple[Head | None, ...]
+    """of each prompt: what answers instead of its labels' texts"""
+
+    def depths(self, n_layer: int) -> set[int]:
+        """The layers after which hidden states are read; n_layer: the final-norm hidden state."""
+        found = {head.depth for head in self.heads if head}
+        return found | {n_layer} if self.exact or any(not head or head.reads_labels for head in self.heads) else found
 
     @property
     def n_empty(self) -> tuple[int, ...]:
@@ -67,9 +75,9 @@ class PromptSet:
                 [prompt.head, prompt.before, prompt.after, prompt.stable, prompt.tail, prompt.n_held_back],
                 [prompt.labels, prompt.label_tokens, prompt.trie.scoring, prompt.trie.fed, prompt.trie.label_edges],
                 [[edge.node, edge.token] for edge in prompt.trie.edges],
-                repr(setting),
+                [repr(setting), head and head.digest],
             ]
-            for prompt, setting in zip(self.prompts, self.settings, strict=True)
+            for prompt, setting, head in zip(self.prompts, self.settings, self.heads, strict=True)
         ]
         return hashlib.sha256(json.dumps([self.exact, parts]).encode()).hexdigest()
 
@@ -82,6 +90,7 @@ class PromptSet:
             settings=tuple(self.settings[index] for index in kept),
             fragments=MappingProxyType({each.fragment: self.fragments[each.fragment] for each in prompts}),
             exact=self.exact,
+            heads=tuple(self.heads[index] for index in kept),
         )
 
     def __hash__(self) -> int:
@@ -89,6 +98,14 @@ class PromptSet:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PromptSet) and self.digest == other.digest
+
+
+def read_depths(sets: Sequence[PromptSet], n_layer: int) -> tuple[tuple[int, ...], int]:
+    """(depths that are read, ascending, beside the last one; the last layer that has to be computed, 0 for all)."""
+    found = sorted(set[int]().union(*(each.depths(n_layer) for each in sets)))
+    if not found or found[-1] == n_layer:
+        return tuple(found[:-1]), 0
+    return tuple(found[:-1]), found[-1]
 
 
 class Vocabulary(Tokenizer, Protocol):
@@ -116,25 +133,30 @@ class _Remembering:
         self.piece = cache(tokenizer.piece)
 
 
-def compile_prompts(configs: Sequence[PromptConfig], model: Vocabulary, *, audit: bool = False) -> PromptSet:
+def compile_prompts(
+    configs: Sequence[PromptConfig], model: Vocabulary, *, audit: bool = False, heads: Heads | None = None
+) -> PromptSet:
     """Tokenise the templates and labels of some prompts.
 
-    audit: let every answer carry exact scores. Raises ConfigError, which names the prompt.
+    audit: let every answer carry exact scores; heads: what answers some of them. Raises ConfigError, which names the
+    prompt.
     """
     tokenizer = _Remembering(model)
+    by_prompt = heads_of(configs, heads)
     prompts = tuple(
         compile_prompt(
             tokenizer,
             name=config.name,
-            template=config.expanded_template,
+            template=(head and head.text) or config.expanded_template,
             label_prefix=config.label_prefix,
             labels=config.labels,
             scoring=config.scoring,
             bos=model.first_token,
             end=_end_token(config, model),
             exact=audit,
+            learnt=head,
         )
-        for config in configs
+        for config, head in zip(configs, by_prompt, strict=True)
     )
     n_empty = {
         prompt.fragment: len(tokenizer.tokenize(prompt.before + prompt.after, parse_special=False))
@@ -144,7 +166,12 @@ def compile_prompts(configs: Sequence[PromptConfig], model: Vocabulary, *, audit
         prompts=prompts if model.pass_tokens is None else fed_alike(prompts, n_empty, model.pass_tokens),
         settings=tuple(configs),
         fragments=MappingProxyType(n_empty),
-        exact=audit or any(config.scoring in EXACT_SCORINGS for config in configs),
+        exact=audit
+        or any(
+            config.scoring in EXACT_SCORINGS and (head is None or head.reads_labels)
+            for config, head in zip(configs, by_prompt, strict=True)
+        ),
+        heads=tuple(by_prompt),
     )
 
 

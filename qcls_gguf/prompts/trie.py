@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..config.scoring import EXACT_SCORINGS, FIRST_TOKEN, Scoring
+from ..config.scoring import EXACT_SCORINGS, FIRST_TOKEN, TREE, Scoring
 from ..errors import ConfigError
 
 
@@ -70,12 +70,33 @@ def with_end_tokens(labels: Sequence[str], tokens: Sequence[tuple[int, ...]], en
     return [(*path, end) if path in inner else path for path in tokens]
 
 
+def end_of_prompt(n_labels: int, token: int) -> LabelTrie:
+    """The trie of a prompt that a head answers: of it only the hidden state at the prompt's end is read.
+
+    token: any of the vocabulary; every label has its edge, whose log-probability is 0.
+    """
+    return LabelTrie(
+        scoring=TREE,
+        fed=(),
+        read=(0,),
+        edges=(Edge(node=0, token=token),),
+        label_edges=((0,),) * n_labels,
+        is_exact=False,
+    )
+
+
 def build_trie(
-    labels: Sequence[str], tokens: Sequence[tuple[int, ...]], end: int, scoring: Scoring, *, exact: bool = False
+    labels: Sequence[str],
+    tokens: Sequence[tuple[int, ...]],
+    end: int,
+    scoring: Scoring,
+    *,
+    exact: bool = False,
+    with_root: bool = False,
 ) -> LabelTrie:
     """The trie of a label set; tokens[i] are the tokens of labels[i], end the end-of-label token or -1.
 
-    exact: read every node, whatever the scoring needs.
+    exact: read every node, whatever the scoring needs; with_root: read the prompt's end in any case.
     Raises ConfigError for labels that the scoring cannot tell apart.
     """
     if scoring == FIRST_TOKEN:
@@ -90,6 +111,8 @@ def build_trie(
         for n in range(len(path)):
             choices.setdefault(path[:n], {})[path[n]] = None
     read_paths = {path for path, children in choices.items() if is_exact or scoring == FIRST_TOKEN or len(children) > 1}
+    if with_root:
+        read_paths.add(())
     ways = {path[:n] for path in read_paths for n in range(1, len(path) + 1)}
     node_of: dict[tuple[int, ...], int] = {(): 0}
     fed: list[tuple[int, int]] = []

@@ -23,7 +23,7 @@ class Output:
     name: str
     """the name of the setting that gave the path, such as an option"""
     path: Path
-    text: Callable[[], str]
+    text: Callable[[], str | bytes]
     """makes the content"""
 
 
@@ -52,13 +52,13 @@ def show_and_write(show: Callable[[], None], outputs: Sequence[Output]) -> None:
         raise left
 
 
-def write_file(path: Path, text: str, name: str) -> None:
+def write_file(path: Path, text: str | bytes, name: str) -> None:
     """Write a text beside the file and rename it when it is whole, so that the old content stays where writing fails.
 
     What is no plain file, such as a device or a pipe, is written to as it is. Bytes of a path that are no UTF-8 are
     written as escapes, such as `\\udcff`. Raises QclsError, which says name and path.
     """
-    content = text.encode(errors="backslashreplace")
+    content = text if isinstance(text, bytes) else text.encode(errors="backslashreplace")
     target = Path(os.path.realpath(path))  # the file of a link, not the link, is replaced
     try:
         if target.exists() and not target.is_file():

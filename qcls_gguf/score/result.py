@@ -55,6 +55,8 @@ class PromptResult(NamedTuple):
     """only with audit, or if the prompt's scoring is exact"""
     stage: str | None = None
     """the stage of a cascade that gave the answer; None without a cascade"""
+    depth: int | None = None
+    """the layers after which a learnt head read the hidden state; None where the labels' texts gave the answer"""
 
     @property
     def most_probable(self) -> str:
@@ -62,7 +64,8 @@ class PromptResult(NamedTuple):
         return max(self.scores, key=lambda score: score.probability).label
 
     def to_dict(self) -> JsonObject:
-        """Plain values; `audit` and `stage` only if they are not None, and `most_probable` only if it abstained."""
+        """Plain values; `audit` and `stage` only if they are not None, `scored_by` and `depth` only if a learnt head
+        gave the answer, and `most_probable` only if it abstained."""
         plain: JsonObject = {
             "prompt": self.prompt,
             "label": self.label,
@@ -76,6 +79,8 @@ class PromptResult(NamedTuple):
         }
         if self.stage is not None:
             plain["stage"] = self.stage
+        if self.depth is not None:
+            plain |= {"scored_by": "head", "depth": self.depth}
         if self.audit is not None:
             plain["audit"] = asdict(self.audit)
         if self.abstained:

@@ -28,12 +28,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ..config.heads_file import Head
 from ..config.prompt import PromptConfig
 from ..config.scoring import EXACT_SCORINGS, FIRST_TOKEN, JOINT
 from ..errors import ScoreError
 from ..prompts.compiled import Prompt
 from ..prompts.trie import LabelTrie
 from .adjustment import Adjustment, Adjustments, softmax
+from .heads import head_scores
 from .result import Audit, LabelScore, PromptResult
 from .tail import NOT_FINITE, Tail
 from .tries import NumpyTries, TrieArithmetic
@@ -95,8 +97,11 @@ class Scorer:
         label_edge: list[int] = []
         label_start: list[int] = []
         self.first = [0]
+        self.first_edge: list[int] = []
+        """Each prompt's first edge, which reads its end if that is read at all."""
         for trie in tries:
             edge_base = len(tokens)
+            self.first_edge.append(edge_base)
             nodes = [edge.node for edge in trie.edges]
             node_start += [edge_base + nodes.index(node) for node in trie.read]
             tokens += [edge.token for edge in trie.edges]
@@ -137,13 +142,14 @@ class Scorer:
         scores.
         """
         self._label_column = None if label_tokens is None else np.searchsorted(label_tokens, self._edge_tokens)
+        self._n_label_logits = 0 if label_tokens is None else len(label_tokens) + 1
 
     def score(self, hidden: Float32Array, row: IndexArray) -> LabelScores:
         """Scores of n queries.
 
-        hidden: (n_rows, n_embd) final-norm hidden states, or (n_rows, n_embd + n_label_tokens + 1) with the label
-        tokens' logits and the log-sum-exp after them; row: (n_queries, n_edges) for each edge the row with the hidden
-        state of its node, prompt by prompt, each prompt's in the order of trie.edges.
+        hidden: (n_rows, row size) rows that begin with final-norm hidden states, (n_embd,), and, for exact scores, end
+        with the label tokens' logits and the log-sum-exp; row: (n_queries, n_edges) for each edge the row with the
+        hidden state of its node, prompt by prompt, each prompt's in the order of trie.edges.
         Raises ScoreError if a hidden state is not finite.
         """
         room = self._room
@@ -184,7 +190,7 @@ class Scorer:
             np.vecdot(hidden[row[:, start], None, :n_embd], self._edge_rows[start:end], out=edge[:, start:end])
 
     def _exact_scores(self, hidden: Float32Array, row: IndexArray) -> ExactScores:
-        label_logits = hidden[:, self._edge_rows.shape[1] :]
+        label_logits = hidden[:, hidden.shape[1] - self._n_label_logits :]
         log_probability = label_logits[row, self._label_column] - label_logits[row, -1]
         joint = np.add.reduceat(log_probability[:, self._label_edge], self._label_start, axis=1)
         return ExactScores(
@@ -201,8 +207,18 @@ class Answers:
     hold none of that code, so that it would run slowly.
     """
 
-    def __init__(self, prompts: Sequence[Prompt], settings: Sequence[PromptConfig], scorer: Scorer) -> None:
+    def __init__(
+        self,
+        prompts: Sequence[Prompt],
+        settings: Sequence[PromptConfig],
+        scorer: Scorer,
+        heads: Sequence[Head | None],
+    ) -> None:
+        """heads: of each prompt; see `use_columns`."""
         self._scorer = scorer
+        self._depths = [head and head.depth for head in heads]
+        self._heads = [(prompt, head) for prompt, head in enumerate(heads) if head]
+        self._columns: dict[int, slice] = {}
         self.adjustments: Sequence[Adjustment] = [Adjustment()] * len(prompts)
         """The calibration of each prompt's scores."""
         self._adjusting: Adjustments | None = None
@@ -219,6 +235,10 @@ class Answers:
             if setting.fallback is not None and setting.min_confidence is not None
         ]
 
+    def use_columns(self, columns: Callable[[int], slice]) -> None:
+        """From now on heads find the states of their depth in these columns of the rows."""
+        self._columns = {head.depth: columns(head.depth) for _, head in self._heads}
+
     def adjust(self, adjustments: Sequence[Adjustment]) -> None:
         """Use these adjustments from now on, one for each prompt."""
         self.adjustments = adjustments
@@ -233,6 +253,13 @@ class Answers:
         scores = self._scorer.score(hidden, row)
         if self._adjusting is not None:
             self._adjusting.apply(scores.score, scores.probability)
+        for prompt, head in self._heads:
+            state = hidden[row[:, self._scorer.first_edge[prompt]], self._columns[head.depth]]
+            labels = self._slices[prompt]
+            found = head_scores(head, state, scores.score[:, labels])
+            if not np.isfinite(found).all():
+                raise ScoreError(NOT_FINITE)
+            scores.score[:, labels], scores.probability[:, labels] = found, np.exp(found)
         return self._named(scores, fast_path)
 
     def _named(self, scores: LabelScores, fast_path: Sequence[bool]) -> list[tuple[PromptResult, ...]]:
@@ -252,7 +279,9 @@ class Answers:
                     label[prompt], abstained[prompt] = fallback, True
             fast = fast_path[query * n : (query + 1) * n]
             own_scores = map(label_scores.__getitem__, self._slices)
-            columns = zip(self._prompts, label, top, abstained, fast, own_scores, audits, self._none, strict=True)
+            columns = zip(
+                self._prompts, label, top, abstained, fast, own_scores, audits, self._none, self._depths, strict=True
+            )
             answers.append(tuple(map(tuple.__new__, repeat(PromptResult), columns)))
         return answers
 

@@ -1,0 +1,78 @@
+"""`qcls-gguf learn`: labelled queries to heads."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ..config.words import printable_lines
+from .options import REQUIRED, ColumnOptions, ModelOptions, Printing, command, option
+from .terminal import EXIT_OTHER, file_output, long_work, show_record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelledData(ColumnOptions):
+    """Labelled queries, read once."""
+
+    data: Path = option("--data -d FILE", "Labelled queries, JSON lines or CSV.", REQUIRED)
+    skip_bad: bool = option(
+        "--skip-bad", "Skip and count rows that cannot be used, instead of refusing the data.", False
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnOptions:
+    """What is learnt, and where it is written."""
+
+    out: Path = option("--out -o FILE", "The file of heads to write.", Path("heads.npz"))
+    text: Literal["own", "common", "both"] = option(
+        "--text", "Which texts heads may read: each prompt's own, one for all prompts, or either.", "both"
+    )
+    common_text: str = option("--common-text TEXT", "The text for all prompts.", "Text: {query}")
+    depth: list[int] = option("--depth N", "Layers to try; repeatable. Default: six depths, and all layers.", low=1)
+    seed: int = option("--seed S", "Seed of the assignment to folds.", 0, low=0)
+    prompt: list[str] = option("--prompt NAME", "A prompt to learn; repeatable. Default: all.")
+    force: bool = option("--force", "Overwrite the file of heads.", False)
+
+
+@command
+def learn_command(rows: LabelledData, chosen: LearnOptions, model: ModelOptions, printing: Printing) -> int | None:
+    """Learn, from labelled queries, heads that answer prompts better than their labels' texts, often in fewer layers.
+
+    The data has the format of eval's; 100 to 300 rows a prompt are usual. One pass over the rows reads hidden states at
+    several depths. A head is a linear map of one of them to the labels; which depth suffices, and how strongly the map
+    is held back, is decided by rows that are left out. A head is kept only if it answers held-out rows better than the
+    best scoring of the labels' texts (sign test, 5 %); other prompts stay as they are, with the reason. To use the
+    file, add `heads: FILE` to the configuration: layers that no prompt reads are then not computed. See docs/learn.md.
+
+    Exit codes: 0; 1 if no head was kept, so that nothing is written, or a decode failed; 2 for usage, configuration and
+    data; 3 for a model that can't be loaded. JSON is one object; docs/records.md describes its fields.
+
+    \b
+    qcls-gguf learn --data labelled.csv --config own.yaml
+    qcls-gguf learn --data labelled.jsonl --text common --out heads.npz --force
+    """
+    from ..learning.learn import LearnSettings, learn, learn_document, outcome  # see app.py for why here
+
+    settings = LearnSettings(
+        config=model.settings(),
+        data=rows.data,
+        out=chosen.out,
+        names=tuple(chosen.prompt),
+        columns=rows.columns,
+        texts=chosen.text,
+        common=chosen.common_text,
+        depths=tuple(chosen.depth),
+        seed=chosen.seed,
+        force=chosen.force,
+        skip_bad=rows.skip_bad,
+    )
+    with long_work(model.offline, printing.quiet) as (opener, on_progress):
+        record, content = learn(settings, opener, on_progress=on_progress)
+    written = file_output("--out", chosen.out, lambda: content or b"") if content is not None else None
+    show_record(record, printing, learn_document(record), [written])
+    if not printing.quiet:
+        print(printable_lines(outcome(record)), file=sys.stderr)
+    return EXIT_OTHER if record.written is None else None

@@ -1,0 +1,228 @@
+"""What `qcls-gguf learn` found, in one npz file without pickle: written, read and checked against a configuration.
+
+The file holds a JSON text and plain arrays. It is stamped with the model's sha256, and every head with a hash of all
+that its answers depend on, so that a head is never applied to a prompt or a model that it was not learnt with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ConfigError
+from ..version import __version__
+from .calibration_file import Calibration
+from .prompt import PromptConfig
+from .schema import Config, short
+from .template import SLOT
+from .words import JsonObject, hint, shown
+
+Float32Array = npt.NDArray[np.float32]
+
+FORMAT = 1
+"""of the file; others are refused"""
+MOST_BYTES = 1 << 28
+"""Larger files are refused, as are files whose parts are larger together."""
+_ABOUT = "about"
+_AGAIN = "run `qcls-gguf learn` again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Head:
+    """What answers a prompt instead of its labels' texts: log-softmax(scale · s + bias + z @ weight).
+
+    s (n_labels,) are the prompt's own scores; z (n_embd,) is the state at the prompt's end after `depth` layers,
+    divided by the root of its mean square.
+    """
+
+    depth: int
+    """layers; as many as the model has: its final-norm hidden state"""
+    weight: Float32Array
+    """(n_embd, n_labels)"""
+    bias: Float32Array
+    """(n_labels,)"""
+    scale: float = 0.0
+    """of the prompt's own scores; 0: the labels' texts are not read"""
+    text: str | None = None
+    """the whole text with its slot that is read instead of the prompt's own"""
+
+    @property
+    def reads_labels(self) -> bool:
+        """Whether it needs the prompt's own scores."""
+        return self.scale != 0
+
+    @property
+    def digest(self) -> str:
+        """A sha256 of all of it."""
+        found = hashlib.sha256(json.dumps([self.depth, self.scale, self.text]).encode())
+        found.update(self.weight.tobytes())
+        found.update(self.bias.tobytes())
+        return found.hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heads:
+    """The heads of a file, checked against the prompts of a configuration."""
+
+    path: Path
+    model_sha256: str
+    n_layer: int
+    n_embd: int
+    prompts: Mapping[str, Head]
+    """by prompt; prompts without a head are answered by their labels' texts"""
+
+    def check_shape(self, n_layer: int, n_embd: int) -> None:
+        """Raise ConfigError for a model of another shape, before its sha256 is known."""
+        if (n_layer, n_embd) != (self.n_layer, self.n_embd):
+            raise ConfigError(
+                f"heads: {self.path}: they were learnt with a model of {self.n_layer} layers and states of "
+                f"{self.n_embd} numbers, this one has {n_layer} and {n_embd}: {_AGAIN}"
+            )
+
+    def check_model(self, sha256: str) -> None:
+        """Raise ConfigError for another model than the one that the heads were learnt with."""
+        if sha256 != self.model_sha256:
+            raise ConfigError(
+                f"heads: {self.path}: they were learnt with the model of sha256 {short(self.model_sha256)}, this one "
+                f"is {short(sha256)}: {_AGAIN}"
+            )
+
+
+def head_hash(prompt: PromptConfig, head: Head) -> str:
+    """sha256 of everything but the model that the answers of a prompt's head depend on."""
+    parts: list[object] = [prompt.labels, head.text or prompt.expanded_template]
+    if head.reads_labels:
+        parts += [prompt.label_prefix, prompt.scoring, prompt.label_end]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def read_heads(config: Config, calibration: Calibration | None) -> Heads | None:
+    """The heads file of a configuration with whole texts, if it names one. Raises ConfigError.
+
+    calibration: of the same configuration, which must fit no prompt that has a head.
+    """
+    if config.heads is None:
+        return None
+    try:
+        heads = _read(config.heads, {prompt.name: prompt for prompt in config.prompts})
+        if both := [name for name in heads.prompts if calibration and name in calibration.prompts]:
+            raise ConfigError(f"prompts.{both[0]}: has a head, and the calibration fits its labels' scores: remove one")
+        return heads
+    except ConfigError as e:
+        raise ConfigError(f"heads: {config.heads}: {e}") from None
+
+
+def heads_content(
+    model_sha256: str, n_layer: int, n_embd: int, heads: Mapping[str, tuple[PromptConfig, Head]]
+) -> bytes:
+    """The content of a heads file; heads: by prompt, with the prompt's configuration."""
+    prompts = {
+        name: {
+            "hash": head_hash(prompt, head),
+            "labels": prompt.labels,
+            "depth": head.depth,
+            "scale": head.scale,
+            "text": head.text,
+        }
+        for name, (prompt, head) in heads.items()
+    }
+    about = {
+        "format": FORMAT,
+        "package_version": __version__,
+        "model_sha256": model_sha256,
+        "n_layer": n_layer,
+        "n_embd": n_embd,
+        "prompts": prompts,
+    }
+    arrays: dict[str, Any] = {_ABOUT: np.frombuffer(json.dumps(about, ensure_ascii=False).encode(), np.uint8)}
+    for index, (_, head) in enumerate(heads.values()):
+        arrays |= {f"weight{index}": head.weight, f"bias{index}": head.bias}
+    content = io.BytesIO()
+    np.savez(content, allow_pickle=False, **arrays)
+    return content.getvalue()
+
+
+def _read(path: Path, prompts: Mapping[str, PromptConfig]) -> Heads:
+    arrays = _arrays(path)
+    try:
+        about: JsonObject = json.loads(arrays[_ABOUT].tobytes())
+        if about["format"] != FORMAT:
+            raise ConfigError(f"has format {shown(about['format'])}, this version reads {FORMAT}: {_AGAIN}")
+        n_layer, n_embd = int(about["n_layer"]), int(about["n_embd"])
+        found = {
+            str(name): _head(entry, arrays[f"weight{index}"], arrays[f"bias{index}"], n_layer, n_embd)
+            for index, (name, entry) in enumerate(about["prompts"].items())
+        }
+        entries: Mapping[str, JsonObject] = about["prompts"]
+        hashes = {name: str(entry["hash"]) for name, entry in entries.items()}
+        sha256 = str(about["model_sha256"])
+    except (AttributeError, KeyError, TypeError, ValueError) as e:
+        raise ConfigError(f"is no file of heads, or a damaged one: {type(e).__name__} {e}") from None
+    for name, head in found.items():
+        _check_prompt(name, head, hashes[name], prompts)
+    return Heads(path=path, model_sha256=sha256, n_layer=n_layer, n_embd=n_embd, prompts=found)
+
+
+def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of an npz file, which holds them as they are: nothing is unpacked to more bytes than the file has."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise ConfigError(f"has {path.stat().st_size} bytes, at most {MOST_BYTES} are read")
+        with zipfile.ZipFile(path) as archive:
+            parts = archive.infolist()
+            if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
+                raise ConfigError("is no file of heads: it is compressed")
+            if sum(part.file_size for part in parts) > MOST_BYTES:
+                raise ConfigError(f"has parts of more than {MOST_BYTES} bytes")
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except OSError as e:
+        raise ConfigError(f"cannot be read: {e.strerror or e}") from None
+    except (ValueError, EOFError, SyntaxError, zipfile.BadZipFile, NotImplementedError) as e:
+        raise ConfigError(f"is no file of heads, or a damaged one: {e}") from None
+
+
+def _head(entry: JsonObject, weight: Any, bias: Any, n_layer: int, n_embd: int) -> Head:
+    """One head of the file. Raises ValueError, KeyError or TypeError for what is none."""
+    n_labels = len(entry["labels"])
+    depth, scale, text = entry["depth"], float(entry["scale"]), entry["text"]
+    if (
+        weight.shape != (n_embd, n_labels)
+        or bias.shape != (n_labels,)
+        or {weight.dtype, bias.dtype} != {np.dtype(np.float32)}
+    ):
+        raise ValueError(f"arrays of shapes {weight.shape} and {bias.shape} for {n_labels} labels")
+    if not (np.isfinite(weight).all() and np.isfinite(bias).all() and np.isfinite(scale)):
+        raise ValueError("numbers that are not finite")
+    if type(depth) is not int or not 0 < depth <= n_layer or (scale and (text is not None or depth < n_layer)):
+        raise ValueError(f"depth {depth!r}")
+    if text is not None and (not isinstance(text, str) or text.count(SLOT) != 1):
+        raise ValueError("a text without one slot")
+    return Head(depth=depth, weight=weight, bias=bias, scale=scale, text=text)
+
+
+def _check_prompt(name: str, head: Head, wanted: str, prompts: Mapping[str, PromptConfig]) -> None:
+    prompt = prompts.get(name)
+    if prompt is None:
+        raise ConfigError(f"prompts.{name}: is no prompt of the configuration, {hint(name, list(prompts))}")
+    if wanted != head_hash(prompt, head):
+        raise ConfigError(f"prompts.{name}: was learnt with other labels, or another text: {_AGAIN}")
+    for key, plain in (("temperature", None), ("prior", "none")):
+        if getattr(prompt, key) != plain:
+            raise ConfigError(
+                f"prompts.{name}: the configuration gives it {key}, and its head replaces that: remove one"
+            )
+
+
+def heads_of(prompts: Sequence[PromptConfig], heads: Heads | None) -> list[Head | None]:
+    """Each prompt's head."""
+    return [heads.prompts.get(prompt.name) if heads else None for prompt in prompts]

@@ -1,0 +1,1 @@
+"""Learning heads from labelled queries."""

@@ -1,0 +1,86 @@
+"""One pass over labelled queries: scores by the labels' texts, and states at several depths, on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..classifier import Classifier
+from ..config.heads_file import Head, Heads
+from ..config.prompt import PromptConfig
+from ..core.handle import LoadedPrompts
+from ..data.labelled import LabelledQuery
+from ..errors import ModelError
+from ..evaluation.kept_scores import RowScores
+from ..evaluation.passes import prompt_scores
+from ..prompts.prompt_set import PromptSet, compile_prompts
+from ..score.heads import unit_states
+
+HalfArray = npt.NDArray[np.float16]
+_SHARES = (0.4, 0.5, 0.6, 0.67, 0.75, 0.85)
+"""of the layers: the depths that are tried"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class States:
+    """The states of some texts at several depths, kept in a file."""
+
+    depths: tuple[int, ...]
+    """layers; the last one is all, with the final norm"""
+    values: HalfArray
+    """(n_texts, n_depths, n_rows, n_embd) unit states"""
+
+
+def tried_depths(classifier: Classifier, wanted: Sequence[int] = ()) -> tuple[int, ...]:
+    """The depths at which states are read, ascending, with all layers as the last one.
+
+    wanted: instead of the usual ones. Of a model that shows no states of lower layers, all layers alone.
+    """
+    n_layer = classifier.engine.model.facts.n_layer
+    found = sorted({depth for depth in wanted or [round(share * n_layer) for share in _SHARES] if 0 < depth < n_layer})
+    try:
+        classifier.core.run(classifier.engine.set_depths, tuple(found))
+    except ModelError:
+        return (n_layer,)
+    return (*found, n_layer)
+
+
+def common_text(classifier: Classifier, text: str) -> PromptSet:
+    """A prompt set that only reads a text to its end, whatever the prompts ask."""
+    facts = classifier.engine.model.facts
+    prompt = PromptConfig(name="text", prompt_template=text, labels=("a", "b"))
+    nothing = np.zeros((facts.n_embd, 2), np.float32)
+    head = Head(depth=facts.n_layer, weight=nothing, bias=nothing[0], text=text)
+    heads = Heads(path=Path(), model_sha256="", n_layer=facts.n_layer, n_embd=facts.n_embd, prompts={prompt.name: head})
+    return compile_prompts([prompt], classifier.engine.model, heads=heads)
+
+
+def read_states(
+    classifier: Classifier,
+    prompts: LoadedPrompts,
+    rows: Sequence[LabelledQuery],
+    depths: tuple[int, ...],
+    path: Path,
+    on_row: Callable[[], None],
+) -> tuple[list[RowScores], States]:
+    """The rows' scores by each prompt's texts, and the states at each prompt's end, in a file at `path`.
+
+    Raises what `classify_batch` raises.
+    """
+    n_together = classifier.config.runtime.max_batch
+    shape = (len(prompts.prompts), len(depths), len(rows), classifier.engine.model.facts.n_embd)
+    values: Any = np.lib.format.open_memmap(path, "w+", np.float16, shape)
+    scores: list[RowScores] = []
+    for start in range(0, len(rows), n_together):
+        queries = [row.query for row in rows[start : start + n_together]]
+        answers, states = classifier.core.run(classifier.core.answers_and_states, prompts, queries, depths[:-1])
+        values[:, :, start : start + len(queries)] = unit_states(states).transpose(1, 2, 0, 3)
+        scores += [{each.prompt: prompt_scores(each) for each in own} for own in answers]
+        for _ in queries:
+            on_row()
+    return scores, States(depths=depths, values=values)

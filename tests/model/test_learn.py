@@ -1,0 +1,144 @@
+"""`qcls-gguf learn` on small models: what it writes answers as it says, and what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from conftest import MakeModel, WriteConfig
+from oracle import PromptSpec
+from oracle_prompts import EXACT
+from typer.testing import CliRunner
+
+from qcls_gguf import Classifier
+from qcls_gguf.cli.app import app
+
+TEXT = "<|im_start|>user\n{query}<|im_end|>\n<|im_start|>assistant\n"
+LABELS = ("red", "light blue", "none")
+PROMPTS = [PromptSpec(name=name, template=f"{TEXT}{name}:", labels=LABELS) for name in ("color", "shade")]
+WORDS = {"red": "red", "light blue": "blue", "none": "small"}
+N = 90
+
+
+@pytest.fixture
+def config(make_model: MakeModel, write_config: WriteConfig) -> Path:
+    return write_config(make_model(n_layer=5), PROMPTS, **EXACT)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Rows whose last word tells the colour; the shade is that of a coin."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for index in range(N):
+        label = LABELS[index % 3]
+        rows.append({"query": f"{rng.choice(['dress', 'coat', 'skirt'])} {index} {WORDS[label]}", "color": label,
+                     "shade": LABELS[rng.integers(3)]})  # fmt: skip
+    return write_rows(tmp_path / "labelled.csv", rows)
+
+
+def write_rows(path: Path, rows: list[dict[str, str]]) -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def run(*arguments: object) -> tuple[int, Any, str]:
+    """(exit code, record, what it says beside that)."""
+    result = CliRunner().invoke(app, ["learn", "--format", "json", *map(str, arguments)])
+    return result.exit_code, json.loads(result.stdout) if result.stdout else None, result.stderr
+
+
+@pytest.mark.parametrize("text", ["own", "common", "both"])
+def test_what_rows_tell_is_learnt_and_what_they_do_not_is_not(
+    text: str, config: Path, data: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "heads.npz"
+    code, record, said = run("--data", data, "--config", config, "--out", out, "--text", text)
+    color, shade = record["prompts"]["color"], record["prompts"]["shade"]
+    assert code == 0, said
+    assert color["kept"]
+    assert color["learnt"]["accuracy"] > 0.9 > color["zero_shot"]["accuracy"]
+    assert (color["text"] == "Text: {query}") >= (text == "common")
+    assert not shade["kept"]
+    assert "90 labelled rows for 3 labels: 100 to 300 are usual" in shade["reason"]
+    assert f"written: {out}; without a head: shade" in said
+    assert record["depths"] == [2, 3, 4, 5]
+
+    config.write_text(yaml.safe_dump({**yaml.safe_load(config.read_text()), "heads": str(out)}))
+    with Classifier.from_config(config) as classifier, data.open() as file:
+        answers = [(classifier.classify(row["query"]).results, row) for row in csv.DictReader(file)]
+    assert {answer.depth for (answer, _), _ in answers} == {color["depth"]}
+    assert {answer.depth for (_, answer), _ in answers} == {None}
+    right = sum(answer.label == row["color"] for (answer, _), row in answers)
+    assert right / N >= color["learnt"]["accuracy"] - 0.02
+
+
+def test_a_file_is_written_whole_and_not_over_another(config: Path, data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "heads.npz"
+    out.write_text("other")
+    code, _, said = run("--data", data, "--config", config, "--out", out)
+    assert (code, out.read_text()) == (2, "other")
+    assert "is there already" in said
+    code, record, _ = run(
+        "--data", data, "--config", config, "--out", out, "--force", "--prompt", "color", "--depth", 3
+    )
+    assert code == 0
+    assert list(record["prompts"]) == ["color"]
+    assert record["depths"] == [3, 5]
+    assert out.read_bytes().startswith(b"PK")
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ([("a dress", "red")] * 30, "all 30 labelled rows have one label, 'red'"),
+        ([("a dress", "red"), ("a coat", "none")] * 15, "no row has the label 'light blue'"),
+        ([("a", "red"), ("b", "none"), ("c", "light blue")], "3 labelled rows for 3 labels: 100 to 300 are usual"),
+    ],
+)
+def test_why_nothing_can_be_learnt(rows: list[tuple[str, str]], reason: str, config: Path, tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "rows.csv", [{"query": query, "color": label} for query, label in rows])
+    out = tmp_path / "heads.npz"
+    code, record, said = run("--data", data, "--config", config, "--out", out, "--prompt", "color")
+    assert code == 1
+    assert reason in record["prompts"]["color"]["reason"]
+    assert record["prompts"]["color"]["learnt"] is None
+    assert "nothing written" in said
+    assert not out.exists()
+
+
+def test_contradictions_are_counted(config: Path, tmp_path: Path) -> None:
+    rows = [("a", "red"), ("a", "none"), ("b", "none"), ("b", "none"), ("c", "light blue")] * 3
+    data = write_rows(tmp_path / "rows.csv", [{"query": query, "color": label} for query, label in rows])
+    record = run("--data", data, "--config", config, "--out", tmp_path / "heads.npz", "--prompt", "color")[1]
+    assert record["n_contradictions"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--prompt", "colour"], "is no prompt of the configuration"),
+        (["--common-text", "no slot"], "needs exactly one {query}"),
+    ],
+)
+def test_refused_before_anything_is_computed(
+    arguments: list[str], message: str, config: Path, data: Path, tmp_path: Path
+) -> None:
+    code, record, said = run("--data", data, "--config", config, "--out", tmp_path / "heads.npz", *arguments)
+    assert (code, record) == (2, None)
+    assert message in said
+
+
+def test_labels_outside_the_list_are_refused(config: Path, tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "rows.csv", [{"query": "a", "color": "pink"}])
+    code, record, said = run("--data", data, "--config", config, "--out", tmp_path / "heads.npz")
+    assert (code, record) == (2, None)
+    assert "'pink' is no label of this prompt" in said

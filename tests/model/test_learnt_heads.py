@@ -1,0 +1,156 @@
+"""Classifiers with a file of heads: answers against the mirror, and no layer computed that nobody reads."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from conftest import MakeModel, WriteConfig
+from learnt_heads import COMMON, mirror, random_head, write_heads
+from oracle import Oracle, PromptSpec
+from oracle_prompts import EXACT
+
+from qcls_gguf import Classifier, ConfigError
+from qcls_gguf.config.heads_file import Head
+from qcls_gguf.native import NativeModel
+
+N_LAYER = 4
+LABELS = ("red", "light blue", "light pink", "none")
+TEXT = "<|im_start|>user\n{query}<|im_end|>\n<|im_start|>assistant\n"
+QUERIES = ["red dress for girl", "红色连衣裙 👗", ""]
+PROMPTS = {
+    name: PromptSpec(name=name, template=f"{TEXT}{name}:", labels=labels)
+    for name, labels in {
+        "shape": LABELS[:2],
+        "color": LABELS,
+        "item": ("dress", "coat", "none"),
+        "user": LABELS,
+    }.items()
+}
+
+
+def sha256_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def heads_of(path: Path, seed: int = 0) -> dict[str, Head]:
+    """A head of each kind: on a lower layer, of a text of its own, beside the labels' texts."""
+    rng = np.random.default_rng(seed)
+    with NativeModel(path) as model:
+        n = model.facts.n_embd
+    return {
+        "shape": random_head(rng, n, 2, depth=2),
+        "color": random_head(rng, n, 4, depth=1, text=COMMON),
+        "item": random_head(rng, n, 3, depth=3, text=COMMON),
+        "user": random_head(rng, n, 4, depth=N_LAYER, scale=0.5),
+    }
+
+
+class Opened:
+    """Opens classifiers of a model with some of the heads."""
+
+    def __init__(self, path: Path, folder: Path, write_config: WriteConfig) -> None:
+        self.path, self._folder, self._write = path, folder, write_config
+        self.heads = heads_of(path)
+
+    def config(self, names: Sequence[str], headed: Sequence[str], **runtime: Any) -> Path:
+        config = self._write(self.path, [PROMPTS[name] for name in names], **{**EXACT, **runtime})
+        with NativeModel(self.path) as model:
+            chosen = {name: (PROMPTS[name], self.heads[name]) for name in headed}
+            heads = write_heads(self._folder / "heads.npz", model, sha256_of(self.path), chosen)
+        tree = yaml.safe_load(config.read_text())
+        config.write_text(yaml.safe_dump({**tree, "heads": str(heads)}))
+        return config
+
+    def check(self, oracle: Oracle, classifier: Classifier, headed: Sequence[str]) -> None:
+        """Each query alone and all together: heads' answers by the mirror, others by stock logits."""
+        alone = [classifier.classify(query) for query in QUERIES]
+        for result in [*alone, *classifier.classify_batch(QUERIES)]:
+            for answer in result.results:
+                found = [score.score for score in answer.scores]
+                head, prompt = self.heads[answer.prompt], PROMPTS[answer.prompt]
+                if answer.prompt in headed:
+                    wanted = mirror(oracle, prompt, head, result.query)
+                else:
+                    wanted = oracle.score(prompt, result.query)[0]
+                np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-4)
+                assert answer.depth == (head.depth if answer.prompt in headed else None)
+                plain = answer.to_dict()
+                assert plain.get("scored_by") == ("head" if answer.prompt in headed else None)
+
+
+@pytest.fixture
+def opened(make_model: MakeModel, tmp_path: Path, write_config: WriteConfig) -> Opened:
+    return Opened(make_model(n_layer=N_LAYER), tmp_path, write_config)
+
+
+@pytest.mark.parametrize(
+    ("names", "headed", "depths", "end"),
+    [
+        (["shape", "color", "item", "user"], ["shape", "color", "item", "user"], (1, 2, 3), 0),
+        (["shape", "color", "item", "user"], ["shape"], (2,), 0),
+        (["user", "item", "color", "shape"], ["color", "user"], (1,), 0),
+        (["shape", "color", "item"], ["shape", "color", "item"], (1, 2), 3),
+        (["color"], ["color"], (), 1),
+    ],
+)
+def test_answers_are_the_mirrors(
+    names: list[str], headed: list[str], depths: tuple[int, ...], end: int, opened: Opened
+) -> None:
+    with Classifier.from_config(opened.config(names, headed)) as classifier, Oracle(opened.path, **EXACT) as oracle:
+        assert (classifier.engine.depths, classifier.engine.end_depth) == (depths, end)
+        opened.check(oracle, classifier, headed)
+        if names == headed == ["shape", "color", "item"]:  # two of them read one text
+            assert classifier.classify("red").counts.n_positions == 2
+
+
+@pytest.mark.parametrize("name", ["lfm2", "qwen35"])
+def test_hybrids(name: str, make_model: MakeModel, tmp_path: Path, write_config: WriteConfig) -> None:
+    opened = Opened(make_model(name, n_layer=N_LAYER), tmp_path, write_config)
+    names = ["shape", "color", "item"]
+    with Classifier.from_config(opened.config(names, names)) as classifier, Oracle(opened.path, **EXACT) as oracle:
+        assert classifier.engine.end_depth == 3
+        opened.check(oracle, classifier, names)
+
+
+def test_a_prompt_set_at_run_time_gets_the_layers_that_it_needs(opened: Opened) -> None:
+    """Without heads, of deeper heads, of exact scores; when it is closed they are not computed any more."""
+    names = ["shape", "color"]
+    config = opened.config(names, names)
+    with Classifier.from_config(config) as classifier, Oracle(opened.path, **EXACT) as oracle:
+        assert classifier.engine.end_depth == 2
+        user = PROMPTS["user"]
+        spec = classifier.configured.compiled.settings[0]
+        for audit in (False, True):
+            other = [type(spec)(name="user", prompt_template=user.template, labels=user.labels)]
+            with classifier.prompt_set(other, audit=audit) as loaded:
+                assert classifier.engine.end_depth == 0
+                found = [score.score for score in loaded.classify(QUERIES[0]).results[0].scores]
+                np.testing.assert_allclose(found, oracle.score(user, QUERIES[0])[0], rtol=0, atol=2e-4)
+                opened.check(oracle, classifier, names)
+            assert classifier.engine.end_depth == 2
+            opened.check(oracle, classifier, names)
+        with classifier.prompt_set(opened.config(["item"], ["item"])) as deeper:
+            assert (classifier.engine.depths, classifier.engine.end_depth) == ((1, 2), 3)
+            found = [score.score for score in deeper.classify(QUERIES[0]).results[0].scores]
+            wanted = mirror(oracle, PROMPTS["item"], opened.heads["item"], QUERIES[0])
+            np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-4)
+            opened.check(oracle, classifier, names)
+
+
+def test_another_model_is_refused(opened: Opened, make_model: MakeModel) -> None:
+    for other, message in (
+        (make_model(n_layer=N_LAYER, seed=1), "learnt with the model of sha256"),
+        (make_model(n_layer=2), "a model of 4 layers"),
+    ):
+        config = opened.config(["shape"], ["shape"])
+        tree = yaml.safe_load(config.read_text())
+        tree["model"]["path"] = str(other)
+        config.write_text(yaml.safe_dump(tree))
+        with pytest.raises(ConfigError, match=message):
+            Classifier.from_config(config)
