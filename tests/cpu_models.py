@@ -4,7 +4,7 @@
 
 PORTABLE and NATIVE are interpreters of environments with a portable build and with one for this processor; `make cpus`
 makes both and runs it. Every variant of the CPU code that this processor can run answers here, then the build as it is
-under qemu's models of other processors: labels must be equal, and probabilities within 0.001. The native build must say
+under qemu's models of other processors: labels must be equal, and probabilities within 0.005. The native build must say
 on two of them that it cannot run there. It takes minutes and needs qemu-user.
 """
 
@@ -30,7 +30,8 @@ QUERIES = (
     "孕妇连衣裙 棉 宽松",
     "when does the shop open",
 )
-WITHIN = 0.001
+WITHIN = 0.005
+"""Without AVX2 products are llama.cpp's, whose activations are rounded more: 0.0033 in 112 answers to other queries."""
 QEMU = "qemu-x86_64"
 GET_QEMU = f"{QEMU} is not installed: on Debian and Ubuntu apt-get install qemu-user, on Fedora dnf install qemu-user"
 # numpy's OpenBLAS takes qemu's Nehalem for a Haswell, and dies of its first vector instruction.

@@ -57,6 +57,7 @@ template <typename T> void lay_out(const uint8_t * file_rows, int64_t n_rows, in
         for (int64_t b = 0; b < n_blocks; ++b) {
             for (int lane = 0; lane < n_lanes; ++lane) {
                 const uint8_t * block = file_rows + ((row + lane) * n_blocks + b) * T::block_bytes;
+#pragma GCC unroll 8  // with `part` a constant it takes half the time
                 for (int part = 0; part < n_parts; ++part) {
                     uint8_t codes[32];
                     uint8_t packed[32];
