@@ -1,14 +1,19 @@
-"""`make real`: how well a small real model labels real texts, by cue and prior, as a record and as tables."""
+"""`make real`: how well a small real model labels real texts, by cue and prior, as a record and as tables.
+
+`python -m real orders N` in tests/: what moves with the order of the options, on N texts of two tasks.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from . import sweep
+from .orders import order_table
 from .texts import CACHE, SMOLLM2, tasks
 
 RECORD = CACHE / "record.json"
@@ -16,6 +21,10 @@ RECORD = CACHE / "record.json"
 
 def main() -> None:
     found = tasks()
+    if sys.argv[1:2] == ["orders"]:
+        for name in sweep.TUNED_ON[:2]:
+            Console(width=160).print(order_table(found[name], int(sys.argv[2])))
+        return
     record = [
         {"task": name, "wording": wording, "cue": cue, "prior": prior, **each._asdict()}
         for name, task in found.items()

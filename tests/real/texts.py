@@ -22,7 +22,7 @@ from pathlib import Path
 import yaml
 
 CACHE = Path(__file__).parents[2] / "build" / "real"
-N_ROWS, N_OTHERS = 300, 200
+N_ROWS, N_OTHERS = 300, 700
 _SEED = 34
 _SENTIMENT = ("positive", "negative", "neutral")
 _TOPICS = {
