@@ -9,6 +9,10 @@ class ConfigError(QclsError):
     """The configuration, or an argument of a call, is not usable as it is."""
 
 
+class CapacityError(ConfigError):
+    """A prompt set needs more than the engine was opened for."""
+
+
 class ModelError(QclsError):
     """The model file is missing, damaged, unreachable or of an unsupported kind."""
 

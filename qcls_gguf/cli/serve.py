@@ -66,7 +66,9 @@ class LimitOptions:
     body_bytes: int = option("--max-body BYTES", "Most bytes of a request's body.", 4 << 20, low=1024, high=1 << 30)
     queries: int = option("--max-queries N", "Most queries in one request.", 256, low=1, high=1 << 20)
     questions: int = option("--max-questions N", "Most questions in one request.", 400, low=1, high=1 << 16)
-    options: int = option("--max-options N", "Most options or levels of one question.", 255, low=1, high=1 << 16)
+    options: int = option(
+        "--max-options N", "Most options or levels of one question, as far as they fit.", 255, low=1, high=1 << 16
+    )
     question_bytes: int = option(
         "--max-question-bytes BYTES", "Most bytes of a question's texts.", 32_768, low=1, high=1 << 30
     )

@@ -98,7 +98,7 @@ class Job(Generic[R]):
     def late_error(self) -> DeadlineError:
         """The error for a job whose deadline has passed."""
         waited_ms = (perf_counter_ns() - self.arrived_ns) / 1e6
-        return DeadlineError(f"the deadline passed after {waited_ms:.0f} ms of waiting: nothing was computed")
+        return DeadlineError(f"the deadline passed after {waited_ms:.0f} ms of waiting: it was not computed")
 
     def finish(self, value: R | None, error: BaseException | None = None) -> None:
         """Give the result, or the error in its place, to the caller. Only for the executor."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..config.schema import RuntimeConfig
 from ..config.words import counted
-from ..errors import ConfigError
+from ..errors import CapacityError, ConfigError
 from ..plan.growth import Capacity
 from ..plan.kept_queries import cells_of
 from ..prompts.prompt_set import PromptSet
@@ -82,7 +82,7 @@ def pays_to_repeat_shapes(runtime: RuntimeConfig, n_gpu_layers: int) -> bool:
 def n_whole_tokens(prompts: PromptSet, max_query_tokens: int, n_ctx_train: int) -> list[int]:
     """For each prompt the tokens of the rendered prompt with the longest query and all its label branches.
 
-    Raises ConfigError if that is more than the model was trained for; n_ctx_train <= 0: unknown.
+    Raises CapacityError if that is more than the model was trained for; n_ctx_train <= 0: unknown.
     """
     whole = [
         len(prompt.head) + n_empty + max_query_tokens + len(prompt.tail) + len(prompt.trie.fed)
@@ -90,7 +90,7 @@ def n_whole_tokens(prompts: PromptSet, max_query_tokens: int, n_ctx_train: int) 
     ]
     for prompt, n in zip(prompts.prompts, whole, strict=True):
         if n > n_ctx_train > 0:
-            raise ConfigError(
+            raise CapacityError(
                 f"prompts.{prompt.name}: with a query of runtime.max_query_tokens ({max_query_tokens}) it has "
                 f"{n} tokens, and the model was trained for {n_ctx_train}: lower max_query_tokens or shorten the prompt"
             )
@@ -98,7 +98,7 @@ def n_whole_tokens(prompts: PromptSet, max_query_tokens: int, n_ctx_train: int) 
 
 
 def check_capacity(prompts: PromptSet, capacity: Capacity, max_query_tokens: int, n_ctx_train: int) -> None:
-    """Raise ConfigError if any prompt of a set does not fit into one decode of an open engine."""
+    """Raise CapacityError if any prompt of a set does not fit into one decode of an open engine."""
     whole = n_whole_tokens(prompts, max_query_tokens, n_ctx_train)
     for prompt, n in zip(prompts.prompts, whole, strict=True):
         trie = prompt.trie
@@ -108,7 +108,7 @@ def check_capacity(prompts: PromptSet, capacity: Capacity, max_query_tokens: int
             ("hidden states", len(trie.read), capacity.n_rows, "n_seq_max"),
         ):
             if needs > holds:
-                raise ConfigError(
+                raise CapacityError(
                     f"prompts.{prompt.name}: needs {needs} {what} in one decode, and this engine was opened for "
                     f"{holds}: raise runtime.{setting} of the configuration it was opened with"
                 )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..classifier import Classifier
 from ..config.prompt import PromptConfig
-from ..errors import ConfigError
+from ..errors import CapacityError
 from ..prompts.prompt_set import PromptSet, compile_prompts
 from .forms import Forms, Kind
 from .quoting import Quotes, QuotingVocabulary, without_quotes
@@ -102,7 +102,7 @@ def compile_quoted(
     originals = quotes.originals
     n_tokens = max(len(model.tokenize(each.template.translate(originals), parse_special=False)) for each in configs)
     if n_tokens > (n_most := classifier.engine.n_prefix_cells):
-        raise ConfigError(
+        raise CapacityError(
             f"{PLACE}: has about {n_tokens} tokens, and the cache holds {n_most}: shorten it, or raise "
             "runtime.question_cells"
         )

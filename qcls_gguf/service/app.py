@@ -119,7 +119,8 @@ def _page(name: str) -> Endpoint:
 def _response(refusal: RefusedError, scope: Scope) -> Response:
     """The refusal in the words of the path's API."""
     words = _BY_PATH[scope["path"]][-1].words if scope["path"] in _BY_PATH else openai_words
-    return Response(json_bytes(words(refusal)), refusal.status, refusal.headers, media_type=JSON)
+    close = {"connection": "close"} if Exchange.of(scope).closes else {}
+    return Response(json_bytes(words(refusal)), refusal.status, refusal.headers | close, media_type=JSON)
 
 
 async def _raise_refused(_: Request, error: Exception) -> Response:

@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from ..core.handle import LoadedPrompts, n_query_tokens, n_tokens_of
 from ..core.loading import PIECE
-from ..errors import ConfigError, PlanError, QclsError, ScoreError
+from ..errors import CapacityError, ConfigError, PlanError, QclsError, ScoreError
 from ..questions.distribution import Distribution
 from ..questions.question import PLACE
 from ..questions.sets import RoomError
@@ -21,7 +21,7 @@ from .admission import Admission
 from .backend import Backend, Pair
 from .bodies import json_value, read_lines
 from .dialect import Dialect, Questions, TextQuestion, Texts, Usage, unknown_prompt
-from .exchange import Exchange
+from .exchange import Exchange, log
 from .lifecycle import Lifecycle
 from .metrics import Metrics
 from .refusal import ClientGoneError, RefusedError, openai_words, parse, refusal_of
@@ -88,7 +88,9 @@ class Asker:
             return head | openai_words(refusal_of(e))
 
     async def _labelled(self, asked: Texts, backend: Backend, exchange: Exchange) -> list[Result | RefusedError]:
-        """The answer to each text, or with is_partial the refusal (422) of one that cannot be labelled."""
+        """The answer to each text, or with is_partial the refusal of one that cannot be labelled (422), or whose turn
+        had not come by the deadline (504).
+        """
         is_list = asked.is_partial or len(asked.texts) > 1
 
         async def one(index: int, text: str) -> Result | RefusedError:
@@ -97,7 +99,7 @@ class Asker:
                 (result,) = await backend.ask([(loaded, text)], exchange.seconds_left)
             except QclsError as e:
                 refusal = refusal_of(e, param)
-                if asked.is_partial and refusal.status == 422:
+                if asked.is_partial and refusal.status in (422, 504):
                     return refusal
                 if is_list:
                     refusal.message = f"{param}: {refusal.message}"
@@ -112,7 +114,11 @@ class Asker:
         async with backend.configured(asked.prompts, asked.scoring, audit=asked.audit) as loaded:
             if not is_list:
                 return [await one(0, asked.texts[0])]
-            return [answer async for answer in in_order(each(), backend.window)]
+            answers = [answer async for answer in in_order(each(), backend.window)]
+        late = [answer for answer in answers if isinstance(answer, RefusedError) and answer.status == 504]
+        if late and len(late) == len(answers):
+            raise late[0]
+        return answers
 
     def _note(self, exchange: Exchange, result: Result, n_tokens: float) -> None:
         """Count an answer. n_tokens: of the query, as they are counted when one like it is admitted; of a question, as
@@ -165,10 +171,16 @@ class Asker:
                     waits_s = 0.0 if pairs else exchange.seconds_left
                     try:
                         loaded = await stack.enter_async_context(self._prompts(each, backend, usage, waits_s))
-                    except RoomError:
+                    except RoomError as e:
                         if not pairs:
+                            log.warning("no room for a question: %s", e)
                             raise
                         break
+                    except CapacityError as e:
+                        log.warning("a question was refused: %s", str(e).replace(PLACE, each.param))
+                        n = len(each.question.options)
+                        what = f"{each.param}: {n} options with these texts do not fit: give fewer or shorter options"
+                        raise RefusedError(422, "invalid", what, param=each.param) from None
                     except ConfigError as e:
                         raise refusal_of(ConfigError(str(e).replace(PLACE, each.param)), each.param) from None
                     pairs[place] = loaded, each.text

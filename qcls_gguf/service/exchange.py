@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import itertools
@@ -10,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from datetime import UTC, datetime
 from time import perf_counter_ns
 from urllib.parse import quote
@@ -29,6 +31,10 @@ _GONE = 499  # as nginx logs a client that left
 log = logging.getLogger("qcls_gguf.service")
 _KEY = "qcls_gguf.exchange"
 _MOST_DIGITS = 9
+_MOST_DROPPED_BYTES = 64 << 20
+"""of the body of a request that is refused"""
+_DROP_S, _DROP_IDLE_S = 10.0, 1.0
+"""for them to come, and for the next of them"""
 _GOOD_ID = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
 _TIMINGS = ", ".join(f"{stage};dur=%.3f" for stage in ("total", "queue", *STAGES, "inference"))
 _prefix = os.urandom(6).hex()
@@ -55,6 +61,8 @@ class Exchange:
         """those of a cascade that gave its answers"""
         self.timeout_ms = 0
         """after which a query that has not begun is not computed"""
+        self.closes = False
+        """whether the rest of its body is not read, so that the connection ends with its answer"""
         self.streams = False
         """whether its queries come one after another, each with a deadline of its own"""
         scope[_KEY] = self
@@ -162,6 +170,13 @@ class ExchangeMiddleware:
         """For the server."""
         exchange = Exchange(scope)
         status = _GONE
+        is_read = False
+
+        async def read() -> Message:
+            nonlocal is_read
+            message = await receive()
+            is_read = not message.get("more_body", False)
+            return message
 
         async def reply(message: Message) -> None:
             nonlocal status
@@ -172,12 +187,14 @@ class ExchangeMiddleware:
 
         async def refuse(refusal: RefusedError) -> None:
             exchange.reason = refusal.reason
+            if not is_read:
+                exchange.closes = refusal.status == 408 or bool(exchange.header(b"expect")) or not await _dropped(read)
             await self._refusal(refusal, scope)(scope, receive, reply)
 
         self._metrics.in_flight.inc()
         try:
             self._check_key(scope, exchange)
-            await self._app(scope, receive, reply)
+            await self._app(scope, read, reply)
         except (RefusedError, QclsError) as e:
             await refuse(refusal_of(e))
         except ClientGoneError:
@@ -204,6 +221,20 @@ class ExchangeMiddleware:
         if not any(hmac.compare_digest(digest, known) for known in self._digests):
             what = "an API key is needed: send Authorization: Bearer KEY, or X-API-Key: KEY"
             raise RefusedError(401, "key", "this API key is not known" if given else what)
+
+
+async def _dropped(read: Receive) -> bool:
+    """Read the rest of a body, as many clients send all of it before they read an answer; returns whether it ended."""
+    n = 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_DROP_S):
+            while n < _MOST_DROPPED_BYTES:
+                async with asyncio.timeout(_DROP_IDLE_S):
+                    message = await read()
+                n += len(message.get("body", b""))
+                if not message.get("more_body", False):
+                    return True
+    return False
 
 
 # --- the log ---------------------------------------------------------------------------------------------------------

@@ -48,8 +48,6 @@ class RefusedError(Exception):
             headers["retry-after"] = str(math.ceil(self.retry_ms / 1e3))
         if self.status == 401:
             headers["www-authenticate"] = "Bearer"
-        if self.status in (408, 413, 415):  # what is left of the body is not read
-            headers["connection"] = "close"
         return headers
 
 
@@ -65,7 +63,8 @@ def refusal_of(error: QclsError | RefusedError, param: str | None = None) -> Ref
         case DeadlineError():
             return RefusedError(504, "deadline", f"{error}: ask with a longer x-request-timeout-ms, or later")
         case RoomError():
-            return RefusedError(503, "room", str(error), retry_ms=1000)
+            what = "questions that are being answered have the room that this one's options need: ask again later"
+            return RefusedError(503, "room", what, retry_ms=1000)
         case BusyError():
             return RefusedError(503, "requests", str(error), retry_ms=1000)
         case PlanError() | ConfigError():

@@ -125,7 +125,7 @@ def test_an_error_is_its_own_callers(bad: str, error: type[Exception], place: in
 def test_a_job_that_is_late_is_not_computed(asked: Asked) -> None:
     with occupied(asked.executor):
         late = asked.later("b", deadline_s=0.01)
-        with pytest.raises(DeadlineError, match=r"deadline passed after \d+ ms of waiting: nothing was computed"):
+        with pytest.raises(DeadlineError, match=r"deadline passed after \d+ ms of waiting: it was not computed"):
             late.result(10)  # while nobody is served
         in_time = asked.later("c", deadline_s=100)
     assert in_time.result(10) == ["C"]
