@@ -1,7 +1,7 @@
-"""A callable with the interface of transformers' zero-shot-classification pipeline, computed by this package.
+"""Callables with the interface of transformers' pipelines, computed by this package.
 
+pipe = pipeline("text-classification", "fashion-8", prompt="category")
 pipe = pipeline("zero-shot-classification", "user/repo-GGUF:Q4_K_M")
-print(pipe("red dress", candidate_labels=["dress", "jeans"]))
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -16,21 +17,27 @@ from typing import Any, NamedTuple, Self
 from .classifier import Classifier
 from .config.load import load_config
 from .config.prompt import PromptConfig
-from .config.resources import OLLAMA, PACKAGE, config_names
+from .config.resources import DEFAULT_CONFIG, OLLAMA, PACKAGE, config_names
 from .config.schema import Config, ModelConfig, RuntimeConfig
 from .config.words import JsonObject, kind_of, shown
 from .core.handle import LoadedPrompts
 from .data.encoding import is_text
 from .errors import ConfigError, DecodeError, PlanError
+from .opening import with_one_prompt
 from .prompts.prompt_set import PromptSet
 from .questions.forms import INSTRUCTIONS, Form, Forms, FormSettings
 from .questions.question import Question, compile_question, compile_quoted
 from .score.result import PromptResult
 
-__all__ = ["ZeroShotClassificationPipeline", "pipeline"]
+__all__ = ["TextClassificationPipeline", "ZeroShotClassificationPipeline", "pipeline"]
 
 HYPOTHESIS = "This example is {}."
-_TASK = "zero-shot-classification"
+_TEXT, _ZERO_SHOT = "text-classification", "zero-shot-classification"
+_TASKS = (_TEXT, "sentiment-analysis", _ZERO_SHOT)
+"""the second is transformers' other name of the first"""
+_PROBABILITIES = {None: True, "default": True, "softmax": True, "none": False}
+"""whether answers to calls with this function_to_apply have probabilities, or raw scores"""
+_ABSENT: Any = object()
 _BATCH = 64
 """Texts of a list that are asked in one request; the classifier decides how many of them share a decode."""
 _MOST_SETS = 16
@@ -49,23 +56,28 @@ _ROOM = RuntimeConfig(n_batch=1024, max_batch=64, question_cells=2048)
 
 def pipeline(
     task: str, model: str | Path | Config | ModelConfig | Classifier | None = None, **parameters: Any
-) -> ZeroShotClassificationPipeline:
-    """A callable with the interface of transformers' `zero-shot-classification` pipeline.
+) -> TextClassificationPipeline | ZeroShotClassificationPipeline:
+    """A callable with the interface of transformers' `text-classification` or `zero-shot-classification` pipeline.
 
-    model: an open Classifier, which stays open; a configuration, as for Classifier.from_config; or a model alone: a
-    ModelConfig, a GGUF file, `ollama:NAME`, or `user/repo:quantization` of the Hugging Face hub. None: the embedded
-    model. parameters: defaults for the arguments of calls, see the class. Raises ConfigError or ModelError.
+    model: an open Classifier, which stays open; or a configuration, as for Classifier.from_config; for zero-shot
+    classification also a model alone: a ModelConfig, a GGUF file, `ollama:NAME`, or `user/repo:quantization` of the
+    Hugging Face hub. None: the embedded model. parameters: `prompt`, the configuration's prompt that labels the texts;
+    and defaults for the arguments of calls, see the classes. Raises ConfigError or ModelError.
     """
-    if task != _TASK:
-        raise ConfigError(
-            f"task: {shown(task)} is not {_TASK}: for texts and one configured prompt, Classifier.classify_batch or "
-            "qcls_gguf.sklearn answer the same"
-        )
+    if task not in _TASKS:
+        raise ConfigError(f"task: {shown(task)} is not {_TEXT} or {_ZERO_SHOT}")
+    kind = ZeroShotClassificationPipeline if task == _ZERO_SHOT else TextClassificationPipeline
     if isinstance(model, Classifier):
-        return ZeroShotClassificationPipeline(model, **parameters)
-    classifier = Classifier.from_config(_config_for_any_labels(model))
+        return kind(model, **parameters)
+    if task == _ZERO_SHOT:
+        config = _config_for_any_labels(model)
+    elif isinstance(model, ModelConfig):
+        raise ConfigError(f"model: {_TEXT} needs prompts: give a configuration that has some")
+    else:
+        config = with_one_prompt(DEFAULT_CONFIG if model is None else model, parameters.pop("prompt", None))
+    classifier = Classifier.from_config(config)
     try:
-        return ZeroShotClassificationPipeline(classifier, owned=True, **parameters)
+        return kind(classifier, owned=True, **parameters)
     except BaseException:
         classifier.close()
         raise
@@ -84,6 +96,124 @@ def _config_for_any_labels(model: str | Path | Config | ModelConfig | None) -> C
     return Config(model=model or ModelConfig(), prompts=(_FIRST,), runtime=_ROOM)
 
 
+class _Pipeline:
+    """What both have in common: texts are asked in batches, the answers have the form of what was given."""
+
+    def __init__(self, classifier: Classifier, owned: bool, batch_size: int | None) -> None:
+        self.classifier = classifier
+        self._owned = owned
+        self._is_closed = False
+        self._batch_size = _checked_count("batch_size", batch_size)
+
+    def _answers(self, given: Any, ask: Callable[[list[str]], list[Any]], batch_size: int | None) -> Any:
+        """The answer to a text, a list of answers to a list, an iterator of answers to an iterator."""
+        self._check_open()
+        size = _checked_count("batch_size", batch_size) or self._batch_size
+        if isinstance(given, str | Mapping):
+            return ask([_text(given)])[0]
+        if isinstance(given, list):
+            return list(_in_batches([_text(each) for each in given], ask, size or _BATCH))
+        if isinstance(given, tuple | bytes) or not isinstance(given, Iterable):
+            raise ConfigError(f"inputs: {shown(given)} is {kind_of(given)}: give a text, a list or an iterator of them")
+        return _in_batches(map(_text, given), ask, size or 1)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise DecodeError("this pipeline is closed")
+
+    def _free(self) -> None:
+        """Close its prompt sets."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close its prompt sets, and the classifier if it was opened for this. May be called again."""
+        self._is_closed = True
+        self._free()
+        if self._owned:
+            self.classifier.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _in_batches(texts: Iterable[str], ask: Callable[[list[str]], list[Any]], size: int) -> Iterator[Any]:
+    waiting = iter(texts)
+    while batch := list(islice(waiting, size)):
+        yield from ask(batch)
+
+
+class TextClassificationPipeline(_Pipeline):
+    """Labels texts by one configured prompt; the answers are `{"label", "score"}`, the most probable first."""
+
+    task = _TEXT
+
+    def __init__(
+        self,
+        classifier: Classifier,
+        prompt: str | None = None,
+        *,
+        owned: bool = False,
+        top_k: int | None = _ABSENT,
+        function_to_apply: str | None = None,
+        batch_size: int | None = None,
+    ) -> None:
+        """prompt: the name of one of the classifier's prompts; None: its only one. owned: whether `close` closes the
+        classifier. The others are defaults of calls. Raises ConfigError.
+        """
+        super().__init__(classifier, owned, batch_size)
+        config = with_one_prompt(classifier.config, prompt)
+        self._top_k, self._function = top_k, function_to_apply
+        is_whole = len(config.prompts) == len(classifier.config.prompts)
+        self._loaded = classifier.configured if is_whole else classifier.prompt_set(config)
+
+    def __call__(
+        self,
+        inputs: Any,
+        *,
+        top_k: int | None = _ABSENT,
+        function_to_apply: str | None = None,
+        batch_size: int | None = None,
+        truncation: bool | str | None = None,
+        max_length: int | None = None,
+        padding: Any = None,
+    ) -> Any:
+        """Label a text, a list of texts, or the texts of an iterator, one by one.
+
+        top_k: the number of labels, None for all. Without it a text's answer is a dict, with it a list of dicts; as in
+        transformers, the answer to a single text is in a list of its own unless the call itself gives top_k.
+        function_to_apply: `none` for raw scores instead of probabilities. truncation: cut texts that are too long, to
+        max_length tokens of the model if given, instead of refusing them. padding: ignored. Raises ConfigError, and
+        what Classifier.classify_batch raises.
+        """
+        n_labels = self._top_k if top_k is _ABSENT else top_k
+        if n_labels is not _ABSENT:
+            _checked_count("top_k", n_labels)
+        _checked_count("max_length", max_length)
+        function = self._function if function_to_apply is None else function_to_apply
+        if function not in _PROBABILITIES:
+            raise ConfigError(f"function_to_apply: {shown(function)} is not softmax, default or none")
+        is_cut = truncation not in (None, False, "do_not_truncate")
+
+        def answer(result: PromptResult) -> Any:
+            scores = sorted(result.scores, key=lambda score: score.probability, reverse=True)
+            values = [score.probability if _PROBABILITIES[function] else score.score for score in scores]
+            found = [{"label": score.label, "score": value} for score, value in zip(scores, values, strict=True)]
+            return found[0] if n_labels is _ABSENT else found[:n_labels]
+
+        def ask(texts: list[str]) -> list[Any]:
+            asked = [_cut(self._loaded, text, self.classifier, max_length) for text in texts] if is_cut else texts
+            return [answer(result.results[0]) for result in self._loaded.classify_batch(asked)]
+
+        answers = self._answers(inputs, ask, batch_size)
+        return [answers] if isinstance(inputs, str) and top_k is _ABSENT else answers
+
+    def _free(self) -> None:
+        self._loaded.close()
+
+
 class _Labels(NamedTuple):
     """The arguments that determine a prompt set."""
 
@@ -92,14 +222,14 @@ class _Labels(NamedTuple):
     multi_label: bool
 
 
-class ZeroShotClassificationPipeline:
+class ZeroShotClassificationPipeline(_Pipeline):
     """Labels texts by labels that come with the call; the answers are `{"sequence", "labels", "scores"}`.
 
     The labels become a prompt set on the classifier. The last 16 sets, or as many as the cache has room for, are kept
     for calls with the same labels. Several threads may use it.
     """
 
-    task = _TASK
+    task = _ZERO_SHOT
 
     def __init__(
         self,
@@ -112,10 +242,7 @@ class ZeroShotClassificationPipeline:
         batch_size: int | None = None,
     ) -> None:
         """owned: whether `close` closes the classifier; the others are defaults of calls."""
-        self.classifier = classifier
-        self._owned = owned
-        self._is_closed = False
-        self._batch_size = _checked_batch_size(batch_size)
+        super().__init__(classifier, owned, batch_size)
         self._candidates = candidate_labels
         self._template = hypothesis_template
         self._multi_label = multi_label
@@ -141,59 +268,29 @@ class ZeroShotClassificationPipeline:
         64 for a list, 1 for an iterator. Texts that are too long are cut, as in transformers. Raises ConfigError, and
         what Classifier.classify_batch raises.
         """
-        self._check_open()
         found = self._candidates if candidate_labels is None else candidate_labels
         template = self._template if hypothesis_template is None else hypothesis_template
         candidates = _candidates(found)
         _check_template(template, candidates)
         multi_label = self._multi_label if multi_label is None else multi_label
         labels = _Labels(candidates, template, multi_label or len(candidates) == 1)
-        size = _checked_batch_size(batch_size) or self._batch_size
-        if isinstance(sequences, str | Mapping):
-            return self._ask(labels, [_text(sequences)])[0]
-        if isinstance(sequences, list):
-            return list(self._answers(labels, [_text(each) for each in sequences], size or _BATCH))
-        if isinstance(sequences, tuple | bytes) or not isinstance(sequences, Iterable):
-            raise ConfigError(
-                f"inputs: {shown(sequences)} is {kind_of(sequences)}: give a text, a list or an iterator of them"
-            )
-        return self._answers(labels, map(_text, sequences), size or 1)
+        return self._answers(sequences, partial(self._ask, labels), batch_size)
 
     @property
     def n_kept(self) -> int:
         """How many prompt sets are kept for calls with the same labels."""
         return len(self._sets)
 
-    def close(self) -> None:
-        """Close its prompt sets, and the classifier if it was opened for this. May be called again."""
-        self._is_closed = True
+    def _free(self) -> None:
         with self._turn_lock:
             while self._sets:
                 self._evict_oldest()
-        if self._owned:
-            self.classifier.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise DecodeError("this pipeline is closed")
-
-    def _answers(self, labels: _Labels, texts: Iterable[str], size: int) -> Iterator[JsonObject]:
-        """The answers to texts, asked in batches of size."""
-        waiting = iter(texts)
-        while batch := list(islice(waiting, size)):
-            yield from self._ask(labels, batch)
 
     def _ask(self, labels: _Labels, texts: list[str]) -> list[JsonObject]:
         with self._turn_lock:  # no other call may close a set while it is asked
             self._check_open()
             loaded = self._loaded(labels)
-            results = loaded.classify_batch([_cut(loaded, text) for text in texts])
+            results = loaded.classify_batch([_cut(loaded, text, self.classifier) for text in texts])
         return [_answer(text, labels, result.results) for text, result in zip(texts, results, strict=True)]
 
     def _loaded(self, labels: _Labels) -> LoadedPrompts:
@@ -230,15 +327,19 @@ class ZeroShotClassificationPipeline:
         return compile_quoted(statements, prompts, self.classifier)
 
 
-def _cut(loaded: LoadedPrompts, text: str) -> str:
-    """The text, or the longest beginning of it that is not refused. Raises PlanError for one that is no valid text."""
+def _cut(loaded: LoadedPrompts, text: str, classifier: Classifier, max_length: int | None = None) -> str:
+    """The text, or the longest beginning of it that is not refused and has no more than max_length tokens.
+
+    Raises PlanError for one that is no valid text.
+    """
+    tokenize = classifier.engine.model.tokenize
 
     def fits(n: int) -> bool:
         try:
             loaded.check(text[:n])
         except PlanError:
             return False
-        return True
+        return max_length is None or len(tokenize(text[:n], parse_special=False)) <= max_length
 
     if fits(len(text)):
         return text
@@ -262,9 +363,9 @@ def _text(value: Any) -> str:
     return value
 
 
-def _checked_batch_size(value: Any) -> int | None:
+def _checked_count(name: str, value: Any) -> int | None:
     if value is not None and (not isinstance(value, int) or value < 1):
-        raise ConfigError(f"batch_size: {shown(value)} is not a whole number of 1 or more")
+        raise ConfigError(f"{name}: {shown(value)} is not a whole number of 1 or more, or None")
     return value
 
 

@@ -1,4 +1,4 @@
-"""The callable in the shape of a pipeline of transformers: shapes, arguments, labels at call time, refusals."""
+"""The callables in the shape of transformers' pipelines: shapes, arguments, labels at call time, refusals."""
 
 from __future__ import annotations
 
@@ -10,31 +10,56 @@ from typing import Any
 
 import pytest
 
-from qcls_gguf import Classifier, ConfigError, DecodeError, PlanError
-from qcls_gguf.transformers import ZeroShotClassificationPipeline, pipeline
+from qcls_gguf import Classifier, ConfigError, DecodeError, PlanError, load_config
+from qcls_gguf.transformers import TextClassificationPipeline, ZeroShotClassificationPipeline, pipeline
 
-TASK = "zero-shot-classification"
+TEXT, ZERO_SHOT = "text-classification", "zero-shot-classification"
 ONE, TWO = "red dress", ["red dress", "blue jeans"]
 Call = Callable[[Any], Any]
 
-# Of the real pipeline of transformers 5.23: Z is a dict of sequence, labels and scores, with their number.
-# test_shapes_are_those_of_transformers compares them anew where that is installed.
-ZERO_SHOT: dict[str, tuple[dict[str, Any], Call, Any]] = {
-    "text": ({}, lambda pipe: pipe(ONE, ["a", "b"]), "Z2"),
-    "labels in a text": ({}, lambda pipe: pipe(ONE, candidate_labels="a, b,c"), "Z3"),
-    "labels in a tuple": ({}, lambda pipe: pipe(ONE, ("a", "b")), "Z2"),
-    "one label": ({}, lambda pipe: pipe(ONE, ["a"]), "Z1"),
-    "list of one": ({}, lambda pipe: pipe([ONE], ["a", "b"]), ["Z2"]),
-    "list": ({}, lambda pipe: pipe(TWO, ["a", "b"], multi_label=True), ["Z2", "Z2"]),
-    "generator": ({}, lambda pipe: list(pipe((each for each in TWO), candidate_labels=["a", "b"])), ["Z2", "Z2"]),
-    "template": ({}, lambda pipe: pipe(ONE, ["a", "b"], hypothesis_template="is {}", batch_size=1), "Z2"),
-    "made for labels": ({"candidate_labels": ["a", "b"], "multi_label": True}, lambda pipe: pipe(ONE), "Z2"),
+# Of the real pipelines of transformers 5.23, for three labels: a letter is an answer, L a dict of label and score, Z
+# one of sequence, labels and scores. test_shapes_are_those_of_transformers compares them anew where that is installed.
+CASES: dict[tuple[str, str], tuple[dict[str, Any], Call, Any]] = {
+    (TEXT, "text"): ({}, lambda pipe: pipe(ONE), ["L"]),
+    (TEXT, "list"): ({}, lambda pipe: pipe(TWO), ["L", "L"]),
+    (TEXT, "generator"): ({}, lambda pipe: list(pipe(each for each in TWO)), ["L", "L"]),
+    (TEXT, "dict"): ({}, lambda pipe: pipe({"text": ONE}), "L"),
+    (TEXT, "cut"): ({}, lambda pipe: pipe(ONE, truncation=True, max_length=5, padding=True), ["L"]),
+    (TEXT, "scores"): ({}, lambda pipe: pipe(ONE, function_to_apply="none"), ["L"]),
+    (TEXT, "text, all"): ({}, lambda pipe: pipe(ONE, top_k=None), ["L", "L", "L"]),
+    (TEXT, "text, one"): ({}, lambda pipe: pipe(ONE, top_k=1), ["L"]),
+    (TEXT, "generator, two"): ({}, lambda pipe: list(pipe((each for each in TWO), top_k=2)), [["L", "L"], ["L", "L"]]),
+    (TEXT, "made for all: text"): ({"top_k": None}, lambda pipe: pipe(ONE), [["L", "L", "L"]]),
+    (TEXT, "made for all: list"): ({"top_k": None}, lambda pipe: pipe(TWO), [["L", "L", "L"], ["L", "L", "L"]]),
+    (TEXT, "made for all: dict"): ({"top_k": None}, lambda pipe: pipe({"text": ONE}), ["L", "L", "L"]),
+    (TEXT, "made for two: generator"): ({"top_k": 2}, lambda pipe: list(pipe(each for each in TWO)), [["L", "L"]] * 2),
+    (ZERO_SHOT, "text"): ({}, lambda pipe: pipe(ONE, ["a", "b"]), "Z2"),
+    (ZERO_SHOT, "labels in a text"): ({}, lambda pipe: pipe(ONE, candidate_labels="a, b,c"), "Z3"),
+    (ZERO_SHOT, "labels in a tuple"): ({}, lambda pipe: pipe(ONE, ("a", "b")), "Z2"),
+    (ZERO_SHOT, "one label"): ({}, lambda pipe: pipe(ONE, ["a"]), "Z1"),
+    (ZERO_SHOT, "list of one"): ({}, lambda pipe: pipe([ONE], ["a", "b"]), ["Z2"]),
+    (ZERO_SHOT, "list"): ({}, lambda pipe: pipe(TWO, ["a", "b"], multi_label=True), ["Z2", "Z2"]),
+    (ZERO_SHOT, "generator"): (
+        {},
+        lambda pipe: list(pipe((each for each in TWO), candidate_labels=["a", "b"])),
+        ["Z2", "Z2"],
+    ),
+    (ZERO_SHOT, "template"): ({}, lambda pipe: pipe(ONE, ["a", "b"], hypothesis_template="is {}", batch_size=1), "Z2"),
+    (ZERO_SHOT, "made for labels"): (
+        {"candidate_labels": ["a", "b"], "multi_label": True},
+        lambda pipe: pipe(ONE),
+        "Z2",
+    ),
 }
 
 
 def shape(answer: Any) -> Any:
     if isinstance(answer, list):
         return [shape(each) for each in answer]
+    if list(answer) == ["label", "score"]:
+        assert isinstance(answer["label"], str)
+        assert isinstance(answer["score"], float)
+        return "L"
     assert list(answer) == ["sequence", "labels", "scores"]
     assert isinstance(answer["sequence"], str)
     assert all(isinstance(label, str) for label in answer["labels"])
@@ -87,18 +112,49 @@ def theirs() -> Any:
     return lambda task, **given: transformers.pipeline(task, model=model, tokenizer=tokenizer, device="cpu", **given)
 
 
-@pytest.mark.parametrize("name", ZERO_SHOT)
-def test_shapes_are_as_recorded(name: str, classifier: Classifier) -> None:
-    given, call, wanted = ZERO_SHOT[name]
-    with pipeline(TASK, classifier, **given) as pipe:
-        assert pipe.task == TASK
+@pytest.mark.parametrize("case", CASES, ids=", ".join)
+def test_shapes_are_as_recorded(case: tuple[str, str], classifier: Classifier) -> None:
+    given, call, wanted = CASES[case]
+    with pipeline(case[0], classifier, **given, **({"prompt": "size"} if case[0] == TEXT else {})) as pipe:
+        assert pipe.task == case[0]
         assert shape(call(pipe)) == wanted
 
 
-@pytest.mark.parametrize("name", ZERO_SHOT)
-def test_shapes_are_those_of_transformers(name: str, theirs: Any) -> None:
-    given, call, wanted = ZERO_SHOT[name]
-    assert shape(call(theirs(TASK, **given))) == wanted
+@pytest.mark.parametrize("case", CASES, ids=", ".join)
+def test_shapes_are_those_of_transformers(case: tuple[str, str], theirs: Any) -> None:
+    given, call, wanted = CASES[case]
+    assert shape(call(theirs(case[0], **given))) == wanted
+
+
+def test_labels_are_those_of_the_classifier(classifier: Classifier) -> None:
+    """And what was given stays open."""
+    with TextClassificationPipeline(classifier, "size", top_k=None) as pipe:
+        answers, raw = pipe(TWO), pipe(TWO, function_to_apply="none")
+    for answer, scores, result in zip(answers, raw, classifier.classify_batch(TWO), strict=True):
+        wanted = sorted(result.results[0].scores, key=lambda score: -score.probability)
+        assert [each["label"] for each in answer] == [score.label for score in wanted]
+        assert [each["score"] for each in answer] == pytest.approx([score.probability for score in wanted], abs=1e-3)
+        assert [each["score"] for each in scores] == pytest.approx([score.score for score in wanted], abs=1e-3)
+
+
+def test_a_text_is_cut_if_asked(classifier: Classifier) -> None:
+    long = "very long " * 100
+    with TextClassificationPipeline(classifier, "size", top_k=None) as pipe:
+        with pytest.raises(PlanError, match="max_query_"):
+            pipe(long)
+        (cut,) = pipe(long, truncation=True)
+        ends = [n for n in range(200) if fits(classifier, long[:n]) and not fits(classifier, long[: n + 1])]
+        assert cut in [pipe(long[:n], top_k=None) for n in ends]
+        (cut,) = pipe(long, truncation="longest_first", max_length=4)
+        assert cut == pipe("very long very long", top_k=None)
+
+
+def fits(classifier: Classifier, text: str) -> bool:
+    try:
+        classifier.check(text)
+    except PlanError:
+        return False
+    return True
 
 
 def test_an_iterator_is_read_as_its_answers_are(zero_shot: ZeroShotClassificationPipeline) -> None:
@@ -188,26 +244,42 @@ def test_labels_that_are_none_are_refused(
         (("red", "dress"), {}, "is a list: give a text, a list or an iterator"),
         (["red", None], {}, "inputs: None is nothing, not text"),
         ({"text": "red", "text_pair": "dress"}, {}, "pairs of texts are not labelled"),
-        (ONE, {"batch_size": 0}, "batch_size: 0 is not"),
+        (ONE, {"top_k": 0}, "top_k: 0 is not a whole number of 1 or more"),
+        (ONE, {"function_to_apply": "sigmoid"}, "function_to_apply: 'sigmoid' is not softmax"),
     ],
 )
 def test_arguments_that_cannot_be_used_are_refused(
-    inputs: Any, given: Any, reason: str, zero_shot: ZeroShotClassificationPipeline
+    inputs: Any, given: Any, reason: str, classifier: Classifier
 ) -> None:
+    with TextClassificationPipeline(classifier, "size") as pipe, pytest.raises(ConfigError, match=reason):
+        pipe(inputs, **given)
+
+
+@pytest.mark.parametrize(
+    ("task", "given", "reason"),
+    [
+        ("summarization", {}, "task: 'summarization' is not text-classification or zero-shot-classification"),
+        (TEXT, {}, "has 8 prompts: name one of them"),
+        (TEXT, {"model": load_config("mission").model}, "text-classification needs prompts"),
+        (ZERO_SHOT, {"batch_size": 0}, "batch_size: 0 is not"),
+    ],
+)
+def test_what_makes_no_pipeline_is_refused(task: str, given: Any, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
-        zero_shot(inputs, ["a", "b"], **given)
+        pipeline(task, **given)
 
 
-@pytest.mark.parametrize("task", ["summarization", "text-classification"])
-def test_other_tasks_are_refused(task: str) -> None:
-    with pytest.raises(ConfigError, match=f"task: '{task}' is not zero-shot-classification: .*classify_batch"):
-        pipeline(task)
-
-
-@pytest.mark.parametrize("model", [None, "models/fashion-tiny-Q8_0.gguf"])
-def test_a_classifier_that_was_opened_for_it_is_closed_with_it(model: str | None) -> None:
-    pipe = pipeline(TASK, model)
+@pytest.mark.parametrize(
+    ("task", "given", "labels"),
+    [
+        ("sentiment-analysis", {"model": "fashion-8", "prompt": "category"}, {}),
+        (ZERO_SHOT, {}, {"candidate_labels": "a, b"}),
+        (ZERO_SHOT, {"model": "models/fashion-tiny-Q8_0.gguf"}, {"candidate_labels": "a, b"}),
+    ],
+)
+def test_a_classifier_that_was_opened_for_it_is_closed_with_it(task: str, given: Any, labels: Any) -> None:
+    pipe = pipeline(task, **given)
     pipe.close()
     pipe.close()
     with pytest.raises(DecodeError, match="closed"):
-        pipe(ONE, "a, b")
+        pipe(ONE, **labels)
