@@ -24,17 +24,17 @@ class Stage:
     name: str
     """the `stage` of its answers"""
     whole: LoadedPrompts
-    """the set of all prompts that it is asked"""
+    """the handle of all prompts that this stage answers"""
     single: Mapping[str, LoadedPrompts]
-    """each of these prompts as a set of its own, with the same calibration"""
+    """by name, a handle of each of these prompts alone, with the same calibration"""
     thresholds: Mapping[str, float]
     """by prompt, the least probability of a final answer; empty for the last stage, whose answers are all final"""
     core: Core
     """answers its items"""
 
     def items(self, query: str, names: Sequence[str]) -> list[Item]:
-        """The items that ask some prompts a query: the whole set if these are all of its prompts, else sets of one
-        prompt each.
+        """The items that ask these prompts a query: one item for `whole` if they are all of its prompts, else one item
+        for each prompt alone.
         """
         mine = [prompt.name for prompt in self.whole.prompts]
         asked = [name for name in mine if name in names]

@@ -87,7 +87,7 @@ def some_of(loaded: LoadedPrompts, names: Sequence[str]) -> LoadedPrompts:
 
     Raises DecodeError if the classifier was closed.
     """
-    core, prompts = loaded.core, loaded.compiled.some(names)
+    core, prompts = loaded.core, loaded.compiled.subset(names)
     calibrated = zip(loaded.prompts, loaded.adjustments, strict=True)
     adjustments = [adjustment for prompt, adjustment in calibrated if prompt.name in names]
 

@@ -17,8 +17,9 @@ N_UNTIL_CAPTURED = 3
 _N_WARM_GPU = 16
 """runtime.warm_query_tokens: auto, on a GPU"""
 _N_SPARE_SHAPES = 8
-"""runtime.n_shapes: auto: graphs beside those that are built at start-up, but no fewer than _N_SHAPES in all"""
+"""runtime.n_shapes: auto: graphs beside the graphs that are built at start-up"""
 _N_SHAPES = 16
+"""runtime.n_shapes: auto: the fewest graphs in all"""
 _MOST_TOKENS = 4096
 """runtime.n_batch: auto, unless one prompt needs more"""
 _QUESTION_CELLS = 1024
@@ -188,14 +189,14 @@ def _leaf_seqs(runtime: RuntimeConfig, prompts: PromptSet, n_prefixes: int, n_ke
                 "kept_queries, or use fewer prompts, fewer labels that share first tokens, or scoring: first_token"
             )
     n_free = n_most - n_others
-    # queries of one decode, of the last of which some leaves may be in the next decode
+    # queries of one decode; some leaves of the last one may be in the next decode
     n_queries = min(runtime.max_batch, -(-n_free // sum(n_leaves)))
     n_read = sum(len(prompt.trie.read) for prompt in prompts.prompts)
     return min(n_free, sum(n_leaves) * runtime.max_batch), n_read * n_queries
 
 
 def _n_batch(runtime: RuntimeConfig, prompts: PromptSet, n_least: int, n_longest: int, n_outputs: int) -> int:
-    """Tokens of one decode; auto: one query over all prompts on the fast path, or any one prompt off it.
+    """Tokens of one decode. auto: one query over all prompts on the fast path, or any one prompt off it.
 
     With many prompts the longest query takes several decodes, so that buffers stay within bounds: they grow with a
     decode's tokens, and usual queries are far shorter.

@@ -77,17 +77,17 @@ class Engine:
         self._why_no_logits = why_no_logits
         self._holders = range(n_leaf_seqs, context.n_seq_max - (kept_queries.n_seqs if kept_queries else 0))
         self.n_found = self.n_stored = self.n_evicted = 0
-        """Prefixes that `hold` found in the cache, those that it stored, and those that made room for them."""
+        """Prefixes that `hold` found in the cache, that it stored, and that it evicted to make room."""
         self._cache_kind = RecurrentPrefixCache if model.has_states else PrefixCache
         self.cache = self._cache_kind(self._holders)
-        self._shared = [_NOTHING] * n_leaf_seqs  # what each leaf sequence shares
+        self._shared = [_NOTHING] * n_leaf_seqs  # the prefix whose cells each leaf sequence shares
         self._leaf_seq = np.arange(n_leaf_seqs, dtype=np.int32)
-        self._leaf_start = np.zeros(n_leaf_seqs, np.int32)  # how many positions of it
-        self._n_groups = 0
-        self._unstored: list[Prefix] = []  # prefixes in use that `restore` has still to store
+        self._leaf_start = np.zeros(n_leaf_seqs, np.int32)  # how many positions of the prefix it shares
+        self._n_groups = 0  # so many times prefixes were decoded together
+        self._unstored: list[Prefix] = []  # prefixes in use that `restore` still has to decode
         self.is_clean = True
         """False while cells change, and after an error that leaves them in an unknown state, until `restore`."""
-        self._queued = model.is_all_on_gpu
+        self._queued = model.is_all_on_gpu  # sequences are trimmed while the GPU computes
         self._rows = np.zeros((context.n_outputs_max, context.row_size), np.float32)
         self.depths: tuple[int, ...] = ()
         """The layers, beside the last one that is computed, whose residual streams are in the rows."""
@@ -95,7 +95,7 @@ class Engine:
         """The last layer that is computed; 0: all, and the final norm."""
 
     def hold(self, wanted: Sequence[Tokens], state: bytes | None = None) -> list[Prefix]:
-        """Put prefixes into the cache and pin them, as often as each is named; see `release`.
+        """Put prefixes into the cache and pin each as often as it is named; `release` unpins them.
 
         Only tokens that no cached prefix shares are decoded. Prefixes that nobody uses are evicted if room is needed.
         state: what `saved_prefixes` returned for the same prefixes, to load instead of decoding, into an empty cache.
@@ -128,7 +128,7 @@ class Engine:
             prefix.n_users -= 1
 
     def forget(self, prefixes: Sequence[Prefix]) -> None:
-        """Unpin prefixes that `hold` returned, and evict those that nobody uses; cells that longer ones share stay."""
+        """Unpin prefixes that `hold` returned, and evict each that nobody uses; cells that longer ones share stay."""
         for prefix in prefixes:
             prefix.n_users -= 1
             if prefix.n_users == 0 and self.cache.get(prefix.tokens) is prefix:
@@ -183,7 +183,7 @@ class Engine:
         self.is_clean = True
 
     def restore(self) -> None:
-        """Empty the KV cache and store the prefixes in use again; a NaN in a freed cell can spoil later requests."""
+        """Empty the KV cache and decode the prefixes in use again: a NaN in a freed cell can spoil later requests."""
         self.is_clean = False
         in_use = [prefix for prefix in self.cache.prefixes if prefix.n_users and prefix not in self._unstored]
         self._unstored = sorted([*self._unstored, *in_use], key=lambda prefix: prefix.group)
@@ -199,7 +199,7 @@ class Engine:
         self.is_clean = True
 
     def saved_prefixes(self) -> bytes:
-        """The cells of the cached prefixes. Leaf sequences give up what they share."""
+        """The cells of the cached prefixes, for `hold`. Leaf sequences give up the cells that they share."""
         self.context.trim(self._leaf_seq, np.zeros_like(self._leaf_seq))
         self._forget_shares()
         return self.context.save_state()
@@ -254,7 +254,7 @@ class Engine:
     ) -> DecodeResult:
         """One llama_decode of a plan whose leaf l is in sequence l and grows from leaf_roots[l], which is cached.
 
-        token: (n_tokens,) instead of the plan's; kept: which of its cells slots keep. Afterwards the leaf sequences are
+        token: (n_tokens,) instead of the plan's; kept: what slots keep of it. Afterwards the leaf sequences are
         trimmed back to the cells that they share with their prefixes; if a DecodeError leaves cells in an unknown
         state, the next decode first stores the prefixes again. Raises PlanError, before anything is decoded, and
         DecodeError.

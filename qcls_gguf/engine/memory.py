@@ -16,7 +16,7 @@ from ..system.control_groups import available_bytes
 
 _BITS: dict[KvType, float] = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8.5, "q4_0": 4.5}
 _MANY_BYTES = 1 << 28
-"""From so many bytes on, the recurrent states of all sequences are mentioned if a context cannot be opened."""
+"""If a context cannot be opened, the message mentions the recurrent states of all sequences if they take as much."""
 LEAST_FREE_BYTES = 256 << 20
 """What contexts leave free on a GPU, for the scratch memory of decodes: without it, llama.cpp ends the process."""
 _ASKED_FROM_BYTES = 1 << 30
@@ -24,7 +24,7 @@ _ASKED_FROM_BYTES = 1 << 30
 
 
 def cache_bytes(header: GgufHeader, n_ctx: int, kv_type: KvType) -> int:
-    """The most bytes of a cache of n_ctx cells: of keys and values for each head in every layer.
+    """The most bytes of a cache of n_ctx cells, with keys and values for each head in every layer.
 
     Some models keep less, such as hybrids. 0 if the header has a list in place of a needed number.
     """
@@ -51,8 +51,8 @@ def check_memory(
 ) -> None:
     """Raise ModelError for a cache that does not fit in main memory.
 
-    measure: called for what the cache really takes if an upper bound does not fit; n_state_bytes: of the states of all
-    sequences.
+    measure: called if an upper bound does not fit, for what the cache really takes; n_state_bytes: bytes of the states
+    of all sequences.
     """
     n_most = cache_bytes(header, n_ctx, kv_type) + n_state_bytes
     if n_most < _ASKED_FROM_BYTES:

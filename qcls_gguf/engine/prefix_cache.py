@@ -1,8 +1,8 @@
 """Which token prefixes are in the KV cache. Bookkeeping only; the engine moves the cells.
 
-Each cached prefix has a sequence that holds its cells. Prefixes that begin alike share the cells of that beginning: in
-the order of their tokens, the one that shares most with a prefix is beside it. A prefix that somebody uses is pinned;
-the others stay until their cells or sequences are wanted, and go least recently used first.
+Each cached prefix has a sequence that holds its cells. Prefixes that begin alike share the cells of that beginning. In
+the order of their tokens, the prefix that shares most with another one is beside it. A prefix that somebody uses is
+pinned; the others are evicted when room is needed, the least recently used first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Prefix:
     holder: int
     """the sequence that holds its cells"""
     group: int
-    """prefixes that were decoded together have one number; later ones have higher numbers"""
+    """prefixes that were decoded together have the same number; later groups have higher numbers"""
     n_users: int = 0
     last_used: int = 0
 
@@ -91,7 +91,7 @@ class PrefixCache:
         self.n_cells -= self._n_own(prefix.tokens)
 
     def _n_own(self, tokens: Tokens, other: Tokens = ()) -> int:
-        """The cells of a prefix that neither a cached one shares nor another one."""
+        """The cells of a prefix that it shares neither with a cached one nor with `other`."""
         return len(tokens) - max(self.match(tokens)[1], common_prefix(tokens, other))
 
     def use(self, prefix: Prefix) -> None:
@@ -100,7 +100,7 @@ class PrefixCache:
         prefix.last_used = self._clock
 
     def n_missing(self, wanted: Sequence[Tokens]) -> tuple[int, int]:
-        """(sequences, cells) that those of the wanted prefixes that are not cached yet would take."""
+        """(sequences, cells) that the wanted prefixes would take which are not cached yet."""
         missing = sorted({tokens for tokens in wanted if tokens not in self._by_tokens})
         n_cells = 0
         before: Tokens = ()
@@ -110,7 +110,7 @@ class PrefixCache:
         return len(missing), n_cells
 
     def least_recently_used(self) -> Prefix | None:
-        """The prefix that was used longest ago, of those that nobody uses now; None if all are in use."""
+        """Of the prefixes that nobody uses now, the one that was used longest ago; None if all are in use."""
         idle = [prefix for prefix in self._by_tokens.values() if prefix.n_users == 0]
         return min(idle, key=lambda prefix: prefix.last_used, default=None)
 
@@ -118,12 +118,12 @@ class PrefixCache:
 class RecurrentPrefixCache(PrefixCache):
     """The prefixes of a context whose model keeps a state of each sequence: the one after its last token.
 
-    A prefix can share cells only with a cached prefix that is its beginning as a whole, because the state of any other
-    place is not there. Shared cells are counted for both.
+    A prefix can share cells only with a whole cached prefix that it begins with, because no other place has a state.
+    Shared cells are counted for both.
     """
 
     def match(self, tokens: Tokens) -> tuple[Prefix | None, int]:
-        """(the longest cached prefix that is a beginning of these tokens, its length); (None, 0) where none is."""
+        """(the longest cached prefix that these tokens begin with, its length); (None, 0) if there is none."""
         beginnings = [each for each in self._by_tokens.values() if each.tokens == tokens[: len(each.tokens)]]
         longest = max(beginnings, key=lambda each: len(each.tokens), default=None)
         return (longest, len(longest.tokens)) if longest else (None, 0)

@@ -38,7 +38,7 @@ def _store_alone(context: NativeContext, cache: PrefixCache, prefix: Prefix) -> 
 
 
 def _store_together(context: NativeContext, cache: PrefixCache, prefixes: Sequence[Prefix]) -> None:
-    """Decode the tree of those tokens of some prefixes that are not cached; equal beginnings are fed once."""
+    """Decode the tokens of some prefixes that are not cached, as one tree: equal beginnings are fed once."""
     matches = [cache.match(prefix.tokens) for prefix in prefixes]
     tree = TokenTree()
     roots: dict[Tokens, int] = {}
@@ -49,7 +49,7 @@ def _store_together(context: NativeContext, cache: PrefixCache, prefixes: Sequen
         ends.append(tree.add_path(roots[prefix.tokens[:n]], prefix.tokens[n:]))
         if match is not None:
             context.share(match.holder, prefix.holder, 0, n)
-    # Where a prefix is the beginning of another it has no leaf: it shares the longer one's cells, further below.
+    # A prefix that is the beginning of another one has no leaf: it shares the longer one's cells, further below.
     leaves = {end: prefix for end, prefix in zip(ends, prefixes, strict=True) if tree.is_leaf(end)}
     _decode(context, tree.finish([leaves[node].holder for node in sorted(leaves)]))
     for end, prefix in zip(ends, prefixes, strict=True):

@@ -56,7 +56,7 @@ def prefix_digest(prefixes: Iterable[Sequence[int]]) -> str:
 
 
 class _UnusableError(Exception):
-    """Why a file, or the folder of all files, is not used."""
+    """A file, or the folder of all files, cannot be used; the message says why."""
 
 
 def _reason(error: Exception) -> str:
@@ -64,7 +64,7 @@ def _reason(error: Exception) -> str:
 
 
 def _head(key: str, model_sha256: str, state: bytes) -> bytes:
-    """What stands in a file before the cells: the key of a StateCache, the model's digest, and one of all."""
+    """What stands in a file before the cells: the key of a StateCache, the model's digest, and a digest of it all."""
     digest = hashlib.sha256(f"{key}{model_sha256}\n".encode())
     digest.update(state)
     return MAGIC + f"{key}{model_sha256}{digest.hexdigest()}\n".encode()

@@ -1,4 +1,4 @@
-"""Token trees grown from what prompts add for queries, as the plans of as few decodes as the limits allow.
+"""Plans of decodes, by growing the token tree of what prompts add for queries; as few decodes as the limits allow.
 
 Pure functions of tokens and limits.
 """
@@ -19,7 +19,7 @@ from .tree import Int32Array, Plan, Root, TokenTree
 IndexArray = npt.NDArray[np.intp]
 
 _PADDING = 0
-"""A token after leaves that nobody reads."""
+"""The token that is fed after leaves as padding; nobody reads its row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +32,8 @@ class Capacity:
     n_rows: int
     """hidden states that come back"""
     pass_tokens: int | None = None
-    """for a model that keeps a state of each sequence, whose decodes may take several passes: how many tokens take as
-    long as one more pass; None for others"""
+    """for a model that keeps a state of each sequence, whose decodes may take several passes: the number of tokens that
+    take as long as one more pass; None for others"""
 
     def holds(self, n_seqs: int, n_tokens: int, n_rows: int) -> bool:
         """Whether one decode can be so large."""
@@ -62,7 +62,7 @@ class DecodePlan:
     rows: IndexArray
     """(n_edges,) addition by addition, each addition's in the order of its trie's edges"""
     n_passes: int = 1
-    """how often the model is computed for it"""
+    """how often the model's weights are read for it"""
 
     def leaves_of(self, edges: IndexArray) -> Int32Array:
         """(n,) a leaf of the plan below the node that each of n edges reads; leaf l decodes in sequence l."""
@@ -93,9 +93,9 @@ def _addition(prompt: Prompt, holder: int, fragment: list[int]) -> Addition:
 
 
 def plan_decodes(additions: Sequence[Addition], capacity: Capacity) -> list[DecodePlan]:
-    """One decode where it holds all additions; else consecutive ones, each group counted as if it shared no token.
+    """One decode if it holds all additions; else several, for consecutive groups that fit even if they share no token.
 
-    Each addition by itself must fit the capacity; `check_capacity` of the engine sees to that.
+    Each addition by itself must fit the capacity; `check_capacity` of the engine checks that.
     """
     together = _Growth(additions)
     if together.fits(capacity):
@@ -150,8 +150,8 @@ class _Growth:
         )
 
     def _in_few_passes(self, pass_tokens: int, n_most: int) -> DecodePlan:
-        """The decode with the lowest cost, a pass counted as pass_tokens tokens; the trunks of some levels may be fed
-        once for each branch. n_most: the most tokens.
+        """The decode with the lowest cost in tokens; a pass costs pass_tokens. Chains of some levels may be fed once
+        for each of their branches. n_most: the most tokens of the decode.
         """
         branches = Branches(self._tree.parents)
         n_passes, least = _cost(branches.chains, pass_tokens, n_most)
@@ -173,7 +173,7 @@ class _Growth:
 
 
 def _cost(chains: Chains, pass_tokens: int, n_most: int) -> tuple[int, int]:
-    """(passes, cost in tokens, each pass counted as pass_tokens) of a tree with the padding after its leaves."""
+    """(passes, cost in tokens, where a pass costs pass_tokens) of a tree with the padding after its leaves."""
     padding = leaf_padding(chains, pass_tokens, n_most - chains.n_tokens)
     n_passes = count_passes(chains, padding)
     return n_passes, chains.n_tokens + sum(padding.values()) + pass_tokens * n_passes

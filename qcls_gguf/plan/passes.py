@@ -1,13 +1,13 @@
 """The passes in which a model with states is computed for a decode, and token trees that take fewer of them.
 
-In each pass a recurrent layer takes equally many tokens of some sets of sequences, no two of which have a sequence in
-common. So a token tree's trunk is computed before its branches (`llama_batch_allocr::split_equal` in
-src/llama-batch.cpp, without `sequential`, which a unified cache does not need). The tokens of one set are a chain of
-the tree: a run of nodes up to where the tree branches.
+A chain is a run of nodes of the token tree up to where it branches or ends; its tokens belong to the same sequences. A
+pass takes equally many tokens of some chains, no two of which have a sequence in common. So a chain is computed before
+the chains that grow from it (`llama_batch_allocr::split_equal` in src/llama-batch.cpp, without `sequential`, which a
+unified cache does not need).
 
-Two changes save passes. Tokens that nobody reads may follow a leaf, whose sequence is emptied after the decode, so that
-one pass takes it together with longer ones. And a trunk may be fed once for each branch, in the branch's own sequence:
-trunk and branch then take one pass together, which pays where the trunk is short or a pass is slow.
+Two changes save passes. Padding may follow a leaf, whose sequence is emptied after the decode, so that one pass takes
+it together with longer ones. And a chain may be fed once for each of its branches, in the branch's own sequence: both
+then take one pass together, which pays if the chain is short or a pass is slow.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 _Left = dict[int, int]
-"""For each chain whose parent chain is computed, the number of its tokens that are not."""
+"""For each chain that can be computed next (the chain that it grows from is): how many of its tokens are left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chains:
-    """The chains of a tree, each after the one that it grows from. A chain without children ends in a leaf."""
+    """The chains of a tree; each comes after the chain that it grows from. A chain without children ends in a leaf."""
 
     length: list[int]
     """(n_chains,) number of nodes"""
@@ -47,16 +47,16 @@ def chains_of(parent: Sequence[int]) -> tuple[Chains, list[int]]:
     for above in parent:
         if above >= 0:
             n_children[above] += 1
-    found = Chains(length=[], children=[], roots=[])
+    chains = Chains(length=[], children=[], roots=[])
     chain_of: list[int] = []
     for above in parent:
         if above >= 0 and n_children[above] == 1:
             chain = chain_of[above]
-            found.length[chain] += 1
+            chains.length[chain] += 1
         else:
-            chain = add_chain(found, 1, None if above < 0 else chain_of[above])
+            chain = add_chain(chains, 1, None if above < 0 else chain_of[above])
         chain_of.append(chain)
-    return found, chain_of
+    return chains, chain_of
 
 
 def add_chain(chains: Chains, length: int, above: int | None) -> int:
@@ -71,7 +71,7 @@ def add_chain(chains: Chains, length: int, above: int | None) -> int:
 def count_passes(chains: Chains, padding: Mapping[int, int] | None = None) -> int:
     """The passes of a decode of this tree with a model that keeps a state of each sequence.
 
-    padding: tokens after the leaves of chains.
+    padding: by chain, the number of tokens that are added after its leaf.
     """
     more = padding or {}
     left, n_passes = {chain: chains.length[chain] + more.get(chain, 0) for chain in chains.roots}, 0
@@ -100,7 +100,7 @@ def leaf_padding(chains: Chains, pass_tokens: int, n_most: int) -> dict[int, int
 
 
 def _taken(chains: Chains, left: _Left, n: int, more: Mapping[int, int]) -> _Left:
-    """What is left after a pass that takes n tokens of each chain, or all that it has left. more: padding by chain."""
+    """What is left after a pass that takes n tokens of each chain, or all if fewer are left. more: padding by chain."""
     after: _Left = {}
     for chain, length in left.items():
         if length > n:
@@ -113,8 +113,8 @@ def _taken(chains: Chains, left: _Left, n: int, more: Mapping[int, int]) -> _Lef
 def _best_length(leaves: Sequence[int], inner: Sequence[int], pass_tokens: int, n_most: int) -> int:
     """How many tokens a pass should take of each chain.
 
-    leaves, inner: how many tokens are left of each chain with a leaf, which padding can make longer, and of each chain
-    that branches, of which a pass cannot take more. Without padding, each distinct number would need a pass of its own.
+    leaves: how many tokens are left of each chain that ends in a leaf, which padding can make longer; inner: of each
+    chain that branches, of which a pass cannot take more. Without padding each distinct number takes a pass of its own.
     """
     shortest = min([*leaves, *inner])
     longest = min(inner) if inner else max(leaves)
@@ -129,7 +129,10 @@ def _best_length(leaves: Sequence[int], inner: Sequence[int], pass_tokens: int, 
 
 
 class Branches:
-    """Where a tree of nodes branches: at the ends of its chains. The level of a chain is the number of those above."""
+    """A tree, and the trees in which some of its chains are unshared: fed once for each of their branches.
+
+    The level of a chain is the number of chains above it. A tree is unshared by levels.
+    """
 
     def __init__(self, parent: Sequence[int]) -> None:
         """parent: (n_nodes,) as `chains_of` takes them."""
@@ -143,13 +146,13 @@ class Branches:
         self._n_levels = max(self._level, default=0)
 
     def ranges(self) -> Iterator[range]:
-        """The levels that may be unshared together."""
+        """The ranges of levels whose chains may be unshared together."""
         for start in range(self._n_levels):
             for stop in range(start + 1, self._n_levels + 1):
                 yield range(start, stop)
 
     def n_copies(self, levels: range) -> list[int]:
-        """(n_chains,) how often each chain is fed if those of these levels are fed once for each of their branches."""
+        """(n_chains,) how often each chain is fed if the chains of these levels are unshared."""
         copies = [1] * len(self._level)
         for chain in range(len(copies) - 1, -1, -1):
             children = self.chains.children[chain]
@@ -158,26 +161,27 @@ class Branches:
         return copies
 
     def n_tokens(self, copies: Sequence[int]) -> int:
-        """The number of nodes of a tree with so many copies of each chain."""
+        """The number of nodes of the tree in which chain c is fed copies[c] times."""
         return sum(n * length for n, length in zip(copies, self.chains.length, strict=True))
 
     def unshared(self, copies: Sequence[int]) -> Chains:
-        """The chains of a tree with so many copies of each chain: a copy and the one branch after it are one chain."""
-        found = Chains(length=[], children=[], roots=[])
-        of: list[list[int]] = [[] for _ in copies]  # the copies of a chain, the next one to have a branch last
+        """The chains of the tree in which chain c is fed copies[c] times; a copy and its one branch are one chain."""
+        chains = Chains(length=[], children=[], roots=[])
+        of: list[list[int]] = [[] for _ in copies]  # the copies of each chain; the last one gets the next branch
         for chain, (above, length) in enumerate(zip(self._above, self.chains.length, strict=True)):
             if above is not None and copies[above] > 1:
                 mine = [of[above].pop() for _ in range(copies[chain])]
                 for copy in mine:
-                    found.length[copy] += length
+                    chains.length[copy] += length
             else:
                 grows_from = None if above is None else of[above][0]
-                mine = [add_chain(found, length, grows_from) for _ in range(copies[chain])]
+                mine = [add_chain(chains, length, grows_from) for _ in range(copies[chain])]
             of[chain] = mine
-        return found
+        return chains
 
     def copied(self, copies: Sequence[int]) -> tuple[list[int], list[int]]:
-        """A tree with so many copies of each chain: (the node that each of its nodes is a copy of, its nodes' parents).
+        """The tree in which chain c is fed copies[c] times, as (origin, parents): node i is a copy of origin[i] and
+        grows from parents[i].
 
         The copies of a node are neighbours, and come in the order of the nodes.
         """

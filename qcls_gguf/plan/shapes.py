@@ -1,4 +1,4 @@
-"""Plans of decodes changed as arrays: several put side by side, and one padded so that its shape repeats.
+"""Changes of planned decodes: several are put side by side, and one is padded so that its shape repeats.
 
 A shape is a number of tokens, of leaves and of hidden states: a graph that is kept for one decode of a shape serves the
 next one. Batches of equally many queries of one prompt set have the last two in common, so a few token counts, the
@@ -17,7 +17,7 @@ from .growth import DecodePlan
 from .tree import Int32Array, Plan
 
 _STEPS = 8
-"""rungs from a power of two to the next: a decode gets 4 to 5 % more tokens, and has one of some 20 to 40 shapes"""
+"""rungs from one power of two to the next: decodes get 4 to 5 % more tokens, and have some 20 to 40 shapes"""
 _LEAST_STEP = 8
 """tokens: GPUs multiply so many columns at once, so that a smaller step would not be faster"""
 _UNREAD = 0
@@ -26,7 +26,7 @@ _ZERO = np.zeros(1, np.int32)
 
 
 def joined(decodes: Sequence[DecodePlan], tokens: Sequence[Int32Array]) -> DecodePlan:
-    """The one decode that `plan_decodes` would make of what these decodes feed, if no two of them share a node.
+    """One decode that feeds what these decodes feed, as `plan_decodes` would make it; no two of them share a node.
 
     It grows no token tree, and so takes 0.2 ms instead of 1.2 for four queries of eight prompts.
 
@@ -60,7 +60,7 @@ def joined(decodes: Sequence[DecodePlan], tokens: Sequence[Int32Array]) -> Decod
 
 
 def rung(n_tokens: int) -> int:
-    """The least rung that holds so many tokens: 8, 16, … 64, 72, … 128, 144, … 256, 288, …."""
+    """The lowest rung of at least n_tokens: 8, 16, … 64, 72, … 128, 144, … 256, 288, …."""
     step = max(_LEAST_STEP, (1 << (n_tokens - 1).bit_length() - 1) // _STEPS) if n_tokens > 1 else _LEAST_STEP
     return -(-n_tokens // step) * step
 
@@ -68,10 +68,10 @@ def rung(n_tokens: int) -> int:
 def padded(
     decode: DecodePlan, token: Int32Array, *, most_tokens: int, n_positions: int
 ) -> tuple[DecodePlan, Int32Array]:
-    """A decode, and its tokens (n_tokens,), with tokens that nobody reads up to the next rung, or to most_tokens.
+    """A decode and its tokens (n_tokens,), padded with tokens that nobody reads to the next rung, or to most_tokens.
 
-    They follow the leaf at the lowest position, where they change nothing. n_positions: how many positions of a
-    sequence the model was trained for, <= 0 if that is not known; if the padding would exceed them, nothing is added.
+    They follow the leaf that ends at the lowest position, where they change nothing. n_positions: how many positions of
+    a sequence the model was trained for, <= 0 if that is not known; if the padding would exceed them, nothing is added.
     """
     plan = decode.plan
     n_more = min(rung(plan.n_tokens), most_tokens) - plan.n_tokens

@@ -41,7 +41,7 @@ class KeptRoot(Root):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What one llama_decode needs, as flat arrays. A token comes after its parent; tokens of equal paths are one."""
+    """What one llama_decode needs, as flat arrays over the nodes of a token tree. A token comes after its parent."""
 
     token: Int32Array
     """(n_tokens,)"""
@@ -54,7 +54,7 @@ class Plan:
     output: npt.NDArray[np.bool_]
     """(n_tokens,) whether the token's hidden state is read"""
     leaf_root: tuple[int, ...]
-    """Leaf l grows from root leaf_root[l] and decodes in the sequence that was given for it."""
+    """(n_leaves,) the number of the root that each leaf grows from"""
     node_row: Int32Array
     """(n_tokens,) the output row of a node, -1 where it is not read"""
     n_outputs: int
@@ -71,17 +71,18 @@ class Plan:
 class TokenTree:
     """Grows from roots (cached prefixes) by paths of tokens; equal paths are one node.
 
-    Nodes are numbered from 0 in the order they are added. A root is no node: its tokens are in the cache.
+    Nodes are numbered from 0 in the order in which they are added. A root is no node: its tokens are in the cache. As a
+    parent, root r is given by its handle ~r, which is negative: -1 for root 0, -2 for root 1.
     """
 
     def __init__(self) -> None:
         self._token: list[int] = []
         self._pos: list[int] = []
-        self._parent: list[int] = []  # a node, or ~root
+        self._parent: list[int] = []  # a node, or the handle of a root
         self._child: dict[tuple[int, int], int] = {}
         self._inner: set[int] = set()  # nodes with children
         self._read: set[int] = set()
-        self._root_pos: list[int] = []
+        self._root_pos: list[int] = []  # the first position after each root
 
     def __len__(self) -> int:
         return len(self._token)
@@ -92,7 +93,10 @@ class TokenTree:
         return ~(len(self._root_pos) - 1)
 
     def add_path(self, parent: int, tokens: Iterable[int]) -> int:
-        """Add tokens below a node or a root, sharing what is there; returns the last node (parent, for no tokens)."""
+        """Add a path below a node or a root and return its last node, or the parent if the path is empty.
+
+        Nodes that exist already are used.
+        """
         for token in tokens:
             node = self._child.get((parent, token))
             if node is None:
@@ -129,7 +133,7 @@ class TokenTree:
         """A tree whose node i is a copy of node origin[i] and grows from parents[i]; nodes that are read have a copy.
 
         The copies of a node are neighbours, and come in the order of the nodes. Also returns the first copy of each
-        node, which is read if the node is.
+        node, which is read in its place.
         """
         tree = TokenTree()
         first = [0] * len(self._token)
@@ -156,7 +160,7 @@ class TokenTree:
             raise PlanError(f"{len(leaves)} leaves need {len(leaves)} sequences, and there are {len(leaf_seqs)}")
         for leaf, seq in zip(leaves, leaf_seqs, strict=False):
             seqs[leaf].append(seq)
-        root = [0] * n
+        root = [0] * n  # the number of each node's root
         for node in range(n):
             parent = self._parent[node]
             root[node] = root[parent] if parent >= 0 else ~parent

@@ -81,16 +81,16 @@ class PromptSet:
         ]
         return hashlib.sha256(json.dumps([self.exact, parts]).encode()).hexdigest()
 
-    def some(self, names: Sequence[str]) -> PromptSet:
-        """The prompts of these names, in their order here."""
-        kept = [index for index, prompt in enumerate(self.prompts) if prompt.name in names]
-        prompts = tuple(self.prompts[index] for index in kept)
+    def subset(self, names: Sequence[str]) -> PromptSet:
+        """The set of the prompts with these names, in this set's order."""
+        chosen = [index for index, prompt in enumerate(self.prompts) if prompt.name in names]
+        prompts = tuple(self.prompts[index] for index in chosen)
         return PromptSet(
             prompts=prompts,
-            settings=tuple(self.settings[index] for index in kept),
+            settings=tuple(self.settings[index] for index in chosen),
             fragments=MappingProxyType({each.fragment: self.fragments[each.fragment] for each in prompts}),
             exact=self.exact,
-            heads=tuple(self.heads[index] for index in kept),
+            heads=tuple(self.heads[index] for index in chosen),
         )
 
     def __hash__(self) -> int:
@@ -180,10 +180,10 @@ def fed_alike(
 ) -> tuple[Prompt, ...]:
     """For a model with recurrent states: prompts with shortened prefixes, so that all feed equally many tokens.
 
-    Such a model computes sequences in one pass only while they have equally many tokens. Prompts with one prefix and
-    one text around the query are counted up to the token at which they part. If equal numbers for all prompts would add
-    more than pass_tokens for each pass that is saved, the prompts are made equal in groups. n_empty: as in
-    `PromptSet.fragments`.
+    Such a model computes sequences in one pass only while they have equally many tokens. If several prompts have the
+    same prefix and the same text around the query, only the tokens up to where they part count. If equal numbers for
+    all prompts would add more than pass_tokens for each pass that is saved, only prompts of one group get equal
+    numbers. n_empty: as in `PromptSet.fragments`.
     """
     tails: dict[tuple[tuple[int, ...], tuple[str, str]], list[tuple[int, ...]]] = {}
     for prompt in prompts:
