@@ -40,7 +40,7 @@ T = TypeVar("T")
 MAX_QUERIES = 10_000
 """Queries of one call, during which nobody else is answered."""
 _BYTES_A_TOKEN = 32
-"""For max_query_bytes: auto. Text has 3 to 6 bytes a token; only long runs of one character have more than these."""
+"""For max_query_bytes: auto. Text has 3 to 6 bytes a token; only long runs of one character have more than 32."""
 _LONGEST_S = 1e9
 """the longest deadline"""
 _LEAST_NS = 250_000
@@ -68,7 +68,7 @@ class Core:
     """Answers items on one engine. Usable from several threads once `start` has been called."""
 
     def __init__(self, engine: Engine, info: ModelInfo, runtime: RuntimeConfig, label_tokens: Int32Array) -> None:
-        """label_tokens: the tokens whose logits are in the engine's rows when it is opened."""
+        """label_tokens: the tokens whose logits the rows of the open engine hold."""
         self.engine = engine
         self.info = info
         self._runtime = runtime
@@ -81,7 +81,7 @@ class Core:
         self._tokens_agree = True  # whether the engine's rows and the scorers have the same label tokens
         self._sets: list[LoadedPrompts] = []
         self.executor: Executor
-        """The thread that computes, from `start` on."""
+        """The thread that computes; it exists from `start` on."""
 
     def start(self) -> None:
         """Let other threads ask from now on. Raises DecodeError if the process cannot start another thread."""
@@ -111,7 +111,7 @@ class Core:
         return _woken(job, await job.future)
 
     def plan(self, tokenized: Sequence[TokenizedItem], *, padded: bool = False) -> RequestPlan:
-        """The decodes of some items, for `submit`; each feeds all of its query. Raises PlanError.
+        """The decodes of some items, for `submit`; no kept query is continued. Raises PlanError.
 
         padded: with tokens that nobody reads, so that shapes repeat.
         """
@@ -144,14 +144,12 @@ class Core:
         return TokenizedItem(prompts, query, prompts.templates, found)
 
     def counts(self, prompts: LoadedPrompts, query: str) -> Counts:
-        """The counts of `ask` for a query all of which is fed; computes nothing. Raises PlanError as `ask` does."""
+        """The counts of `ask` for a query that continues no kept one; computes nothing. Raises PlanError."""
         self.check([(prompts, query)])
         return self.run(lambda: _counts(1, self.plan([self.tokenize(prompts, query)])))
 
     def check(self, items: Sequence[tuple[object, object]], deadline_s: float | None = None) -> None:
-        """Raise PlanError for what is no query, or too much to tokenise; takes no time that grows with a query's
-        length.
-        """
+        """Raise PlanError for what is no query or has too many bytes to tokenise. Does not tokenise, so it is quick."""
         if len(items) > MAX_QUERIES:
             raise PlanError(
                 f"{len(items)} queries in one call, at most {MAX_QUERIES} are answered: ask in several calls"
@@ -310,7 +308,7 @@ class Core:
     # prompt sets: the executor thread, or the thread that starts
 
     def add(self, prompts: LoadedPrompts) -> None:
-        """Let a prompt set be asked. Where the engine's rows cannot carry what it needs, nothing changes."""
+        """Let a prompt set be asked. If the engine's rows cannot hold the logits that it needs, nothing changes."""
         self._sets.append(prompts)
         try:
             self._use_rows()
@@ -320,7 +318,7 @@ class Core:
             raise
 
     def remove(self, prompts: LoadedPrompts) -> None:
-        """Release the room of a set's prefixes; later requests to it raise an error."""
+        """Unpin a set's prefixes; later requests to it raise an error."""
         prompts.is_open = False
         self._sets.remove(prompts)
         self.engine.release(prompts.held)
@@ -365,7 +363,7 @@ class Core:
             each.answers.use_columns(self.engine.columns)
 
     def _use_label_tokens(self) -> None:
-        """Let the engine's rows contain the logits that the exact scorings of all sets need."""
+        """Let the engine's rows hold the logits that the exact scorings of all sets need."""
         exact = [each for each in self._sets if each.compiled.exact]
         tokens = np.array(sorted({token for each in exact for token in each.compiled.label_tokens.tolist()}), np.int32)
         if not (self._tokens_agree and np.array_equal(tokens, self._label_tokens)):
@@ -380,9 +378,9 @@ class Core:
 def each_result(
     asked: Sequence[T], ask: Callable[[Sequence[T]], list[Result]], check: Callable[[T], object]
 ) -> list[Result | QclsError]:
-    """The results of what is asked, with an error in place of each that fails.
+    """The result of each query, or the error of a query that fails.
 
-    check raises PlanError for what ask refuses.
+    ask answers queries together; check raises PlanError for a query that ask refuses.
     """
     errors: dict[int, QclsError] = {}
     try:
@@ -413,13 +411,13 @@ def each_result(
 
 
 def _woken(job: Job[list[Result]], results: list[Result]) -> list[Result]:
-    """The results with the time that passed until their caller went on."""
+    """The results; wait_ms now includes the time until the caller's thread or task went on."""
     woken_ns = perf_counter_ns() - job.ended_ns
     return results if woken_ns <= _LEAST_NS else [each.after(each.wait_ms + woken_ns / 1e6) for each in results]
 
 
 def _by_item(rows: IndexArray, items: Sequence[TokenizedItem], order: Sequence[int]) -> IndexArray:
-    """The rows of all items in the order of the items. rows has them in another order: first those of item order[0]."""
+    """The rows of all items in the order of the items; `rows` begins with the rows of item order[0]."""
     ends = np.cumsum([items[item].prompts.n_edges for item in order])
     parts = dict(zip(order, np.split(rows, ends[:-1]), strict=True))
     return np.concatenate([parts[item] for item in range(len(items))])

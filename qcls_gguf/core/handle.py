@@ -26,7 +26,7 @@ OnErrors = Literal["raise", "return"]
 """what a call for several queries does with the error of one"""
 _BYTES_PER_TOKEN = 4
 _N_LONG = 8
-"""tokens of the longer of two queries, the other one empty, from which `n_fed` estimates those of any query"""
+"""tokens of a query; from the tokens that it and an empty one feed, `n_fed` estimates how many any query feeds"""
 
 
 def n_tokens_of(n_bytes: int) -> int:
@@ -40,7 +40,7 @@ def n_query_tokens(query: str) -> int:
 
 
 class Labeller:
-    """What can be asked queries: a classifier, or the handle of one of its prompt sets."""
+    """What answers queries: a classifier, or the handle of one of its prompt sets."""
 
     @property
     def handle(self) -> LoadedPrompts:
@@ -112,8 +112,8 @@ class Labeller:
 
 
 class LoadedPrompts(Labeller):
-    """A prompt set that a classifier holds ready: its prefixes are cached, its label rows, plans and answers at hand.
-    Usable from several threads.
+    """A prompt set on an engine: its prefixes are cached, its label rows loaded and its plans made. Usable from several
+    threads.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class LoadedPrompts(Labeller):
         self.answers = Answers(compiled.prompts, compiled.settings, self.scorer, compiled.heads)
         self.n_prefixes = len(set(compiled.prefixes))
         self.n_edges = sum(len(prompt.trie.edges) for prompt in compiled.prompts)
-        # (tokens that are fed for an empty query, tokens more for each token of a query)
+        # (tokens that an empty query feeds, tokens that each token of a query adds)
         self._fed: tuple[int, float] | None = None
 
     @property
@@ -210,7 +210,7 @@ class LoadedPrompts(Labeller):
         )
 
     def close(self) -> None:
-        """Release the room of its prefixes; later requests to it raise DecodeError. May be called again.
+        """Unpin its prefixes; later requests to it raise DecodeError. May be called again.
 
         Does nothing for the configured set, which is closed with its classifier, and in a forked process.
         """

@@ -17,7 +17,7 @@ from .core import Core
 from .handle import LoadedPrompts
 
 PIECE = 64
-"""tokens of a piece of a prefix: about as many as a request of several prompts feeds"""
+"""tokens of a prefix that are decoded between two turns: about as many as a request of several prompts feeds"""
 
 
 def load_prompts(
@@ -111,7 +111,7 @@ def calibrate(core: Core, prompts: LoadedPrompts, calibration: Calibration | Non
 
 
 def _hold(core: Core, compiled: PromptSet, begun: list[Prefix]) -> list[Prefix]:
-    """Cache the prefixes, and release their beginnings; release them first if there is no room for both."""
+    """Cache the prefixes, then evict their beginnings; evict the beginnings first if there is no room for both."""
     try:
         held = core.engine.hold(compiled.prefixes)
     except PlanError:
@@ -127,10 +127,10 @@ def _forget(core: Core, begun: list[Prefix]) -> None:
 
 
 def _has_grown(core: Core, tokens: Tokens, begun: list[Prefix], n_before: int) -> bool:
-    """Cache one more piece of a prefix, except its last one, whose beginning is then the last of begun, pinned.
+    """Cache one more piece of a prefix, unless it is the last one; returns whether it did.
 
-    n_before: how many beginnings of other prefixes begun has. Returns False if less than a piece is missing, or there
-    is no room.
+    begun: the pinned beginnings of prefixes; first n_before of other ones, then at most one of this prefix, which the
+    longer beginning replaces. Returns False also if there is no room.
     """
     engine = core.engine
     n_cached = engine.cache.match(tokens)[1]

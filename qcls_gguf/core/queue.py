@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # callers that await have imported asyncio; others need not
 R = TypeVar("R")
 
 _USUAL_S = 10.0
-"""Seconds. Jobs with a later deadline, or none, queue as if they had this one, so that none waits forever."""
+"""Seconds. Jobs with a later deadline, or none, are ordered as if they had this one, so that none waits forever."""
 _EXIT_S = 60.0
 """Seconds that the interpreter's exit waits for a decode to end."""
 _LAST_NS = 1 << 62
@@ -145,7 +145,7 @@ class Executor:
         )
         start(self._thread, DecodeError, "to serve requests")
         self._ident = self._thread.ident
-        # When nobody has this executor any more, a job wakes its thread, which then ends.
+        # When the executor is garbage-collected, a job wakes its thread, which then ends.
         weakref.finalize(self, self._inbox.put, Job()).atexit = False
         _executors.add(self)
 
@@ -199,7 +199,7 @@ class Executor:
             job.wait(timeout_s)
 
     def close(self, free: Callable[[], None]) -> None:
-        """Refuse new jobs, serve those that wait, then free what they use, and end the thread. May be called again.
+        """Refuse new jobs, serve the waiting ones, then call `free` and end the thread. May be called again.
 
         In a forked process, and in the executor's own thread (where a finaliser may call it), nothing is freed.
         """
@@ -221,9 +221,7 @@ class Executor:
         self._thread.join()
 
     def serve(self, job: Job[Any]) -> bool:
-        """Serve this job and all that wait, turn after turn. Returns whether the executor thread, which alone may call
-        this, ends.
-        """
+        """Serve this job and all waiting ones, in turns; only for the executor thread. Returns whether it ends."""
         self._waiting.append(job)
         while self._waiting:
             while not self._inbox.empty():
@@ -231,12 +229,12 @@ class Executor:
             if turn := self._take():
                 self._serve_turn(turn)
         if self._has_ended:
-            while not self._inbox.empty():  # `put` refuses those that come later
+            while not self._inbox.empty():  # `put` refuses later jobs
                 self._inbox.get().finish(None, DecodeError(_CLOSED))
         return self._has_ended
 
     def _take(self) -> list[Job[Any]]:
-        """The jobs of the next turn, out of those that wait."""
+        """The jobs of the next turn, taken from the waiting ones."""
         queue = self._waiting
         if len(queue) > 1:
             queue.sort(key=lambda job: job.order_ns)

@@ -1,4 +1,4 @@
-"""Whether waiting jobs share a decode: by the device, or by the measured cost of a decode."""
+"""Whether waiting jobs should share a decode, by the measured cost of a decode."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from .core import Core
 from .handle import LoadedPrompts
 from .loading import add, calibrate
 
-# Query lengths that are planned at start-up, so that a GPU loads their kernels; longer queries use the same kernels.
+# Query lengths that are decoded at start-up, so that a GPU loads their kernels; longer queries use the same kernels.
 _WARM_TOKENS = 64
 _WARM_STEP = 4
 _MOST_PLANNED = 32768
@@ -183,7 +183,7 @@ def _model_info(model: Model) -> ModelInfo:
 
 
 def _warm_up(core: Core, prompts: LoadedPrompts, runtime: RuntimeConfig, prefix_file: StateCache | None) -> None:
-    """Warm up. prefix_file: from which prefixes were read; if their cells give no scores, it is removed."""
+    """Warm up. prefix_file: the file that prefixes were read from; if their cells give no scores, it is removed."""
     try:
         _run_decodes(core, prompts, runtime)
     except ScoreError as e:
@@ -240,7 +240,7 @@ def _run_decodes(core: Core, prompts: LoadedPrompts, runtime: RuntimeConfig) -> 
 
 
 def _leave_memory(engine: Engine, runtime: RuntimeConfig) -> int | None:
-    """Where a GPU that the context uses has little memory left, free all its graphs, and let it keep one fewer.
+    """If a GPU that the context uses has little memory left, free all its graphs, and let it keep one fewer.
 
     Returns how many it keeps from now on; None if nothing was done.
     """
